@@ -1,0 +1,106 @@
+"""The command: `runward`, or `python -m mcp_server`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from mcp_server import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    if sys.platform == "win32":
+        print("runward needs Linux (or macOS, as far as it goes): on Windows use it inside WSL.", file=sys.stderr)
+        return 2
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words and not sys.stdin.isatty():
+        words = ["serve"]  # how MCP clients start a server
+    arguments = _parser().parse_args(words)
+    if arguments.command is None:
+        _parser().print_help()
+        return 0
+    from mcp_server.errors import RunwardError  # noqa: PLC0415 - `runward --help` answers at once
+
+    try:
+        return int(_call(arguments))
+    except RunwardError as error:
+        print(f"runward: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # e.g. `runward logs … | head`
+        sys.stderr.close()
+        return 0
+
+
+def _call(arguments: argparse.Namespace) -> int:
+    """Import only what the command needs, and run it."""
+    match arguments.command:
+        case "serve":
+            from mcp_server import server  # noqa: PLC0415
+
+            if arguments.http:
+                server.serve_http(arguments.http)
+            else:
+                server.serve_stdio()
+            return 0
+        case "doctor":
+            from mcp_server import doctor  # noqa: PLC0415
+
+            return doctor.doctor(as_json=arguments.json)
+        case "demo":
+            from mcp_server import demo  # noqa: PLC0415
+
+            return demo.demo(steps=arguments.steps)
+        case _:
+            from mcp_server import commands  # noqa: PLC0415
+
+            return commands.run(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="runward",
+        description="Training runs that cannot get lost: an MCP server for agents, and the same for people.",
+    )
+    parser.add_argument("--version", action="version", version=f"runward {__version__}")
+    verbs = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    serve = verbs.add_parser("serve", help="speak MCP over stdio (what clients start), or over HTTP")
+    serve.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP, e.g. at 127.0.0.1:8765")
+
+    listing = verbs.add_parser("ls", help="list runs, newest first")
+    listing.add_argument("--state", help="only runs in this state, or: live, ended")
+    listing.add_argument("-n", "--limit", type=int, default=20, help="at most so many (20)")
+
+    wait = verbs.add_parser("wait", help="wait until a run has ended; exit with its exit code")
+    wait.add_argument("run_id")
+    wait.add_argument("--timeout", type=float, metavar="S", help="give up after so many seconds (exit status 124)")
+
+    attach = verbs.add_parser("attach", help="see a run live; detach with Ctrl-b d")
+    attach.add_argument("run_id")
+
+    logs = verbs.add_parser("logs", help="print a run's output")
+    logs.add_argument("run_id")
+    logs.add_argument("-n", "--tail", type=int, default=50, metavar="N", help="the newest N lines (50)")
+    logs.add_argument("--grep", metavar="REGEX", help="matching lines instead")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on printing, as it was written")
+    logs.add_argument("--path", action="store_true", help="print where the log is")
+
+    kill = verbs.add_parser("kill", help="stop a run and all it started, after asking")
+    kill.add_argument("run_id")
+    kill.add_argument("--reason", default="", help="kept with the run")
+
+    doctor = verbs.add_parser("doctor", help="check what runward needs on this machine")
+    for command in (listing, wait, logs, kill, doctor):
+        command.add_argument("--json", action="store_true", help="for scripts")
+
+    demo = verbs.add_parser("demo", help="a real training through a real MCP client, start to end")
+    demo.add_argument("--steps", type=int, default=1200, help="training steps (1200, about 15 s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""ls, wait, attach, logs, kill: what agents can do, typed by people and scripts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mcp_server import kill, tmux
+from mcp_server.changes import Changes
+from mcp_server.errors import RunwardError
+from mcp_server.home import Home, tmux_socket
+from mcp_server.ledger import Ledger
+from mcp_server.logfile import grep_lines, tail_lines
+from mcp_server.run import ENDED, Run
+from mcp_server.supervisor.rundir import RunDir
+from mcp_server.watch import Memory, watch
+
+# As timeout(1) says it, and nothing that a training would say.
+_GAVE_UP, _LOST = 124, 125
+_COLOURS = {"finished": "green", "failed": "red", "killed": "yellow", "timed_out": "yellow", "lost": "magenta"}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out one command and return its exit status."""
+    ledger = Ledger(Home.of(os.environ))
+    verbs: dict[str, Callable[[argparse.Namespace, Ledger], int]] = {
+        "ls": _ls,
+        "wait": _wait,
+        "attach": _attach,
+        "logs": _logs,
+        "kill": _kill,
+    }
+    return verbs[arguments.command](arguments, ledger)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def _ls(arguments: argparse.Namespace, ledger: Ledger) -> int:
+    wanted = arguments.state
+    runs = [r for r in ledger.runs() if wanted in (None, r.state, "ended" if r.ended else "live")]
+    statuses = [ledger.status(r, since=r.last_seq) for r in runs[: arguments.limit]]
+    if arguments.json:
+        _print_json({"runs": [s.model_dump(mode="json") for s in statuses], "total": len(runs)})
+        return 0
+    if not statuses:
+        print("No runs yet." if wanted is None else f"No runs: {wanted}.")
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("RUN", "STATE", "EXIT", "ELAPSED", "LAST OUTPUT", "OWNER", "STARTED"):
+        table.add_column(column, no_wrap=column in ("RUN", "STATE"))
+    owners = {r.run_id: r.spec.owner for r in runs}
+    for s in statuses:
+        code = s.signal or ("" if s.exit_code is None else str(s.exit_code))
+        table.add_row(
+            s.run_id,
+            Text(s.state, style=_COLOURS.get(s.state, "cyan")),
+            code,
+            _clock(s.elapsed_s),
+            f"{_clock(s.last_output_s)} ago" if s.last_output_s is not None else "",
+            owners[s.run_id],
+            (s.started_at or "")[:16].replace("T", " "),
+        )
+    console = Console()
+    console.print(table)
+    if len(runs) > len(statuses):
+        console.print(f"{len(runs) - len(statuses)} older ones: -n {len(runs)}", style="dim")
+    return 0
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _wait(arguments: argparse.Namespace, ledger: Ledger) -> int:
+    rundir = ledger.rundir(arguments.run_id)
+    limit_s = float("inf") if arguments.timeout is None else arguments.timeout
+
+    async def until_end() -> Run:
+        with Changes().of([rundir.path]) as ticket:
+            known = {arguments.run_id: Memory()}
+            outcome = await watch([arguments.run_id], ledger.observe, ticket, known, until="end", timeout_s=limit_s)
+            return outcome.runs[0]
+
+    found = anyio.run(until_end)
+    if arguments.json:
+        _print_json(ledger.status(found).model_dump(mode="json"))
+    elif found.ended:
+        print(f"{found.run_id} {found.events[-1]['text'] if found.events else found.state}")
+    else:
+        print(f"{found.run_id} is still {found.state} after {limit_s:g} s", file=sys.stderr)
+    return _exit_status(found)
+
+
+def _exit_status(found: Run) -> int:
+    """Return the run's own exit code; 128 + n for a signal, as shells say it; 124 still live, 125 unknown."""
+    if found.state not in ENDED:
+        return _GAVE_UP
+    if found.exit_code is not None:
+        return found.exit_code
+    if found.signal is not None and found.signal in signal.Signals.__members__:
+        return 128 + signal.Signals[found.signal]
+    return _LOST
+
+
+def _attach(arguments: argparse.Namespace, ledger: Ledger) -> int:
+    found = ledger.observe(arguments.run_id)
+    tmux.require()
+    spec = found.spec
+    if spec.session not in tmux.sessions(spec.tmux_socket):
+        # tmux died or the session was closed: a new one follows the log.
+        log = RunDir(ledger.home.runs / found.run_id).log(found.attempt)
+        tmux.new_session(spec.session, ["tail", "-n", "10000", "-F", str(log)], socket=spec.tmux_socket)
+    inside = "TMUX" in os.environ and tmux_socket(os.environ) == spec.tmux_socket
+    verb = "switch-client" if inside else "attach-session"
+    os.execvp("tmux", ["tmux", "-L", spec.tmux_socket, verb, "-t", f"={spec.session}"])
+
+
+def _logs(arguments: argparse.Namespace, ledger: Ledger) -> int:
+    found = ledger.observe(arguments.run_id)
+    path = ledger.rundir(arguments.run_id).log(found.attempt)
+    if arguments.path:
+        print(path)
+        return 0
+    if arguments.follow:
+        os.execvp("tail", ["tail", "-n", str(arguments.tail), "-F", str(path)])
+    label = f"run {found.run_id}"
+    if arguments.grep:
+        text = grep_lines(path, arguments.grep, 0, label=label)
+    else:
+        text = tail_lines(path, arguments.tail, label=label)
+    if arguments.json:
+        _print_json({"run_id": found.run_id, "path": str(path), "header": text.header, "text": text.body})
+        return 0
+    Console(stderr=True).print(Text(text.header, style="dim"))
+    print(text.body)
+    return 0
+
+
+def _kill(arguments: argparse.Namespace, ledger: Ledger) -> int:
+    found = ledger.observe(arguments.run_id)
+    leftovers = ledger.leftovers(found)
+    if found.ended and not leftovers:
+        print(f"{found.run_id} has ended already: {found.state}.")
+        return 0
+    if not sys.stdin.isatty():
+        raise RunwardError(f"Kill not confirmed: {found.run_id} is still {found.state}. Type it on a terminal.")
+    print(kill.facts(found, leftovers))
+    if input(f"Type {found.run_id} to stop it: ").strip() != found.run_id:
+        print(f"Left alone: {found.run_id} is still {found.state}.")
+        return 1
+    by = f"{ledger.home.owner(os.environ)}, on a terminal"
+
+    async def stop() -> kill.Stopped:
+        return await kill.stop(found, ledger, Changes(), by=by, reason=arguments.reason)
+
+    stopped = anyio.run(stop)
+    if arguments.json:
+        _print_json(
+            {
+                "status": "killed",
+                "run_id": found.run_id,
+                "state": stopped.run.state,
+                "signals_sent": list(stopped.signals_sent),
+                "survivors": [s.model_dump() for s in stopped.survivors],
+            }
+        )
+    else:
+        print(f"Stopped ({', '.join(stopped.signals_sent) or 'nothing had to be sent'}).")
+    for s in stopped.survivors:
+        print(f"Could not be stopped: {s.pid} {s.command}", file=sys.stderr)
+    return 1 if stopped.survivors else 0

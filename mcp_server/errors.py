@@ -1,0 +1,83 @@
+"""Errors that an agent reads: the message says the cause, what is still true, and the next call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class RunwardError(Exception):
+    """Base of everything that runward refuses or cannot do."""
+
+
+class BadArgument(RunwardError):
+    """An argument was refused before anything was done."""
+
+    def __init__(self, argument: str, cause: str) -> None:
+        super().__init__(f"{argument}: {cause} Nothing was done.")
+        self.argument = argument
+
+
+class SecretNotSet(RunwardError):
+    """A secret was named that the server does not have."""
+
+    def __init__(self, name: str, file: Path) -> None:
+        super().__init__(
+            f"Secret not set: {name!r}. Nothing was started. A person can put it into the server's "
+            f"environment, or as {name}=VALUE into {file} (mode 0600)."
+        )
+        self.name = name
+
+
+class SecretsFileOpen(RunwardError):
+    """The secrets file can be read by others."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(f"{file} can be read by others and was not used. A person should run: chmod 600 {file}")
+        self.file = file
+
+
+class ConfigInvalid(RunwardError):
+    """config.toml is not what it should be."""
+
+    def __init__(self, file: Path, cause: str) -> None:
+        super().__init__(f"{file}: {cause} Nothing was done. A person should mend the file.")
+        self.file = file
+
+
+class TmuxMissing(RunwardError):
+    """There is no tmux to run in."""
+
+    def __init__(self) -> None:
+        super().__init__("tmux is not installed. Nothing was started. A person should run: sudo apt-get install tmux")
+
+
+class LaunchFailed(RunwardError):
+    """The supervisor did not start the command."""
+
+
+class RunNotFound(RunwardError):
+    """No run has this id."""
+
+    def __init__(self, run_id: str, near: list[str]) -> None:
+        hint = f" Did you mean {' or '.join(near)}?" if near else " Call list_runs."
+        super().__init__(f"Run not found: {run_id[:80]!r}.{hint}")
+        self.run_id, self.near = run_id, near
+
+
+class ScreenNotFound(RunwardError):
+    """There is no tmux session to look at."""
+
+
+class KillNotConfirmed(RunwardError):
+    """A confirmation was wrong; nothing was signalled."""
+
+
+class ForeignRun(RunwardError):
+    """The run belongs to another owner."""
+
+    def __init__(self, run_id: str, owner: str, caller: str) -> None:
+        super().__init__(
+            f"Run {run_id!r} belongs to {owner!r}, you are {caller!r}; it was left alone. "
+            "If its owner agreed, call again with force_other_owner=true."
+        )
+        self.run_id, self.owner = run_id, owner

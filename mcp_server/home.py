@@ -1,0 +1,85 @@
+"""Where runward keeps its state, and the operator's settings: ``$RUNWARD_HOME`` and its ``config.toml``."""
+
+from __future__ import annotations
+
+import getpass
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mcp_server.errors import ConfigInvalid
+
+
+class Config(BaseModel):
+    """The operator's settings. Unknown ones are refused: a misspelt policy must not be a missing one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kill_policy: Literal["confirm", "human"] = "confirm"
+    owner: str = ""
+    stop_grace_s: float = Field(default=5.0, ge=0, le=3600)
+
+
+@dataclass(frozen=True)
+class Home:
+    """The state directory."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Home:
+        """Return ``$RUNWARD_HOME``, else ``$XDG_STATE_HOME/runward``, else ``~/.local/state/runward``."""
+        if home := environ.get("RUNWARD_HOME"):
+            return cls(Path(home).expanduser().absolute())
+        state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return cls(Path(state) / "runward")
+
+    @property
+    def runs(self) -> Path:
+        """One directory a run."""
+        return self.path / "runs"
+
+    @property
+    def keys(self) -> Path:
+        """Which run an idempotency key belongs to."""
+        return self.path / "keys"
+
+    @property
+    def secrets(self) -> Path:
+        """``NAME=VALUE`` lines, mode 0600."""
+        return self.path / "secrets.env"
+
+    def make(self) -> None:
+        """Create the directories, readable by their owner alone."""
+        for path in (self.path, self.runs, self.keys):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def config(self) -> Config:
+        """Read ``config.toml``; a missing file means the defaults.
+
+        Raises:
+            ConfigInvalid: the file is no TOML, or has a setting that does not exist.
+        """
+        file = self.path / "config.toml"
+        try:
+            return Config.model_validate(tomllib.loads(file.read_text()))
+        except FileNotFoundError:
+            return Config()
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ConfigInvalid(file, f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
+        except (OSError, ValueError) as error:
+            raise ConfigInvalid(file, f"{error}.") from error
+
+    def owner(self, environ: Mapping[str, str]) -> str:
+        """Return who acts here: ``$RUNWARD_OWNER``, else the configured owner, else the user's name."""
+        return environ.get("RUNWARD_OWNER") or self.config().owner or getpass.getuser()
+
+
+def tmux_socket(environ: Mapping[str, str]) -> str:
+    """Return the name of the tmux server (``tmux -L``): the user's ordinary one unless told otherwise."""
+    return environ.get("RUNWARD_TMUX_SOCKET") or "default"

@@ -1,0 +1,77 @@
+"""What a run gets from this host: its environment, and secrets by name."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mcp_server.errors import BadArgument, SecretNotSet, SecretsFileOpen
+from mcp_server.supervisor.redact import SHORTEST_SECRET
+
+# Whatever is named like this reaches a run only when it is asked for by name.
+_SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE)$", re.IGNORECASE)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# The launcher's own, and another terminal's.
+_NOT_PASSED_ON = re.compile(r"RUNWARD_.*|TMUX|TMUX_PANE|TERM|TERM_PROGRAM.*|COLUMNS|LINES|_|SHLVL|PWD|OLDPWD")
+
+
+def names_a_secret(name: str) -> bool:
+    """Tell whether a variable of this name usually holds a secret."""
+    return bool(_SECRET_NAME.search(name))
+
+
+def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the server's environment as far as a run inherits it: without secrets and terminals."""
+    kept = {n: v for n, v in environ.items() if not names_a_secret(n) and not _NOT_PASSED_ON.fullmatch(n)}
+    if not any(name in kept for name in ("LANG", "LC_ALL", "LC_CTYPE")):
+        kept["LANG"] = "C.UTF-8"  # clients pass on no locale, and logs are UTF-8
+    return kept
+
+
+def check_environment(env: Mapping[str, str]) -> None:
+    """Refuse variables that cannot be set, and secrets that would end in a file.
+
+    Raises:
+        BadArgument: names the variable, never its value.
+    """
+    for name, value in env.items():
+        if not _VARIABLE.fullmatch(name) or "\0" in value:
+            raise BadArgument("env", f"{name[:80]!r} cannot be an environment variable.")
+        if names_a_secret(name) and len(value) >= SHORTEST_SECRET:
+            raise BadArgument(
+                "env", f"{name} looks like a secret and would be written to a file: use secrets=[{name!r}]."
+            )
+
+
+def secrets_by_name(names: Iterable[str], environ: Mapping[str, str], file: Path) -> dict[str, str]:
+    """Return the values of ``names``, from the server's environment or the 0600 ``file``.
+
+    Raises:
+        SecretNotSet: neither has it.
+        SecretsFileOpen: the file can be read by others.
+        BadArgument: a value is too short to be masked in the output.
+    """
+    stored = _read(file)
+    found = {}
+    for name in names:
+        value = environ.get(name) or stored.get(name)
+        if not value:
+            raise SecretNotSet(name, file)
+        if len(value.strip()) < SHORTEST_SECRET:
+            raise BadArgument("secrets", f"{name} has fewer than {SHORTEST_SECRET} characters: it cannot be masked.")
+        found[name] = value
+    return found
+
+
+def _read(file: Path) -> dict[str, str]:
+    try:
+        mode = file.stat().st_mode
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise SecretsFileOpen(file)
+        lines = file.read_text().splitlines()
+    except FileNotFoundError:
+        return {}
+    pairs = (line.removeprefix("export ").partition("=") for line in map(str.strip, lines) if not line.startswith("#"))
+    return {name.strip(): value.strip().strip("\"'") for name, sep, value in pairs if sep}

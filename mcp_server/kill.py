@@ -1,0 +1,176 @@
+"""Stopping a run: confirmed first, then by its supervisor, or without it when that is dead or stuck."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from mcp_server.changes import Changes
+from mcp_server.errors import ForeignRun, KillNotConfirmed
+from mcp_server.ledger import Ledger, program
+from mcp_server.run import Leftover, Run
+from mcp_server.supervisor import processes
+from mcp_server.supervisor.rundir import is_held, now, write_json
+
+TOKEN_VALID_S = 600.0
+# A living supervisor answers in milliseconds; one that is stopped or hangs never does.
+_ANSWER_WITHIN_S = 3.0
+_TICK_S = 0.05
+
+
+@dataclass(frozen=True)
+class _Grant:
+    run_id: str
+    attempt: int
+    expires_s: float
+
+
+class Confirmations:
+    """Tokens that confirm one kill each: single use, bound to run and attempt, valid for 10 minutes."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._grants: dict[str, _Grant] = {}
+
+    def grant(self, run: Run) -> str:
+        """Return a new token; an older one for the same run is void."""
+        self._grants = {token: grant for token, grant in self._grants.items() if grant.run_id != run.run_id}
+        token = secrets.token_urlsafe(9)
+        self._grants[token] = _Grant(run.run_id, run.attempt, self._clock() + TOKEN_VALID_S)
+        return token
+
+    def redeem(self, token: str, run: Run) -> None:
+        """Use a token up.
+
+        Raises:
+            KillNotConfirmed: it is unknown, used, expired, or for another run or attempt.
+        """
+        grant = self._grants.pop(token, None)
+        if grant is None or grant.run_id != run.run_id:
+            cause = "the confirm_token is unknown, used, or for another run"
+        elif grant.attempt != run.attempt:
+            cause = "the confirm_token was for an earlier attempt"
+        elif self._clock() >= grant.expires_s:
+            cause = "the confirm_token has expired (10 min)"
+        else:
+            return
+        raise KillNotConfirmed(
+            f"Kill not confirmed: {run.run_id!r} is still {run.state}; {cause}. "
+            "Call kill_run without confirm_token for a new one."
+        )
+
+
+def check_owner(run: Run, caller: str, *, force: bool) -> None:
+    """Refuse another owner's run.
+
+    Raises:
+        ForeignRun: ``caller`` does not own it and did not insist.
+    """
+    if run.spec.owner and run.spec.owner != caller and not force:
+        raise ForeignRun(run.run_id, run.spec.owner, caller)
+
+
+def facts(run: Run, leftovers: list[processes.Process]) -> str:
+    """Return what whoever confirms should know; no elapsed time, so that a question stays the same question."""
+    command = run.spec.command if isinstance(run.spec.command, str) else " ".join(run.spec.command)
+    owner = run.spec.owner or "unknown"
+    text = f"{run.run_id} ({run.state}, owner {owner}, started {run.started_at}): {command[:200]}"
+    if leftovers:
+        text += "; left-over processes: " + ", ".join(f"{p.pid} {program(p)}" for p in leftovers[:10])
+    return text
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What came of a stop: the run afterwards, what was sent, and what is still there: nothing, usually."""
+
+    run: Run
+    signals_sent: tuple[str, ...]
+    survivors: tuple[Leftover, ...]
+
+
+async def stop(run: Run, ledger: Ledger, changes: Changes, *, by: str, reason: str) -> Stopped:
+    """Stop a run with everything it started, and verify. Call it only after confirmation."""
+    rundir = ledger.rundir(run.run_id)
+    request = {"by": by, "reason": reason, "at": now()}
+    if is_held(rundir.lock):
+        with contextlib.suppress(OSError):  # a full disk: the signal alone stops it too
+            write_json(rundir.stop, request)
+        with changes.of([rundir.path]) as ticket:
+            signal_supervisor(rundir.path, run, signal.SIGTERM)
+            if await _within(_ANSWER_WITHIN_S, ticket.news, lambda: _answered(ledger.observe(run.run_id))):
+                longest_s = 2 * run.spec.stop_grace_s + 10
+                await _within(longest_s, ticket.news, lambda: ledger.observe(run.run_id).ended)
+        after = ledger.observe(run.run_id)
+        if after.ended and after.state != "lost":
+            end = after.events[-1]
+            return Stopped(
+                after,
+                tuple(end.get("signals_sent") or ()),
+                tuple(Leftover.model_validate(p) for p in end.get("survivors") or ()),
+            )
+    sent, left = await _finish_job(rundir.path, run, ledger)
+    write_json(rundir.stop, {**request, "carried_out": {"at": now(), "signals_sent": sent}} if not left else request)
+    survivors = tuple(Leftover(pid=p.pid, command=program(p)) for p in left)
+    return Stopped(ledger.observe(run.run_id), tuple(sent), survivors)
+
+
+def _answered(run: Run) -> bool:
+    return run.ended or any(event["kind"] == "stopping" for event in run.events)
+
+
+async def _within(limit_s: float, news: Callable[[], object], done: Callable[[], bool]) -> bool:
+    """Wait for ``done`` as events arrive; False when ``limit_s`` passed first."""
+    with anyio.move_on_after(limit_s):
+        while not done():
+            await news()  # type: ignore[misc]
+        return True
+    return done()
+
+
+def supervisor_of(path: Path, run: Run) -> processes.Process | None:
+    """Return the run's supervisor: a process that holds the recorded number and works on this directory."""
+    pid = run.at_start.get("supervisor_pid")
+    found = processes.process(pid) if isinstance(pid, int) else None
+    return found if found is not None and str(path) in found.whole_command else None
+
+
+def signal_supervisor(path: Path, run: Run, number: signal.Signals) -> None:
+    """Wake the supervisor, if it is there."""
+    if (supervisor := supervisor_of(path, run)) is not None:
+        processes.send(supervisor, number)
+
+
+async def _finish_job(path: Path, run: Run, ledger: Ledger) -> tuple[list[str], list[processes.Process]]:
+    """Stop everything of a run whose supervisor is dead or stuck; return signals sent and survivors."""
+    stopping = processes.Stopping(processes.stages(run.spec.stop_grace_s))
+    while True:
+        supervisor = supervisor_of(path, run)
+        living = _living(run, supervisor, ledger)
+        if stopping.step(living, time.monotonic()):
+            break
+        await anyio.sleep(_TICK_S)
+    sent = stopping.sent
+    if supervisor is not None and processes.send(supervisor, signal.SIGKILL):
+        sent = [*sent, *([] if "SIGKILL" in sent else ["SIGKILL"])]
+        while processes.process(supervisor.pid) == supervisor:  # noqa: ASYNC110 - nobody tells
+            await anyio.sleep(_TICK_S)
+    return sent, _living(run, None, ledger)
+
+
+def _living(run: Run, supervisor: processes.Process | None, ledger: Ledger) -> list[processes.Process]:
+    """Return the run's processes: its supervisor's descendants, else what carries its id; never ourselves."""
+    if supervisor is not None:
+        found = processes.descendants(supervisor.pid)
+    else:
+        found = processes.with_variable("RUNWARD_RUN_ID", run.run_id) + ledger.leftovers(run)
+    ourselves = set(processes.ancestors(os.getpid()))
+    return [p for p in dict.fromkeys(found) if p.pid not in ourselves]

@@ -1,0 +1,291 @@
+"""Starting a run: arguments become a spec and a script, then a directory, then a supervisor in tmux."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets as random
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+
+import anyio
+import anyio.to_thread
+
+from mcp_server import tmux
+from mcp_server.changes import Changes
+from mcp_server.errors import BadArgument, LaunchFailed
+from mcp_server.home import Home, tmux_socket
+from mcp_server.hosts import base_environment, check_environment, secrets_by_name
+from mcp_server.ledger import Ledger
+from mcp_server.run import Run, RunSpec
+from mcp_server.supervisor.handover import Handover
+from mcp_server.supervisor.rundir import LAYOUT, RunDir, boot_id, now, take_lock, write_json
+
+LONGEST_NAME = 64
+_ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
+_STARTED_WITHIN_S = 15.0
+_F_SETPIPE_SZ = 1031
+
+# `exec` in front of these would fail or change what they mean.
+_SHELL_WORDS = frozenset(
+    """
+    . : [ [[ alias bg bind break builtin caller case cd command compgen complete continue coproc declare
+    dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for function
+    getopts hash help history if in jobs kill let local logout mapfile popd printf pushd pwd read
+    readarray readonly return select set shift shopt source suspend test then time times trap true type
+    typeset ulimit umask unalias unset until wait while { } !
+    """.split()  # noqa: SIM905 - as bash lists them
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of a launch, as the caller gave them."""
+
+    command: str | list[str]
+    name: str | None = None
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: list[str] = field(default_factory=list)
+    owner: str | None = None
+    tags: list[str] = field(default_factory=list)
+    time_limit_s: float | None = None
+    idempotency_key: str | None = None
+
+
+def render(spec: RunSpec) -> str:
+    """Return the script that runs a spec; a person may run it by hand as well."""
+    lines = ["#!/usr/bin/env bash", "set -o pipefail", f"cd -- {shlex.quote(spec.cwd)} || exit"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(spec.env.items())]
+    lines += [f"# {name}: a secret, handed over in memory" for name in spec.secrets]
+    if isinstance(spec.command, str):
+        lines.append(f"exec {spec.command}" if _is_one_program(spec.command) else spec.command)
+    else:
+        lines.append(f"exec {shlex.join(spec.command)}")
+    return "\n".join(lines) + "\n"
+
+
+def _is_one_program(command: str) -> bool:
+    """Whether `exec` may stand before ``command``: then its signal is told exactly, with no shell between."""
+    if "\n" in command:
+        return False
+    try:
+        lexer = shlex.shlex(command, posix=True, punctuation_chars=";&|()")
+        lexer.whitespace_split = True
+        words = list(lexer)
+    except ValueError:
+        return False
+    if any(set(word) <= set(";&|()") for word in words if word) or not words:
+        return False
+    return bool(re.fullmatch(r"[\w./~+-]+", words[0])) and words[0] not in _SHELL_WORDS
+
+
+def name_of(command: str | list[str]) -> str:
+    """Return a label for a command: its script, its module, else its first word."""
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+    except ValueError:
+        words = command.split() if isinstance(command, str) else []
+    for before, word in zip(["", *words], words, strict=False):
+        if word.endswith((".py", ".sh")):
+            return PurePath(word).stem
+        if before == "-m":
+            return word.rpartition(".")[2]
+    programs = [PurePath(word).name for word in words if "=" not in word]
+    return programs[0] if programs else "run"
+
+
+def slug(name: str) -> str:
+    """Return ``name`` as tmux and file systems take it: letters, digits, ``-`` and ``_``."""
+    return re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")[:LONGEST_NAME] or "run"
+
+
+def check_name(name: str) -> None:
+    """Refuse names that could be taken for something else.
+
+    Raises:
+        BadArgument: empty, too long, or with ``/`` ``:`` ``..`` or control characters in it.
+    """
+    if not name.strip() or len(name) > LONGEST_NAME:
+        raise BadArgument("name", f"must have 1 to {LONGEST_NAME} characters, this one has {len(name)}.")
+    if any(part in name for part in ("/", "\\", ":", "..")) or not name.isprintable():
+        raise BadArgument("name", "must hold no '/', '\\', ':', '..' or control characters.")
+
+
+def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunSpec, Handover]:
+    """Turn a request into a spec and what is handed over in memory; touches nothing.
+
+    Raises:
+        BadArgument, SecretNotSet, SecretsFileOpen, TmuxMissing: the request cannot be carried out.
+    """
+    words = [request.command] if isinstance(request.command, str) else request.command
+    if not words or not words[0].strip():
+        raise BadArgument("command", "is empty.")
+    if any("\0" in word for word in words):
+        raise BadArgument("command", "holds a NUL character.")
+    if request.name is not None:
+        check_name(request.name)
+    if request.time_limit_s is not None and not 0 < request.time_limit_s < float("inf"):
+        raise BadArgument("time_limit_s", "must be a number of seconds above 0.")
+    cwd = Path(request.cwd or Path.cwd()).expanduser()
+    if not cwd.is_absolute():
+        raise BadArgument("cwd", f"must be an absolute path, not {request.cwd!r}.")
+    if not cwd.is_dir():
+        raise BadArgument("cwd", f"is no directory: {str(cwd)!r}.")
+    check_environment(request.env)
+    values = secrets_by_name(dict.fromkeys(request.secrets), environ, home.secrets)
+    tmux.require()
+    name = request.name or name_of(request.command)[:LONGEST_NAME]
+    run_id = f"{slug(name)}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"
+    spec = RunSpec(
+        layout=LAYOUT,
+        run_id=run_id,
+        name=name,
+        command=request.command,
+        cwd=str(cwd),
+        env=dict(request.env),
+        secrets=list(values),
+        owner=request.owner or home.owner(environ),
+        tags=request.tags,
+        time_limit_s=request.time_limit_s,
+        stop_grace_s=home.config().stop_grace_s,
+        idempotency_key=request.idempotency_key,
+        created_at=now(),
+        host=socket.gethostname(),
+        boot_id=boot_id(),
+        session=run_id,
+        tmux_socket=tmux_socket(environ),
+    )
+    return spec, Handover(base_environment(environ), values)
+
+
+async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Mapping[str, str]) -> Run:
+    """Start a run and return once its command runs; with a repeated idempotency key, return the first run.
+
+    Raises:
+        RunwardError: nothing was started; nothing is left on disk.
+    """
+    spec, handover = plan(request, ledger.home, environ)
+    ledger.home.make()
+    async with _key(ledger, request.idempotency_key) as key:
+        if key is not None and (first := key.run(ledger)) is not None:
+            return first
+        rundir = _create(spec, ledger)
+        if key is not None:
+            key.remember(spec.run_id)
+        return await _start(RunDir(rundir), spec, handover, ledger, changes)
+
+
+def _create(spec: RunSpec, ledger: Ledger) -> Path:
+    """Make the run's directory appear whole, with its spec and script in it."""
+    path = ledger.home.runs / spec.run_id
+    new = RunDir(path.with_name(f".new-{spec.run_id}"))
+    new.path.mkdir(mode=0o700)
+    try:
+        new.script.touch(mode=0o600)
+        new.script.write_text(render(spec), encoding="utf-8", errors="surrogateescape")
+        os.mkfifo(new.handover, 0o600)
+        write_json(new.spec, spec.model_dump())
+        new.path.rename(path)
+    except OSError as error:
+        shutil.rmtree(new.path, ignore_errors=True)
+        raise LaunchFailed(f"{ledger.home.path}: {error.strerror}. Nothing was started.") from error
+    return path
+
+
+async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, ledger: Ledger, changes: Changes) -> Run:
+    # Open at both ends before the supervisor exists: it meets the end of file if this process dies.
+    fifo = os.open(rundir.handover, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        with changes.of([rundir.path]) as ticket, anyio.move_on_after(_STARTED_WITHIN_S):
+            argv = tmux.supervisor_argv(sys.executable, rundir.path)
+            try:
+                await anyio.to_thread.run_sync(lambda: tmux.new_session(spec.session, argv, socket=spec.tmux_socket))
+            except LaunchFailed:
+                shutil.rmtree(rundir.path, ignore_errors=True)
+                raise
+            await _hand_over(fifo, handover.encode())
+            while True:
+                run = ledger.observe(spec.run_id)
+                if any(event["kind"] == "refused" for event in run.events):
+                    raise LaunchFailed(f"{run.events[-1]['text']} See {rundir.path}.")
+                if run.events:
+                    return run
+                await ticket.news()
+    finally:
+        os.close(fifo)
+    raise LaunchFailed(
+        f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s. "
+        f"Look at it with capture_pane({spec.run_id!r}); it is listed by list_runs."
+    )
+
+
+async def _hand_over(fifo: int, data: bytes) -> None:
+    """Write ``data`` into the FIFO, which holds 64 KiB unless it is told to hold more."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fifo, _F_SETPIPE_SZ, max(65536, len(data)))
+    while data:
+        try:
+            data = data[os.write(fifo, data) :]
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            await anyio.wait_writable(fifo)
+
+
+@dataclass(frozen=True)
+class _Key:
+    """An idempotency key, locked against other launchers."""
+
+    file: Path
+
+    def run(self, ledger: Ledger) -> Run | None:
+        """Return the first run with this key, unless its launch was cut off before the command started."""
+        run_id = self.file.read_text().strip()
+        if not run_id or not (ledger.home.runs / run_id / "spec.json").exists():
+            return None
+        run = ledger.observe(run_id)
+        if run.events or run.state == "running":
+            return run
+        lock = take_lock(RunDir(ledger.home.runs / run_id).lock)
+        if lock is None:
+            return run  # its supervisor is about to start the command
+        # Nobody supervises it, and nobody will: a supervisor that comes late finds the request to stop.
+        stop = {"by": "launch_run", "reason": "launched again with the same key", "at": now()}
+        write_json(RunDir(ledger.home.runs / run_id).stop, stop)
+        os.close(lock)
+        return None
+
+    def remember(self, run_id: str) -> None:
+        """Note which run has this key."""
+        self.file.write_text(run_id + "\n")
+
+
+@contextlib.asynccontextmanager
+async def _key(ledger: Ledger, key: str | None) -> AsyncIterator[_Key | None]:
+    """Hold the key's lock while a launch is under way."""
+    if key is None:
+        yield None
+        return
+    path = ledger.home.keys / hashlib.sha256(key.encode()).hexdigest()[:32]
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with anyio.fail_after(_STARTED_WITHIN_S * 2):
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await anyio.sleep(0.02)
+        yield _Key(path)
+    finally:
+        os.close(fd)

@@ -1,0 +1,153 @@
+"""The runs on disk, read only: any number of servers may look at once."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import re
+import socket
+import time
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from mcp_server.errors import RunNotFound
+from mcp_server.home import Home
+from mcp_server.run import Evidence, Leftover, Run, RunSpec, RunStatus, describe, fold, posix
+from mcp_server.supervisor import processes
+from mcp_server.supervisor.rundir import RunDir, boot_id, is_held, read_events, read_json
+
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
+
+
+class Ledger:
+    """Answers what is known of every run.
+
+    Specs, and runs that have ended, never change: they are read once. What a directory no longer holds
+    is forgotten.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self._specs: dict[str, RunSpec] = {}
+        self._ended: dict[str, Run] = {}
+        self._boot_id, self._host = boot_id(), socket.gethostname()
+
+    def rundir(self, run_id: str) -> RunDir:
+        """Return the directory of a run.
+
+        Raises:
+            RunNotFound: there is none; names the ids that come near.
+        """
+        rundir = RunDir(self.home.runs / run_id)
+        if not _RUN_ID.fullmatch(run_id) or not rundir.spec.is_file():
+            raise RunNotFound(run_id, difflib.get_close_matches(run_id, self._ids(), n=3, cutoff=0.7))
+        return rundir
+
+    def observe(self, run_id: str) -> Run:
+        """Return the run as the disk tells it now.
+
+        Raises:
+            RunNotFound: there is no such run.
+        """
+        rundir = self.rundir(run_id)
+        if (known := self._ended.get(run_id)) is not None:
+            return known
+        run = fold(self._evidence(rundir))
+        if run.ended and run.state != "lost":  # what is lost may yet be stopped by a person
+            self._ended[run_id] = run
+        return run
+
+    def runs(self) -> list[Run]:
+        """Return all runs, newest first."""
+        ids = self._ids()
+        for gone in self._specs.keys() - set(ids):
+            self._specs.pop(gone)
+            self._ended.pop(gone, None)
+        found = []
+        for run_id in ids:
+            known = self._ended.get(run_id)
+            if known is None:
+                with contextlib.suppress(RunNotFound):  # removed meanwhile, or no run's directory
+                    known = self.observe(run_id)
+            if known is not None:
+                found.append(known)
+        found.sort(key=lambda run: run.spec.created_at, reverse=True)
+        return found
+
+    def status(self, run: Run, *, since: int = 0, tail: list[str] | None = None) -> RunStatus:
+        """Return what an agent is told of ``run``; a lost run's left-over processes are looked for."""
+        output_at_s = None
+        with contextlib.suppress(OSError):
+            output_at_s = RunDir(self.home.runs / run.run_id).log(run.attempt).stat().st_mtime
+        return describe(
+            run,
+            now_s=time.time(),
+            since=since,
+            last_output_at_s=output_at_s,
+            tail=tail,
+            leftovers=[Leftover(pid=p.pid, command=program(p)) for p in self.leftovers(run)],
+        )
+
+    def leftovers(self, run: Run) -> list[processes.Process]:
+        """Return what runs on of a lost run: by its id in the environment, or by its session."""
+        if run.state != "lost" or run.started_at is None:
+            return []
+        marked = processes.with_variable("RUNWARD_RUN_ID", run.run_id)
+        guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
+        if guard is None or started is None or run.spec.boot_id != self._boot_id:
+            return marked
+        same = [p for p in processes.all_processes() if p.session == guard and p.started >= started]
+        return list(dict.fromkeys(marked + same))
+
+    def _ids(self) -> list[str]:
+        try:
+            return [entry.name for entry in self.home.runs.iterdir() if not entry.name.startswith(".")]
+        except FileNotFoundError:
+            return []
+
+    def _spec(self, rundir: RunDir) -> RunSpec:
+        if (known := self._specs.get(rundir.run_id)) is not None:
+            return known
+        spec = RunSpec()
+        with contextlib.suppress(ValidationError):  # a former or a foreign layout: still a run, of this name
+            spec = RunSpec.model_validate(read_json(rundir.spec) or {})
+        spec = spec.model_copy(
+            update={
+                "run_id": rundir.run_id,
+                "name": spec.name or rundir.run_id,
+                "session": spec.session or rundir.run_id,
+                "created_at": spec.created_at or _created(rundir.spec),
+            }
+        )
+        self._specs[rundir.run_id] = spec
+        return spec
+
+    def _evidence(self, rundir: RunDir) -> Evidence:
+        spec = self._spec(rundir)
+        # The lock first: what is read after it was free is the supervisor's last word.
+        held = is_held(rundir.lock)
+        same_boot, same_host = spec.boot_id in ("", self._boot_id), spec.host in ("", self._host)
+        return Evidence(
+            spec=spec,
+            events=tuple(e for e in read_events(rundir.events) if "kind" in e),
+            exit=read_json(rundir.exit(1)),
+            stop=read_json(rundir.stop),
+            held=held,
+            here=same_boot or same_host,
+            rebooted=same_host and not same_boot,
+            age_s=time.time() - posix(spec.created_at),
+        )
+
+
+def program(process: processes.Process) -> str:
+    """Return a process's program and script without further arguments, which may hold secrets."""
+    words = process.command.split()
+    shown = words[:1] + [w for w in words[1:3] if w.endswith((".py", ".sh")) or w == "-m"]
+    return " ".join(shown)
+
+
+def _created(path: Path) -> str:
+    from datetime import UTC, datetime  # noqa: PLC0415 - former layouts only
+
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat().replace("+00:00", "Z")

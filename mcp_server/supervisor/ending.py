@@ -1,0 +1,106 @@
+"""How an attempt ended: from a wait status and a request to one word. Pure."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_server.supervisor.rundir import RunDir
+
+_COLOURS = {"finished": "32", "failed": "31"}
+_SHELL_SIGNAL_BASE = 128
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A stop that somebody asked for: the state that it leads to, who, and why."""
+
+    state: str
+    by: str
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """Why and who, e.g. `diverged; alice`."""
+        return "; ".join(filter(None, (self.reason, self.by)))
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of one attempt.
+
+    A shell that reports 128 + n for a child that died of signal n is told as both; a command that
+    died of a signal itself has no exit code.
+    """
+
+    state: str
+    exit_code: int | None
+    signal: str | None
+    asked: Asked | None = None
+
+    @property
+    def status(self) -> int:
+        """The exit status as a shell would tell it; 125 where there is none."""
+        if self.exit_code is not None:
+            return self.exit_code
+        number = signal.Signals.__members__.get(self.signal or "")
+        return 125 if number is None else _SHELL_SIGNAL_BASE + number
+
+    def record(self, started_at: str, ended_at: str) -> dict[str, Any]:
+        """Return the content of exit.json."""
+        return {
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "state": self.state,
+            "started_at": started_at,
+            "ended_at": ended_at,
+        }
+
+    def text(self, leftovers: int = 0) -> str:
+        """Return one sentence for people and agents."""
+        code = f"exit code {self.exit_code}" if self.exit_code is not None else ""
+        how = " and ".join(filter(None, (self.signal, code))) or "no exit status: it could not be stopped"
+        why = f" ({self.asked.text})" if self.asked else ""
+        left = f" Stopped {leftovers} process(es) that it left behind." if leftovers else ""
+        return f"{self.state}: {how}{why}.{left}"
+
+
+def judge(status: int | None, asked: Asked | None, *, interrupted: bool) -> Ending:
+    """Turn a raw wait status into an Ending.
+
+    Exit status first: 0 is finished unless a stop was asked for. ``interrupted``: a person typed Ctrl-C
+    shortly before, so that any other end is that person's.
+    """
+    exit_code, name = None, None
+    if status is not None:
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            name = _signal_name(-code)
+        else:
+            exit_code = code
+            name = _signal_name(code - _SHELL_SIGNAL_BASE) if code > _SHELL_SIGNAL_BASE else None
+    if asked is None and interrupted and exit_code != 0:
+        asked = Asked("killed", "a person at the terminal", "Ctrl-C")
+    state = asked.state if asked else "finished" if exit_code == 0 else "failed"
+    return Ending(state, exit_code, name, asked)
+
+
+def _signal_name(number: int) -> str | None:
+    if number not in signal.valid_signals():
+        return None  # e.g. exit code 255
+    if number > signal.SIGRTMIN:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+    return signal.Signals(number).name
+
+
+def closing_line(rundir: RunDir, ending: Ending, elapsed_s: float) -> bytes:
+    """Return what the pane says when the run is over; the pane stays for reading."""
+    minutes, seconds = divmod(round(elapsed_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    colour = _COLOURS.get(ending.state, "33")
+    return (
+        f"\x1b[0m\x1b[?25h\r\n\x1b[1;{colour}m[runward] {rundir.run_id} {ending.text()}\x1b[0m "
+        f"after {hours}:{minutes:02}:{seconds:02}\r\n[runward] log: {rundir.log(1)}\r\n"
+    ).encode()

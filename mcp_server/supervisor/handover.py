@@ -1,0 +1,58 @@
+"""The environment of a run, handed from the launcher to the supervisor in memory: through a FIFO."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# The launcher holds the FIFO open before the supervisor exists, so that an end of file means that it died.
+_LONGEST_S = 10.0
+
+
+class HandoverError(Exception):
+    """The environment did not arrive; the command must not start without it."""
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What a command needs and no file may hold."""
+
+    env: Mapping[str, str]
+    secrets: Mapping[str, str]
+
+    def encode(self) -> bytes:
+        """One JSON line."""
+        return json.dumps({"env": dict(self.env), "secrets": dict(self.secrets)}).encode() + b"\n"
+
+
+def receive(path: Path) -> Handover:
+    """Read the FIFO once, and remove it.
+
+    Raises:
+        HandoverError: the launcher died before it had written everything, or took longer than 10 s.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise HandoverError(f"the launching server left no environment: {error.strerror}") from error
+    deadline_s = time.monotonic() + _LONGEST_S
+    data = b""
+    try:
+        while not data.endswith(b"\n"):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
+                raise HandoverError("the launching server did not hand over the environment within 10 s")
+            chunk = os.read(fd, 65536)
+            if not chunk:
+                raise HandoverError("the launching server died before it handed over the environment")
+            data += chunk
+    finally:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+    value = json.loads(data)
+    return Handover(value["env"], value["secrets"])

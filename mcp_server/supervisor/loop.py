@@ -1,0 +1,331 @@
+"""The supervisor's loop: hold the lock, run the command, keep its log, enforce its limits, write its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from mcp_server.supervisor import processes, terminal
+from mcp_server.supervisor.ending import Asked, Ending, closing_line, judge
+from mcp_server.supervisor.handover import Handover, HandoverError, receive
+from mcp_server.supervisor.redact import Redactor
+from mcp_server.supervisor.rundir import EventLog, ExitRecord, RunDir, boot_id, now, read_json, take_lock
+
+_NOT_OURS = 75
+_TICK_S = 0.05  # while a stop is under way
+_RETRY_S = 5.0  # until a full disk is tried again
+# tmux closes the panes a moment before it is gone itself.
+_TMUX_DEATH_S = 2.0
+# An end so soon after Ctrl-C is that person's doing.
+_INTERRUPT_S = 60.0
+_LEFTOVERS = (processes.Stage(signal.SIGTERM, 2.0), processes.Stage(signal.SIGKILL, 3.0))
+_WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
+_IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE)
+
+
+def supervise(path: Path) -> int:
+    """Run what ``path`` holds to its end; return the command's exit status.
+
+    75: somebody else supervises this run, or it has been supervised before. 1: the command never started.
+    """
+    rundir = RunDir(path)
+    lock = take_lock(rundir.lock)
+    if lock is None or rundir.events.exists():
+        return _NOT_OURS
+    spec = read_json(rundir.spec)
+    if spec is None:
+        return _NOT_OURS
+    woken = _listen()
+    events = EventLog(rundir.events)
+    try:
+        handover = receive(rundir.handover)
+    except HandoverError as error:
+        events.append("refused", f"Never started: {error}.", state="failed")
+        return 1
+    if rundir.stop.exists():
+        events.append("refused", "Never started: it was stopped before.", state="killed")
+        return 1
+    try:
+        run = _Run(rundir, spec, events, handover, woken)
+    except OSError as error:
+        events.append("refused", f"Never started: {error}.", state="failed")
+        return 1
+    run.loop()
+    os.close(lock)  # last: until here a reader sees a living supervisor
+    return run.ending.status  # tmux shows it to whoever attaches later
+
+
+def _listen() -> int:
+    """Turn signals into bytes on a pipe; return its reading end."""
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(read_fd, False)
+    os.set_blocking(write_fd, False)
+    signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    for number in _WAKING:
+        signal.signal(number, lambda *_: None)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    return read_fd
+
+
+class _Run:
+    """One attempt under way."""
+
+    def __init__(self, rundir: RunDir, spec: dict[str, Any], events: EventLog, handover: Handover, woken: int) -> None:
+        self.rundir, self.spec, self.events, self.woken = rundir, spec, events, woken
+        rundir.attempt(1).mkdir(mode=0o700, parents=True)
+        self.redactor = Redactor(handover.secrets)
+        self.log = terminal.Log(rundir.log(1), self._on_log_trouble)
+        self.record = ExitRecord(rundir.exit(1))
+        self.pane = terminal.Pane(0) if os.isatty(0) else None
+        self.tmux = _tmux_server()
+        processes.become_subreaper()
+        env = {**handover.env, **handover.secrets, "TERM": os.environ.get("TERM", "xterm-256color")}
+        env |= {"RUNWARD_RUN_ID": rundir.run_id, "RUNWARD_RUN_DIR": str(rundir.path), "RUNWARD_ATTEMPT": "1"}
+        self.started_s, self.started_at = time.monotonic(), now()
+        size = self.pane.size() if self.pane else None
+        self.child = terminal.spawn([_bash(), str(rundir.script)], env, str(rundir.path), size)
+        command = processes.process(self.child.pid)
+        events.append(
+            "started",
+            "The command runs.",
+            attempt=1,
+            at_start={
+                "pid": self.child.pid,
+                "pid_started": command.started if command else None,
+                "guard_pid": self.child.guard_pid,
+                "supervisor_pid": os.getpid(),
+                "host": socket.gethostname(),
+                "boot_id": boot_id(),
+            },
+        )
+        self.status: int | None = None
+        self.ended_s = 0.0
+        self.asked: Asked | None = None
+        self.stopping: processes.Stopping | None = None
+        # The pane was closed: by a person, unless tmux turns out to have died by then.
+        self.hangup_until_s: float | None = None
+        self.interrupted_s: float | None = None
+        self.leftovers: dict[processes.Process, str] = {}
+        self.holds_pty = self.guarded = True
+        limit_s = spec.get("time_limit_s")
+        self.deadline_s = self.started_s + limit_s if limit_s else None
+
+    # --- the loop
+
+    def loop(self) -> None:
+        """Go on until the command and all that it left behind have ended, then write the end."""
+        self._on_signal()  # a child or a stop that came before the handlers stood
+        while not self._over():
+            for fd, _ in self._poll():
+                if fd == self.child.master_fd:
+                    self._relay()
+                elif self.pane and fd == self.pane.fd:
+                    self._type()
+                    self.pane.write()
+                elif fd == self.child.news_fd:
+                    self._read_status()
+                elif fd == self.woken:
+                    self._on_signal()
+                elif fd == self.tmux:
+                    self._on_tmux_death()
+            self._keep_time()
+        self._finish()
+
+    def _poll(self) -> list[tuple[int, int]]:
+        poll = select.poll()
+        poll.register(self.woken, select.POLLIN)
+        if self.holds_pty:
+            poll.register(self.child.master_fd, select.POLLIN)
+        if self.status is None and self.guarded:
+            poll.register(self.child.news_fd, select.POLLIN)
+        if self.pane and self.pane.open:
+            wants = select.POLLOUT if self.pane.wants_to_write else 0
+            poll.register(self.pane.fd, select.POLLIN | wants)
+        if self.hangup_until_s is not None and self.tmux is not None:
+            poll.register(self.tmux, select.POLLIN)
+        return poll.poll(self._patience_ms())
+
+    def _patience_ms(self) -> int | None:
+        if self.stopping:
+            return round(_TICK_S * 1000)
+        due = [t for t in (self.deadline_s, self.hangup_until_s) if t is not None]
+        if self.events.behind:
+            due.append(time.monotonic() + _RETRY_S)
+        return max(0, round((min(due) - time.monotonic()) * 1000) + 1) if due else None
+
+    def _over(self) -> bool:
+        """Whether nothing of the run is left, or what is left cannot be stopped."""
+        if self.status is None:
+            return self.stopping is not None and self._stop_step()
+        if self.stopping is None:
+            if not _has_children():
+                return True
+            # What a finished command leaves behind goes too, and is told.
+            self.stopping = processes.Stopping(_LEFTOVERS)
+        return not _has_children() or self._stop_step()
+
+    def _stop_step(self) -> bool:
+        assert self.stopping is not None  # noqa: S101
+        living = [p for p in processes.descendants(os.getpid()) if p.pid != self.child.guard_pid]
+        if self.status is not None and self.asked is None:
+            self.leftovers |= {p: p.command for p in living if p not in self.leftovers}
+        done = self.stopping.step(living, time.monotonic())
+        # The guard reports the command's end a moment after the last process is gone.
+        return done and (self.status is not None or bool(living))
+
+    # --- what happens
+
+    def _relay(self) -> None:
+        output, self.holds_pty = terminal.read_output(self.child.master_fd)
+        self._show(self.redactor.feed(output))
+
+    def _show(self, output: bytes) -> None:
+        if output:
+            self.log.write(output)
+            if self.pane:
+                self.pane.write(output)
+
+    def _type(self) -> None:
+        assert self.pane is not None  # noqa: S101
+        keys = self.pane.read()
+        if keys is None:
+            self._on_hangup()
+        elif keys and self.status is None:
+            if terminal.interrupts(self.child.master_fd, keys):
+                self.interrupted_s = time.monotonic()
+                self.events.append("interrupted", "A person at the terminal typed Ctrl-C.")
+            with contextlib.suppress(OSError):  # a command that reads nothing
+                os.write(self.child.master_fd, keys)
+
+    def _read_status(self) -> None:
+        if (status := terminal.read_number(self.child.news_fd)) is not None:
+            self._ended(status)
+        else:
+            self.guarded = False  # its command comes back to us, see _on_signal
+
+    def _ended(self, status: int) -> None:
+        if self.status is None:
+            self.status, self.ended_s = status, time.monotonic()
+            with contextlib.suppress(ChildProcessError):  # the guard goes now, and is no left-over
+                os.waitpid(self.child.guard_pid, 0)
+            self._write_record()
+
+    def _on_signal(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            numbers = set(os.read(self.woken, 4096))
+            if signal.SIGHUP in numbers:
+                self._on_hangup()
+            if signal.SIGTERM in numbers and not self.rundir.stop.exists():
+                self._stop(Asked("killed", "SIGTERM to the supervisor", "somebody terminated the supervisor"))
+            if signal.SIGWINCH in numbers and self.pane and self.pane.open:
+                terminal.resize(self.child.master_fd, self.pane.size())
+        if (request := read_json(self.rundir.stop)) is not None:
+            self._stop(Asked("killed", str(request.get("by", "")), str(request.get("reason", ""))))
+        with contextlib.suppress(ChildProcessError):
+            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+                if reaped[0] == self.child.pid:  # its guard was killed, so it came back to us
+                    self._ended(reaped[1])
+
+    def _on_hangup(self) -> None:
+        if self.pane and self.pane.open:
+            self.pane.close()
+            self.hangup_until_s = time.monotonic() + _TMUX_DEATH_S
+
+    def _on_tmux_death(self) -> None:
+        if self.hangup_until_s is not None:
+            self.hangup_until_s = None
+            self.events.append("screen_lost", "tmux died; the run goes on without a screen.")
+
+    def _on_log_trouble(self, cause: str) -> None:
+        self.events.append("log_lost", f"Output is not being written to the log: {cause}. The run goes on.")
+
+    def _keep_time(self) -> None:
+        now_s = time.monotonic()
+        if self.events.behind:
+            self.events.flush()
+        if self.hangup_until_s is not None and now_s >= self.hangup_until_s:
+            self.hangup_until_s = None
+            self._stop(Asked("killed", "a person", "the tmux session was closed"))
+        if self.deadline_s is not None and now_s >= self.deadline_s:
+            self.deadline_s = None
+            self._stop(Asked("timed_out", "time limit", f"{self.spec['time_limit_s']:g} s have passed"))
+
+    def _stop(self, asked: Asked) -> None:
+        """Begin to stop the run, once; the first who asks is recorded."""
+        if self.asked is None and self.status is None:
+            self.asked = asked
+            self.stopping = processes.Stopping(processes.stages(self.spec.get("stop_grace_s", 5.0)))
+            self.events.append("stopping", f"Stopping: {asked.text}.")
+
+    # --- the end
+
+    def _write_record(self) -> None:
+        try:
+            self.record.write(self.ending.record(self.started_at, now()))
+        except OSError as error:  # e.g. somebody removed the directory; what is left must still be stopped
+            self.events.append("log_lost", f"The exit record could not be written: {error}.")
+
+    @property
+    def ending(self) -> Ending:
+        """How the command ended, by all that is known."""
+        interrupted = self.interrupted_s is not None and self.ended_s - self.interrupted_s < _INTERRUPT_S
+        return judge(self.status, self.asked, interrupted=interrupted)
+
+    def _finish(self) -> None:
+        for _ in range(64):  # what the dead have written; nobody writes any more
+            output, self.holds_pty = terminal.read_output(self.child.master_fd)
+            self._show(self.redactor.feed(output))
+            if not output:
+                break
+        self._show(self.redactor.flush())
+        self.log.write(b"")  # tells what was lost, if the disk takes it by now
+        if self.status is None:  # not even SIGKILL ended it
+            self.ended_s = time.monotonic()
+            self._write_record()
+        survivors = [p for p in processes.descendants(os.getpid()) if p.pid != self.child.guard_pid]
+        ending = self.ending
+        self.events.append(
+            "ended",
+            ending.text(len(self.leftovers)),
+            state=ending.state,
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+            elapsed_s=round(self.ended_s - self.started_s, 3),
+            signals_sent=(self.stopping.sent if self.stopping else None) or None,
+            leftovers=self._tell(self.leftovers) or None,
+            survivors=self._tell({p: p.command for p in survivors}) or None,
+        )
+        if self.pane and self.pane.open:
+            self.pane.write(closing_line(self.rundir, ending, self.ended_s - self.started_s))
+            self.pane.leave()
+
+    def _tell(self, found: dict[processes.Process, str]) -> list[dict[str, Any]]:
+        return [{"pid": p.pid, "command": self.redactor.text(command)} for p, command in found.items()]
+
+
+def _has_children() -> bool:
+    """Whether any descendant lives: as subreaper this process is the parent of every orphan."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+        return True
+    return False
+
+
+def _bash() -> str:
+    """Return bash, also when the run's own PATH lacks it."""
+    return next((path for path in ("/bin/bash", "/usr/bin/bash") if Path(path).exists()), "bash")
+
+
+def _tmux_server() -> int | None:
+    """Return a pidfd of the tmux server that this pane belongs to, or None outside tmux."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return os.pidfd_open(int(os.environ.get("TMUX", "").split(",")[1]))
+    return None

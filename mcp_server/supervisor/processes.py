@@ -1,0 +1,168 @@
+"""The processes of a run: finding all of them, and stopping them without touching a stranger."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process, told apart from a later one with the same number by its start.
+
+    ``started`` is in clock ticks since boot (field 22 of ``/proc/PID/stat``).
+    """
+
+    pid: int
+    started: int
+    parent: int = field(compare=False)  # changes when the parent dies
+    session: int = field(compare=False)
+
+    @property
+    def whole_command(self) -> str:
+        """Its command line; empty when it is gone."""
+        try:
+            words = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return ""
+        return b" ".join(words).decode(errors="replace").strip()
+
+    @property
+    def command(self) -> str:
+        """Its command line, at most 80 characters."""
+        return self.whole_command[:80]
+
+
+def become_subreaper() -> None:
+    """Let orphaned descendants come back to this process, so that a double fork hides nothing."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def process(pid: int) -> Process | None:
+    """Return the living process ``pid``; None when it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    if fields[0] in (b"Z", b"X"):
+        return None
+    return Process(pid, started=int(fields[19]), parent=int(fields[1]), session=int(fields[3]))
+
+
+def all_processes() -> list[Process]:
+    """Return every living process that this user may see."""
+    found = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - hot path
+    return [p for p in found if p is not None]
+
+
+def descendants(root: int) -> list[Process]:
+    """Return the living descendants of ``root``, without itself."""
+    children: dict[int, list[Process]] = {}
+    for p in all_processes():
+        children.setdefault(p.parent, []).append(p)
+    found: list[Process] = []
+    queue = [root]
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            found.append(child)
+            queue.append(child.pid)
+    return found
+
+
+def ancestors(pid: int) -> list[int]:
+    """Return ``pid`` and the numbers of the processes above it."""
+    found = []
+    while pid > 1 and (p := process(pid)) is not None:
+        found.append(pid)
+        pid = p.parent
+    return found
+
+
+def with_variable(name: str, value: str) -> list[Process]:
+    """Return this user's processes whose environment holds ``name=value``."""
+    needle = f"{name}={value}".encode()
+    found = []
+    for p in all_processes():
+        with contextlib.suppress(OSError):
+            if needle in Path(f"/proc/{p.pid}/environ").read_bytes().split(b"\0"):
+                found.append(p)
+    return found
+
+
+def send(target: Process, number: signal.Signals) -> bool:
+    """Send a signal to exactly this process; False when it is gone or its number was reused."""
+    try:
+        handle = os.pidfd_open(target.pid)
+    except OSError:
+        return False
+    try:
+        same = process(target.pid)
+        if same is None or same.started != target.started:
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One signal, and how long its receivers have to go, in seconds."""
+
+    number: signal.Signals
+    grace_s: float
+
+
+def stages(grace_s: float) -> tuple[Stage, ...]:
+    """Return the polite way to stop a training: interrupt, terminate, kill."""
+    return (
+        Stage(signal.SIGINT, grace_s),
+        Stage(signal.SIGTERM, grace_s),
+        Stage(signal.SIGKILL, 5.0),
+    )
+
+
+class Stopping:
+    """Stops a set of processes stage by stage. ``step`` is called again and again until it says done.
+
+    Processes that appear meanwhile get the stage's signal as well.
+    """
+
+    def __init__(self, plan: Iterable[Stage]) -> None:
+        self._plan = list(plan)
+        self._until: float | None = None
+        self._told: set[Process] = set()
+        self.sent: list[str] = []
+
+    def step(self, living: list[Process], now_s: float) -> bool:
+        """Send what is due to ``living`` at ``now_s`` (monotonic); True when none is left or no stage is."""
+        if not living:
+            return True
+        if self._until is None:
+            self._until = now_s + self._plan[0].grace_s
+        elif now_s >= self._until:
+            self._plan.pop(0)
+            self._told.clear()
+            if not self._plan:
+                return True
+            self._until = now_s + self._plan[0].grace_s
+        number = self._plan[0].number
+        for p in living:
+            if p not in self._told and send(p, number):
+                self._told.add(p)
+                if number.name not in self.sent:
+                    self.sent.append(number.name)
+                if number is not signal.SIGKILL:
+                    send(p, signal.SIGCONT)  # a stopped process hears nothing else
+        return False

@@ -1,0 +1,225 @@
+"""The files of a run directory: one writer each, everything else only reads.
+
+``spec.json``, ``run.sh`` and ``handover`` are the launcher's, ``stop.json`` is whoever asks for a stop,
+``events.jsonl``, ``supervisor.lock`` and ``attempts/`` are the supervisor's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+LAYOUT = 1
+Facts = dict[str, Any]
+
+# One block that is filled with spaces when a run starts and overwritten in place when it ends,
+# so that a full disk cannot keep the end from being recorded.
+_EXIT_RECORD_BYTES = 512
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Names every file of one run."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """The directory's name is the run's id."""
+        return self.path.name
+
+    @property
+    def spec(self) -> Path:
+        """What was asked for; secrets by name only."""
+        return self.path / "spec.json"
+
+    @property
+    def script(self) -> Path:
+        """The command, as bash runs it."""
+        return self.path / "run.sh"
+
+    @property
+    def handover(self) -> Path:
+        """A FIFO: the environment passes through it in memory. Gone once the command has started."""
+        return self.path / "handover"
+
+    @property
+    def events(self) -> Path:
+        """Append-only facts, one JSON object a line, numbered by ``seq`` from 1."""
+        return self.path / "events.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        """Held with ``flock`` as long as the supervisor lives."""
+        return self.path / "supervisor.lock"
+
+    @property
+    def stop(self) -> Path:
+        """A request to stop the run: who asked, and why."""
+        return self.path / "stop.json"
+
+    def attempt(self, number: int) -> Path:
+        """Directory of one attempt, counted from 1."""
+        return self.path / "attempts" / str(number)
+
+    def log(self, attempt: int) -> Path:
+        """Everything that the attempt printed, byte for byte but for masked secrets."""
+        return self.attempt(attempt) / "output.log"
+
+    def exit(self, attempt: int) -> Path:
+        """How the attempt ended; appears atomically."""
+        return self.attempt(attempt) / "exit.json"
+
+
+def now() -> str:
+    """Return the time in ISO 8601 UTC with milliseconds, e.g. ``2026-11-21T15:30:45.123Z``."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot, or an empty string where there is none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def read_json(path: Path) -> Facts | None:
+    """Return the JSON object in ``path``, or None when it is missing, unreadable or not an object."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def write_json(path: Path, value: Facts) -> None:
+    """Write ``value`` so that a reader sees all of it or none: new file, fsync, rename, fsync."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+            file.flush()
+            os.fsync(fd)
+        part.rename(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    sync_dir(path.parent)
+
+
+def sync_dir(path: Path) -> None:
+    """Make renames in ``path`` survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class ExitRecord:
+    """The end of one attempt, on disk space that is taken when the attempt starts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._part = path.with_name(".exit.json")
+        self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.write(self._fd, b" " * _EXIT_RECORD_BYTES)
+        os.fsync(self._fd)
+
+    def write(self, value: Facts) -> None:
+        """Publish the end under its name, atomically."""
+        line = json.dumps(value, ensure_ascii=False).encode()
+        os.pwrite(self._fd, line.ljust(_EXIT_RECORD_BYTES - 1) + b"\n", 0)
+        os.fsync(self._fd)
+        os.close(self._fd)
+        self._part.rename(self._path)
+        sync_dir(self._path.parent)
+
+
+class EventLog:
+    """Appends events. A full disk delays them and never raises: judging must not stop a healthy run."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._waiting: list[bytes] = []
+        self._seq = 0
+
+    @property
+    def behind(self) -> bool:
+        """Whether events wait for the disk to take them."""
+        return bool(self._waiting)
+
+    def append(self, kind: str, text: str, **facts: Any) -> None:
+        """Add one event; ``facts`` that are None are left out."""
+        self._seq += 1
+        event = {"seq": self._seq, "at": now(), "kind": kind, "text": text}
+        event |= {name: value for name, value in facts.items() if value is not None}
+        self._waiting.append(json.dumps(event, ensure_ascii=False).encode() + b"\n")
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits; a line that did not fit whole is taken back."""
+        while self._waiting:
+            before = os.fstat(self._fd).st_size
+            line = self._waiting[0]
+            with contextlib.suppress(OSError):
+                if os.write(self._fd, line) == len(line):
+                    del self._waiting[0]
+                    continue
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, before)
+            return
+
+
+def read_events(path: Path, after: int = 0) -> list[Facts]:
+    """Return the events with ``seq`` above ``after``, oldest first; a torn last line is left for later."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError:
+        return []
+    events = []
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and isinstance(seq := event.get("seq"), int) and seq > after:
+            events.append(event)
+    return events
+
+
+def take_lock(path: Path) -> int | None:
+    """Take the supervisor's lock; return its descriptor, or None when another process holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return None
+        raise
+    return fd
+
+
+def is_held(path: Path) -> bool:
+    """Tell whether a process holds the lock. Probes shared, so that two readers never see each other."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+    finally:
+        os.close(fd)
+    return False

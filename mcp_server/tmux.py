@@ -1,0 +1,101 @@
+"""tmux: where the runs' supervisors live and where people look. Never a source of a run's state."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from mcp_server.errors import LaunchFailed, ScreenNotFound, TmuxMissing
+
+# Wide enough for the tables that trainers print; an attached terminal brings its own size.
+_COLUMNS, _ROWS = 200, 50
+# All that a tmux server may inherit: whatever starts it becomes every later session's environment.
+_BARE = (
+    "HOME",
+    "PATH",
+    "SHELL",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TMUX_TMPDIR",
+    "XDG_RUNTIME_DIR",
+)
+
+
+def require() -> None:
+    """Raise TmuxMissing where there is no tmux."""
+    if shutil.which("tmux") is None:
+        raise TmuxMissing
+
+
+def new_session(name: str, argv: Sequence[str], *, socket: str) -> None:
+    """Start a detached session whose pane runs ``argv`` and stays readable after it has ended.
+
+    Raises:
+        LaunchFailed: tmux refused; carries its words.
+    """
+    env = {name: os.environ[name] for name in _BARE if name in os.environ}
+    env = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "PATH": os.defpath, **env}
+    # One invocation: as two, a pane that ends at once is gone before the option is set.
+    command = ["tmux", "-L", socket, "new-session", "-d", "-s", name, "-x", str(_COLUMNS), "-y", str(_ROWS)]
+    option = [";", "set-option", "-p", "-t", f"={name}:", "remain-on-exit", "on"]
+    done = subprocess.run(
+        [*command, "--", *argv, *option],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode != 0:
+        raise LaunchFailed(f"tmux could not start the session: {done.stderr.strip()}. Nothing was started.")
+
+
+def sessions(socket: str) -> list[str]:
+    """Return the names of all sessions, others' included; none when tmux does not run."""
+    return _ask(socket, "list-sessions", "-F", "#{session_name}") or []
+
+
+def capture(session: str, *, socket: str, history: bool) -> list[str]:
+    """Return the lines that a person attached to ``session`` sees, wrapped lines joined.
+
+    ``history``: with what has scrolled away, as far as tmux keeps it.
+
+    Raises:
+        ScreenNotFound: there is no session of exactly this name.
+    """
+    start = ["-S", "-"] if history else []
+    lines = _ask(socket, "capture-pane", "-p", "-J", *start, "-t", f"={session}:")
+    if lines is None:
+        raise ScreenNotFound(f"There is no tmux session {session!r} on this host.")
+    return [line.rstrip() for line in lines]
+
+
+def attach_command(session: str, socket: str) -> str:
+    """Return the line that a person types to see the session."""
+    server = [] if socket == "default" else ["-L", socket]
+    # Quoted: zsh would take a word that begins with `=` for a command's path.
+    return f"{shlex.join(['tmux', *server, 'attach', '-t'])} '={session}'"
+
+
+def supervisor_argv(python: str, run_dir: Path) -> list[str]:
+    """Return how the supervisor of ``run_dir`` is started: isolated, and without site-packages."""
+    return [python, "-I", "-S", str(Path(__file__).parent / "supervisor"), str(run_dir)]
+
+
+def _ask(socket: str, command: str, *args: str) -> list[str] | None:
+    """Return the answer of the tmux server, or None when it refuses or does not run."""
+    from libtmux import Server  # noqa: PLC0415 - 70 ms that a server's start need not pay
+    from libtmux.exc import LibTmuxException  # noqa: PLC0415
+
+    try:
+        answer = Server(socket_name=socket).cmd(command, *args)
+    except LibTmuxException as error:
+        raise TmuxMissing from error
+    return answer.stdout if answer.returncode == 0 else None

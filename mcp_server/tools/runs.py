@@ -1,0 +1,226 @@
+"""launch_run, wait_run, list_runs: starting runs and hearing of them."""
+
+from typing import Annotated, Any, Literal
+
+import anyio.to_thread
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import ToolAnnotations
+from pydantic import Field
+
+from mcp_server import tmux
+from mcp_server.home import tmux_socket
+from mcp_server.launch import Request, launch, plan, render
+from mcp_server.logfile import tail_lines
+from mcp_server.others import Stranger, trainings
+from mcp_server.run import Answer, Run, RunState, RunStatus
+from mcp_server.supervisor.rundir import RunDir
+from mcp_server.tools.toolbox import LOOKS, Toolbox, caller, tool
+from mcp_server.watch import Memory, Reason, Until, watch
+
+# A failed run is told with its last lines, a healthy one with its newest: a heartbeat has 100 tokens.
+_TAIL = {"failed": (8, 700), "lost": (8, 700), "finished": (3, 300)}
+_HEARTBEAT_TAIL = (1, 120)
+
+
+class Launched(Answer):
+    """A run that was started, or with dry_run the script that would be."""
+
+    run_id: str | None = None
+    state: RunState | None = None
+    name: str
+    session: str | None = None
+    attach_command: str | None = None
+    log_path: str | None = None
+    run_dir: str | None = None
+    started_at: str | None = None
+    owner: str
+    dry_run_script: str | None = None
+    next_step: str
+
+
+class WaitResult(Answer):
+    """Why the wait returned, and the runs then."""
+
+    reason: Reason
+    runs: list[RunStatus]
+    waited_s: float
+    next_timeout_s: float
+
+
+class Others(Answer):
+    """What is on this host and not runward's; told, never touched."""
+
+    tmux_sessions: list[str]
+    processes: list[Stranger]
+
+
+class RunList(Answer):
+    """Runs, newest first."""
+
+    runs: list[RunStatus]
+    total: int
+    others: Others | None = None
+
+
+def tools(box: Toolbox) -> list[Tool]:
+    """Return the tools that start and watch runs."""
+
+    async def launch_run(
+        ctx: Context[Any, Any],
+        command: Annotated[
+            str | list[str],
+            Field(description="Shell command line (bash), or argv list. No trailing &, nohup or tee"),
+        ],
+        name: Annotated[str | None, Field(description="Short label, part of run_id")] = None,
+        cwd: Annotated[str | None, Field(description="Absolute working directory")] = None,
+        env: Annotated[dict[str, str] | None, Field(description="Extra environment; no secrets")] = None,
+        secrets: Annotated[
+            list[str] | None,
+            Field(description='Names only, e.g. ["WANDB_API_KEY"]: the server has the values, output masks them'),
+        ] = None,
+        time_limit_s: Annotated[
+            float | None,
+            Field(description="Stop the run after so many seconds (state timed_out). Default: none"),
+        ] = None,
+        owner: Annotated[str | None, Field(description="Who answers for the run. Default: the server's owner")] = None,
+        tags: list[str] | None = None,
+        idempotency_key: Annotated[
+            str | None, Field(description="A repeated key returns the first run instead of starting another")
+        ] = None,
+        dry_run: Annotated[bool, Field(description="Only check, and show the script")] = False,
+    ) -> Launched:
+        """Start a training run (or any long command) that outlives this call, this agent and this server.
+
+        Use it instead of tmux, nohup or `&`. Returns as soon as the command runs; then call wait_run.
+        The full output is logged, the exit code kept. Refused arguments start nothing.
+        """
+        request = Request(
+            command, name, cwd, env or {}, secrets or [], owner, tags or [], time_limit_s, idempotency_key
+        )
+        if dry_run:
+            spec, _ = plan(request, box.home, box.environ)
+            step = "Nothing was started: call launch_run without dry_run."
+            return Launched(name=spec.name, owner=spec.owner, dry_run_script=render(spec), next_step=step)
+        run = await launch(request, box.ledger, box.changes, box.environ)
+        box.callers.memory(caller(ctx), run.run_id).told(run)
+        return _launched(run, box)
+
+    async def wait_run(
+        ctx: Context[Any, Any],
+        run_ids: Annotated[str | list[str], Field(description="One run_id or several")],
+        timeout_s: Annotated[
+            float | None,
+            Field(ge=0, le=86400, description="Default: backoff 30 s to 16 min. 0: state now"),
+        ] = None,
+        until: Annotated[
+            Until, Field(description="event: the first news of any run. end: all runs have ended")
+        ] = "event",
+        since: Annotated[
+            int | dict[str, int] | None,
+            Field(description="Event number (per run) already known. Default: what you were last told"),
+        ] = None,
+    ) -> WaitResult:
+        """Wait until a training run ends or something worth a decision happens to it.
+
+        Prefer this to sleeping and reading logs: one call watches the whole interval and returns at once
+        with the reason; reason heartbeat means still running, call again. Never stops or restarts a run.
+        """
+        ids = list(dict.fromkeys([run_ids] if isinstance(run_ids, str) else run_ids))
+        known = {run_id: _memory(box, ctx, run_id, since) for run_id in ids}
+
+        async def progress(waited_s: float, limit_s: float) -> None:
+            await ctx.report_progress(waited_s, limit_s, f"{', '.join(ids[:3])}: no news for {waited_s:.0f} s")
+
+        with box.changes.of([box.ledger.rundir(run_id).path for run_id in ids]) as ticket:
+            outcome = await watch(
+                ids, box.ledger.observe, ticket, known, until=until, timeout_s=timeout_s, progress=progress
+            )
+        runs = [await anyio.to_thread.run_sync(_status, box, run, outcome.since[run.run_id]) for run in outcome.runs]
+        return WaitResult(
+            reason=outcome.reason,
+            runs=runs,
+            waited_s=round(outcome.waited_s, 1),
+            next_timeout_s=outcome.next_timeout_s,
+        )
+
+    def list_runs(
+        state: Annotated[
+            RunState | Literal["live", "ended"] | None,
+            Field(description="A state, or live / ended for all such"),
+        ] = None,
+        owner: str | None = None,
+        name: Annotated[str | None, Field(description="Part of the name or run_id")] = None,
+        limit: Annotated[int, Field(ge=1, le=500)] = 20,
+        others: Annotated[bool, Field(description="Also name tmux sessions and trainings that are not ours")] = False,
+    ) -> RunList:
+        """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""
+        found = [run for run in box.ledger.runs() if _matches(run, state, owner, name)]
+        strangers = _others(box) if others else None
+        return RunList(runs=[_brief(box, run) for run in found[:limit]], total=len(found), others=strangers)
+
+    starts = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
+    return [
+        tool(launch_run, title="Launch run", annotations=starts),
+        tool(wait_run, title="Wait for runs", annotations=LOOKS),
+        tool(list_runs, title="List runs", annotations=LOOKS),
+    ]
+
+
+def _launched(run: Run, box: Toolbox) -> Launched:
+    rundir = RunDir(box.home.runs / run.run_id)
+    warning = ""
+    command = run.spec.command
+    if isinstance(command, str) and command.rstrip().endswith("&") and not command.rstrip().endswith("&&"):
+        warning = "The command ends with &: the run ends with its shell, and what it leaves behind is stopped. "
+    return Launched(
+        run_id=run.run_id,
+        state=run.state,
+        name=run.spec.name,
+        session=run.spec.session,
+        attach_command=tmux.attach_command(run.spec.session, run.spec.tmux_socket),
+        log_path=str(rundir.log(run.attempt)),
+        run_dir=str(rundir.path),
+        started_at=run.started_at,
+        owner=run.spec.owner,
+        next_step=f"{warning}Call wait_run({run.run_id!r}).",
+    )
+
+
+def _memory(box: Toolbox, ctx: Context[Any, Any], run_id: str, since: int | dict[str, int] | None) -> Memory:
+    memory = box.callers.memory(caller(ctx), run_id)
+    seq = since.get(run_id) if isinstance(since, dict) else since
+    if seq is not None:
+        run = box.ledger.observe(run_id)
+        memory.seq, memory.state = seq, run.state if seq >= run.last_seq else ""
+    return memory
+
+
+def _status(box: Toolbox, run: Run, since: int) -> RunStatus:
+    lines, max_bytes = _TAIL.get(run.state, _HEARTBEAT_TAIL)
+    text = tail_lines(RunDir(box.home.runs / run.run_id).log(run.attempt), lines, max_bytes + 300, label=run.run_id)
+    tail = [line[-max_bytes:] for line in text.body.splitlines() if line.strip()][-lines:]
+    return box.ledger.status(run, since=since, tail=tail)
+
+
+def _brief(box: Toolbox, run: Run) -> RunStatus:
+    """Return one line of a list: no events, no output."""
+    return box.ledger.status(run, since=run.last_seq).model_copy(update={"attempt": None, "leftovers": None})
+
+
+def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -> bool:
+    kinds = {run.state, "ended" if run.ended else "live"}
+    return (
+        (state is None or state in kinds)
+        and (owner is None or run.spec.owner == owner)
+        and (name is None or name in run.spec.name or name in run.run_id)
+    )
+
+
+def _others(box: Toolbox) -> Others:
+    socket = tmux_socket(box.environ)
+    ours = {run.spec.session for run in box.ledger.runs()}
+    return Others(
+        tmux_sessions=[session for session in tmux.sessions(socket) if session not in ours],
+        processes=trainings(),
+    )

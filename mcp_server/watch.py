@@ -1,0 +1,140 @@
+"""Waiting for runs: news comes when it happens; the backoff only governs how often "still running" is said."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import anyio
+
+from mcp_server.run import Run
+
+Until = Literal["event", "end"]
+Reason = Literal["ended", "started", "heartbeat"]
+
+# Clients drop a silent call: Claude Code after 300 s over HTTP. Each report resets their clock.
+PROGRESS_S = 15.0
+# A killed supervisor's lock file is closed a moment before its lock is free.
+_SETTLE_S = 0.05
+
+
+def backoff(first_s: float = 30, factor: float = 2, longest_s: float = 960) -> Iterator[float]:
+    """Yield waits in seconds: 30, 60, 120, 240, 480, 960, 960, ...
+
+    The usual schedule for watching training: 30 s to 16 min.
+    """
+    wait_s = first_s
+    while True:
+        yield min(wait_s, longest_s)
+        wait_s *= factor
+
+
+@dataclass
+class Memory:
+    """What one caller was last told of one run."""
+
+    seq: int = 0
+    state: str = ""
+    schedule: Iterator[float] = field(default_factory=backoff)
+    next_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.next_s = next(self.schedule)
+
+    def told(self, run: Run, *, scheduled: bool = True) -> None:
+        """Note that the caller knows ``run`` as it is now; any event starts the schedule anew.
+
+        ``scheduled``: the wait was as long as the schedule said, so the next one is longer.
+        """
+        news = run.last_seq > self.seq or run.state != self.state
+        self.seq, self.state = run.last_seq, run.state
+        if news:
+            self.schedule = backoff()
+        if news or scheduled:
+            self.next_s = next(self.schedule)
+
+
+class Callers:
+    """What each caller was told. Forgotten with the server: ``since`` makes a caller independent of it."""
+
+    def __init__(self) -> None:
+        self._memories: dict[tuple[str, str], Memory] = {}
+
+    def memory(self, caller: str, run_id: str) -> Memory:
+        """Return what ``caller`` knows of ``run_id``."""
+        return self._memories.setdefault((caller, run_id), Memory())
+
+
+class News(Protocol):
+    """Returns at the next change."""
+
+    async def news(self) -> None:
+        """Return when something may have changed since the last call."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Why a wait returned, and the runs at that moment. ``since`` is what the caller knew before."""
+
+    reason: Reason
+    runs: tuple[Run, ...]
+    since: Mapping[str, int]
+    waited_s: float
+    next_timeout_s: float
+
+
+def decide(runs: Sequence[Run], known: Mapping[str, Memory], until: Until) -> Reason | None:
+    """Return the reason to end a wait now, or None. Pure.
+
+    ``end`` waits for all runs. ``event`` returns on the first news of any run; a run whose end the caller
+    knows already is news no more, unless all have ended.
+    """
+    if all(run.ended for run in runs):
+        return "ended"
+    if until == "end":
+        return None
+    if any(run.ended and known[run.run_id].state != run.state for run in runs):
+        return "ended"
+    if any(known[run.run_id].state == "queued" and run.state == "running" for run in runs):
+        return "started"
+    return None
+
+
+async def watch(
+    run_ids: Sequence[str],
+    observe: Callable[[str], Run],
+    ticket: News,
+    known: Mapping[str, Memory],
+    *,
+    until: Until = "event",
+    timeout_s: float | None = None,
+    progress: Callable[[float, float], Awaitable[None]] | None = None,
+) -> Outcome:
+    """Wait until something happened to ``run_ids`` that is worth a decision, or the heartbeat is due.
+
+    ``timeout_s``: None takes the caller's backoff schedule, 0 returns the state now. ``progress`` is
+    called with the seconds waited and the seconds to wait, every 15 s. Never touches a run.
+    """
+    begun_s = anyio.current_time()
+    limit_s = min(memory.next_s for memory in known.values()) if timeout_s is None else timeout_s
+    since = {run_id: known[run_id].seq for run_id in run_ids}
+    settling = False
+    while True:
+        runs = tuple(observe(run_id) for run_id in run_ids)
+        waited_s = anyio.current_time() - begun_s
+        reason = decide(runs, known, until)
+        if reason is not None or waited_s >= limit_s:
+            break
+        slice_s = min(PROGRESS_S - waited_s % PROGRESS_S, limit_s - waited_s)
+        heard = False
+        with anyio.move_on_after(_SETTLE_S if settling else slice_s):
+            await ticket.news()
+            heard = True
+        if not heard and not settling and progress is not None:
+            await progress(anyio.current_time() - begun_s, limit_s)
+        settling = heard
+    for run in runs:
+        known[run.run_id].told(run, scheduled=timeout_s is None)
+    next_s = min(memory.next_s for memory in known.values())
+    return Outcome(reason or "heartbeat", runs, since, waited_s, next_s)
