@@ -30,7 +30,7 @@ class Changes:
     def of(self, directories: Iterable[Path]) -> Iterator[_Ticket]:
         """Watch ``directories`` from now on; nothing that happens inside the block is missed."""
         paths = list(directories)
-        ticket = _Ticket(self, polled=self._inotify is None or any(_is_shared(path) for path in paths))
+        ticket = _Ticket(self, polled=self._inotify is None or any(is_shared(path) for path in paths))
         self._tickets.append(ticket)
         for path in paths:
             self._add(path, ticket)
@@ -123,7 +123,16 @@ def _open() -> Any:
         return None
 
 
-def _is_shared(path: Path) -> bool:
+def news_of_files() -> bool:
+    """Tell whether this kernel tells of changed files."""
+    inotify = _open()
+    if inotify is None:
+        return False
+    inotify.close()
+    return True
+
+
+def is_shared(path: Path) -> bool:
     """Tell whether ``path`` lies on a filesystem that other hosts write to."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]

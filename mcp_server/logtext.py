@@ -8,7 +8,7 @@ never dropped because a bar was drawn over it.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 LINE_CHARS = 600  # longer lines are cut in the middle
@@ -40,6 +40,9 @@ _GLYPHS = "▀-▟━╸╺╶╴■□▪▫▬▭▮▯▰▱◼◻⣀-⣿"
 _METER = re.compile(  # tqdm, with and without a total: "50%|███  | 5/10 [", "29948it [35:34,"
     r"\d{1,3}(?:\.\d{1,3})?%\||\d{1,12}[A-Za-z]{0,12} \[\d{1,4}:\d\d[:\d]{0,6}[<,]"
 )
+_TOTAL = re.compile(r"(?<=\d)/\d[\d.]{0,12}")
+_GLYPH = re.compile(f"[{_GLYPHS}]")
+_WIDE = re.compile(rf"([{_GLYPHS}])\1{{10,}}")
 _DRAWN = re.compile(rf"[{_GLYPHS}]{{2}}|\[[=#>. -]{{5,80}}\]")
 _COUNT = re.compile(r"\d{1,12}(?:/\d|(?:\.\d{1,3})?%)")
 _COUNT_BEFORE = re.compile(r"\d{1,12}(?:/\d{1,12}|%)\s{0,9}$")  # Keras: "5/100 [==>...] - ETA: 3s"
@@ -65,11 +68,12 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounded:
-    """The part of some lines that fits; ``left_out`` counts the others."""
+    """The part of some lines that fits; ``left_out`` counts the others, ``repeats`` what this part stands for."""
 
     text: str
     lines: tuple[Line, ...]
     left_out: int
+    repeats: int
 
 
 def clean_lines(data: bytes, first_number: int = 1) -> list[Line]:
@@ -94,13 +98,13 @@ def clean_lines(data: bytes, first_number: int = 1) -> list[Line]:
 def collapse(lines: Iterable[Line]) -> list[Line]:
     """Return one line for each run of equal ones ("… (x12)") or of one bar's updates ("… (12 updates)").
 
-    Of a bar the newest stays. Blank lines become one. Long lines are shortened.
+    Of a bar the newest stays, drawn at most 10 wide. Blank lines become one. Long lines are shortened.
     """
     out = []
     for (is_bar, name), group in groupby(lines, key=_identity):
         run = list(group)
         newest, repeats = run[-1], len(run) - 1 if is_bar or name else 0
-        text = shorten(newest.text)
+        text = shorten(_WIDE.sub(lambda run: run[1] * 10, newest.text))
         if repeats:
             text += f" ({len(run):,} updates)" if is_bar else f" (x{len(run):,})"
         out.append(Line(newest.number, text, run[0].since, repeats))
@@ -135,17 +139,18 @@ def bounded(lines: Sequence[Line], max_bytes: int, *, newest: bool = True) -> Bo
         kept.append(line)
     if newest:
         kept.reverse()
-    return Bounded("\n".join(line.text for line in kept), tuple(kept), len(lines) - len(kept))
+    text, repeats = "\n".join(line.text for line in kept), sum(line.repeats for line in kept)
+    return Bounded(text, tuple(kept), len(lines) - len(kept), repeats)
 
 
 def bar_name(text: str) -> str | None:
-    """Return what a drawn progress bar says before its count, "" if nothing; None if it is no bar.
+    """Return what tells a drawn progress bar from others: the words before its count, and its total ("Map:/300").
 
-    None also where a message is glued to it. A percentage alone is a metric, not a bar: a line like
-    ``acc 93% | loss 0.2`` must not be taken for an update of the one before.
+    None for all other lines, also where a message is glued to a bar. A percentage alone is a metric, not a
+    bar: a line like ``acc 93% | loss 0.2`` must not be taken for an update of the one before.
     """
-    if text.isascii() and "%|" not in text and "[" not in text:
-        return None  # seven lines in eight: a tenth of the time
+    if "%|" not in text and "[" not in text and (text.isascii() or not _GLYPH.search(text)):
+        return None  # most lines, in a tenth of the time
     text = text[:_LOOKED_AT_CHARS]
     bar = _METER.search(text)
     if bar is None:
@@ -155,7 +160,8 @@ def bar_name(text: str) -> str | None:
         bar = drawn if _COUNT.search(text, drawn.end()) else _COUNT_BEFORE.search(text, 0, drawn.start())
     if bar is None or _AFTER_METER.search(text):
         return None
-    return text[: bar.start()].strip()
+    total = _TOTAL.search(text, bar.start())
+    return text[: bar.start()].strip() + (total[0] if total else "")
 
 
 def _identity(line: Line) -> tuple[bool, str]:
@@ -231,9 +237,10 @@ class _Screen:
                 return
         pieces = list(_pieces(raw))
         prefix, first = "", pieces[0][1]
+        on_this_row = takewhile(lambda piece: not piece[0].startswith("\x1b"), pieces[1:])
         if _PREFIX.fullmatch(first.strip()):
             prefix, first = first, ""
-        elif _says_more(first, next((text for _, text in pieces[1:] if text.strip()), first)):
+        elif _says_more(first, next((text for _, text in on_this_row if text.strip()), first)):
             self.lines.append(Line(number, first.rstrip(), number))
             first = ""
         for step, text in [("", first), *pieces[1:]]:
@@ -276,8 +283,8 @@ def _gives_way(old: str, new: str) -> bool:
 
 def _says_more(bar: str, follower: str) -> bool:
     """Say whether a message stands before the first ``bar`` of a line: words its next update lacks."""
-    name = bar_name(bar)
-    return bool(name) and _letters(name or "") != _letters(bar_name(follower) or "")
+    words = _letters(bar_name(bar) or "")
+    return bool(words) and words != _letters(bar_name(follower) or "")
 
 
 def _letters(text: str) -> str:

@@ -70,10 +70,14 @@ def capture(session: str, *, socket: str, history: bool) -> list[str]:
     Raises:
         ScreenNotFound: there is no session of exactly this name.
     """
-    start = ["-S", "-"] if history else []
-    lines = _ask(socket, "capture-pane", "-p", "-J", *start, "-t", f"={session}:")
-    if lines is None:
+    target = ["-t", f"={session}:"]
+    state = ["display-message", "-p", *target, "#{pane_dead} #{history_size}", ";"]
+    # One line more than is seen: a pane that dies is scrolled up by one for tmux's own last line.
+    answer = _ask(socket, *state, "capture-pane", "-p", "-J", *target, "-S", "-" if history else "-1")
+    if not answer:
         raise ScreenNotFound(f"There is no tmux session {session!r} on this host.")
+    dead, scrolled = answer[0].split()
+    lines = answer[1:] if history or dead == "1" or scrolled == "0" else answer[2:]
     return [line.rstrip() for line in lines]
 
 
@@ -87,6 +91,16 @@ def attach_command(session: str, socket: str) -> str:
 def supervisor_argv(python: str, run_dir: Path) -> list[str]:
     """Return how the supervisor of ``run_dir`` is started: isolated, and without site-packages."""
     return [python, "-I", "-S", str(Path(__file__).parent / "supervisor"), str(run_dir)]
+
+
+def version() -> str:
+    """Return what tmux calls itself, e.g. ``tmux 3.3a``."""
+    return subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def global_environment(socket: str) -> list[str]:
+    """Return the ``NAME=value`` lines that every session of this server inherits; none when it does not run."""
+    return _ask(socket, "show-environment", "-g") or []
 
 
 def _ask(socket: str, command: str, *args: str) -> list[str] | None:

@@ -173,12 +173,18 @@ class _Run:
 
     def _stop_step(self) -> bool:
         assert self.stopping is not None  # noqa: S101
-        living = [p for p in processes.descendants(os.getpid()) if p.pid != self.child.guard_pid]
-        if self.status is not None and self.asked is None:
-            self.leftovers |= {p: p.command for p in living if p not in self.leftovers}
+        living = self._living()
         done = self.stopping.step(living, time.monotonic())
         # The guard reports the command's end a moment after the last process is gone.
         return done and (self.status is not None or bool(living))
+
+    def _living(self) -> list[processes.Process]:
+        return [p for p in processes.descendants(os.getpid()) if p.pid != self.child.guard_pid]
+
+    def _note_leftovers(self) -> None:
+        """Remember what a command left behind on its own accord: as subreaper, this process is its parent now."""
+        if self.asked is None and processes.children(os.getpid()) != [self.child.guard_pid]:
+            self.leftovers = {p: p.command for p in self._living()}
 
     # --- what happens
 
@@ -213,6 +219,8 @@ class _Run:
     def _ended(self, status: int) -> None:
         if self.status is None:
             self.status, self.ended_s = status, time.monotonic()
+            self._note_leftovers()
+            os.close(self.child.release_fd)
             with contextlib.suppress(ChildProcessError):  # the guard goes now, and is no left-over
                 os.waitpid(self.child.guard_pid, 0)
             self._write_record()
@@ -289,7 +297,7 @@ class _Run:
         if self.status is None:  # not even SIGKILL ended it
             self.ended_s = time.monotonic()
             self._write_record()
-        survivors = [p for p in processes.descendants(os.getpid()) if p.pid != self.child.guard_pid]
+        survivors = self._living()
         ending = self.ending
         self.events.append(
             "ended",

@@ -64,6 +64,14 @@ def all_processes() -> list[Process]:
     return [p for p in found if p is not None]
 
 
+def children(pid: int) -> list[int] | None:
+    """Return the numbers of the direct children of ``pid``'s first thread; None where the kernel does not tell."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return None
+
+
 def descendants(root: int) -> list[Process]:
     """Return the living descendants of ``root``, without itself."""
     children: dict[int, list[Process]] = {}

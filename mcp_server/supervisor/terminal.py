@@ -34,13 +34,15 @@ class Child:
 
     ``guard_pid`` leads the session of the pty and waits for the command, so that the command is no group
     leader: `setsid` does not fork away, and a program may call ``os.setpgrp()``. ``news_fd`` yields the
-    command's pid and then its raw wait status, each as eight bytes.
+    command's pid and then its raw wait status, each as eight bytes. The guard stays until ``release_fd`` is
+    closed: its end hangs up on everything that still uses the terminal.
     """
 
     guard_pid: int
     pid: int
     master_fd: int
     news_fd: int
+    release_fd: int
 
 
 def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None) -> Child:
@@ -56,15 +58,16 @@ def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None)
     termios.tcsetattr(slave, termios.TCSANOW, modes)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, size or _DEFAULT_SIZE)
     news, told = os.pipe()
+    released, release = os.pipe()
     guard = os.fork()
     if guard == 0:
-        _guard(argv, env, cwd, slave, told)
-    os.close(slave)
-    os.close(told)
+        _guard(argv, env, cwd, slave, told, released)
+    for fd in (slave, told, released):
+        os.close(fd)
     os.set_blocking(master, False)
     if (pid := read_number(news)) is None:
         raise OSError(errno.EAGAIN, "the command's process could not be created")
-    return Child(guard, pid, master, news)
+    return Child(guard, pid, master, news, release)
 
 
 def read_number(news_fd: int) -> int | None:
@@ -73,7 +76,7 @@ def read_number(news_fd: int) -> int | None:
     return int.from_bytes(told, "little") if len(told) == _NUMBER_BYTES else None
 
 
-def _guard(argv: list[str], env: Mapping[str, str], cwd: str, slave: int, told: int) -> NoReturn:
+def _guard(argv: list[str], env: Mapping[str, str], cwd: str, slave: int, told: int, released: int) -> NoReturn:
     """Lead the session, start the command, pass on its pid and its wait status."""
     try:
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
@@ -81,18 +84,20 @@ def _guard(argv: list[str], env: Mapping[str, str], cwd: str, slave: int, told: 
         for fd in (0, 1, 2):
             os.dup2(slave, fd)
         # Nothing else stays open here, above all not the lock: it must fall with the supervisor.
-        os.dup2(told, 3)
-        os.closerange(4, 65536)
+        ends = [os.dup(told), os.dup(released)]
+        os.closerange(3, min(ends))
+        os.closerange(max(ends) + 1, 65536)
+        told, released = ends
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         pid = os.fork()
         if pid == 0:
-            os.close(3)
             _become(argv, env, cwd)
-        os.write(3, pid.to_bytes(_NUMBER_BYTES, "little"))
+        os.write(told, pid.to_bytes(_NUMBER_BYTES, "little"))
         for fd in (0, 1, 2):
             os.close(fd)
-        os.write(3, os.waitpid(pid, 0)[1].to_bytes(_NUMBER_BYTES, "little"))
+        os.write(told, os.waitpid(pid, 0)[1].to_bytes(_NUMBER_BYTES, "little"))
+        os.read(released, 1)
     finally:
         os._exit(0)
 

@@ -1,0 +1,215 @@
+"""Real commands in real panes, launched and awaited by a real client over stdio."""
+
+import json
+import os
+import shutil
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live.house import House, until_async
+
+pytestmark = pytest.mark.anyio
+
+PYTHON = sys.executable
+FAIL = f"{PYTHON} -c 'import sys; print(\"work\"); sys.exit(7)'"
+
+SHAPES: dict[str, tuple[str | list[str], int | None, str | None]] = {
+    "plain": (FAIL, 7, None),
+    "argv": ([PYTHON, "-c", "raise SystemExit(7)"], 7, None),
+    "bash -c": ("bash -c 'echo hi; exit 7'", 7, None),
+    "tee pipeline": (f"{FAIL} 2>&1 | tee copy.log", 7, None),
+    "exec": ("exec bash -c 'exit 7'", 7, None),
+    "setsid": ("setsid bash -c 'sleep 0.3; exit 7'", 7, None),
+    "setsid argv": (["setsid", "bash", "-c", "sleep 0.3; exit 7"], 7, None),
+    "nohup": ("nohup bash -c 'exit 7'", 7, None),
+    "background child": ("sleep 300 & bash -c 'sleep 0.2; exit 7'", 7, None),
+    "instant success": ("true", 0, None),
+    "instant failure": ("exit 7", 7, None),
+    "and list": ("cd . && bash -c 'exit 7'", 7, None),
+    "subshell": ("(exit 7)", 7, None),
+    "assignment": ("A=7 bash -c 'exit $A'", 7, None),
+    "lines": ("echo one\necho two\nexit 7", 7, None),
+    "quotes": (r"""bash -c 'test "$0" = "a\"b \$c" && exit 7' 'a"b $c'""", 7, None),
+    "unicode": (
+        [PYTHON, "-c", "import sys; sys.exit(7 if sys.argv[1] == 'größe 训练 🚀' else 1)", "größe 训练 🚀"],
+        7,
+        None,
+    ),
+    "not found": ("no-such-program-anywhere", 127, None),
+    "own SIGKILL": ("kill -KILL $$", None, "SIGKILL"),
+    "SIGSEGV": ([PYTHON, "-c", "import os; os.kill(os.getpid(), 11)"], None, "SIGSEGV"),
+    "SIGTERM behind a shell": ("bash -c 'kill -TERM $$'; exit", 143, "SIGTERM"),
+    "own process group": ([PYTHON, "-c", "import os; os.setpgrp(); raise SystemExit(7)"], 7, None),
+    "double fork": ("bash -c '(setsid sleep 300 &) ; exit 7'", 7, None),
+}
+
+
+async def test_the_end_of_every_launch_shape_is_told_exactly(house: House) -> None:
+    async with house.agent() as agent:
+        ids = {shape: await agent.launch(command) for shape, (command, _, _) in SHAPES.items()}
+        for shape, run_id in ids.items():
+            _, code, signal = SHAPES[shape]
+            status = await agent.end(run_id)
+            assert (status.get("exit_code"), status.get("signal")) == (code, signal), shape
+            assert status["state"] == ("finished" if code == 0 else "failed"), shape
+
+
+async def test_what_a_command_leaves_behind_is_stopped_and_told(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("(setsid sleep 301 &); sleep 302 & exit 0")
+        status = await agent.end(run_id)
+    assert status["state"] == "finished"
+    assert "Stopped 2 process" in status["events"][-1]["text"]
+    assert {p["command"] for p in house.run(run_id).events[-1]["leftovers"]} == {"sleep 301", "sleep 302"}
+    assert not [p for p in house.own_processes() if "sleep" in p.whole_command]
+
+
+async def test_a_run_that_ended_before_the_call_returns_at_once(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("exit 3")
+        await until_async(lambda: house.run(run_id).ended)
+        answer = await agent.call("wait_run", run_ids=run_id)
+    assert (answer["reason"], answer["waited_s"]) == ("ended", 0.0)
+    assert answer["runs"][0]["exit_code"] == 3
+
+
+async def test_the_command_gets_its_directory_environment_and_a_terminal(house: House) -> None:
+    cwd = house.path / "my 'dir' ü"
+    cwd.mkdir()
+    script = "import os, json, sys; print(json.dumps([os.getcwd(), dict(os.environ), sys.stdout.isatty()]))"
+    async with house.agent(HF_TOKEN="hf_not_asked_for") as agent:
+        run_id = await agent.launch([PYTHON, "-c", script], cwd=str(cwd), env={"LR": "3e-4 'x'", "N": "1"})
+        await agent.end(run_id)
+    told: tuple[str, dict[str, str], bool] = json.loads(house.log(run_id))
+    assert told[0] == str(cwd)
+    assert told[2] is True
+    assert told[1]["LR"] == "3e-4 'x'"
+    assert told[1]["RUNWARD_RUN_ID"] == run_id
+    assert "HF_TOKEN" not in told[1], "a secret reaches a run only by name"
+    assert "TMUX" not in told[1]
+
+
+async def test_secrets_reach_the_command_and_nothing_else(house: House) -> None:
+    canary = "canary-5f2a91c07d-value"
+    script = (
+        "import base64, os, sys, time\n"
+        "k = os.environ['WANDB_API_KEY']\n"
+        "print(k, flush=True)\n"
+        "for c in k: print(c, end='', flush=True)\n"
+        "print(); print(k[:9], end='', flush=True); time.sleep(0.2); print(k[9:], flush=True)\n"
+        "for pad in ('', 'x', 'xy'): print(base64.b64encode((pad + k).encode()).decode())\n"
+        "print(k.encode().hex())\n"
+        "print(len(k)); sys.exit(4)"
+    )
+    async with house.agent(WANDB_API_KEY=canary) as agent:
+        answers: list[Any] = [await agent.call("launch_run", command=[PYTHON, "-c", script], secrets=["WANDB_API_KEY"])]
+        run_id = answers[0]["run_id"]
+        commands = [p.whole_command for p in house.own_processes()]
+        answers.append(await agent.end(run_id))
+        answers.append(await agent.text("read_log", run_id=run_id))
+        answers.append(await agent.text("capture_pane", run_id=run_id, history=True))
+        answers.append(await agent.call("list_runs", others=True))
+        environment = house.tmux("show-environment", "-g") + house.tmux("show-environment", "-t", run_id)
+    assert str(len(canary)) in house.log(run_id).splitlines(), "the command did get it"
+    assert house.log(run_id).count("[secret:WANDB_API_KEY]") == 7
+    places = [json.dumps(answers), *commands, environment]
+    places += [f.read_text() for f in (house.path / "state").rglob("*") if f.is_file()]
+    core = "Y2FuYXJ5LTVmMmE5MWMwN2QtdmFsd"  # the base64 digits that the canary alone decides
+    for place in places:
+        assert canary not in place
+        assert core not in place
+        assert canary.encode().hex() not in place
+
+
+async def test_refused_arguments_create_nothing(house: House) -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"command": ""}, "empty"),
+        ({"command": []}, "empty"),
+        ({"command": "true", "cwd": "/no/such/dir"}, "no directory"),
+        ({"command": "true", "cwd": "relative"}, "absolute"),
+        ({"command": "true", "secrets": ["UNSET_KEY"]}, "Secret not set: 'UNSET_KEY'"),
+        ({"command": "true", "name": "a/b"}, "name"),
+        ({"command": "true", "name": ".."}, "name"),
+        ({"command": "true", "name": "a:b"}, "name"),
+        ({"command": "true", "name": "n" * 300}, "300"),
+        ({"command": "true", "gpus": 2}, "gpus: there is no such argument"),
+        ({"command": "true", "env": {"API_KEY": "12345678"}}, "secrets=['API_KEY']"),
+        ({"command": "true", "time_limit_s": 0}, "time_limit_s"),
+        ({}, "command"),
+    ]
+    async with house.agent() as agent:
+        for arguments, words in refused:
+            assert words in await agent.refusal("launch_run", **arguments), arguments
+        assert (await agent.call("list_runs"))["total"] == 0
+    assert not (house.path / "state").exists()
+    assert house.tmux("list-sessions") == ""
+
+
+async def test_a_dry_run_shows_the_script_and_starts_nothing(house: House) -> None:
+    async with house.agent() as agent:
+        answer = await agent.call("launch_run", command="python train.py", cwd="/", env={"A": "1"}, dry_run=True)
+    assert answer["dry_run_script"] == (
+        "#!/usr/bin/env bash\nset -o pipefail\ncd -- / || exit\nexport A=1\nexec python train.py\n"
+    )
+    assert "run_id" not in answer
+    assert not (house.path / "state").exists()
+
+
+async def test_a_repeated_key_returns_the_first_run_from_any_server(house: House) -> None:
+    command = f"echo ran >> {house.path}/effects; sleep 300"
+    async with house.agent() as one, house.agent() as other:
+        first = await one.launch(command, idempotency_key="sweep-3/cell-7")
+        assert await other.launch(command, idempotency_key="sweep-3/cell-7") == first
+        assert await one.launch("true", idempotency_key="another") != first
+        await until_async((house.path / "effects").exists)
+    assert (house.path / "effects").read_text() == "ran\n"
+
+
+async def test_a_time_limit_ends_a_run_as_timed_out(house: House) -> None:
+    async with house.agent() as agent:
+        status = await agent.end(await agent.launch("sleep 300", time_limit_s=0.5))
+    assert (status["state"], status["signal"]) == ("timed_out", "SIGINT")
+    assert "0.5 s have passed" in status["events"][-1]["text"]
+
+
+async def test_the_session_stays_for_reading_and_says_how_it_ended(house: House) -> None:
+    async with house.agent() as agent:
+        run = await agent.call("launch_run", command="echo last words; exit 3", name="cfm 训练 v1.2")
+        await agent.end(run["run_id"])
+        screen = await agent.text("capture_pane", run_id=run["run_id"])
+    assert "last words" in screen
+    assert "failed: exit code 3" in screen
+    assert run["session"] in house.tmux("list-sessions", "-F", "#{session_name}").split()
+    assert run["run_id"].startswith("cfm-v1-2-")
+
+
+async def test_files_are_readable_by_their_owner_alone(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("echo x")
+        await agent.end(run_id)
+    open_to_others = stat.S_IRWXG | stat.S_IRWXO
+    found = [house.path / "state", *(house.path / "state").rglob("*")]
+    assert len(found) > 8
+    assert [f for f in found if f.lstat().st_mode & open_to_others and not f.is_dir()] == []
+    assert not (house.path / "state").stat().st_mode & open_to_others
+
+
+async def test_tmux_is_started_with_a_bare_environment(house: House) -> None:
+    async with house.agent(SOME_API_KEY="canary-in-the-server", EDITOR="vi") as agent:
+        await agent.end(await agent.launch("true"))
+    environment = house.tmux("show-environment", "-g")
+    assert "PATH=" in environment
+    assert "canary" not in environment
+    assert "EDITOR" not in environment
+
+
+async def test_without_tmux_the_line_to_type_is_told(house: House, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "bash").symlink_to(shutil.which("bash") or "/bin/bash")
+    async with house.agent(PATH=os.fspath(tmp_path / "bin")) as agent:
+        assert "apt-get install tmux" in await agent.refusal("launch_run", command="true")
+    assert not (house.path / "state").exists()
