@@ -254,8 +254,10 @@ class _Key:
         if not run_id or not (ledger.home.runs / run_id / "spec.json").exists():
             return None
         run = ledger.observe(run_id)
-        if run.events or run.state == "running":
+        if run.started_at is not None or run.state == "running":
             return run
+        if run.events:
+            return None  # refused
         lock = take_lock(RunDir(ledger.home.runs / run_id).lock)
         if lock is None:
             return run  # its supervisor is about to start the command

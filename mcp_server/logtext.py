@@ -1,8 +1,8 @@
 r"""Program output as text that an agent can read cheaply: bytes in, plain lines out.
 
 A log holds what was written, not what a person saw: colours, bars redrawn a thousand times, the same
-warning from eight ranks. Here it becomes what stayed on the screen. When in doubt a line stays: a message is
-never dropped because a bar was drawn over it.
+warning from eight ranks. Here it becomes what stayed on the screen. When in doubt a line stays: what does
+not look like a bar is kept, though one was drawn over it.
 """
 
 import re
@@ -182,7 +182,7 @@ def _plain(data: bytes) -> str:
 def _thin(data: bytes) -> bytes:
     r"""Drop what is overwritten at once by the same words, so that a bar's 100,000 updates cost like one.
 
-    Done on the bytes of all lines together: 16 MB of ``\r`` updates in 0.1 s, against 1.5 s one by one.
+    Done on the bytes of all lines together: 230,000 tqdm updates take 0.1 s, against 0.9 s one by one.
     """
     if b"\r" not in data:
         return data
@@ -246,7 +246,8 @@ class _Screen:
         for step, text in [("", first), *pieces[1:]]:
             self._move(step)
             if text.strip():
-                self._write(Line(number, (prefix + text).rstrip(), number))
+                whole = text if text.startswith(prefix) else prefix + text
+                self._write(Line(number, whole.rstrip(), number))
         if self._rows[self._row] < 0:
             self._put(Line(number, prefix.rstrip(), number))
         self._row += 1

@@ -13,6 +13,7 @@ from mcp_server.errors import LaunchFailed, ScreenNotFound, TmuxMissing
 
 # Wide enough for the tables that trainers print; an attached terminal brings its own size.
 _COLUMNS, _ROWS = 200, 50
+_CONFIGURATION = Path(__file__).with_name("tmux.conf")
 # All that a tmux server may inherit: whatever starts it becomes every later session's environment.
 _BARE = (
     "HOME",
@@ -43,7 +44,21 @@ def new_session(name: str, argv: Sequence[str], *, socket: str) -> None:
     env = {name: os.environ[name] for name in _BARE if name in os.environ}
     env = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "PATH": os.defpath, **env}
     # One invocation: as two, a pane that ends at once is gone before the option is set.
-    command = ["tmux", "-L", socket, "new-session", "-d", "-s", name, "-x", str(_COLUMNS), "-y", str(_ROWS)]
+    command = [
+        "tmux",
+        "-f",
+        str(_CONFIGURATION),
+        "-L",
+        socket,
+        "new-session",
+        "-d",
+        "-s",
+        name,
+        "-x",
+        str(_COLUMNS),
+        "-y",
+        str(_ROWS),
+    ]
     option = [";", "set-option", "-p", "-t", f"={name}:", "remain-on-exit", "on"]
     done = subprocess.run(
         [*command, "--", *argv, *option],

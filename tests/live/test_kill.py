@@ -1,0 +1,183 @@
+"""Stopping real process trees, after every kind of confirmation."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mcp.types import ElicitResult
+
+from mcp_server.supervisor import processes
+from tests.live.house import House, until, until_async
+
+pytestmark = pytest.mark.anyio
+
+STUBBORN = """
+trap '' INT TERM HUP
+setsid bash -c "trap '' INT TERM HUP; while :; do sleep 1; done" &
+(setsid env -i bash -c "trap '' INT TERM HUP; while :; do sleep 1; done" &)
+bash -c "trap '' TERM; sleep 300" &
+touch ready
+while :; do sleep 1; done
+"""
+
+
+def gentle(house: House) -> None:
+    """Let stubborn trees be killed after half a second rather than five."""
+    (house.path / "state").mkdir(mode=0o700)
+    (house.path / "state" / "config.toml").write_text("stop_grace_s = 0.25\n")
+
+
+def survivors(house: House) -> list[str]:
+    return [p.whole_command for p in house.own_processes() if "sleep" in p.whole_command or "bash" in p.whole_command]
+
+
+async def test_a_first_call_stops_nothing_and_a_token_stops_the_whole_tree(house: House) -> None:
+    gentle(house)
+    # A stranger with the same command, beside the run.
+    stranger = subprocess.Popen(["bash", "-c", "while :; do sleep 1; done"])  # noqa: ASYNC220
+    try:
+        async with house.agent() as agent:
+            run_id = await agent.launch(STUBBORN, cwd=str(house.path))
+            await until_async((house.path / "ready").exists)
+            asked = await agent.call("kill_run", run_id=run_id, reason="test")
+            assert asked["status"] == "confirmation_required"
+            assert run_id in asked["message"]
+            assert house.run(run_id).state == "running"
+            done = await agent.call("kill_run", run_id=run_id, confirm_token=asked["confirm_token"], reason="test")
+            again = await agent.call("kill_run", run_id=run_id, confirm_token=asked["confirm_token"])
+        assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
+        assert done["signals_sent"] == ["SIGINT", "SIGTERM", "SIGKILL"]
+        assert again["status"] == "already_ended"
+        assert survivors(house) == []
+        assert stranger.poll() is None
+        assert "test" in house.run(run_id).events[-1]["text"]
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+async def test_a_token_is_for_one_run_and_one_use(house: House) -> None:
+    async with house.agent() as agent:
+        one, two = await agent.launch("sleep 300"), await agent.launch("sleep 300")
+        token = (await agent.call("kill_run", run_id=one))["confirm_token"]
+        assert "still running" in await agent.refusal("kill_run", run_id=two, confirm_token=token)
+        assert "still running" in await agent.refusal("kill_run", run_id=one, confirm_token=token), "used up"
+    assert house.run(one).state == house.run(two).state == "running"
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["modern", "legacy"])
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (lambda run_id: ElicitResult(action="accept", content={"run_id": run_id}), "killed"),
+        (lambda run_id: ElicitResult(action="accept", content={"run_id": "another"}), "declined"),
+        (lambda run_id: ElicitResult(action="decline"), "declined"),
+        (lambda run_id: ElicitResult(action="cancel"), "confirmation_required"),
+    ],
+    ids=["right id", "wrong id", "decline", "nobody there"],
+)
+async def test_a_person_is_asked_where_the_client_can(
+    house: House, answer: Callable[[str], ElicitResult], status: str, legacy: bool
+) -> None:
+    questions: list[str] = []
+    run_id = ""
+
+    async def elicit(_context: Any, params: Any) -> ElicitResult:
+        questions.append(params.message)
+        return answer(run_id)
+
+    async with house.agent(elicit=elicit, legacy=legacy) as agent:
+        run_id = await agent.launch("sleep 300")
+        result = await agent.call("kill_run", run_id=run_id)
+    assert result["status"] == status, result
+    assert run_id in questions[0]
+    assert ("confirm_token" in result) == (status == "confirmation_required")
+    assert house.run(run_id).state == ("killed" if status == "killed" else "running")
+
+
+async def test_under_the_human_policy_no_token_is_given(house: House) -> None:
+    (house.path / "state").mkdir(mode=0o700)
+    (house.path / "state" / "config.toml").write_text('kill_policy = "human"\n')
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 300")
+        result = await agent.call("kill_run", run_id=run_id)
+        assert "confirm_token" not in result
+        assert f"runward kill {run_id}" in result["message"]
+        assert "person" in await agent.refusal("kill_run", run_id=run_id, confirm_token="guessed")  # noqa: S106
+    assert house.run(run_id).state == "running"
+
+
+async def test_a_person_kills_by_typing_the_id_on_a_terminal(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 300")
+    assert house.runward("kill", run_id).returncode == 2, "no terminal, nobody to ask"
+    for typed, status, state in (("wrong", 1, "running"), (run_id, 0, "killed")):
+        ours, theirs = pty.openpty()
+        words = [sys.executable, "-m", "mcp_server", "kill", run_id]
+        asking = subprocess.Popen(words, env=house.environ, stdin=theirs, stdout=theirs, stderr=theirs)  # noqa: ASYNC220
+        os.close(theirs)
+        os.write(ours, f"{typed}\n".encode())
+        assert asking.wait(30) == status
+        os.close(ours)
+        assert house.run(run_id).state == state
+
+
+async def test_another_owners_run_needs_force(house: House) -> None:
+    async with house.agent(RUNWARD_OWNER="alice") as agent:
+        run_id = await agent.launch("sleep 300")
+    async with house.agent(RUNWARD_OWNER="bob") as agent:
+        assert "belongs to 'alice'" in await agent.refusal("kill_run", run_id=run_id)
+        assert house.run(run_id).state == "running"
+        done = await agent.kill(run_id, force_other_owner=True)
+    assert done["status"] == "killed"
+
+
+async def test_a_stuck_supervisor_does_not_save_its_run(house: House) -> None:
+    gentle(house)
+    async with house.agent() as agent:
+        run_id = await agent.launch(STUBBORN, cwd=str(house.path))
+        await until_async((house.path / "ready").exists)
+        os.kill(house.supervisor(run_id), signal.SIGSTOP)
+        done = await agent.kill(run_id)
+    assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
+    assert survivors(house) == []
+
+
+async def test_what_a_dead_supervisor_left_behind_is_listed_and_can_be_stopped(house: House) -> None:
+    gentle(house)
+    async with house.agent() as agent:
+        run_id = await agent.launch("trap '' HUP INT TERM; touch ready; while :; do sleep 1; done", cwd=str(house.path))
+        await until_async((house.path / "ready").exists)
+        os.kill(house.supervisor(run_id), signal.SIGKILL)
+        lost = (await agent.call("wait_run", run_ids=run_id, timeout_s=60))["runs"][0]
+        assert lost["state"] == "lost"
+        assert "exit_code" not in lost
+        assert any(p["command"].startswith("/bin/bash") for p in lost["leftovers"])
+        done = await agent.kill(run_id)
+    assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
+    assert survivors(house) == []
+
+
+async def test_a_run_that_has_ended_is_left_as_it_is(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("exit 3")
+        await agent.end(run_id)
+        assert (await agent.call("kill_run", run_id=run_id))["status"] == "already_ended"
+    assert not house.rundir(run_id).stop.exists()
+
+
+def test_a_reused_number_is_never_signalled() -> None:
+    child = subprocess.Popen(["sleep", "300"])
+    try:
+        found = until(lambda: processes.process(child.pid))
+        earlier = processes.Process(found.pid, found.started - 1, found.parent, found.session)
+        assert not processes.send(earlier, signal.SIGKILL)
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()

@@ -1,0 +1,253 @@
+"""Whatever dies, what is told afterwards is right or `lost`."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from tests.live.house import Agent, House, until, until_async
+
+pytestmark = pytest.mark.anyio
+
+PRINTS = "for i in $(seq 1 60); do echo line $i; sleep 0.05; done; exit 6"
+
+
+async def test_a_server_killed_at_any_point_of_a_launch_leaves_the_truth(house: House) -> None:
+    dice = random.Random(7)
+    command = f"echo ran >> {house.path}/effects; sleep 0.3; exit 5"
+    async with house.agent() as agent:
+        await agent.end(await agent.launch("true"))  # tmux runs
+    for trial in range(12):
+        server = StdioServerParameters(command=sys.executable, args=["-m", "mcp_server"], env=house.environ)
+        with contextlib.suppress(Exception):  # however the client takes its server's death
+            async with Client(stdio_client(server)) as client, anyio.create_task_group() as tasks:
+                await client.list_tools()
+                tasks.start_soon(_launch, client, command, f"trial-{trial}")
+                await anyio.sleep(dice.uniform(0, 0.08))  # the point of the launch, not a wait for it
+                _kill_servers(house)
+    started = 0
+    for run in house.ledger.runs():
+        if run.spec.name != "trial":
+            continue
+        if run.state == "starting":  # cut off before its supervisor: in a quarter of a minute it is told as lost
+            spec = json.loads(house.rundir(run.run_id).spec.read_text())
+            house.rundir(run.run_id).spec.write_text(json.dumps({**spec, "created_at": "2026-01-01T00:00:00Z"}))
+        end = await until_async(lambda run=run: (now := house.run(run.run_id)).ended and now)
+        assert (end.state, end.exit_code) in {("failed", 5), ("failed", None), ("lost", None)}
+        started += end.exit_code == 5
+    effects = house.path / "effects"
+    assert len(effects.read_text().splitlines() if effects.exists() else []) == started
+    async with house.agent() as agent:  # what was cut off can be launched again with its key, what ran is not
+        for trial in range(12):
+            await agent.end(await agent.launch(command, idempotency_key=f"trial-{trial}"))
+    assert effects.read_text().splitlines() == ["ran"] * 12
+
+
+async def _launch(client: Client, command: str, key: str) -> None:
+    arguments = {"command": command, "name": "trial", "idempotency_key": key}
+    await client.call_tool("launch_run", arguments)
+
+
+def _kill_servers(house: House) -> None:
+    for p in house.own_processes():
+        if p.whole_command.endswith("-m mcp_server"):
+            os.kill(p.pid, signal.SIGKILL)
+
+
+async def test_the_death_of_tmux_does_not_end_a_run(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(PRINTS)
+        pid = int(house.tmux("display-message", "-p", "#{pid}"))
+        os.kill(pid, signal.SIGKILL)
+        status = await agent.end(run_id)
+    assert (status["state"], status["exit_code"]) == ("failed", 6)
+    assert house.log(run_id).splitlines() == [f"line {i}" for i in range(1, 61)]
+    assert "screen_lost" in [e["kind"] for e in house.run(run_id).events]
+
+
+async def test_a_frozen_tmux_holds_nothing_up(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("for i in $(seq 1 60000); do echo a line of some length, number $i; done; exit 6")
+        pid = int(house.tmux("display-message", "-p", "#{pid}"))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            status = await agent.end(run_id)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert status["exit_code"] == 6
+    assert len(house.log(run_id).splitlines()) == 60000
+
+
+async def test_a_session_closed_by_a_person_ends_its_run_also_when_it_is_the_last(house: House) -> None:
+    async with house.agent() as agent:
+        for _ in range(2):
+            run_id = await agent.launch("sleep 300")
+            house.tmux("kill-session", "-t", f"={run_id}")
+            status = await agent.end(run_id)
+            assert status["state"] == "killed"
+            assert "session was closed" in status["events"][-1]["text"]
+
+
+async def test_a_stopped_tmux_server_does_not_end_a_run(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(PRINTS)
+        house.tmux("kill-server")
+        status = await agent.end(run_id)
+    assert (status["state"], status["exit_code"]) == ("failed", 6)
+
+
+async def test_a_killed_supervisor_wakes_whoever_waits(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 300")
+        answers = []
+
+        async def wait() -> None:
+            answers.append(await agent.call("wait_run", run_ids=run_id, timeout_s=60))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await agent.call("wait_run", run_ids=run_id, timeout_s=0)
+            os.kill(house.supervisor(run_id), signal.SIGKILL)
+    status = answers[0]["runs"][0]
+    assert (answers[0]["reason"], status["state"]) == ("ended", "lost")
+    assert answers[0]["waited_s"] < 30
+    assert "exit_code" not in status
+    assert "signal" not in status
+
+
+async def test_a_killed_guard_changes_nothing(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("trap '' HUP; touch ready; sleep 0.5; exit 6", cwd=str(house.path))
+        await until_async((house.path / "ready").exists)
+        os.kill(house.run(run_id).at_start["guard_pid"], signal.SIGKILL)
+        status = await agent.end(run_id)
+    assert (status["state"], status["exit_code"]) == ("failed", 6)
+
+
+async def test_another_server_knows_everything(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 0.5; exit 6")
+    async with house.agent() as agent:
+        assert (await agent.end(run_id))["exit_code"] == 6
+        assert (await agent.call("list_runs"))["runs"][0]["run_id"] == run_id
+
+
+@pytest.fixture
+def small_disk(house: House) -> Iterator[Path]:
+    """A state directory of two megabytes."""
+    state = house.path / "state"
+    state.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(state)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small disk takes root")
+    yield state
+    house.close()
+    subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+async def test_a_full_disk_loses_output_but_not_the_end(house: House, small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(b"x" * 1_000_000)
+    command = (
+        f"for i in $(seq 1 40000); do echo a line of some length, number $i; done; touch {house.path}/full;"
+        f"until test -e {house.path}/go; do sleep 0.05; done; echo after; sleep 0.2; echo last; exit 6"
+    )
+    async with house.agent() as agent:
+        run_id = await agent.launch(command)
+        await until_async((house.path / "full").exists)
+        (small_disk / "ballast").unlink()
+        (house.path / "go").touch()
+        status = await agent.end(run_id)
+        tail = await agent.text("read_log", run_id=run_id)
+    assert (status["state"], status["exit_code"]) == ("failed", 6)
+    assert "bytes of output were lost here: the disk was full" in tail
+    assert tail.splitlines()[-1] == "last"
+    assert "log_lost" in [e["kind"] for e in house.run(run_id).events]
+
+
+async def test_a_disk_that_stays_full_still_takes_the_end(house: House, small_disk: Path) -> None:
+    command = "for i in $(seq 1 60000); do echo a line of some length, number $i; done; exit 6"
+    async with house.agent() as agent:
+        run_id = await agent.launch(command)
+        status = await agent.end(run_id)
+    assert (status["state"], status["exit_code"]) == ("failed", 6)
+
+
+async def test_after_a_reboot_a_run_is_lost(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 300")
+        copy = house.path / "state" / "runs" / "copy-aaaa"
+        # What a power cut leaves: a lock file that nobody holds, and another boot's id.
+        shutil.copytree(house.rundir(run_id).path, copy)
+        spec = json.loads((copy / "spec.json").read_text())
+        (copy / "spec.json").write_text(json.dumps({**spec, "run_id": "copy-aaaa", "boot_id": "another"}))
+        status = (await agent.call("wait_run", run_ids="copy-aaaa"))["runs"][0]
+    assert status["state"] == "lost"
+    assert "rebooted" in status["reason"]
+    assert "exit_code" not in status
+
+
+LAYOUTS = Path(__file__).parent.parent / "layouts"
+
+
+@pytest.mark.parametrize("layout", sorted(p.name for p in LAYOUTS.iterdir()))
+async def test_directories_of_every_layout_stay_readable(house: House, layout: str) -> None:
+    shutil.copytree(LAYOUTS / layout, house.path / "state" / "runs")
+    expected = json.loads((house.path / "state" / "runs" / "expected.json").read_text())
+    (house.path / "state" / "runs" / "expected.json").unlink()
+    async with house.agent() as agent:
+        listed = {run["run_id"]: run for run in (await agent.call("list_runs"))["runs"]}
+        assert {run_id: run["state"] for run_id, run in listed.items()} == {
+            run_id: facts["state"] for run_id, facts in expected.items()
+        }
+        for run_id, facts in expected.items():
+            status = (await agent.call("wait_run", run_ids=run_id))["runs"][0]
+            assert {name: status.get(name) for name in facts} == facts
+            assert "step 2" in await agent.text("read_log", run_id=run_id)
+
+
+async def test_what_is_no_run_neither_shows_nor_harms(house: House) -> None:
+    runs = house.path / "state" / "runs"
+    async with house.agent() as agent:
+        run_id = await agent.launch("exit 3")
+        await agent.end(run_id)
+        (runs / "stray-file").write_text("x")
+        (runs / "empty").mkdir()
+        for name, content in (("garbage", b"\xff{"), ("listed", b"[]"), ("odd", b'{"name": 3, "created_at": "soon"}')):
+            (runs / name).mkdir()
+            (runs / name / "spec.json").write_bytes(content)
+            (runs / name / "events.jsonl").write_bytes(b'{"seq": "x"}\n[]\nnonsense\n{"seq": 1}\n{"seq": 2')
+        (runs / "pipe").mkdir()
+        os.mkfifo(runs / "pipe" / "spec.json")
+        listed = {run["run_id"]: run["state"] for run in (await agent.call("list_runs"))["runs"]}
+        assert listed.pop(run_id) == "failed"
+        assert set(listed) <= {"garbage", "listed", "odd"}
+        assert set(listed.values()) <= {"lost", "starting"}
+        for bad in ("pipe", "empty", "../runs/" + run_id, "", "/etc", "x" * 5000):
+            assert "Run not found" in await agent.refusal("wait_run", run_ids=bad)
+            assert "Run not found" in await agent.refusal("read_log", run_id=bad)
+
+
+async def test_two_servers_with_one_key_start_one_run(house: House) -> None:
+    command = f"echo ran >> {house.path}/effects; sleep 300"
+    ids: list[str] = []
+
+    async def launch(agent: Agent) -> None:
+        ids.append(await agent.launch(command, idempotency_key="k"))
+
+    async with house.agent() as one, house.agent() as two, anyio.create_task_group() as tasks:
+        for agent in (one, two, one, two):
+            tasks.start_soon(launch, agent)
+    assert len(set(ids)) == 1
+    until((house.path / "effects").exists)
+    assert (house.path / "effects").read_text() == "ran\n"
