@@ -21,15 +21,22 @@ class Changes:
     """
 
     def __init__(self) -> None:
-        self._inotify = _open()
+        self._inotify: Any = None  # opened with the first wait, so that a server starts sooner
         self._watches: dict[Path, tuple[int, int]] = {}  # directory -> watch descriptor, number of users
         self._tickets: list[_Ticket] = []
         self._reading = False
+
+    def close(self) -> None:
+        """Give the descriptor back; the next wait opens another."""
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
 
     @contextlib.contextmanager
     def of(self, directories: Iterable[Path]) -> Iterator[_Ticket]:
         """Watch ``directories`` from now on; nothing that happens inside the block is missed."""
         paths = list(directories)
+        self._inotify = self._inotify or _open()
         ticket = _Ticket(self, polled=self._inotify is None or any(is_shared(path) for path in paths))
         self._tickets.append(ticket)
         for path in paths:

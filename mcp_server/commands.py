@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -92,7 +93,7 @@ def _wait(arguments: argparse.Namespace, ledger: Ledger) -> int:
     limit_s = float("inf") if arguments.timeout is None else arguments.timeout
 
     async def until_end() -> Run:
-        with Changes().of([rundir.path]) as ticket:
+        with contextlib.closing(Changes()) as changes, changes.of([rundir.path]) as ticket:
             known = {arguments.run_id: Memory()}
             outcome = await watch([arguments.run_id], ledger.observe, ticket, known, until="end", timeout_s=limit_s)
             return outcome.runs[0]
@@ -167,7 +168,8 @@ def _kill(arguments: argparse.Namespace, ledger: Ledger) -> int:
     by = f"{ledger.home.owner(os.environ)}, on a terminal"
 
     async def stop() -> kill.Stopped:
-        return await kill.stop(found, ledger, Changes(), by=by, reason=arguments.reason)
+        with contextlib.closing(Changes()) as changes:
+            return await kill.stop(found, ledger, changes, by=by, reason=arguments.reason)
 
     stopped = anyio.run(stop)
     if arguments.json:

@@ -120,6 +120,8 @@ def _kernel(home: Home) -> Iterator[Finding]:
 
 
 def _tmux_environment() -> Iterator[Finding]:
+    if shutil.which("tmux") is None:
+        return
     names = [line.partition("=")[0] for line in tmux.global_environment(tmux_socket(os.environ))]
     secret = sorted(name for name in names if names_a_secret(name))
     if secret:

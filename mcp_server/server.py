@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 from mcp.server import MCPServer
 
@@ -25,6 +26,14 @@ _GRACE_S = 2
 def build(environ: Mapping[str, str]) -> MCPServer[None]:
     """Return the server for the state directory that ``environ`` names."""
     box = Toolbox.of(environ)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: MCPServer[None]) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            box.changes.close()
+
     return MCPServer(
         "runward",
         title="runward",
@@ -32,6 +41,7 @@ def build(environ: Mapping[str, str]) -> MCPServer[None]:
         instructions=INSTRUCTIONS,
         version=__version__,
         log_level="WARNING",
+        lifespan=lifespan,
         tools=[*runs.tools(box), *logs.tools(box), *kill.tools(box)],
     )
 

@@ -131,7 +131,7 @@ async def watch(
         with anyio.move_on_after(_SETTLE_S if settling else slice_s):
             await ticket.news()
             heard = True
-        if not heard and not settling and progress is not None:
+        if progress is not None and not heard and not settling and anyio.current_time() - begun_s < limit_s:
             await progress(anyio.current_time() - begun_s, limit_s)
         settling = heard
     for run in runs:

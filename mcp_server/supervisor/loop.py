@@ -299,6 +299,8 @@ class _Run:
             self._write_record()
         survivors = self._living()
         ending = self.ending
+        if self.pane:
+            self.pane.write(closing_line(self.rundir, ending, self.ended_s - self.started_s))
         self.events.append(
             "ended",
             ending.text(len(self.leftovers)),
@@ -311,7 +313,6 @@ class _Run:
             survivors=self._tell({p: p.command for p in survivors}) or None,
         )
         if self.pane and self.pane.open:
-            self.pane.write(closing_line(self.rundir, ending, self.ended_s - self.started_s))
             self.pane.leave()
 
     def _tell(self, found: dict[processes.Process, str]) -> list[dict[str, Any]]:

@@ -108,7 +108,7 @@ async def test_under_the_human_policy_no_token_is_given(house: House) -> None:
         result = await agent.call("kill_run", run_id=run_id)
         assert "confirm_token" not in result
         assert f"runward kill {run_id}" in result["message"]
-        assert "person" in await agent.refusal("kill_run", run_id=run_id, confirm_token="guessed")  # noqa: S106
+        assert "person" in await agent.refusal("kill_run", run_id=run_id, confirm_token="guessed")
     assert house.run(run_id).state == "running"
 
 

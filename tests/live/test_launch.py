@@ -111,6 +111,7 @@ async def test_secrets_reach_the_command_and_nothing_else(house: House) -> None:
         commands = [p.whole_command for p in house.own_processes()]
         answers.append(await agent.end(run_id))
         answers.append(await agent.text("read_log", run_id=run_id))
+        await until_async(lambda: "failed: exit code 4" in house.tmux("capture-pane", "-p", "-t", f"={run_id}:"))
         answers.append(await agent.text("capture_pane", run_id=run_id, history=True))
         answers.append(await agent.call("list_runs", others=True))
         environment = house.tmux("show-environment", "-g") + house.tmux("show-environment", "-t", run_id)
@@ -180,6 +181,7 @@ async def test_the_session_stays_for_reading_and_says_how_it_ended(house: House)
     async with house.agent() as agent:
         run = await agent.call("launch_run", command="echo last words; exit 3", name="cfm 训练 v1.2")
         await agent.end(run["run_id"])
+        await until_async(lambda: "Pane is dead" in house.tmux("capture-pane", "-p", "-t", f"={run['run_id']}:"))
         screen = await agent.text("capture_pane", run_id=run["run_id"])
     assert "last words" in screen
     assert "failed: exit code 3" in screen

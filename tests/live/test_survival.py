@@ -1,6 +1,7 @@
 """Whatever dies, what is told afterwards is right or `lost`."""
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -16,6 +17,7 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from mcp_server.run import Run
 from tests.live.house import Agent, House, until, until_async
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +45,7 @@ async def test_a_server_killed_at_any_point_of_a_launch_leaves_the_truth(house: 
         if run.state == "starting":  # cut off before its supervisor: in a quarter of a minute it is told as lost
             spec = json.loads(house.rundir(run.run_id).spec.read_text())
             house.rundir(run.run_id).spec.write_text(json.dumps({**spec, "created_at": "2026-01-01T00:00:00Z"}))
-        end = await until_async(lambda run=run: (now := house.run(run.run_id)).ended and now)
+        end = await until_async(functools.partial(_ended, house, run.run_id))
         assert (end.state, end.exit_code) in {("failed", 5), ("failed", None), ("lost", None)}
         started += end.exit_code == 5
     effects = house.path / "effects"
@@ -52,6 +54,11 @@ async def test_a_server_killed_at_any_point_of_a_launch_leaves_the_truth(house: 
         for trial in range(12):
             await agent.end(await agent.launch(command, idempotency_key=f"trial-{trial}"))
     assert effects.read_text().splitlines() == ["ran"] * 12
+
+
+def _ended(house: House, run_id: str) -> Run | None:
+    run = house.run(run_id)
+    return run if run.ended else None
 
 
 async def _launch(client: Client, command: str, key: str) -> None:

@@ -1,0 +1,95 @@
+"""What agents see of the tools is a committed snapshot: a change shows in review.
+
+`RUNWARD_UPDATE_SNAPSHOTS=1 python -m pytest tests/contract` writes them anew.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client import Client
+
+from mcp_server.server import build
+from tests.live.house import House
+
+pytestmark = pytest.mark.anyio
+
+SNAPSHOTS = Path(__file__).parent.parent / "snapshots"
+LOOKING = {"wait_run", "list_runs", "capture_pane", "read_log"}
+
+
+def matches(name: str, value: Any) -> None:
+    """Compare with the snapshot of this name."""
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    file = SNAPSHOTS / f"{name}.json"
+    if os.environ.get("RUNWARD_UPDATE_SNAPSHOTS"):
+        file.write_text(text)
+    assert file.read_text() == text, f"{name} changed: if that is meant, write the snapshot anew"
+
+
+async def tools(tmp_path: Path) -> list[dict[str, Any]]:
+    async with Client(build({"RUNWARD_HOME": str(tmp_path)})) as client:
+        listed = await client.list_tools()
+    return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed.tools]
+
+
+async def test_every_tool_is_as_the_snapshot_says(tmp_path: Path) -> None:
+    for tool in await tools(tmp_path):
+        matches(tool["name"], tool)
+
+
+async def test_every_tool_says_what_it_does_to_the_world(tmp_path: Path) -> None:
+    for tool in await tools(tmp_path):
+        hints = tool["annotations"]
+        assert tool["title"], tool["name"]
+        assert hints["readOnlyHint"] == (tool["name"] in LOOKING), tool["name"]
+        assert bool(hints.get("destructiveHint")) == (tool["name"] == "kill_run"), tool["name"]
+        assert len(tool["description"]) <= 2048, "Claude Code cuts there"
+        assert ("outputSchema" in tool) == (tool["name"] not in {"capture_pane", "read_log"})
+
+
+async def test_schemas_leave_room_for_the_two_tools_to_come(tmp_path: Path) -> None:
+    openai = pytest.importorskip("rs_bpe").openai
+    seen = [{key: tool[key] for key in ("name", "description", "inputSchema")} for tool in await tools(tmp_path)]
+    tokens = openai.o200k_base().count(json.dumps(seen, ensure_ascii=False, separators=(",", ":")))
+    assert tokens <= 2000, tokens  # 2,500 with gpu_check and read_tb
+
+
+VOLATILE = (
+    (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "TIME"),
+    (re.compile(r"/[^\"' ]*/state/"), "HOME/"),
+    (re.compile(r"runward-test-[0-9a-f]+"), "SOCKET"),
+    (re.compile(r"(cfm)-[a-z0-9]{4}\b"), r"\1-ID"),
+    (re.compile(r"\"(elapsed_s|last_output_s|waited_s)\": [\d.]+"), r'"\1": "SECONDS"'),
+    (re.compile(r"\"confirm_token\": \"[^\"]+\""), '"confirm_token": "TOKEN"'),
+    (re.compile(r"\"owner\": \"[^\"]+\""), '"owner": "OWNER"'),
+    (re.compile(r"owner \w+, started"), "owner OWNER, started"),
+)
+
+
+async def test_answers_are_as_the_snapshot_says(house: House) -> None:
+    command = "echo step 1; echo 'RuntimeError: shapes do not match' >&2; until test -e go; do sleep 0.02; done; exit 1"
+    async with house.agent(RUNWARD_OWNER="alice") as agent:
+        launched = await agent.call("launch_run", command=command, name="cfm", cwd=str(house.path))
+        run_id = launched["run_id"]
+        asked = await agent.call("kill_run", run_id=run_id)
+        (house.path / "go").touch()
+        ended = await agent.call("wait_run", run_ids=run_id, until="end")
+        listed = await agent.call("list_runs")
+        log = await agent.text("read_log", run_id=run_id)
+        errors = [
+            await agent.refusal("launch_run", command="true", cwd="/no/such/place"),
+            await agent.refusal("launch_run", command="true", secrets=["WANDB_API_KEY"]),
+            await agent.refusal("launch_run", command="true", gpus=2),
+            await agent.refusal("wait_run", run_ids="cfm-none"),
+        ]
+    text = json.dumps(
+        {"launched": launched, "asked": asked, "ended": ended, "listed": listed, "log": log, "errors": errors},
+        ensure_ascii=False,
+    )
+    for pattern, stands_for in VOLATILE:
+        text = pattern.sub(stands_for, text)
+    matches("answers", json.loads(text))

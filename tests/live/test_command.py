@@ -1,0 +1,120 @@
+"""`runward` as people and scripts type it, and the server over HTTP."""
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from mcp.client import Client
+
+from tests.live.house import Agent, House, until
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_wait_exits_with_the_runs_own_exit_code(house: House) -> None:
+    async with house.agent() as agent:
+        ids = [await agent.launch(c) for c in ("sleep 0.5; exit 7", "true", "kill -KILL $$", "sleep 300")]
+    assert [house.runward("wait", i).returncode for i in ids[:3]] == [7, 0, 128 + signal.SIGKILL]
+    still = house.runward("wait", ids[3], "--timeout", "0.1")
+    assert (still.returncode, "still running" in still.stderr) == (124, True)
+    status = json.loads(house.runward("wait", ids[0], "--json").stdout)
+    assert (status["state"], status["exit_code"]) == ("failed", 7)
+
+
+async def test_lists_and_logs_are_for_people_and_for_scripts(house: House) -> None:
+    assert "No runs yet" in house.runward("ls").stdout
+    async with house.agent() as agent:
+        run_id = await agent.launch("echo one; echo two; exit 3", name="cfm")
+        await agent.end(run_id)
+    table = house.runward("ls").stdout
+    assert run_id in table
+    assert "failed" in table
+    listed = json.loads(house.runward("ls", "--json", "--state", "ended").stdout)
+    assert [r["run_id"] for r in listed["runs"]] == [run_id]
+    assert house.runward("logs", run_id, "-n", "1").stdout == "two\n"
+    assert house.runward("logs", run_id, "--grep", "on").stdout == "1:one\n"
+    assert house.runward("logs", run_id, "--path").stdout.strip() == str(house.rundir(run_id).log(1))
+    missing = house.runward("logs", run_id[:-1])
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert f"Did you mean {run_id}?" in missing.stderr
+
+
+async def test_attach_opens_a_new_screen_when_tmux_has_died(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("echo before; sleep 300")
+    house.tmux("kill-server")
+    until(lambda: "screen_lost" in [e["kind"] for e in house.run(run_id).events])
+    assert house.runward("attach", run_id).returncode != 0, "no terminal here to attach with"
+    until(lambda: "before" in house.tmux("capture-pane", "-p", "-t", f"={run_id}:"))
+    house.tmux("kill-session", "-t", f"={run_id}")
+    assert house.run(run_id).state == "running", "closing a reader's screen closes no run"
+
+
+def test_doctor_says_what_is_missing_and_what_to_type(house: House) -> None:
+    assert house.runward("doctor").returncode == 0
+    report = json.loads(house.runward("doctor", "--json").stdout)
+    assert report["ok"] is True
+    (house.path / "state" / "config.toml").write_text('kill_polcy = "human"\n')
+    (house.path / "state" / "secrets.env").write_text("A_KEY=12345678\n")
+    (house.path / "state" / "secrets.env").chmod(0o644)
+    house.environ["PATH"] = str(house.path)
+    broken = json.loads(house.runward("doctor", "--json").stdout)
+    found = {f["what"]: f for f in broken["findings"]}
+    assert broken["ok"] is False
+    assert found["tmux"]["remedy"] == "sudo apt-get install tmux"
+    assert "kill_polcy" in found["config"]["detail"]
+    assert "chmod 600" in found["secrets"]["detail"]
+    assert "12345678" not in json.dumps(broken)
+
+
+async def test_an_invalid_setting_stops_nothing_silently(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 300")
+        (house.path / "state" / "config.toml").write_text('kill_polcy = "human"\n')
+        assert "kill_polcy" in await agent.refusal("kill_run", run_id=run_id)
+        assert "kill_polcy" in await agent.refusal("launch_run", command="true")
+        assert (await agent.call("list_runs"))["total"] == 1
+
+
+@pytest.fixture
+def port(house: House) -> Iterator[int]:
+    """A server over HTTP on a free port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number: int = free.getsockname()[1]
+    words = [sys.executable, "-m", "mcp_server", "serve", "--http", f"127.0.0.1:{number}"]
+    server = subprocess.Popen(words, env=house.environ)
+    until(lambda: _listens(number), "the server")
+    yield number
+    if server.poll() is None:
+        server.terminate()
+        server.wait(10)
+
+
+def _listens(number: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", number), timeout=1):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_same_tools_over_http(house: House, port: int, mode: str) -> None:
+    async with Client(f"http://127.0.0.1:{port}/mcp", mode=mode) as client:
+        agent = Agent(client)
+        run_id = await agent.launch("sleep 0.3; exit 7")
+        assert (await agent.end(run_id))["exit_code"] == 7
+        other = await agent.launch("sleep 300")
+        assert (await agent.kill(other))["status"] == "killed"
+    assert house.run(run_id).exit_code == 7
+
+
+def test_nobody_else_may_reach_a_server_without_tokens(house: House) -> None:
+    refused = house.runward("serve", "--http", "0.0.0.0:8765")
+    assert refused.returncode == 2
+    assert "can be reached by others" in refused.stderr
+    assert house.runward("serve", "--http", "nonsense").returncode == 2
