@@ -8,7 +8,7 @@ from pathlib import Path
 if not __package__:  # started by its path, without site-packages
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from mcp_server.supervisor.loop import supervise
+from mcp_server.supervisor.supervise import supervise
 
 if __name__ == "__main__":
     sys.exit(supervise(Path(sys.argv[1])))

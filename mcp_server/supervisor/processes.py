@@ -72,6 +72,15 @@ def children(pid: int) -> list[int] | None:
         return None
 
 
+def has_children() -> bool:
+    """Whether any descendant lives: as subreaper this process is the parent of every orphan."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+        return True
+    return False
+
+
 def descendants(root: int) -> list[Process]:
     """Return the living descendants of ``root``, without itself."""
     children: dict[int, list[Process]] = {}

@@ -79,8 +79,11 @@ def read_number(news_fd: int) -> int | None:
 def _guard(argv: list[str], env: Mapping[str, str], cwd: str, slave: int, told: int, released: int) -> NoReturn:
     """Lead the session, start the command, pass on its pid and its wait status."""
     try:
+        signal.set_wakeup_fd(-1)  # the supervisor's; its number may soon be another's
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
             signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGCHLD, signal.SIGWINCH):
+            signal.signal(number, signal.SIG_DFL)
         for fd in (0, 1, 2):
             os.dup2(slave, fd)
         # Nothing else stays open here, above all not the lock: it must fall with the supervisor.

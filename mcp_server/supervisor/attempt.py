@@ -1,4 +1,4 @@
-"""The supervisor's loop: hold the lock, run the command, keep its log, enforce its limits, write its end."""
+"""One attempt: relay its terminal, keep its log, enforce its limits, write its end."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from typing import Any
 
 from mcp_server.supervisor import processes, terminal
 from mcp_server.supervisor.ending import Asked, Ending, closing_line, judge
-from mcp_server.supervisor.handover import Handover, HandoverError, receive
+from mcp_server.supervisor.handover import Handover
 from mcp_server.supervisor.redact import Redactor
-from mcp_server.supervisor.rundir import EventLog, ExitRecord, RunDir, boot_id, now, read_json, take_lock
+from mcp_server.supervisor.rundir import EventLog, ExitRecord, RunDir, boot_id, now, read_json
 
-_NOT_OURS = 75
 _TICK_S = 0.05  # while a stop is under way
 _RETRY_S = 5.0  # until a full disk is tried again
 # tmux closes the panes a moment before it is gone itself.
@@ -25,57 +24,10 @@ _TMUX_DEATH_S = 2.0
 # An end so soon after Ctrl-C is that person's doing.
 _INTERRUPT_S = 60.0
 _LEFTOVERS = (processes.Stage(signal.SIGTERM, 2.0), processes.Stage(signal.SIGKILL, 3.0))
-_WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
-_IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE)
 
 
-def supervise(path: Path) -> int:
-    """Run what ``path`` holds to its end; return the command's exit status.
-
-    75: somebody else supervises this run, or it has been supervised before. 1: the command never started.
-    """
-    rundir = RunDir(path)
-    lock = take_lock(rundir.lock)
-    if lock is None or rundir.events.exists():
-        return _NOT_OURS
-    spec = read_json(rundir.spec)
-    if spec is None:
-        return _NOT_OURS
-    woken = _listen()
-    events = EventLog(rundir.events)
-    try:
-        handover = receive(rundir.handover)
-    except HandoverError as error:
-        events.append("refused", f"Never started: {error}.", state="failed")
-        return 1
-    if rundir.stop.exists():
-        events.append("refused", "Never started: it was stopped before.", state="killed")
-        return 1
-    try:
-        run = _Run(rundir, spec, events, handover, woken)
-    except OSError as error:
-        events.append("refused", f"Never started: {error}.", state="failed")
-        return 1
-    run.loop()
-    os.close(lock)  # last: until here a reader sees a living supervisor
-    return run.ending.status  # tmux shows it to whoever attaches later
-
-
-def _listen() -> int:
-    """Turn signals into bytes on a pipe; return its reading end."""
-    read_fd, write_fd = os.pipe()
-    os.set_blocking(read_fd, False)
-    os.set_blocking(write_fd, False)
-    signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-    for number in _WAKING:
-        signal.signal(number, lambda *_: None)
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
-    return read_fd
-
-
-class _Run:
-    """One attempt under way."""
+class Attempt:
+    """One try of a run: its command, from the start to the end on disk."""
 
     def __init__(self, rundir: RunDir, spec: dict[str, Any], events: EventLog, handover: Handover, woken: int) -> None:
         self.rundir, self.spec, self.events, self.woken = rundir, spec, events, woken
@@ -165,11 +117,11 @@ class _Run:
         if self.status is None:
             return self.stopping is not None and self._stop_step()
         if self.stopping is None:
-            if not _has_children():
+            if not processes.has_children():
                 return True
             # What a finished command leaves behind goes too, and is told.
             self.stopping = processes.Stopping(_LEFTOVERS)
-        return not _has_children() or self._stop_step()
+        return not processes.has_children() or self._stop_step()
 
     def _stop_step(self) -> bool:
         assert self.stopping is not None  # noqa: S101
@@ -317,15 +269,6 @@ class _Run:
 
     def _tell(self, found: dict[processes.Process, str]) -> list[dict[str, Any]]:
         return [{"pid": p.pid, "command": self.redactor.text(command)} for p, command in found.items()]
-
-
-def _has_children() -> bool:
-    """Whether any descendant lives: as subreaper this process is the parent of every orphan."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-        return True
-    return False
 
 
 def _bash() -> str:

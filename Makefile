@@ -1,0 +1,21 @@
+PYTHON ?= .venv/bin/python
+
+.PHONY: setup check test bench demo
+setup:
+	python3 -m venv .venv
+	.venv/bin/pip install -q -e '.[dev]'
+
+check:  ## under a minute: format, lint, types, and the tests that start nothing
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m pytest -q --ignore=tests/live
+
+test:  ## everything, with real tmux, processes and clients
+	$(PYTHON) -m pytest
+
+bench:  ## every figure in the README, beside its baseline
+	$(PYTHON) -m tests.benchmarks
+
+demo:
+	$(PYTHON) -m mcp_server demo
