@@ -19,7 +19,7 @@ from rich.text import Text
 
 from mcp_server import tmux
 from mcp_server.changes import is_shared, news_of_files
-from mcp_server.errors import RunwardError
+from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.home import Home, tmux_socket
 from mcp_server.hosts import names_a_secret, secrets_by_name
 from mcp_server.supervisor.rundir import is_held, take_lock
@@ -62,7 +62,8 @@ def examine(home: Home) -> Iterator[Finding]:
     yield Finding("system", "ok" if system == "Linux" else "warning", f"{system}, Python {platform.python_version()}")
     yield from _programs()
     yield from _state(home)
-    yield from _kernel(home)
+    if home.runs.is_dir():
+        yield from _kernel(home)
     yield from _tmux_environment()
 
 
@@ -80,8 +81,8 @@ def _state(home: Home) -> Iterator[Finding]:
         home.make()
         with tempfile.TemporaryFile(dir=home.path):
             pass
-    except OSError as error:
-        yield Finding("state", "missing", f"{home.path}: {error.strerror}", "set RUNWARD_HOME to a directory of yours")
+    except (StateUnusable, OSError) as error:
+        yield Finding("state", "missing", str(error), "set RUNWARD_HOME to a directory of yours")
         return
     mode = stat.S_IMODE(home.path.stat().st_mode)
     private = not mode & (stat.S_IRWXG | stat.S_IRWXO)

@@ -44,6 +44,14 @@ class ConfigInvalid(RunwardError):
         self.file = file
 
 
+class StateUnusable(RunwardError):
+    """The state directory cannot be written."""
+
+    def __init__(self, path: Path, cause: str) -> None:
+        super().__init__(f"{path}: {cause}. Nothing was done. A person can set RUNWARD_HOME to another directory.")
+        self.path = path
+
+
 class TmuxMissing(RunwardError):
     """There is no tmux to run in."""
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mcp_server.errors import ConfigInvalid
+from mcp_server.errors import ConfigInvalid, StateUnusable
 
 
 class Config(BaseModel):
@@ -22,6 +22,7 @@ class Config(BaseModel):
     kill_policy: Literal["confirm", "human"] = "confirm"
     owner: str = ""
     stop_grace_s: float = Field(default=5.0, ge=0, le=3600)
+    keep_sessions: int = Field(default=50, ge=0)
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,16 @@ class Home:
         return self.path / "secrets.env"
 
     def make(self) -> None:
-        """Create the directories, readable by their owner alone."""
-        for path in (self.path, self.runs, self.keys):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Create the directories, readable by their owner alone.
+
+        Raises:
+            StateUnusable: they cannot be made.
+        """
+        try:
+            for path in (self.path, self.runs, self.keys):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateUnusable(self.path, str(error.strerror)) from error
 
     def config(self) -> Config:
         """Read ``config.toml``; a missing file means the defaults.
@@ -67,7 +75,7 @@ class Home:
         file = self.path / "config.toml"
         try:
             return Config.model_validate(tomllib.loads(file.read_text()))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return Config()
         except ValidationError as error:
             first = error.errors()[0]

@@ -71,7 +71,7 @@ def _read(file: Path) -> dict[str, str]:
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise SecretsFileOpen(file)
         lines = file.read_text().splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     pairs = (line.removeprefix("export ").partition("=") for line in map(str.strip, lines) if not line.startswith("#"))
     return {name.strip(): value.strip().strip("\"'") for name, sep, value in pairs if sep}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import re
 import secrets as random
@@ -13,7 +12,7 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
@@ -25,10 +24,11 @@ from mcp_server.changes import Changes
 from mcp_server.errors import BadArgument, LaunchFailed
 from mcp_server.home import Home, tmux_socket
 from mcp_server.hosts import base_environment, check_environment, secrets_by_name
+from mcp_server.idempotency import held_key
 from mcp_server.ledger import Ledger
 from mcp_server.run import Run, RunSpec
 from mcp_server.supervisor.handover import Handover
-from mcp_server.supervisor.rundir import LAYOUT, RunDir, boot_id, now, take_lock, write_json
+from mcp_server.supervisor.rundir import LAYOUT, RunDir, boot_id, now, write_json
 
 LONGEST_NAME = 64
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
@@ -176,13 +176,25 @@ async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Ma
     """
     spec, handover = plan(request, ledger.home, environ)
     ledger.home.make()
-    async with _key(ledger, request.idempotency_key) as key:
+    await anyio.to_thread.run_sync(_tidy, ledger, spec.tmux_socket)
+    async with held_key(ledger, request.idempotency_key) as key:
         if key is not None and (first := key.run(ledger)) is not None:
             return first
         rundir = _create(spec, ledger)
         if key is not None:
             key.remember(spec.run_id)
         return await _start(RunDir(rundir), spec, handover, ledger, changes)
+
+
+def _tidy(ledger: Ledger, socket: str) -> None:
+    """Close the oldest sessions that only show an ended run: each holds some megabytes of tmux's memory."""
+    keep = ledger.home.config().keep_sessions
+    open_ones = set(tmux.sessions(socket))
+    if len(open_ones) <= keep:
+        return
+    shown = [run for run in ledger.runs() if run.ended and run.state != "lost" and run.spec.session in open_ones]
+    for run in shown[keep:]:
+        tmux.close(run.spec.session, socket=socket)
 
 
 def _create(spec: RunSpec, ledger: Ledger) -> Path:
@@ -240,54 +252,3 @@ async def _hand_over(fifo: int, data: bytes) -> None:
             if error.errno != errno.EAGAIN:
                 raise
             await anyio.wait_writable(fifo)
-
-
-@dataclass(frozen=True)
-class _Key:
-    """An idempotency key, locked against other launchers."""
-
-    file: Path
-
-    def run(self, ledger: Ledger) -> Run | None:
-        """Return the first run with this key, unless its launch was cut off before the command started."""
-        run_id = self.file.read_text().strip()
-        if not run_id or not (ledger.home.runs / run_id / "spec.json").exists():
-            return None
-        run = ledger.observe(run_id)
-        if run.started_at is not None or run.state == "running":
-            return run
-        if run.events:
-            return None  # refused
-        lock = take_lock(RunDir(ledger.home.runs / run_id).lock)
-        if lock is None:
-            return run  # its supervisor is about to start the command
-        # Nobody supervises it, and nobody will: a supervisor that comes late finds the request to stop.
-        stop = {"by": "launch_run", "reason": "launched again with the same key", "at": now()}
-        write_json(RunDir(ledger.home.runs / run_id).stop, stop)
-        os.close(lock)
-        return None
-
-    def remember(self, run_id: str) -> None:
-        """Note which run has this key."""
-        self.file.write_text(run_id + "\n")
-
-
-@contextlib.asynccontextmanager
-async def _key(ledger: Ledger, key: str | None) -> AsyncIterator[_Key | None]:
-    """Hold the key's lock while a launch is under way."""
-    if key is None:
-        yield None
-        return
-    path = ledger.home.keys / hashlib.sha256(key.encode()).hexdigest()[:32]
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        with anyio.fail_after(_STARTED_WITHIN_S * 2):
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await anyio.sleep(0.02)
-        yield _Key(path)
-    finally:
-        os.close(fd)

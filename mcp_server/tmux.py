@@ -77,6 +77,12 @@ def sessions(socket: str) -> list[str]:
     return _ask(socket, "list-sessions", "-F", "#{session_name}") or []
 
 
+def close(session: str, *, socket: str) -> None:
+    """Close a session, unless somebody is attached to it."""
+    condition = ["-F", "-t", f"={session}:", "#{?session_attached,0,1}"]
+    _ask(socket, "if-shell", *condition, f"kill-session -t ={session}")
+
+
 def capture(session: str, *, socket: str, history: bool) -> list[str]:
     """Return the lines that a person attached to ``session`` sees, wrapped lines joined.
 

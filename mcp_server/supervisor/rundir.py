@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -197,17 +197,26 @@ def read_events(path: Path, after: int = 0) -> list[Facts]:
     return events
 
 
-def take_lock(path: Path) -> int | None:
-    """Take the supervisor's lock; return its descriptor, or None when another process holds it."""
+def take_lock(path: Path, patience_s: float = 0.0) -> int | None:
+    """Take the supervisor's lock; return its descriptor, or None when another process holds it.
+
+    ``patience_s`` outlasts readers, who hold it for a few microseconds when they probe it.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return None
-        raise
-    return fd
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                os.close(fd)
+                return None
+            time.sleep(0.001)
+        except OSError:
+            os.close(fd)
+            raise
+        else:
+            return fd
 
 
 def is_held(path: Path) -> bool:
@@ -219,7 +228,7 @@ def is_held(path: Path) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+        return isinstance(error, (BlockingIOError, PermissionError))
     finally:
         os.close(fd)
     return False

@@ -11,6 +11,7 @@ from mcp_server.supervisor.handover import HandoverError, receive
 from mcp_server.supervisor.rundir import EventLog, RunDir, read_json, take_lock
 
 _NOT_OURS = 75
+_LOCK_PATIENCE_S = 2.0
 _WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 _IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE)
 
@@ -21,7 +22,7 @@ def supervise(path: Path) -> int:
     75: somebody else supervises this run, or it has been supervised before. 1: the command never started.
     """
     rundir = RunDir(path)
-    lock = take_lock(rundir.lock)
+    lock = take_lock(rundir.lock, _LOCK_PATIENCE_S)
     if lock is None or rundir.events.exists():
         return _NOT_OURS
     spec = read_json(rundir.spec)

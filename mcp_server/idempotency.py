@@ -1,0 +1,71 @@
+"""One run for one idempotency key, whichever servers are asked, and however often they die on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from mcp_server.ledger import Ledger
+from mcp_server.run import Run
+from mcp_server.supervisor.rundir import RunDir, now, take_lock, write_json
+
+_PROBES_S = 0.1  # longer than readers hold a lock
+_PATIENCE_S = 30.0  # longer than a launch takes
+
+
+@dataclass(frozen=True)
+class Key:
+    """An idempotency key, locked against other launchers."""
+
+    file: Path
+
+    def run(self, ledger: Ledger) -> Run | None:
+        """Return the first run with this key, unless its launch was cut off before the command started."""
+        run_id = self.file.read_text().strip()
+        if not run_id or not (ledger.home.runs / run_id / "spec.json").exists():
+            return None
+        run = ledger.observe(run_id)
+        if run.started_at is not None or run.state == "running":
+            return run
+        if run.events:
+            return None  # refused
+        lock = take_lock(RunDir(ledger.home.runs / run_id).lock, _PROBES_S)
+        if lock is None:
+            return run  # its supervisor is about to start the command
+        # Nobody supervises it, and nobody will: a supervisor that comes late finds the request to stop.
+        stop = {"by": "launch_run", "reason": "launched again with the same key", "at": now()}
+        write_json(RunDir(ledger.home.runs / run_id).stop, stop)
+        os.close(lock)
+        return None
+
+    def remember(self, run_id: str) -> None:
+        """Note which run has this key."""
+        self.file.write_text(run_id + "\n")
+
+
+@contextlib.asynccontextmanager
+async def held_key(ledger: Ledger, key: str | None) -> AsyncIterator[Key | None]:
+    """Hold the key's lock while a launch is under way."""
+    if key is None:
+        yield None
+        return
+    path = ledger.home.keys / hashlib.sha256(key.encode()).hexdigest()[:32]
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with anyio.fail_after(_PATIENCE_S):
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await anyio.sleep(0.02)
+        yield Key(path)
+    finally:
+        os.close(fd)
