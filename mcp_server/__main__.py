@@ -8,6 +8,12 @@ from collections.abc import Sequence
 
 from mcp_server import __version__
 
+# As mcp_server.run has them; importing that takes longer than printing the help.
+_STATES = (
+    *("queued", "starting", "running", "stalled", "retrying"),
+    *("finished", "failed", "killed", "timed_out", "lost"),
+)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
@@ -60,6 +66,18 @@ def _call(arguments: argparse.Namespace) -> int:
             return commands.run(arguments)
 
 
+def _count(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _seconds(text: str) -> float:
+    if not (number := float(text)) >= 0:
+        raise argparse.ArgumentTypeError("must be a number of seconds")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="runward",
@@ -72,19 +90,20 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP, e.g. at 127.0.0.1:8765")
 
     listing = verbs.add_parser("ls", help="list runs, newest first")
-    listing.add_argument("--state", help="only runs in this state, or: live, ended")
-    listing.add_argument("-n", "--limit", type=int, default=20, help="at most so many (20)")
+    states = ["live", "ended", *_STATES]
+    listing.add_argument("--state", choices=states, metavar="STATE", help=f"only these: {', '.join(states)}")
+    listing.add_argument("-n", "--limit", type=_count, default=20, help="at most so many (20)")
 
     wait = verbs.add_parser("wait", help="wait until a run has ended; exit with its exit code")
     wait.add_argument("run_id")
-    wait.add_argument("--timeout", type=float, metavar="S", help="give up after so many seconds (exit status 124)")
+    wait.add_argument("--timeout", type=_seconds, metavar="S", help="give up after so many seconds (exit status 124)")
 
     attach = verbs.add_parser("attach", help="see a run live; detach with Ctrl-b d")
     attach.add_argument("run_id")
 
     logs = verbs.add_parser("logs", help="print a run's output")
     logs.add_argument("run_id")
-    logs.add_argument("-n", "--tail", type=int, default=50, metavar="N", help="the newest N lines (50)")
+    logs.add_argument("-n", "--tail", type=_count, default=50, metavar="N", help="the newest N lines (50)")
     logs.add_argument("--grep", metavar="REGEX", help="matching lines instead")
     logs.add_argument("-f", "--follow", action="store_true", help="go on printing, as it was written")
     logs.add_argument("--path", action="store_true", help="print where the log is")
@@ -98,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="for scripts")
 
     demo = verbs.add_parser("demo", help="a real training through a real MCP client, start to end")
-    demo.add_argument("--steps", type=int, default=1200, help="training steps (1200, about 15 s)")
+    demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")
     return parser
 
 

@@ -90,7 +90,7 @@ class Changes:
         finally:
             ticket.waiting = False
             if not self._reading:  # somebody else must read now
-                next((other for other in self._tickets if other.waiting), ticket).turn.set()
+                next((other for other in self._tickets if other.waiting and not other.polled), ticket).turn.set()
 
     async def _read(self) -> None:
         self._reading = True

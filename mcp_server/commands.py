@@ -102,7 +102,7 @@ def _wait(arguments: argparse.Namespace, ledger: Ledger) -> int:
     if arguments.json:
         _print_json(ledger.status(found).model_dump(mode="json"))
     elif found.ended:
-        print(f"{found.run_id} {found.events[-1]['text'] if found.events else found.state}")
+        print(f"{found.run_id} {found.events[-1].get('text') if found.events else found.state}")
     else:
         print(f"{found.run_id} is still {found.state} after {limit_s:g} s", file=sys.stderr)
     return _exit_status(found)
@@ -157,13 +157,17 @@ def _kill(arguments: argparse.Namespace, ledger: Ledger) -> int:
     found = ledger.observe(arguments.run_id)
     leftovers = ledger.leftovers(found)
     if found.ended and not leftovers:
-        print(f"{found.run_id} has ended already: {found.state}.")
+        if arguments.json:
+            _print_json({"status": "already_ended", "run_id": found.run_id, "state": found.state})
+        else:
+            print(f"{found.run_id} has ended already: {found.state}.")
         return 0
     if not sys.stdin.isatty():
         raise RunwardError(f"Kill not confirmed: {found.run_id} is still {found.state}. Type it on a terminal.")
-    print(kill.facts(found, leftovers))
-    if input(f"Type {found.run_id} to stop it: ").strip() != found.run_id:
-        print(f"Left alone: {found.run_id} is still {found.state}.")
+    print(kill.facts(found, leftovers), file=sys.stderr)
+    print(f"Type {found.run_id} to stop it: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != found.run_id:
+        print(f"Left alone: {found.run_id} is still {found.state}.", file=sys.stderr)
         return 1
     by = f"{ledger.home.owner(os.environ)}, on a terminal"
 

@@ -21,7 +21,7 @@ from mcp_server import tmux
 from mcp_server.changes import is_shared, news_of_files
 from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.home import Home, tmux_socket
-from mcp_server.hosts import names_a_secret, secrets_by_name
+from mcp_server.hosts import names_a_secret, stored_secrets
 from mcp_server.supervisor.rundir import is_held, take_lock
 
 _LOW_DISK_BYTES = 2**30
@@ -92,7 +92,7 @@ def _state(home: Home) -> Iterator[Finding]:
     enough = free >= _LOW_DISK_BYTES
     yield Finding("disk", "ok" if enough else "warning", f"{free / 2**30:.1f} GiB free for logs")
     yield _readable("config", home.config)
-    yield _readable("secrets", lambda: secrets_by_name([], {}, home.secrets))
+    yield _readable("secrets", lambda: stored_secrets(home.secrets))
 
 
 def _readable(what: str, read: Callable[[], object]) -> Finding:

@@ -36,6 +36,14 @@ class SecretsFileOpen(RunwardError):
         self.file = file
 
 
+class SecretsFileUnreadable(RunwardError):
+    """The secrets file cannot be read, or is no UTF-8 text."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(f"{file} cannot be read as text and was not used. Nothing was done. A person should look.")
+        self.file = file
+
+
 class ConfigInvalid(RunwardError):
     """config.toml is not what it should be."""
 
@@ -78,6 +86,14 @@ class ScreenNotFound(RunwardError):
 
 class KillNotConfirmed(RunwardError):
     """A confirmation was wrong; nothing was signalled."""
+
+
+class RunElsewhere(RunwardError):
+    """The run is another host's."""
+
+    def __init__(self, run_id: str, host: str) -> None:
+        super().__init__(f"Run {run_id!r} is supervised on {host!r}; nothing was signalled. Stop it there.")
+        self.run_id, self.host = run_id, host
 
 
 class ForeignRun(RunwardError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,8 +37,10 @@ class Home:
         """Return ``$RUNWARD_HOME``, else ``$XDG_STATE_HOME/runward``, else ``~/.local/state/runward``."""
         if home := environ.get("RUNWARD_HOME"):
             return cls(Path(home).expanduser().absolute())
-        state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        return cls(Path(state) / "runward")
+        state = Path(environ.get("XDG_STATE_HOME") or "")
+        if not state.is_absolute():  # to be ignored, says the XDG specification
+            state = Path.home() / ".local" / "state"
+        return cls(state / "runward")
 
     @property
     def runs(self) -> Path:
@@ -63,6 +66,8 @@ class Home:
         try:
             for path in (self.path, self.runs, self.keys):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                self.path.chmod(0o700)
         except OSError as error:
             raise StateUnusable(self.path, str(error.strerror)) from error
 

@@ -7,11 +7,12 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from mcp_server.errors import BadArgument, SecretNotSet, SecretsFileOpen
+from mcp_server.errors import BadArgument, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
 from mcp_server.supervisor.redact import SHORTEST_SECRET
 
 # Whatever is named like this reaches a run only when it is asked for by name.
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE)$", re.IGNORECASE)
+_FIXED = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "TERM"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The launcher's own, and another terminal's.
 _NOT_PASSED_ON = re.compile(r"RUNWARD_.*|TMUX|TMUX_PANE|TERM|TERM_PROGRAM.*|COLUMNS|LINES|_|SHLVL|PWD|OLDPWD")
@@ -39,6 +40,8 @@ def check_environment(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if not _VARIABLE.fullmatch(name) or "\0" in value:
             raise BadArgument("env", f"{name[:80]!r} cannot be an environment variable.")
+        if name in _FIXED or name.startswith("RUNWARD_"):
+            raise BadArgument("env", f"{name} cannot be set: bash or runward sets it.")
         if names_a_secret(name) and len(value) >= SHORTEST_SECRET:
             raise BadArgument(
                 "env", f"{name} looks like a secret and would be written to a file: use secrets=[{name!r}]."
@@ -53,10 +56,9 @@ def secrets_by_name(names: Iterable[str], environ: Mapping[str, str], file: Path
         SecretsFileOpen: the file can be read by others.
         BadArgument: a value is too short to be masked in the output.
     """
-    stored = _read(file)
     found = {}
     for name in names:
-        value = environ.get(name) or stored.get(name)
+        value = environ.get(name) or stored_secrets(file).get(name)
         if not value:
             raise SecretNotSet(name, file)
         if len(value.strip()) < SHORTEST_SECRET:
@@ -65,7 +67,12 @@ def secrets_by_name(names: Iterable[str], environ: Mapping[str, str], file: Path
     return found
 
 
-def _read(file: Path) -> dict[str, str]:
+def stored_secrets(file: Path) -> dict[str, str]:
+    """Return what the secrets file holds; nothing when there is none.
+
+    Raises:
+        SecretsFileOpen, SecretsFileUnreadable: it was not used.
+    """
     try:
         mode = file.stat().st_mode
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -73,5 +80,7 @@ def _read(file: Path) -> dict[str, str]:
         lines = file.read_text().splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return {}
+    except (OSError, ValueError) as error:
+        raise SecretsFileUnreadable(file) from error
     pairs = (line.removeprefix("export ").partition("=") for line in map(str.strip, lines) if not line.startswith("#"))
     return {name.strip(): value.strip().strip("\"'") for name, sep, value in pairs if sep}

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import anyio
 
+from mcp_server.changes import Changes
 from mcp_server.ledger import Ledger
 from mcp_server.run import Run
-from mcp_server.supervisor.rundir import RunDir, now, take_lock, write_json
+from mcp_server.supervisor.rundir import RunDir, is_held, now, take_lock, write_json
 
 _PROBES_S = 0.1  # longer than readers hold a lock
 _PATIENCE_S = 30.0  # longer than a launch takes
@@ -26,22 +27,27 @@ class Key:
 
     file: Path
 
-    def run(self, ledger: Ledger) -> Run | None:
+    async def run(self, ledger: Ledger, changes: Changes) -> Run | None:
         """Return the first run with this key, unless its launch was cut off before the command started."""
         run_id = self.file.read_text().strip()
         if not run_id or not (ledger.home.runs / run_id / "spec.json").exists():
             return None
+        rundir = RunDir(ledger.home.runs / run_id)
+        # A supervisor that holds the lock is about to start the command, or to refuse.
+        with changes.of([rundir.path]) as ticket, anyio.move_on_after(_PATIENCE_S / 2):
+            while is_held(rundir.lock) and not ledger.observe(run_id).events:
+                await ticket.news()
         run = ledger.observe(run_id)
         if run.started_at is not None or run.state == "running":
             return run
         if run.events:
             return None  # refused
-        lock = take_lock(RunDir(ledger.home.runs / run_id).lock, _PROBES_S)
+        lock = take_lock(rundir.lock, _PROBES_S)
         if lock is None:
-            return run  # its supervisor is about to start the command
+            return run
         # Nobody supervises it, and nobody will: a supervisor that comes late finds the request to stop.
         stop = {"by": "launch_run", "reason": "launched again with the same key", "at": now()}
-        write_json(RunDir(ledger.home.runs / run_id).stop, stop)
+        write_json(rundir.stop, stop)
         os.close(lock)
         return None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 
 from mcp_server.changes import Changes
-from mcp_server.errors import ForeignRun, KillNotConfirmed
+from mcp_server.errors import ForeignRun, KillNotConfirmed, RunElsewhere
 from mcp_server.ledger import Ledger, program
 from mcp_server.run import Leftover, Run
 from mcp_server.supervisor import processes
@@ -90,15 +90,25 @@ def facts(run: Run, leftovers: list[processes.Process]) -> str:
 
 @dataclass(frozen=True)
 class Stopped:
-    """What came of a stop: the run afterwards, what was sent, and what is still there: nothing, usually."""
+    """What came of a stop: the run afterwards, what was sent, and what is still there: nothing, usually.
+
+    ``unsupervised``: there was no supervisor any more, whose descendants would have been all of it.
+    """
 
     run: Run
     signals_sent: tuple[str, ...]
     survivors: tuple[Leftover, ...]
+    unsupervised: bool = False
 
 
 async def stop(run: Run, ledger: Ledger, changes: Changes, *, by: str, reason: str) -> Stopped:
-    """Stop a run with everything it started, and verify. Call it only after confirmation."""
+    """Stop a run with everything it started, and verify. Call it only after confirmation.
+
+    Raises:
+        RunElsewhere: another host supervises it; nothing was signalled.
+    """
+    if not run.here:
+        raise RunElsewhere(run.run_id, run.spec.host)
     rundir = ledger.rundir(run.run_id)
     request = {"by": by, "reason": reason, "at": now()}
     if is_held(rundir.lock):
@@ -117,10 +127,11 @@ async def stop(run: Run, ledger: Ledger, changes: Changes, *, by: str, reason: s
                 tuple(end.get("signals_sent") or ()),
                 tuple(Leftover.model_validate(p) for p in end.get("survivors") or ()),
             )
+    unsupervised = supervisor_of(rundir.path, run) is None
     sent, left = await _finish_job(rundir.path, run, ledger)
     write_json(rundir.stop, {**request, "carried_out": {"at": now(), "signals_sent": sent}} if not left else request)
     survivors = tuple(Leftover(pid=p.pid, command=program(p)) for p in left)
-    return Stopped(ledger.observe(run.run_id), tuple(sent), survivors)
+    return Stopped(ledger.observe(run.run_id), tuple(sent), survivors, unsupervised)
 
 
 def _answered(run: Run) -> bool:

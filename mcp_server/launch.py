@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import re
 import secrets as random
@@ -12,8 +13,9 @@ import shlex
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePath
 
 import anyio
@@ -34,6 +36,7 @@ LONGEST_NAME = 64
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _STARTED_WITHIN_S = 15.0
 _F_SETPIPE_SZ = 1031
+_CUT_OFF_S = 3600.0
 
 # `exec` in front of these would fail or change what they mean.
 _SHELL_WORDS = frozenset(
@@ -70,21 +73,23 @@ def render(spec: RunSpec) -> str:
     if isinstance(spec.command, str):
         lines.append(f"exec {spec.command}" if _is_one_program(spec.command) else spec.command)
     else:
-        lines.append(f"exec {shlex.join(spec.command)}")
+        dashes = "-- " if spec.command[0].startswith("-") else ""
+        lines.append(f"exec {dashes}{shlex.join(spec.command)}")
     return "\n".join(lines) + "\n"
 
 
 def _is_one_program(command: str) -> bool:
     """Whether `exec` may stand before ``command``: then its signal is told exactly, with no shell between."""
-    if "\n" in command:
+    if "\n" in command or "$'" in command:
         return False
     try:
         lexer = shlex.shlex(command, posix=True, punctuation_chars=";&|()")
         lexer.whitespace_split = True
+        lexer.commenters = ""  # shlex would see one in the middle of a word
         words = list(lexer)
     except ValueError:
         return False
-    if any(set(word) <= set(";&|()") for word in words if word) or not words:
+    if not words or any(word.startswith("#") or (word and set(word) <= set(";&|()")) for word in words):
         return False
     return bool(re.fullmatch(r"[\w./~+-]+", words[0])) and words[0] not in _SHELL_WORDS
 
@@ -100,8 +105,8 @@ def name_of(command: str | list[str]) -> str:
             return PurePath(word).stem
         if before == "-m":
             return word.rpartition(".")[2]
-    programs = [PurePath(word).name for word in words if "=" not in word]
-    return programs[0] if programs else "run"
+    programs = (PurePath(word).name for word in words if "=" not in word)
+    return next(filter(None, programs), "run")
 
 
 def slug(name: str) -> str:
@@ -136,12 +141,13 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         check_name(request.name)
     if request.time_limit_s is not None and not 0 < request.time_limit_s < float("inf"):
         raise BadArgument("time_limit_s", "must be a number of seconds above 0.")
-    cwd = Path(request.cwd or Path.cwd()).expanduser()
-    if not cwd.is_absolute():
-        raise BadArgument("cwd", f"must be an absolute path, not {request.cwd!r}.")
-    if not cwd.is_dir():
-        raise BadArgument("cwd", f"is no directory: {str(cwd)!r}.")
+    cwd = _directory(request.cwd)
     check_environment(request.env)
+    for argument, value in {**asdict(request), "cwd": str(cwd)}.items():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise BadArgument(argument, "holds what is no Unicode text.") from error
     values = secrets_by_name(dict.fromkeys(request.secrets), environ, home.secrets)
     tmux.require()
     name = request.name or name_of(request.command)[:LONGEST_NAME]
@@ -168,6 +174,23 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
     return spec, Handover(base_environment(environ), values)
 
 
+def _directory(cwd: str | None) -> Path:
+    """Return the directory to run in.
+
+    Raises:
+        BadArgument: it is relative, missing, or cannot be looked at.
+    """
+    try:
+        path = Path(cwd or Path.cwd()).expanduser()
+        if not path.is_absolute():
+            raise BadArgument("cwd", f"must be an absolute path, not {cwd!r}.")
+        if not path.is_dir():
+            raise BadArgument("cwd", f"is no directory: {str(path)[:200]!r}.")
+    except (OSError, RuntimeError) as error:  # too long, not readable, or no such user
+        raise BadArgument("cwd", f"cannot be used: {str(error)[:200]}.") from error
+    return path
+
+
 async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Mapping[str, str]) -> Run:
     """Start a run and return once its command runs; with a repeated idempotency key, return the first run.
 
@@ -178,7 +201,7 @@ async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Ma
     ledger.home.make()
     await anyio.to_thread.run_sync(_tidy, ledger, spec.tmux_socket)
     async with held_key(ledger, request.idempotency_key) as key:
-        if key is not None and (first := key.run(ledger)) is not None:
+        if key is not None and (first := await key.run(ledger, changes)) is not None:
             return first
         rundir = _create(spec, ledger)
         if key is not None:
@@ -187,7 +210,14 @@ async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Ma
 
 
 def _tidy(ledger: Ledger, socket: str) -> None:
-    """Close the oldest sessions that only show an ended run: each holds some megabytes of tmux's memory."""
+    """Close the oldest sessions that only show an ended run: each holds some megabytes of tmux's memory.
+
+    Also removes what servers that were killed in the middle of a launch have left.
+    """
+    for cut_off in ledger.home.runs.glob(".new-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - cut_off.stat().st_mtime > _CUT_OFF_S:
+                shutil.rmtree(cut_off, ignore_errors=True)
     keep = ledger.home.config().keep_sessions
     open_ones = set(tmux.sessions(socket))
     if len(open_ones) <= keep:

@@ -7,6 +7,7 @@ import difflib
 import re
 import socket
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,7 +16,7 @@ from mcp_server.errors import RunNotFound
 from mcp_server.home import Home
 from mcp_server.run import Evidence, Leftover, Run, RunSpec, RunStatus, describe, fold, posix
 from mcp_server.supervisor import processes
-from mcp_server.supervisor.rundir import RunDir, boot_id, is_held, read_events, read_json
+from mcp_server.supervisor.rundir import RunDir, boot_id, is_held, is_time, read_events, read_exit, read_json
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
@@ -75,7 +76,7 @@ class Ledger:
         found.sort(key=lambda run: run.spec.created_at, reverse=True)
         return found
 
-    def status(self, run: Run, *, since: int = 0, tail: list[str] | None = None) -> RunStatus:
+    def status(self, run: Run, *, since: int = 0, tail: list[str] | None = None, brief: bool = False) -> RunStatus:
         """Return what an agent is told of ``run``; a lost run's left-over processes are looked for."""
         output_at_s = None
         with contextlib.suppress(OSError):
@@ -86,6 +87,7 @@ class Ledger:
             since=since,
             last_output_at_s=output_at_s,
             tail=tail,
+            brief=brief,
             leftovers=[Leftover(pid=p.pid, command=program(p)) for p in self.leftovers(run)],
         )
 
@@ -95,7 +97,7 @@ class Ledger:
             return []
         marked = processes.with_variable("RUNWARD_RUN_ID", run.run_id)
         guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
-        if guard is None or started is None or run.spec.boot_id != self._boot_id:
+        if not isinstance(guard, int) or not isinstance(started, int) or run.spec.boot_id != self._boot_id:
             return marked
         same = [p for p in processes.all_processes() if p.session == guard and p.started >= started]
         return list(dict.fromkeys(marked + same))
@@ -117,7 +119,7 @@ class Ledger:
                 "run_id": rundir.run_id,
                 "name": spec.name or rundir.run_id,
                 "session": spec.session or rundir.run_id,
-                "created_at": spec.created_at or _created(rundir.spec),
+                "created_at": spec.created_at if is_time(spec.created_at) else _created(rundir.spec),
             }
         )
         self._specs[rundir.run_id] = spec
@@ -130,8 +132,8 @@ class Ledger:
         same_boot, same_host = spec.boot_id in ("", self._boot_id), spec.host in ("", self._host)
         return Evidence(
             spec=spec,
-            events=tuple(e for e in read_events(rundir.events) if "kind" in e),
-            exit=read_json(rundir.exit(1)),
+            events=tuple(read_events(rundir.events)),
+            exit=read_exit(rundir.exit(1)),
             stop=read_json(rundir.stop),
             held=held,
             here=same_boot or same_host,
@@ -148,6 +150,4 @@ def program(process: processes.Process) -> str:
 
 
 def _created(path: Path) -> str:
-    from datetime import UTC, datetime  # noqa: PLC0415 - former layouts only
-
     return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat().replace("+00:00", "Z")

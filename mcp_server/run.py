@@ -64,7 +64,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Run:
-    """One run as the evidence tells it. ``reason`` says what no event does: why a run is lost."""
+    """One run as the evidence tells it.
+
+    ``reason`` says what no event does: why a run is lost. ``here``: it can be told, and stopped, on this host.
+    """
 
     spec: RunSpec
     state: RunState
@@ -76,6 +79,7 @@ class Run:
     reason: str | None = None
     at_start: dict[str, Any] = field(default_factory=dict)
     attempt: int = 1
+    here: bool = True
 
     @property
     def run_id(self) -> str:
@@ -93,8 +97,8 @@ class Run:
         return int(self.events[-1]["seq"]) if self.events else 0
 
     def elapsed_s(self, now_s: float) -> float | None:
-        """Seconds from the command's start to its end, or to ``now_s`` (POSIX time)."""
-        if self.started_at is None:
+        """Seconds from the command's start to its end, or to ``now_s`` (POSIX time); unknown for a lost run."""
+        if self.started_at is None or self.state == "lost":
             return None
         until_s = posix(self.ended_at) if self.ended_at else now_s
         return max(0.0, until_s - posix(self.started_at))
@@ -104,9 +108,9 @@ def fold(evidence: Evidence) -> Run:
     """Turn evidence into a run. An end on disk is believed first, then the lock; nothing is invented."""
     state, reason = _state(evidence)
     started = next((e for e in evidence.events if e["kind"] == "started"), {})
-    end = evidence.exit or {}
-    last = evidence.events[-1] if evidence.events else {}
-    ended_at = end.get("ended_at") or (last.get("at") if last.get("kind") in _ENDS else None)
+    last: dict[str, Any] = next((e for e in reversed(evidence.events) if e["kind"] in _ENDS), {})
+    end = evidence.exit or last
+    ended_at = end.get("ended_at") or last.get("at")
     carried_out = (evidence.stop or {}).get("carried_out") or {}
     known = state in ENDED and state != "lost"
     return Run(
@@ -119,6 +123,7 @@ def fold(evidence: Evidence) -> Run:
         ended_at=(ended_at or carried_out.get("at")) if known else None,
         reason=reason,
         at_start=started.get("at_start", {}),
+        here=evidence.here or evidence.rebooted,
     )
 
 
@@ -183,7 +188,7 @@ class RunStatus(Answer):
     """How one run fares. Durations in seconds, times in ISO 8601 UTC."""
 
     run_id: str
-    name: str
+    name: str | None = None
     state: RunState
     reason: str | None = None
     attempt: int | None = None
@@ -206,10 +211,12 @@ def describe(
     last_output_at_s: float | None = None,
     tail: list[str] | None = None,
     leftovers: list[Leftover] | None = None,
+    brief: bool = False,
     most_events: int = 6,
 ) -> RunStatus:
     """Return what an agent is told of ``run``: the events after ``since``, newest kept.
 
+    ``brief``: without what whoever launched it knows already; a heartbeat has 100 tokens.
     ``last_output_at_s`` is POSIX time; it is told for live runs only.
     """
     elapsed_s = run.elapsed_s(now_s)
@@ -217,18 +224,18 @@ def describe(
     new = [e for e in run.events if e["seq"] > since and e["kind"] != "started"][-most_events:]
     return RunStatus(
         run_id=run.run_id,
-        name=run.spec.name,
+        name=None if brief else run.spec.name,
         state=run.state,
         reason=run.reason,
-        attempt=run.attempt if run.started_at else None,
+        attempt=run.attempt if run.started_at and (run.attempt > 1 or not brief) else None,
         exit_code=run.exit_code,
         signal=run.signal,
-        started_at=run.started_at,
+        started_at=None if brief else run.started_at,
         ended_at=run.ended_at,
         elapsed_s=_short(elapsed_s),
         last_output_s=_short(silent_s),
         leftovers=leftovers or None,
-        events=[Event.model_validate(e) for e in new] or None,
+        events=[Event(seq=e["seq"], at=e.get("at", ""), kind=e["kind"], text=e.get("text", "")) for e in new] or None,
         tail=tail or None,
     )
 

@@ -13,7 +13,6 @@ from mcp_server.errors import LaunchFailed, ScreenNotFound, TmuxMissing
 
 # Wide enough for the tables that trainers print; an attached terminal brings its own size.
 _COLUMNS, _ROWS = 200, 50
-_CONFIGURATION = Path(__file__).with_name("tmux.conf")
 # All that a tmux server may inherit: whatever starts it becomes every later session's environment.
 _BARE = (
     "HOME",
@@ -44,29 +43,15 @@ def new_session(name: str, argv: Sequence[str], *, socket: str) -> None:
     env = {name: os.environ[name] for name in _BARE if name in os.environ}
     env = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "PATH": os.defpath, **env}
     # One invocation: as two, a pane that ends at once is gone before the option is set.
-    command = [
-        "tmux",
-        "-f",
-        str(_CONFIGURATION),
-        "-L",
-        socket,
-        "new-session",
-        "-d",
-        "-s",
-        name,
-        "-x",
-        str(_COLUMNS),
-        "-y",
-        str(_ROWS),
-    ]
-    option = [";", "set-option", "-p", "-t", f"={name}:", "remain-on-exit", "on"]
+    target = f"={name}:"
+    command = ["-L", socket, "new-session", "-d", "-s", name, "-x", str(_COLUMNS), "-y", str(_ROWS), "--", *argv]
+    command += [";", "set-option", "-p", "-t", target, "remain-on-exit", "on"]
+    command += [";", "set-option", "-t", target, "destroy-unattached", "off"]
+    # A server that goes when its last session is closed looks like one that died, and a run survives
+    # tmux's death but not the closing of its session.
+    command += [";", "set-option", "-s", "exit-empty", "off"]
     done = subprocess.run(
-        [*command, "--", *argv, *option],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
+        ["tmux", *command], env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
     if done.returncode != 0:
         raise LaunchFailed(f"tmux could not start the session: {done.stderr.strip()}. Nothing was started.")

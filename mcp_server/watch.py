@@ -61,8 +61,10 @@ class Callers:
     def __init__(self) -> None:
         self._memories: dict[tuple[str, str], Memory] = {}
 
-    def memory(self, caller: str, run_id: str) -> Memory:
-        """Return what ``caller`` knows of ``run_id``."""
+    def memory(self, caller: str | None, run_id: str) -> Memory:
+        """Return what ``caller`` knows of ``run_id``; who cannot be told apart from others knows nothing."""
+        if caller is None:
+            return Memory()
         return self._memories.setdefault((caller, run_id), Memory())
 
 
@@ -120,19 +122,23 @@ async def watch(
     limit_s = min(memory.next_s for memory in known.values()) if timeout_s is None else timeout_s
     since = {run_id: known[run_id].seq for run_id in run_ids}
     settling = False
+    report_s = PROGRESS_S
     while True:
         runs = tuple(observe(run_id) for run_id in run_ids)
         waited_s = anyio.current_time() - begun_s
         reason = decide(runs, known, until)
         if reason is not None or waited_s >= limit_s:
             break
-        slice_s = min(PROGRESS_S - waited_s % PROGRESS_S, limit_s - waited_s)
+        if waited_s >= report_s:
+            report_s += PROGRESS_S
+            if progress is not None:
+                await progress(waited_s, limit_s)
+                continue
+        slice_s = max(0.0, min(report_s, limit_s) - waited_s)
         heard = False
-        with anyio.move_on_after(_SETTLE_S if settling else slice_s):
+        with anyio.move_on_after(min(_SETTLE_S, slice_s) if settling else slice_s):
             await ticket.news()
             heard = True
-        if progress is not None and not heard and not settling and anyio.current_time() - begun_s < limit_s:
-            await progress(anyio.current_time() - begun_s, limit_s)
         settling = heard
     for run in runs:
         known[run.run_id].told(run, scheduled=timeout_s is None)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server import logfile
+from mcp_server.errors import RunwardError
 from mcp_server.logfile import LogText, PatternError, grep_lines, slice_lines, tail_lines
 
 REAL_LOGS = Path(__file__).parents[2] / "shared" / "logs"
@@ -233,7 +234,7 @@ def test_a_line_too_long_to_be_searched_whole_is_told(log: Path) -> None:
 def test_an_unusable_pattern_is_refused_with_its_cause(log: Path, pattern: str, cause: str) -> None:
     with pytest.raises(PatternError, match=cause) as error:
         grep(log, pattern)
-    assert isinstance(error.value, ValueError)
+    assert isinstance(error.value, RunwardError)
     assert (error.value.pattern, cause in error.value.cause) == (pattern, True)
 
 

@@ -19,6 +19,11 @@ from mcp_server.supervisor.rundir import EventLog, ExitRecord, RunDir, boot_id, 
 
 _TICK_S = 0.05  # while a stop is under way
 _RETRY_S = 5.0  # until a full disk is tried again
+_LONGEST_NAP_S = 3600.0  # poll(2) counts milliseconds in an int
+# A flood is read in gulps: woken for every line, the reader takes the training's processor (two cores:
+# 0.9 s of it for 100,000 lines, in gulps 0.1 s).
+_FLOW_S, _GATHER_S = 0.010, 0.004
+_TOLD_TROUBLES = 5
 # tmux closes the panes a moment before it is gone itself.
 _TMUX_DEATH_S = 2.0
 # An end so soon after Ctrl-C is that person's doing.
@@ -66,6 +71,8 @@ class Attempt:
         self.interrupted_s: float | None = None
         self.leftovers: dict[processes.Process, str] = {}
         self.holds_pty = self.guarded = True
+        self.relayed_s = 0.0
+        self.troubles = 0
         limit_s = spec.get("time_limit_s")
         self.deadline_s = self.started_s + limit_s if limit_s else None
 
@@ -73,22 +80,30 @@ class Attempt:
 
     def loop(self) -> None:
         """Go on until the command and all that it left behind have ended, then write the end."""
-        self._on_signal()  # a child or a stop that came before the handlers stood
-        while not self._over():
-            for fd, _ in self._poll():
-                if fd == self.child.master_fd:
-                    self._relay()
-                elif self.pane and fd == self.pane.fd:
-                    self._type()
-                    self.pane.write()
-                elif fd == self.child.news_fd:
-                    self._read_status()
-                elif fd == self.woken:
-                    self._on_signal()
-                elif fd == self.tmux:
-                    self._on_tmux_death()
-            self._keep_time()
+        over = False
+        while not over:
+            try:
+                over = self._over() or self._turn()
+            except Exception as error:
+                self._on_trouble(error)
         self._finish()
+
+    def _turn(self) -> bool:
+        """Deal with whatever happens next; always False: whether the run is over is another question."""
+        for fd, _ in self._poll():
+            if fd == self.child.master_fd:
+                self._relay()
+            elif self.pane and fd == self.pane.fd:
+                self._type()
+                self.pane.write()
+            elif fd == self.child.news_fd:
+                self._read_status()
+            elif fd == self.woken:
+                self._on_signal()
+            elif fd == self.tmux:
+                self._on_tmux_death()
+        self._keep_time()
+        return False
 
     def _poll(self) -> list[tuple[int, int]]:
         poll = select.poll()
@@ -110,18 +125,19 @@ class Attempt:
         due = [t for t in (self.deadline_s, self.hangup_until_s) if t is not None]
         if self.events.behind:
             due.append(time.monotonic() + _RETRY_S)
-        return max(0, round((min(due) - time.monotonic()) * 1000) + 1) if due else None
+        if not due:
+            return None
+        return round(1000 * min(max(0.0, min(due) - time.monotonic()), _LONGEST_NAP_S)) + 1
 
     def _over(self) -> bool:
         """Whether nothing of the run is left, or what is left cannot be stopped."""
         if self.status is None:
             return self.stopping is not None and self._stop_step()
-        if self.stopping is None:
-            if not processes.has_children():
-                return True
-            # What a finished command leaves behind goes too, and is told.
+        if not processes.has_children():
+            return True
+        if self.stopping is None:  # what a finished command leaves behind goes too, and is told
             self.stopping = processes.Stopping(_LEFTOVERS)
-        return not processes.has_children() or self._stop_step()
+        return self._stop_step()
 
     def _stop_step(self) -> bool:
         assert self.stopping is not None  # noqa: S101
@@ -141,7 +157,10 @@ class Attempt:
     # --- what happens
 
     def _relay(self) -> None:
+        if time.monotonic() - self.relayed_s < _FLOW_S:
+            time.sleep(_GATHER_S)
         output, self.holds_pty = terminal.read_output(self.child.master_fd)
+        self.relayed_s = time.monotonic()
         self._show(self.redactor.feed(output))
 
     def _show(self, output: bytes) -> None:
@@ -180,6 +199,8 @@ class Attempt:
     def _on_signal(self) -> None:
         with contextlib.suppress(BlockingIOError):
             numbers = set(os.read(self.woken, 4096))
+            if signal.SIGCHLD in numbers:
+                processes.resume(self.child.guard_pid)  # paused with its group, it could not tell an end
             if signal.SIGHUP in numbers:
                 self._on_hangup()
             if signal.SIGTERM in numbers and not self.rundir.stop.exists():
@@ -202,6 +223,13 @@ class Attempt:
         if self.hangup_until_s is not None:
             self.hangup_until_s = None
             self.events.append("screen_lost", "tmux died; the run goes on without a screen.")
+
+    def _on_trouble(self, error: Exception) -> None:
+        """Tell of an error of the supervisor's own, a few times, and go on."""
+        self.troubles += 1
+        if self.troubles <= _TOLD_TROUBLES:
+            self.events.append("observer_error", f"The supervisor met {error!r}; the run goes on.")
+        time.sleep(_TICK_S)
 
     def _on_log_trouble(self, cause: str) -> None:
         self.events.append("log_lost", f"Output is not being written to the log: {cause}. The run goes on.")
@@ -255,7 +283,7 @@ class Attempt:
             self.pane.write(closing_line(self.rundir, ending, self.ended_s - self.started_s))
         self.events.append(
             "ended",
-            ending.text(len(self.leftovers)),
+            ending.text(len(self.leftovers), self.log.lost_bytes),
             state=ending.state,
             exit_code=ending.exit_code,
             signal=ending.signal,

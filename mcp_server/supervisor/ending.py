@@ -11,6 +11,7 @@ from mcp_server.supervisor.rundir import RunDir
 
 _COLOURS = {"finished": "32", "failed": "31"}
 _SHELL_SIGNAL_BASE = 128
+_NO_STATUS = 125
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,9 @@ class Ending:
         """The exit status as a shell would tell it; 125 where there is none."""
         if self.exit_code is not None:
             return self.exit_code
-        number = signal.Signals.__members__.get(self.signal or "")
-        return 125 if number is None else _SHELL_SIGNAL_BASE + number
+        name, _, above = (self.signal or "").partition("+")
+        number = signal.Signals.__members__.get(name)
+        return _NO_STATUS if number is None else _SHELL_SIGNAL_BASE + number + int(above or 0)
 
     def record(self, started_at: str, ended_at: str) -> dict[str, Any]:
         """Return the content of exit.json."""
@@ -58,13 +60,14 @@ class Ending:
             "ended_at": ended_at,
         }
 
-    def text(self, leftovers: int = 0) -> str:
+    def text(self, leftovers: int = 0, lost_bytes: int = 0) -> str:
         """Return one sentence for people and agents."""
         code = f"exit code {self.exit_code}" if self.exit_code is not None else ""
         how = " and ".join(filter(None, (self.signal, code))) or "no exit status: it could not be stopped"
-        why = f" ({self.asked.text})" if self.asked else ""
+        why = f" ({self.asked.text})" if self.asked and self.asked.text else ""
         left = f" Stopped {leftovers} process(es) that it left behind." if leftovers else ""
-        return f"{self.state}: {how}{why}.{left}"
+        lost = f" The last {lost_bytes:,} bytes of output are not in the log: the disk was full." if lost_bytes else ""
+        return f"{self.state}: {how}{why}.{left}{lost}"
 
 
 def judge(status: int | None, asked: Asked | None, *, interrupted: bool) -> Ending:

@@ -44,15 +44,21 @@ def receive(path: Path) -> Handover:
     data = b""
     try:
         while not data.endswith(b"\n"):
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
-                raise HandoverError("the launching server did not hand over the environment within 10 s")
-            chunk = os.read(fd, 65536)
-            if not chunk:
+            try:
+                chunk = os.read(fd, 65536)
+            except BlockingIOError:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
+                    raise HandoverError("the launching server did not hand over the environment in 10 s") from None
+                continue
+            if not chunk:  # read first: select says nothing of a writer that was gone before
                 raise HandoverError("the launching server died before it handed over the environment")
             data += chunk
     finally:
         os.close(fd)
         path.unlink(missing_ok=True)
-    value = json.loads(data)
-    return Handover(value["env"], value["secrets"])
+    try:
+        value = json.loads(data)
+        return Handover(dict(value["env"]), dict(value["secrets"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise HandoverError("the launching server handed over no environment but nonsense") from error

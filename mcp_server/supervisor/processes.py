@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
+_TMUX_SERVER = "tmux: server"
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Process:
     started: int
     parent: int = field(compare=False)  # changes when the parent dies
     session: int = field(compare=False)
+    name: str = field(compare=False, default="")
 
     @property
     def whole_command(self) -> str:
@@ -52,10 +54,17 @@ def process(pid: int) -> Process | None:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    fields = stat[stat.rindex(b")") + 2 :].split()
+    name, _, rest = stat.partition(b"(")[2].rpartition(b") ")
+    fields = rest.split()
     if fields[0] in (b"Z", b"X"):
         return None
-    return Process(pid, started=int(fields[19]), parent=int(fields[1]), session=int(fields[3]))
+    return Process(
+        pid,
+        started=int(fields[19]),
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        name=name.decode(errors="replace"),
+    )
 
 
 def all_processes() -> list[Process]:
@@ -82,7 +91,10 @@ def has_children() -> bool:
 
 
 def descendants(root: int) -> list[Process]:
-    """Return the living descendants of ``root``, without itself."""
+    """Return the living descendants of ``root``, without itself, and without what they started for others.
+
+    A tmux server that a run happened to start holds everybody's sessions; it is nobody's left-over.
+    """
     children: dict[int, list[Process]] = {}
     for p in all_processes():
         children.setdefault(p.parent, []).append(p)
@@ -90,9 +102,18 @@ def descendants(root: int) -> list[Process]:
     queue = [root]
     while queue:
         for child in children.get(queue.pop(), ()):
+            if child.name == _TMUX_SERVER:
+                continue
             found.append(child)
             queue.append(child.pid)
     return found
+
+
+def resume(pid: int) -> None:
+    """Let a stopped process go on."""
+    with contextlib.suppress(OSError):
+        if Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].startswith(b"T"):
+            os.kill(pid, signal.SIGCONT)
 
 
 def ancestors(pid: int) -> list[int]:

@@ -7,14 +7,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 LAYOUT = 1
 Facts = dict[str, Any]
@@ -94,10 +96,19 @@ def boot_id() -> str:
 def read_json(path: Path) -> Facts | None:
     """Return the JSON object in ``path``, or None when it is missing, unreadable or not an object."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        value = json.loads(_read_regular(path))
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _read_regular(path: Path) -> bytes:
+    """Read a file that may be anything: a FIFO would wait for ever."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read()
 
 
 def write_json(path: Path, value: Facts) -> None:
@@ -106,11 +117,11 @@ def write_json(path: Path, value: Facts) -> None:
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
-            file.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+            file.write(json.dumps(value, ensure_ascii=False).encode(errors="replace") + b"\n")
             file.flush()
             os.fsync(fd)
         part.rename(path)
-    except OSError:
+    except BaseException:
         part.unlink(missing_ok=True)
         raise
     sync_dir(path.parent)
@@ -163,7 +174,7 @@ class EventLog:
         self._seq += 1
         event = {"seq": self._seq, "at": now(), "kind": kind, "text": text}
         event |= {name: value for name, value in facts.items() if value is not None}
-        self._waiting.append(json.dumps(event, ensure_ascii=False).encode() + b"\n")
+        self._waiting.append(json.dumps(event, ensure_ascii=False).encode(errors="replace") + b"\n")
         self.flush()
 
     def flush(self) -> None:
@@ -183,18 +194,60 @@ class EventLog:
 def read_events(path: Path, after: int = 0) -> list[Facts]:
     """Return the events with ``seq`` above ``after``, oldest first; a torn last line is left for later."""
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = _read_regular(path).split(b"\n")[:-1]
     except OSError:
         return []
     events = []
     for line in lines:
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(event, dict) and isinstance(seq := event.get("seq"), int) and seq > after:
-            events.append(event)
+        if _is_event(event) and event["seq"] > after:
+            events.append(_typed(event))
     return events
+
+
+def read_exit(path: Path) -> Facts | None:
+    """Return an exit record, or None when there is none."""
+    record = read_json(path)
+    return None if record is None else _typed(record)
+
+
+# What readers rely on; anything can stand in a file.
+_TYPES: dict[str, type] = {
+    "text": str,
+    "exit_code": int,
+    "signal": str,
+    "state": str,
+    "attempt": int,
+    "at_start": dict,
+    "leftovers": list,
+    "survivors": list,
+    "signals_sent": list,
+}
+_TIMES = ("at", "started_at", "ended_at")
+
+
+def _typed(facts: Facts) -> Facts:
+    """Leave out what is not of the type that it should be."""
+    return {
+        name: value
+        for name, value in facts.items()
+        if isinstance(value, _TYPES.get(name, object)) and (name not in _TIMES or is_time(value))
+    }
+
+
+def _is_event(value: object) -> TypeGuard[Facts]:
+    return isinstance(value, dict) and isinstance(value.get("seq"), int) and isinstance(value.get("kind"), str)
+
+
+def is_time(text: object) -> bool:
+    """Tell whether ``text`` is a time as ``now`` writes it, or any other in ISO 8601 with its zone."""
+    try:
+        return isinstance(text, str) and datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def take_lock(path: Path, patience_s: float = 0.0) -> int | None:
@@ -222,7 +275,7 @@ def take_lock(path: Path, patience_s: float = 0.0) -> int | None:
 def is_held(path: Path) -> bool:
     """Tell whether a process holds the lock. Probes shared, so that two readers never see each other."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:

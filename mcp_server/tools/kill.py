@@ -18,7 +18,7 @@ KillStatus = Literal["killed", "declined", "confirmation_required", "already_end
 class Confirm(BaseModel):
     """What a person is asked to fill in."""
 
-    run_id: str = Field(description="Type the run id to stop it; anything else leaves it alone")
+    run_id: str = Field(default="", description="Type the run id to stop it; anything else leaves it alone")
 
 
 class KillResult(Answer):
@@ -100,6 +100,8 @@ def _ask_again(box: Toolbox, run: Run) -> KillResult:
 
 def _done(stopped: kill.Stopped) -> KillResult:
     left = f", but {len(stopped.survivors)} process(es) could not be stopped" if stopped.survivors else ""
+    if stopped.unsupervised:
+        left += ". Its supervisor was dead: a daemon of it that had cleaned its environment could not be found"
     return _result(
         "killed",
         stopped.run,

@@ -9,6 +9,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from mcp_server import tmux
+from mcp_server.errors import BadArgument
 from mcp_server.home import tmux_socket
 from mcp_server.launch import Request, launch, plan, render
 from mcp_server.logfile import tail_lines
@@ -18,9 +19,9 @@ from mcp_server.supervisor.rundir import RunDir
 from mcp_server.tools.toolbox import LOOKS, Toolbox, caller, tool
 from mcp_server.watch import Memory, Reason, Until, watch
 
-# A failed run is told with its last lines, a healthy one with its newest: a heartbeat has 100 tokens.
-_TAIL = {"failed": (8, 700), "lost": (8, 700), "finished": (3, 300)}
-_HEARTBEAT_TAIL = (1, 120)
+# Lines and bytes of output in an answer: a failure has 300 tokens, a heartbeat 100.
+_TAIL = {"failed": (6, 440), "lost": (6, 440), "finished": (3, 300)}
+_HEARTBEAT_TAIL = (1, 80)
 
 
 class Launched(Answer):
@@ -127,6 +128,8 @@ def tools(box: Toolbox) -> list[Tool]:
         with the reason; reason heartbeat means still running, call again. Never stops or restarts a run.
         """
         ids = list(dict.fromkeys([run_ids] if isinstance(run_ids, str) else run_ids))
+        if not ids:
+            raise BadArgument("run_ids", "names no run.")
         known = {run_id: _memory(box, ctx, run_id, since) for run_id in ids}
 
         async def progress(waited_s: float, limit_s: float) -> None:
@@ -198,14 +201,31 @@ def _memory(box: Toolbox, ctx: Context[Any, Any], run_id: str, since: int | dict
 
 def _status(box: Toolbox, run: Run, since: int) -> RunStatus:
     lines, max_bytes = _TAIL.get(run.state, _HEARTBEAT_TAIL)
-    text = tail_lines(RunDir(box.home.runs / run.run_id).log(run.attempt), lines, max_bytes + 300, label=run.run_id)
-    tail = [line[-max_bytes:] for line in text.body.splitlines() if line.strip()][-lines:]
-    return box.ledger.status(run, since=since, tail=tail)
+    path = RunDir(box.home.runs / run.run_id).log(run.attempt)
+    shown = tail_lines(path, lines, label=run.run_id).body.splitlines() if path.is_file() else []
+    tail = newest([line for line in shown if line], lines, max_bytes)
+    return box.ledger.status(run, since=since, tail=tail, brief=not run.ended)
+
+
+def newest(lines: list[str], count: int, max_bytes: int) -> list[str]:
+    """Return the last ``count`` lines that fit in ``max_bytes`` together, long ones cut in the middle."""
+    longest = max_bytes // 2 if count > 1 else max_bytes
+    kept: list[str] = []
+    for line in reversed(lines[-count:]):
+        if len(line.encode()) > longest:
+            data = line.encode()
+            head, tail = data[: longest * 2 // 3], data[-(longest // 3 - 3) :]
+            line = f"{head.decode(errors='ignore')}…{tail.decode(errors='ignore')}"  # noqa: PLW2901
+        max_bytes -= len(line.encode())
+        if max_bytes < 0:
+            break
+        kept.append(line)
+    return kept[::-1]
 
 
 def _brief(box: Toolbox, run: Run) -> RunStatus:
     """Return one line of a list: no events, no output."""
-    return box.ledger.status(run, since=run.last_seq).model_copy(update={"attempt": None, "leftovers": None})
+    return box.ledger.status(run, since=run.last_seq).model_copy(update={"leftovers": None})
 
 
 def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -> bool:

@@ -41,9 +41,9 @@ class Toolbox:
         return cls(home, environ, Ledger(home))
 
 
-def caller(ctx: Context[Any, Any]) -> str:
-    """Return who calls: a session over HTTP, or the one client of a stdio server."""
-    return (ctx.headers or {}).get("mcp-session-id") or "client"
+def caller(ctx: Context[Any, Any]) -> str | None:
+    """Return who calls: the one client of a stdio server, a session over HTTP, None over HTTP without sessions."""
+    return "client" if ctx.headers is None else ctx.headers.get("mcp-session-id")
 
 
 class RunwardTool(Tool):

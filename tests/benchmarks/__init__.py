@@ -1,0 +1,1 @@
+"""What runward must reach, each figure beside a baseline of the same run: `python -m tests.benchmarks [NAME …]`."""

@@ -1,0 +1,72 @@
+"""`python -m tests.benchmarks [NAME …]`: measures, prints a table a group, exits with 1 when a bar is missed."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from . import canary, flood, kill, latency, listing, shapes, startup, tokens, watching
+from .harness import House, house
+from .report import Row, Table, machine
+
+_LONGEST_S = 150.0
+_GROUPS: dict[str, Callable[[House], Awaitable[Table]]] = {
+    "shapes": shapes.measure,
+    "latency": latency.measure,
+    "watching": watching.measure,
+    "flood": flood.measure,
+    "startup": startup.measure,
+    "listing": listing.measure,
+    "tokens": tokens.measure,
+    "kill": kill.measure,
+    "canary": canary.measure,
+}
+
+
+def main() -> int:
+    """Measure the groups named on the command line, all without names."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_GROUPS)}; all without")
+    names = parser.parse_args().names or list(_GROUPS)
+    if unknown := [name for name in names if name not in _GROUPS]:
+        parser.error(f"no such group: {', '.join(unknown)}. There are {', '.join(_GROUPS)}.")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    print(f"{machine()}\n", flush=True)
+    missed = []
+    begun_s = time.monotonic()
+    for name in names:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        table = _measure(name)
+        print(table.markdown(), flush=True)
+        missed += [f"{name}: {row.what}" for row in table.rows if row.ok is False]
+    print(f"Took {time.monotonic() - begun_s:.0f} s. " + (f"Missed: {'; '.join(missed)}." if missed else "All met."))
+    return 1 if missed else 0
+
+
+def _measure(name: str) -> Table:
+    async def within_limit(place: House) -> Table:
+        with anyio.fail_after(_LONGEST_S):
+            return await _GROUPS[name](place)
+
+    with house() as place:
+        try:
+            return anyio.run(within_limit, place)
+        except Exception:  # one group that fails must not hide the others' figures
+            traceback.print_exc()
+            log = place.root / "server.log"
+            print(log.read_text()[-4000:] if log.exists() else "", file=sys.stderr)
+            return Table(name, (Row("could not be measured: see stderr", "", ok=False),))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,180 @@
+"""After kill_run: what of the run is left, and who else was hit?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from . import processes
+from .harness import House, NotMeasured, Server, program, shell, started_facts, until
+from .report import Row, Table
+
+_GRACE_S = 1
+_GONE_WITHIN_S = 1.0  # a killed process takes a moment to be reaped
+# Shape of programs/tree.py -> what it is, and how many processes it has.
+_SHAPES = {
+    "sigterm": ("children that ignore SIGTERM", 4),
+    "deaf": ("parent and children that ignore SIGINT, SIGTERM, SIGHUP", 4),
+    "setsid": ("children in sessions of their own, deaf", 4),
+    "daemon": ("double-forked daemons, deaf", 4),
+    "clean": ("children without environment (env -i), deaf", 4),
+    "worst": ("double-forked, own sessions, without environment, deaf", 4),
+    "tree-3": ("a tree of 15, its leaves ignoring SIGTERM", 15),
+}
+# With its supervisor dead, these can be told by no environment; those of another session not at all.
+_UNFINDABLE = ("worst",)
+
+
+@dataclass
+class Bystander:
+    """A stranger that looks like a run's process."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def signalled(self) -> bool:
+        """Whether it was sent anything."""
+        return self.process.poll() is not None or bool(self.log.read_text())
+
+
+async def measure(house: House) -> Table:
+    """Kill runs of every shape, by their supervisors and without, and the same trees as people do."""
+    house.home.mkdir(mode=0o700)
+    (house.home / "config.toml").write_text(f"stop_grace_s = {_GRACE_S}\n")
+    house.start_plain_tmux()
+    async with house.server() as server:
+        run_ids = {
+            shape: await server.launch(program("tree", _mark(house, shape, "ours"), shape), name=shape)
+            for shape in _SHAPES
+        }
+        orphaned = {
+            shape: await server.launch(program("tree", _mark(house, shape, "lost"), shape), name=shape)
+            for shape in _SHAPES
+        }
+        await _grown(house, "ours")
+        await _grown(house, "lost")
+        strangers = _bystanders(house, [*run_ids.values(), *orphaned.values()])
+        session = f"{run_ids['deaf']}2"
+        house.tmux("new-session", "-d", "-s", session, "sleep 100", socket=house.socket)
+        for run_id in orphaned.values():
+            os.kill(int(started_facts(house.run_dir(run_id))["supervisor_pid"]), signal.SIGKILL)
+        told: list[int] = []
+        async with anyio.create_task_group() as tasks:
+            for run_id in [*run_ids.values(), *orphaned.values()]:
+                tasks.start_soon(_kill, server, run_id, told)
+        ours, lost = await _left(house, "ours"), await _left(house, "lost")
+        closed, group = await _plain(house, "session"), await _plain(house, "group")
+        hit = [s for s in strangers if s.signalled]
+        there = session in house.tmux("list-sessions", "-F", "#{session_name}", socket=house.socket).split()
+    for stranger in strangers:
+        stranger.process.kill()
+        stranger.process.wait()
+    rows = [
+        Row(
+            f"left of {size}: {what}",
+            str(ours[shape]),
+            f"{closed[shape]} / {group[shape]}",
+            bar="0",
+            ok=not ours[shape],
+        )
+        for shape, (what, size) in _SHAPES.items()
+    ]
+    rows += [
+        Row(
+            f"supervisor SIGKILLed before; left of {size}: {what}",
+            str(lost[shape]),
+            bar="" if shape in _UNFINDABLE else "0",
+            ok=None if shape in _UNFINDABLE else not lost[shape],
+        )
+        for shape, (what, size) in _SHAPES.items()
+    ]
+    silent = sum(ours.values()) + sum(lost.values()) - sum(told)
+    rows.append(Row("left, and kill_run did not say so", str(silent)))
+    rows.append(
+        Row(
+            f"foreign processes signalled, of {len(strangers)}; foreign session closed",
+            f"{len(hit)}; {0 if there else 1}",
+            bar="0; 0",
+            ok=not hit and there,
+        )
+    )
+    note = "Baseline: `tmux kill-session` / `killpg(SIGKILL)` of the pane's group, on the same trees in plain tmux."
+    hits = [f"Signalled: {s.process.args!r}: {s.log.read_text().split() or 'gone'}" for s in hit]
+    return Table("Killing", tuple(rows), (note, *hits))
+
+
+def _mark(house: House, shape: str, who: str) -> str:
+    # With the house's token in it: without environment nothing else tells whose a process is.
+    return f"{house.token}-{who}-{shape}"
+
+
+async def _grown(house: House, who: str) -> None:
+    """Wait until every tree has all its processes."""
+    for shape, (_, size) in _SHAPES.items():
+        if not await until(partial(_has, _mark(house, shape, who), size)):
+            raise NotMeasured(f"{shape} has {_count(_mark(house, shape, who))} processes, not {size}")
+
+
+def _has(mark: str, size: int) -> bool:
+    return _count(mark) == size
+
+
+def _count(mark: str) -> int:
+    return len(processes.with_argument(mark))
+
+
+async def _left(house: House, who: str) -> dict[str, int]:
+    """Return how many processes of each tree are there a moment later."""
+    await until(lambda: not any(_count(_mark(house, shape, who)) for shape in _SHAPES), within_s=_GONE_WITHIN_S)
+    return {shape: _count(_mark(house, shape, who)) for shape in _SHAPES}
+
+
+async def _kill(server: Server, run_id: str, told: list[int]) -> None:
+    """Kill a run; add to ``told`` how many survivors the answer names."""
+    asked = await server.call("kill_run", run_id=run_id)
+    if asked.data["status"] != "confirmation_required":
+        raise NotMeasured(f"kill_run did not ask: {asked.text}")
+    token = asked.data["confirm_token"]
+    done = await server.call("kill_run", run_id=run_id, confirm_token=token, reason="benchmark")
+    told.append(len(done.data.get("survivors", ())))
+
+
+def _bystanders(house: House, run_ids: list[str]) -> list[Bystander]:
+    """Start processes that careless hands would hit: same words, same names, ids that begin alike."""
+    one = run_ids[0]
+    looks: list[tuple[list[str], dict[str, str]]] = [
+        (["tree.py", _mark(house, "deaf", "ours") + "2", "deaf"], {}),
+        ([one, str(house.run_dir(one))], {}),
+        ([f"runward-{one}"], {"RUNWARD_RUN_ID": f"{one}2"}),
+        ([], {"RUNWARD_RUN_ID": one[:-1], "RUNWARD_RUN_DIR": str(house.run_dir(one))}),
+        ([], {"NOTE": f"RUNWARD_RUN_ID={one}"}),
+        ([str(house.home), "mcp_server/supervisor", f"{house.run_dir(one)}2"], {}),
+    ]
+    found = []
+    for number, (words, env) in enumerate(looks):
+        log = house.work / f"bystander-{number}"
+        argv = program("bystander", log, *words)
+        found.append(Bystander(subprocess.Popen(argv, env={**house.environment(), **env}), log))
+    return found
+
+
+async def _plain(house: House, how: str) -> dict[str, int]:
+    """Return what is left of the same trees in plain tmux."""
+    for shape in _SHAPES:
+        house.tmux("new-session", "-d", "-s", f"{how}-{shape}", shell(program("tree", _mark(house, shape, how), shape)))
+    await _grown(house, how)
+    for shape in _SHAPES:
+        target = f"={how}-{shape}:"
+        pid = int(house.tmux("display-message", "-p", "-t", target, "#{pane_pid}"))
+        if how == "group":
+            os.killpg(pid, signal.SIGKILL)
+        else:
+            house.tmux("kill-session", "-t", target)
+    return await _left(house, how)

@@ -1,0 +1,349 @@
+"""What is on disk becomes one state, and one short answer; nothing is invented."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import pytest
+
+from mcp_server.run import (
+    ENDED,
+    STARTING_S,
+    Answer,
+    Event,
+    Evidence,
+    Leftover,
+    LiveState,
+    Run,
+    RunSpec,
+    RunState,
+    describe,
+    fold,
+    posix,
+)
+
+SPEC = RunSpec(layout=1, run_id="cfm-7kqz", name="cfm", host="node7")
+BEGAN, BEGAN_S = "2026-11-21T15:30:45.500Z", datetime(2026, 11, 21, 15, 30, 45, 500_000, UTC).timestamp()
+ENDED_AT = "2026-11-21T15:31:26.500Z"
+
+
+def event(seq: int, kind: str, at: str = BEGAN, text: str = "", **facts: Any) -> dict[str, Any]:
+    return {"seq": seq, "at": at, "kind": kind, "text": text or f"{kind}.", **facts}
+
+
+STARTED = event(1, "started", attempt=1, at_start={"pid": 812, "supervisor_pid": 810})
+INTERRUPTED = event(2, "interrupted")
+
+
+def ended(state: str | None, seq: int = 2, **facts: Any) -> dict[str, Any]:
+    return event(seq, "ended", ENDED_AT, **({} if state is None else {"state": state}), **facts)
+
+
+def record(state: str | None = None, exit_code: int | None = 0, signal: str | None = None) -> dict[str, Any]:
+    found = {"exit_code": exit_code, "signal": signal, "started_at": BEGAN, "ended_at": ENDED_AT}
+    return found if state is None else {**found, "state": state}
+
+
+ASKED = {"by": "alice", "reason": "diverged", "at": BEGAN}
+CARRIED_OUT = {**ASKED, "carried_out": {"at": ENDED_AT, "signals_sent": ["SIGINT"]}}
+FRESH, OLD = STARTING_S - 0.1, STARTING_S
+
+# What is on disk, and the state that it proves.
+TABLE: dict[str, tuple[Evidence, RunState]] = {
+    # An end on disk is believed first.
+    "ended: finished": (Evidence(SPEC, (STARTED, ended("finished")), record("finished")), "finished"),
+    "ended: failed": (Evidence(SPEC, (STARTED, ended("failed")), record("failed", 3)), "failed"),
+    "ended: killed with exit code 0": (Evidence(SPEC, (STARTED, ended("killed")), record("killed", 0)), "killed"),
+    "ended: timed out": (Evidence(SPEC, (STARTED, ended("timed_out")), record("timed_out", 143)), "timed_out"),
+    "ended while the lock is still held": (
+        Evidence(SPEC, (STARTED, ended("finished")), record("finished"), held=True),
+        "finished",
+    ),
+    "ended, and something was told after it": (
+        Evidence(SPEC, (STARTED, ended("failed"), event(3, "log_lost")), record("failed", 1)),
+        "failed",
+    ),
+    "ended before the reboot": (
+        Evidence(SPEC, (STARTED, ended("failed")), record("failed", 1), rebooted=True),
+        "failed",
+    ),
+    "ended on another host": (Evidence(SPEC, (STARTED, ended("finished")), record(), here=False), "finished"),
+    "ended; a request to stop came too late": (
+        Evidence(SPEC, (STARTED, ended("finished")), record("finished"), stop=ASKED),
+        "finished",
+    ),
+    "refused": (Evidence(SPEC, (event(1, "refused", state="failed"),)), "failed"),
+    "refused: stopped before it began": (
+        Evidence(SPEC, (event(1, "refused", state="killed"),), stop=ASKED),
+        "killed",
+    ),
+    "an end with a state nobody knows, lock free": (Evidence(SPEC, (STARTED, ended("exploded"))), "lost"),
+    # Then the lock.
+    "held, nothing told yet": (Evidence(SPEC, held=True), "starting"),
+    "held, nothing told for long": (Evidence(SPEC, held=True, age_s=900), "starting"),
+    "held, started": (Evidence(SPEC, (STARTED,), held=True, age_s=900), "running"),
+    "held, a stop under way": (Evidence(SPEC, (STARTED, event(2, "stopping")), held=True, stop=ASKED), "running"),
+    "held, the command ended, what it left is being stopped": (
+        Evidence(SPEC, (STARTED,), record("finished"), held=True),
+        "running",
+    ),
+    "held on another host": (Evidence(SPEC, (STARTED,), held=True, here=False), "running"),
+    # Then the exit record of a supervisor that died before it told the end.
+    "record alone: finished": (Evidence(SPEC, (STARTED,), record("finished")), "finished"),
+    "record alone: killed": (Evidence(SPEC, (STARTED,), record("killed", 0)), "killed"),
+    "record alone, after a reboot": (Evidence(SPEC, (STARTED,), record("failed", 3), rebooted=True), "failed"),
+    "record alone, on another host": (Evidence(SPEC, (STARTED,), record("failed", 3), here=False), "failed"),
+    "record of an old layout: code 0": (Evidence(SPEC, (STARTED,), record()), "finished"),
+    "record of an old layout: code 3": (Evidence(SPEC, (STARTED,), record(exit_code=3)), "failed"),
+    "record of an old layout: a signal": (
+        Evidence(SPEC, (STARTED,), record(exit_code=None, signal="SIGKILL")),
+        "failed",
+    ),
+    "record without any field": (Evidence(SPEC, (STARTED,), {}), "failed"),
+    "record with a state nobody knows": (Evidence(SPEC, (STARTED,), record("exploded", 3)), "failed"),
+    "an old layout's end without a state": (Evidence(SPEC, (STARTED, ended(None)), record()), "finished"),
+    # Then what this kernel can tell.
+    "elsewhere": (Evidence(SPEC, (STARTED,), here=False), "running"),
+    "elsewhere, nothing told": (Evidence(SPEC, here=False, age_s=900), "running"),
+    "fresh": (Evidence(SPEC, age_s=FRESH), "starting"),
+    "fresh, by a clock that is ahead": (Evidence(SPEC, age_s=-3), "starting"),
+    "fresh, then rebooted": (Evidence(SPEC, age_s=FRESH, rebooted=True), "lost"),
+    "fresh, but it had started": (Evidence(SPEC, (STARTED,), age_s=FRESH), "lost"),
+    "stopped without its supervisor": (Evidence(SPEC, (STARTED,), stop=CARRIED_OUT, age_s=900), "killed"),
+    "stopped without its supervisor, then rebooted": (
+        Evidence(SPEC, (STARTED,), stop=CARRIED_OUT, rebooted=True),
+        "killed",
+    ),
+    "a stop that was only asked for": (Evidence(SPEC, (STARTED,), stop=ASKED, age_s=900), "lost"),
+    "rebooted": (Evidence(SPEC, (STARTED,), rebooted=True), "lost"),
+    "never started": (Evidence(SPEC, age_s=OLD), "lost"),
+    "supervisor gone": (Evidence(SPEC, (STARTED, INTERRUPTED), age_s=900), "lost"),
+    "an empty directory of a former layout": (Evidence(RunSpec(), age_s=900), "lost"),
+}
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_evidence_proves_a_state(case: str) -> None:
+    evidence, state = TABLE[case]
+    run = fold(evidence)
+    assert (run.state, run.ended, run.events) == (state, state in ENDED, evidence.events)
+    assert (run.reason is not None) == (state == "lost" or case.startswith("elsewhere"))
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_only_a_known_end_has_an_exit_code_a_signal_and_a_time(case: str) -> None:
+    evidence, state = TABLE[case]
+    run = fold(evidence)
+    if state not in ENDED or state == "lost":
+        assert (run.exit_code, run.signal, run.ended_at) == (None, None, None)
+    elif evidence.exit is not None:
+        assert run.exit_code == evidence.exit.get("exit_code")
+        assert run.signal == evidence.exit.get("signal")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("rebooted", "The machine was rebooted while it ran."),
+        ("never started", "Its launch was cut off: the command never started."),
+        ("supervisor gone", "Its supervisor is gone and wrote no end: how the command ended is unknown."),
+        ("elsewhere", "Supervised on node7: whether it still lives can be told only there."),
+        ("ended: failed", None),
+        ("held, started", None),
+        ("stopped without its supervisor", None),
+    ],
+)
+def test_a_reason_says_what_no_event_does(name: str, reason: str | None) -> None:
+    assert fold(TABLE[name][0]).reason == reason
+
+
+def test_the_states_are_the_contracts() -> None:
+    assert set(get_args(LiveState)) == {"queued", "starting", "running", "stalled", "retrying"}
+    assert set(ENDED) == {"finished", "failed", "killed", "timed_out", "lost"}
+
+
+def test_the_start_is_told_from_its_event() -> None:
+    run = fold(Evidence(SPEC, (STARTED, INTERRUPTED), held=True))
+    assert (run.started_at, run.at_start, run.last_seq) == (BEGAN, {"pid": 812, "supervisor_pid": 810}, 2)
+
+
+def test_the_start_of_an_old_layout_is_told_from_its_exit_record() -> None:
+    run = fold(Evidence(SPEC, (), record("failed", 3)))
+    assert (run.started_at, run.ended_at, run.at_start) == (BEGAN, ENDED_AT, {})
+
+
+def test_an_old_start_without_its_facts_is_still_a_start() -> None:
+    run = fold(Evidence(SPEC, (event(1, "started"),), held=True))
+    assert (run.started_at, run.at_start) == (BEGAN, {})
+
+
+def test_an_end_is_told_from_its_event_where_the_record_has_no_time() -> None:
+    assert fold(Evidence(SPEC, (STARTED, ended("finished")), {"exit_code": 0})).ended_at == ENDED_AT
+    assert fold(Evidence(SPEC, (STARTED, ended("finished")))).ended_at == ENDED_AT
+
+
+def test_an_end_is_told_with_its_exit_code_where_the_record_is_missing() -> None:
+    # The supervisor says "The exit record could not be written" and tells the same facts in its event.
+    told = (STARTED, event(2, "log_lost"), ended("failed", 3, exit_code=137, signal="SIGKILL"))
+    run = fold(Evidence(SPEC, told))
+    assert (run.state, run.exit_code, run.signal) == ("failed", 137, "SIGKILL")
+
+
+def test_a_stop_without_a_supervisor_ends_the_run_when_it_was_carried_out() -> None:
+    run = fold(Evidence(SPEC, (STARTED,), stop=CARRIED_OUT))
+    assert (run.ended_at, run.exit_code) == (ENDED_AT, None)
+
+
+def test_a_run_without_events_has_told_nothing() -> None:
+    assert Run(SPEC, "starting").last_seq == 0
+
+
+def test_a_spec_of_an_unknown_layout_is_read_as_far_as_it_is_known() -> None:
+    spec = RunSpec.model_validate({"layout": 99, "command": ["python", "x.py"], "gpus": 8})
+    assert (spec.layout, spec.command, spec.time_limit_s, spec.tmux_socket) == (99, ["python", "x.py"], None, "default")
+    assert RunSpec.model_validate({}) == RunSpec()
+
+
+def test_a_spec_reads_back_as_it_was_written() -> None:
+    spec = RunSpec(run_id="cfm-7kqz", command="python x.py", env={"A": "é"}, secrets=["HF_TOKEN"], time_limit_s=3600)
+    assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+# --- elapsed time
+
+
+def run(state: RunState = "running", **facts: Any) -> Run:
+    return replace(Run(SPEC, state, (STARTED,), started_at=BEGAN), **facts)
+
+
+def test_a_live_run_has_lasted_until_now() -> None:
+    assert run().elapsed_s(BEGAN_S + 41.25) == 41.25
+
+
+def test_an_ended_run_has_lasted_until_its_end() -> None:
+    assert run("finished", ended_at=ENDED_AT).elapsed_s(BEGAN_S + 1e6) == 41.0
+
+
+def test_a_run_that_never_started_has_not_lasted() -> None:
+    assert run("starting", started_at=None).elapsed_s(BEGAN_S) is None
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_time() -> None:
+    assert run().elapsed_s(BEGAN_S - 5) == 0.0
+
+
+def test_times_are_read_with_any_offset() -> None:
+    assert posix(BEGAN) == posix("2026-11-21T16:30:45.500+01:00") == BEGAN_S
+
+
+# --- what an agent is told
+
+
+def test_a_new_run_is_told_without_what_is_not_known() -> None:
+    told = describe(Run(SPEC, "starting"), now_s=BEGAN_S).model_dump()
+    assert told == {"run_id": "cfm-7kqz", "name": "cfm", "state": "starting"}
+
+
+def test_a_heartbeat_leaves_out_what_its_reader_knows() -> None:
+    told = describe(run(), now_s=BEGAN_S + 41.26, since=1, last_output_at_s=BEGAN_S + 40, tail=["step 7"])
+    brief = describe(run(), now_s=BEGAN_S + 41.26, since=1, last_output_at_s=BEGAN_S + 40, tail=["step 7"], brief=True)
+    heartbeat = {
+        "run_id": "cfm-7kqz",
+        "state": "running",
+        "elapsed_s": 41.3,
+        "last_output_s": 1.3,
+        "tail": ["step 7"],
+    }
+    assert brief.model_dump() == heartbeat
+    assert told.model_dump() == heartbeat | {"name": "cfm", "attempt": 1, "started_at": BEGAN}
+
+
+def test_an_end_is_told_with_its_code_and_its_event() -> None:
+    found = fold(Evidence(SPEC, (STARTED, ended("failed")), record("failed", 3)))
+    assert describe(found, now_s=BEGAN_S + 1e6, since=1, last_output_at_s=BEGAN_S).model_dump() == {
+        "run_id": "cfm-7kqz",
+        "name": "cfm",
+        "state": "failed",
+        "attempt": 1,
+        "exit_code": 3,
+        "started_at": BEGAN,
+        "ended_at": ENDED_AT,
+        "elapsed_s": 41.0,
+        "events": [{"seq": 2, "at": ENDED_AT, "kind": "ended", "text": "ended."}],
+    }
+
+
+def test_exit_code_0_is_told() -> None:
+    found = fold(Evidence(SPEC, (STARTED, ended("finished")), record("finished")))
+    assert describe(found, now_s=BEGAN_S).model_dump()["exit_code"] == 0
+
+
+def test_the_absent_are_left_out_of_json_too() -> None:
+    assert "null" not in describe(run(), now_s=BEGAN_S).model_dump_json()
+
+
+def test_a_lost_run_is_told_with_its_reason_and_its_leftovers() -> None:
+    found = run("lost", reason="The machine was rebooted while it ran.")
+    left = [Leftover(pid=812, command="python train.py")]
+    told = describe(found, now_s=BEGAN_S, last_output_at_s=BEGAN_S, leftovers=left).model_dump()
+    assert told["reason"] == "The machine was rebooted while it ran."
+    assert told["leftovers"] == [{"pid": 812, "command": "python train.py"}]
+    assert "last_output_s" not in told
+
+
+def test_empty_lists_are_absent() -> None:
+    told = describe(run(), now_s=BEGAN_S, since=1, tail=[], leftovers=[])
+    assert (told.events, told.tail, told.leftovers) == (None, None, None)
+
+
+def test_only_events_after_since_are_told_and_the_start_is_in_the_state_already() -> None:
+    found = run(events=(STARTED, *(event(seq, "note") for seq in range(2, 5))))
+    seqs = {since: [e.seq for e in describe(found, now_s=BEGAN_S, since=since).events or []] for since in range(6)}
+    assert seqs == {0: [2, 3, 4], 1: [2, 3, 4], 2: [3, 4], 3: [4], 4: [], 5: []}
+
+
+def test_of_many_events_the_newest_are_told() -> None:
+    found = run(events=tuple(event(seq, "note") for seq in range(1, 41)))
+    assert [e.seq for e in describe(found, now_s=BEGAN_S).events or []] == [35, 36, 37, 38, 39, 40]
+    assert [e.seq for e in describe(found, now_s=BEGAN_S, most_events=2).events or []] == [39, 40]
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "told_s"),
+    [(0.0, 0.0), (0.04, 0.0), (1.26, 1.3), (59.94, 59.9), (60.4, 60.0), (3725.5, 3726.0), (86400.2, 86400.0)],
+)
+def test_seconds_are_rounded_to_what_a_reader_needs(elapsed_s: float, told_s: float) -> None:
+    assert describe(run(), now_s=BEGAN_S + elapsed_s).elapsed_s == told_s
+
+
+def test_output_of_a_clock_that_is_ahead_was_just_now() -> None:
+    assert describe(run(), now_s=BEGAN_S, last_output_at_s=BEGAN_S + 9).last_output_s == 0.0
+
+
+def test_events_are_told_without_their_facts() -> None:
+    told = Event.model_validate(ended("failed", exit_code=3, survivors=[{"pid": 1}]))
+    assert told.model_dump() == {"seq": 2, "at": ENDED_AT, "kind": "ended", "text": "ended."}
+
+
+class Outer(Answer):
+    inner: Leftover | None = None
+    many: list[Leftover] | None = None
+    count: int = 0
+    flag: bool = False
+    text: str = ""
+
+
+def test_an_answer_leaves_out_none_and_nothing_else() -> None:
+    assert Outer().model_dump() == {"count": 0, "flag": False, "text": ""}
+    assert Outer(many=[], inner=Leftover(pid=1, command="")).model_dump() == {
+        "inner": {"pid": 1, "command": ""},
+        "many": [],
+        "count": 0,
+        "flag": False,
+        "text": "",
+    }
+
+
+def test_an_answer_reads_back_as_it_was_written() -> None:
+    told = describe(run(), now_s=BEGAN_S + 3)
+    assert type(told).model_validate_json(told.model_dump_json()) == told
