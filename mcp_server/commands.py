@@ -18,7 +18,7 @@ from rich.text import Text
 
 from mcp_server import kill, tmux
 from mcp_server.changes import Changes
-from mcp_server.errors import RunwardError
+from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.home import Home, tmux_socket
 from mcp_server.ledger import Ledger
 from mcp_server.logfile import grep_lines, tail_lines
@@ -140,6 +140,8 @@ def _logs(arguments: argparse.Namespace, ledger: Ledger) -> int:
         return 0
     if arguments.follow:
         os.execvp("tail", ["tail", "-n", str(arguments.tail), "-F", str(path)])
+    if not path.is_file():
+        raise BadArgument("RUN", f"{found.run_id} ({found.state}) has no output.")
     label = f"run {found.run_id}"
     if arguments.grep:
         text = grep_lines(path, arguments.grep, 0, label=label)

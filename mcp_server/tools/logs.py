@@ -54,7 +54,7 @@ def tools(box: Toolbox) -> list[Tool]:
         run = box.ledger.observe(run_id)
         number = attempt or run.attempt
         path = box.ledger.rundir(run_id).log(number)
-        if not path.exists():
+        if not path.is_file():
             raise BadArgument("attempt", f"{run_id} ({run.state}) has no output of attempt {number}.")
         read = partial(tail_lines, path, tail, label=f"run {run_id}")
         if grep is not None:

@@ -39,7 +39,7 @@ def survivors(house: House) -> list[str]:
 async def test_a_first_call_stops_nothing_and_a_token_stops_the_whole_tree(house: House) -> None:
     gentle(house)
     # A stranger with the same command, beside the run.
-    stranger = subprocess.Popen(["bash", "-c", "while :; do sleep 1; done"])  # noqa: ASYNC220
+    stranger = subprocess.Popen(["bash", "-c", "while :; do sleep 1; done"])
     try:
         async with house.agent() as agent:
             run_id = await agent.launch(STUBBORN, cwd=str(house.path))
@@ -119,7 +119,7 @@ async def test_a_person_kills_by_typing_the_id_on_a_terminal(house: House) -> No
     for typed, status, state in (("wrong", 1, "running"), (run_id, 0, "killed")):
         ours, theirs = pty.openpty()
         words = [sys.executable, "-m", "mcp_server", "kill", run_id]
-        asking = subprocess.Popen(words, env=house.environ, stdin=theirs, stdout=theirs, stderr=theirs)  # noqa: ASYNC220
+        asking = subprocess.Popen(words, env=house.environ, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         os.write(ours, f"{typed}\n".encode())
         assert asking.wait(30) == status

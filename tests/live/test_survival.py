@@ -258,3 +258,102 @@ async def test_two_servers_with_one_key_start_one_run(house: House) -> None:
     assert len(set(ids)) == 1
     until((house.path / "effects").exists)
     assert (house.path / "effects").read_text() == "ran\n"
+
+
+async def test_a_time_limit_of_months_is_kept(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 0.3; exit 5", time_limit_s=90 * 86400)
+        assert (await agent.end(run_id))["exit_code"] == 5
+
+
+async def test_a_paused_run_still_reaches_its_limit_and_its_end(house: House) -> None:
+    async with house.agent() as agent:
+        limited = await agent.launch("sleep 300", time_limit_s=1)
+        os.killpg(house.run(limited).at_start["guard_pid"], signal.SIGSTOP)
+        assert (await agent.end(limited))["state"] == "timed_out"
+        ends = await agent.launch("until test -e go; do sleep 0.02; done; exit 5", cwd=str(house.path))
+        os.kill(house.run(ends).at_start["guard_pid"], signal.SIGSTOP)
+        (house.path / "go").touch()
+        assert (await agent.end(ends))["exit_code"] == 5
+
+
+async def test_a_tmux_server_that_a_run_started_stays(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(
+            f"tmux -L {house.socket}-inner new-session -d -s theirs 'sleep 300'; sleep 300 & exit 5"
+        )
+        try:
+            assert (await agent.end(run_id))["exit_code"] == 5
+            inner = subprocess.run(
+                ["tmux", "-L", f"{house.socket}-inner", "list-sessions", "-F", "#{session_name}"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert inner.stdout == "theirs\n"
+            assert [p["command"] for p in house.run(run_id).events[-1]["leftovers"]] != []
+        finally:
+            subprocess.run(["tmux", "-L", f"{house.socket}-inner", "kill-server"], check=False)
+
+
+@pytest.mark.parametrize("setting", ["set -g destroy-unattached on", "set -g exit-empty on", "set -g base-index 1"])
+async def test_a_tmux_that_a_person_set_up_serves_as_well(house: House, setting: str) -> None:
+    (house.path / ".tmux.conf").write_text(setting + "\n")
+    environ = {**house.environ, "TERM": "xterm-256color"}
+    subprocess.run(
+        ["tmux", "-L", house.socket, "new-session", "-d", "-s", "mine", "sleep 300"], env=environ, check=True
+    )
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 300")
+        house.tmux("kill-session", "-t", "=mine")
+        house.tmux("kill-session", "-t", f"={run_id}")
+        assert (await agent.end(run_id))["state"] == "killed"
+
+
+async def test_another_hosts_run_is_told_and_left_to_it(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 300")
+        copy = house.path / "state" / "runs" / "copy-aaaa"
+        shutil.copytree(house.rundir(run_id).path, copy)
+        spec = json.loads((copy / "spec.json").read_text())
+        (copy / "spec.json").write_text(json.dumps({**spec, "boot_id": "another", "host": "elsewhere"}))
+        status = (await agent.call("wait_run", run_ids="copy-aaaa", timeout_s=0))["runs"][0]
+        assert (status["state"], "elsewhere" in status["reason"]) == ("running", True)
+        token = (await agent.call("kill_run", run_id="copy-aaaa"))["confirm_token"]
+        assert "Stop it there" in await agent.refusal("kill_run", run_id="copy-aaaa", confirm_token=token)
+        assert house.run(run_id).state == "running"
+    assert not (copy / "stop.json").exists()
+
+
+async def test_one_corrupt_directory_hides_no_other_run(house: House) -> None:
+    async with house.agent() as agent:
+        good = await agent.launch("exit 5")
+        await agent.end(good)
+        spec = {"layout": 1, "created_at": "2026-11-01T00:00:00Z", "command": "x"}
+        event = {"seq": 1, "at": "2026-11-01T00:00:00Z", "kind": "started", "text": "x"}
+        bad: dict[str, dict[str, str]] = {
+            "bad-time": {"spec.json": json.dumps({**spec, "created_at": "yesterday"})},
+            "bad-event": {"events.jsonl": json.dumps({**event, "at": 5, "text": []}) + "\n"},
+            "bad-start": {"events.jsonl": json.dumps({**event, "at_start": [1]}) + "\n"},
+            "bad-kind": {"events.jsonl": json.dumps({**event, "kind": []}) + "\n"},
+            "bad-end": {"events.jsonl": json.dumps({**event, "kind": "ended", "state": ["finished"]}) + "\n"},
+            "bad-exit": {"attempts/1/exit.json": '{"exit_code": "three", "state": [], "ended_at": 5}'},
+            "deep": {"events.jsonl": "[" * 200_000 + "\n", "attempts/1/exit.json": "[" * 200_000},
+        }
+        for name, files in bad.items():
+            path = house.path / "state" / "runs" / name
+            (path / "attempts" / "1").mkdir(parents=True)
+            for file, text in {"spec.json": json.dumps(spec), **files}.items():
+                (path / file).write_text(text)
+        pipes = house.path / "state" / "runs" / "pipes"
+        (pipes / "attempts" / "1").mkdir(parents=True)
+        (pipes / "spec.json").write_text(json.dumps(spec))
+        for file in ("events.jsonl", "stop.json", "supervisor.lock", "attempts/1/exit.json", "attempts/1/output.log"):
+            os.mkfifo(pipes / file)
+        listed = {run["run_id"]: run["state"] for run in (await agent.call("list_runs"))["runs"]}
+        assert listed.pop(good) == "failed"
+        assert set(listed) == {*bad, "pipes"}
+        for name in listed:
+            status = (await agent.call("wait_run", run_ids=name, timeout_s=0))["runs"][0]
+            assert status["state"] in {"lost", "failed", "starting"}, name
+            await agent.client.call_tool("read_log", {"run_id": name}, read_timeout_seconds=10)

@@ -56,7 +56,7 @@ async def test_the_window_follows_whoever_attaches(house: House) -> None:
         await until_async(lambda: "size 200 50" in house.log(run_id))
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 31, 113, 0, 0))
-        attached = subprocess.Popen(  # noqa: ASYNC220
+        attached = subprocess.Popen(
             ["tmux", "-L", house.socket, "attach", "-t", f"={run_id}"],
             env={**house.environ, "TERM": "xterm-256color"},
             stdin=theirs,
