@@ -53,8 +53,9 @@ def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None)
     """
     master, slave = os.openpty()
     modes = termios.tcgetattr(slave)
-    # Output stays as written; the pane adds its own carriage returns, the log needs none.
-    modes[_OFLAG] &= ~termios.ONLCR
+    # Output stays as written, which is also cheaper for the command: the pane adds its own carriage returns,
+    # the log needs none.
+    modes[_OFLAG] &= ~(termios.OPOST | termios.ONLCR)
     termios.tcsetattr(slave, termios.TCSANOW, modes)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, size or _DEFAULT_SIZE)
     news, told = os.pipe()
