@@ -116,7 +116,7 @@ def _result(status: KillStatus, run: Run, message: str, **more: Any) -> KillResu
 
 
 def _humans_only(box: Toolbox) -> bool:
-    return box.home.config().kill_policy == "human"
+    return "human" in (box.home.config().kill_policy, box.environ.get("RUNWARD_KILL_POLICY"))
 
 
 def _is_over(box: Toolbox, run: Run) -> bool:

@@ -100,10 +100,12 @@ async def test_a_person_is_asked_where_the_client_can(
     assert house.run(run_id).state == ("killed" if status == "killed" else "running")
 
 
-async def test_under_the_human_policy_no_token_is_given(house: House) -> None:
-    (house.path / "state").mkdir(mode=0o700)
-    (house.path / "state" / "config.toml").write_text('kill_policy = "human"\n')
-    async with house.agent() as agent:
+@pytest.mark.parametrize("environ", [{}, {"RUNWARD_KILL_POLICY": "human"}], ids=["file", "environment"])
+async def test_under_the_human_policy_no_token_is_given(house: House, environ: dict[str, str]) -> None:
+    if not environ:
+        (house.path / "state").mkdir(mode=0o700)
+        (house.path / "state" / "config.toml").write_text('kill_policy = "human"\n')
+    async with house.agent(**environ) as agent:
         run_id = await agent.launch("sleep 300")
         result = await agent.call("kill_run", run_id=run_id)
         assert "confirm_token" not in result
