@@ -115,15 +115,17 @@ async def stop(run: Run, ledger: Ledger, changes: Changes, *, by: str, reason: s
         with contextlib.suppress(OSError):  # a full disk: the signal alone stops it too
             write_json(rundir.stop, request)
         with changes.of([rundir.path]) as ticket:
-            signal_supervisor(rundir.path, run, signal.SIGTERM)
+            # One that has not started its command yet reads the request by itself, or tells its number soon.
+            await _within(_ANSWER_WITHIN_S, ticket.news, lambda: bool(ledger.observe(run.run_id).events))
+            signal_supervisor(rundir.path, ledger.observe(run.run_id), signal.SIGTERM)
             if await _within(_ANSWER_WITHIN_S, ticket.news, lambda: _answered(ledger.observe(run.run_id))):
                 longest_s = 2 * run.spec.stop_grace_s + 10
                 await _within(longest_s, ticket.news, lambda: ledger.observe(run.run_id).ended)
-        after = ledger.observe(run.run_id)
-        if after.ended and after.state != "lost":
-            end = after.events[-1]
+        run = ledger.observe(run.run_id)
+        if run.ended and run.state != "lost":
+            end = run.events[-1]
             return Stopped(
-                after,
+                run,
                 tuple(end.get("signals_sent") or ()),
                 tuple(Leftover.model_validate(p) for p in end.get("survivors") or ()),
             )

@@ -8,7 +8,6 @@ import select
 import signal
 import socket
 import time
-from pathlib import Path
 from typing import Any
 
 from mcp_server.supervisor import processes, terminal
@@ -41,13 +40,13 @@ class Attempt:
         self.log = terminal.Log(rundir.log(1), self._on_log_trouble)
         self.record = ExitRecord(rundir.exit(1))
         self.pane = terminal.Pane(0) if os.isatty(0) else None
-        self.tmux = _tmux_server()
+        self.tmux = terminal.tmux_server()
         processes.become_subreaper()
         env = {**handover.env, **handover.secrets, "TERM": os.environ.get("TERM", "xterm-256color")}
         env |= {"RUNWARD_RUN_ID": rundir.run_id, "RUNWARD_RUN_DIR": str(rundir.path), "RUNWARD_ATTEMPT": "1"}
         self.started_s, self.started_at = time.monotonic(), now()
         size = self.pane.size() if self.pane else None
-        self.child = terminal.spawn([_bash(), str(rundir.script)], env, str(rundir.path), size)
+        self.child = terminal.spawn([terminal.bash(), str(rundir.script)], env, str(rundir.path), size)
         command = processes.process(self.child.pid)
         events.append(
             "started",
@@ -80,6 +79,7 @@ class Attempt:
 
     def loop(self) -> None:
         """Go on until the command and all that it left behind have ended, then write the end."""
+        self._on_signal()  # a stop that was asked for before anybody could be told of it
         over = False
         while not over:
             try:
@@ -297,15 +297,3 @@ class Attempt:
 
     def _tell(self, found: dict[processes.Process, str]) -> list[dict[str, Any]]:
         return [{"pid": p.pid, "command": self.redactor.text(command)} for p, command in found.items()]
-
-
-def _bash() -> str:
-    """Return bash, also when the run's own PATH lacks it."""
-    return next((path for path in ("/bin/bash", "/usr/bin/bash") if Path(path).exists()), "bash")
-
-
-def _tmux_server() -> int | None:
-    """Return a pidfd of the tmux server that this pane belongs to, or None outside tmux."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return os.pidfd_open(int(os.environ.get("TMUX", "").split(",")[1]))
-    return None

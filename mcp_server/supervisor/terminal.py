@@ -250,3 +250,15 @@ def resize(master_fd: int, size: bytes) -> None:
     """Give the command's terminal the pane's size, so that it follows whoever is attached."""
     with contextlib.suppress(OSError):
         fcntl.ioctl(master_fd, termios.TIOCSWINSZ, size)
+
+
+def bash() -> str:
+    """Return bash, also when the run's own PATH lacks it."""
+    return next((path for path in ("/bin/bash", "/usr/bin/bash") if Path(path).exists()), "bash")
+
+
+def tmux_server() -> int | None:
+    """Return a pidfd of the tmux server that this pane belongs to, or None outside tmux."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return os.pidfd_open(int(os.environ.get("TMUX", "").split(",")[1]))
+    return None

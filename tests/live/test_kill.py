@@ -105,7 +105,8 @@ async def test_under_the_human_policy_no_token_is_given(house: House, environ: d
     if not environ:
         (house.path / "state").mkdir(mode=0o700)
         (house.path / "state" / "config.toml").write_text('kill_policy = "human"\n')
-    async with house.agent(**environ) as agent:
+    house.environ.update(environ)
+    async with house.agent() as agent:
         run_id = await agent.launch("sleep 300")
         result = await agent.call("kill_run", run_id=run_id)
         assert "confirm_token" not in result
