@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ class Changes:
         """Watch ``directories`` from now on; nothing that happens inside the block is missed."""
         paths = list(directories)
         self._inotify = self._inotify or _open()
-        ticket = _Ticket(self, polled=self._inotify is None or any(is_shared(path) for path in paths))
+        ticket = _Ticket(self, polled=self._inotify is None or any(is_shared(path.parent) for path in paths))
         self._tickets.append(ticket)
         for path in paths:
             self._add(path, ticket)
@@ -139,6 +140,7 @@ def news_of_files() -> bool:
     return True
 
 
+@functools.lru_cache(maxsize=64)
 def is_shared(path: Path) -> bool:
     """Tell whether ``path`` lies on a filesystem that other hosts write to."""
     try:

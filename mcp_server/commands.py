@@ -6,9 +6,9 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,15 +19,16 @@ from rich.text import Text
 from mcp_server import kill, tmux
 from mcp_server.changes import Changes
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.home import Home, tmux_socket
+from mcp_server.home import Home
 from mcp_server.ledger import Ledger
 from mcp_server.logfile import grep_lines, tail_lines
 from mcp_server.run import ENDED, Run
+from mcp_server.supervisor.ending import shell_status
 from mcp_server.supervisor.rundir import RunDir
 from mcp_server.watch import Memory, watch
 
 # As timeout(1) says it, and nothing that a training would say.
-_GAVE_UP, _LOST = 124, 125
+_GAVE_UP = 124
 _COLOURS = {"finished": "green", "failed": "red", "killed": "yellow", "timed_out": "yellow", "lost": "magenta"}
 
 
@@ -102,7 +103,9 @@ def _wait(arguments: argparse.Namespace, ledger: Ledger) -> int:
     if arguments.json:
         _print_json(ledger.status(found).model_dump(mode="json"))
     elif found.ended:
-        print(f"{found.run_id} {found.events[-1].get('text') if found.events else found.state}")
+        last = found.events[-1] if found.events else {}
+        text = f"{found.state}: {found.reason}" if found.reason else last.get("text", found.state)
+        print(f"{found.run_id} {text}")
     else:
         print(f"{found.run_id} is still {found.state} after {limit_s:g} s", file=sys.stderr)
     return _exit_status(found)
@@ -112,11 +115,7 @@ def _exit_status(found: Run) -> int:
     """Return the run's own exit code; 128 + n for a signal, as shells say it; 124 still live, 125 unknown."""
     if found.state not in ENDED:
         return _GAVE_UP
-    if found.exit_code is not None:
-        return found.exit_code
-    if found.signal is not None and found.signal in signal.Signals.__members__:
-        return 128 + signal.Signals[found.signal]
-    return _LOST
+    return shell_status(found.exit_code, found.signal)
 
 
 def _attach(arguments: argparse.Namespace, ledger: Ledger) -> int:
@@ -127,8 +126,10 @@ def _attach(arguments: argparse.Namespace, ledger: Ledger) -> int:
         # tmux died or the session was closed: a new one follows the log.
         log = RunDir(ledger.home.runs / found.run_id).log(found.attempt)
         tmux.new_session(spec.session, ["tail", "-n", "10000", "-F", str(log)], socket=spec.tmux_socket)
-    inside = "TMUX" in os.environ and tmux_socket(os.environ) == spec.tmux_socket
-    verb = "switch-client" if inside else "attach-session"
+    around = Path(os.environ.pop("TMUX", "").partition(",")[0]).name
+    verb = "switch-client" if around == spec.tmux_socket else "attach-session"
+    if verb == "attach-session" and around:
+        print("Inside another tmux: its prefix key works there, twice pressed it works here.", file=sys.stderr)
     os.execvp("tmux", ["tmux", "-L", spec.tmux_socket, verb, "-t", f"={spec.session}"])
 
 

@@ -115,9 +115,13 @@ def _kernel(home: Home) -> Iterator[Finding]:
         if lock is not None:
             os.close(lock)
     yield Finding("locks", "ok" if works else "missing", "flock", "" if works else "put RUNWARD_HOME on a local disk")
-    for fd in os.openpty():
-        os.close(fd)
-    yield Finding("terminals", "ok", "ptys can be had")
+    try:
+        for fd in os.openpty():
+            os.close(fd)
+    except OSError as error:
+        yield Finding("terminals", "missing", f"no pty can be had: {error.strerror}", "mount /dev/pts")
+    else:
+        yield Finding("terminals", "ok", "ptys can be had")
 
 
 def _tmux_environment() -> Iterator[Finding]:

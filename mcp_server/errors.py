@@ -84,6 +84,14 @@ class ScreenNotFound(RunwardError):
     """There is no tmux session to look at."""
 
 
+class PatternError(RunwardError):
+    """A pattern that cannot be searched for; ``cause`` says why."""
+
+    def __init__(self, pattern: str, cause: str) -> None:
+        super().__init__(f"Pattern not usable: {pattern[:200]!r}: {cause}. Nothing was searched.")
+        self.pattern, self.cause = pattern, cause
+
+
 class KillNotConfirmed(RunwardError):
     """A confirmation was wrong; nothing was signalled."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 
 from mcp_server.changes import Changes
+from mcp_server.errors import LaunchFailed, RunNotFound
 from mcp_server.ledger import Ledger
 from mcp_server.run import Run
 from mcp_server.supervisor.rundir import RunDir, is_held, now, take_lock, write_json
@@ -56,22 +57,38 @@ class Key:
         self.file.write_text(run_id + "\n")
 
 
+def known_run(ledger: Ledger, key: str | None) -> Run | None:
+    """Return the run that was started with this key, if there is one; touches nothing."""
+    if key is None:
+        return None
+    with contextlib.suppress(OSError, RunNotFound):
+        run = ledger.observe(_file(ledger, key).read_text().strip())
+        return run if run.started_at is not None else None
+    return None
+
+
+def _file(ledger: Ledger, key: str) -> Path:
+    return ledger.home.keys / hashlib.sha256(key.encode(errors="replace")).hexdigest()[:32]
+
+
 @contextlib.asynccontextmanager
 async def held_key(ledger: Ledger, key: str | None) -> AsyncIterator[Key | None]:
     """Hold the key's lock while a launch is under way."""
     if key is None:
         yield None
         return
-    path = ledger.home.keys / hashlib.sha256(key.encode()).hexdigest()[:32]
+    path = _file(ledger, key)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        with anyio.fail_after(_PATIENCE_S):
+        with anyio.move_on_after(_PATIENCE_S) as waiting:
             while True:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     await anyio.sleep(0.02)
+        if waiting.cancelled_caught:
+            raise LaunchFailed("Another launch with this key has been under way for 30 s. Call list_runs.")
         yield Key(path)
     finally:
         os.close(fd)

@@ -82,7 +82,8 @@ def facts(run: Run, leftovers: list[processes.Process]) -> str:
     """Return what whoever confirms should know; no elapsed time, so that a question stays the same question."""
     command = run.spec.command if isinstance(run.spec.command, str) else " ".join(run.spec.command)
     owner = run.spec.owner or "unknown"
-    text = f"{run.run_id} ({run.state}, owner {owner}, started {run.started_at}): {command[:200]}"
+    since = f", started {run.started_at}" if run.started_at else ""
+    text = f"{run.run_id} ({run.state}, owner {owner}{since}): {command[:200]}"
     if leftovers:
         text += "; left-over processes: " + ", ".join(f"{p.pid} {program(p)}" for p in leftovers[:10])
     return text
@@ -131,7 +132,9 @@ async def stop(run: Run, ledger: Ledger, changes: Changes, *, by: str, reason: s
             )
     unsupervised = supervisor_of(rundir.path, run) is None
     sent, left = await _finish_job(rundir.path, run, ledger)
-    write_json(rundir.stop, {**request, "carried_out": {"at": now(), "signals_sent": sent}} if not left else request)
+    carried_out = {} if left else {"carried_out": {"at": now(), "signals_sent": sent}}
+    with contextlib.suppress(OSError):
+        write_json(rundir.stop, {**request, **carried_out})
     survivors = tuple(Leftover(pid=p.pid, command=program(p)) for p in left)
     return Stopped(ledger.observe(run.run_id), tuple(sent), survivors, unsupervised)
 
@@ -150,10 +153,12 @@ async def _within(limit_s: float, news: Callable[[], object], done: Callable[[],
 
 
 def supervisor_of(path: Path, run: Run) -> processes.Process | None:
-    """Return the run's supervisor: a process that holds the recorded number and works on this directory."""
-    pid = run.at_start.get("supervisor_pid")
+    """Return the run's supervisor: the process of the recorded number and start; None when it is gone."""
+    pid, started = run.at_start.get("supervisor_pid"), run.at_start.get("supervisor_started")
     found = processes.process(pid) if isinstance(pid, int) else None
-    return found if found is not None and str(path) in found.whole_command else None
+    if found is None or (started is None and path.name not in found.whole_command):
+        return None
+    return found if started in (None, found.started) else None
 
 
 def signal_supervisor(path: Path, run: Run, number: signal.Signals) -> None:

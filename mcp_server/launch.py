@@ -13,9 +13,9 @@ import shlex
 import shutil
 import socket
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path, PurePath
 
 import anyio
@@ -23,20 +23,21 @@ import anyio.to_thread
 
 from mcp_server import tmux
 from mcp_server.changes import Changes
-from mcp_server.errors import BadArgument, LaunchFailed
+from mcp_server.errors import BadArgument, LaunchFailed, RunwardError
 from mcp_server.home import Home, tmux_socket
 from mcp_server.hosts import base_environment, check_environment, secrets_by_name
-from mcp_server.idempotency import held_key
+from mcp_server.idempotency import held_key, known_run
 from mcp_server.ledger import Ledger
 from mcp_server.run import Run, RunSpec
 from mcp_server.supervisor.handover import Handover
-from mcp_server.supervisor.rundir import LAYOUT, RunDir, boot_id, now, write_json
+from mcp_server.supervisor.rundir import LAYOUT, RunDir, boot_id, is_held, now, write_json
+from mcp_server.tidy import tidy
 
 LONGEST_NAME = 64
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _STARTED_WITHIN_S = 15.0
 _F_SETPIPE_SZ = 1031
-_CUT_OFF_S = 3600.0
+_TIDY_S = 2.0  # a tmux that does not answer is told of soon enough
 
 # `exec` in front of these would fail or change what they mean.
 _SHELL_WORDS = frozenset(
@@ -151,7 +152,7 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
     values = secrets_by_name(dict.fromkeys(request.secrets), environ, home.secrets)
     tmux.require()
     name = request.name or name_of(request.command)[:LONGEST_NAME]
-    run_id = f"{slug(name)}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"
+    run_id = next(run_id for run_id in _ids(slug(name)) if not (home.runs / run_id).exists())
     spec = RunSpec(
         layout=LAYOUT,
         run_id=run_id,
@@ -172,6 +173,11 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         tmux_socket=tmux_socket(environ),
     )
     return spec, Handover(base_environment(environ), values)
+
+
+def _ids(slugged: str) -> Iterator[str]:
+    while True:
+        yield f"{slugged}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"
 
 
 def _directory(cwd: str | None) -> Path:
@@ -197,9 +203,15 @@ async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Ma
     Raises:
         RunwardError: nothing was started; nothing is left on disk.
     """
-    spec, handover = plan(request, ledger.home, environ)
+    try:
+        spec, handover = plan(request, ledger.home, environ)
+    except RunwardError:
+        if (first := known_run(ledger, request.idempotency_key)) is not None:
+            return first  # what has changed since does not concern it
+        raise
     ledger.home.make()
-    await anyio.to_thread.run_sync(_tidy, ledger, spec.tmux_socket)
+    with anyio.move_on_after(_TIDY_S):
+        await anyio.to_thread.run_sync(tidy, ledger, spec.tmux_socket, abandon_on_cancel=True)
     async with held_key(ledger, request.idempotency_key) as key:
         if key is not None and (first := await key.run(ledger, changes)) is not None:
             return first
@@ -207,24 +219,6 @@ async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Ma
         if key is not None:
             key.remember(spec.run_id)
         return await _start(RunDir(rundir), spec, handover, ledger, changes)
-
-
-def _tidy(ledger: Ledger, socket: str) -> None:
-    """Close the oldest sessions that only show an ended run: each holds some megabytes of tmux's memory.
-
-    Also removes what servers that were killed in the middle of a launch have left.
-    """
-    for cut_off in ledger.home.runs.glob(".new-*"):
-        with contextlib.suppress(OSError):
-            if time.time() - cut_off.stat().st_mtime > _CUT_OFF_S:
-                shutil.rmtree(cut_off, ignore_errors=True)
-    keep = ledger.home.config().keep_sessions
-    open_ones = set(tmux.sessions(socket))
-    if len(open_ones) <= keep:
-        return
-    shown = [run for run in ledger.runs() if run.ended and run.state != "lost" and run.spec.session in open_ones]
-    for run in shown[keep:]:
-        tmux.close(run.spec.session, socket=socket)
 
 
 def _create(spec: RunSpec, ledger: Ledger) -> Path:
@@ -251,10 +245,14 @@ async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, ledger: Ledg
         with changes.of([rundir.path]) as ticket, anyio.move_on_after(_STARTED_WITHIN_S):
             argv = tmux.supervisor_argv(sys.executable, rundir.path)
             try:
-                await anyio.to_thread.run_sync(lambda: tmux.new_session(spec.session, argv, socket=spec.tmux_socket))
+                await anyio.to_thread.run_sync(
+                    partial(tmux.new_session, spec.session, argv, socket=spec.tmux_socket), abandon_on_cancel=True
+                )
             except LaunchFailed:
-                shutil.rmtree(rundir.path, ignore_errors=True)
-                raise
+                # An option may have failed after the session was made.
+                if not is_held(rundir.lock):
+                    shutil.rmtree(rundir.path, ignore_errors=True)
+                    raise
             await _hand_over(fifo, handover.encode())
             while True:
                 run = ledger.observe(spec.run_id)
@@ -266,8 +264,8 @@ async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, ledger: Ledg
     finally:
         os.close(fifo)
     raise LaunchFailed(
-        f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s. "
-        f"Look at it with capture_pane({spec.run_id!r}); it is listed by list_runs."
+        f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s: perhaps tmux "
+        f"does not answer. It will not start later. Try again; runward doctor tells what is wrong."
     )
 
 

@@ -55,7 +55,7 @@ class Ledger:
         if (known := self._ended.get(run_id)) is not None:
             return known
         run = fold(self._evidence(rundir))
-        if run.ended and run.state != "lost":  # what is lost may yet be stopped by a person
+        if run.ended and not run.abandoned:  # what its supervisor did not finish may yet be stopped
             self._ended[run_id] = run
         return run
 
@@ -63,21 +63,23 @@ class Ledger:
         """Return all runs, newest first."""
         ids = self._ids()
         for gone in self._specs.keys() - set(ids):
-            self._specs.pop(gone)
+            self._specs.pop(gone, None)
             self._ended.pop(gone, None)
         found = []
         for run_id in ids:
             known = self._ended.get(run_id)
             if known is None:
-                with contextlib.suppress(RunNotFound):  # removed meanwhile, or no run's directory
+                with contextlib.suppress(RunNotFound, OSError):  # removed meanwhile, or no run's directory
                     known = self.observe(run_id)
             if known is not None:
                 found.append(known)
         found.sort(key=lambda run: run.spec.created_at, reverse=True)
         return found
 
-    def status(self, run: Run, *, since: int = 0, tail: list[str] | None = None, brief: bool = False) -> RunStatus:
-        """Return what an agent is told of ``run``; a lost run's left-over processes are looked for."""
+    def status(
+        self, run: Run, *, since: int = 0, tail: list[str] | None = None, brief: bool = False, leftovers: bool = True
+    ) -> RunStatus:
+        """Return what an agent is told of ``run``; left-over processes are looked for on request."""
         output_at_s = None
         with contextlib.suppress(OSError):
             output_at_s = RunDir(self.home.runs / run.run_id).log(run.attempt).stat().st_mtime
@@ -88,16 +90,16 @@ class Ledger:
             last_output_at_s=output_at_s,
             tail=tail,
             brief=brief,
-            leftovers=[Leftover(pid=p.pid, command=program(p)) for p in self.leftovers(run)],
+            leftovers=[Leftover(pid=p.pid, command=program(p)) for p in self.leftovers(run)] if leftovers else [],
         )
 
     def leftovers(self, run: Run) -> list[processes.Process]:
         """Return what runs on of a lost run: by its id in the environment, or by its session."""
-        if run.state != "lost" or run.started_at is None:
+        if not run.abandoned or run.started_at is None or run.spec.boot_id not in ("", self._boot_id):
             return []
         marked = processes.with_variable("RUNWARD_RUN_ID", run.run_id)
         guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
-        if not isinstance(guard, int) or not isinstance(started, int) or run.spec.boot_id != self._boot_id:
+        if not isinstance(guard, int) or not isinstance(started, int):
             return marked
         same = [p for p in processes.all_processes() if p.session == guard and p.started >= started]
         return list(dict.fromkeys(marked + same))
@@ -127,12 +129,18 @@ class Ledger:
 
     def _evidence(self, rundir: RunDir) -> Evidence:
         spec = self._spec(rundir)
-        # The lock first: what is read after it was free is the supervisor's last word.
-        held = is_held(rundir.lock)
+        # The lock first: what is read after it was free is the supervisor's last word. One that took it
+        # between the two looks has begun its events since.
+        while True:
+            begun = rundir.events.exists()
+            held = is_held(rundir.lock)
+            events = read_events(rundir.events)
+            if held or begun or not events:
+                break
         same_boot, same_host = spec.boot_id in ("", self._boot_id), spec.host in ("", self._host)
         return Evidence(
             spec=spec,
-            events=tuple(read_events(rundir.events)),
+            events=tuple(events),
             exit=read_exit(rundir.exit(1)),
             stop=read_json(rundir.stop),
             held=held,

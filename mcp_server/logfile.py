@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from mcp_server.errors import RunwardError
+from mcp_server.errors import PatternError
 from mcp_server.logtext import Line, bounded, clean_lines, collapse, shorten
 
 MAX_BYTES = 8192
@@ -41,23 +41,16 @@ class LogText:
         return f"{self.header}\n{self.body}" if self.body else self.header
 
 
-class PatternError(RunwardError):
-    """A pattern that cannot be searched for; ``cause`` says why."""
-
-    def __init__(self, pattern: str, cause: str) -> None:
-        super().__init__(f"Pattern not usable: {shorten(pattern)!r}: {cause}. Nothing was searched.")
-        self.pattern = pattern
-        self.cause = cause
-
-
-def tail_lines(path: Path, count: int = 50, max_bytes: int = MAX_BYTES, *, label: str) -> LogText:
+def tail_lines(
+    path: Path, count: int = 50, max_bytes: int = MAX_BYTES, *, label: str, numbered: bool = True
+) -> LogText:
     """Return the last ``count`` readable lines, newest kept; blank lines between them are not counted.
 
-    Reads back from the end as far as needed, at most 16 MiB; tells line numbers up to 256 MiB.
+    Reads back from the end as far as needed, at most 16 MiB. ``numbered``: tells line numbers up to 256 MiB.
     """
     with path.open("rb") if path.exists() else io.BytesIO() as file:
         size = file.seek(0, os.SEEK_END)
-        numbered = size <= NUMBERED_BYTES
+        numbered = numbered and size <= NUMBERED_BYTES
         data, lines = _read_tail(file, size, count, max_bytes)
         total = _count_lines(file, size) if numbered else 0
     before = total - _last_number(1, data)

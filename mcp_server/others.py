@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from mcp_server.ledger import program
 from mcp_server.run import Answer
@@ -14,7 +13,7 @@ _TRAINING = re.compile(
     r"|python[\d.]*\s.*(?:train|finetune|fine_tune|pretrain|\brl\b|sft|dpo|ppo|grpo)",
     re.IGNORECASE,
 )
-_SUPERVISOR = str(Path(__file__).parent / "supervisor")
+_SUPERVISOR = "mcp_server/supervisor "  # of any installation
 
 
 class Stranger(Answer):
@@ -25,7 +24,7 @@ class Stranger(Answer):
 
 
 def trainings(limit: int = 20) -> list[Stranger]:
-    """Return training-like processes of this user that no run of runward started; parents before children."""
+    """Return training-like processes of this user that no run started, without their children."""
     everything = processes.all_processes()
     ours = {p.pid for p in everything if _SUPERVISOR in p.whole_command}
     for p in sorted(everything, key=lambda p: p.started):

@@ -80,6 +80,8 @@ class Run:
     at_start: dict[str, Any] = field(default_factory=dict)
     attempt: int = 1
     here: bool = True
+    # Its supervisor is gone and wrote no end, although an exit record may be there.
+    abandoned: bool = False
 
     @property
     def run_id(self) -> str:
@@ -124,6 +126,7 @@ def fold(evidence: Evidence) -> Run:
         reason=reason,
         at_start=started.get("at_start", {}),
         here=evidence.here or evidence.rebooted,
+        abandoned=state in ENDED and not evidence.held and not last and not carried_out,
     )
 
 

@@ -6,13 +6,20 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
 
 from mcp_server.errors import LaunchFailed, ScreenNotFound, TmuxMissing
 
+T = TypeVar("T")
+
 # Wide enough for the tables that trainers print; an attached terminal brings its own size.
 _COLUMNS, _ROWS = 200, 50
+_PATIENCE_S = 10.0
 # All that a tmux server may inherit: whatever starts it becomes every later session's environment.
 _BARE = (
     "HOME",
@@ -50,9 +57,18 @@ def new_session(name: str, argv: Sequence[str], *, socket: str) -> None:
     # A server that goes when its last session is closed looks like one that died, and a run survives
     # tmux's death but not the closing of its session.
     command += [";", "set-option", "-s", "exit-empty", "off"]
-    done = subprocess.run(
-        ["tmux", *command], env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
+    try:
+        done = subprocess.run(
+            ["tmux", *command],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=_PATIENCE_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LaunchFailed(f"tmux does not answer (waited {_PATIENCE_S:g} s). Nothing was started.") from error
     if done.returncode != 0:
         raise LaunchFailed(f"tmux could not start the session: {done.stderr.strip()}. Nothing was started.")
 
@@ -107,6 +123,17 @@ def version() -> str:
 def global_environment(socket: str) -> list[str]:
     """Return the ``NAME=value`` lines that every session of this server inherits; none when it does not run."""
     return _ask(socket, "show-environment", "-g") or []
+
+
+async def patiently(ask: Callable[[], T]) -> T:
+    """Ask tmux in a thread, and not for ever: a server that is stopped answers nobody.
+
+    Raises:
+        ScreenNotFound: it did not answer within 10 s.
+    """
+    with anyio.move_on_after(_PATIENCE_S):
+        return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+    raise ScreenNotFound(f"tmux does not answer (waited {_PATIENCE_S:g} s). Runs go on without it; read_log works.")
 
 
 def _ask(socket: str, command: str, *args: str) -> list[str] | None:

@@ -17,6 +17,7 @@ Reason = Literal["ended", "started", "heartbeat"]
 PROGRESS_S = 15.0
 # A killed supervisor's lock file is closed a moment before its lock is free.
 _SETTLE_S = 0.05
+_MOST_MEMORIES = 10_000
 
 
 def backoff(first_s: float = 30, factor: float = 2, longest_s: float = 960) -> Iterator[float]:
@@ -65,6 +66,8 @@ class Callers:
         """Return what ``caller`` knows of ``run_id``; who cannot be told apart from others knows nothing."""
         if caller is None:
             return Memory()
+        while len(self._memories) >= _MOST_MEMORIES:
+            del self._memories[next(iter(self._memories))]
         return self._memories.setdefault((caller, run_id), Memory())
 
 

@@ -21,7 +21,7 @@ LAYERS = (
         "world",
         ("changes", "gpu", "home", "hosts", "ledger", "logfile", "others", "scalars", "screen", "tmux", "backends"),
     ),
-    ("verbs", ("launch", "idempotency", "watch", "kill", "sweep")),
+    ("verbs", ("launch", "idempotency", "tidy", "watch", "kill", "sweep")),
     ("edge", ("tools", "documents", "commands")),
     ("server", ("server",)),
     ("shows", ("doctor", "demo")),
@@ -31,7 +31,7 @@ LAYERS = (
 ALONE = ("demo_training",)
 
 # The supervisor's file formats and processes: what the layers above its own may know of it.
-SHARED = ("rundir", "processes", "redact", "handover")
+SHARED = ("rundir", "processes", "redact", "handover", "ending")
 
 # Who may import what others made.
 KEEPERS: Mapping[str, tuple[str, ...]] = {
@@ -297,8 +297,8 @@ def f():
         ("mcp_server.kill", "import mcp_server.server", "mcp_server.kill -> mcp_server.server"),
         (
             "mcp_server.kill",
-            "from mcp_server.supervisor import ending",
-            "mcp_server.kill -> mcp_server.supervisor.ending",
+            "from mcp_server.supervisor import attempt",
+            "mcp_server.kill -> mcp_server.supervisor.attempt",
         ),
         ("mcp_server.tools.runs", "from ..server import build", "mcp_server.tools.runs -> mcp_server.server"),
         ("mcp_server.commands", "import mcp_server.demo_training", "mcp_server.commands -> mcp_server.demo_training"),

@@ -45,7 +45,7 @@ def died(number: int, *, dumped: bool = False) -> int:
         (died(signal.SIGSEGV, dumped=True), "failed", None, "SIGSEGV"),
         (died(signal.SIGRTMIN), "failed", None, "SIGRTMIN"),
         (died(signal.SIGRTMAX), "failed", None, "SIGRTMIN+30"),
-        (None, "failed", None, None),
+        (None, "lost", None, None),
     ],
 )
 def test_a_wait_status_becomes_an_exit_code_a_signal_or_both(
@@ -97,7 +97,7 @@ def test_ctrl_c_makes_any_end_that_persons_but_success() -> None:
         (
             Ending("killed", None, None, PERSON),
             0,
-            "killed: no exit status: it could not be stopped (diverged; alice).",
+            "killed: no exit status could be had (diverged; alice).",
         ),
         (
             Ending("finished", 0, None),

@@ -138,7 +138,7 @@ def test_the_facts_name_run_state_owner_start_and_command() -> None:
 
 def test_the_facts_of_an_old_run_say_what_is_unknown() -> None:
     assert facts(Run(RunSpec(run_id="cfm-7kqz", command=["python", "x.py"]), "starting"), []) == (
-        "cfm-7kqz (starting, owner unknown, started None): python x.py"
+        "cfm-7kqz (starting, owner unknown): python x.py"
     )
 
 

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 if not __package__:  # started by its path, without site-packages
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    # Last: nothing that is installed beside the package may stand before the standard library.
+    sys.path[0:1] = []
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from mcp_server.supervisor.supervise import supervise
 

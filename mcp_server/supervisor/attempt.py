@@ -14,14 +14,15 @@ from mcp_server.supervisor import processes, terminal
 from mcp_server.supervisor.ending import Asked, Ending, closing_line, judge
 from mcp_server.supervisor.handover import Handover
 from mcp_server.supervisor.redact import Redactor
+from mcp_server.supervisor.relay import Relay
 from mcp_server.supervisor.rundir import EventLog, ExitRecord, RunDir, boot_id, now, read_json
 
 _TICK_S = 0.05  # while a stop is under way
 _RETRY_S = 5.0  # until a full disk is tried again
 _LONGEST_NAP_S = 3600.0  # poll(2) counts milliseconds in an int
-# A flood is read in gulps: woken for every line, the reader takes the training's processor (two cores:
-# 0.9 s of it for 100,000 lines, in gulps 0.1 s).
-_FLOW_S, _GATHER_S = 0.010, 0.004
+# What a command leaves behind may be about to go by itself, such as a filter that still prints its last
+# lines: it is let alone as long as it prints, within limits.
+_SETTLE_S, _LONGEST_SETTLE_S = 0.25, 2.0
 _TOLD_TROUBLES = 5
 # tmux closes the panes a moment before it is gone itself.
 _TMUX_DEATH_S = 2.0
@@ -37,9 +38,10 @@ class Attempt:
         self.rundir, self.spec, self.events, self.woken = rundir, spec, events, woken
         rundir.attempt(1).mkdir(mode=0o700, parents=True)
         self.redactor = Redactor(handover.secrets)
-        self.log = terminal.Log(rundir.log(1), self._on_log_trouble)
+        log = terminal.Log(rundir.log(1), self._on_log_trouble)
         self.record = ExitRecord(rundir.exit(1))
-        self.pane = terminal.Pane(0) if os.isatty(0) else None
+        self.pane = terminal.pane_of(0)
+        self.relay = Relay(log, self.redactor, self.pane)
         self.tmux = terminal.tmux_server()
         processes.become_subreaper()
         env = {**handover.env, **handover.secrets, "TERM": os.environ.get("TERM", "xterm-256color")}
@@ -47,7 +49,8 @@ class Attempt:
         self.started_s, self.started_at = time.monotonic(), now()
         size = self.pane.size() if self.pane else None
         self.child = terminal.spawn([terminal.bash(), str(rundir.script)], env, str(rundir.path), size)
-        command = processes.process(self.child.pid)
+        self.relay.connect(self.child.master_fd)
+        command, supervisor = processes.process(self.child.pid), processes.process(os.getpid())
         events.append(
             "started",
             "The command runs.",
@@ -57,6 +60,7 @@ class Attempt:
                 "pid_started": command.started if command else None,
                 "guard_pid": self.child.guard_pid,
                 "supervisor_pid": os.getpid(),
+                "supervisor_started": supervisor.started if supervisor else None,
                 "host": socket.gethostname(),
                 "boot_id": boot_id(),
             },
@@ -69,8 +73,8 @@ class Attempt:
         self.hangup_until_s: float | None = None
         self.interrupted_s: float | None = None
         self.leftovers: dict[processes.Process, str] = {}
-        self.holds_pty = self.guarded = True
-        self.relayed_s = 0.0
+        self.guarded = True  # the guard lives, and will tell the command's end
+        self.released = False
         self.troubles = 0
         limit_s = spec.get("time_limit_s")
         self.deadline_s = self.started_s + limit_s if limit_s else None
@@ -79,10 +83,12 @@ class Attempt:
 
     def loop(self) -> None:
         """Go on until the command and all that it left behind have ended, then write the end."""
-        self._on_signal()  # a stop that was asked for before anybody could be told of it
-        over = False
+        over = first = False
         while not over:
             try:
+                if not first:
+                    first = True
+                    self._on_signal()  # a stop that was asked for before anybody could be told of it
                 over = self._over() or self._turn()
             except Exception as error:
                 self._on_trouble(error)
@@ -92,7 +98,7 @@ class Attempt:
         """Deal with whatever happens next; always False: whether the run is over is another question."""
         for fd, _ in self._poll():
             if fd == self.child.master_fd:
-                self._relay()
+                self.relay.read()
             elif self.pane and fd == self.pane.fd:
                 self._type()
                 self.pane.write()
@@ -108,7 +114,7 @@ class Attempt:
     def _poll(self) -> list[tuple[int, int]]:
         poll = select.poll()
         poll.register(self.woken, select.POLLIN)
-        if self.holds_pty:
+        if self.relay.connected:
             poll.register(self.child.master_fd, select.POLLIN)
         if self.status is None and self.guarded:
             poll.register(self.child.news_fd, select.POLLIN)
@@ -120,7 +126,7 @@ class Attempt:
         return poll.poll(self._patience_ms())
 
     def _patience_ms(self) -> int | None:
-        if self.stopping:
+        if self.stopping or self.status is not None:
             return round(_TICK_S * 1000)
         due = [t for t in (self.deadline_s, self.hangup_until_s) if t is not None]
         if self.events.behind:
@@ -132,7 +138,12 @@ class Attempt:
     def _over(self) -> bool:
         """Whether nothing of the run is left, or what is left cannot be stopped."""
         if self.status is None:
+            if not self.guarded and not processes.children(os.getpid()):
+                return True  # the guard was killed with the status in its hands
             return self.stopping is not None and self._stop_step()
+        if not self._settled():
+            return False
+        self._release()
         if not processes.has_children():
             return True
         if self.stopping is None:  # what a finished command leaves behind goes too, and is told
@@ -149,37 +160,34 @@ class Attempt:
     def _living(self) -> list[processes.Process]:
         return [p for p in processes.descendants(os.getpid()) if p.pid != self.child.guard_pid]
 
-    def _note_leftovers(self) -> None:
-        """Remember what a command left behind on its own accord: as subreaper, this process is its parent now."""
-        if self.asked is None and processes.children(os.getpid()) != [self.child.guard_pid]:
+    def _settled(self) -> bool:
+        """Whether nothing is left of an ended command but its guard, or what is left had its time to go."""
+        if self.released or self.asked or processes.children(os.getpid()) in ([self.child.guard_pid], []):
+            return True
+        now_s = time.monotonic()
+        quiet_s = now_s - max(self.ended_s, self.relay.last_s)
+        return quiet_s >= _SETTLE_S or now_s - self.ended_s >= _LONGEST_SETTLE_S
+
+    def _release(self) -> None:
+        """Note what the command has left behind, and let its guard go, which hangs up on them."""
+        if self.released:
+            return
+        self.released = True
+        if self.asked is None:
             self.leftovers = {p: p.command for p in self._living()}
+        os.close(self.child.release_fd)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.child.guard_pid, 0)
 
     # --- what happens
 
-    def _relay(self) -> None:
-        if time.monotonic() - self.relayed_s < _FLOW_S:
-            time.sleep(_GATHER_S)
-        output, self.holds_pty = terminal.read_output(self.child.master_fd)
-        self.relayed_s = time.monotonic()
-        self._show(self.redactor.feed(output))
-
-    def _show(self, output: bytes) -> None:
-        if output:
-            self.log.write(output)
-            if self.pane:
-                self.pane.write(output)
-
     def _type(self) -> None:
-        assert self.pane is not None  # noqa: S101
-        keys = self.pane.read()
-        if keys is None:
-            self._on_hangup()
-        elif keys and self.status is None:
-            if terminal.interrupts(self.child.master_fd, keys):
+        match self.relay.type():
+            case "gone":
+                self._on_hangup()
+            case "interrupt":
                 self.interrupted_s = time.monotonic()
                 self.events.append("interrupted", "A person at the terminal typed Ctrl-C.")
-            with contextlib.suppress(OSError):  # a command that reads nothing
-                os.write(self.child.master_fd, keys)
 
     def _read_status(self) -> None:
         if (status := terminal.read_number(self.child.news_fd)) is not None:
@@ -190,29 +198,25 @@ class Attempt:
     def _ended(self, status: int) -> None:
         if self.status is None:
             self.status, self.ended_s = status, time.monotonic()
-            self._note_leftovers()
-            os.close(self.child.release_fd)
-            with contextlib.suppress(ChildProcessError):  # the guard goes now, and is no left-over
-                os.waitpid(self.child.guard_pid, 0)
             self._write_record()
 
     def _on_signal(self) -> None:
+        numbers = set()
         with contextlib.suppress(BlockingIOError):
             numbers = set(os.read(self.woken, 4096))
-            if signal.SIGCHLD in numbers:
-                processes.resume(self.child.guard_pid)  # paused with its group, it could not tell an end
-            if signal.SIGHUP in numbers:
-                self._on_hangup()
-            if signal.SIGTERM in numbers and not self.rundir.stop.exists():
-                self._stop(Asked("killed", "SIGTERM to the supervisor", "somebody terminated the supervisor"))
-            if signal.SIGWINCH in numbers and self.pane and self.pane.open:
-                terminal.resize(self.child.master_fd, self.pane.size())
         if (request := read_json(self.rundir.stop)) is not None:
             self._stop(Asked("killed", str(request.get("by", "")), str(request.get("reason", ""))))
+        elif signal.SIGTERM in numbers:
+            self._stop(Asked("killed", "SIGTERM to the supervisor", "somebody terminated the supervisor"))
+        processes.resume(self.child.guard_pid)  # paused with its group, it could not tell an end
         with contextlib.suppress(ChildProcessError):
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
                 if reaped[0] == self.child.pid:  # its guard was killed, so it came back to us
                     self._ended(reaped[1])
+        if signal.SIGHUP in numbers:
+            self._on_hangup()
+        if signal.SIGWINCH in numbers:
+            self.relay.follow_size()
 
     def _on_hangup(self) -> None:
         if self.pane and self.pane.open:
@@ -267,14 +271,8 @@ class Attempt:
         return judge(self.status, self.asked, interrupted=interrupted)
 
     def _finish(self) -> None:
-        for _ in range(64):  # what the dead have written; nobody writes any more
-            output, self.holds_pty = terminal.read_output(self.child.master_fd)
-            self._show(self.redactor.feed(output))
-            if not output:
-                break
-        self._show(self.redactor.flush())
-        self.log.write(b"")  # tells what was lost, if the disk takes it by now
-        if self.status is None:  # not even SIGKILL ended it
+        self.relay.drain()
+        if self.status is None:  # not even SIGKILL ended it, or nobody could tell
             self.ended_s = time.monotonic()
             self._write_record()
         survivors = self._living()
@@ -283,7 +281,7 @@ class Attempt:
             self.pane.write(closing_line(self.rundir, ending, self.ended_s - self.started_s))
         self.events.append(
             "ended",
-            ending.text(len(self.leftovers), self.log.lost_bytes),
+            ending.text(len(self.leftovers), self.relay.log.lost_bytes),
             state=ending.state,
             exit_code=ending.exit_code,
             signal=ending.signal,

@@ -43,12 +43,8 @@ class Ending:
 
     @property
     def status(self) -> int:
-        """The exit status as a shell would tell it; 125 where there is none."""
-        if self.exit_code is not None:
-            return self.exit_code
-        name, _, above = (self.signal or "").partition("+")
-        number = signal.Signals.__members__.get(name)
-        return _NO_STATUS if number is None else _SHELL_SIGNAL_BASE + number + int(above or 0)
+        """The exit status as a shell would tell it."""
+        return shell_status(self.exit_code, self.signal)
 
     def record(self, started_at: str, ended_at: str) -> dict[str, Any]:
         """Return the content of exit.json."""
@@ -63,10 +59,10 @@ class Ending:
     def text(self, leftovers: int = 0, lost_bytes: int = 0) -> str:
         """Return one sentence for people and agents."""
         code = f"exit code {self.exit_code}" if self.exit_code is not None else ""
-        how = " and ".join(filter(None, (self.signal, code))) or "no exit status: it could not be stopped"
+        how = " and ".join(filter(None, (self.signal, code))) or "no exit status could be had"
         why = f" ({self.asked.text})" if self.asked and self.asked.text else ""
         left = f" Stopped {leftovers} process(es) that it left behind." if leftovers else ""
-        lost = f" The last {lost_bytes:,} bytes of output are not in the log: the disk was full." if lost_bytes else ""
+        lost = f" The last {lost_bytes:,} bytes of output are not in the log." if lost_bytes else ""
         return f"{self.state}: {how}{why}.{left}{lost}"
 
 
@@ -74,7 +70,7 @@ def judge(status: int | None, asked: Asked | None, *, interrupted: bool) -> Endi
     """Turn a raw wait status into an Ending.
 
     Exit status first: 0 is finished unless a stop was asked for. ``interrupted``: a person typed Ctrl-C
-    shortly before, so that any other end is that person's.
+    shortly before, so that any other end is that person's. None: nobody could tell the status.
     """
     exit_code, name = None, None
     if status is not None:
@@ -86,8 +82,22 @@ def judge(status: int | None, asked: Asked | None, *, interrupted: bool) -> Endi
             name = _signal_name(code - _SHELL_SIGNAL_BASE) if code > _SHELL_SIGNAL_BASE else None
     if asked is None and interrupted and exit_code != 0:
         asked = Asked("killed", "a person at the terminal", "Ctrl-C")
-    state = asked.state if asked else "finished" if exit_code == 0 else "failed"
+    if asked is not None:
+        state = asked.state
+    elif status is None:
+        state = "lost"
+    else:
+        state = "finished" if exit_code == 0 else "failed"
     return Ending(state, exit_code, name, asked)
+
+
+def shell_status(exit_code: int | None, name: str | None) -> int:
+    """Return the exit status as a shell tells it: 128 + n for signal n; 125 where nothing is known."""
+    if exit_code is not None:
+        return exit_code
+    base, _, above = (name or "").partition("+")
+    number = signal.Signals.__members__.get(base)
+    return _NO_STATUS if number is None else _SHELL_SIGNAL_BASE + number + int(above or 0)
 
 
 def _signal_name(number: int) -> str | None:
@@ -106,4 +116,4 @@ def closing_line(rundir: RunDir, ending: Ending, elapsed_s: float) -> bytes:
     return (
         f"\x1b[0m\x1b[?25h\r\n\x1b[1;{colour}m[runward] {rundir.run_id} {ending.text()}\x1b[0m "
         f"after {hours}:{minutes:02}:{seconds:02}\r\n[runward] log: {rundir.log(1)}\r\n"
-    ).encode()
+    ).encode(errors="replace")

@@ -73,12 +73,12 @@ def all_processes() -> list[Process]:
     return [p for p in found if p is not None]
 
 
-def children(pid: int) -> list[int] | None:
-    """Return the numbers of the direct children of ``pid``'s first thread; None where the kernel does not tell."""
+def children(pid: int) -> list[int]:
+    """Return the numbers of the direct children of a process with one thread."""
     try:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return None
+    except OSError:  # a kernel built without it
+        return [p.pid for p in all_processes() if p.parent == pid]
 
 
 def has_children() -> bool:

@@ -22,6 +22,8 @@ def supervise(path: Path) -> int:
     75: somebody else supervises this run, or it has been supervised before. 1: the command never started.
     """
     rundir = RunDir(path)
+    if not rundir.spec.is_file():  # its launch was given up
+        return _NOT_OURS
     lock = take_lock(rundir.lock, _LOCK_PATIENCE_S)
     if lock is None or rundir.events.exists():
         return _NOT_OURS

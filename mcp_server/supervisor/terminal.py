@@ -17,6 +17,7 @@ import termios
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -89,17 +90,15 @@ def _guard(argv: list[str], env: Mapping[str, str], cwd: str, slave: int, told: 
             os.dup2(slave, fd)
         # Nothing else stays open here, above all not the lock: it must fall with the supervisor.
         ends = [os.dup(told), os.dup(released)]
-        os.closerange(3, min(ends))
-        os.closerange(max(ends) + 1, 65536)
         told, released = ends
+        for above, below in pairwise([2, *sorted(ends), 65536]):
+            os.closerange(above + 1, below)
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         pid = os.fork()
         if pid == 0:
             _become(argv, env, cwd)
         os.write(told, pid.to_bytes(_NUMBER_BYTES, "little"))
-        for fd in (0, 1, 2):
-            os.close(fd)
         os.write(told, os.waitpid(pid, 0)[1].to_bytes(_NUMBER_BYTES, "little"))
         os.read(released, 1)
     finally:
@@ -143,11 +142,12 @@ class Log:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._on_trouble = on_trouble
         self.lost_bytes = 0
+        self.cause = ""
 
     def write(self, data: bytes) -> None:
         """Append ``data``."""
         if self.lost_bytes:
-            note = f"\n[runward: {self.lost_bytes:,} bytes of output were lost here: the disk was full]\n"
+            note = f"\n[runward: {self.lost_bytes:,} bytes of output were lost here: {self.cause}]\n"
             if not self._append(note.encode(), whole=True):
                 self.lost_bytes += len(data)
                 return
@@ -165,7 +165,8 @@ class Log:
                     os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
                 return False
             if not self.lost_bytes:
-                self._on_trouble(os.strerror(error.errno or errno.EIO))
+                self.cause = os.strerror(error.errno or errno.EIO)
+                self._on_trouble(self.cause)
             self.lost_bytes += len(data) - written
             return False
         return True
@@ -224,7 +225,7 @@ class Pane:
 
     def leave(self) -> None:
         """Show what still waits, for half a second at most, and give the pane its modes back."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, termios.error):
             until_s = time.monotonic() + 0.5
             while self.wants_to_write and (left_s := until_s - time.monotonic()) > 0:
                 select.select([], [self.fd], [], left_s)
@@ -236,6 +237,13 @@ class Pane:
         if self.open:
             self.open = False
             os.close(self.fd)
+
+
+def pane_of(fd: int) -> Pane | None:
+    """Return the pane on ``fd``, or None when that is no terminal, or one that is gone already."""
+    with contextlib.suppress(OSError, termios.error):
+        return Pane(fd) if os.isatty(fd) else None
+    return None
 
 
 def interrupts(master_fd: int, keys: bytes) -> bool:

@@ -1,5 +1,6 @@
 """launch_run, wait_run, list_runs: starting runs and hearing of them."""
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import anyio.to_thread
@@ -147,7 +148,7 @@ def tools(box: Toolbox) -> list[Tool]:
             next_timeout_s=outcome.next_timeout_s,
         )
 
-    def list_runs(
+    async def list_runs(
         state: Annotated[
             RunState | Literal["live", "ended"] | None,
             Field(description="A state, or live / ended for all such"),
@@ -158,9 +159,13 @@ def tools(box: Toolbox) -> list[Tool]:
         others: Annotated[bool, Field(description="Also name tmux sessions and trainings that are not ours")] = False,
     ) -> RunList:
         """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""
-        found = [run for run in box.ledger.runs() if _matches(run, state, owner, name)]
-        strangers = _others(box) if others else None
-        return RunList(runs=[_brief(box, run) for run in found[:limit]], total=len(found), others=strangers)
+
+        def look() -> RunList:
+            found = [run for run in box.ledger.runs() if _matches(run, state, owner, name)]
+            return RunList(runs=[_brief(box, run) for run in found[:limit]], total=len(found))
+
+        listed = await anyio.to_thread.run_sync(look)
+        return listed.model_copy(update={"others": await tmux.patiently(partial(_others, box))}) if others else listed
 
     starts = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
     return [
@@ -202,7 +207,7 @@ def _memory(box: Toolbox, ctx: Context[Any, Any], run_id: str, since: int | dict
 def _status(box: Toolbox, run: Run, since: int) -> RunStatus:
     lines, max_bytes = _TAIL.get(run.state, _HEARTBEAT_TAIL)
     path = RunDir(box.home.runs / run.run_id).log(run.attempt)
-    shown = tail_lines(path, lines, label=run.run_id).body.splitlines() if path.is_file() else []
+    shown = tail_lines(path, lines, label=run.run_id, numbered=False).body.splitlines() if path.is_file() else []
     tail = newest([line for line in shown if line], lines, max_bytes)
     return box.ledger.status(run, since=since, tail=tail, brief=not run.ended)
 
@@ -225,7 +230,7 @@ def newest(lines: list[str], count: int, max_bytes: int) -> list[str]:
 
 def _brief(box: Toolbox, run: Run) -> RunStatus:
     """Return one line of a list: no events, no output."""
-    return box.ledger.status(run, since=run.last_seq).model_copy(update={"leftovers": None})
+    return box.ledger.status(run, since=run.last_seq, leftovers=False)
 
 
 def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -> bool:

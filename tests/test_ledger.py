@@ -1,0 +1,41 @@
+"""The reader's side of run directories."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mcp_server import ledger as module
+from mcp_server.home import Home
+from mcp_server.ledger import Ledger
+from mcp_server.supervisor.rundir import EventLog, is_held, take_lock
+
+
+def test_a_supervisor_that_starts_between_two_looks_is_not_called_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "runs" / "cfm-7kqz"
+    run.mkdir(parents=True)
+    (run / "spec.json").write_text(json.dumps({"layout": 1, "created_at": "2026-11-21T10:00:00Z"}))
+    locks: list[int | None] = []
+
+    def held_just_before_it_starts(path: Path) -> bool:
+        held = is_held(path)
+        if not locks:
+            locks.append(take_lock(run / "supervisor.lock"))
+            EventLog(run / "events.jsonl").append("started", "The command runs.")
+        return held
+
+    monkeypatch.setattr(module, "is_held", held_just_before_it_starts)
+    assert Ledger(Home(tmp_path)).observe("cfm-7kqz").state == "running"
+
+
+def test_what_has_ended_is_read_once(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "cfm-7kqz"
+    (run / "attempts" / "1").mkdir(parents=True)
+    (run / "spec.json").write_text(json.dumps({"layout": 1, "created_at": "2026-11-21T10:00:00Z"}))
+    EventLog(run / "events.jsonl").append("ended", "finished: exit code 0.", state="finished")
+    ledger = Ledger(Home(tmp_path))
+    first = ledger.observe("cfm-7kqz")
+    (run / "events.jsonl").unlink()
+    assert ledger.observe("cfm-7kqz") is first
