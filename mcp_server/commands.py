@@ -71,10 +71,11 @@ def _ls(arguments: argparse.Namespace, ledger: Ledger) -> int:
             code,
             _clock(s.elapsed_s),
             f"{_clock(s.last_output_s)} ago" if s.last_output_s is not None else "",
-            owners[s.run_id],
+            Text(owners[s.run_id]),
             (s.started_at or "")[:16].replace("T", " "),
         )
-    console = Console()
+    # In a pipe there is no width to keep to.
+    console = Console(width=None if sys.stdout.isatty() else 240)
     console.print(table)
     if len(runs) > len(statuses):
         console.print(f"{len(runs) - len(statuses)} older ones: -n {len(runs)}", style="dim")
@@ -140,7 +141,9 @@ def _logs(arguments: argparse.Namespace, ledger: Ledger) -> int:
         print(path)
         return 0
     if arguments.follow:
-        os.execvp("tail", ["tail", "-n", str(arguments.tail), "-F", str(path)])
+        pid = found.at_start.get("supervisor_pid")
+        watched = [] if found.ended else ["-F", *([f"--pid={pid}"] if pid else [])]
+        os.execvp("tail", ["tail", "-n", str(arguments.tail), *watched, str(path)])
     if not path.is_file():
         raise BadArgument("RUN", f"{found.run_id} ({found.state}) has no output.")
     label = f"run {found.run_id}"

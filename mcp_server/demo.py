@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -31,21 +32,38 @@ async def _demo(steps: int) -> int:
     python = sys.executable
     server = StdioServerParameters(command=python, args=["-m", "mcp_server", "serve"], env=dict(os.environ))
     console.print("An MCP client starts `runward serve` over stdio. What follows is what an agent sends and sees.\n")
-    async with Client(stdio_client(server)) as client:
-        agent = _Agent(client, console)
-        scratch = Path(tempfile.mkdtemp(prefix="demo-", dir=Home.of(os.environ).path))
-        command = [python, "-m", "mcp_server.demo_training", "--logdir", str(scratch), "--steps", str(steps)]
-        run = await agent.call("launch_run", command=command, name="demo", cwd=str(scratch), time_limit_s=600)
-        run_id = run["run_id"]
-        await agent.call("wait_run", run_ids=run_id, timeout_s=3)
-        await agent.call("capture_pane", run_id=run_id, lines=4)
-        end = await agent.call("wait_run", run_ids=run_id, until="end", timeout_s=600)
-        await agent.call("read_log", run_id=run_id, tail=3)
-        status = end["runs"][0]
-    if status["state"] != "finished":
-        console.print(f"\nThe training did not finish: {status['state']}.", style="bold red")
+    scratch = Path(tempfile.mkdtemp(prefix="runward-demo-"))
+    try:
+        async with Client(stdio_client(server)) as client:
+            agent = _Agent(client, console)
+            try:
+                return await _show(agent, python, scratch, steps)
+            except _Refused:
+                return 1
+            except BrokenPipeError:
+                return 0
+            finally:
+                if agent.running:
+                    console.print(f"The training goes on: {_command()} kill {agent.running}", style="yellow")
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+async def _show(agent: _Agent, python: str, scratch: Path, steps: int) -> int:
+    """Launch, wait, look and judge, as an agent does."""
+    command = [python, "-m", "mcp_server.demo_training", "--logdir", str(scratch), "--steps", str(steps)]
+    run = await agent.call("launch_run", command=command, name="demo", cwd=str(Path.cwd()), time_limit_s=600)
+    run_id = agent.running = run["run_id"]
+    await agent.call("wait_run", run_ids=run_id, timeout_s=3)
+    await agent.call("capture_pane", run_id=run_id, lines=4)
+    end = await agent.call("wait_run", run_ids=run_id, until="end", timeout_s=600)
+    agent.running = ""
+    await agent.call("read_log", run_id=run_id, tail=3)
+    state = end["runs"][0]["state"]
+    if state != "finished":
+        agent.console.print(f"\nThe training did not finish: {state}.", style="bold red")
         return 1
-    return _judge(json.loads((scratch / "result.json").read_text()), run["attach_command"], run_id, console)
+    return _judge(json.loads((scratch / "result.json").read_text()), run["attach_command"], run_id, agent.console)
 
 
 def _judge(result: dict[str, float], attach: str, run_id: str, console: Console) -> int:
@@ -56,25 +74,36 @@ def _judge(result: dict[str, float], attach: str, run_id: str, console: Console)
         f"(letter pairs alone {bigram:.3f}, guessing {uniform:.3f}).",
         style="bold green" if learned < bigram else "bold red",
     )
-    console.print(f"The session stays for reading: {attach}   |   runward logs {run_id}   |   runward ls")
+    console.print(f"The session stays for reading: {attach}   |   {_command()} logs {run_id}   |   {_command()} ls")
     return 0 if learned < bigram else 1
+
+
+def _command() -> str:
+    """Return how the command can be typed here."""
+    beside = Path(sys.executable).with_name("runward")
+    return "runward" if shutil.which("runward") or not beside.exists() else str(beside)
+
+
+class _Refused(Exception):
+    """A tool refused; its words have been shown."""
 
 
 class _Agent:
     """Calls tools and shows both sides."""
 
     def __init__(self, client: Client, console: Console) -> None:
-        self._client, self._console = client, console
+        self._client, self.console = client, console
+        self.running = ""
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """Call a tool, print call and answer, return the structured answer if there is one."""
         shown = ", ".join(f"{name}={_short(value)}" for name, value in arguments.items())
-        self._console.print(Text(f"→ {tool}({shown})", style="bold cyan"))
+        self.console.print(Text(f"→ {tool}({shown})", style="bold cyan"))
         result = await self._client.call_tool(tool, arguments, read_timeout_seconds=660)
         text = "\n".join(getattr(block, "text", "") for block in result.content)
-        self._console.print(Text(text))
+        self.console.print(Text(text))
         if result.is_error:
-            raise SystemExit(1)
+            raise _Refused
         return result.structured_content or {}
 
 

@@ -49,7 +49,7 @@ def doctor(*, as_json: bool) -> int:
     for column in ("", "VERDICT", "FOUND", "REMEDY"):
         table.add_column(column, overflow="fold")
     for f in findings:
-        table.add_row(f.what, Text(f.verdict, style=_COLOURS[f.verdict]), f.detail, f.remedy)
+        table.add_row(f.what, Text(f.verdict, style=_COLOURS[f.verdict]), Text(f.detail), Text(f.remedy))
     console = Console()
     console.print(table)
     console.print("Ready." if fit else "Not ready: see the remedies.", style="bold")

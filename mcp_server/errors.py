@@ -37,10 +37,10 @@ class SecretsFileOpen(RunwardError):
 
 
 class SecretsFileUnreadable(RunwardError):
-    """The secrets file cannot be read, or is no UTF-8 text."""
+    """The secrets file is not what it should be."""
 
-    def __init__(self, file: Path) -> None:
-        super().__init__(f"{file} cannot be read as text and was not used. Nothing was done. A person should look.")
+    def __init__(self, file: Path, cause: str) -> None:
+        super().__init__(f"{file} was not used: {cause}. Nothing was done. A person should mend it.")
         self.file = file
 
 
@@ -75,6 +75,7 @@ class RunNotFound(RunwardError):
     """No run has this id."""
 
     def __init__(self, run_id: str, near: list[str]) -> None:
+        near = [name for name in near if name != run_id]
         hint = f" Did you mean {' or '.join(near)}?" if near else " Call list_runs."
         super().__init__(f"Run not found: {run_id[:80]!r}.{hint}")
         self.run_id, self.near = run_id, near

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mcp_server.errors import ConfigInvalid, StateUnusable
+from mcp_server.errors import BadArgument, ConfigInvalid, StateUnusable
 
 
 class Config(BaseModel):
@@ -39,7 +40,10 @@ class Home:
             return cls(Path(home).expanduser().absolute())
         state = Path(environ.get("XDG_STATE_HOME") or "")
         if not state.is_absolute():  # to be ignored, says the XDG specification
-            state = Path.home() / ".local" / "state"
+            try:
+                state = Path.home() / ".local" / "state"
+            except RuntimeError as error:
+                raise StateUnusable(Path("~"), "this user has no home directory") from error
         return cls(state / "runward")
 
     @property
@@ -90,9 +94,20 @@ class Home:
 
     def owner(self, environ: Mapping[str, str]) -> str:
         """Return who acts here: ``$RUNWARD_OWNER``, else the configured owner, else the user's name."""
-        return environ.get("RUNWARD_OWNER") or self.config().owner or getpass.getuser()
+        return environ.get("RUNWARD_OWNER") or self.config().owner or _user()
+
+
+def _user() -> str:
+    """Return the user's name, or the number of one that has none, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def tmux_socket(environ: Mapping[str, str]) -> str:
     """Return the name of the tmux server (``tmux -L``): the user's ordinary one unless told otherwise."""
-    return environ.get("RUNWARD_TMUX_SOCKET") or "default"
+    socket = environ.get("RUNWARD_TMUX_SOCKET") or "default"
+    if "/" in socket:
+        raise BadArgument("RUNWARD_TMUX_SOCKET", f"is a name for tmux -L, no path: {socket!r}.")
+    return socket

@@ -11,7 +11,18 @@ from mcp_server.errors import BadArgument, SecretNotSet, SecretsFileOpen, Secret
 from mcp_server.supervisor.redact import SHORTEST_SECRET
 
 # Whatever is named like this reaches a run only when it is asked for by name.
-_SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE)$", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"(KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|_(PASS|PWD|PAT|AUTH))(_?\d+)?$"
+    r"|(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|WEBHOOK)(_|$)",
+    re.IGNORECASE,
+)
+# user:password@ in an address; a proxy's is needed by every download.
+_SECRET_VALUE = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
+_PROXY = re.compile(r".*_PROXY", re.IGNORECASE)
+_LINE = re.compile(
+    r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*"
+    r"(?:(?P<quote>[\"'])(?P<quoted>.*)(?P=quote)(?:\s+#.*)?|(?P<plain>\S.*)?)"
+)
 _FIXED = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "TERM"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The launcher's own, and another terminal's.
@@ -23,9 +34,13 @@ def names_a_secret(name: str) -> bool:
     return bool(_SECRET_NAME.search(name))
 
 
+def _holds_a_secret(name: str, value: str) -> bool:
+    return names_a_secret(name) or bool(_SECRET_VALUE.search(value) and not _PROXY.fullmatch(name))
+
+
 def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the server's environment as far as a run inherits it: without secrets and terminals."""
-    kept = {n: v for n, v in environ.items() if not names_a_secret(n) and not _NOT_PASSED_ON.fullmatch(n)}
+    kept = {n: v for n, v in environ.items() if not _holds_a_secret(n, v) and not _NOT_PASSED_ON.fullmatch(n)}
     if not any(name in kept for name in ("LANG", "LC_ALL", "LC_CTYPE")):
         kept["LANG"] = "C.UTF-8"  # clients pass on no locale, and logs are UTF-8
     return kept
@@ -77,10 +92,15 @@ def stored_secrets(file: Path) -> dict[str, str]:
         mode = file.stat().st_mode
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise SecretsFileOpen(file)
-        lines = file.read_text().splitlines()
+        lines = file.read_text(encoding="utf-8-sig").replace("\r\n", "\n").split("\n")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as error:
-        raise SecretsFileUnreadable(file) from error
-    pairs = (line.removeprefix("export ").partition("=") for line in map(str.strip, lines) if not line.startswith("#"))
-    return {name.strip(): value.strip().strip("\"'") for name, sep, value in pairs if sep}
+        raise SecretsFileUnreadable(file, "it cannot be read as text") from error
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if (match := _LINE.fullmatch(line.strip())) is not None:
+            found[match["name"]] = match["quoted"] or match["plain"] or ""
+        elif line.strip() and not line.strip().startswith("#"):
+            raise SecretsFileUnreadable(file, f"line {number} is not NAME=VALUE")
+    return found

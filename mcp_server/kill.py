@@ -82,6 +82,7 @@ def facts(run: Run, leftovers: list[processes.Process]) -> str:
     """Return what whoever confirms should know; no elapsed time, so that a question stays the same question."""
     command = run.spec.command if isinstance(run.spec.command, str) else " ".join(run.spec.command)
     owner = run.spec.owner or "unknown"
+    command = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in command)
     since = f", started {run.started_at}" if run.started_at else ""
     text = f"{run.run_id} ({run.state}, owner {owner}{since}): {command[:200]}"
     if leftovers:
@@ -156,7 +157,7 @@ def supervisor_of(path: Path, run: Run) -> processes.Process | None:
     """Return the run's supervisor: the process of the recorded number and start; None when it is gone."""
     pid, started = run.at_start.get("supervisor_pid"), run.at_start.get("supervisor_started")
     found = processes.process(pid) if isinstance(pid, int) else None
-    if found is None or (started is None and path.name not in found.whole_command):
+    if found is None or (started is None and path.name not in found.command):
         return None
     return found if started in (None, found.started) else None
 

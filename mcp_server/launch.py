@@ -140,6 +140,8 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         raise BadArgument("command", "holds a NUL character.")
     if request.name is not None:
         check_name(request.name)
+    if request.owner is not None and not (request.owner.isprintable() and 0 < len(request.owner) <= LONGEST_NAME):
+        raise BadArgument("owner", f"must be 1 to {LONGEST_NAME} printable characters.")
     if request.time_limit_s is not None and not 0 < request.time_limit_s < float("inf"):
         raise BadArgument("time_limit_s", "must be a number of seconds above 0.")
     cwd = _directory(request.cwd)
@@ -151,7 +153,7 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
             raise BadArgument(argument, "holds what is no Unicode text.") from error
     values = secrets_by_name(dict.fromkeys(request.secrets), environ, home.secrets)
     tmux.require()
-    name = request.name or name_of(request.command)[:LONGEST_NAME]
+    name = request.name or "".join(filter(str.isprintable, name_of(request.command)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _ids(slug(name)) if not (home.runs / run_id).exists())
     spec = RunSpec(
         layout=LAYOUT,
@@ -172,7 +174,14 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         session=run_id,
         tmux_socket=tmux_socket(environ),
     )
-    return spec, Handover(base_environment(environ), values)
+    return spec, Handover(base_environment(environ), values, _umask())
+
+
+def _umask() -> int:
+    """Return this process's umask; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _ids(slugged: str) -> Iterator[str]:
@@ -261,11 +270,14 @@ async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, ledger: Ledg
                 if run.events:
                     return run
                 await ticket.news()
+        # Should it still come, it finds this before its command starts, or stops at once.
+        with contextlib.suppress(OSError):
+            write_json(rundir.stop, {"by": "launch_run", "reason": "it did not start in time", "at": now()})
     finally:
         os.close(fifo)
     raise LaunchFailed(
         f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s: perhaps tmux "
-        f"does not answer. It will not start later. Try again; runward doctor tells what is wrong."
+        f"does not answer. If it starts later, it stops at once. Try again; runward doctor tells what is wrong."
     )
 
 

@@ -20,16 +20,16 @@ def capture(ledger: Ledger, socket: str, *, run_id: str | None, session: str | N
         BadArgument: neither or both are named.
         RunNotFound, ScreenNotFound: there is nothing to look at.
     """
-    if (run_id is None) == (session is None):
+    if (not run_id) == (not session):
         raise BadArgument("run_id", "name either a run_id or a session.")
     target = session or ""
-    if run_id is not None:
+    if run_id:
         run = ledger.observe(run_id)
         socket, target = run.spec.tmux_socket, run.spec.session
     try:
         shown = tmux.capture(target, socket=socket, history=history)
     except ScreenNotFound as error:
-        if run_id is None:
+        if not run_id:
             raise ScreenNotFound(f"{error} Call list_runs(others=true) for those there are.") from error
         raise ScreenNotFound(
             f"{run_id} has no screen any more (its session was closed or tmux died); the run is {run.state}. "

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
 from mcp_server.errors import LaunchFailed, ScreenNotFound, TmuxMissing
 
@@ -20,6 +21,8 @@ T = TypeVar("T")
 # Wide enough for the tables that trainers print; an attached terminal brings its own size.
 _COLUMNS, _ROWS = 200, 50
 _PATIENCE_S = 10.0
+_AT_ONCE = 8
+_LIMITER: RunVar[anyio.CapacityLimiter | None] = RunVar("tmux")
 # All that a tmux server may inherit: whatever starts it becomes every later session's environment.
 _BARE = (
     "HOME",
@@ -131,8 +134,13 @@ async def patiently(ask: Callable[[], T]) -> T:
     Raises:
         ScreenNotFound: it did not answer within 10 s.
     """
+    # Threads that a stopped server holds must not be missed elsewhere.
+    limiter = _LIMITER.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(_AT_ONCE)
+        _LIMITER.set(limiter)
     with anyio.move_on_after(_PATIENCE_S):
-        return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
     raise ScreenNotFound(f"tmux does not answer (waited {_PATIENCE_S:g} s). Runs go on without it; read_log works.")
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal, Protocol
 
 import anyio
 
-from mcp_server.run import Run
+from mcp_server.run import Run, posix
 
 Until = Literal["event", "end"]
 Reason = Literal["ended", "started", "heartbeat"]
@@ -33,15 +34,16 @@ def backoff(first_s: float = 30, factor: float = 2, longest_s: float = 960) -> I
 
 @dataclass
 class Memory:
-    """What one caller was last told of one run."""
+    """What one caller was last told of one run; ``beat`` counts the heartbeats since the last event."""
 
     seq: int = 0
     state: str = ""
-    schedule: Iterator[float] = field(default_factory=backoff)
-    next_s: float = 0.0
+    beat: int = 0
 
-    def __post_init__(self) -> None:
-        self.next_s = next(self.schedule)
+    @property
+    def next_s(self) -> float:
+        """How long the next wait is by the schedule."""
+        return next(islice(backoff(), self.beat, None))
 
     def told(self, run: Run, *, scheduled: bool = True) -> None:
         """Note that the caller knows ``run`` as it is now; any event starts the schedule anew.
@@ -50,10 +52,23 @@ class Memory:
         """
         news = run.last_seq > self.seq or run.state != self.state
         self.seq, self.state = run.last_seq, run.state
-        if news:
-            self.schedule = backoff()
-        if news or scheduled:
-            self.next_s = next(self.schedule)
+        self.beat = 0 if news else self.beat + scheduled
+
+
+def guess(run: Run, now_s: float) -> Memory:
+    """Return the memory of a caller that cannot be told apart from others.
+
+    It knows the run as it is, since otherwise an end would be news for ever; its schedule follows the time
+    since the run's last event.
+    """
+    age_s = now_s - posix(run.events[-1]["at"]) if run.events and "at" in run.events[-1] else 0.0
+    beat = 0
+    for wait_s in islice(backoff(), 64):
+        age_s -= wait_s
+        if age_s < 0:
+            break
+        beat += 1
+    return Memory(run.last_seq, run.state, beat)
 
 
 class Callers:
@@ -62,13 +77,15 @@ class Callers:
     def __init__(self) -> None:
         self._memories: dict[tuple[str, str], Memory] = {}
 
-    def memory(self, caller: str | None, run_id: str) -> Memory:
-        """Return what ``caller`` knows of ``run_id``; who cannot be told apart from others knows nothing."""
-        if caller is None:
-            return Memory()
+    def recall(self, caller: str, run_id: str) -> Memory:
+        """Return a copy of what ``caller`` knows of ``run_id``: one wait cannot take another's news."""
+        return replace(self._memories.get((caller, run_id), Memory()))
+
+    def remember(self, caller: str, run_id: str, memory: Memory) -> None:
+        """Note what ``caller`` has been told, once it has been."""
         while len(self._memories) >= _MOST_MEMORIES:
             del self._memories[next(iter(self._memories))]
-        return self._memories.setdefault((caller, run_id), Memory())
+        self._memories[caller, run_id] = memory
 
 
 class News(Protocol):

@@ -50,7 +50,7 @@ EVERYWHERE_ABOVE_THE_SUPERVISOR = ("anyio", "pydantic")
 # What computes and touches nothing; pydantic checks values, pathlib is a type here, signal and os are tables.
 COMPUTES = frozenset(
     """__future__ ast base64 bisect collections copy dataclasses datetime difflib enum fnmatch fractions functools
-    graphlib hashlib heapq itertools json math operator re shlex statistics string textwrap typing unicodedata
+    graphlib hashlib heapq html itertools json math operator re shlex statistics string textwrap typing unicodedata
     urllib.parse""".split()  # noqa: SIM905 - a list of words
 )
 PURE: Mapping[str, frozenset[str]] = {

@@ -18,6 +18,7 @@ from mcp_server.errors import (
     RunwardError,
     SecretNotSet,
     SecretsFileOpen,
+    SecretsFileUnreadable,
     StateUnusable,
     TmuxMissing,
 )
@@ -522,12 +523,21 @@ def test_secrets_come_from_the_environment_before_the_file(tmp_path: Path) -> No
         'TOKEN="abc=def#1"',
         "# TOKEN=other-value\nTOKEN=abc=def#1",
         "TOKEN=other-value\nTOKEN=abc=def#1",
-        "no assignment\n\nTOKEN=abc=def#1",
+        "\n\nTOKEN=abc=def#1",
+        "\ufeffTOKEN=abc=def#1",
+        "TOKEN='abc=def#1' # of the lab",
         "TOKEN=abc=def#1\r\nOTHER=1",
     ],
 )
 def test_a_secrets_file_is_read_as_people_write_it(tmp_path: Path, line: str) -> None:
     assert secrets_by_name(["TOKEN"], {}, secrets_file(tmp_path, line)) == {"TOKEN": "abc=def#1"}
+
+
+def test_a_line_that_is_no_assignment_is_refused_with_its_number(tmp_path: Path) -> None:
+    file = secrets_file(tmp_path, "A=1234567\nhunter2-and-more\n")
+    with pytest.raises(SecretsFileUnreadable, match="line 2 is not NAME=VALUE") as error:
+        secrets_by_name(["A"], {}, file)
+    assert "hunter2" not in str(error.value)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])

@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, product
 from typing import Any, ParamSpec
 
 import anyio
@@ -12,8 +12,8 @@ import pytest
 from trio.testing import MockClock
 
 from mcp_server.errors import RunNotFound
-from mcp_server.run import Run, RunSpec, RunState
-from mcp_server.watch import Callers, Memory, Outcome, Until, backoff, decide, watch
+from mcp_server.run import Run, RunSpec, RunState, posix
+from mcp_server.watch import Callers, Memory, Outcome, Until, backoff, decide, guess, watch
 
 P = ParamSpec("P")
 A, B, C = "cfm-7kqz", "gen-2mxw", "vae-9pst"
@@ -283,11 +283,13 @@ async def test_a_wait_of_the_callers_own_length_leaves_the_schedule_alone() -> N
 @virtually
 async def test_the_schedules_of_two_callers_do_not_meet() -> None:
     timeline, callers = Timeline(), Callers()
-    for name in ("alice", "bob"):
-        callers.memory(name, A).told(at("running"))
-    assert (await wait(timeline, {A: callers.memory("alice", A)})).next_timeout_s == 60
-    assert (await wait(timeline, {A: callers.memory("alice", A)})).next_timeout_s == 120
-    assert (await wait(timeline, {A: callers.memory("bob", A)})).next_timeout_s == 60
+    alice, bob = (knowing(at("running"))[A] for _ in range(2))
+    for name, memory in (("alice", alice), ("bob", bob)):
+        callers.remember(name, A, memory)
+    for name, next_s in (("alice", 60), ("alice", 120), ("bob", 60)):
+        known = {A: callers.recall(name, A)}
+        assert (await wait(timeline, known)).next_timeout_s == next_s
+        callers.remember(name, A, known[A])
 
 
 @virtually
@@ -306,8 +308,27 @@ async def test_of_two_runs_the_one_that_is_due_first_sets_the_wait() -> None:
 
 def test_each_caller_has_a_memory_of_each_run() -> None:
     callers = Callers()
-    assert callers.memory("alice", A) is callers.memory("alice", A)
-    assert len({id(callers.memory(who, run)) for who in ("alice", "bob") for run in (A, B)}) == 4
+    for number, (who, run_id) in enumerate(product(("alice", "bob"), (A, B))):
+        callers.remember(who, run_id, Memory(seq=number))
+    assert [callers.recall(who, run_id).seq for who, run_id in product(("alice", "bob"), (A, B))] == [0, 1, 2, 3]
+
+
+def test_one_wait_does_not_take_the_news_of_another() -> None:
+    callers = Callers()
+    one, other = callers.recall("alice", A), callers.recall("alice", A)
+    one.told(at("failed", 2))
+    assert other == Memory()
+
+
+@pytest.mark.parametrize(
+    ("age_s", "next_s"), [(0, 30), (29, 30), (31, 60), (89, 60), (91, 120), (1889, 960), (100_000, 960)]
+)
+def test_who_cannot_be_told_apart_waits_by_the_age_of_the_last_event(age_s: float, next_s: float) -> None:
+    began = "2026-11-21T10:00:00Z"
+    run = replace(at("running"), events=({"seq": 1, "at": began, "kind": "started", "text": ""},))
+    ended = replace(run, spec=RunSpec(run_id=B), state="failed")
+    assert guess(run, posix(began) + age_s).next_s == next_s
+    assert decide([run, ended], {A: guess(run, 0), B: guess(ended, 0)}, "event") is None, "or it would spin"
 
 
 @virtually

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -23,7 +24,7 @@ _LONGEST_NAP_S = 3600.0  # poll(2) counts milliseconds in an int
 # What a command leaves behind may be about to go by itself, such as a filter that still prints its last
 # lines: it is let alone as long as it prints, within limits.
 _SETTLE_S, _LONGEST_SETTLE_S = 0.25, 2.0
-_TOLD_TROUBLES = 5
+_TOLD_TROUBLES, _TOLD_COMMAND = 5, 80  # how many; characters of a left-over's command line
 # tmux closes the panes a moment before it is gone itself.
 _TMUX_DEATH_S = 2.0
 # An end so soon after Ctrl-C is that person's doing.
@@ -48,7 +49,12 @@ class Attempt:
         env |= {"RUNWARD_RUN_ID": rundir.run_id, "RUNWARD_RUN_DIR": str(rundir.path), "RUNWARD_ATTEMPT": "1"}
         self.started_s, self.started_at = time.monotonic(), now()
         size = self.pane.size() if self.pane else None
+        if handover.umask is not None:
+            os.umask(handover.umask)
+        if rundir.stop.exists():
+            raise OSError(errno.ECANCELED, "it was stopped before its command ran")
         self.child = terminal.spawn([terminal.bash(), str(rundir.script)], env, str(rundir.path), size)
+        os.umask(0o077)
         self.relay.connect(self.child.master_fd)
         command, supervisor = processes.process(self.child.pid), processes.process(os.getpid())
         events.append(
@@ -73,9 +79,8 @@ class Attempt:
         self.hangup_until_s: float | None = None
         self.interrupted_s: float | None = None
         self.leftovers: dict[processes.Process, str] = {}
-        self.guarded = True  # the guard lives, and will tell the command's end
-        self.released = False
-        self.troubles = 0
+        # The guard lives, and will tell the command's end; afterwards it is let go.
+        self.guarded, self.released, self.troubles = True, False, 0
         limit_s = spec.get("time_limit_s")
         self.deadline_s = self.started_s + limit_s if limit_s else None
 
@@ -83,12 +88,10 @@ class Attempt:
 
     def loop(self) -> None:
         """Go on until the command and all that it left behind have ended, then write the end."""
-        over = first = False
+        os.kill(os.getpid(), signal.SIGCHLD)  # first look for a stop that was asked for before
+        over = False
         while not over:
             try:
-                if not first:
-                    first = True
-                    self._on_signal()  # a stop that was asked for before anybody could be told of it
                 over = self._over() or self._turn()
             except Exception as error:
                 self._on_trouble(error)
@@ -294,4 +297,4 @@ class Attempt:
             self.pane.leave()
 
     def _tell(self, found: dict[processes.Process, str]) -> list[dict[str, Any]]:
-        return [{"pid": p.pid, "command": self.redactor.text(command)} for p, command in found.items()]
+        return [{"pid": p.pid, "command": self.redactor.text(command)[:_TOLD_COMMAND]} for p, command in found.items()]

@@ -20,14 +20,16 @@ class HandoverError(Exception):
 
 @dataclass(frozen=True)
 class Handover:
-    """What a command needs and no file may hold."""
+    """What a command needs and no file may hold, and the launcher's umask: tmux may have been started with another."""
 
     env: Mapping[str, str]
     secrets: Mapping[str, str]
+    umask: int | None = None
 
     def encode(self) -> bytes:
         """One JSON line."""
-        return json.dumps({"env": dict(self.env), "secrets": dict(self.secrets)}).encode() + b"\n"
+        value = {"env": dict(self.env), "secrets": dict(self.secrets), "umask": self.umask}
+        return json.dumps(value).encode() + b"\n"
 
 
 def receive(path: Path) -> Handover:
@@ -59,6 +61,6 @@ def receive(path: Path) -> Handover:
         path.unlink(missing_ok=True)
     try:
         value = json.loads(data)
-        return Handover(dict(value["env"]), dict(value["secrets"]))
+        return Handover(dict(value["env"]), dict(value["secrets"]), value.get("umask"))
     except (ValueError, KeyError, TypeError) as error:
         raise HandoverError("the launching server handed over no environment but nonsense") from error

@@ -28,18 +28,13 @@ class Process:
     name: str = field(compare=False, default="")
 
     @property
-    def whole_command(self) -> str:
+    def command(self) -> str:
         """Its command line; empty when it is gone."""
         try:
             words = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             return ""
         return b" ".join(words).decode(errors="replace").strip()
-
-    @property
-    def command(self) -> str:
-        """Its command line, at most 80 characters."""
-        return self.whole_command[:80]
 
 
 def become_subreaper() -> None:

@@ -3,55 +3,75 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
+import shlex
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, quote_plus
 
 # Shorter values would mask ordinary words, and their encodings would match by chance.
 SHORTEST_SECRET = 6
-
 _SHORTEST_HALF = 10
 
-_LINE_ENDS = b"\r\n"
+# What nobody sees, and what stands inside a value that is highlighted or printed in pieces: colours and other
+# escape sequences (one may be cut off at the end), NUL, zero-width characters.
+_UNSEEN = (
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][0-B]"
+    rb"|(?:\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[()])?|\xe2[\x80\x81]?|\xef\xbb?|\xc2)\Z"
+    rb"|[\x00\x0e\x0f]+|\xe2\x80[\x8b-\x8f]|\xe2\x81\xa0|\xef\xbb\xbf|\xc2\xad"
+)
+_NOISE = re.compile(_UNSEEN)
+_NOISE_BEGINS = (b"\x1b", b"\0", b"\x0e", b"\x0f", b"\xe2", b"\xef", b"\xad")
+# base64 programs break lines after 64 or 76 digits, and some indent them.
+_WRAPS = re.compile(rb"[\r\n]+[ \t]*")
+_NOISE_AND_WRAPS = re.compile(_UNSEEN + rb"|[\r\n]+[ \t]*")
 # So much of a spelling before a line's end makes the rest worth waiting for.
 _BEFORE_A_WRAP = 2
 
 
 @dataclass(frozen=True)
 class _Mask:
-    """One spelling of a secret. ``wrapped`` is the same with line ends in it, as base64 programs write it."""
+    """One spelling of a secret; ``wraps``: line ends may stand in it."""
 
     spelling: bytes
     label: bytes
-    wrapped: re.Pattern[bytes] | None = None
+    wraps: bool = False
 
-    def spans(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Yield where the spelling stands, as (start, end)."""
-        if self.wrapped is not None:
-            # A line holds 64 or 76 digits, so that a wrap breaks one of these at most.
-            if self.spelling[:8] in data or self.spelling[8:16] in data:
-                yield from (match.span() for match in self.wrapped.finditer(data))
-            return
-        at = data.find(self.spelling)
+    def undecided(self, text: bytes) -> int:
+        """Return the length of the longest end of ``text`` that begins the spelling and is not all of it."""
+        tail = text[-(len(self.spelling) - 1) :]
+        at = tail.find(self.spelling[:1])
         while at >= 0:
-            yield at, at + len(self.spelling)
-            at = data.find(self.spelling, at + 1)
+            if self.spelling.startswith(tail[at:]):
+                return len(tail) - at
+            at = tail.find(self.spelling[:1], at + 1)
+        return 0
 
-    def undecided(self, data: bytes) -> int:
-        """Return the length of the longest end of ``data`` that begins the spelling and is not all of it."""
-        if self.wrapped is None:
-            return _overlap(data[-(len(self.spelling) - 1) :], self.spelling)
-        tail = data[-2 * len(self.spelling) :]
-        digits = tail.translate(None, _LINE_ENDS)
-        hold = _overlap(digits[-(len(self.spelling) - 1) :], self.spelling)
-        if not hold or (hold < _BEFORE_A_WRAP and tail[-1:] in _LINE_ENDS):
-            return 0
-        start = len(tail)
-        for _ in range(hold):
-            start = len(tail[:start].rstrip(_LINE_ENDS)) - 1
-        return len(tail) - start
+
+class _View:
+    """Bytes without noise, and where each of them stood."""
+
+    def __init__(self, data: bytes, noise: re.Pattern[bytes] | None) -> None:
+        self._ends: list[int] = []  # where in the text a piece of noise was left out ...
+        self._shifts: list[int] = [0]  # ... and how much had been by then
+        shift = 0
+        self.text = data
+        if noise is None:
+            return
+        for match in noise.finditer(data):
+            start, end = match.span()
+            self._ends.append(start - shift)
+            shift += end - start
+            self._shifts.append(shift)
+        if shift:
+            self.text = noise.sub(b"", data)
+
+    def origin(self, index: int) -> int:
+        """Return where the byte at ``index`` of the text stood."""
+        return index + self._shifts[bisect_right(self._ends, index)]
 
 
 class Redactor:
@@ -72,74 +92,84 @@ class Redactor:
         """Return what may be shown after ``chunk``."""
         if not self._masks:
             return chunk
-        data = self._held + chunk
-        decided = len(data) - max(mask.undecided(data) for mask in self._masks)
-        if decided == len(data):
-            self._held = b""
-            return self._mask(data)
-        # A secret whose end might begin another one waits with it.
-        spans = sorted((span for mask in self._masks for span in mask.spans(data)), reverse=True)
-        for start, end in spans:
-            if start < decided < end:
-                decided = start
-        self._held = data[decided:]
-        return self._mask(data[:decided])
+        shown, self._held = self._split(self._held + chunk)
+        return shown
 
     def flush(self) -> bytes:
         """Return what was held back: the stream has ended."""
         held, self._held = self._held, b""
-        return self._mask(held)
+        return self._split(held, ended=True)[0]
 
     def text(self, value: str) -> str:
         """Mask one whole text."""
-        return self._mask(value.encode(errors="surrogateescape")).decode(errors="replace")
+        return self._split(value.encode(errors="surrogateescape"), ended=True)[0].decode(errors="replace")
 
-    def _mask(self, data: bytes) -> bytes:
+    def _split(self, data: bytes, *, ended: bool = False) -> tuple[bytes, bytes]:
+        """Return the masked beginning of ``data`` that is decided, and the rest as it is."""
+        noisy = any(begin in data for begin in _NOISE_BEGINS)
+        views = {
+            False: _View(data, _NOISE if noisy else None),
+            True: _View(data, _NOISE_AND_WRAPS if noisy else _WRAPS),
+        }
+        decided = len(data)
+        spans: list[tuple[int, int, bytes]] = []
         for mask in self._masks:
-            if mask.wrapped is None:
-                if mask.spelling in data:
-                    data = data.replace(mask.spelling, mask.label)
-            else:
-                for start, end in reversed(list(mask.spans(data))):
-                    data = data[:start] + mask.label + data[end:]
-        return data
-
-
-def _overlap(tail: bytes, spelling: bytes) -> int:
-    """Return the length of the longest end of ``tail`` that begins ``spelling``."""
-    at = tail.find(spelling[:1])
-    while at >= 0:
-        if spelling.startswith(tail[at:]):
-            return len(tail) - at
-        at = tail.find(spelling[:1], at + 1)
-    return 0
+            view = views[mask.wraps]
+            at = view.text.find(mask.spelling)
+            while at >= 0:
+                end = view.origin(at + len(mask.spelling) - 1) + 1
+                spans.append((view.origin(at), end, mask.label))
+                at = view.text.find(mask.spelling, at + len(mask.spelling))
+            hold = 0 if ended else mask.undecided(view.text)
+            if hold and not (mask.wraps and hold < _BEFORE_A_WRAP and data[-1:] in b"\r\n"):
+                decided = min(decided, view.origin(len(view.text) - hold))
+        # A secret whose end might begin another one waits with it; of two that overlap the longer is told.
+        spans.sort(key=lambda span: (span[0], -span[1]))
+        for start, end, _ in reversed(spans):
+            if start < decided < end:
+                decided = start
+        shown, done = [], 0
+        for start, end, label in spans:
+            if end <= decided and end > done:
+                shown += [data[done : max(start, done)], label if start >= done else b""]
+                done = end
+        return b"".join([*shown, data[done:decided]]), data[decided:]
 
 
 def _masks(value: str, label: bytes) -> Iterator[_Mask]:
     """Yield the byte strings under which ``value`` may be printed."""
     plain = value.strip()
     raw = plain.encode(errors="surrogateescape")
-    escaped = json.dumps(plain)[1:-1], json.dumps(plain, ensure_ascii=False)[1:-1]
-    spellings = {raw, raw.hex().encode(), raw.hex().upper().encode()}
-    spellings |= {text.encode(errors="surrogateescape") for text in escaped}
-    spellings |= {text.encode() for text in (quote(raw), quote(raw, safe=""), quote_plus(raw))}
-    spellings |= {line for line in raw.splitlines() if len(line) >= SHORTEST_SECRET}  # e.g. a private key
     half = len(raw) // 2
+    spellings = {raw, raw.hex().encode(), raw.hex().upper().encode()}
+    spellings |= {text.encode(errors="surrogateescape") for text in _quoted(plain)}
     if half >= _SHORTEST_HALF:  # printed in two lines, or cut off
         spellings |= {raw[:half], raw[half:]}
+    spellings |= {line for line in raw.splitlines() if len(line) >= SHORTEST_SECRET}  # e.g. a private key
     for spelling in spellings:
         yield _Mask(spelling, label)
     for offset in range(3):
         digits = _base64_digits(raw, offset)
-        if len(digits) >= SHORTEST_SECRET:
-            for spelling in {digits, digits.translate(bytes.maketrans(b"+/", b"-_"))}:
-                yield _Mask(spelling, label, _wrapped(spelling))
+        for spelling in {digits, digits.translate(bytes.maketrans(b"+/", b"-_"))}:
+            # The second serves where a line ends after the first digit, which alone says nothing.
+            for part in (spelling, spelling[_BEFORE_A_WRAP:]):
+                if len(part) >= SHORTEST_SECRET:
+                    yield _Mask(part, label, wraps=True)
 
 
-def _wrapped(digits: bytes) -> re.Pattern[bytes]:
-    """Match ``digits`` with line ends between; its first may be lost to a line before."""
-    first, *rest = (re.escape(digits[i : i + 1]) for i in range(len(digits)))
-    return re.compile(b"(?:" + first + b"[\r\n]*)?" + b"[\r\n]*".join(rest))
+def _quoted(plain: str) -> Iterator[str]:
+    """Yield ``plain`` as programs write it in strings, addresses, pages and shell commands."""
+    raw = plain.encode(errors="surrogateescape")
+    once = json.dumps(plain)[1:-1]
+    yield from (once, json.dumps(plain, ensure_ascii=False)[1:-1], json.dumps(once)[1:-1])
+    yield from (repr(raw)[2:-1], ascii(plain)[1:-1], html.escape(plain))
+    for text in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
+        yield text
+        yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), text)
+    yield shlex.quote(plain).strip("'")
+    yield plain.replace("'", "'\\''")
+    yield re.sub(r"([$`\"\\])", r"\\\1", plain)
+    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", plain)
 
 
 def _base64_digits(raw: bytes, offset: int) -> bytes:

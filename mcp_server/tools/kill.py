@@ -8,7 +8,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
 from mcp_server import kill
-from mcp_server.errors import KillNotConfirmed
+from mcp_server.errors import KillNotConfirmed, RunElsewhere
 from mcp_server.run import Answer, Leftover, Run, RunState
 from mcp_server.tools.toolbox import Toolbox, tool
 
@@ -62,6 +62,8 @@ def tools(box: Toolbox) -> list[Tool]:
         run = box.ledger.observe(run_id)
         if _is_over(box, run):
             return _result("already_ended", run, f"{run_id} has ended already: {run.state}.")
+        if not run.here:
+            raise RunElsewhere(run_id, run.spec.host)
         by = box.home.owner(box.environ)
         kill.check_owner(run, by, force=force_other_owner)
         if confirm_token is not None:

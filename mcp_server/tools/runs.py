@@ -1,5 +1,6 @@
 """launch_run, wait_run, list_runs: starting runs and hearing of them."""
 
+import time
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -16,9 +17,9 @@ from mcp_server.launch import Request, launch, plan, render
 from mcp_server.logfile import tail_lines
 from mcp_server.others import Stranger, trainings
 from mcp_server.run import Answer, Run, RunState, RunStatus
-from mcp_server.supervisor.rundir import RunDir
+from mcp_server.supervisor.rundir import RunDir, now
 from mcp_server.tools.toolbox import LOOKS, Toolbox, caller, tool
-from mcp_server.watch import Memory, Reason, Until, watch
+from mcp_server.watch import Memory, Reason, Until, guess, watch
 
 # Lines and bytes of output in an answer: a failure has 300 tokens, a heartbeat 100.
 _TAIL = {"failed": (6, 440), "lost": (6, 440), "finished": (3, 300)}
@@ -104,9 +105,10 @@ def tools(box: Toolbox) -> list[Tool]:
             spec, _ = plan(request, box.home, box.environ)
             step = "Nothing was started: call launch_run without dry_run."
             return Launched(name=spec.name, owner=spec.owner, dry_run_script=render(spec), next_step=step)
+        begun_at = now()
         run = await launch(request, box.ledger, box.changes, box.environ)
-        box.callers.memory(caller(ctx), run.run_id).told(run)
-        return _launched(run, box)
+        _remember(box, ctx, {run.run_id: _knowing(run)})
+        return _launched(run, box, repeated=run.spec.created_at < begun_at)
 
     async def wait_run(
         ctx: Context[Any, Any],
@@ -141,6 +143,7 @@ def tools(box: Toolbox) -> list[Tool]:
                 ids, box.ledger.observe, ticket, known, until=until, timeout_s=timeout_s, progress=progress
             )
         runs = [await anyio.to_thread.run_sync(_status, box, run, outcome.since[run.run_id]) for run in outcome.runs]
+        _remember(box, ctx, known)
         return WaitResult(
             reason=outcome.reason,
             runs=runs,
@@ -175,12 +178,12 @@ def tools(box: Toolbox) -> list[Tool]:
     ]
 
 
-def _launched(run: Run, box: Toolbox) -> Launched:
+def _launched(run: Run, box: Toolbox, *, repeated: bool) -> Launched:
     rundir = RunDir(box.home.runs / run.run_id)
-    warning = ""
+    warning = "This idempotency key has started it before; nothing was started now. " if repeated else ""
     command = run.spec.command
     if isinstance(command, str) and command.rstrip().endswith("&") and not command.rstrip().endswith("&&"):
-        warning = "The command ends with &: the run ends with its shell, and what it leaves behind is stopped. "
+        warning += "The command ends with &: the run ends with its shell, and what it leaves behind is stopped. "
     return Launched(
         run_id=run.run_id,
         state=run.state,
@@ -195,11 +198,22 @@ def _launched(run: Run, box: Toolbox) -> Launched:
     )
 
 
+def _knowing(run: Run) -> Memory:
+    return Memory(run.last_seq, run.state)
+
+
+def _remember(box: Toolbox, ctx: Context[Any, Any], known: dict[str, Memory]) -> None:
+    if (name := caller(ctx)) is not None:
+        for run_id, memory in known.items():
+            box.callers.remember(name, run_id, memory)
+
+
 def _memory(box: Toolbox, ctx: Context[Any, Any], run_id: str, since: int | dict[str, int] | None) -> Memory:
-    memory = box.callers.memory(caller(ctx), run_id)
+    name = caller(ctx)
+    run = box.ledger.observe(run_id)
+    memory = guess(run, time.time()) if name is None else box.callers.recall(name, run_id)
     seq = since.get(run_id) if isinstance(since, dict) else since
     if seq is not None:
-        run = box.ledger.observe(run_id)
         memory.seq, memory.state = seq, run.state if seq >= run.last_seq else ""
     return memory
 

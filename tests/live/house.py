@@ -141,7 +141,7 @@ class House:
         for p in processes.all_processes():
             with contextlib.suppress(OSError):
                 environ = Path(f"/proc/{p.pid}/environ").read_bytes().decode(errors="replace")
-                if (mark in environ or mark in p.whole_command) and p.pid != os.getpid():
+                if (mark in environ or mark in p.command) and p.pid != os.getpid():
                     mine.append(p)
         return mine
 

@@ -53,6 +53,17 @@ async def test_lists_and_logs_are_for_people_and_for_scripts(house: House) -> No
     assert f"Did you mean {run_id}?" in missing.stderr
 
 
+async def test_no_owner_or_command_can_disturb_a_list_or_a_question(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("true #\r\x1b[2K\x1b]0;x\x07", owner="[/x]")
+        await agent.end(run_id)
+        assert "owner" in await agent.refusal("launch_run", command="true", owner="a\x1b[31m")
+        asked = await agent.call("kill_run", run_id=await agent.launch("sleep 300 #\r\x1b[2Kdone"))
+    assert "\x1b" not in asked["message"]
+    listed = house.runward("ls")
+    assert (listed.returncode, "[/x]" in listed.stdout, "\x1b" in listed.stdout) == (0, True, False)
+
+
 async def test_attach_opens_a_new_screen_when_tmux_has_died(house: House) -> None:
     async with house.agent() as agent:
         run_id = await agent.launch("echo before; sleep 300")
@@ -118,6 +129,8 @@ async def test_the_same_tools_over_http(house: House, port: int, mode: str) -> N
         run_id = await agent.launch("sleep 0.3; exit 7")
         assert (await agent.end(run_id))["exit_code"] == 7
         other = await agent.launch("sleep 300")
+        beat = await agent.call("wait_run", run_ids=[run_id, other], timeout_s=0.2)
+        assert beat["reason"] == "heartbeat", "a known end is no news for ever"
         assert (await agent.kill(other))["status"] == "killed"
     assert house.run(run_id).exit_code == 7
 

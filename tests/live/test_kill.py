@@ -33,7 +33,7 @@ def gentle(house: House) -> None:
 
 
 def survivors(house: House) -> list[str]:
-    return [p.whole_command for p in house.own_processes() if "sleep" in p.whole_command or "bash" in p.whole_command]
+    return [p.command for p in house.own_processes() if "sleep" in p.command or "bash" in p.command]
 
 
 async def test_a_first_call_stops_nothing_and_a_token_stops_the_whole_tree(house: House) -> None:

@@ -65,7 +65,7 @@ async def test_what_a_command_leaves_behind_is_stopped_and_told(house: House) ->
     assert status["state"] == "finished"
     assert "Stopped 2 process" in status["events"][-1]["text"]
     assert len(house.run(run_id).events[-1]["leftovers"]) == 2
-    assert not [p for p in house.own_processes() if "sleep" in p.whole_command]
+    assert not [p for p in house.own_processes() if "sleep" in p.command]
 
 
 async def test_a_run_that_ended_before_the_call_returns_at_once(house: House) -> None:
@@ -109,7 +109,7 @@ async def test_secrets_reach_the_command_and_nothing_else(house: House) -> None:
     async with house.agent(WANDB_API_KEY=canary) as agent:
         answers: list[Any] = [await agent.call("launch_run", command=[PYTHON, "-c", script], secrets=["WANDB_API_KEY"])]
         run_id = answers[0]["run_id"]
-        commands = [p.whole_command for p in house.own_processes()]
+        commands = [p.command for p in house.own_processes()]
         answers.append(await agent.end(run_id))
         answers.append(await agent.text("read_log", run_id=run_id))
         await until_async(lambda: "failed: exit code 4" in house.tmux("capture-pane", "-p", "-t", f"={run_id}:"))
@@ -125,6 +125,30 @@ async def test_secrets_reach_the_command_and_nothing_else(house: House) -> None:
         assert canary not in place
         assert core not in place
         assert canary.encode().hex() not in place
+
+
+async def test_a_highlighted_secret_is_masked_in_log_and_answers(house: House) -> None:
+    canary = "abcd/efgh/1234/ijkl+mnop"
+    script = "import os; from rich.console import Console; Console(force_terminal=True).print(os.environ['P_KEY'])"
+    async with house.agent(P_KEY=canary) as agent:
+        run_id = await agent.launch([PYTHON, "-c", script], secrets=["P_KEY"])
+        status = await agent.end(run_id)
+        text = await agent.text("read_log", run_id=run_id)
+    assert status["tail"] == ["[secret:P_KEY]"]
+    assert text.splitlines()[-1] == "[secret:P_KEY]"
+
+
+async def test_a_run_has_the_umask_of_whoever_launched_it(house: House) -> None:
+    async with house.agent() as agent:
+        await agent.end(await agent.launch("true"))  # tmux has this umask
+    before = os.umask(0o027)
+    try:
+        async with house.agent() as agent:
+            run_id = await agent.launch("umask")
+            await agent.end(run_id)
+    finally:
+        os.umask(before)
+    assert house.log(run_id) == "0027\n"
 
 
 async def test_refused_arguments_create_nothing(house: House) -> None:

@@ -54,6 +54,24 @@ async def test_several_runs_are_awaited_any_or_all(house: House) -> None:
         assert [e["kind"] for e in resumed["runs"][0]["events"]] == ["ended"]
 
 
+async def test_of_two_waits_at_once_both_are_told(house: House) -> None:
+    async with house.agent() as agent:
+        command = "until test -e go; do sleep 0.02; done; exit 3"
+        quick = await agent.launch(command, cwd=str(house.path))
+        others = [await agent.launch("sleep 300") for _ in range(2)]
+        answers = []
+
+        async def wait(other: str) -> None:
+            answers.append(await agent.call("wait_run", run_ids=[quick, other], timeout_s=60))
+
+        async with anyio.create_task_group() as tasks:
+            for other in others:
+                tasks.start_soon(wait, other)
+            await agent.call("wait_run", run_ids=quick, timeout_s=0)
+            (house.path / "go").touch()
+    assert [(a["reason"], a["runs"][0]["state"]) for a in answers] == [("ended", "failed")] * 2
+
+
 async def test_progress_is_reported_while_nothing_happens(house: House) -> None:
     heard: list[tuple[float, float | None]] = []
 
