@@ -10,9 +10,9 @@ from typing import Literal
 from mcp_server.supervisor import terminal
 from mcp_server.supervisor.redact import Redactor
 
-# A flood is read in gulps: woken for every line, the reader takes the training's processor (two cores:
-# 0.9 s of it for 100,000 lines, in gulps 0.1 s).
-_FLOW_S, _GATHER_S = 0.010, 0.004
+# A flood is read in gulps: woken for every line, the reader takes the training's processor (on two cores
+# 0.9 s of it for 100,000 lines). In longer ones the terminal's buffer fills, and the training waits.
+_FLOW_S, _GATHER_S = 0.010, 0.002
 
 
 class Relay:
