@@ -581,7 +581,7 @@ def test_a_value_too_short_to_be_masked_is_refused(tmp_path: Path, value: str, t
     [
         ({"RUNWARD_HOME": "/srv/runward", "XDG_STATE_HOME": "/state"}, "/srv/runward"),
         ({"RUNWARD_HOME": "~/runs"}, "/home/alice/runs"),
-        ({"RUNWARD_HOME": "here"}, "/work/here"),
+        ({"RUNWARD_HOME": "here"}, "/anywhere/here"),
         ({"RUNWARD_HOME": "", "XDG_STATE_HOME": "/state"}, "/state/runward"),
         ({"XDG_STATE_HOME": ""}, "/home/alice/.local/state/runward"),
         ({}, "/home/alice/.local/state/runward"),
@@ -593,7 +593,7 @@ def test_home_is_where_the_environment_says(
     environ: dict[str, str], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home/alice")
-    monkeypatch.setattr(os, "getcwd", lambda: "/work")
+    monkeypatch.setattr(os, "getcwd", lambda: "/anywhere")
     assert Home.of(environ).path == Path(path)
 
 
