@@ -140,12 +140,12 @@ def _logs(arguments: argparse.Namespace, ledger: Ledger) -> int:
     if arguments.path:
         print(path)
         return 0
+    if not path.is_file():
+        raise BadArgument("RUN", f"{found.run_id} ({found.state}) has no output.")
     if arguments.follow:
         pid = found.at_start.get("supervisor_pid")
         watched = [] if found.ended else ["-F", *([f"--pid={pid}"] if pid else [])]
         os.execvp("tail", ["tail", "-n", str(arguments.tail), *watched, str(path)])
-    if not path.is_file():
-        raise BadArgument("RUN", f"{found.run_id} ({found.state}) has no output.")
     label = f"run {found.run_id}"
     if arguments.grep:
         text = grep_lines(path, arguments.grep, 0, label=label)
@@ -193,7 +193,7 @@ def _kill(arguments: argparse.Namespace, ledger: Ledger) -> int:
             }
         )
     else:
-        print(f"Stopped ({', '.join(stopped.signals_sent) or 'nothing had to be sent'}).")
+        print(f"{stopped.message} Sent: {', '.join(stopped.signals_sent) or 'nothing'}.")
     for s in stopped.survivors:
         print(f"Could not be stopped: {s.pid} {s.command}", file=sys.stderr)
     return 1 if stopped.survivors else 0

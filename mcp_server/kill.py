@@ -102,6 +102,16 @@ class Stopped:
     survivors: tuple[Leftover, ...]
     unsupervised: bool = False
 
+    @property
+    def message(self) -> str:
+        """What to say of it, with what could not be done or verified."""
+        text = f"{self.run.run_id} was stopped"
+        if self.survivors:
+            text += f", but {len(self.survivors)} process(es) could not be stopped"
+        if self.unsupervised:
+            text += ". Its supervisor was dead: a daemon of it that had cleaned its environment could not be found"
+        return f"{text}."
+
 
 async def stop(run: Run, ledger: Ledger, changes: Changes, *, by: str, reason: str) -> Stopped:
     """Stop a run with everything it started, and verify. Call it only after confirmation.
@@ -180,8 +190,9 @@ async def _finish_job(path: Path, run: Run, ledger: Ledger) -> tuple[list[str], 
     sent = stopping.sent
     if supervisor is not None and processes.send(supervisor, signal.SIGKILL):
         sent = [*sent, *([] if "SIGKILL" in sent else ["SIGKILL"])]
-        while processes.process(supervisor.pid) == supervisor:  # noqa: ASYNC110 - nobody tells
-            await anyio.sleep(_TICK_S)
+        with anyio.move_on_after(_ANSWER_WITHIN_S):  # one that waits for a disk cannot even die
+            while processes.process(supervisor.pid) == supervisor:  # noqa: ASYNC110 - nobody tells
+                await anyio.sleep(_TICK_S)
     return sent, _living(run, None, ledger)
 
 

@@ -210,7 +210,7 @@ async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Ma
     """Start a run and return once its command runs; with a repeated idempotency key, return the first run.
 
     Raises:
-        RunwardError: nothing was started; nothing is left on disk.
+        RunwardError: the command does not run. What was refused before its directory was made left nothing there.
     """
     try:
         spec, handover = plan(request, ledger.home, environ)
@@ -220,7 +220,7 @@ async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Ma
         raise
     ledger.home.make()
     with anyio.move_on_after(_TIDY_S):
-        await anyio.to_thread.run_sync(tidy, ledger, spec.tmux_socket, abandon_on_cancel=True)
+        await tmux.patiently(partial(tidy, ledger, spec.tmux_socket))
     async with held_key(ledger, request.idempotency_key) as key:
         if key is not None and (first := await key.run(ledger, changes)) is not None:
             return first

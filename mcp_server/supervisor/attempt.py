@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import signal
@@ -13,7 +12,7 @@ from typing import Any
 
 from mcp_server.supervisor import processes, terminal
 from mcp_server.supervisor.ending import Asked, Ending, closing_line, judge
-from mcp_server.supervisor.handover import Handover
+from mcp_server.supervisor.handover import Handover, StoppedBefore
 from mcp_server.supervisor.redact import Redactor
 from mcp_server.supervisor.relay import Relay
 from mcp_server.supervisor.rundir import EventLog, ExitRecord, RunDir, boot_id, now, read_json
@@ -52,7 +51,7 @@ class Attempt:
         if handover.umask is not None:
             os.umask(handover.umask)
         if rundir.stop.exists():
-            raise OSError(errno.ECANCELED, "it was stopped before its command ran")
+            raise StoppedBefore
         self.child = terminal.spawn([terminal.bash(), str(rundir.script)], env, str(rundir.path), size)
         os.umask(0o077)
         self.relay.connect(self.child.master_fd)
@@ -179,6 +178,7 @@ class Attempt:
         if self.asked is None:
             self.leftovers = {p: p.command for p in self._living()}
         os.close(self.child.release_fd)
+        processes.resume(self.child.guard_pid)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.child.guard_pid, 0)
 
@@ -188,7 +188,7 @@ class Attempt:
         match self.relay.type():
             case "gone":
                 self._on_hangup()
-            case "interrupt":
+            case "interrupt" if self.status is None:
                 self.interrupted_s = time.monotonic()
                 self.events.append("interrupted", "A person at the terminal typed Ctrl-C.")
 

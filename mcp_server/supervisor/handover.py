@@ -18,6 +18,10 @@ class HandoverError(Exception):
     """The environment did not arrive; the command must not start without it."""
 
 
+class StoppedBefore(Exception):
+    """Somebody asked for a stop; the command must not start any more."""
+
+
 @dataclass(frozen=True)
 class Handover:
     """What a command needs and no file may hold, and the launcher's umask: tmux may have been started with another."""

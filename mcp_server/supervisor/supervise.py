@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from mcp_server.supervisor.attempt import Attempt
-from mcp_server.supervisor.handover import HandoverError, receive
+from mcp_server.supervisor.handover import HandoverError, StoppedBefore, receive
 from mcp_server.supervisor.rundir import EventLog, RunDir, read_json, take_lock
 
 _NOT_OURS = 75
@@ -37,11 +37,11 @@ def supervise(path: Path) -> int:
     except HandoverError as error:
         events.append("refused", f"Never started: {error}.", state="failed")
         return 1
-    if rundir.stop.exists():
-        events.append("refused", "Never started: it was stopped before.", state="killed")
-        return 1
     try:
         attempt = Attempt(rundir, spec, events, handover, woken)
+    except StoppedBefore:
+        events.append("refused", "Never started: it was stopped before.", state="killed")
+        return 1
     except OSError as error:
         events.append("refused", f"Never started: {error}.", state="failed")
         return 1

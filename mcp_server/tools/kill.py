@@ -103,13 +103,10 @@ def _ask_again(box: Toolbox, run: Run) -> KillResult:
 def _done(stopped: kill.Stopped) -> KillResult:
     if stopped.run.ended and stopped.run.state not in ("killed", "lost") and not stopped.signals_sent:
         return _result("already_ended", stopped.run, f"{stopped.run.run_id} ended by itself: {stopped.run.state}.")
-    left = f", but {len(stopped.survivors)} process(es) could not be stopped" if stopped.survivors else ""
-    if stopped.unsupervised:
-        left += ". Its supervisor was dead: a daemon of it that had cleaned its environment could not be found"
     return _result(
         "killed",
         stopped.run,
-        f"{stopped.run.run_id} was stopped{left}.",
+        stopped.message,
         signals_sent=list(stopped.signals_sent),
         survivors=list(stopped.survivors),
     )

@@ -18,6 +18,9 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from mcp_server.run import Run
+from mcp_server.supervisor.handover import Handover
+from mcp_server.supervisor.rundir import now
+from mcp_server.tmux import supervisor_argv
 from tests.live.house import Agent, House, until, until_async
 
 pytestmark = pytest.mark.anyio
@@ -399,3 +402,19 @@ async def test_one_corrupt_directory_hides_no_other_run(house: House) -> None:
             status = (await agent.call("wait_run", run_ids=name, timeout_s=0))["runs"][0]
             assert status["state"] in {"lost", "failed", "starting"}, name
             await agent.client.call_tool("read_log", {"run_id": name}, read_timeout_seconds=10)
+
+
+def test_a_supervisor_that_comes_after_a_stop_starts_nothing(house: House) -> None:
+    path = house.path / "state" / "runs" / "late-aaaa"
+    path.mkdir(parents=True)
+    (path / "spec.json").write_text(json.dumps({"layout": 1, "created_at": now()}))
+    (path / "run.sh").write_text(f"touch {house.path}/late\n")
+    (path / "stop.json").write_text('{"by": "launch_run", "reason": "it did not start in time"}')
+    os.mkfifo(path / "handover", 0o600)
+    launcher = os.open(path / "handover", os.O_RDWR)
+    os.write(launcher, Handover({"PATH": os.defpath}, {}).encode())
+    done = subprocess.run(supervisor_argv(sys.executable, path), capture_output=True, check=False, timeout=30)
+    os.close(launcher)
+    assert done.stderr == b""
+    assert (house.run("late-aaaa").state, house.run("late-aaaa").started_at) == ("killed", None)
+    assert not (house.path / "late").exists()
