@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: setup check test bench demo
+.PHONY: setup check test bench frameworks demo
 setup:
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[dev]'
@@ -16,6 +16,9 @@ test:  ## everything, with real tmux, processes and clients
 
 bench:  ## every figure in the README, beside its baseline
 	$(PYTHON) -m tests.benchmarks
+
+frameworks:  ## real trainings; RUNWARD_FRAMEWORKS_PYTHON names a Python with torch and the rest
+	$(PYTHON) -m tests.benchmarks frameworks
 
 demo:
 	$(PYTHON) -m mcp_server demo

@@ -112,8 +112,13 @@ def _parser() -> argparse.ArgumentParser:
     kill.add_argument("run_id")
     kill.add_argument("--reason", default="", help="kept with the run")
 
+    diagnose = verbs.add_parser("diagnose", help="say why a training failed, by its log")
+    diagnose.add_argument("log", metavar="LOG", help="a file, or a run_id")
+    diagnose.add_argument("--exit-code", type=int, metavar="N", help="how it ended, if known")
+    diagnose.add_argument("--signal", metavar="N", help="a number or a name such as SIGKILL")
+
     doctor = verbs.add_parser("doctor", help="check what runward needs on this machine")
-    for command in (listing, wait, logs, kill, doctor):
+    for command in (listing, wait, logs, kill, diagnose, doctor):
         command.add_argument("--json", action="store_true", help="for scripts")
 
     demo = verbs.add_parser("demo", help="a real training through a real MCP client, start to end")

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         "attach": _attach,
         "logs": _logs,
         "kill": _kill,
+        "diagnose": _diagnose,
     }
     return verbs[arguments.command](arguments, ledger)
 
@@ -52,7 +54,7 @@ def _print_json(value: Any) -> None:
 def _ls(arguments: argparse.Namespace, ledger: Ledger) -> int:
     wanted = arguments.state
     runs = [r for r in ledger.runs() if wanted in (None, r.state, "ended" if r.ended else "live")]
-    statuses = [ledger.status(r, since=r.last_seq) for r in runs[: arguments.limit]]
+    statuses = [ledger.status(r, since=r.last_seq, listed=True) for r in runs[: arguments.limit]]
     if arguments.json:
         _print_json({"runs": [s.model_dump(mode="json") for s in statuses], "total": len(runs)})
         return 0
@@ -60,7 +62,7 @@ def _ls(arguments: argparse.Namespace, ledger: Ledger) -> int:
         print("No runs yet." if wanted is None else f"No runs: {wanted}.")
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("RUN", "STATE", "EXIT", "ELAPSED", "LAST OUTPUT", "OWNER", "STARTED"):
+    for column in ("RUN", "STATE", "EXIT", "STEP", "ELAPSED", "LAST OUTPUT", "OWNER", "STARTED"):
         table.add_column(column, no_wrap=column in ("RUN", "STATE"))
     owners = {r.run_id: r.spec.owner for r in runs}
     for s in statuses:
@@ -68,7 +70,8 @@ def _ls(arguments: argparse.Namespace, ledger: Ledger) -> int:
         table.add_row(
             s.run_id,
             Text(s.state, style=_COLOURS.get(s.state, "cyan")),
-            code,
+            s.failure.kind if s.failure else code,
+            f"{s.step}/{s.total_steps}" if s.step is not None and s.total_steps else str(s.step or ""),
             _clock(s.elapsed_s),
             f"{_clock(s.last_output_s)} ago" if s.last_output_s is not None else "",
             Text(owners[s.run_id]),
@@ -157,6 +160,51 @@ def _logs(arguments: argparse.Namespace, ledger: Ledger) -> int:
     Console(stderr=True).print(Text(text.header, style="dim"))
     print(text.body)
     return 0
+
+
+def _diagnose(arguments: argparse.Namespace, ledger: Ledger) -> int:
+    from mcp_server.supervisor.examine import examine  # noqa: PLC0415 - its patterns take a while to compile
+
+    path, exit_code, name = Path(arguments.log), arguments.exit_code, _signal_name(arguments.signal)
+    if not path.exists() and "/" not in arguments.log:
+        found = ledger.observe(arguments.log)
+        path = ledger.rundir(found.run_id).log(found.attempt)
+        exit_code, name = exit_code or found.exit_code, name or found.signal
+    if not path.is_file():
+        raise BadArgument("LOG", f"is no file: {str(path)[:200]!r}.")
+    try:
+        told = examine(path, exit_code, name)
+    except OSError as error:
+        raise BadArgument("LOG", f"cannot be read: {error.strerror}.") from error
+    facts = told.facts()
+    if arguments.json:
+        _print_json(facts)
+        return 0
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(facts["kind"], style="bold green" if told.failure is None else "bold red"))
+    if told.failure is not None:
+        where = f"line {facts['line_number']:,}: " if facts["line_number"] else ""
+        console.print(Text(f"{where}{facts['line']}"))
+        console.print(Text(f"{facts['action']}: {facts['advice']}", style="cyan"))
+    seen = f"training had begun (step {facts['step']})" if facts["step"] is not None else "training had begun"
+    console.print(Text(seen if facts["first_step_seen"] else "no training step seen", style="dim"))
+    return 0
+
+
+def _signal_name(text: str | None) -> str | None:
+    """Return a signal's name, given so or as a number.
+
+    Raises:
+        BadArgument: there is no such signal.
+    """
+    if text is None:
+        return None
+    name = f"SIG{text.upper().removeprefix('SIG')}"
+    if text.isdigit() and int(text) in signal.valid_signals():
+        name = signal.Signals(int(text)).name
+    if name not in signal.Signals.__members__:
+        raise BadArgument("--signal", f"is none: {text!r}.")
+    return name
 
 
 def _kill(arguments: argparse.Namespace, ledger: Ledger) -> int:

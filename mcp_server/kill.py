@@ -16,7 +16,8 @@ import anyio
 from mcp_server.changes import Changes
 from mcp_server.errors import ForeignRun, KillNotConfirmed, RunElsewhere
 from mcp_server.ledger import Ledger, program
-from mcp_server.run import Leftover, Run
+from mcp_server.run import Run
+from mcp_server.status import Leftover
 from mcp_server.supervisor import processes
 from mcp_server.supervisor.rundir import is_held, now, write_json
 

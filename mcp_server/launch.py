@@ -9,14 +9,14 @@ import json
 import os
 import re
 import secrets as random
-import shlex
 import shutil
 import socket
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
+from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -28,27 +28,19 @@ from mcp_server.home import Home, tmux_socket
 from mcp_server.hosts import base_environment, check_environment, secrets_by_name
 from mcp_server.idempotency import held_key, known_run
 from mcp_server.ledger import Ledger
+from mcp_server.patterns import checked
 from mcp_server.run import Run, RunSpec
+from mcp_server.script import LONGEST_NAME, name_of, render, slug, takes_arguments
+from mcp_server.supervisor import recovery
 from mcp_server.supervisor.handover import Handover
 from mcp_server.supervisor.rundir import LAYOUT, RunDir, boot_id, is_held, now, write_json
 from mcp_server.tidy import tidy
 
-LONGEST_NAME = 64
+ParamStyle = Literal["--k v", "k=v"]
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _STARTED_WITHIN_S = 15.0
 _F_SETPIPE_SZ = 1031
 _TIDY_S = 2.0  # a tmux that does not answer is told of soon enough
-
-# `exec` in front of these would fail or change what they mean.
-_SHELL_WORDS = frozenset(
-    """
-    . : [ [[ alias bg bind break builtin caller case cd command compgen complete continue coproc declare
-    dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for function
-    getopts hash help history if in jobs kill let local logout mapfile popd printf pushd pwd read
-    readarray readonly return select set shift shopt source suspend test then time times trap true type
-    typeset ulimit umask unalias unset until wait while { } !
-    """.split()  # noqa: SIM905 - as bash lists them
-)
 
 
 @dataclass(frozen=True)
@@ -64,55 +56,13 @@ class Request:
     tags: list[str] = field(default_factory=list)
     time_limit_s: float | None = None
     idempotency_key: str | None = None
-
-
-def render(spec: RunSpec) -> str:
-    """Return the script that runs a spec; a person may run it by hand as well."""
-    lines = ["#!/usr/bin/env bash", "set -o pipefail", f"cd -- {shlex.quote(spec.cwd)} || exit"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(spec.env.items())]
-    lines += [f"# {name}: a secret, handed over in memory" for name in spec.secrets]
-    if isinstance(spec.command, str):
-        lines.append(f"exec {spec.command}" if _is_one_program(spec.command) else spec.command)
-    else:
-        dashes = "-- " if spec.command[0].startswith("-") else ""
-        lines.append(f"exec {dashes}{shlex.join(spec.command)}")
-    return "\n".join(lines) + "\n"
-
-
-def _is_one_program(command: str) -> bool:
-    """Whether `exec` may stand before ``command``: then its signal is told exactly, with no shell between."""
-    if "\n" in command or "$'" in command:
-        return False
-    try:
-        lexer = shlex.shlex(command, posix=True, punctuation_chars=";&|()")
-        lexer.whitespace_split = True
-        lexer.commenters = ""  # shlex would see one in the middle of a word
-        words = list(lexer)
-    except ValueError:
-        return False
-    if not words or any(word.startswith("#") or (word and set(word) <= set(";&|()")) for word in words):
-        return False
-    return bool(re.fullmatch(r"[\w./~+-]+", words[0])) and words[0] not in _SHELL_WORDS
-
-
-def name_of(command: str | list[str]) -> str:
-    """Return a label for a command: its script, its module, else its first word."""
-    try:
-        words = shlex.split(command) if isinstance(command, str) else list(command)
-    except ValueError:
-        words = command.split() if isinstance(command, str) else []
-    for before, word in zip(["", *words], words, strict=False):
-        if word.endswith((".py", ".sh")):
-            return PurePath(word).stem
-        if before == "-m":
-            return word.rpartition(".")[2]
-    programs = (PurePath(word).name for word in words if "=" not in word)
-    return next(filter(None, programs), "run")
-
-
-def slug(name: str) -> str:
-    """Return ``name`` as tmux and file systems take it: letters, digits, ``-`` and ``_``."""
-    return re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")[:LONGEST_NAME] or "run"
+    first_step_timeout_s: float | None = None
+    first_step_pattern: str | None = None
+    stall_timeout_s: float | None = None
+    recovery: str | Mapping[str, Any] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    param_style: ParamStyle = "--k v"
+    resume_args: list[str] = field(default_factory=list)
 
 
 def check_name(name: str) -> None:
@@ -142,8 +92,14 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         check_name(request.name)
     if request.owner is not None and not (request.owner.isprintable() and 0 < len(request.owner) <= LONGEST_NAME):
         raise BadArgument("owner", f"must be 1 to {LONGEST_NAME} printable characters.")
-    if request.time_limit_s is not None and not 0 < request.time_limit_s < float("inf"):
-        raise BadArgument("time_limit_s", "must be a number of seconds above 0.")
+    for argument in ("time_limit_s", "first_step_timeout_s", "stall_timeout_s"):
+        seconds = getattr(request, argument)
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise BadArgument(argument, "must be a number of seconds above 0.")
+    if request.first_step_pattern is not None:
+        checked(request.first_step_pattern)
+    _check_params(request)
+    policy = _policy(request.recovery)
     cwd = _directory(request.cwd)
     check_environment(request.env)
     for argument, value in {**asdict(request), "cwd": str(cwd)}.items():
@@ -166,6 +122,13 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         owner=request.owner or home.owner(environ),
         tags=request.tags,
         time_limit_s=request.time_limit_s,
+        first_step_timeout_s=request.first_step_timeout_s,
+        first_step_pattern=request.first_step_pattern,
+        stall_timeout_s=request.stall_timeout_s,
+        recovery=policy,
+        params=dict(request.params),
+        param_style=request.param_style,
+        resume_args=request.resume_args,
         stop_grace_s=home.config().stop_grace_s,
         idempotency_key=request.idempotency_key,
         created_at=now(),
@@ -175,6 +138,42 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         tmux_socket=tmux_socket(environ),
     )
     return spec, Handover(base_environment(environ), values, _umask())
+
+
+def _policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a recovery policy in its normal form; None for the default: report and propose.
+
+    Raises:
+        BadArgument, PatternError: it is no policy.
+    """
+    if value in (None, "none"):
+        return None
+    try:
+        policy = recovery.policy_of(value)
+    except ValueError as error:
+        raise BadArgument("recovery", f"{error}") from error
+    for rule in policy["rules"]:
+        if pattern := rule["when"].get("pattern"):
+            checked(pattern)
+        for step in rule["steps"]:
+            check_environment({n[1:]: str(v) for n, v in (step.get("change") or {}).items() if n.startswith("$")})
+    return policy
+
+
+def _check_params(request: Request) -> None:
+    """Refuse parameters that have no place on the command line.
+
+    Raises:
+        BadArgument: a name that is no word, a value that is no scalar, or a command in which they have no place.
+    """
+    for name, value in request.params.items():
+        if not re.fullmatch(r"[+~]*[A-Za-z_][\w.\-/@]*", name):
+            raise BadArgument("params", f"has a name that cannot stand on a command line: {name[:80]!r}.")
+        if not isinstance(value, str | int | float | None) or (isinstance(value, str) and "\0" in value):
+            raise BadArgument("params", f"{name} must be a text, a number, true, false or null.")
+    if (request.params or request.resume_args) and not takes_arguments(request.command):
+        cause = "go to the end of the command, which is no single program: write {params} where they belong."
+        raise BadArgument("params", cause)
 
 
 def _umask() -> int:

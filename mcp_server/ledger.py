@@ -14,9 +14,11 @@ from pydantic import ValidationError
 
 from mcp_server.errors import RunNotFound
 from mcp_server.home import Home
-from mcp_server.run import Evidence, Leftover, Run, RunSpec, RunStatus, describe, fold, posix
+from mcp_server.run import Evidence, Run, RunSpec, attempt_of, fold, posix
+from mcp_server.status import Leftover, RunStatus, describe
 from mcp_server.supervisor import processes
-from mcp_server.supervisor.rundir import RunDir, boot_id, is_held, is_time, read_events, read_exit, read_json
+from mcp_server.supervisor.events import is_time, read_events, read_exit, read_progress
+from mcp_server.supervisor.rundir import RunDir, boot_id, is_held, read_json
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
@@ -77,9 +79,9 @@ class Ledger:
         return found
 
     def status(
-        self, run: Run, *, since: int = 0, tail: list[str] | None = None, brief: bool = False, leftovers: bool = True
+        self, run: Run, *, since: int = 0, tail: list[str] | None = None, brief: bool = False, listed: bool = False
     ) -> RunStatus:
-        """Return what an agent is told of ``run``; left-over processes are looked for on request."""
+        """Return what an agent is told of ``run``; for a list without left-over processes and details."""
         output_at_s = None
         with contextlib.suppress(OSError):
             output_at_s = RunDir(self.home.runs / run.run_id).log(run.attempt).stat().st_mtime
@@ -90,7 +92,8 @@ class Ledger:
             last_output_at_s=output_at_s,
             tail=tail,
             brief=brief,
-            leftovers=[Leftover(pid=p.pid, command=program(p)) for p in self.leftovers(run)] if leftovers else [],
+            listed=listed,
+            leftovers=[] if listed else [Leftover(pid=p.pid, command=program(p)) for p in self.leftovers(run)],
         )
 
     def leftovers(self, run: Run) -> list[processes.Process]:
@@ -137,11 +140,13 @@ class Ledger:
             events = read_events(rundir.events)
             if held or begun or not events:
                 break
+        attempt = attempt_of(events)
         same_boot, same_host = spec.boot_id in ("", self._boot_id), spec.host in ("", self._host)
         return Evidence(
             spec=spec,
             events=tuple(events),
-            exit=read_exit(rundir.exit(1)),
+            exit=read_exit(rundir.exit(attempt)),
+            progress=read_progress(rundir.progress(attempt)),
             stop=read_json(rundir.stop),
             held=held,
             here=same_boot or same_host,

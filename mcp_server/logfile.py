@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from mcp_server.errors import PatternError
 from mcp_server.logtext import Line, bounded, clean_lines, collapse, shorten
+from mcp_server.patterns import checked
 
 MAX_BYTES = 8192
 NUMBERED_BYTES = 256 * 2**20  # the end of a larger log has no line numbers: counting would take long
@@ -24,8 +24,6 @@ _BLOCK_BYTES = 512 * 2**10
 _LINE_BYTES = 4 * 2**20  # a longer line is read in parts
 _TAIL_BYTES = 16 * 2**20  # six hours of a tqdm bar with ten updates a second: 0.2 s
 _MOST_RAW_LINES = 100_000  # in a tail or slice: each takes 0.1 KB once it is a Line
-_ATOM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-_GROUP = re.compile(r"\(([^()]*)\)([*+]|\{\d*,\})?")
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ def grep_lines(path: Path, pattern: str, context: int = 0, max_bytes: int = MAX_
     Raises:
         PatternError: the pattern is no regular expression, or is refused; says why.
     """
-    search = _Search(_compiled(pattern), max(0, min(context, 100)), max_bytes)
+    search = _Search(checked(pattern), max(0, min(context, 100)), max_bytes)
     total = 0
     with path.open("rb") if path.exists() else io.BytesIO() as file:
         for number, data in _chunks(file, file.seek(0, os.SEEK_END)):
@@ -188,22 +186,6 @@ def _grouped(chosen: list[_Found], context: int) -> Iterator[str]:
         if context and index and found.position > chosen[index - 1].position + 1:
             yield "--"
         yield found.text
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    if len(pattern) > 1_000:  # noqa: PLR2004 (said in the message)
-        raise PatternError(pattern, "it has more than 1,000 characters")
-    try:
-        regex = re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise PatternError(pattern, str(error)) from None
-    flat = _ATOM.sub("x", pattern)
-    while group := _GROUP.search(flat):  # the innermost first
-        inner = re.search(r"[*+]|\{\d*,\}", group[1])
-        if inner and group[2]:
-            raise PatternError(pattern, "a repeat within a repeat, as in (a+)+, can take for ever")
-        flat = flat[: group.start()] + ("x+" if inner else "x") + (group[2] or "") + flat[group.end() :]
-    return regex
 
 
 def _read_tail(file: BinaryIO, size: int, count: int, max_bytes: int) -> tuple[bytes, list[Line]]:

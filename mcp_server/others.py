@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mcp_server.ledger import program
-from mcp_server.run import Answer
+from mcp_server.status import Answer
 from mcp_server.supervisor import processes
 
 _TRAINING = re.compile(

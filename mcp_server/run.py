@@ -1,12 +1,13 @@
-"""A run: what was asked for, what is known of it, and how it is told. Pure values."""
+"""A run: what was asked for, and what is known of it. Pure values."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 
 LiveState = Literal["queued", "starting", "running", "stalled", "retrying"]
 EndedState = Literal["finished", "failed", "killed", "timed_out", "lost"]
@@ -35,6 +36,13 @@ class RunSpec(BaseModel):
     owner: str = ""
     tags: list[str] = Field(default_factory=list)
     time_limit_s: float | None = None
+    first_step_timeout_s: float | None = None
+    first_step_pattern: str | None = None
+    stall_timeout_s: float | None = None
+    recovery: dict[str, Any] | None = None  # as supervisor.recovery writes a policy
+    params: dict[str, Any] = Field(default_factory=dict)
+    param_style: str = "--k v"
+    resume_args: list[str] = Field(default_factory=list)
     stop_grace_s: float = 5.0
     idempotency_key: str | None = None
     created_at: str = ""
@@ -48,13 +56,15 @@ class RunSpec(BaseModel):
 class Evidence:
     """Everything on disk that tells how a run fares.
 
-    ``events`` are the supervisor's, oldest first; ``exit`` and ``stop`` the records of that name;
+    ``events`` are the supervisor's, oldest first; ``exit`` and ``progress`` the newest attempt's records of
+    that name, ``stop`` the run's;
     ``held``: the supervisor's lock is held; ``here``: this kernel can tell; ``rebooted``: another boot.
     """
 
     spec: RunSpec
     events: tuple[dict[str, Any], ...] = ()
     exit: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
     stop: dict[str, Any] | None = None
     held: bool = False
     here: bool = True
@@ -79,6 +89,8 @@ class Run:
     reason: str | None = None
     at_start: dict[str, Any] = field(default_factory=dict)
     attempt: int = 1
+    progress: dict[str, Any] = field(default_factory=dict)
+    failure: dict[str, Any] | None = None
     here: bool = True
     # Its supervisor is gone and wrote no end, although an exit record may be there.
     abandoned: bool = False
@@ -92,6 +104,12 @@ class Run:
     def ended(self) -> bool:
         """Whether nothing more will happen."""
         return self.state in ENDED
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the present attempt has made its first training step."""
+        kinds = [e["kind"] for e in self.events if e["kind"] in ("started", "first_step")]
+        return kinds[-1:] == ["first_step"]
 
     @property
     def last_seq(self) -> int:
@@ -109,7 +127,7 @@ class Run:
 def fold(evidence: Evidence) -> Run:
     """Turn evidence into a run. An end on disk is believed first, then the lock; nothing is invented."""
     state, reason = _state(evidence)
-    started = next((e for e in evidence.events if e["kind"] == "started"), {})
+    starts = [e for e in evidence.events if e["kind"] == "started"] or [{}]
     last: dict[str, Any] = next((e for e in reversed(evidence.events) if e["kind"] in _ENDS), {})
     end = evidence.exit or last
     ended_at = end.get("ended_at") or last.get("at")
@@ -121,16 +139,34 @@ def fold(evidence: Evidence) -> Run:
         events=evidence.events,
         exit_code=end.get("exit_code") if known else None,
         signal=end.get("signal") if known else None,
-        started_at=started.get("at") or end.get("started_at"),
+        started_at=starts[0].get("at") or end.get("started_at"),
         ended_at=(ended_at or carried_out.get("at")) if known else None,
         reason=reason,
-        at_start=started.get("at_start", {}),
+        at_start=starts[-1].get("at_start", {}),
+        attempt=attempt_of(evidence.events),
+        progress=evidence.progress or {},
+        failure=_failure(evidence.events),
         here=evidence.here or evidence.rebooted,
         abandoned=state in ENDED and not evidence.held and not last and not carried_out,
     )
 
 
 _ENDS = frozenset({"ended", "refused"})
+# The state of a run that is supervised, by the newest event of these.
+_LIVE: dict[str, LiveState] = {"started": "running", "resumed": "running", "stalled": "stalled", "retrying": "retrying"}
+# Until one of these nothing has gone wrong, or it has been put right.
+_FRESH = frozenset({"started", "resumed"})
+
+
+def attempt_of(events: Sequence[dict[str, Any]]) -> int:
+    """Return the number of the attempt that began last, from 1."""
+    return next((e.get("attempt", 1) for e in reversed(events) if e["kind"] == "started"), 1)
+
+
+def _failure(events: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return what is known to have gone wrong last, unless the run has gone on since."""
+    newest: dict[str, Any] = next((e for e in reversed(events) if "failure" in e or e["kind"] in _FRESH | _ENDS), {})
+    return newest.get("failure")
 
 
 def _state(evidence: Evidence) -> tuple[RunState, str | None]:
@@ -139,7 +175,10 @@ def _state(evidence: Evidence) -> tuple[RunState, str | None]:
     if ends and ends[-1].get("state") in ENDED:
         return ends[-1]["state"], None
     if evidence.held:
-        return ("running" if evidence.events else "starting"), None
+        newest: RunState | None = next(
+            (_LIVE[e["kind"]] for e in reversed(evidence.events) if e["kind"] in _LIVE), None
+        )
+        return newest or ("running" if evidence.events else "starting"), None
     if evidence.exit is not None:
         recorded = evidence.exit.get("state")
         if recorded in ENDED:
@@ -159,95 +198,6 @@ def _state(evidence: Evidence) -> tuple[RunState, str | None]:
     if not evidence.events:
         return "lost", "Its launch was cut off: the command never started."
     return "lost", "Its supervisor is gone and wrote no end: how the command ended is unknown."
-
-
-class Answer(BaseModel):
-    """Base of everything that a tool returns: absent values are left out."""
-
-    model_config = ConfigDict(frozen=True)
-
-    @model_serializer(mode="wrap")
-    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in handler(self).items() if value is not None}
-
-
-class Event(Answer):
-    """A fact with a sequence number."""
-
-    seq: int
-    at: str
-    kind: str
-    text: str
-
-
-class Leftover(Answer):
-    """A process of a run that outlived its supervisor."""
-
-    pid: int
-    command: str
-
-
-class RunStatus(Answer):
-    """How one run fares. Durations in seconds, times in ISO 8601 UTC."""
-
-    run_id: str
-    name: str | None = None
-    state: RunState
-    reason: str | None = None
-    attempt: int | None = None
-    exit_code: int | None = None
-    signal: str | None = None
-    started_at: str | None = None
-    ended_at: str | None = None
-    elapsed_s: float | None = None
-    last_output_s: float | None = None
-    leftovers: list[Leftover] | None = None
-    events: list[Event] | None = None
-    tail: list[str] | None = None
-
-
-def describe(
-    run: Run,
-    *,
-    now_s: float,
-    since: int = 0,
-    last_output_at_s: float | None = None,
-    tail: list[str] | None = None,
-    leftovers: list[Leftover] | None = None,
-    brief: bool = False,
-    most_events: int = 6,
-) -> RunStatus:
-    """Return what an agent is told of ``run``: the events after ``since``, newest kept.
-
-    ``brief``: without what whoever launched it knows already; a heartbeat has 100 tokens.
-    ``last_output_at_s`` is POSIX time; it is told for live runs only.
-    """
-    elapsed_s = run.elapsed_s(now_s)
-    silent_s = now_s - last_output_at_s if last_output_at_s is not None and not run.ended else None
-    new = [e for e in run.events if e["seq"] > since and e["kind"] != "started"][-most_events:]
-    return RunStatus(
-        run_id=run.run_id,
-        name=None if brief else run.spec.name,
-        state=run.state,
-        reason=run.reason,
-        attempt=run.attempt if run.started_at and (run.attempt > 1 or not brief) else None,
-        exit_code=run.exit_code,
-        signal=run.signal,
-        started_at=None if brief else run.started_at,
-        ended_at=run.ended_at,
-        elapsed_s=_short(elapsed_s),
-        last_output_s=_short(silent_s),
-        leftovers=leftovers or None,
-        events=[Event(seq=e["seq"], at=e.get("at", ""), kind=e["kind"], text=e.get("text", "")) for e in new] or None,
-        tail=tail or None,
-    )
-
-
-def _short(seconds: float | None) -> float | None:
-    """Round to what a reader needs: tenths below a minute, whole seconds above."""
-    if seconds is None:
-        return None
-    return round(max(0.0, seconds), 1) if seconds < 60 else float(round(seconds))  # noqa: PLR2004
 
 
 def posix(at: str) -> float:

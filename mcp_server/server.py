@@ -11,7 +11,7 @@ from mcp.server import MCPServer
 
 from mcp_server import __version__
 from mcp_server.errors import RunwardError
-from mcp_server.tools import kill, logs, runs
+from mcp_server.tools import kill, listing, logs, runs
 from mcp_server.tools.toolbox import Toolbox
 
 INSTRUCTIONS = """\
@@ -43,7 +43,7 @@ def build(environ: Mapping[str, str]) -> MCPServer[None]:
         version=__version__,
         log_level="WARNING",
         lifespan=lifespan,
-        tools=[*runs.tools(box), *logs.tools(box), *kill.tools(box)],
+        tools=[*runs.tools(box), *listing.tools(box), *logs.tools(box), *kill.tools(box)],
     )
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import anyio
 
 from mcp_server.run import Run, posix
 
-Until = Literal["event", "end"]
-Reason = Literal["ended", "started", "heartbeat"]
+Until = Literal["event", "first_step", "end"]
+# Kinds of events that are worth a decision, the most urgent first.
+Noteworthy = Literal["error_seen", "stalled", "retrying", "first_step_timeout", "first_step"]
+Reason = Literal["ended", Noteworthy, "started", "heartbeat"]
+_NEWS: tuple[Noteworthy, ...] = get_args(Noteworthy)
+# What a wait for the first step also ends with: it may never come.
+_INSTEAD = ("error_seen", "stalled", "first_step_timeout")
 
 # Clients drop a silent call: Claude Code after 300 s over HTTP. Each report resets their clock.
 PROGRESS_S = 15.0
@@ -109,8 +114,9 @@ class Outcome:
 def decide(runs: Sequence[Run], known: Mapping[str, Memory], until: Until) -> Reason | None:
     """Return the reason to end a wait now, or None. Pure.
 
-    ``end`` waits for all runs. ``event`` returns on the first news of any run; a run whose end the caller
-    knows already is news no more, unless all have ended.
+    ``end`` waits for all runs; ``first_step`` until each has one in its present attempt, or trouble instead.
+    ``event`` returns on the first news of any run; a run whose end the caller knows already is news no more,
+    unless all have ended.
     """
     if all(run.ended for run in runs):
         return "ended"
@@ -118,6 +124,13 @@ def decide(runs: Sequence[Run], known: Mapping[str, Memory], until: Until) -> Re
         return None
     if any(run.ended and known[run.run_id].state != run.state for run in runs):
         return "ended"
+    told = {e["kind"] for run in runs if not run.ended for e in run.events if e["seq"] > known[run.run_id].seq}
+    if until == "first_step":
+        if all(run.ended or run.stepped for run in runs):
+            return "first_step"
+        return next((kind for kind in _NEWS if kind in told and kind in _INSTEAD), None)
+    if (news := next((kind for kind in _NEWS if kind in told), None)) is not None:
+        return news
     if any(known[run.run_id].state == "queued" and run.state == "running" for run in runs):
         return "started"
     return None

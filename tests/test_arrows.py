@@ -16,12 +16,12 @@ SUPERVISOR = f"{PACKAGE}.supervisor"
 
 # From the ground up; a package stands for all that is in it. A module imports its own layer and those below.
 LAYERS = (
-    ("values", ("run", "errors", "logtext", "blueprint", "placement", "report")),
+    ("values", ("run", "status", "errors", "logtext", "patterns", "blueprint", "placement", "report")),
     (
         "world",
         ("changes", "gpu", "home", "hosts", "ledger", "logfile", "others", "scalars", "screen", "tmux", "backends"),
     ),
-    ("verbs", ("launch", "idempotency", "tidy", "watch", "kill", "sweep")),
+    ("verbs", ("launch", "script", "idempotency", "tidy", "watch", "kill", "sweep")),
     ("edge", ("tools", "documents", "commands")),
     ("server", ("server",)),
     ("shows", ("doctor", "demo")),
@@ -31,7 +31,10 @@ LAYERS = (
 ALONE = ("demo_training",)
 
 # The supervisor's file formats and processes: what the layers above its own may know of it.
-SHARED = ("rundir", "processes", "redact", "handover", "ending")
+SHARED = (
+    *("rundir", "events", "processes", "redact", "handover", "ending"),
+    *("arguments", "examine", "recovery"),
+)
 
 # Who may import what others made.
 KEEPERS: Mapping[str, tuple[str, ...]] = {
@@ -56,13 +59,24 @@ COMPUTES = frozenset(
 PURE: Mapping[str, frozenset[str]] = {
     "run": frozenset({"pydantic"}),
     "errors": frozenset({"pathlib"}),
+    "status": frozenset({"pydantic"}),
     "logtext": frozenset(),
+    "patterns": frozenset(),
+    "script": frozenset({"pathlib"}),
     "blueprint": frozenset({"pydantic", "pathlib"}),
     "placement": frozenset({"pydantic"}),
     "report": frozenset({"pydantic", "numpy"}),
     "supervisor.redact": frozenset(),
-    "supervisor.ending": frozenset({"os", "signal"}),
+    "supervisor.ending": frozenset({"os", "signal", "pathlib"}),
+    "supervisor.arguments": frozenset(),
+    "supervisor.lines": frozenset(),
+    "supervisor.shapes": frozenset(),
     "supervisor.progress": frozenset(),
+    "supervisor.pace": frozenset(),
+    "supervisor.divergence": frozenset(),
+    "supervisor.judge": frozenset(),
+    "supervisor.kinds": frozenset(),
+    "supervisor.signatures": frozenset(),
     "supervisor.diagnosis": frozenset({"signal"}),
     "supervisor.recovery": frozenset(),
 }

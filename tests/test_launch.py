@@ -1,4 +1,4 @@
-"""Arguments become a spec and a script, or are refused with nothing done."""
+"""Arguments become a spec and what is handed over, or are refused with nothing done."""
 
 import os
 import re
@@ -24,9 +24,10 @@ from mcp_server.errors import (
 )
 from mcp_server.home import Config, Home, tmux_socket
 from mcp_server.hosts import base_environment, check_environment, names_a_secret, secrets_by_name
-from mcp_server.launch import LONGEST_NAME, Request, _is_one_program, check_name, launch, name_of, plan, render, slug
+from mcp_server.launch import Request, check_name, launch, plan
 from mcp_server.ledger import Ledger
-from mcp_server.run import RunSpec
+from mcp_server.script import LONGEST_NAME, render
+from mcp_server.supervisor.policy import policy_of
 
 ENVIRON = {
     "HOME": "/home/alice",
@@ -49,209 +50,7 @@ def everything_below(path: Path) -> dict[str, tuple[int, int]]:
     return {str(p): (p.stat().st_mode, p.stat().st_mtime_ns) for p in [path, *path.rglob("*")]}
 
 
-# --- the script
-
-
-@pytest.mark.parametrize(
-    ("spec", "script"),
-    [
-        pytest.param(
-            RunSpec(cwd="/data/cfm", command="python train.py --lr 3e-4"),
-            """\
-#!/usr/bin/env bash
-set -o pipefail
-cd -- /data/cfm || exit
-exec python train.py --lr 3e-4
-""",
-            id="one program replaces the shell",
-        ),
-        pytest.param(
-            RunSpec(cwd="/data/cfm", command="python prepare.py && python train.py | tee out.txt"),
-            """\
-#!/usr/bin/env bash
-set -o pipefail
-cd -- /data/cfm || exit
-python prepare.py && python train.py | tee out.txt
-""",
-            id="a list of commands stays as it is",
-        ),
-        pytest.param(
-            RunSpec(cwd="/data/cfm", command="set -e\nfor seed in 1 2; do\n  python train.py $seed\ndone"),
-            """\
-#!/usr/bin/env bash
-set -o pipefail
-cd -- /data/cfm || exit
-set -e
-for seed in 1 2; do
-  python train.py $seed
-done
-""",
-            id="a whole script stays as it is",
-        ),
-        pytest.param(
-            RunSpec(cwd="/data/cfm", command=["python", "-c", "print('a; $HOME')", "a b", "", "&&"]),
-            """\
-#!/usr/bin/env bash
-set -o pipefail
-cd -- /data/cfm || exit
-exec python -c 'print('"'"'a; $HOME'"'"')' 'a b' '' '&&'
-""",
-            id="an argv list is quoted word by word",
-        ),
-        pytest.param(
-            RunSpec(
-                cwd="/data/it's a $(touch here)\n dir",
-                command="./train.sh",
-                env={"B": "two words", "A": "", "C": "it's $HOME `id`", "D": "two\nlines"},
-                secrets=["WANDB_API_KEY", "HF_TOKEN"],
-            ),
-            """\
-#!/usr/bin/env bash
-set -o pipefail
-cd -- '/data/it'"'"'s a $(touch here)
- dir' || exit
-export A=''
-export B='two words'
-export C='it'"'"'s $HOME `id`'
-export D='two
-lines'
-# WANDB_API_KEY: a secret, handed over in memory
-# HF_TOKEN: a secret, handed over in memory
-exec ./train.sh
-""",
-            id="nothing in a directory or a value is run; secrets are named only",
-        ),
-    ],
-)
-def test_a_spec_becomes_a_script(spec: RunSpec, script: str) -> None:
-    assert render(spec) == script
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python train.py",
-        "  python train.py  ",
-        "/opt/conda/bin/python3.11 -m torch.distributed.run --nproc-per-node=8 train.py",
-        "./train.sh",
-        "~/bin/train --lr 3e-4",
-        "g++ -O2 x.cpp",
-        "env CUDA_VISIBLE_DEVICES=0 python train.py",
-        "nice -n 10 python train.py",
-        "bash -c 'a; b && c'",
-        'python -c "print(1); print(2)"',
-        "python train.py > log.txt",
-        "python train.py --name $NAME",
-    ],
-)
-def test_exec_may_stand_before_one_program(command: str) -> None:
-    assert _is_one_program(command)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "",
-        "   ",
-        "# nothing",
-        "python a.py; python b.py",
-        "python a.py && python b.py",
-        "python a.py&&python b.py",
-        "python a.py || true",
-        "python train.py | tee log.txt",
-        "python train.py &",
-        "python train.py 2>&1 | tee log.txt",
-        "(python train.py)",
-        "{ python train.py; }",
-        "! python train.py",
-        "[ -f x ]",
-        "[[ -f x ]] && python train.py",
-        "python a.py\npython b.py",
-        "cd src && python train.py",
-        "cd src",
-        "source env.sh",
-        ". env.sh",
-        "export A=1",
-        "ulimit -c 0",
-        "A=1 python train.py",
-        "A=1",
-        "$PYTHON train.py",
-        '"$PYTHON" train.py',
-        "`which python` train.py",
-        "> log.txt python train.py",
-        "for i in 1 2; do python train.py; done",
-        "if true; then python train.py; fi",
-        "while true",
-        "time python train.py",
-        "exec python train.py",
-        "eval python train.py",
-        "echo 'unclosed",
-        'echo "unclosed',
-        "train() { python train.py; }",
-    ],
-)
-def test_exec_may_not_stand_before_anything_else(command: str) -> None:
-    assert not _is_one_program(command)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python train.py --run exp#3 && python evaluate.py",
-        "python train.py --url http://host/#part; python evaluate.py",
-        "python train.py a#b | tee log.txt",
-    ],
-)
-def test_a_hash_inside_a_word_hides_nothing_that_follows(command: str) -> None:
-    # bash begins a comment at a word's start only; with `exec` the second command would never run.
-    assert not _is_one_program(command)
-
-
 # --- names
-
-
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        ("python train.py --lr 1", "train"),
-        ("python /data/cfm/finetune_v2.py", "finetune_v2"),
-        (["python", "my train.py"], "my train"),
-        ("bash run.sh", "run"),
-        ("torchrun --nproc-per-node 8 train.py --config a.yaml", "train"),
-        ("python -m cfm.training.main --x 1", "main"),
-        ("CUDA_VISIBLE_DEVICES=0 python train.py", "train"),
-        ("A=1 /usr/bin/nvidia-smi -l", "nvidia-smi"),
-        ("sleep 3600", "sleep"),
-        ("A=1", "run"),
-        ("   ", "run"),
-        ([], "run"),
-        ("it's broken", "it's"),
-        ("/", "run"),
-        ("''", "run"),
-    ],
-)
-def test_a_run_is_named_after_its_script_its_module_or_its_program(command: str | list[str], name: str) -> None:
-    assert name_of(command) == name
-
-
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("cfm", "cfm"),
-        ("cfm_v2-b", "cfm_v2-b"),
-        ("cfm v2.1: größer", "cfm-v2-1-gr-er"),
-        ("..", "run"),
-        ("größe", "gr-e"),
-        ("训练", "run"),
-        ("-rf", "rf"),
-        ("=x", "x"),
-        ("a/b\\c\n", "a-b-c"),
-        ("", "run"),
-        ("x" * 300, "x" * LONGEST_NAME),
-    ],
-)
-def test_a_slug_is_what_tmux_and_file_systems_take(name: str, label: str) -> None:
-    assert slug(name) == label
 
 
 @pytest.mark.parametrize("name", ["cfm", "cfm v2.1", "größe", "训练", "x" * LONGEST_NAME, "a.b", "-x", "=x", "$(id)"])
@@ -298,6 +97,13 @@ def test_a_request_becomes_a_spec_and_a_handover(home: Home, tmp_path: Path) -> 
         tags=["paper"],
         time_limit_s=3600,
         idempotency_key="k1",
+        first_step_timeout_s=600,
+        first_step_pattern="kl loss",
+        stall_timeout_s=900,
+        recovery={"oom_gpu": "retry"},
+        params={"lr": 0.1},
+        param_style="k=v",
+        resume_args=["--resume"],
     )
     spec, handover = plan(request, home, {**ENVIRON, "RUNWARD_TMUX_SOCKET": "test"})
 
@@ -306,7 +112,7 @@ def test_a_request_becomes_a_spec_and_a_handover(home: Home, tmp_path: Path) -> 
     assert spec.host
     assert replace(request) == request  # frozen, and unchanged
     assert spec.model_dump(exclude={"created_at", "host", "boot_id"}) == {
-        "layout": 1,
+        "layout": 2,
         "run_id": spec.run_id,
         "name": "cfm v2",
         "command": ["python", "train.py"],
@@ -316,6 +122,13 @@ def test_a_request_becomes_a_spec_and_a_handover(home: Home, tmp_path: Path) -> 
         "owner": "alice",
         "tags": ["paper"],
         "time_limit_s": 3600,
+        "first_step_timeout_s": 600,
+        "first_step_pattern": "kl loss",
+        "stall_timeout_s": 900,
+        "recovery": policy_of({"oom_gpu": "retry"}),
+        "params": {"lr": 0.1},
+        "param_style": "k=v",
+        "resume_args": ["--resume"],
         "stop_grace_s": 5.0,
         "idempotency_key": "k1",
         "session": spec.run_id,

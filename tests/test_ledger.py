@@ -8,7 +8,8 @@ import pytest
 from mcp_server import ledger as module
 from mcp_server.home import Home
 from mcp_server.ledger import Ledger
-from mcp_server.supervisor.rundir import EventLog, is_held, take_lock
+from mcp_server.supervisor.events import EventLog
+from mcp_server.supervisor.rundir import is_held, take_lock
 
 
 def test_a_supervisor_that_starts_between_two_looks_is_not_called_lost(

@@ -9,15 +9,11 @@ import pytest
 from mcp_server.run import (
     ENDED,
     STARTING_S,
-    Answer,
-    Event,
     Evidence,
-    Leftover,
     LiveState,
     Run,
     RunSpec,
     RunState,
-    describe,
     fold,
     posix,
 )
@@ -236,114 +232,46 @@ def test_times_are_read_with_any_offset() -> None:
     assert posix(BEGAN) == posix("2026-11-21T16:30:45.500+01:00") == BEGAN_S
 
 
-# --- what an agent is told
+# --- attempts, and what is known to have gone wrong
 
 
-def test_a_new_run_is_told_without_what_is_not_known() -> None:
-    told = describe(Run(SPEC, "starting"), now_s=BEGAN_S).model_dump()
-    assert told == {"run_id": "cfm-7kqz", "name": "cfm", "state": "starting"}
-
-
-def test_a_heartbeat_leaves_out_what_its_reader_knows() -> None:
-    told = describe(run(), now_s=BEGAN_S + 41.26, since=1, last_output_at_s=BEGAN_S + 40, tail=["step 7"])
-    brief = describe(run(), now_s=BEGAN_S + 41.26, since=1, last_output_at_s=BEGAN_S + 40, tail=["step 7"], brief=True)
-    heartbeat = {
-        "run_id": "cfm-7kqz",
-        "state": "running",
-        "elapsed_s": 41.3,
-        "last_output_s": 1.3,
-        "tail": ["step 7"],
-    }
-    assert brief.model_dump() == heartbeat
-    assert told.model_dump() == heartbeat | {"name": "cfm", "attempt": 1, "started_at": BEGAN}
-
-
-def test_an_end_is_told_with_its_code_and_its_event() -> None:
-    found = fold(Evidence(SPEC, (STARTED, ended("failed")), record("failed", 3)))
-    assert describe(found, now_s=BEGAN_S + 1e6, since=1, last_output_at_s=BEGAN_S).model_dump() == {
-        "run_id": "cfm-7kqz",
-        "name": "cfm",
-        "state": "failed",
-        "attempt": 1,
-        "exit_code": 3,
-        "started_at": BEGAN,
-        "ended_at": ENDED_AT,
-        "elapsed_s": 41.0,
-        "events": [{"seq": 2, "at": ENDED_AT, "kind": "ended", "text": "ended."}],
-    }
-
-
-def test_exit_code_0_is_told() -> None:
-    found = fold(Evidence(SPEC, (STARTED, ended("finished")), record("finished")))
-    assert describe(found, now_s=BEGAN_S).model_dump()["exit_code"] == 0
-
-
-def test_the_absent_are_left_out_of_json_too() -> None:
-    assert "null" not in describe(run(), now_s=BEGAN_S).model_dump_json()
-
-
-def test_a_lost_run_is_told_with_its_reason_and_its_leftovers() -> None:
-    found = run("lost", reason="The machine was rebooted while it ran.")
-    left = [Leftover(pid=812, command="python train.py")]
-    told = describe(found, now_s=BEGAN_S, last_output_at_s=BEGAN_S, leftovers=left).model_dump()
-    assert told["reason"] == "The machine was rebooted while it ran."
-    assert told["leftovers"] == [{"pid": 812, "command": "python train.py"}]
-    assert "last_output_s" not in told
-
-
-def test_empty_lists_are_absent() -> None:
-    told = describe(run(), now_s=BEGAN_S, since=1, tail=[], leftovers=[])
-    assert (told.events, told.tail, told.leftovers) == (None, None, None)
-
-
-def test_only_events_after_since_are_told_and_the_start_is_in_the_state_already() -> None:
-    found = run(events=(STARTED, *(event(seq, "note") for seq in range(2, 5))))
-    seqs = {since: [e.seq for e in describe(found, now_s=BEGAN_S, since=since).events or []] for since in range(6)}
-    assert seqs == {0: [2, 3, 4], 1: [2, 3, 4], 2: [3, 4], 3: [4], 4: [], 5: []}
-
-
-def test_of_many_events_the_newest_are_told() -> None:
-    found = run(events=tuple(event(seq, "note") for seq in range(1, 41)))
-    assert [e.seq for e in describe(found, now_s=BEGAN_S).events or []] == [35, 36, 37, 38, 39, 40]
-    assert [e.seq for e in describe(found, now_s=BEGAN_S, most_events=2).events or []] == [39, 40]
+OOM = {"kind": "oom_gpu", "line": "CUDA out of memory."}
+RETRYING = event(2, "retrying", attempt=1, failure=OOM)
+AGAIN = event(3, "started", ENDED_AT, attempt=2, at_start={"pid": 912})
+STALLED, RESUMED = event(2, "stalled"), event(3, "resumed")
+ERROR_SEEN = event(2, "error_seen", failure=OOM)
 
 
 @pytest.mark.parametrize(
-    ("elapsed_s", "told_s"),
-    [(0.0, 0.0), (0.04, 0.0), (1.26, 1.3), (59.94, 59.9), (60.4, 60.0), (3725.5, 3726.0), (86400.2, 86400.0)],
+    ("events", "state", "attempt", "failure"),
+    [
+        ((STARTED, RETRYING), "retrying", 1, OOM),
+        ((STARTED, RETRYING, AGAIN), "running", 2, None),
+        ((STARTED, STALLED), "stalled", 1, None),
+        ((STARTED, STALLED, RESUMED), "running", 1, None),
+        ((STARTED, STALLED, event(3, "first_step_timeout")), "stalled", 1, None),
+        ((STARTED, ERROR_SEEN), "running", 1, OOM),
+        ((STARTED, ERROR_SEEN, RESUMED), "running", 1, None),
+    ],
 )
-def test_seconds_are_rounded_to_what_a_reader_needs(elapsed_s: float, told_s: float) -> None:
-    assert describe(run(), now_s=BEGAN_S + elapsed_s).elapsed_s == told_s
+def test_a_live_run_is_what_its_newest_event_says(
+    events: tuple[dict[str, Any], ...], state: RunState, attempt: int, failure: dict[str, Any] | None
+) -> None:
+    run = fold(Evidence(SPEC, events, held=True))
+    assert (run.state, run.attempt, run.failure) == (state, attempt, failure)
 
 
-def test_output_of_a_clock_that_is_ahead_was_just_now() -> None:
-    assert describe(run(), now_s=BEGAN_S, last_output_at_s=BEGAN_S + 9).last_output_s == 0.0
+def test_a_run_of_several_attempts_began_with_the_first_and_is_where_the_last_is() -> None:
+    run = fold(Evidence(SPEC, (STARTED, RETRYING, AGAIN), held=True))
+    assert (run.started_at, run.at_start) == (BEGAN, {"pid": 912})
 
 
-def test_events_are_told_without_their_facts() -> None:
-    told = Event.model_validate(ended("failed", exit_code=3, survivors=[{"pid": 1}]))
-    assert told.model_dump() == {"seq": 2, "at": ENDED_AT, "kind": "ended", "text": "ended."}
+def test_an_end_tells_its_own_failure_or_none() -> None:
+    failed = (STARTED, RETRYING, AGAIN, ended("failed", 4, failure={"kind": "other", "line": "?"}))
+    assert fold(Evidence(SPEC, failed)).failure == {"kind": "other", "line": "?"}
+    assert fold(Evidence(SPEC, (STARTED, ERROR_SEEN, ended("finished", 3)))).failure is None
 
 
-class Outer(Answer):
-    inner: Leftover | None = None
-    many: list[Leftover] | None = None
-    count: int = 0
-    flag: bool = False
-    text: str = ""
-
-
-def test_an_answer_leaves_out_none_and_nothing_else() -> None:
-    assert Outer().model_dump() == {"count": 0, "flag": False, "text": ""}
-    assert Outer(many=[], inner=Leftover(pid=1, command="")).model_dump() == {
-        "inner": {"pid": 1, "command": ""},
-        "many": [],
-        "count": 0,
-        "flag": False,
-        "text": "",
-    }
-
-
-def test_an_answer_reads_back_as_it_was_written() -> None:
-    told = describe(run(), now_s=BEGAN_S + 3)
-    assert type(told).model_validate_json(told.model_dump_json()) == told
+def test_a_supervisor_that_died_before_a_retry_leaves_the_failure_of_the_last_attempt() -> None:
+    run = fold(Evidence(SPEC, (STARTED, RETRYING), record("failed", 1)))
+    assert (run.state, run.exit_code, run.failure, run.abandoned) == ("failed", 1, OOM, True)

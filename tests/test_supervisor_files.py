@@ -15,18 +15,9 @@ from typing import Any
 import pytest
 
 from mcp_server.supervisor import handover, rundir
+from mcp_server.supervisor.events import EventLog, read_events
 from mcp_server.supervisor.handover import Handover, HandoverError, receive
-from mcp_server.supervisor.rundir import (
-    EventLog,
-    ExitRecord,
-    RunDir,
-    is_held,
-    now,
-    read_events,
-    read_json,
-    take_lock,
-    write_json,
-)
+from mcp_server.supervisor.rundir import ExitRecord, RunDir, is_held, now, read_json, take_lock, write_json
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 PACKAGE = Path(rundir.__file__).parents[2]

@@ -303,6 +303,73 @@ async def test_of_two_runs_the_one_that_is_due_first_sets_the_wait() -> None:
     assert [answer.waited_s, answer.next_timeout_s] == pytest.approx([30, 60])
 
 
+# --- what a supervisor notices
+
+
+def noticing(*kinds: str, run_id: str = A, state: RunState = "running") -> Run:
+    """A live run whose events are of these kinds, the first of them its start."""
+    events = tuple({"seq": seq, "at": "", "kind": kind, "text": ""} for seq, kind in enumerate(("started", *kinds), 1))
+    return replace(at(state, run_id=run_id), events=events)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "reason"),
+    [
+        (("first_step",), "first_step"),
+        (("first_step_timeout",), "first_step_timeout"),
+        (("first_step", "stalled"), "stalled"),
+        (("stalled", "error_seen"), "error_seen"),
+        (("first_step", "retrying"), "retrying"),
+        (("resumed",), None),
+        (("interrupted", "screen_lost"), None),
+    ],
+)
+def test_of_several_events_the_most_urgent_is_the_reason(kinds: tuple[str, ...], reason: str | None) -> None:
+    run = noticing(*kinds)
+    assert decide([run], {A: Memory(1, "running")}, "event") == reason
+    assert decide([run], {A: Memory(run.last_seq, "running")}, "event") is None, "it has been told"
+    assert decide([run], {A: Memory(1, "running")}, "end") is None
+
+
+@pytest.mark.parametrize(
+    ("kinds", "reason"),
+    [
+        ((), None),
+        (("first_step",), "first_step"),
+        (("first_step_timeout",), "first_step_timeout"),
+        (("retrying",), None),
+        (("error_seen",), "error_seen"),
+        (("first_step", "retrying", "started"), None),
+    ],
+)
+def test_a_wait_for_the_first_step_also_ends_where_it_may_never_come(
+    kinds: tuple[str, ...], reason: str | None
+) -> None:
+    assert decide([noticing(*kinds)], {A: Memory(1, "running")}, "first_step") == reason
+
+
+def test_a_first_step_that_was_told_before_still_ends_the_wait_for_it() -> None:
+    run = noticing("first_step")
+    assert decide([run], {A: Memory(run.last_seq, "running")}, "first_step") == "first_step"
+
+
+def test_the_first_step_of_several_runs_is_the_last_of_them() -> None:
+    known = {A: Memory(1, "running"), B: Memory(1, "running")}
+    assert decide([noticing("first_step"), noticing(run_id=B)], known, "first_step") is None
+    assert decide([noticing("first_step"), noticing("first_step", run_id=B)], known, "first_step") == "first_step"
+    known[B] = Memory(1, "finished")
+    assert decide([noticing("first_step"), at("finished", run_id=B)], known, "first_step") == "first_step"
+
+
+@virtually
+async def test_a_stall_is_told_when_it_happens_and_starts_the_schedule_anew() -> None:
+    stalled = noticing("stalled", state="stalled")
+    timeline = Timeline(changes={A: {0: noticing(), 17: stalled}})
+    known = {A: Memory(1, "running", beat=4)}
+    answer = await wait(timeline, known)
+    assert (answer.reason, answer.waited_s, answer.next_timeout_s) == ("stalled", 17, 30)
+
+
 # --- what a caller knows
 
 

@@ -1,4 +1,4 @@
-"""One attempt: relay its terminal, keep its log, enforce its limits, write its end."""
+"""One attempt: relay its terminal, keep its log, stop it when asked, write its end."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mcp_server.supervisor import processes, terminal
-from mcp_server.supervisor.ending import Asked, Ending, closing_line, judge
+from mcp_server.supervisor.arguments import with_variables
+from mcp_server.supervisor.desk import Desk
+from mcp_server.supervisor.ending import Asked, Ending, judge
 from mcp_server.supervisor.handover import Handover, StoppedBefore
+from mcp_server.supervisor.observer import Observer
 from mcp_server.supervisor.redact import Redactor
 from mcp_server.supervisor.relay import Relay
-from mcp_server.supervisor.rundir import EventLog, ExitRecord, RunDir, boot_id, now, read_json
+from mcp_server.supervisor.rundir import ExitRecord, boot_id, now
 
 _TICK_S = 0.05  # while a stop is under way
-_RETRY_S = 5.0  # until a full disk is tried again
-_LONGEST_NAP_S = 3600.0  # poll(2) counts milliseconds in an int
 # What a command leaves behind may be about to go by itself, such as a filter that still prints its last
 # lines: it is let alone as long as it prints, within limits.
 _SETTLE_S, _LONGEST_SETTLE_S = 0.25, 2.0
-_TOLD_TROUBLES, _TOLD_COMMAND = 5, 80  # how many; characters of a left-over's command line
-# tmux closes the panes a moment before it is gone itself.
-_TMUX_DEATH_S = 2.0
+_TOLD_COMMAND = 80  # characters of a left-over's command line
 # An end so soon after Ctrl-C is that person's doing.
 _INTERRUPT_S = 60.0
 _LEFTOVERS = (processes.Stage(signal.SIGTERM, 2.0), processes.Stage(signal.SIGKILL, 3.0))
@@ -34,108 +35,135 @@ _LEFTOVERS = (processes.Stage(signal.SIGTERM, 2.0), processes.Stage(signal.SIGKI
 class Attempt:
     """One try of a run: its command, from the start to the end on disk."""
 
-    def __init__(self, rundir: RunDir, spec: dict[str, Any], events: EventLog, handover: Handover, woken: int) -> None:
-        self.rundir, self.spec, self.events, self.woken = rundir, spec, events, woken
-        rundir.attempt(1).mkdir(mode=0o700, parents=True)
+    def __init__(
+        self, desk: Desk, handover: Handover, number: int, arguments: Sequence[str], changed: Mapping[str, str]
+    ) -> None:
+        self.desk, self.rundir, self.events = desk, desk.rundir, desk.events
+        self.number, self.arguments = number, list(arguments)
+        self.rundir.attempt(number).mkdir(mode=0o700, parents=True)
         self.redactor = Redactor(handover.secrets)
-        log = terminal.Log(rundir.log(1), self._on_log_trouble)
-        self.record = ExitRecord(rundir.exit(1))
-        self.pane = terminal.pane_of(0)
-        self.relay = Relay(log, self.redactor, self.pane)
-        self.tmux = terminal.tmux_server()
+        log = terminal.Log(self.rundir.log(number), self._on_log_trouble)
+        self.record = ExitRecord(self.rundir.exit(number))
         processes.become_subreaper()
-        env = {**handover.env, **handover.secrets, "TERM": os.environ.get("TERM", "xterm-256color")}
-        env |= {"RUNWARD_RUN_ID": rundir.run_id, "RUNWARD_RUN_DIR": str(rundir.path), "RUNWARD_ATTEMPT": "1"}
         self.started_s, self.started_at = time.monotonic(), now()
-        size = self.pane.size() if self.pane else None
-        if handover.umask is not None:
-            os.umask(handover.umask)
-        if rundir.stop.exists():
-            raise StoppedBefore
-        self.child = terminal.spawn([terminal.bash(), str(rundir.script)], env, str(rundir.path), size)
-        os.umask(0o077)
+        self.child = self._spawn(handover, changed)
+        self.observer = Observer(desk, number, self.living)
+        self.relay = Relay(log, self.redactor, desk.pane, self.observer.feed)
         self.relay.connect(self.child.master_fd)
-        command, supervisor = processes.process(self.child.pid), processes.process(os.getpid())
-        events.append(
+        desk.start_clock(self.started_s)
+        self.events.append(
             "started",
-            "The command runs.",
-            attempt=1,
-            at_start={
-                "pid": self.child.pid,
-                "pid_started": command.started if command else None,
-                "guard_pid": self.child.guard_pid,
-                "supervisor_pid": os.getpid(),
-                "supervisor_started": supervisor.started if supervisor else None,
-                "host": socket.gethostname(),
-                "boot_id": boot_id(),
-            },
+            "The command runs." if number == 1 else f"Attempt {number} runs.",
+            attempt=number,
+            arguments=self.arguments or None,
+            environment=dict(changed) or None,
+            at_start=self._identity(),
         )
+        self.observer.begin()
         self.status: int | None = None
         self.ended_s = 0.0
         self.asked: Asked | None = None
         self.stopping: processes.Stopping | None = None
-        # The pane was closed: by a person, unless tmux turns out to have died by then.
-        self.hangup_until_s: float | None = None
         self.interrupted_s: float | None = None
         self.leftovers: dict[processes.Process, str] = {}
         # The guard lives, and will tell the command's end; afterwards it is let go.
-        self.guarded, self.released, self.troubles = True, False, 0
-        limit_s = spec.get("time_limit_s")
-        self.deadline_s = self.started_s + limit_s if limit_s else None
+        self.guarded, self.released = True, False
+
+    def _script(self, changed: Mapping[str, str]) -> Path:
+        """Return the run's script; one of the attempt's own if it has other variables."""
+        if not changed:
+            return self.rundir.script
+        path = self.rundir.attempt(self.number) / self.rundir.script.name
+        path.touch(mode=0o600)
+        text = self.rundir.script.read_text(encoding="utf-8", errors="surrogateescape")
+        text = with_variables(text, self.desk.spec["cwd"], changed)
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        return path
+
+    def _spawn(self, handover: Handover, changed: Mapping[str, str]) -> terminal.Child:
+        env = {**handover.env, **handover.secrets, "TERM": os.environ.get("TERM", "xterm-256color")}
+        env |= {"RUNWARD_RUN_ID": self.rundir.run_id, "RUNWARD_RUN_DIR": str(self.rundir.path)}
+        env |= {"RUNWARD_ATTEMPT": str(self.number)}
+        size = self.desk.pane.size() if self.desk.pane and self.desk.pane.open else None
+        if handover.umask is not None:
+            os.umask(handover.umask)
+        try:
+            if self.rundir.stop.exists():
+                raise StoppedBefore
+            argv = [terminal.bash(), str(self._script(changed)), *self.arguments]
+            return terminal.spawn(argv, env, str(self.rundir.path), size)
+        finally:
+            os.umask(0o077)
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what tells this attempt's processes apart from all others."""
+        command, supervisor = processes.process(self.child.pid), processes.process(os.getpid())
+        return {
+            "pid": self.child.pid,
+            "pid_started": command.started if command else None,
+            "guard_pid": self.child.guard_pid,
+            "supervisor_pid": os.getpid(),
+            "supervisor_started": supervisor.started if supervisor else None,
+            "host": socket.gethostname(),
+            "boot_id": boot_id(),
+        }
 
     # --- the loop
 
     def loop(self) -> None:
-        """Go on until the command and all that it left behind have ended, then write the end."""
+        """Go on until the command and all that it left behind have ended, then write the attempt's end."""
         os.kill(os.getpid(), signal.SIGCHLD)  # first look for a stop that was asked for before
         over = False
         while not over:
             try:
                 over = self._over() or self._turn()
             except Exception as error:
-                self._on_trouble(error)
-        self._finish()
+                self.desk.trouble(error)
+        self.relay.drain()
+        if self.status is None:  # not even SIGKILL ended it, or nobody could tell
+            self.ended_s = time.monotonic()
+            self._write_record()
 
     def _turn(self) -> bool:
         """Deal with whatever happens next; always False: whether the run is over is another question."""
+        pane = self.desk.pane
         for fd, _ in self._poll():
             if fd == self.child.master_fd:
                 self.relay.read()
-            elif self.pane and fd == self.pane.fd:
+            elif pane and fd == pane.fd:
                 self._type()
-                self.pane.write()
+                pane.write()
             elif fd == self.child.news_fd:
                 self._read_status()
-            elif fd == self.woken:
-                self._on_signal()
-            elif fd == self.tmux:
-                self._on_tmux_death()
-        self._keep_time()
+            else:
+                self._on_signals(self.desk.hear(fd))
+        self.desk.keep_time()
+        self._obey()
         return False
 
     def _poll(self) -> list[tuple[int, int]]:
         poll = select.poll()
-        poll.register(self.woken, select.POLLIN)
+        self.desk.register(poll)
         if self.relay.connected:
             poll.register(self.child.master_fd, select.POLLIN)
         if self.status is None and self.guarded:
             poll.register(self.child.news_fd, select.POLLIN)
-        if self.pane and self.pane.open:
-            wants = select.POLLOUT if self.pane.wants_to_write else 0
-            poll.register(self.pane.fd, select.POLLIN | wants)
-        if self.hangup_until_s is not None and self.tmux is not None:
-            poll.register(self.tmux, select.POLLIN)
-        return poll.poll(self._patience_ms())
-
-    def _patience_ms(self) -> int | None:
         if self.stopping or self.status is not None:
-            return round(_TICK_S * 1000)
-        due = [t for t in (self.deadline_s, self.hangup_until_s) if t is not None]
-        if self.events.behind:
-            due.append(time.monotonic() + _RETRY_S)
-        if not due:
-            return None
-        return round(1000 * min(max(0.0, min(due) - time.monotonic()), _LONGEST_NAP_S)) + 1
+            return poll.poll(round(_TICK_S * 1000))
+        return poll.poll(self.desk.nap_ms(self.observer.due_s))
+
+    def _obey(self) -> None:
+        """Begin to stop when somebody asks for it; a person's word stands above the policy's."""
+        if self.status is not None:
+            return
+        wish = self.desk.asked or self.asked
+        if wish is None and self.stopping is None:
+            wish = self.observer.tick()
+        if wish is not None and wish is not self.asked:
+            self.asked = wish
+            self.events.append("stopping", f"Stopping: {wish.text}.")
+            if self.stopping is None:
+                self.stopping = processes.Stopping(processes.stages(self.desk.spec.get("stop_grace_s", 5.0)))
 
     def _over(self) -> bool:
         """Whether nothing of the run is left, or what is left cannot be stopped."""
@@ -154,12 +182,13 @@ class Attempt:
 
     def _stop_step(self) -> bool:
         assert self.stopping is not None  # noqa: S101
-        living = self._living()
+        living = self.living()
         done = self.stopping.step(living, time.monotonic())
         # The guard reports the command's end a moment after the last process is gone.
         return done and (self.status is not None or bool(living))
 
-    def _living(self) -> list[processes.Process]:
+    def living(self) -> list[processes.Process]:
+        """Return the attempt's processes."""
         return [p for p in processes.descendants(os.getpid()) if p.pid != self.child.guard_pid]
 
     def _settled(self) -> bool:
@@ -176,7 +205,7 @@ class Attempt:
             return
         self.released = True
         if self.asked is None:
-            self.leftovers = {p: p.command for p in self._living()}
+            self.leftovers = {p: p.command for p in self.living()}
         os.close(self.child.release_fd)
         processes.resume(self.child.guard_pid)
         with contextlib.suppress(ChildProcessError):
@@ -187,7 +216,7 @@ class Attempt:
     def _type(self) -> None:
         match self.relay.type():
             case "gone":
-                self._on_hangup()
+                self.desk.on_hangup()
             case "interrupt" if self.status is None:
                 self.interrupted_s = time.monotonic()
                 self.events.append("interrupted", "A person at the terminal typed Ctrl-C.")
@@ -196,68 +225,25 @@ class Attempt:
         if (status := terminal.read_number(self.child.news_fd)) is not None:
             self._ended(status)
         else:
-            self.guarded = False  # its command comes back to us, see _on_signal
+            self.guarded = False  # its command comes back to us, see _on_signals
 
     def _ended(self, status: int) -> None:
         if self.status is None:
             self.status, self.ended_s = status, time.monotonic()
             self._write_record()
 
-    def _on_signal(self) -> None:
-        numbers = set()
-        with contextlib.suppress(BlockingIOError):
-            numbers = set(os.read(self.woken, 4096))
-        if (request := read_json(self.rundir.stop)) is not None:
-            self._stop(Asked("killed", str(request.get("by", "")), str(request.get("reason", ""))))
-        elif signal.SIGTERM in numbers:
-            self._stop(Asked("killed", "SIGTERM to the supervisor", "somebody terminated the supervisor"))
+    def _on_signals(self, numbers: set[int]) -> None:
+        self._obey()
         processes.resume(self.child.guard_pid)  # paused with its group, it could not tell an end
         with contextlib.suppress(ChildProcessError):
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
                 if reaped[0] == self.child.pid:  # its guard was killed, so it came back to us
                     self._ended(reaped[1])
-        if signal.SIGHUP in numbers:
-            self._on_hangup()
         if signal.SIGWINCH in numbers:
             self.relay.follow_size()
 
-    def _on_hangup(self) -> None:
-        if self.pane and self.pane.open:
-            self.pane.close()
-            self.hangup_until_s = time.monotonic() + _TMUX_DEATH_S
-
-    def _on_tmux_death(self) -> None:
-        if self.hangup_until_s is not None:
-            self.hangup_until_s = None
-            self.events.append("screen_lost", "tmux died; the run goes on without a screen.")
-
-    def _on_trouble(self, error: Exception) -> None:
-        """Tell of an error of the supervisor's own, a few times, and go on."""
-        self.troubles += 1
-        if self.troubles <= _TOLD_TROUBLES:
-            self.events.append("observer_error", f"The supervisor met {error!r}; the run goes on.")
-        time.sleep(_TICK_S)
-
     def _on_log_trouble(self, cause: str) -> None:
         self.events.append("log_lost", f"Output is not being written to the log: {cause}. The run goes on.")
-
-    def _keep_time(self) -> None:
-        now_s = time.monotonic()
-        if self.events.behind:
-            self.events.flush()
-        if self.hangup_until_s is not None and now_s >= self.hangup_until_s:
-            self.hangup_until_s = None
-            self._stop(Asked("killed", "a person", "the tmux session was closed"))
-        if self.deadline_s is not None and now_s >= self.deadline_s:
-            self.deadline_s = None
-            self._stop(Asked("timed_out", "time limit", f"{self.spec['time_limit_s']:g} s have passed"))
-
-    def _stop(self, asked: Asked) -> None:
-        """Begin to stop the run, once; the first who asks is recorded."""
-        if self.asked is None and self.status is None:
-            self.asked = asked
-            self.stopping = processes.Stopping(processes.stages(self.spec.get("stop_grace_s", 5.0)))
-            self.events.append("stopping", f"Stopping: {asked.text}.")
 
     # --- the end
 
@@ -273,28 +259,16 @@ class Attempt:
         interrupted = self.interrupted_s is not None and self.ended_s - self.interrupted_s < _INTERRUPT_S
         return judge(self.status, self.asked, interrupted=interrupted)
 
-    def _finish(self) -> None:
-        self.relay.drain()
-        if self.status is None:  # not even SIGKILL ended it, or nobody could tell
-            self.ended_s = time.monotonic()
-            self._write_record()
-        survivors = self._living()
-        ending = self.ending
-        if self.pane:
-            self.pane.write(closing_line(self.rundir, ending, self.ended_s - self.started_s))
-        self.events.append(
-            "ended",
-            ending.text(len(self.leftovers), self.relay.log.lost_bytes),
-            state=ending.state,
-            exit_code=ending.exit_code,
-            signal=ending.signal,
-            elapsed_s=round(self.ended_s - self.started_s, 3),
-            signals_sent=(self.stopping.sent if self.stopping else None) or None,
-            leftovers=self._tell(self.leftovers) or None,
-            survivors=self._tell({p: p.command for p in survivors}) or None,
-        )
-        if self.pane and self.pane.open:
-            self.pane.leave()
+    def facts(self) -> dict[str, Any]:
+        """Return how the attempt ended, for the event that tells it."""
+        survivors = {p: p.command for p in self.living()}
+        return {
+            "exit_code": self.ending.exit_code,
+            "signal": self.ending.signal,
+            "signals_sent": (self.stopping.sent if self.stopping else None) or None,
+            "leftovers": self._tell(self.leftovers) or None,
+            "survivors": self._tell(survivors) or None,
+        }
 
     def _tell(self, found: dict[processes.Process, str]) -> list[dict[str, Any]]:
         return [{"pid": p.pid, "command": self.redactor.text(command)[:_TOLD_COMMAND]} for p, command in found.items()]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-from mcp_server.supervisor.rundir import RunDir
 
 _COLOURS = {"finished": "32", "failed": "31"}
 _SHELL_SIGNAL_BASE = 128
@@ -108,12 +107,12 @@ def _signal_name(number: int) -> str | None:
     return signal.Signals(number).name
 
 
-def closing_line(rundir: RunDir, ending: Ending, elapsed_s: float) -> bytes:
+def closing_line(log: Path, ending: Ending, elapsed_s: float) -> bytes:
     """Return what the pane says when the run is over; the pane stays for reading."""
     minutes, seconds = divmod(round(elapsed_s), 60)
     hours, minutes = divmod(minutes, 60)
     colour = _COLOURS.get(ending.state, "33")
     return (
-        f"\x1b[0m\x1b[?25h\r\n\x1b[1;{colour}m[runward] {rundir.run_id} {ending.text()}\x1b[0m "
-        f"after {hours}:{minutes:02}:{seconds:02}\r\n[runward] log: {rundir.log(1)}\r\n"
+        f"\x1b[0m\x1b[?25h\r\n\x1b[1;{colour}m[runward] {log.parents[2].name} {ending.text()}\x1b[0m "
+        f"after {hours}:{minutes:02}:{seconds:02}\r\n[runward] log: {log}\r\n"
     ).encode(errors="replace")

@@ -111,6 +111,50 @@ def resume(pid: int) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
+def cpu_s(root: int) -> float:
+    """Return the processor time, in seconds, that the descendants of ``root`` have used.
+
+    Cheap enough to be asked now and then: looks only at them, and misses what a thread but the first has started.
+    """
+    total_s = 0.0
+    queue = children(root)
+    while queue:
+        pid = queue.pop()
+        queue += children(pid)
+        total_s += used_s(pid)
+    return total_s
+
+
+def used_s(pid: int) -> float:
+    """Return the processor time, in seconds, that a process and its reaped children have used; 0 when it is gone."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+        return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def waits_in(pid: int) -> str:
+    """Return a process's state and the kernel function it sleeps in, e.g. ``S futex_wait_queue``; as far as told."""
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1].decode()
+        with contextlib.suppress(OSError):
+            state += f" {Path(f'/proc/{pid}/wchan').read_text()}"
+        return state
+    return ""
+
+
+def oom_kills() -> int:
+    """Return how often the kernel killed for want of memory in this process's control group; 0 where it is not told."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        group = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0].lstrip("/")
+        for path in (Path("/sys/fs/cgroup") / group, Path("/sys/fs/cgroup")):
+            with contextlib.suppress(OSError):
+                for line in (path / "memory.events").read_text().splitlines():
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+    return 0
+
+
 def ancestors(pid: int) -> list[int]:
     """Return ``pid`` and the numbers of the processes above it."""
     found = []

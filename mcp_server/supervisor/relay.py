@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from typing import Literal
 
 from mcp_server.supervisor import terminal
@@ -16,11 +17,13 @@ _FLOW_S, _GATHER_S = 0.010, 0.002
 
 
 class Relay:
-    """Masks what the command prints, writes it to the log first and to the pane second, and passes on keys."""
+    """Masks what the command prints; the log gets it first, the pane second, the judge third. Passes on keys."""
 
-    def __init__(self, log: terminal.Log, redactor: Redactor, pane: terminal.Pane | None) -> None:
+    def __init__(
+        self, log: terminal.Log, redactor: Redactor, pane: terminal.Pane | None, judge: Callable[[bytes], None]
+    ) -> None:
         self.log, self.pane = log, pane
-        self._redactor = redactor
+        self._redactor, self._judge = redactor, judge
         self.master_fd = -1
         # Whether any process still holds the command's side of the terminal.
         self.connected = False
@@ -71,3 +74,4 @@ class Relay:
             self.log.write(output)
             if self.pane:
                 self.pane.write(output)
+            self._judge(output)

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -16,9 +15,9 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
-LAYOUT = 1
+LAYOUT = 2
 Facts = dict[str, Any]
 
 # One block that is filled with spaces when a run starts and overwritten in place when it ends,
@@ -75,6 +74,15 @@ class RunDir:
         """Everything that the attempt printed, byte for byte but for masked secrets."""
         return self.attempt(attempt) / "output.log"
 
+    def progress(self, attempt: int) -> Path:
+        """How far the attempt is: the newest step and numbers; appears atomically, every few seconds."""
+        return self.attempt(attempt) / "progress.json"
+
+    @property
+    def account(self) -> Path:
+        """For people: every attempt of a run that was retried, why it ended, and what was done."""
+        return self.path / "attempts.md"
+
     def exit(self, attempt: int) -> Path:
         """How the attempt ended; appears atomically."""
         return self.attempt(attempt) / "exit.json"
@@ -96,13 +104,13 @@ def boot_id() -> str:
 def read_json(path: Path) -> Facts | None:
     """Return the JSON object in ``path``, or None when it is missing, unreadable or not an object."""
     try:
-        value = json.loads(_read_regular(path))
+        value = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def _read_regular(path: Path) -> bytes:
+def read_regular(path: Path) -> bytes:
     """Read a file that may be anything: a FIFO would wait for ever."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
@@ -125,6 +133,11 @@ def write_json(path: Path, value: Facts) -> None:
         part.unlink(missing_ok=True)
         raise
     sync_dir(path.parent)
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that nobody else may read, and that no child inherits: an ``opener`` for ``open``."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def sync_dir(path: Path) -> None:
@@ -154,100 +167,6 @@ class ExitRecord:
         os.close(self._fd)
         self._part.rename(self._path)
         sync_dir(self._path.parent)
-
-
-class EventLog:
-    """Appends events. A full disk delays them and never raises: judging must not stop a healthy run."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._waiting: list[bytes] = []
-        self._seq = 0
-
-    @property
-    def behind(self) -> bool:
-        """Whether events wait for the disk to take them."""
-        return bool(self._waiting)
-
-    def append(self, kind: str, text: str, **facts: Any) -> None:
-        """Add one event; ``facts`` that are None are left out."""
-        self._seq += 1
-        event = {"seq": self._seq, "at": now(), "kind": kind, "text": text}
-        event |= {name: value for name, value in facts.items() if value is not None}
-        self._waiting.append(json.dumps(event, ensure_ascii=False).encode(errors="replace") + b"\n")
-        self.flush()
-
-    def flush(self) -> None:
-        """Write what waits; a line that did not fit whole is taken back."""
-        while self._waiting:
-            before = os.fstat(self._fd).st_size
-            line = self._waiting[0]
-            with contextlib.suppress(OSError):
-                if os.write(self._fd, line) == len(line):
-                    del self._waiting[0]
-                    continue
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, before)
-            return
-
-
-def read_events(path: Path, after: int = 0) -> list[Facts]:
-    """Return the events with ``seq`` above ``after``, oldest first; a torn last line is left for later."""
-    try:
-        lines = _read_regular(path).split(b"\n")[:-1]
-    except OSError:
-        return []
-    events = []
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if _is_event(event) and event["seq"] > after:
-            events.append(_typed(event))
-    return events
-
-
-def read_exit(path: Path) -> Facts | None:
-    """Return an exit record, or None when there is none."""
-    record = read_json(path)
-    return None if record is None else _typed(record)
-
-
-# What readers rely on; anything can stand in a file.
-_TYPES: dict[str, type] = {
-    "text": str,
-    "exit_code": int,
-    "signal": str,
-    "state": str,
-    "attempt": int,
-    "at_start": dict,
-    "leftovers": list,
-    "survivors": list,
-    "signals_sent": list,
-}
-_TIMES = ("at", "started_at", "ended_at")
-
-
-def _typed(facts: Facts) -> Facts:
-    """Leave out what is not of the type that it should be."""
-    return {
-        name: value
-        for name, value in facts.items()
-        if isinstance(value, _TYPES.get(name, object)) and (name not in _TIMES or is_time(value))
-    }
-
-
-def _is_event(value: object) -> TypeGuard[Facts]:
-    return isinstance(value, dict) and isinstance(value.get("seq"), int) and isinstance(value.get("kind"), str)
-
-
-def is_time(text: object) -> bool:
-    """Tell whether ``text`` is a time as ``now`` writes it, or any other in ISO 8601 with its zone."""
-    try:
-        return isinstance(text, str) and datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        return False
 
 
 def take_lock(path: Path, patience_s: float = 0.0) -> int | None:

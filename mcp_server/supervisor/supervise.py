@@ -1,17 +1,31 @@
-"""Takes over a run: the lock, the signals, the environment, then its attempt."""
+"""Takes over a run: the lock, the signals, the environment, then its attempts, as its recovery policy says."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mcp_server.supervisor.account import Account
+from mcp_server.supervisor.arguments import arguments
 from mcp_server.supervisor.attempt import Attempt
-from mcp_server.supervisor.handover import HandoverError, StoppedBefore, receive
-from mcp_server.supervisor.rundir import EventLog, RunDir, read_json, take_lock
+from mcp_server.supervisor.desk import Desk
+from mcp_server.supervisor.ending import Asked, Ending, closing_line
+from mcp_server.supervisor.events import EventLog
+from mcp_server.supervisor.handover import Handover, HandoverError, StoppedBefore, receive
+from mcp_server.supervisor.observer import event_facts
+from mcp_server.supervisor.rundir import RunDir, read_json, take_lock
+
+if TYPE_CHECKING:
+    from mcp_server.supervisor.diagnosis import Failure
+    from mcp_server.supervisor.retries import Next, Retries
 
 _NOT_OURS = 75
 _LOCK_PATIENCE_S = 2.0
+_TOLD_LINE = 200
 _WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 _IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE)
 
@@ -34,20 +48,119 @@ def supervise(path: Path) -> int:
     events = EventLog(rundir.events)
     try:
         handover = receive(rundir.handover)
-    except HandoverError as error:
-        events.append("refused", f"Never started: {error}.", state="failed")
-        return 1
-    try:
-        attempt = Attempt(rundir, spec, events, handover, woken)
+        status = Supervision(Desk(rundir, spec, events, woken), handover).carry_out()
     except StoppedBefore:
         events.append("refused", "Never started: it was stopped before.", state="killed")
         return 1
-    except OSError as error:
+    except (HandoverError, OSError) as error:
         events.append("refused", f"Never started: {error}.", state="failed")
         return 1
-    attempt.loop()
     os.close(lock)  # last: until here a reader sees a living supervisor
-    return attempt.ending.status  # tmux shows it to whoever attaches later
+    return status  # tmux shows it to whoever attaches later
+
+
+class Supervision:
+    """The attempts of one run, one after the other."""
+
+    def __init__(self, desk: Desk, handover: Handover) -> None:
+        self.desk, self.handover, self.spec = desk, handover, desk.spec
+        self.params: dict[str, object] = dict(self.spec.get("params") or {})
+        self.changed: dict[str, str] = {}  # environment variables that retries have set
+        self.account = Account(desk.rundir)
+        self._retries: Retries | None = None
+        self._began_s = time.monotonic()
+
+    def carry_out(self) -> int:
+        """Try until the run has ended; write its end; return the last attempt's exit status.
+
+        Raises:
+            OSError, StoppedBefore: the first attempt never started.
+        """
+        attempt = self._attempt(1)
+        while True:
+            attempt.loop()
+            ending = attempt.ending
+            failure = attempt.observer.failure(ending) if ending.state in ("failed", "finished") else None
+            following, why = self._decide(attempt, ending, failure)
+            if following is not None:
+                self.params, self.changed = following.params, following.changed
+                self._announce(attempt, failure, following, why)
+                if (again := self._again(attempt.number + 1, following)) is not None:
+                    attempt = again
+                    continue
+                if (asked := self.desk.asked) is not None:
+                    ending = replace(ending, state=asked.state, asked=asked)
+            self._end(attempt, ending, failure, why)
+            return ending.status
+
+    def _attempt(self, number: int) -> Attempt:
+        resume = self.spec.get("resume_args") or [] if number > 1 else []
+        words = arguments(self.params, self.spec.get("param_style") or "--k v", resume)
+        return Attempt(self.desk, self.handover, number, words, self.changed)
+
+    def _again(self, number: int, following: Next) -> Attempt | None:
+        """Start the next attempt when its time has come; None if somebody asks for a stop, or it cannot be started."""
+        if not self.desk.wait(following.wait_s):
+            return None
+        try:
+            return self._attempt(number)
+        except StoppedBefore:
+            self.desk.ask(Asked("killed", "stop.json", "it was asked for before the retry"))
+        except OSError as error:
+            self.desk.events.append("observer_error", f"Attempt {number} could not be started: {error}.")
+        return None
+
+    def _decide(self, attempt: Attempt, ending: Ending, failure: Failure | None) -> tuple[Next | None, str]:
+        """Ask the policy what comes after a failed attempt; an error of its own starts nothing."""
+        if ending.state != "failed" or not (self.spec.get("recovery") or {}).get("rules"):
+            return None, ""
+        try:
+            if self._retries is None:
+                from mcp_server.supervisor.retries import Retries  # noqa: PLC0415 - few runs need it
+
+                self._retries = Retries(self.desk)
+            env = {**self.handover.env, **(self.spec.get("env") or {}), **self.changed}
+            return self._retries.decide(attempt, failure, self.params, env, self.changed)
+        except Exception as error:
+            self.desk.trouble(error)
+            return None, "What comes next could not be decided."
+
+    def _announce(self, attempt: Attempt, failure: Failure | None, following: Next, why: str) -> None:
+        """Tell that the attempt has failed, and what comes next."""
+        what = f"{failure.kind}: {failure.line[:_TOLD_LINE]}" if failure else attempt.ending.text()
+        text = f"Attempt {attempt.number} failed: {what.rstrip('.')}. {why}"
+        self.account.add(attempt, failure, why)
+        self.desk.say(text)
+        self.desk.events.append(
+            "retrying",
+            text,
+            attempt=attempt.number,
+            failure=event_facts(failure),
+            wait_s=following.wait_s,
+            params=self.params or None,
+            environment=self.changed or None,
+            **attempt.facts(),
+        )
+
+    def _end(self, attempt: Attempt, ending: Ending, failure: Failure | None, why: str) -> None:
+        """Write the run's end; the pane stays for reading."""
+        text = ending.text(len(attempt.leftovers), attempt.relay.log.lost_bytes)
+        if attempt.number > 1:
+            self.account.add(attempt, failure, why or "the end")
+        desk = self.desk
+        if desk.pane:
+            desk.pane.write(closing_line(desk.rundir.log(attempt.number), ending, attempt.ended_s - self._began_s))
+        desk.events.append(
+            "ended",
+            f"{text} {why}".strip(),
+            state=ending.state,
+            attempt=attempt.number,
+            elapsed_s=round(attempt.ended_s - self._began_s, 3),
+            failure=event_facts(failure),
+            **attempt.facts(),
+        )
+        if desk.pane and desk.pane.open:
+            desk.pane.leave()
 
 
 def _listen() -> int:

@@ -9,7 +9,8 @@ from pydantic import BaseModel, Field
 
 from mcp_server import kill
 from mcp_server.errors import KillNotConfirmed, RunElsewhere
-from mcp_server.run import Answer, Leftover, Run, RunState
+from mcp_server.run import Run, RunState
+from mcp_server.status import Answer, Leftover
 from mcp_server.tools.toolbox import Toolbox, tool
 
 KillStatus = Literal["killed", "declined", "confirmation_required", "already_ended"]

@@ -1,7 +1,6 @@
-"""launch_run, wait_run, list_runs: starting runs and hearing of them."""
+"""launch_run, wait_run: starting runs and hearing of them."""
 
 import time
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import anyio.to_thread
@@ -12,11 +11,11 @@ from pydantic import Field
 
 from mcp_server import tmux
 from mcp_server.errors import BadArgument
-from mcp_server.home import tmux_socket
-from mcp_server.launch import Request, launch, plan, render
+from mcp_server.launch import ParamStyle, Request, launch, plan
 from mcp_server.logfile import tail_lines
-from mcp_server.others import Stranger, trainings
-from mcp_server.run import Answer, Run, RunState, RunStatus
+from mcp_server.run import Run, RunState
+from mcp_server.script import render
+from mcp_server.status import Answer, RunStatus
 from mcp_server.supervisor.rundir import RunDir, now
 from mcp_server.tools.toolbox import LOOKS, Toolbox, caller, tool
 from mcp_server.watch import Memory, Reason, Until, guess, watch
@@ -51,21 +50,6 @@ class WaitResult(Answer):
     next_timeout_s: float
 
 
-class Others(Answer):
-    """What is on this host and not runward's; told, never touched."""
-
-    tmux_sessions: list[str]
-    processes: list[Stranger]
-
-
-class RunList(Answer):
-    """Runs, newest first."""
-
-    runs: list[RunStatus]
-    total: int
-    others: Others | None = None
-
-
 def tools(box: Toolbox) -> list[Tool]:
     """Return the tools that start and watch runs."""
 
@@ -86,6 +70,28 @@ def tools(box: Toolbox) -> list[Tool]:
             float | None,
             Field(description="Stop the run after so many seconds (state timed_out). Default: none"),
         ] = None,
+        first_step_timeout_s: Annotated[
+            float | None, Field(description="Tell when no training step was seen by then. Default 1200")
+        ] = None,
+        first_step_pattern: Annotated[
+            str | None, Field(description="Regex of the first step's line; known frameworks need none")
+        ] = None,
+        stall_timeout_s: Annotated[
+            float | None, Field(description="Tell when nothing advances for so long. Default: by the observed pace")
+        ] = None,
+        recovery: Annotated[
+            Literal["none", "default"] | dict[str, Any] | None,
+            Field(
+                description="none: report and propose. default: retry what a retry can cure. Or a table: "
+                '{"oom_gpu": {"do": "retry", "times": 2, "change": {"num_envs": "halve"}}, "max_retries": 3}'
+            ),
+        ] = None,
+        params: Annotated[
+            dict[str, str | int | float | bool | None] | None,
+            Field(description="Arguments that recovery may change; end of the command, or at {params} in it"),
+        ] = None,
+        param_style: ParamStyle = "--k v",
+        resume_args: Annotated[list[str] | None, Field(description="Further arguments of every retry")] = None,
         owner: Annotated[str | None, Field(description="Who answers for the run. Default: the server's owner")] = None,
         tags: list[str] | None = None,
         idempotency_key: Annotated[
@@ -99,7 +105,22 @@ def tools(box: Toolbox) -> list[Tool]:
         The full output is logged, the exit code kept. Refused arguments start nothing.
         """
         request = Request(
-            command, name, cwd, env or {}, secrets or [], owner, tags or [], time_limit_s, idempotency_key
+            command=command,
+            name=name,
+            cwd=cwd,
+            env=env or {},
+            secrets=secrets or [],
+            owner=owner,
+            tags=tags or [],
+            time_limit_s=time_limit_s,
+            idempotency_key=idempotency_key,
+            first_step_timeout_s=first_step_timeout_s,
+            first_step_pattern=first_step_pattern,
+            stall_timeout_s=stall_timeout_s,
+            recovery=recovery,
+            params=params or {},
+            param_style=param_style,
+            resume_args=resume_args or [],
         )
         if dry_run:
             spec, _ = plan(request, box.home, box.environ)
@@ -118,17 +139,18 @@ def tools(box: Toolbox) -> list[Tool]:
             Field(ge=0, le=86400, description="Default: backoff 30 s to 16 min. 0: state now"),
         ] = None,
         until: Annotated[
-            Until, Field(description="event: the first news of any run. end: all runs have ended")
+            Until, Field(description="event: the first news of any run. first_step: all train. end: all have ended")
         ] = "event",
         since: Annotated[
             int | dict[str, int] | None,
             Field(description="Event number (per run) already known. Default: what you were last told"),
         ] = None,
     ) -> WaitResult:
-        """Wait until a training run ends or something worth a decision happens to it.
+        """Wait until a training run ends, fails, stalls, or makes its first step.
 
         Prefer this to sleeping and reading logs: one call watches the whole interval and returns at once
-        with the reason; reason heartbeat means still running, call again. Never stops or restarts a run.
+        with the reason, a failure's proof and what to do; reason heartbeat means still running, call again.
+        Never stops or restarts a run.
         """
         ids = list(dict.fromkeys([run_ids] if isinstance(run_ids, str) else run_ids))
         if not ids:
@@ -151,30 +173,10 @@ def tools(box: Toolbox) -> list[Tool]:
             next_timeout_s=outcome.next_timeout_s,
         )
 
-    async def list_runs(
-        state: Annotated[
-            RunState | Literal["live", "ended"] | None,
-            Field(description="A state, or live / ended for all such"),
-        ] = None,
-        owner: str | None = None,
-        name: Annotated[str | None, Field(description="Part of the name or run_id")] = None,
-        limit: Annotated[int, Field(ge=1, le=500)] = 20,
-        others: Annotated[bool, Field(description="Also name tmux sessions and trainings that are not ours")] = False,
-    ) -> RunList:
-        """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""
-
-        def look() -> RunList:
-            found = [run for run in box.ledger.runs() if _matches(run, state, owner, name)]
-            return RunList(runs=[_brief(box, run) for run in found[:limit]], total=len(found))
-
-        listed = await anyio.to_thread.run_sync(look)
-        return listed.model_copy(update={"others": await tmux.patiently(partial(_others, box))}) if others else listed
-
     starts = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
     return [
         tool(launch_run, title="Launch run", annotations=starts),
         tool(wait_run, title="Wait for runs", annotations=LOOKS),
-        tool(list_runs, title="List runs", annotations=LOOKS),
     ]
 
 
@@ -219,11 +221,17 @@ def _memory(box: Toolbox, ctx: Context[Any, Any], run_id: str, since: int | dict
 
 
 def _status(box: Toolbox, run: Run, since: int) -> RunStatus:
+    # A failure brings its own lines, and a step says more than the line that it was read from.
+    told = run.failure is not None or (not run.ended and "step" in run.progress)
+    tail = [] if told else _tail(box, run)
+    return box.ledger.status(run, since=since, tail=tail, brief=not run.ended)
+
+
+def _tail(box: Toolbox, run: Run) -> list[str]:
     lines, max_bytes = _TAIL.get(run.state, _HEARTBEAT_TAIL)
     path = RunDir(box.home.runs / run.run_id).log(run.attempt)
     shown = tail_lines(path, lines, label=run.run_id, numbered=False).body.splitlines() if path.is_file() else []
-    tail = newest([line for line in shown if line], lines, max_bytes)
-    return box.ledger.status(run, since=since, tail=tail, brief=not run.ended)
+    return newest([line for line in shown if line], lines, max_bytes)
 
 
 def newest(lines: list[str], count: int, max_bytes: int) -> list[str]:
@@ -240,26 +248,3 @@ def newest(lines: list[str], count: int, max_bytes: int) -> list[str]:
             break
         kept.append(line)
     return kept[::-1]
-
-
-def _brief(box: Toolbox, run: Run) -> RunStatus:
-    """Return one line of a list: no events, no output."""
-    return box.ledger.status(run, since=run.last_seq, leftovers=False)
-
-
-def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -> bool:
-    kinds = {run.state, "ended" if run.ended else "live"}
-    return (
-        (state is None or state in kinds)
-        and (owner is None or run.spec.owner == owner)
-        and (name is None or name in run.spec.name or name in run.run_id)
-    )
-
-
-def _others(box: Toolbox) -> Others:
-    socket = tmux_socket(box.environ)
-    ours = {run.spec.session for run in box.ledger.runs()}
-    return Others(
-        tmux_sessions=[session for session in tmux.sessions(socket) if session not in ours],
-        processes=trainings(),
-    )

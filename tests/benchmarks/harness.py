@@ -109,6 +109,10 @@ class House:
         """The log of a run's only attempt."""
         return self.run_dir(run_id) / "attempts" / "1" / "output.log"
 
+    def progress(self, run_id: str) -> Path:
+        """How far a run's only attempt is, as the supervisor read it."""
+        return self.log(run_id).with_name("progress.json")
+
     def environment(self) -> dict[str, str]:
         """The environment of everything that is started here."""
         passed_on = {n: v for n, v in os.environ.items() if n not in _TERMINALS and not n.startswith("RUNWARD_")}

@@ -24,6 +24,9 @@ async def measure(house: House) -> Table:
         run_id, session = launched.data["run_id"], launched.data["session"]
         if not await until(lambda: b"240/720" in house.log(run_id).read_bytes()):
             raise NotMeasured("the training did not come to its step 240")
+        await server.wait(run_id, until="first_step")
+        if not await until(lambda: house.progress(run_id).exists() and b"240" in house.progress(run_id).read_bytes()):
+            raise NotMeasured("the step 240 of 720 was not recognised")
         heartbeat = await server.wait(run_id, timeout_s=0.2, until="event")
         live_pane = _capture(house, session)
         failed = await server.wait(run_id, until="event")

@@ -140,3 +140,37 @@ def test_nobody_else_may_reach_a_server_without_tokens(house: House) -> None:
     assert refused.returncode == 2
     assert "can be reached by others" in refused.stderr
     assert house.runward("serve", "--http", "nonsense").returncode == 2
+
+
+async def test_diagnose_tells_why_a_log_or_a_run_failed(house: House) -> None:
+    log = house.path / "train.log"
+    trace = "Traceback (most recent call last):\n  File \"t.py\", line 1\nKeyError: 'lr'\n"
+    log.write_text(f"step 7 loss 0.5\n{trace}Done.\n")
+    facts = json.loads(house.runward("diagnose", "--json", str(log), "--exit-code", "1").stdout)
+    assert set(facts) == {
+        *("kind", "line", "line_number", "retryable", "action", "advice", "first_step_seen", "step"),
+    }
+    assert (facts["kind"], facts["line"], facts["line_number"]) == ("python_error", "KeyError: 'lr'", 4)
+    assert (facts["first_step_seen"], facts["step"]) == (True, 7)
+    assert "python_error" in house.runward("diagnose", str(log)).stdout
+
+    log.write_text("step 7 loss 0.5\nTraining completed\n")
+    assert json.loads(house.runward("diagnose", "--json", str(log)).stdout)["kind"] == "ok"
+    killed = json.loads(house.runward("diagnose", "--json", str(log), "--signal", "9").stdout)
+    assert killed["kind"] == "killed"
+    assert killed == json.loads(house.runward("diagnose", "--json", str(log), "--signal", "SIGKILL").stdout)
+
+    async with house.agent() as agent:
+        run_id = await agent.launch("echo 'OSError: [Errno 28] No space left on device'; exit 1")
+        await agent.end(run_id)
+    assert json.loads(house.runward("diagnose", "--json", run_id).stdout)["kind"] == "disk_full"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["/no/such.log"], "no file"), (["/"], "no file"), (["/dev/null", "--signal", "SIGNONE"], "SIGNONE")],
+)
+def test_what_cannot_be_diagnosed_is_refused_with_the_cause(house: House, words: list[str], told: str) -> None:
+    done = house.runward("diagnose", *words)
+    assert done.returncode == 2
+    assert told in done.stderr

@@ -179,7 +179,7 @@ async def test_a_dry_run_shows_the_script_and_starts_nothing(house: House) -> No
     async with house.agent() as agent:
         answer = await agent.call("launch_run", command="python train.py", cwd="/", env={"A": "1"}, dry_run=True)
     assert answer["dry_run_script"] == (
-        "#!/usr/bin/env bash\nset -o pipefail\ncd -- / || exit\nexport A=1\nexec python train.py\n"
+        "#!/usr/bin/env bash\nset -o pipefail\nexport A=1\ncd -- / || exit\nexec python train.py\n"
     )
     assert "run_id" not in answer
     assert not (house.path / "state").exists()

@@ -1,0 +1,203 @@
+"""The named numbers of one line of output: `loss: 0.3`, `| fps | 812 |`, `'grad_norm': 'nan'`, `Epoch [3/10]`. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# What the name of a number says about it. Bits, so that those of a whole line add up.
+LOSS = 1
+REWARD = 2
+QUALITY = 4  # accuracy and its relatives
+SPEED = 8
+VITAL = 16  # worth watching, but a configuration holds it as well
+STEP = 32  # counts steps, iterations, updates, frames
+EPOCH = 64  # counts epochs, episodes, rounds
+HELD_OUT = 128  # a loss or a quality of data that is not trained on
+COUNTS = STEP | EPOCH
+
+HEADLINES = ("loss", "reward", "val_loss", "grad_norm", "fps", "accuracy")  # what an agent wants to see first
+
+_NAMES_KEPT = 4_096  # names that carry a number in themselves must not fill the memory
+_LONGEST_NAME = 96
+
+# Where a word starts; up to four words; what stands between name and number; the number; of so many.
+_FIGURE = re.compile(
+    r"(?<![\w./@-])([^\W\d][\w/.@-]*+(?: [^\W\d][\w/.@-]*+){0,3}?(?: ?\([^()]{0,24}\)(?=['\"]?\s{0,9}[:=|]))?)"
+    r"['\"]?\s*+(?:[:=|#\uff1a│]|[-=]>)?\s*+['\"\[(]*+(?:(?:tensor|[Aa]rray|(?:np|numpy)\.float\d\d)\(['\"\[]*+)?"
+    r"([-+]?(?:\d{1,3}(?:,\d{3})++(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+    r"|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?!\w| iter)))([kKM](?![\w/]))?"  # Megatron: "number of nan iterations: 0"
+    r"(?:(?: ?/ ?| of )(\d+)(?!\d|[:/-]\d))?"
+)
+_find = _FIGURE.findall
+MOST = 10**15  # what counts further than that is no counter
+POWERS = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+
+
+class Name(NamedTuple):
+    """What is known of a name: its text in lower case, its bits, and its headline where it has one."""
+
+    text: str
+    bits: int
+    headline: str | None
+
+
+Figure = tuple[Name, float, str]  # a named number, and of how many it is one: `3/10`
+
+
+def _words(text: str) -> str:
+    """Return a pattern of any of the words, each on its own: `a` in `a`, `x/a`, `a_x`, `a.x`, `a 1`."""
+    return rf"(?:^|[ _./-])(?:{'|'.join(text.split())})(?:$|[ _./@-])"
+
+
+# Settings that have the name of a measurement in theirs.
+_SETTING = re.compile(
+    r"(?:loss|reward|return|score|acc|norm|kl|lr|entropy)\w*?[ _./-](?:weight|scal|coef|type|lambda|factor|fn|func"
+    r"|alpha|beta|gamma|ratio|targ|thresh|eps|clip|mask|name|class|reduc|freq|interval|every|decay|margin|limit|bound|range)"
+    r"|(?:^|[ _./-])(?:max|min|clip|clipping|target|num|weight|use|no|best|init|initial|lowest|highest|warmup)[ _./-]"
+    r"|(?:batch|reader)_?cost|loss_?(?:weights?|scale|coef)\b|scale|skipped"
+)
+_OF_HELD_OUT = re.compile(_words("val valid validation eval evaluation test dev") + "|验证|测试")
+# First match wins: "value_loss" is a loss, "loss/reward" too.
+_MEASURES: tuple[tuple[int, re.Pattern[str]], ...] = (
+    (
+        LOSS,
+        re.compile(r"loss|nll|perplexity|损失|" + _words(r"ppl cost xent elbo bpb bpc rmse mse mae l_\w+ [gd]_\w+")),
+    ),
+    (REWARD, re.compile(r"reward|eprew|epret|奖励|" + _words("returns? rew scores? fitness"))),
+    (VITAL, re.compile(r"grad|gnorm|^grdn$|^norm$|learning.rate|学习率|" + _words("lr kl entropy std"))),
+    (
+        SPEED,
+        re.compile(
+            r"fps|per second|"
+            + _words("sps tps ips throughput computation mfu tflops (?:tok|tokens|samples|img|it|steps)/s(?:ec)?")
+        ),
+    ),
+    (
+        QUALITY,
+        re.compile(
+            r"acc|top-?[15]|prec|recall|准确率|精度|"
+            + _words(r"f1 auc miou iou psnr ssim map dice bleu rouge\w* wer cer success ndcg mrr fid corr error")
+        ),
+    ),
+)
+_STEPS = frozenset({
+    "step", "steps", "iter", "iters", "iteration", "iterations", "it", "itr", "update", "updates", "frame", "frames",
+    "timestep", "timesteps", "global_step", "globalstep", "global_steps", "global_iter", "train_step", "training_step",
+    "train_iter", "training_iteration", "env_step", "env_steps", "env_frames", "learner_steps", "current_step",
+    "current_steps", "cur_step", "cur_iter", "opt_step", "optimizer_step", "optimizer_steps", "num_updates",
+    "n_updates", "num_timesteps", "total_timesteps", "iter_num", "batch", "batch_idx", "minibatch", "idx",
+    "步", "步数", "迭代",
+})  # fmt: skip
+_EPOCHS = frozenset({
+    "epoch", "ep", "episode", "episodes", "round", "gen", "generation", "train_epoch", "cur_epoch", "current_epoch",
+    "轮", "轮次", "轮数", "训练轮数", "回合",
+})  # fmt: skip
+# A count with such a word is a plan, a best, or of something else than training.
+_NOT_SO_FAR = frozenset({
+    "max", "total", "num", "number", "per", "every", "warmup", "best", "log", "save", "eval", "val", "valid",
+    "validation", "test", "resume", "resumed", "from", "patience", "last", "previous", "min", "until", "before",
+})  # fmt: skip
+_SCOPES = frozenset({"", "train", "training", "trainer", "charts", "global", "counters"})  # time/batch counts nothing
+_UPDATES = frozenset({"num", "number", "of", "total", "gradient", "updates"})  # nobody plans updates
+
+_HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (
+        "loss",
+        re.compile(
+            r"(?:(?:train|training|lm|total|avg|ave|average|mean|batch|running|epoch|iter|step|global|reduced_train|actor"
+            r"|smooth|current|final|overall|mini-?batch|cur|tr|llm|sft|轮|步|回合|训练)[ _/.-]*)*"
+            r"(?:loss|pg_loss|损失|nll|cost)"
+            r"(?:[ _/.-]?(?:train|avg|total|mean|epoch|step|value|值|\((?:train|avg|mean|total)\)))*"
+        ),
+    ),
+    (
+        "reward",
+        re.compile(
+            r"(?:[\w ]+/)*(?:(?:mean|avg|average|episode|episodic|total|train|training|ep|cumulative|last|critic"
+            r"|running|env)[ _/.-])*(?:rewards?|returns?|rew|score|奖励|eprewmean|epret)"
+            r"(?:[ _/.-]?(?:mean|avg|average|total|sum))*"
+        ),
+    ),
+    (
+        "grad_norm",
+        re.compile(
+            r"(?:[\w ]+/)*(?:total[ _])?(?:(?:grad|gradient)s?[ _-]?norms?|gnorm|grdn|grad|norm)"
+            r"(?:[ _/](?:mean|total|avg))?"
+        ),
+    ),
+    (
+        "fps",
+        re.compile(
+            r"(?:[\w ]+/)*(?:fps(?: total)?|sps|tps|steps per second|computation|throughput"
+            r"|(?:samples|tok|tokens|steps)/s(?:ec)?)"
+        ),
+    ),
+    (
+        "accuracy",
+        re.compile(
+            r"(?:(?:train|training|avg|average|mean|batch|running|epoch)[ _/.-])*(?:acc|accuracy|acc@?1|top-?1|准确率"
+            r"|mean_token_accuracy)(?:[ _/.-]?(?:train|avg|top-?1))*"
+        ),
+    ),
+)
+
+_known: dict[str, Name | None] = {}
+
+
+def know(raw: str) -> Name | None:
+    """Return what is known of a name as it was printed; None where it is of no interest."""
+    if len(raw) > _LONGEST_NAME:
+        return None
+    if len(_known) >= _NAMES_KEPT:
+        _known.clear()
+    text = raw.lower().rpartition(". ")[2].strip(" .:_-")  # "41.5 s. Mean Reward: 3.1"
+    name = _known[raw] = _counting(text) or _measuring(text)
+    return name
+
+
+def _counting(text: str) -> Name | None:
+    words = text.replace("-", " ").split()
+    scope, _, last = words[-1].rpartition("/") if words else ("", "", "")
+    if scope not in _SCOPES:
+        return None
+    whole = "_".join((*words[:-1], last))
+    is_so_far = _NOT_SO_FAR.isdisjoint(words)
+    if whole in _STEPS or (last in _STEPS and is_so_far) or (last == "updates" and _UPDATES.issuperset(words)):
+        return Name(text, STEP, None)
+    return Name(text, EPOCH, None) if whole in _EPOCHS or (last in _EPOCHS and is_so_far) else None
+
+
+def _measuring(text: str) -> Name | None:
+    words = text.split()
+    if words and (words[-1] in _STEPS or words[-1] in _EPOCHS):
+        return None  # "validation loss at iteration 100"
+    bits = 0 if _SETTING.search(text) else next((bit for bit, pattern in _MEASURES if pattern.search(text)), 0)
+    if not bits:
+        return None
+    is_held_out = _OF_HELD_OUT.search(text) is not None
+    plain = _OF_HELD_OUT.sub(" ", text).strip(" _./-:") if is_held_out else text
+    headline = next((headline for headline, pattern in _HEADLINE_PATTERNS if pattern.fullmatch(plain)), None)
+    if is_held_out:
+        return Name(text, HELD_OUT, "val_loss" if headline == "loss" else None)
+    return Name(text, bits, headline)
+
+
+def number(text: str) -> float:
+    """Return the value of a number as printed: `4,096`, `1.2e-05`, `-inf`."""
+    return float(text.replace(",", "")) if "," in text else float(text)
+
+
+def whole(text: str) -> int:
+    """Return the whole number that digits say, at most ``MOST``."""
+    return min(int(text), MOST)
+
+
+def figures(line: str) -> list[Figure]:
+    """Return the named numbers of ``line`` that count or measure something, in their order."""
+    found = []
+    for raw, value, power, of in _find(line):
+        name = _known[raw] if raw in _known else know(raw)
+        if name is not None:
+            found.append((name, number(value) * POWERS[power] if power else number(value), of))
+    return found

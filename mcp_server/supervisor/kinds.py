@@ -1,0 +1,144 @@
+"""What each kind of failure asks for: whether to try again, how, and what an agent should do. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+# What may be proposed: nothing, the same again, the same with less, the same later, on another port, on another GPU.
+ACTIONS = ("stop", "retry", "retry_changed", "retry_later", "retry_other_port", "retry_other_gpu")
+
+ADVICE_CHARS = 160
+
+
+class Kind(NamedTuple):
+    """The default for one kind; evidence may refine it."""
+
+    retryable: bool
+    action: str
+    advice: str
+
+
+# fmt: off
+KINDS: dict[str, Kind] = {
+    "oom_gpu": Kind(
+        True, "retry", "GPU memory ran out: look for other users of the GPU, then halve the batch size or num_envs."),
+    "oom_host": Kind(
+        True, "retry_changed", "Host memory ran out: fewer workers or environments, a smaller cache, or more memory."),
+    "cuda_error": Kind(
+        True, "retry", "CUDA failed: retry once, then on another GPU; CUDA_LAUNCH_BLOCKING=1 shows the call."),
+    "nccl_error": Kind(
+        True, "retry", "Ranks lost each other: retry as is; should it come back, NCCL_DEBUG=INFO tells which rank."),
+    "segfault": Kind(
+        True, "retry", "Native code crashed: retry once; should it come back, PYTHONFAULTHANDLER=1 shows where."),
+    "killed": Kind(
+        True, "retry", "The run was killed from outside: resume it from its last checkpoint."),
+    "stall": Kind(
+        True, "retry", "No more progress was made: retry from the last checkpoint; py-spy dump shows where it hangs."),
+    "python_error": Kind(
+        False, "stop", "The program has an error: correct it at the last frame of the context, then launch_run again."),
+    "config_error": Kind(
+        False, "stop", "The arguments or the configuration are wrong: correct them, then launch_run again."),
+    "import_error": Kind(
+        False, "stop", "The Python environment does not fit: install or align the packages, then launch_run again."),
+    "data_error": Kind(
+        False, "stop", "A file is missing, broken or in the way: correct the path or the file, then launch_run again."),
+    "network_error": Kind(
+        True, "retry_later", "The network failed: retry later, or fetch the files first and set HF_HUB_OFFLINE=1."),
+    "auth_error": Kind(
+        False, "stop", "Access was refused: name a valid token in launch_run's secrets, or ask for access."),
+    "disk_full": Kind(
+        False, "stop", "The disk or the quota is full: free space or write elsewhere, then launch_run again."),
+    "port_conflict": Kind(
+        True, "retry_other_port", "The port is taken: launch_run again with another MASTER_PORT or rendezvous port."),
+    "ray_error": Kind(
+        True, "retry", "Ray lost a process: retry as is after `ray stop`; the raylet's logs in /tmp/ray tell why."),
+    "divergence": Kind(
+        False, "stop", "The numbers blew up: lower the learning rate or clip gradients, and resume from before it."),
+    "timeout": Kind(
+        False, "stop", "The time limit was reached: raise it, or resume from the last checkpoint."),
+    "other": Kind(
+        True, "retry", "The cause is not known: read the end of the log with read_log before trying again."),
+}
+
+# Where the line says more than the kind: first match wins; what it captures stands in the sentence.
+_DETAILS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
+    (kind, re.compile(pattern), advice)
+    for kind, pattern, advice in (
+        ("import_error", r"No module named '?([\w.]{1,60})",
+         "Install the package that provides {0} into this run's environment, then launch_run again."),
+        ("import_error", r"cannot import name '([\w.]{1,40})' from '([\w.]{1,40})'",
+         "{1} has no {0}: its version does not fit; align the packages, then launch_run again."),
+        ("import_error", r"([\w.+-]{1,60}\.so[\w.]{0,20}): cannot open shared object",
+         "{0} is not found: install it or set LD_LIBRARY_PATH, then launch_run again."),
+        ("import_error", r"undefined symbol: \S",
+         "A compiled package does not match the others, mostly PyTorch: reinstall it for the version at hand."),
+        ("import_error", r"[Ff]lash_?[Aa]ttn|FlashAttention",
+         "Install flash-attn for this PyTorch, or choose attn_implementation=sdpa."),
+        ("import_error", r"numpy\.\w+ size changed|NumPy 1\.x|_ARRAY_API",
+         "A compiled package wants another NumPy: align the versions (often numpy<2)."),
+        ("port_conflict", r"(?:port:? ?`?|\]:|\d:)(\d{2,5})\b",
+         "Port {0} is taken: launch_run again with another MASTER_PORT or --main_process_port."),
+        ("data_error", r"File exists: '?([^']{1,80})",
+         "{0} exists already: choose another output directory or allow overwriting."),
+        ("data_error", r"Permission denied: '?([^']{1,80})",
+         "No permission for {0}: choose another path or fix its rights."),
+        ("data_error", r"No such file or directory: '?([^']{1,80})",
+         "{0} does not exist on this host: correct the path or fetch the data first."),
+        ("config_error", r"unrecognized arguments: (.{1,60})",
+         "The program does not know {0}: see its --help, then launch_run again."),
+        ("config_error", r"arguments are required: (.{1,60})",
+         "Give the missing arguments {0}, then launch_run again."),
+        ("config_error", r"[Kk]ey '([^']{1,40})' is not in struct",
+         "The configuration has no key {0}: correct its name, or add it with +{0}=..."),
+        ("config_error", r"KeyError: '([^']{1,40})'", "The configuration lacks {0}: add it, then launch_run again."),
+        ("auth_error", r"WANDB|wandb|api_key not configured",
+         "Name WANDB_API_KEY in launch_run's secrets, or set WANDB_MODE=offline."),
+        ("auth_error", r"[Gg]ated|restricted|huggingface|Hugging",
+         "Accept the model's licence with this account and name HF_TOKEN in launch_run's secrets."),
+        ("disk_full", r"[Qq]uota",
+         "The quota is used up: delete old checkpoints or write elsewhere, then launch_run again."),
+        ("disk_full", r"torch_\d+|/dev/shm",
+         "Shared memory is full: fewer DataLoader workers or a larger /dev/shm, then launch_run again."),
+        ("oom_host", r"DataLoader worker",
+         "A DataLoader worker was killed, most likely for host memory: fewer workers, less prefetching."),
+        ("segfault", r"[Bb]us error|SIGBUS",
+         "A bus error, mostly of a full /dev/shm: fewer DataLoader workers or a larger /dev/shm."),
+        ("killed", r"(?i)time limit|walltime|RUNLIMIT|timed.out",
+         "The scheduler's time limit was reached: ask for more time and resume from the last checkpoint."),
+        ("killed", r"KeyboardInterrupt|SIGINT|got signal: 2\b|\^C|nterrupted by",
+         "A person stopped the run: ask before starting it again."),
+        ("killed", r"(?i)preempt|requeue|node fail|evicted",
+         "The scheduler took the machine away: start again from the last checkpoint."),
+        ("killed", r"CANCELLED", "Somebody cancelled the job: ask before starting it again."),
+        ("cuda_error", r"(?i)driver.{0,60}(?:insufficient|too old|mismatch)|no kernel image|below version",
+         "The driver or the GPU does not fit this CUDA build: install one that fits, or use another host."),
+        ("cuda_error", r"device-side assert",
+         "An index is out of range in a kernel: check labels and vocabulary; CUDA_LAUNCH_BLOCKING=1 shows the call."),
+    )
+)
+# fmt: on
+
+# A GPU that is itself in trouble: the same command may run well on another one.
+_SICK_GPU = re.compile(
+    r"(?i)\bECC\b|\bXid\b|fallen off the bus|CUDA-capable device|devices? .{0,20}(?:busy|unavailable)|NVLink error"
+)
+
+
+def advice_for(kind: str, line: str) -> str:
+    """Return one sentence of at most ADVICE_CHARS for an agent, made concrete by what the line names."""
+    for owner, pattern, advice in _DETAILS:
+        found = pattern.search(line) if owner == kind else None
+        if found:
+            named = advice.format(*(part.strip() for part in found.groups()))
+            return named if len(named) <= ADVICE_CHARS else KINDS[kind].advice
+    return KINDS[kind].advice
+
+
+def action_for(kind: str, line: str, *, retryable: bool) -> str:
+    """Return the proposed next step, one of ACTIONS."""
+    if not retryable:
+        return "stop"
+    if kind == "cuda_error" and _SICK_GPU.search(line):
+        return "retry_other_gpu"
+    return KINDS[kind].action if KINDS[kind].retryable else "retry"

@@ -1,0 +1,43 @@
+r"""From the bytes of a terminal to the lines that judging reads. Pure.
+
+A carriage return ends a line as a line feed does: errors are often glued to the bar that was being redrawn. Numbers
+count line feeds only, from 1, as every editor does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LINE_CHARS = 4_000  # what a line says, it says by then
+_ENDS = re.compile(r"\r\n|\n|\r")
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erasing
+    r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC: titles, links
+    r"|\x1b[ -/]*[0-~]"  # two characters and more
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1a\x7f]"  # Keras goes back with \b
+)
+
+
+class Line(NamedTuple):
+    """One piece of output up to a line feed or a carriage return, without escape sequences."""
+
+    number: int
+    text: str
+
+
+def split(text: str) -> list[str]:
+    r"""Return the lines of ``text``, split at ``\n`` and ``\r``, empty ones left out, long ones cut."""
+    if "\x1b" in text or "\b" in text or "\0" in text:
+        text = _ESCAPES.sub("", text)
+    lines = text.split("\n") if "\r" not in text else _ENDS.split(text)
+    return [line[:LINE_CHARS] for line in lines if line and not line.isspace()]
+
+
+def numbered(data: bytes, first_number: int = 1) -> list[Line]:
+    """Return the lines of ``data``, each with the number of the line feed's line that it stands in."""
+    return [
+        Line(number, text)
+        for number, raw in enumerate(data.decode(errors="replace").split("\n"), first_number)
+        for text in split(raw)
+    ]

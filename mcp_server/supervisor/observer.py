@@ -1,0 +1,239 @@
+"""Watches one attempt for the agent's sake. Whatever goes wrong in here is told, and never touches the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mcp_server.supervisor import processes
+from mcp_server.supervisor.desk import Desk
+from mcp_server.supervisor.ending import Asked, Ending
+from mcp_server.supervisor.rundir import now, private
+
+if TYPE_CHECKING:
+    from mcp_server.supervisor.diagnosis import Failure
+    from mcp_server.supervisor.judge import Finding, Judge
+
+T = TypeVar("T")
+
+_WRITE_S, _SLOWER_S = 5.0, 0.5  # between two writes of progress.json; so much longer each time until then
+_MARK_S = 30.0  # between two looks at the processor time used
+_IDLE = 0.05  # of one core
+_STACK_WITHIN_S, _STACK_CHARS = 5.0, 2000
+_TOLD_LINE, _EVENT_CHARS = 200, 1000
+
+
+def event_facts(failure: Failure | None) -> dict[str, Any] | None:
+    """Return a failure as an event keeps it: absent values left out, lines no longer than anybody reads."""
+    if failure is None:
+        return None
+    facts = {
+        **asdict(failure),
+        "line": failure.line[:_EVENT_CHARS],
+        "context": [line[:_EVENT_CHARS] for line in failure.context] or None,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+class Observer:
+    """Reads the output, writes ``progress.json``, and tells of steps, stalls, errors and divergence in events."""
+
+    def __init__(self, desk: Desk, number: int, living: Callable[[], list[processes.Process]]) -> None:
+        self._desk, self._living = desk, living
+        self._events = desk.events
+        self._path = desk.rundir.progress(number)
+        self._log = desk.rundir.log(number)
+        self._judge: Judge | None = None
+        self._stop_on = frozenset((desk.spec.get("recovery") or {}).get("stop_on", ()))
+        self._wish: Asked | None = None
+        self._stopped_for: str | None = None
+        self._written: dict[str, Any] = {}
+        self._written_s, self._writes = 0.0, 0
+        self._write_due_s: float | None = None
+        self._mark = (time.monotonic(), 0.0)
+        self._oom_kills = 0
+        self._broken = False
+
+    def begin(self) -> None:
+        """Learn to read, which takes 0.05 s: the command runs meanwhile, and the terminal keeps what it prints."""
+        self._safely(self._learn)
+
+    @property
+    def due_s(self) -> float | None:
+        """When ``tick`` has something to do, in monotonic seconds."""
+        return self._safely(self._due_s)
+
+    @property
+    def step(self) -> int | None:
+        """The newest step."""
+        return self._judge.progress.step if self._judge else None
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The newest checkpoint that the output names."""
+        return self._judge.checkpoint if self._judge else None
+
+    def feed(self, data: bytes) -> None:
+        """Read output."""
+        self._safely(lambda: self._feed(data))
+
+    def tick(self) -> Asked | None:
+        """Do what is due; return the stop that the run's recovery policy asks for, if it does."""
+        if (due_s := self.due_s) is not None and time.monotonic() >= due_s:
+            self._safely(self._look)
+        return self._wish
+
+    def failure(self, ending: Ending) -> Failure | None:
+        """Write the last progress, and say why the attempt failed; None when it did not."""
+        self._safely(self._write)
+        return self._safely(lambda: self._examine(ending.exit_code, ending.signal, ended=True))
+
+    def _safely(self, act: Callable[[], T]) -> T | None:
+        if self._broken:
+            return None
+        try:
+            return act()
+        except Exception as error:
+            self._broken = True
+            self._events.append("observer_error", f"Judging stopped: {error!r}; the run goes on.")
+            return None
+
+    def _learn(self) -> None:
+        from mcp_server.supervisor.judge import Judge  # noqa: PLC0415 - its patterns take a while to compile
+
+        self._oom_kills = processes.oom_kills()
+        self._judge = Judge(self._desk.spec, time.monotonic())
+
+    @property
+    def _reader(self) -> Judge:
+        if self._judge is None:
+            raise RuntimeError("nothing was read")
+        return self._judge
+
+    def _due_s(self) -> float | None:
+        return min((t for t in (self._reader.due_s, self._write_due_s) if t is not None), default=None)
+
+    def _feed(self, data: bytes) -> None:
+        for finding in self._reader.feed(data, time.monotonic()):
+            self._tell(finding)
+        if self._write_due_s is None:
+            self._write_due_s = self._written_s + min(_WRITE_S, _SLOWER_S * self._writes)
+
+    def _tell(self, finding: Finding) -> None:
+        self._publish()  # whoever is told reads it next
+        facts = dict(finding.facts)
+        if facts.pop("divergence", False):
+            facts["failure"] = event_facts(self._examine(0, None))
+            self._stop("divergence", "the training diverged")
+        self._events.append(finding.kind, finding.text, **facts)
+
+    def _look(self) -> None:
+        now_s = time.monotonic()
+        judge = self._reader
+        if self._write_due_s is not None and now_s >= self._write_due_s:
+            self._write()
+        if judge.first_step_overdue(now_s):
+            text = f"No training step seen for {now_s - judge.started_s:.0f} s. {self._last_line}"
+            self._events.append("first_step_timeout", text)
+        if (due_s := judge.stall_due_s) is not None and now_s >= due_s:
+            used_s, idle = self._used()
+            if judge.pace.stalled(now_s, idle):
+                self._on_stall(now_s, used_s)
+        if judge.suspect is not None and judge.suspicious(now_s, idle=self._used()[1]):
+            failure = self._examine(None, None)
+            judge.told_suspect(confirmed=failure is not None)
+            if failure is not None:
+                text = f"{failure.kind}: {failure.line[:_TOLD_LINE]} (the process still runs, without progress)"
+                self._events.append("error_seen", text, failure=event_facts(failure))
+
+    def _used(self) -> tuple[float, bool]:
+        """Return the processor seconds used since the last mark, and whether that is next to nothing."""
+        at_s, used_s = self._mark
+        spent_s = max(0.0, processes.cpu_s(os.getpid()) - used_s)
+        return spent_s, spent_s < _IDLE * max(time.monotonic() - at_s, 1e-3)
+
+    def _on_stall(self, now_s: float, used_s: float) -> None:
+        judge = self._reader
+        usual = f"; usual is one in {judge.pace.median_gap_s:.3g} s" if judge.pace.median_gap_s else ""
+        text = (
+            f"No progress for {now_s - judge.pace.last_sign_s:.0f} s{usual}. Processor time used since: "
+            f"{used_s:.1f} s. {self._last_line}"
+        )
+        living = self._living()
+        waits = {f"{p.pid} {p.name}": processes.waits_in(p.pid) for p in living[:8]}
+        self._events.append("stalled", text, cpu_used_s=round(used_s, 2), waits_in=waits, stack=self._stack(living))
+        self._stop("stall", "it made no progress any more")
+
+    def _stop(self, kind: str, why: str) -> None:
+        """Wish for the attempt's stop, if the run's policy says so."""
+        if kind in self._stop_on and self._wish is None:
+            self._stopped_for, self._wish = kind, Asked("failed", "recovery policy", why)
+
+    @property
+    def _last_line(self) -> str:
+        return f"Last line: {self._reader.last_line[:_TOLD_LINE]!r}."
+
+    def _stack(self, living: list[processes.Process]) -> str | None:
+        """Return the Python stack of the busiest Python process, if py-spy is there and may look."""
+        import subprocess  # noqa: PLC0415 - few runs stall
+
+        spy = shutil.which("py-spy")
+        pythons = [p for p in living if "python" in p.name or "python" in p.command.partition(" ")[0]]
+        if spy is None or not pythons:
+            return None
+        pid = max(pythons, key=lambda p: processes.used_s(p.pid)).pid
+        try:
+            told = subprocess.run(
+                [spy, "dump", "--pid", str(pid)], capture_output=True, timeout=_STACK_WITHIN_S, check=True
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return told.decode(errors="replace")[:_STACK_CHARS]
+
+    def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
+        """Judge the log as it is now; before the end the exit status is unknown, or 0 to look at numbers only."""
+        from mcp_server.supervisor.diagnosis import Hints  # noqa: PLC0415 - as above
+        from mcp_server.supervisor.examine import examine_end  # noqa: PLC0415
+
+        judge = self._reader
+        divergence = judge.divergence
+        if ended and self._stopped_for == "divergence":
+            exit_code, signal = 0, None  # how it ended is our doing
+        hints = Hints(
+            oom_killed=ended and processes.oom_kills() > self._oom_kills,
+            diverged=None if divergence.recovered else divergence.line,
+            stopped_for=self._stopped_for if ended else None,
+        )
+        if exit_code == 0 and hints.diverged is None:
+            return None
+        suspect = (judge.suspect.offset, judge.suspect.number) if judge.suspect else None
+        return examine_end(self._log, judge.line_feeds, suspect, exit_code, signal, hints)
+
+    def _write(self) -> None:
+        now_s = time.monotonic()
+        self._written_s, self._write_due_s, self._writes = now_s, None, self._writes + 1
+        if now_s - self._mark[0] >= _MARK_S:
+            self._mark = (now_s, processes.cpu_s(os.getpid()))
+        for finding in self._reader.settle(now_s):
+            self._tell(finding)
+        if self._reader.unsettled:
+            self._write_due_s = now_s + _SLOWER_S
+        self._publish()
+
+    def _publish(self) -> None:
+        facts = self._reader.snapshot()
+        if not facts or facts == self._written:
+            return
+        self._written = facts
+        part = self._path.with_name(f".{self._path.name}")
+        try:
+            with open(part, "w", opener=private) as file:
+                json.dump({"at": now(), **facts}, file)
+            part.rename(self._path)
+        except OSError:  # a full disk: the next write may do
+            self._written = {}

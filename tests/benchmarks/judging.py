@@ -1,0 +1,233 @@
+"""Of real logs: why they failed, and whether they trained. Of large ones: how long judging takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from mcp_server.supervisor.judge import Judge
+
+from . import stalls
+from .harness import REPOSITORY, House, NotMeasured, elapsed_ms
+from .report import Row, Table, amount, measured, median
+from .scoring import Score, by_keywords, by_runward
+
+_LOGS = REPOSITORY.parent / "shared" / "logs"
+_MIB = 2**20
+_STREAM_BYTES, _PIECE_BYTES, _ROUNDS = 64 * _MIB, 64 * 1024, 3
+_LARGE_BYTES = 10**9
+_SPARE_BYTES = 2 * 10**9  # left free beside the large file
+_LINES, _STARTS = 20_000, 9
+_LEAST_F1, _LEAST_PERCENT, _LEAST_MB_S = 0.90, 95.0, 50.0
+
+
+async def measure(house: House) -> Table:
+    """Judge the labelled logs, a stream, and a large file, each beside what people do without."""
+    rows, notes = _labelled() if _LOGS.is_dir() else ([], ["No labelled logs here: their rows are left out."])
+    rows += stalls.rows()
+    rows += _stream()
+    rows += _large(house)
+    rows += _imports()
+    notes += [
+        "Baselines of the logs: the last line with one of the usual keywords, which also names the kind; a plain "
+        "tqdm, `step` or `iteration` pattern. A kind is right if the label allows it; a line, if one holds the other.",
+        "Simulated: steps of 0.01 s to 20 min, pauses of 10 steps, slow-downs, buffered output; baseline: 60 s.",
+        f"The stream: {_STREAM_BYTES // _MIB} MiB in pieces of {_PIECE_BYTES // 1024} KiB, fastest of {_ROUNDS} in "
+        "turn; baseline: `bytes.splitlines` and one pattern a line. A piece that long is a flood: judging searches "
+        "all of it for errors, and reads the steps of the newest lines. Line by line, everything is read.",
+        f"The large file: {_LARGE_BYTES / 1e9:g} GB of training lines, a traceback at its end; page cache warm.",
+    ]
+    return Table("Judging", tuple(rows), tuple(notes))
+
+
+def _labelled() -> tuple[list[Row], list[str]]:
+    labels = [json.loads(line) for line in (_LOGS / "labels.jsonl").read_text().splitlines()]
+    ours, grep = Score(), Score()
+    for label in labels:
+        path = _LOGS / label["file"]
+        ours.add(label, by_runward(path))
+        grep.add(label, by_keywords(path.read_text(errors="replace")))
+    alarms, healthy = len(ours.wrong.get("alarm", ())), ours.asked["alarm"]
+    rows = [
+        Row(
+            f"{len(labels)} labelled logs: macro-F1 of kinds",
+            f"{ours.f1:.3f}",
+            f"{grep.f1:.3f}",
+            bar=f"≥ {_LEAST_F1:.2f}",
+            ok=ours.f1 >= _LEAST_F1,
+        ),
+        Row(
+            f"healthy logs called failed, of {healthy}",
+            f"{alarms}",
+            f"{len(grep.wrong.get('alarm', ()))}",
+            bar="0",
+            ok=not alarms,
+        ),
+        _share("root line quoted", ours, grep, "line"),
+        Row("whether to retry, as labelled", ours.of("retryable")),
+        _share("first step recognised", ours, grep, "step"),
+    ]
+    wrong = {what: names for what, names in ours.wrong.items() if names}
+    return rows, [f"Wrong about the {what}: {', '.join(names)}." for what, names in wrong.items()]
+
+
+def _share(what: str, ours: Score, grep: Score, about: str) -> Row:
+    least = _LEAST_PERCENT
+    return Row(what, ours.of(about), grep.of(about), bar=f"≥ {least:g} %", ok=ours.percent(about) >= least)
+
+
+def ordinary(total_bytes: int) -> Iterator[bytes]:
+    """Yield what a long fine-tuning prints, about so many bytes: bars, numbers, messages, warnings."""
+    written, step = 0, 0
+    while written < total_bytes:
+        step += 1
+        done_s, loss = step * 2, 0.9 + 1.4 / (1 + step / 500)
+        bar = f"{'█' * (step % 40):<40}| {step}/9999999 [{done_s // 60:02}:{done_s % 60:02}<99:59:59,  1.98s/it]"
+        text = f"\r  1%|{bar}"
+        if step % 2 == 0:
+            text += (
+                f"\n{{'loss': {loss:.4f}, 'grad_norm': 0.8731, 'learning_rate': 1.99e-05, 'epoch': {step / 9e5:.2f}}}\n"
+            )
+        if step % 5 == 0:
+            text += (
+                f"[2026-01-01 12:{step % 60:02}:07,412] [INFO] [logging.py:107:log_dist] [Rank 0] step={step}, "
+                f"skipped=3, lr=[1.99e-05], mom=[(0.9, 0.999)], MemAllocated=21.39GB, num_errors=0\n"
+            )
+        if step % 50 == 0:
+            text += (
+                f"INFO:trainer:saved checkpoint out/checkpoint-{step} in 1.2 s\n"
+                "/opt/venv/lib/python3.11/site-packages/torch/utils/checkpoint.py:61: UserWarning: None of the inputs "
+                "have requires_grad=True. Gradients will be None\n  warnings.warn(\n"
+            )
+        data = text.encode()
+        written += len(data)
+        yield data
+
+
+def _stream() -> list[Row]:
+    stream = b"".join(ordinary(_STREAM_BYTES))
+    pieces = [stream[at : at + _PIECE_BYTES] for at in range(0, len(stream), _PIECE_BYTES)]
+    lines = stream[: 400 * _LINES].splitlines(keepends=True)[:_LINES]
+    ours_s, plain_s = _fastest(partial(_feed, pieces), partial(_match, pieces))
+    line_s, plain_line_s = _fastest(partial(_feed, lines), partial(_match, lines))
+    ours, plain = (len(stream) / 1e6 / took_s for took_s in (ours_s, plain_s))
+    least = _LEAST_MB_S
+    return [
+        Row(
+            "an ordinary log judged as it comes",
+            amount(ours, "MB/s"),
+            amount(plain, "MB/s"),
+            f"{ours / plain:.2f} x",
+            f"≥ {least:g} MB/s",
+            ours >= least,
+        ),
+        Row(
+            "the same line by line, one line",
+            f"{line_s / len(lines) * 1e6:.1f} µs",
+            f"{plain_line_s / len(lines) * 1e6:.1f} µs",
+            f"{line_s / plain_line_s:.3g} x",
+        ),
+    ]
+
+
+def _fastest(*ways: Callable[[], object]) -> list[float]:
+    """Return the seconds that each way took when it took least, in turn with the others."""
+    took_s = [float("inf")] * len(ways)
+    for _ in range(_ROUNDS):
+        for number, way in enumerate(ways):
+            begun_s = time.perf_counter()
+            way()
+            took_s[number] = min(took_s[number], time.perf_counter() - begun_s)
+    return took_s
+
+
+def _feed(pieces: Iterable[bytes]) -> None:
+    judge = Judge({}, time.perf_counter())
+    for piece in pieces:
+        judge.feed(piece, time.perf_counter())
+    if not judge.progress.first_step_seen or judge.suspect is not None:
+        raise NotMeasured("the ordinary log was not judged to be healthy")
+
+
+def _match(pieces: Iterable[bytes]) -> int:
+    step = re.compile(rb"step\D{0,3}(\d+)")
+    return sum(1 for piece in pieces for line in piece.splitlines() if step.search(line))
+
+
+_EXAMINE = """
+import json, re, sys, time
+from pathlib import Path
+from mcp_server.supervisor.examine import examine
+
+def told(file, name):
+    return int(re.search(rf"{name}:\\s*(\\d+)", Path(f"/proc/self/{file}").read_text())[1])
+
+before, begun_s = told("io", "rchar"), time.perf_counter()
+failure = examine(Path(sys.argv[1]), 1).failure
+took_s = time.perf_counter() - begun_s
+facts = {"took_s": took_s, "read": told("io", "rchar") - before, "peak_mib": told("status", "VmHWM") / 1024}
+print(json.dumps({**facts, "kind": failure and failure.kind, "line": failure and failure.line}))
+"""
+_TRACEBACK = b"""
+Traceback (most recent call last):
+  File "/work/train.py", line 214, in <module>
+    trainer.train()
+  File "/work/train.py", line 97, in train
+    loss = model(batch)
+RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 768x768)
+"""
+
+
+def _large(house: House) -> list[Row]:
+    if shutil.disk_usage(house.work).free < _LARGE_BYTES + _SPARE_BYTES:
+        return [Row(f"examined: {_LARGE_BYTES / 1e9:g} GB", "not measured: too little disk")]
+    path = house.work / "large.log"
+    try:
+        block = b"".join(ordinary(_MIB))
+        with path.open("wb") as file:
+            for _ in range(_LARGE_BYTES // len(block)):
+                file.write(block)
+            file.write(_TRACEBACK)
+        argv = [sys.executable, "-c", _EXAMINE, str(path)]
+        facts = [json.loads(_output(argv)) for _ in range(_ROUNDS)]
+        grep_s = []
+        for _ in range(_ROUNDS):
+            begun_s = time.perf_counter()
+            _output(["grep", "-c", "Traceback", str(path)])
+            grep_s.append(time.perf_counter() - begun_s)
+    finally:
+        path.unlink(missing_ok=True)
+    right = facts[0]["kind"] == "python_error" and facts[0]["line"].startswith("RuntimeError: mat1")
+    size = f"{_LARGE_BYTES / 1e9:g} GB"
+    return [
+        measured(f"examined: {size}", median([f["took_s"] for f in facts]), "s", baseline=median(grep_s), at_most=1),
+        Row("its bytes read", amount(facts[0]["read"] / _MIB, "MiB"), f"{_LARGE_BYTES / _MIB:,.0f} MiB"),
+        Row("memory at most", amount(max(f["peak_mib"] for f in facts), "MiB")),
+        Row("its root line told", "yes" if right else str(facts[0]["line"]), "a count", bar="yes", ok=right),
+    ]
+
+
+def _output(argv: list[str]) -> str:
+    return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+
+
+def _imports() -> list[Row]:
+    relay = "import mcp_server.supervisor.relay"
+    judging = f"{relay}, mcp_server.supervisor.judge, mcp_server.supervisor.examine"
+    took_ms: dict[str, list[float]] = {judging: [], relay: [], "pass": []}
+    for _ in range(_STARTS):
+        for code, some in took_ms.items():
+            begun_s = time.perf_counter()
+            _output([sys.executable, "-S", "-c", code])
+            some.append(elapsed_ms(begun_s))
+    whole, without, bare = (median(some) for some in took_ms.values())
+    return [
+        measured("a Python that imports the relay and judging, start to end", whole, "ms", baseline=bare),
+        Row("the same without judging", amount(without, "ms")),
+    ]

@@ -1,0 +1,205 @@
+"""Real runs that fail and are tried again, as far as their policy goes and no further."""
+
+import json
+import os
+import socket
+import sys
+
+import pytest
+
+from tests.live.house import House, until, until_async
+
+pytestmark = pytest.mark.anyio
+
+OOM = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+# Fails as long as it has more than so many environments.
+TRAIN = """
+import argparse, os, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--num_envs", type=int, default=1)
+parser.add_argument("--resume", action="store_true")
+args = parser.parse_args()
+print(f"attempt {os.environ['RUNWARD_ATTEMPT']} num_envs {args.num_envs} resume {args.resume}", flush=True)
+if args.num_envs > 1024:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+"""
+FAST = {"oom_gpu": [{"do": "retry", "wait_s": 0, "change": {"num_envs": "halve"}, "times": 3}]}
+
+
+def script(house: House, code: str) -> list[str]:
+    path = house.path / "train.py"
+    path.write_text(code)
+    return [sys.executable, str(path)]
+
+
+def logs(house: House, run_id: str) -> list[str]:
+    run = house.run(run_id)
+    return [house.rundir(run_id).log(n).read_text() for n in range(1, run.attempt + 1)]
+
+
+async def test_a_retry_halves_the_environments_until_they_fit_and_every_attempt_keeps_its_log_and_its_exit(
+    house: House,
+) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(
+            script(house, TRAIN),
+            params={"num_envs": 4096},
+            recovery=FAST,
+            resume_args=["--resume"],
+            cwd=str(house.path),
+        )
+        end = await agent.end(run_id)
+    assert (end["state"], end["attempt"], end["exit_code"]) == ("finished", 3, 0)
+    first, second, third = logs(house, run_id)
+    assert "attempt 1 num_envs 4096 resume False" in first
+    assert OOM in first
+    assert "attempt 2 num_envs 2048 resume True" in second
+    assert "attempt 3 num_envs 1024 resume True" in third
+    exits = [json.loads(house.rundir(run_id).exit(n).read_text())["exit_code"] for n in (1, 2, 3)]
+    assert exits == [1, 1, 0]
+    events = house.run(run_id).events
+    assert [e["kind"] for e in events] == ["started", "retrying", "started", "retrying", "started", "ended"]
+    assert [e["params"] for e in events if e["kind"] == "retrying"] == [{"num_envs": 2048}, {"num_envs": 1024}]
+    account = house.rundir(run_id).account.read_text()
+    assert account.count("oom_gpu") == 2
+    assert [line.split(" | ")[0] for line in account.splitlines()[4:]] == ["| 1", "| 2", "| 3"]
+
+
+async def test_a_retry_is_news(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(
+            script(house, TRAIN),
+            params={"num_envs": 4096},
+            recovery={"oom_gpu": {"do": "retry", "wait_s": 600}},
+            cwd=str(house.path),
+        )
+        answer = await agent.call("wait_run", run_ids=run_id, timeout_s=40)
+        status = answer["runs"][0]
+        assert (answer["reason"], status["state"]) == ("retrying", "retrying")
+        assert status["failure"]["kind"] == "oom_gpu"
+        # A person's stop ends the pause, and nothing is tried any more.
+        assert (await agent.kill(run_id))["status"] == "killed"
+        end = await agent.end(run_id)
+    assert (end["state"], end.get("attempt", 1)) == ("killed", 1)
+    assert house.own_processes() == [p for p in house.own_processes() if "tmux" in p.name]
+
+
+async def test_without_a_policy_nothing_is_tried_again_and_the_remedy_is_proposed(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(script(house, TRAIN), params={"num_envs": 4096}, cwd=str(house.path))
+        end = await agent.end(run_id)
+    assert (end["state"], end["attempt"]) == ("failed", 1)
+    assert end["failure"]["action"].startswith("retry")
+
+
+async def test_the_time_limit_counts_over_all_attempts(house: House) -> None:
+    code = "import sys\nprint('ConnectionError: connection refused', flush=True)\nsys.exit(1)"
+    async with house.agent() as agent:
+        run_id = await agent.launch(
+            script(house, code),
+            recovery={"any": {"do": "retry", "wait_s": 30, "times": 3}},
+            time_limit_s=1.5,
+            cwd=str(house.path),
+        )
+        end = await agent.end(run_id)
+    assert end["state"] == "timed_out"
+    assert end["elapsed_s"] < 20
+
+
+async def test_a_port_that_is_taken_is_changed(house: House) -> None:
+    code = """
+import os, socket
+server = socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+print("bound", os.environ["MASTER_PORT"])
+"""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with house.agent() as agent:
+            run_id = await agent.launch(
+                script(house, code), env={"MASTER_PORT": str(port)}, recovery="default", cwd=str(house.path)
+            )
+            end = await agent.end(run_id)
+    assert (end["state"], end["attempt"]) == ("finished", 2), end
+    assert "bound" in logs(house, run_id)[1]
+    assert f"export MASTER_PORT={port}" in (house.rundir(run_id).attempt(2) / "run.sh").read_text()
+
+
+async def test_a_stall_is_stopped_and_tried_again_if_the_policy_says_so(house: House) -> None:
+    code = """
+import os, time
+for step in range(1, 4):
+    print(f"step {step} loss {1 / step:.4f}", flush=True)
+if os.environ["RUNWARD_ATTEMPT"] == "1":
+    time.sleep(600)
+"""
+    async with house.agent() as agent:
+        run_id = await agent.launch(script(house, code), recovery="default", stall_timeout_s=1, cwd=str(house.path))
+        end = await agent.end(run_id)
+    assert (end["state"], end["attempt"]) == ("finished", 2)
+    retrying = next(e for e in house.run(run_id).events if e["kind"] == "retrying")
+    assert retrying["failure"]["kind"] == "stall"
+
+
+async def test_the_same_error_at_the_same_step_is_not_tried_a_third_time(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(
+            script(house, "raise ValueError('shapes do not match')"),
+            recovery={"any": {"do": "retry", "wait_s": 0, "times": 10}, "max_retries": 10, "max_same_kind": 10},
+            cwd=str(house.path),
+        )
+        end = await agent.end(run_id)
+    assert (end["state"], end["attempt"]) == ("failed", 2)
+
+
+async def test_a_server_that_dies_between_two_attempts_changes_nothing(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(
+            script(house, TRAIN),
+            params={"num_envs": 2048},
+            recovery={"oom_gpu": {"do": "retry", "wait_s": 1.5, "change": {"num_envs": "halve"}}},
+            cwd=str(house.path),
+        )
+        await until_async(lambda: house.run(run_id).state == "retrying", "the pause")
+    until(lambda: house.run(run_id).ended, "the end")
+    assert house.run(run_id).state == "finished"
+
+
+async def test_a_supervisor_that_dies_between_two_attempts_leaves_a_failed_run(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(
+            script(house, TRAIN),
+            params={"num_envs": 2048},
+            recovery={"oom_gpu": {"do": "retry", "wait_s": 600}},
+            cwd=str(house.path),
+        )
+        await until_async(lambda: house.run(run_id).state == "retrying", "the pause")
+        os.kill(house.supervisor(run_id), 9)
+        await until_async(lambda: house.run(run_id).ended, "the end")
+        end = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"][0]
+    assert (end["state"], end["exit_code"], end["failure"]["kind"]) == ("failed", 1, "oom_gpu")
+
+
+@pytest.mark.parametrize(
+    ("recovery", "told"),
+    [
+        ({"oom_gpuu": "retry"}, "oom_gpuu"),
+        ({"oom_gpu": {"do": "dance"}}, "dance"),
+        ({"rules": [{"when": {"pattern": "(a+)+"}, "do": "retry"}]}, "repeat"),
+    ],
+)
+async def test_a_policy_that_makes_no_sense_is_refused_before_anything_starts(
+    house: House, recovery: object, told: str
+) -> None:
+    async with house.agent() as agent:
+        text = await agent.refusal("launch_run", command="true", recovery=recovery)
+    assert told in text
+    assert house.ledger.runs() == []
+
+
+async def test_parameters_without_a_place_are_refused_and_a_placeholder_is_one(house: House) -> None:
+    async with house.agent() as agent:
+        text = await agent.refusal("launch_run", command="cd / && echo hi", params={"lr": 0.1})
+        assert "{params}" in text
+        run_id = await agent.launch("cd / && echo got {params} && true", params={"lr": 0.1}, param_style="k=v")
+        assert (await agent.end(run_id))["state"] == "finished"
+    assert "got lr=0.1" in house.log(run_id)

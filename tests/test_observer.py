@@ -1,0 +1,83 @@
+"""What watches an attempt may fail; the attempt may not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.supervisor import observer as module
+from mcp_server.supervisor.desk import Desk
+from mcp_server.supervisor.ending import Ending
+from mcp_server.supervisor.events import EventLog, read_events, read_progress
+from mcp_server.supervisor.judge import Judge
+from mcp_server.supervisor.observer import Observer
+from mcp_server.supervisor.rundir import RunDir
+
+
+@pytest.fixture
+def rundir(tmp_path: Path) -> RunDir:
+    found = RunDir(tmp_path / "cfm-7kqz")
+    found.attempt(1).mkdir(parents=True)
+    return found
+
+
+def observing(rundir: RunDir, **spec: Any) -> Observer:
+    desk = Desk(rundir, spec, EventLog(rundir.events), woken=0)
+    found = Observer(desk, 1, list)
+    found.begin()
+    return found
+
+
+def told(rundir: RunDir) -> list[str]:
+    return [event["kind"] for event in read_events(rundir.events)]
+
+
+def test_a_judge_that_fails_is_told_once_and_asked_no_more(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Judge, "feed", fails)
+    observer = observing(rundir)
+    for _ in range(3):
+        observer.feed(b"step 1 loss 0.5\n")
+    assert told(rundir) == ["observer_error"]
+    assert observer.due_s is None
+    assert observer.tick() is None
+    assert observer.failure(Ending("failed", 1, None)) is None
+
+
+def test_a_judge_that_cannot_even_be_made_is_told_too(rundir: RunDir) -> None:
+    observer = observing(rundir, first_step_pattern="(")
+    observer.feed(b"step 1 loss 0.5\n")
+    assert told(rundir) == ["observer_error"]
+
+
+def test_a_first_step_is_on_disk_before_it_is_told(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[object] = []
+    append = EventLog.append
+
+    def look(self: EventLog, kind: str, text: str, **facts: Any) -> None:
+        steps.append((read_progress(rundir.progress(1)) or {}).get("step"))
+        append(self, kind, text, **facts)
+
+    monkeypatch.setattr(EventLog, "append", look)
+    observing(rundir).feed(b"step 3/10 loss 0.5\n")
+    assert steps == [3]
+
+
+def test_a_full_disk_costs_progress_and_nothing_else(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "private", full)
+    observer = observing(rundir)
+    observer.feed(b"step 3/10 loss 0.5\n")
+    assert told(rundir) == ["first_step"]
+    assert observer.step == 3
+
+
+def test_an_end_without_an_error_is_not_even_looked_at(rundir: RunDir) -> None:
+    observer = observing(rundir)
+    observer.feed(b"step 3/10 loss 0.5\n")
+    assert observer.failure(Ending("finished", 0, None)) is None, "there is no log"
+    assert told(rundir) == ["first_step"]
