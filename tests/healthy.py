@@ -138,3 +138,20 @@ HEALTHY.update({
     "an exit code after all was done": FEW + "Training complete!\n[export] process exited with code 1\n",
     "errors of a simulator that closes": FEW + "2026-01-02T10:00:00Z [99,140ms] [Error] [carb.cudainterop.plugin] CUDA error 46: cudaErrorDevicesUnavailable\n",
 })  # fmt: skip
+HEALTHY.update({
+    "waiting for a checkpoint": FEW + "".join(f"waiting for rank 0 to finish saving the checkpoint ({n} s)\n" for n in range(60, 700, 60)),
+    "waiting for a lock": "".join(f"Still waiting to acquire lock on /c/x.lock (elapsed: {n}.1 seconds)\n" for n in range(60, 700, 60)),
+    "waiting for a download": "".join(f"[rank 1] waiting for rank 0 to download the data ({n} s)\n" for n in range(60, 700, 60)),
+    "waiting that ended": FEW + "".join(f"waiting for ranks [3] ({n} s)\n" for n in range(60, 700, 60)) + "step 9 loss 0.1\n",
+    "waiting, not for long": FEW + "".join(f"waiting for ranks [3] ({n} s)\n" for n in range(10, 200, 10)),
+    "many short waits": "".join(f"waiting for data workers {n}.3 s\nstep {n} loss 0.2\n" for n in range(30, 700, 60)),
+    "a watchdog is armed": FEW + "[watchdog] armed: will kill the job after 1800 s without progress\n",
+    "a watchdog of one environment": FEW + "[watchdog] env 3 silent for 60 s, killing and respawning it\n",
+    "a robot that is stuck": FEW + "robot stuck for 3 s, terminating episode\n",
+    "a NaN iteration now and then": " iteration 10/ 90 | lm loss: 3.0E+00 | number of nan iterations:   1 |\n" * 5,
+    "a caught error was skipped": FEW + "WARNING: skipping sample 7\n" + CAUGHT + "OSError: bad\n",
+    "a node of Ray was lost": FEW + "2026-01-01 10:00:00,1 WARNING worker.py:1 -- The node with node id: 9f and address: 10.0.0.2 has been marked dead because it missed heartbeats.\n",
+    "a job that was preempted and requeued": FEW + "slurmstepd: error: *** JOB 77 ON n01 CANCELLED AT 2025-01-01T00:00:00 DUE TO PREEMPTION ***\n=== job 77 requeued, restart count 1 ===\nResuming from epoch 4\nstep 9 loss 0.1\n",
+    "a job that was preempted and resumed": FEW + "slurmstepd: error: *** JOB 77 ON n01 CANCELLED AT 2025-01-01T00:00:00 DUE TO PREEMPTION ***\nResuming from epoch 4\nstep 9 loss 0.1\n",
+    "workers that their launcher restarted": FEW + DIED + "ValueError: x\n[default] Restarting worker group\n" + FEW[:70] + "step 9 loss 0.1\n",
+})  # fmt: skip

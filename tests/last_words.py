@@ -218,4 +218,29 @@ LAST_WORDS: tuple[tuple[str, str], ...] = (
     ("config_error", f"{TRACE}» ValueError: Unknown optimizer: adamww"),
     ("config_error", "usage: torchrun [-h]\n» torchrun: error: the following arguments are required: training_script"),
     ("data_error", f"{STEP}» mmengine - ERROR - checkpoint.py - load - Checkpoint file /c/x.pth does not exist, exiting"),
+    # --- waiting, and nothing else -----------------------------------------------------------------------------------
+    ("stall", f"{STEP}» [monitor] heartbeat lost for 900 s, killing pid 71\nKilled"),
+    ("stall", f"{STEP}» ERROR: training hung: last step finished 1805 seconds ago (timeout 1800), aborting"),
+    ("stall", f"{STEP}» [watchdog] no progress for 1800 s (limit 1800), giving up; stacks in /tmp/s.txt\n[watchdog] sending SIGTERM to process group 7\nTerminated"),
+    ("stall", f"{STEP}» [watchdog] step 31 has been running for 3600.0s > 1800s; dumping stacks and exiting\nTerminated"),
+    ("stall", f"{STEP}» 2026-01-01 10:30:00 ERROR No log output for 1800 seconds, killing the job\nslurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2026-01-01T10:30:02 ***"),
+    ("stall", f"{STEP}{TRACE}» TimeoutError: no batch received from the loader for 600 s"),
+    ("stall", f"{STEP}» F0101 10:00:00.000000    7 rendezvous.cc:1] Termination timeout for `all-reduce; run_id=3` of 40 seconds exceeded. Exiting to ensure a consistent program state.\nFatal Python error: Aborted"),
+    ("stall", STEP + "» " + "".join(f"[0] still waiting for ranks [3] at the barrier ({n} s)\n" for n in range(60, 700, 60))),
+    ("stall", STEP + "» " + "".join(f"W x.cc:1] Some tensors were reduced by a subset of ranks, waiting for remainder of ranks for more than {n} seconds.\nMissing ranks:\n3: [grads]\n" for n in range(60, 400, 60))),
+    # --- an overflow above a traceback is not what was ignored -------------------------------------------------------
+    ("divergence", f"{STEP}NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 0.0001\n{TRACE}» FloatingPointError: Minimum loss scale reached (0.0001)."),
+    ("divergence", f"{STEP}[WARNING] gradient overflow, skipping step\n{TRACE}» RuntimeError: Too many consecutive overflows (100)"),
+    ("python_error", f"{STEP}WARNING: skipping the optimizer's state\n{TRACE}» KeyError: 'x'"),
+    ("divergence", " iteration 70/ 900 | lm loss: 3.1E+00 | number of nan iterations:   0 |\n iteration 80/ 900 | grad norm: nan | number of nan iterations:  10 |\n iteration 90/ 900 | grad norm: nan | number of nan iterations:  10 |\n» iteration 100/ 900 | grad norm: nan | number of nan iterations:  10 |"),
+    # --- what a wrapper does not say ---------------------------------------------------------------------------------
+    ("data_error", f"{STEP}{TRACE}» ValueError: bad quote in row 7\n\nThe above exception was the direct cause of the following exception:\n\n{TRACE}datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset"),
+    ("ray_error", f"{STEP}» 2026-01-01 10:00:00,001\tWARNING worker.py:1 -- The node with node id: 9f and address: 10.0.0.2 has been marked dead because the detector has missed heartbeats.\n2026-01-01 10:00:02,001\tERROR trial_runner.py:9 -- Trial P_1: Error processing event.\nray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\n{TRACE}ray.tune.error.TuneError: ('Trials did not complete', [P_1])"),
+    ("ray_error", f"{STEP}» [2026-01-01 10:00:00,001 C 71 71] gcs_client.cc:200: Check failed: status.ok() Failed to connect to GCS at address 10.0.0.1:6379\n*** StackTrace Information ***"),
+    # --- tools, stores, clouds ---------------------------------------------------------------------------------------
+    ("network_error", f"{STEP}{TRACE}» OSError: (('curl -sL https://x.org/7.tar',), {{'shell': True}}): exit 56 (read) {{}}"),
+    ("network_error", "» curl: (28) Operation timed out after 300001 milliseconds with 0 out of 0 bytes received"),
+    ("auth_error", f"{TRACE}» PermissionError: Access Denied: s3://bucket/x"),
+    ("auth_error", "» Error response from daemon: pull access denied for acme/train, repository does not exist"),
+    ("killed", f"{STEP}» 2026-01-01 10:00:00 spot interruption notice received, 120 s left\nSaving a checkpoint and exiting"),
 )  # fmt: skip

@@ -49,6 +49,7 @@ _NOT_ON_HUB = re.compile(r".*(?:on the Hugging Face Hub|on the Hub|cached files|
 _TUNE = re.compile(r"(?:ray\.)?(?:tune\.)?(?:error\.)?TuneError: ")
 _NODE_LOST = re.compile(
     r".{0,80}\bnode with (?:node )?id.{1,300}marked dead|.*\(raylet\).{1,80}Exiting because this node"
+    r"|The (?:actor|task|worker) .{0,40}because (?:its|the) node"
 )
 _TRIALS_OWN = re.compile(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
 _REFUSED = re.compile(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting")

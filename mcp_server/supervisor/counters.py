@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from mcp_server.supervisor.figures import MOST, POWERS, number, whole
 from mcp_server.supervisor.shapes import Rank
 
 _ADVANCES_KEPT = 17  # the usual step of the last 16 is the median
@@ -132,3 +134,20 @@ class Speed:
         """The median over recent advances, so that one evaluation or one compilation does not count."""
         slopes = [(t1 - t0) / (n1 - n0) for (t0, n0), (t1, n1) in pairwise(self._seen) if n1 > n0]
         return median(slopes) if slopes else self.printed_s
+
+
+def count(text: str) -> int:
+    """Return a count as printed: `4,096`, `29.8k`, `1_100`, `1e3`."""
+    if text.isdecimal():
+        return whole(text)
+    return int(min(number(text.rstrip("kM").replace("_", "")) * POWERS.get(text[-1], 1), MOST))
+
+
+def seconds(groups: Mapping[str, str | None]) -> float | None:
+    """Return the seconds per step that a framework printed."""
+    if text := groups.get("s"):
+        return float(text)
+    if text := groups.get("ms"):
+        return float(text) / 1e3
+    text = groups.get("rate")
+    return 1 / float(text) if text and float(text) else None

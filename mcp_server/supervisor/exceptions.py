@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from mcp_server.supervisor.signatures import signature
 
 # Types that say it all, whatever their message ...
@@ -65,6 +67,7 @@ SURE_TYPES, TYPES = _by_name(_SURE_TYPES), _by_name(_TYPES)
 # Types whose message quotes the program's own names: a key or an attribute called "gpu" proves nothing.
 _OWN_WORDS = frozenset({"KeyError", "AttributeError", "TypeError"})
 _SAID_OF_OWN_WORDS = frozenset({"config_error", "import_error", "auth_error"})
+_OF_A_STORE = re.compile(r"PermissionError: (?:Access ?Denied|Forbidden|Unauthorized)")  # S3 and its like
 _PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
 
 
@@ -75,6 +78,6 @@ def kind_of(name: str, text: str) -> str:
     found = signature(text)
     if name in _OWN_WORDS and found not in _SAID_OF_OWN_WORDS:
         return "python_error"
-    if name in _PATHS and found not in {"disk_full", "network_error"}:
+    if name in _PATHS and found not in {"disk_full", "network_error"} and not _OF_A_STORE.search(text):
         return "data_error"
     return found or TYPES.get(name, "python_error")

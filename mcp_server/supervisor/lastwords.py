@@ -45,13 +45,17 @@ _ERROR_LINE = re.compile(
 _FATAL_LINE = re.compile(
     r"\W{0,3}(?:FATAL|Fatal|CRITICAL|fatal|panic)\b[\]:! ](?! ?\d)"
     r"|.{0,60}(?:\b(?:FATAL|CRITICAL)\b|\[(?:Fatal|fatal|critical)\])(?![\w'\"=.])|F\d{4} "
+    r"|ERROR: Could not install packages"
     r"|(?i:.{0,120}\b(?:abort(?:ing|ed)|giving up|gave up|exiting|cannot continue|unrecoverable|terminating)\b)"
 )
 _PLAIN_ERROR = re.compile(r"(?:ERROR|Error|error)\b ?[:\]]|\[(?:ERROR|error)\]|.{0,60}\bERROR\b")
 _SURE_OF_ERROR = _TELLING - {"nccl_error", "divergence"} | {"auth_error", "config_error", "import_error", "ray_error"}
 _ERROR_KINDS = _SURE_OF_ERROR | {"data_error"}
 _AT_SHUTDOWN = frozenset({"cuda_error", "import_error", "data_error", "ray_error"})
-_TOOL = re.compile(r"(?:wget|curl|docker|ssh|scp|rsync|sbatch|aws|gsutil|kubectl): |Permission denied \(publickey")
+_TOOL = re.compile(
+    r"(?:wget|curl|docker|ssh|scp|rsync|sbatch|aws|gsutil|kubectl): "
+    r"|Error response from daemon: |Permission denied \(publickey"
+)
 _USAGE_ERROR = re.compile(r"(?:\S{1,80}: )?error: |Error: |\W{0,3}Error\W{1,5}")
 _NO_LAST_WORD = re.compile(
     r"(?i).{0,200}(?:retry|will (?:be|continue|use|try)|continu|fall(?:ing)? ?back|skipp|ignor|\bwandb: (?!ERROR api)"

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from mcp_server.supervisor.bars import Bar, Kind, bar
-from mcp_server.supervisor.counters import Counter, Speed, Told
-from mcp_server.supervisor.figures import COUNTS, HEADLINES, MOST, POWERS, Figure, figures, number, whole
+from mcp_server.supervisor.counters import Counter, Speed, Told, count, seconds
+from mcp_server.supervisor.figures import COUNTS, HEADLINES, Figure, figures, whole
 from mcp_server.supervisor.homemade import NO_DIGITS, Home, announces_other_work
 from mcp_server.supervisor.shapes import SHAPES, TABLES, Rank, Shape, may_tell
 
@@ -66,6 +66,7 @@ class Progress:
         self._table: Shape | None = None
         self._shapeless: set[str] = set()  # lines without their digits
         self._outer: Bar | None = None
+        self._young: tuple[Bar, str] | None = None
         self._untold: dict[str, bool] = {}
         self._before: deque[str] = deque(maxlen=2)
 
@@ -141,7 +142,7 @@ class Progress:
 
     def _told(self, shape: Shape, groups: dict[str, str | None]) -> Told | None:
         """Return what the groups of a shape say, None for a place before the first step."""
-        numbers = {name: _count(text) for name, text in groups.items() if text and name not in {"s", "ms", "rate"}}
+        numbers = {name: count(text) for name, text in groups.items() if text and name not in {"s", "ms", "rate"}}
         if not shape.zero and numbers.get("n", numbers.get("step")) == 0:
             return None
         epoch, epochs = numbers.get("epoch"), numbers.get("epochs")
@@ -163,7 +164,7 @@ class Progress:
             numbers.get("per"),
             shape.base,
             skipped=skipped,
-            step_s=_seconds(groups),
+            step_s=seconds(groups),
         )
 
     def _barred(self, drawn: Bar, line: str, at_s: float) -> Reading | None:
@@ -173,7 +174,8 @@ class Progress:
         if drawn.kind is Kind.OTHER or (is_untold and not self._is_training(drawn, key)):
             return None
         if is_untold and drawn.n and drawn.is_young and not self.first_step_seen:
-            return None  # lists are walked within a second; training takes its time
+            self._young = drawn, line  # lists are walked within a second; training takes its time
+            return None
         outer = self._outer
         if drawn.n == 0:
             if outer is None or outer.n > 0 or (drawn.total or 0) > (outer.total or 0):
@@ -219,6 +221,9 @@ class Progress:
             return Reading(None, metrics, line)
         if self._users is None:
             self._see(line)
+        if self._young is not None:  # what is told now shows what that bar was
+            young, self._young = self._young, None
+            self._barred(*young, at_s)
         if not told.counts:
             return Reading(None, metrics, line)
         counter = self._move(told, at_s)
@@ -281,20 +286,3 @@ class Progress:
     def _see(self, line: str) -> None:
         if not self.first_step_seen:
             self.first_step_seen, self.first_step_line = True, line
-
-
-def _count(text: str) -> int:
-    """Return a count as printed: `4,096`, `29.8k`, `1_100`, `1e3`."""
-    if text.isdecimal():
-        return whole(text)
-    return int(min(number(text.rstrip("kM").replace("_", "")) * POWERS.get(text[-1], 1), MOST))
-
-
-def _seconds(groups: Mapping[str, str | None]) -> float | None:
-    """Return the seconds per step that a framework printed."""
-    if text := groups.get("s"):
-        return float(text)
-    if text := groups.get("ms"):
-        return float(text) / 1e3
-    text = groups.get("rate")
-    return 1 / float(text) if text and float(text) else None

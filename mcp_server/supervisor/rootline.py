@@ -49,11 +49,14 @@ _OVER = re.compile(
     r"|max_(?:epochs|steps)=\d+` reached|exits successfully|'train_runtime'|(?i:(?:completed|finished) successfully)"
 )
 _WAIT = re.compile(r"(?i)waiting|stuck|stalled|\bno (?:new )?(?:step|progress|output)")
-# A launcher or a scheduler began anew: whatever work follows is that of another life.
+# A launcher or a scheduler began anew: whatever work follows is that of another life. That the program resumed says so
+# only after a stop that asks for it: it may stand in what a dying process flushes.
 _AGAIN = re.compile(
-    r"(?i)\b(?:re-?queued\b|restart count|resum(?:e|ing|ed) (?:\w+ ){0,3}(?:from|at)\b|restart(?:ing|ed) (?:\w+ ){0,3}"
-    r"(?:worker|from|group|attempt)|(?:worker group|job|attempt) (?:was )?restarted)"
+    r"(?i)\b(?:re-?queued\b|restart count|restart(?:ing|ed) (?:\w+ ){0,3}(?:workers?|group|attempt|job)\b"
+    r"|(?:worker group|job|attempt) (?:was )?restarted)"
 )
+_RESUMED = re.compile(r"(?i)\bresum(?:e|ing|ed) (?:\w+ ){0,3}(?:from|at)\b")
+_TO_BE_RESUMED = re.compile(r"(?i)preempt|requeue|node.?fail")
 
 
 @dataclass
@@ -65,14 +68,17 @@ class Work:
     other: int = 0
     over: bool = False
     anew: int = 0  # of the lines and bars, those after a restart
+    resumed: int = 0  # ... and those after a checkpoint was loaded
 
     def outlives(self, evidence: Evidence) -> bool:
         """Tell whether so much work after ``evidence`` means that it was survived."""
         if not evidence.sure:
             return self.over or self.lines + self.bars > _LAST_LINES_OF_UNSURE
+        stopped = evidence.weight == Weight.STOPPED
         return (
             self.lines > _FLUSH_LINES
-            or self.anew > (0 if evidence.weight == Weight.STOPPED else _LAST_LINES_OF_UNSURE)
+            or self.anew > (0 if stopped else _LAST_LINES_OF_UNSURE)
+            or (self.resumed > 0 and stopped and bool(_TO_BE_RESUMED.search(evidence.text)))
             or self.bars > _LAST_BARS
             or self.other > _EPILOGUE_LINES
             or (self.over and self.lines + self.bars > 0)
@@ -87,7 +93,7 @@ class Work:
 def work(lines: Sequence[Line], start: int, end: int) -> Work:
     """Measure the ordinary work between two positions, ``end`` left out."""
     done = Work()
-    again = False
+    again = resumed = False
     for at in range(start, end):
         text = lines[at].text
         found = _WORK.search(text, 0, _FIRST_CHARS)
@@ -99,7 +105,10 @@ def work(lines: Sequence[Line], start: int, end: int) -> Work:
         else:
             done.lines += 1
         again = again or bool(_AGAIN.search(text, 0, _FIRST_CHARS))
-        done.anew += again and bool(found) and not _NO_WORK.match(text)
+        resumed = resumed or bool(_RESUMED.search(text, 0, _FIRST_CHARS))
+        at_work = bool(found) and not _NO_WORK.match(text)
+        done.anew += again and at_work
+        done.resumed += resumed and at_work
         if done.plenty:
             break
     return done

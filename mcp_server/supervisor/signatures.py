@@ -171,7 +171,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"KeyError: '\w*(?:API_KEY|_TOKEN|SECRET)'|AuthenticationError|AuthorizationError",
             r"(?i:permission denied \(publickey|could not read (?:username|from remote)|unable to locate"
             r" credentials|pull access denied)",
-            r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|LocalTokenNotFound",
+            r"Access ?Denied|PermissionError: (?:Forbidden|Unauthorized)",
+            r"InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|LocalTokenNotFound",
             r"(?:GatedRepo|NoCredentials|DefaultCredentials)Error|Could not find kaggle\.json",
             r"do(?:es)? not have (?:permission|access) to",
             r"(?i:not logged in|(?:please|need to|must) (?:log ?in|authenticate)|login required|user is not"

@@ -42,8 +42,11 @@ _READ = "read"  # the kind is what signatures.py reads in the line
 _CHILD = r"(?:\S+: line \d+: +|\[\d+\][+-]? +)?(?:\d+ +)?"  # what a shell puts before the fate of its child
 _HELPER = r"(?!.*(?:tensorboard|nvidia-smi|dcgm|gpustat|monitor|Xvfb|http\.server|jupyter|\bsleep |\btail ))"
 _FATE = r"\b(?: {2,}.*| *$| *\(core|: \d)"  # ... and after it
-_FOR_GOOD = r"(?i:(?!.*(?:\bwill\b|\bif\b|start|enabl|armed|watching|set to|episode|spawn|replac|trial|request)))"
-_END = r"\b(?:abort|kill|terminat|exiting|giving up|sending SIG|dumping)"
+_FOR_GOOD = (  # not what a watchdog says of its settings, or of one of many that it replaces
+    r"(?i:(?!.*(?:\bwill\b|\bif\b|start|enabl|armed|watching|set to|every|episode|spawn|replac|trial|request|env \d)))"
+)
+_LONG = r"\d+(?:\.\d+)? ?(?:s|sec|m|min)\w*\b.{0,120}"
+_END = r"\b(?:(?:abort|kill|terminat|exit|dump)ing|giving up|sending SIG)"
 _GAVE_UP = "(?:hang|hung|stuck|abort|kill|terminat|exit|stall)"
 
 # A weight, a kind, and patterns at the beginning of a line without its prefixes, each after a literal that its lines
@@ -75,6 +78,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("SIG", r".{0,60}\b(?:[Ee]xit|[Ss]top|[Tt]ermin|[Ss]hutt).{0,30} (?:receiv\w+|upon|to|of) (?:\w+ )?SIG[TIHU]"),
         ("ignal 1", r".{0,80}[Rr]eceived (?:termination )?signal:? 1[05]\b"),
         ("low on resource", r".*node was low on resource: "),
+        ("ruption notice", r".{0,80}\b[Ii]nterruption notice\b(?!.{0,60}(?:handler|monitor|watch|listen|enabled))"),
         ("signal` is", r"FatalError: `(?:Termination|Interrupt)"),
         ("reempted", r"(?:.{0,40}(?:[Jj]ob|[Ii]nstance|[Nn]ode|VM|[Pp]od) .{0,40})?(?:was|been|being|is) [Pp]reempted"),
         ("Evicted", r"(?:.{0,60}(?:[Rr]eason|[Ss]tatus): ?)Evicted\b"),
@@ -186,13 +190,13 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("o progress", r".*\b[Nn]o progress (?:for|in|since) .*" + _GAVE_UP),
         ("o progress", r".*\b[Nn]o progress (?:for|in|since) \d+ ?(?:s|m|h)[a-z]*\b.{0,80}\bg(?:iving|ave) up"),
         ("ermination timeout", r".*Termination timeout .{1,300}exceeded|Termination timeout .{0,300}Exiting to"),
-        ("o output", r".*\b[Nn]o output (?:for|in|since) .*" + _GAVE_UP),
+        (" output ", r".*\b[Nn]o (?:new |log )?output (?:for|in|since) .*" + _GAVE_UP),
         ("talled", r".*\b(?:[Tt]raining|[Rr]un|[Jj]ob|[Pp]rocess)\b.{0,20}\bstalled\b.{0,80}(?i:" + _GAVE_UP + ")"),
         ("heartbeat", r".*\b(?:[Nn]o|[Ll]ost|[Mm]issed) heartbeat .*" + _GAVE_UP),
         ("eartbeat", r".*\b[Hh]eartbeat (?:was )?(?:lost|missed) .*" + _GAVE_UP),
         (" hung", _FOR_GOOD + r".{0,60}\b(?i:training|run|job|process|rank)\b.{0,20} hung\b.{0,160}" + _END),
         ("stuck", _FOR_GOOD + r".{0,60}\b(?i:training|run|job|process|rank)\b.{0,20} stuck\b.{0,160}" + _END),
-        ("atchdog", _FOR_GOOD + r".{0,40}[Ww]atchdog\b.{0,120}\d ?(?:s|sec|seconds|min|minutes)\b.{0,120}" + _END),
+        ("atchdog", _FOR_GOOD + r".{0,40}[Ww]atchdog\b.{0,120}\b(?:for|since|in|of|after) " + _LONG + _END),
         (" detected", r".*\b(?:[Dd]eadlock|[Ss]tall|[Hh]ang) detected"),
         ("to be ", r".*(?:ERROR|FATAL|CRITICAL|[Ww]atchdog).{0,80}(?:appears|seems) to be (?:hung|hanging|stuck)"),
         ("Timeout (", r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!"),
