@@ -37,6 +37,10 @@ def test_a_wait_that_grows_to_five_minutes_is_a_stall_told_by_its_first_line(tex
     waits("100 s", "200 s", "300 s", whom="rank 0, which downloads the data"),
     waits("100 s", "200 s", "300 s", whom="coffee"),
     waits("100 s", "900 s", "30 s"),
+    waits("300.1 s", "301.1 s", "302.1 s", "303.1 s"),
+    "".join(waits(f"{60 * n} s", whom=f"workers, {n}/64 done") for n in range(1, 9)),
+    "".join(waits(f"{60 * n} s", whom=f"rank {n}") for n in range(1, 9)),
+    waits("100 s", "200 s", "300 s", whom="engine processes to start"),
 ])  # fmt: skip
 def test_another_wait_is_none(text: str) -> None:
     assert said(text) is None

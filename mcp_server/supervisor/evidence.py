@@ -30,7 +30,7 @@ _SHRUGGED = re.compile(
     r"|Trial \d+ failed|WON'T CONVERT"
     r"|(?i:non-?fatal|will (?:retry|be retried|continue|skip)|falling back|retrying).{0,80}$"
 )
-# ... unless it is nobody's but the interpreter's to print: that line above was about something else.
+# ... nor of these, where somebody caught them; above what the interpreter printed they were about something else.
 _PASSED_OVER = re.compile(r"(?i:skipp(?:ing|ed)|ignor(?:ing|ed)).{0,80}$")
 _NOT_OF_AN_ERROR = re.compile(r"(?i:overflow|loss.?scale|gradient|Skipping step)")
 _AT_EXIT = re.compile(

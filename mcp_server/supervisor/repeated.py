@@ -24,6 +24,7 @@ _WAITS = re.compile(
     r"|(?:is|has|been|are) stalled|may be stuck|did not advance|has not advanced)"
     r".{0,200}?[ (]\d+(?:\.\d+)? ?(?:s|sec|secs|seconds|m|min|mins|minutes|h|hours)\b"
 )
+_MAY_WAIT = re.compile(r"aiting|stuck|stalled|advance|\b[Nn]o ")
 _TIME = re.compile(r"[ (](\d+(?:\.\d+)?) ?([smh])(?:ec|ecs|econds|in|ins|inutes|ours)?\b")
 _FOR_WHOM = re.compile(
     r"(?i)\b(?:ranks?|workers?|peers?|barrier|nodes?|process(?:es)?|threads?|tensors?|steps?|iterations?|batch(?:es)?"
@@ -32,8 +33,10 @@ _FOR_WHOM = re.compile(
 # Waits that end by themselves, however long they take.
 _WITH_REASON = re.compile(
     r"(?i)download|tokeni|preprocess|compil|\block\b|cach|resource|build|cop(?:y|ied)|upload|eval|sav(?:e|ing)"
-    r"|checkpoint|early|patience|sleep|retry|queue|schedul|autotun|warm.?up"
+    r"|checkpoint|early|patience|sleep|retry|queue|schedul|autotun|warm.?up|loading"
+    r"|\bto (?:start|load|finish|init|come)|\b(?:total|average|avg|mean|cumulated)\b"
 )
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d:\d\d(?:[.,]\d+)?|\b[IWEF]\d{4}\b|\+\d\d:?\d\d\b")
 _NAN_COUNT = re.compile(r"number of nan iterations: *(\d{1,9})\b")
 _FINITE_LOSS = re.compile(r"\bloss: *[-+]?\d")
 
@@ -44,6 +47,11 @@ class Repeated(NamedTuple):
     at: int
     kind: str
     first: int  # where the repetition begins
+
+
+class _Wait(NamedTuple):
+    seconds: float
+    said: str  # without times
 
 
 def repeated(lines: Sequence[Line]) -> Repeated | None:
@@ -65,28 +73,39 @@ def _nan_only(lines: Sequence[Line]) -> Repeated | None:
 
 
 def _waits(lines: Sequence[Line]) -> Repeated | None:
-    """Return the first of the last lines that tell how long the run has been waiting, once that is long."""
+    """Return the first of the last lines that tell how long the run has been waiting, once that is long.
+
+    They say the same but for the time: where another figure changes, something goes on.
+    """
     start = max(len(lines) - _LAST_LINES, 0)
-    told = [(at, seconds) for at in range(start, len(lines)) if (seconds := _waited(lines[at].text)) is not None]
-    run: list[tuple[int, float]] = []
-    for at, seconds in reversed(told):
-        if run and seconds > run[-1][1]:
-            break  # an earlier wait, which ended
-        run.append((at, seconds))
-    if not run or run[0][0] < len(lines) - 1 - _OTHER_LINES:
+    told = [(at, wait) for at in range(start, len(lines)) if (wait := _waited(lines[at].text)) is not None]
+    if not told or told[-1][0] < len(lines) - 1 - _OTHER_LINES:
         return None
-    if len({seconds for _, seconds in run}) < _AT_LEAST or run[0][1] < _LONG_S:
+    newest = told[-1][1]
+    run: list[tuple[int, float]] = []
+    for at, wait in reversed(told):
+        if wait.said != newest.said:
+            continue
+        if run and wait.seconds > run[-1][1]:
+            break  # an earlier wait, which ended
+        run.append((at, wait.seconds))
+    grown = newest.seconds - run[-1][1]
+    if len({seconds for _, seconds in run}) < _AT_LEAST or newest.seconds < _LONG_S or grown < _LONG_S / 2:
         return None
     return Repeated(run[-1][0], "stall", run[-1][0])
 
 
-def _waited(text: str) -> float | None:
+def _waited(text: str) -> _Wait | None:
     """Return for how many seconds ``text`` says that nothing happened; None where it is about something else."""
     text = text[:_FIRST_CHARS]
-    if "aiting" not in text and "stuck" not in text and not re.search(r"(?i)\bno |stalled|advance", text):
+    if not _MAY_WAIT.search(text):
         return None
     found = _WAITS.search(text)
     if not found or _WITH_REASON.search(text) or not _FOR_WHOM.search(text, found.start()):
         return None
-    times = _TIME.findall(text, found.start())
-    return float(times[-1][0]) * _UNITS[times[-1][1]] if times else None
+    times = list(_TIME.finditer(text, found.start()))
+    if not times:
+        return None
+    last = times[-1]
+    said = _CLOCK.sub("", text[: last.start(1)]) + text[last.end() :]
+    return _Wait(float(last[1]) * _UNITS[last[2].lower()], said)

@@ -193,7 +193,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         (" output ", r".*\b[Nn]o (?:new |log )?output (?:for|in|since) .*" + _GAVE_UP),
         ("talled", r".*\b(?:[Tt]raining|[Rr]un|[Jj]ob|[Pp]rocess)\b.{0,20}\bstalled\b.{0,80}(?i:" + _GAVE_UP + ")"),
         ("heartbeat", r".*\b(?:[Nn]o|[Ll]ost|[Mm]issed) heartbeat .*" + _GAVE_UP),
-        ("eartbeat", r".*\b[Hh]eartbeat (?:was )?(?:lost|missed) .*" + _GAVE_UP),
+        ("eartbeat", r"(?!.*\bnot\b).*\b[Hh]eartbeat (?:was )?(?:lost|missed) .*" + _GAVE_UP),
         (" hung", _FOR_GOOD + r".{0,60}\b(?i:training|run|job|process|rank)\b.{0,20} hung\b.{0,160}" + _END),
         ("stuck", _FOR_GOOD + r".{0,60}\b(?i:training|run|job|process|rank)\b.{0,20} stuck\b.{0,160}" + _END),
         ("atchdog", _FOR_GOOD + r".{0,40}[Ww]atchdog\b.{0,120}\b(?:for|since|in|of|after) " + _LONG + _END),
