@@ -51,12 +51,13 @@ _RECALLED = re.compile(r"(?i)\b(?:load|resum|restor|pre-?trained|continu)")
 _EPOCH = re.compile(r"(?i)\bepoch\W{0,3}(\d+)(?:\s?(?:/|of)\s?(\d+))?")
 _PLACE = re.compile(r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)")
 _TABLE_CELL = re.compile(r"^\s*[|│┃]")
+_REMARK = re.compile(r"WARN|[Ww]arning|\b[Cc]annot\b")  # something is amiss, nothing begins
 _TRAIN_LOSS = re.compile(r"(?i)(?:^|[\s:|>-])(?:train\w*[\s_/-]{0,3}loss|loss[\s_/-]{0,3}train\w*|训练损失)")
 
 
 def announces_other_work(line: str) -> bool:
     """Whether ``line`` says that something else than training begins, which the bar below it then shows."""
-    return _OTHER_WORK.search(line) is not None
+    return _OTHER_WORK.search(line) is not None and _REMARK.search(line) is None
 
 
 def _is_held_out(line: str) -> bool:

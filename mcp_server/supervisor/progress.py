@@ -98,13 +98,8 @@ class Progress:
 
     def _read(self, line: str, at_s: float) -> Reading | None:
         """First reader that knows the line wins; the one that knew the last line is asked first."""
-        likely = self._likely
-        if likely is not None and likely.needle in line and (match := likely.pattern.search(line)):
-            return self._shaped(likely, match, line, at_s)
-        if self._bar_is_likely and (drawn := bar(line)) is not None:
-            return self._barred(drawn, line, at_s)
-        if self._table is not None and (match := self._table.pattern.search(line)):
-            return self._shaped(self._table, match, line, at_s)
+        if (reading := self._as_before(line, at_s)) is not None:
+            return reading
         template = line.translate(NO_DIGITS)
         if template not in self._shapeless:
             for shape in SHAPES:
@@ -119,6 +114,18 @@ class Progress:
                 self._shapeless.add(template)
         told, found = self._home.read(line, template, self._before[-1] if self._before else "")
         return self._tell(told, found, line, at_s) if told is not None or found else None
+
+    def _as_before(self, line: str, at_s: float) -> Reading | None:
+        """Take ``line`` for what the last one was, None where it is something else."""
+        likely, table = self._likely, self._table
+        if likely is not None and likely.needle in line and (match := likely.pattern.search(line)):
+            return self._shaped(likely, match, line, at_s)
+        reading = None
+        if self._bar_is_likely and (drawn := bar(line)) is not None:
+            reading = self._barred(drawn, line, at_s)
+        if reading is None and table is not None and (match := table.pattern.search(line)):
+            reading = self._shaped(table, match, line, at_s)
+        return reading
 
     def _user(self, match: re.Match[str], line: str, at_s: float) -> Reading:
         text = (match[1] or "").replace(",", "") if match.re.groups else ""
