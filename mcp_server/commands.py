@@ -7,7 +7,9 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from mcp_server.watch import Memory, watch
 
 # As timeout(1) says it, and nothing that a training would say.
 _GAVE_UP = 124
+_LOOK_S = 0.3  # whether another attempt has begun
 _COLOURS = {"finished": "green", "failed": "red", "killed": "yellow", "timed_out": "yellow", "lost": "magenta"}
 
 
@@ -146,9 +149,7 @@ def _logs(arguments: argparse.Namespace, ledger: Ledger) -> int:
     if not path.is_file():
         raise BadArgument("RUN", f"{found.run_id} ({found.state}) has no output.")
     if arguments.follow:
-        pid = found.at_start.get("supervisor_pid")
-        watched = [] if found.ended else ["-F", *([f"--pid={pid}"] if pid else [])]
-        os.execvp("tail", ["tail", "-n", str(arguments.tail), *watched, str(path)])
+        return _follow(found, ledger, arguments.tail)
     label = f"run {found.run_id}"
     if arguments.grep:
         text = grep_lines(path, arguments.grep, 0, label=label)
@@ -162,15 +163,38 @@ def _logs(arguments: argparse.Namespace, ledger: Ledger) -> int:
     return 0
 
 
+def _follow(found: Run, ledger: Ledger, lines: int) -> int:
+    """Print a run's output as it comes, from one attempt to the next, until the run has ended."""
+    pid = found.at_start.get("supervisor_pid")
+    while True:
+        watched = [] if found.ended else ["-F", *([f"--pid={pid}"] if pid else [])]
+        path = ledger.rundir(found.run_id).log(found.attempt)
+        with subprocess.Popen(["tail", "-n", str(lines), *watched, str(path)]) as tail:
+            number = found.attempt
+            while tail.poll() is None and found.attempt == number:
+                time.sleep(_LOOK_S)
+                found = ledger.observe(found.run_id)
+            if found.attempt == number:
+                return 0
+            time.sleep(_LOOK_S)  # the rest of the last one's output
+            tail.terminate()
+        print(f"[attempt {found.attempt}]", file=sys.stderr, flush=True)
+        lines = 1_000_000_000
+
+
 def _diagnose(arguments: argparse.Namespace, ledger: Ledger) -> int:
     from mcp_server.supervisor.examine import examine  # noqa: PLC0415 - its patterns take a while to compile
 
-    path, exit_code, name = Path(arguments.log), arguments.exit_code, _signal_name(arguments.signal)
-    if not path.exists() and "/" not in arguments.log:
+    path, name = Path(arguments.log), _signal_name(arguments.signal)
+    exit_code: int | None = arguments.exit_code
+    if exit_code is not None and exit_code < 0:  # as Python tells a signal
+        name, exit_code = _signal_name(str(-exit_code)), None
+    if "/" not in arguments.log and not os.path.lexists(path):
         found = ledger.observe(arguments.log)
         path = ledger.rundir(found.run_id).log(found.attempt)
-        exit_code, name = exit_code or found.exit_code, name or found.signal
-    if not path.is_file():
+        if exit_code is None and name is None:
+            exit_code, name = found.exit_code, found.signal
+    if not os.path.isfile(path):  # noqa: PTH113 - False for a name that is too long
         raise BadArgument("LOG", f"is no file: {str(path)[:200]!r}.")
     try:
         told = examine(path, exit_code, name)
@@ -200,7 +224,7 @@ def _signal_name(text: str | None) -> str | None:
     if text is None:
         return None
     name = f"SIG{text.upper().removeprefix('SIG')}"
-    if text.isdigit() and int(text) in signal.valid_signals():
+    if text.isdecimal() and int(text) in signal.valid_signals():
         name = signal.Signals(int(text)).name
     if name not in signal.Signals.__members__:
         raise BadArgument("--signal", f"is none: {text!r}.")

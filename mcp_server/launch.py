@@ -7,7 +7,6 @@ import errno
 import fcntl
 import json
 import os
-import re
 import secrets as random
 import shutil
 import socket
@@ -28,10 +27,10 @@ from mcp_server.home import Home, tmux_socket
 from mcp_server.hosts import base_environment, check_environment, secrets_by_name
 from mcp_server.idempotency import held_key, known_run
 from mcp_server.ledger import Ledger
+from mcp_server.params import check_no_secret, check_params, policy_of
 from mcp_server.patterns import checked
 from mcp_server.run import Run, RunSpec
-from mcp_server.script import LONGEST_NAME, name_of, render, slug, takes_arguments
-from mcp_server.supervisor import recovery
+from mcp_server.script import LONGEST_NAME, name_of, render, slug
 from mcp_server.supervisor.handover import Handover
 from mcp_server.supervisor.rundir import LAYOUT, RunDir, boot_id, is_held, now, write_json
 from mcp_server.tidy import tidy
@@ -98,8 +97,8 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
             raise BadArgument(argument, "must be a number of seconds above 0.")
     if request.first_step_pattern is not None:
         checked(request.first_step_pattern)
-    _check_params(request)
-    policy = _policy(request.recovery)
+    check_params(request.params, request.resume_args, request.command)
+    policy = policy_of(request.recovery)
     cwd = _directory(request.cwd)
     check_environment(request.env)
     for argument, value in {**asdict(request), "cwd": str(cwd)}.items():
@@ -108,6 +107,7 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         except UnicodeEncodeError as error:
             raise BadArgument(argument, "holds what is no Unicode text.") from error
     values = secrets_by_name(dict.fromkeys(request.secrets), environ, home.secrets)
+    check_no_secret([dict(request.params), request.resume_args, policy], values.values())
     tmux.require()
     name = request.name or "".join(filter(str.isprintable, name_of(request.command)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _ids(slug(name)) if not (home.runs / run_id).exists())
@@ -138,42 +138,6 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         tmux_socket=tmux_socket(environ),
     )
     return spec, Handover(base_environment(environ), values, _umask())
-
-
-def _policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a recovery policy in its normal form; None for the default: report and propose.
-
-    Raises:
-        BadArgument, PatternError: it is no policy.
-    """
-    if value in (None, "none"):
-        return None
-    try:
-        policy = recovery.policy_of(value)
-    except ValueError as error:
-        raise BadArgument("recovery", f"{error}") from error
-    for rule in policy["rules"]:
-        if pattern := rule["when"].get("pattern"):
-            checked(pattern)
-        for step in rule["steps"]:
-            check_environment({n[1:]: str(v) for n, v in (step.get("change") or {}).items() if n.startswith("$")})
-    return policy
-
-
-def _check_params(request: Request) -> None:
-    """Refuse parameters that have no place on the command line.
-
-    Raises:
-        BadArgument: a name that is no word, a value that is no scalar, or a command in which they have no place.
-    """
-    for name, value in request.params.items():
-        if not re.fullmatch(r"[+~]*[A-Za-z_][\w.\-/@]*", name):
-            raise BadArgument("params", f"has a name that cannot stand on a command line: {name[:80]!r}.")
-        if not isinstance(value, str | int | float | None) or (isinstance(value, str) and "\0" in value):
-            raise BadArgument("params", f"{name} must be a text, a number, true, false or null.")
-    if (request.params or request.resume_args) and not takes_arguments(request.command):
-        cause = "go to the end of the command, which is no single program: write {params} where they belong."
-        raise BadArgument("params", cause)
 
 
 def _umask() -> int:

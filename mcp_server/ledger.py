@@ -17,7 +17,7 @@ from mcp_server.home import Home
 from mcp_server.run import Evidence, Run, RunSpec, attempt_of, fold, posix
 from mcp_server.status import Leftover, RunStatus, describe
 from mcp_server.supervisor import processes
-from mcp_server.supervisor.events import is_time, read_events, read_exit, read_progress
+from mcp_server.supervisor.events import is_time, read_events, read_exit, read_progress, read_stop
 from mcp_server.supervisor.rundir import RunDir, boot_id, is_held, read_json
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
@@ -147,7 +147,7 @@ class Ledger:
             events=tuple(events),
             exit=read_exit(rundir.exit(attempt)),
             progress=read_progress(rundir.progress(attempt)),
-            stop=read_json(rundir.stop),
+            stop=read_stop(rundir.stop),
             held=held,
             here=same_boot or same_host,
             rebooted=same_host and not same_boot,

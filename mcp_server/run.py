@@ -108,7 +108,7 @@ class Run:
     @property
     def stepped(self) -> bool:
         """Whether the present attempt has made its first training step."""
-        kinds = [e["kind"] for e in self.events if e["kind"] in ("started", "first_step")]
+        kinds = [e["kind"] for e in self.events if e["kind"] in ("started", "first_step", "retrying")]
         return kinds[-1:] == ["first_step"]
 
     @property
@@ -169,6 +169,16 @@ def _failure(events: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return newest.get("failure")
 
 
+def _recorded(exit_: dict[str, Any], events: Sequence[dict[str, Any]]) -> tuple[RunState, str | None]:
+    """Return the state of a run whose supervisor wrote an attempt's end and no more."""
+    state: RunState = exit_.get("state") or "failed"
+    if state not in ENDED or exit_.get("state") is None:
+        state = "finished" if exit_.get("exit_code") == 0 else "failed"
+    if state == "failed" and events and events[-1]["kind"] == "retrying":
+        return state, "Its supervisor is gone: the retry that was due did not start."
+    return state, None
+
+
 def _state(evidence: Evidence) -> tuple[RunState, str | None]:
     """First match wins."""
     ends = [e for e in evidence.events if e["kind"] in _ENDS]
@@ -180,10 +190,7 @@ def _state(evidence: Evidence) -> tuple[RunState, str | None]:
         )
         return newest or ("running" if evidence.events else "starting"), None
     if evidence.exit is not None:
-        recorded = evidence.exit.get("state")
-        if recorded in ENDED:
-            return recorded, None
-        return ("finished" if evidence.exit.get("exit_code") == 0 else "failed"), None
+        return _recorded(evidence.exit, evidence.events)
     if not evidence.here and not evidence.rebooted:
         return (
             "running",

@@ -31,27 +31,46 @@ def render(spec: RunSpec) -> str:
     lines[2:2] = [f"export {name}={shlex.quote(value)}" for name, value in sorted(spec.env.items())]
     lines += [f"# {name}: a secret, handed over in memory" for name in spec.secrets]
     if spec.params:
-        lines.append(f"[ $# -gt 0 ] || set -- {shlex.join(arguments(spec.params, spec.param_style))}")
+        words = shlex.join(arguments(spec.params, spec.param_style))
+        lines.append(f'[ $# -gt 0 ] || [ "${{RUNWARD_ATTEMPT-}}" ] || set -- {words}')
     command = spec.command
     if isinstance(command, list):
         dashes = "-- " if command[0].startswith("-") else ""
-        words = " ".join('"$@"' if word == PARAMS else shlex.quote(word) for word in command)
-        lines.append(f"exec {dashes}{words}{_end(spec, words)}")
+        command_line = " ".join('"$@"' if word == PARAMS else shlex.quote(word) for word in command)
+        lines.append(f"exec {dashes}{command_line}{_end(spec)}")
     else:
         run = f"exec {command}" if is_one_program(command) else command
-        lines.append(run.replace(PARAMS, '"$@"') + _end(spec, command))
+        lines.append((run.replace(PARAMS, '"$@"') if takes_arguments(command) else run) + _end(spec))
     return "\n".join(lines) + "\n"
 
 
-def _end(spec: RunSpec, command: str) -> str:
+def _end(spec: RunSpec) -> str:
     """Return what follows the command: its parameters, unless it says itself where they go."""
-    takes = bool(spec.params or spec.resume_args)
-    return ' "$@"' if takes and PARAMS not in command and '"$@"' not in command else ""
+    return ' "$@"' if (spec.params or spec.resume_args) and not _places(spec.command) else ""
+
+
+def _places(command: str | list[str]) -> int:
+    """Return how often ``command`` has ``{params}`` as a word of its own, outside quotes."""
+    if isinstance(command, list):
+        return command.count(PARAMS)
+    lexer = shlex.shlex(command, posix=False, punctuation_chars=";&|()<>")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        return list(lexer).count(PARAMS)
+    except ValueError:
+        return 0
 
 
 def takes_arguments(command: str | list[str]) -> bool:
-    """Whether parameters have a place: where the command says ``{params}``, or at the end of one program's line."""
-    return isinstance(command, list) or PARAMS in command or is_one_program(command)
+    """Whether parameters have a place: where the command says ``{params}``, or at the end of one program's line.
+
+    In quotes, or inside another word, ``{params}`` is none: they are several words.
+    """
+    told = sum(word.count(PARAMS) for word in ([command] if isinstance(command, str) else command))
+    if told:
+        return told == _places(command)
+    return isinstance(command, list) or is_one_program(command)
 
 
 def is_one_program(command: str) -> bool:

@@ -17,7 +17,7 @@ Noteworthy = Literal["error_seen", "stalled", "retrying", "first_step_timeout", 
 Reason = Literal["ended", Noteworthy, "started", "heartbeat"]
 _NEWS: tuple[Noteworthy, ...] = get_args(Noteworthy)
 # What a wait for the first step also ends with: it may never come.
-_INSTEAD = ("error_seen", "stalled", "first_step_timeout")
+_INSTEAD = ("error_seen", "stalled", "retrying", "first_step_timeout")
 
 # Clients drop a silent call: Claude Code after 300 s over HTTP. Each report resets their clock.
 PROGRESS_S = 15.0

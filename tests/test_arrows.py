@@ -21,7 +21,7 @@ LAYERS = (
         "world",
         ("changes", "gpu", "home", "hosts", "ledger", "logfile", "others", "scalars", "screen", "tmux", "backends"),
     ),
-    ("verbs", ("launch", "script", "idempotency", "tidy", "watch", "kill", "sweep")),
+    ("verbs", ("launch", "params", "script", "idempotency", "tidy", "watch", "kill", "sweep")),
     ("edge", ("tools", "documents", "commands")),
     ("server", ("server",)),
     ("shows", ("doctor", "demo")),
@@ -33,7 +33,7 @@ ALONE = ("demo_training",)
 # The supervisor's file formats and processes: what the layers above its own may know of it.
 SHARED = (
     *("rundir", "events", "processes", "redact", "handover", "ending"),
-    *("arguments", "examine", "recovery"),
+    *("arguments", "examine", "policy"),
 )
 
 # Who may import what others made.
@@ -79,6 +79,8 @@ PURE: Mapping[str, frozenset[str]] = {
     "supervisor.signatures": frozenset(),
     "supervisor.diagnosis": frozenset({"signal"}),
     "supervisor.recovery": frozenset(),
+    "supervisor.policy": frozenset(),
+    "supervisor.alter": frozenset(),
 }
 # Of modules that do touch the world, the names that do not.
 HARMLESS = {("os", "waitstatus_to_exitcode"), ("os", "fspath"), ("pathlib", "Path"), ("pathlib", "PurePath")}

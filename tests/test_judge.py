@@ -89,14 +89,23 @@ def test_two_more_steps_clear_a_suspicion() -> None:
 
 def test_a_suspicion_is_due_when_steps_stop_and_told_once() -> None:
     judge = Judge({}, started_s=0)
-    judge.feed(step(1), 1)
-    judge.feed(TRACEBACK, 2)
-    due_s = judge.due_s
-    assert due_s == 12
-    assert not judge.suspicious(11.9, idle=True)
-    assert judge.suspicious(12, idle=False)
+    for number in range(1, 8):
+        judge.feed(step(number), number * 4)
+    judge.feed(TRACEBACK, 30)
+    assert judge.due_s == 30 + 5 * 4
+    assert not judge.suspicious(49.9, idle=True)
+    assert judge.suspicious(50, idle=False)
     judge.told_suspect(confirmed=True)
     assert not judge.suspicious(1000, idle=True)
+
+
+def test_after_the_first_steps_a_silence_of_a_minute_is_no_sign_of_an_error() -> None:
+    judge = Judge({}, started_s=0)
+    judge.feed(step(1), 1)
+    judge.feed(TRACEBACK, 3)
+    assert not judge.suspicious(62, idle=True)
+    assert not judge.suspicious(63, idle=False), "the next step may take its time"
+    assert judge.suspicious(123, idle=True)
 
 
 def test_before_the_first_step_output_and_computing_put_a_suspicion_off() -> None:

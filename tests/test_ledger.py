@@ -40,3 +40,28 @@ def test_what_has_ended_is_read_once(tmp_path: Path) -> None:
     first = ledger.observe("cfm-7kqz")
     (run / "events.jsonl").unlink()
     assert ledger.observe("cfm-7kqz") is first
+
+
+NONSENSE: dict[str, dict[str, object]] = {
+    "stop.json": {"carried_out": "yes"},
+    "stop.json ": {"carried_out": {"at": 5}},
+    "attempts/1/progress.json": {"step": "many", "step_s": 10**400, "eta_s": float("inf"), "metrics": {"loss": [1]}},
+    "attempts/1/progress.json ": {"step": 3, "step_s": float("nan"), "metrics": {"loss": 10**400, "a": "nan"}},
+    "events.jsonl": {"seq": 2, "kind": "error_seen", "failure": {"context": 5, "line_number": "x", "retryable": []}},
+    "events.jsonl ": {"seq": 2, "kind": "started", "attempt": {}, "at_start": [], "failure": "none"},
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_in_one_run_breaks_no_list(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "runs" / "cfm-7kqz"
+    (run / "attempts" / "1").mkdir(parents=True)
+    (run / "spec.json").write_text(json.dumps({"layout": 2, "created_at": "2026-11-21T10:00:00Z"}))
+    EventLog(run / "events.jsonl").append("started", "The command runs.", attempt=1)
+    with (run / name.strip()).open("a") as file:
+        file.write(json.dumps(NONSENSE[name]) + "\n")
+    ledger = Ledger(Home(tmp_path))
+    (found,) = ledger.runs()
+    told = ledger.status(found).model_dump_json()
+    assert "NaN" not in told
+    assert "Infinity" not in told

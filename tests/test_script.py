@@ -29,7 +29,7 @@ exec python train.py --lr 3e-4
 #!/usr/bin/env bash
 set -o pipefail
 cd -- /data/cfm || exit
-[ $# -gt 0 ] || set -- --num_envs 4096 --resume
+[ $# -gt 0 ] || [ "${RUNWARD_ATTEMPT-}" ] || set -- --num_envs 4096 --resume
 exec python train.py "$@"
 """,
             id="parameters are arguments, which a retry may change",
@@ -42,7 +42,7 @@ exec python train.py "$@"
 #!/usr/bin/env bash
 set -o pipefail
 cd -- / || exit
-[ $# -gt 0 ] || set -- lr=1
+[ $# -gt 0 ] || [ "${RUNWARD_ATTEMPT-}" ] || set -- lr=1
 cd sub && python train.py "$@" | tee log
 """,
             id="parameters go where the command says",
@@ -254,6 +254,12 @@ def test_a_slug_is_what_tmux_and_file_systems_take(name: str, label: str) -> Non
         ("cd x && python train.py", False),
         ("cd x && python train.py {params}", True),
         ("for i in 1 2; do python train.py; done", False),
+        ("bash -c 'python train.py {params}'", False),
+        ("python train.py --opts={params}", False),
+        ("python train.py 'unbalanced {params}", False),
+        (["bash", "-c", "python train.py {params}"], False),
+        (["python", "train.py", "{params}"], True),
+        ("bash -c 'python train.py \"$@\"' _", True),
     ],
 )
 def test_parameters_need_a_place(command: str | list[str], takes: bool) -> None:

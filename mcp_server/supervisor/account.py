@@ -24,9 +24,12 @@ class Account:
     def __init__(self, rundir: RunDir) -> None:
         self._path = rundir.account
         self._run_id = rundir.run_id
+        self._told = 0
 
     def add(self, attempt: Attempt, failure: Failure | None, then: str) -> None:
         """Note an attempt that has ended, and what came of it."""
+        self._told = attempt.number
+        self._write(f"# Attempts of {self._run_id}\n\n{_HEAD}" if not self._path.exists() else "")
         cells = (
             attempt.number,
             attempt.started_at,
@@ -38,8 +41,15 @@ class Account:
             f"{failure.line_number or ''} {failure.line[:_LINE_CHARS]}" if failure else "",
             then,
         )
-        row = "| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in cells) + " |\n"
-        with contextlib.suppress(OSError):
-            new = not self._path.exists()
-            with open(self._path, "a", opener=private) as file:
-                file.write((f"# Attempts of {self._run_id}\n\n{_HEAD}" if new else "") + row)
+        self._write("| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in cells) + " |\n")
+
+    def close(self, attempt: Attempt, failure: Failure | None, why: str) -> None:
+        """Note the end of a run that was retried, or that was going to be."""
+        if attempt.number > self._told > 0:
+            self.add(attempt, failure, why)
+        elif self._told:
+            self._write(f"\n{why}\n")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError), open(self._path, "a", opener=private) as file:
+            file.write(text)

@@ -15,7 +15,7 @@ from typing import Any
 from mcp_server.supervisor import processes, terminal
 from mcp_server.supervisor.arguments import with_variables
 from mcp_server.supervisor.desk import Desk
-from mcp_server.supervisor.ending import Asked, Ending, judge
+from mcp_server.supervisor.ending import CTRL_C, Asked, Ending, judge
 from mcp_server.supervisor.handover import Handover, StoppedBefore
 from mcp_server.supervisor.observer import Observer
 from mcp_server.supervisor.redact import Redactor
@@ -40,14 +40,15 @@ class Attempt:
     ) -> None:
         self.desk, self.rundir, self.events = desk, desk.rundir, desk.events
         self.number, self.arguments = number, list(arguments)
-        self.rundir.attempt(number).mkdir(mode=0o700, parents=True)
+        self.rundir.attempt(number).parent.mkdir(mode=0o700, exist_ok=True)
+        self.rundir.attempt(number).mkdir(mode=0o700)
         self.redactor = Redactor(handover.secrets)
         log = terminal.Log(self.rundir.log(number), self._on_log_trouble)
         self.record = ExitRecord(self.rundir.exit(number))
         processes.become_subreaper()
         self.started_s, self.started_at = time.monotonic(), now()
         self.child = self._spawn(handover, changed)
-        self.observer = Observer(desk, number, self.living)
+        self.observer = Observer(desk, number, self.living, self.redactor.text, handover.env.get("PATH"))
         self.relay = Relay(log, self.redactor, desk.pane, self.observer.feed)
         self.relay.connect(self.child.master_fd)
         desk.start_clock(self.started_s)
@@ -220,6 +221,8 @@ class Attempt:
             case "interrupt" if self.status is None:
                 self.interrupted_s = time.monotonic()
                 self.events.append("interrupted", "A person at the terminal typed Ctrl-C.")
+            case "interrupt":  # the command has ended: no other shall follow
+                self.desk.ask(CTRL_C)
 
     def _read_status(self) -> None:
         if (status := terminal.read_number(self.child.news_fd)) is not None:
@@ -269,6 +272,12 @@ class Attempt:
             "leftovers": self._tell(self.leftovers) or None,
             "survivors": self._tell(survivors) or None,
         }
+
+    def close(self) -> None:
+        """Let go of what only this attempt used; call it once it has ended and been told."""
+        self.relay.log.close()
+        for fd in (self.child.master_fd, self.child.news_fd):
+            os.close(fd)
 
     def _tell(self, found: dict[processes.Process, str]) -> list[dict[str, Any]]:
         return [{"pid": p.pid, "command": self.redactor.text(command)[:_TOLD_COMMAND]} for p, command in found.items()]

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from mcp_server.supervisor import terminal
-from mcp_server.supervisor.ending import Asked
+from mcp_server.supervisor.ending import CTRL_C, Asked
 from mcp_server.supervisor.events import EventLog
 from mcp_server.supervisor.rundir import RunDir, read_json
 
@@ -20,7 +20,7 @@ _TOLD_TROUBLES = 5
 _TROUBLED_S = 0.05
 # tmux closes the panes a moment before it is gone itself.
 _TMUX_DEATH_S = 2.0
-_CTRL_C = b"\x03"
+_INTERRUPT = b"\x03"
 
 
 class Desk:
@@ -70,6 +70,13 @@ class Desk:
             self.events.append("screen_lost", "tmux died; the run goes on without a screen.")
         return set()
 
+    def catch_up(self) -> None:
+        """Take note of what has arrived by now: signals, keys, and the pane's end."""
+        self._signals()
+        if self.pane and self.pane.open:
+            self._read_keys(self.pane)
+        self.keep_time()
+
     def _signals(self) -> set[int]:
         numbers: set[int] = set()
         with contextlib.suppress(BlockingIOError):
@@ -118,13 +125,17 @@ class Desk:
             self.pane.write(f"\x1b[0m\r\n[runward] {text}\r\n".encode(errors="replace"))
 
     def wait(self, wait_s: float) -> bool:
-        """Let ``wait_s`` pass between two attempts; False as soon as somebody asks for a stop."""
+        """Let ``wait_s`` pass between two attempts; False as soon as somebody asks for a stop.
+
+        A pane that has gone is looked into first: the next attempt must not start in a session that was closed.
+        """
         until_s = time.monotonic() + wait_s
-        self._signals()  # what came while the last attempt was being judged
-        while self.asked is None and time.monotonic() < until_s:
+        self.catch_up()
+        while self.asked is None and (time.monotonic() < until_s or self._hangup_until_s is not None):
             poll = select.poll()
             self.register(poll)
-            for fd, _ in poll.poll(self.nap_ms(until_s)):
+            due_s = until_s if self._hangup_until_s is None else self._hangup_until_s
+            for fd, _ in poll.poll(self.nap_ms(due_s)):
                 self.hear(fd)
                 if self.pane and fd == self.pane.fd:
                     self._read_keys(self.pane)
@@ -136,5 +147,5 @@ class Desk:
         keys = pane.read()
         if keys is None:
             self.on_hangup()
-        elif _CTRL_C in keys:
-            self.ask(Asked("killed", "a person at the terminal", "Ctrl-C"))
+        elif _INTERRUPT in keys:
+            self.ask(CTRL_C)

@@ -27,6 +27,9 @@ class Asked:
         return "; ".join(filter(None, (self.reason, self.by)))
 
 
+CTRL_C = Asked("killed", "a person at the terminal", "Ctrl-C")
+
+
 @dataclass(frozen=True)
 class Ending:
     """The end of one attempt.
@@ -80,7 +83,7 @@ def judge(status: int | None, asked: Asked | None, *, interrupted: bool) -> Endi
             exit_code = code
             name = _signal_name(code - _SHELL_SIGNAL_BASE) if code > _SHELL_SIGNAL_BASE else None
     if asked is None and interrupted and exit_code != 0:
-        asked = Asked("killed", "a person at the terminal", "Ctrl-C")
+        asked = CTRL_C
     if asked is not None:
         state = asked.state
     elif status is None:

@@ -76,6 +76,17 @@ def read_progress(path: Path) -> Facts | None:
     return None if record is None else _typed(record)
 
 
+def read_stop(path: Path) -> Facts | None:
+    """Return a request to stop, or None when there is none; ``carried_out`` is left out where it is no such record."""
+    record = read_json(path)
+    if record is None:
+        return None
+    done = record.get("carried_out")
+    if not isinstance(done, dict) or not is_time(done.get("at")):
+        record.pop("carried_out", None)
+    return record
+
+
 # What readers rely on; anything can stand in a file.
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "text": str,
@@ -97,13 +108,39 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 _TIMES = ("at", "started_at", "ended_at")
 
 
+_FAILURE_TYPES: dict[str, type | tuple[type, ...]] = {
+    "kind": str,
+    "line": str,
+    "line_number": int,
+    "retryable": bool,
+    "action": str,
+    "advice": str,
+    "context": list,
+}
+_LARGEST = 1e18  # of a number that anybody could mean
+
+
 def _typed(facts: Facts) -> Facts:
     """Leave out what is not of the type that it should be."""
-    return {
-        name: value
-        for name, value in facts.items()
-        if isinstance(value, _TYPES.get(name, object)) and (name not in _TIMES or is_time(value))
-    }
+    typed = {name: value for name, value in facts.items() if _is_right(name, value, _TYPES)}
+    if "failure" in typed:
+        failure = {name: value for name, value in typed["failure"].items() if _is_right(name, value, _FAILURE_TYPES)}
+        typed["failure"] = {"kind": "other", "line": "", **failure}
+    if "metrics" in typed:
+        typed["metrics"] = {
+            name: value for name, value in typed["metrics"].items() if isinstance(value, str) or _is_number(value)
+        }
+    return typed
+
+
+def _is_right(name: str, value: object, types: dict[str, type | tuple[type, ...]]) -> bool:
+    if not isinstance(value, types.get(name, object)) or (name in _TIMES and not is_time(value)):
+        return False
+    return isinstance(value, bool) or not isinstance(value, int | float) or _is_number(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
 
 
 def _is_event(value: object) -> TypeGuard[Facts]:

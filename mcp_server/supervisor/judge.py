@@ -27,7 +27,7 @@ _REST_BYTES = 65536  # of a line that has no end yet
 _SUSPECTS = 8  # of one word in one piece
 _FATAL_WORDS = tuple(word.encode() for word in FATAL_WORDS)
 # A line that could prove a failure is believed when steps stop: after so long, or so many step gaps.
-_DOUBT_S, _DOUBT_GAPS = 10.0, 5.0
+_DOUBT_S, _DOUBT_GAPS, _EARLY_DOUBT_S = 10.0, 5.0, 60.0
 _CLEARING_ADVANCES = 2  # one metrics line may be flushed after a traceback
 _CHECKPOINT = re.compile(
     r"(?i)\b(?:sav(?:ed|ing)|wr(?:ote|iting))\b.{0,80}?([^\s'\"]{0,200}(?:ckpt|checkpoint|step|epoch)[^\s'\"]{0,100}\d)"
@@ -211,24 +211,31 @@ class Judge:
                 self.suspect = Suspect(line, self._bytes + start, number, at_s, self.progress.advances)
                 return
 
+    @property
+    def newest_line(self) -> str:
+        """The last line, also one without an end: a prompt that waits for an answer has none."""
+        lines = split(self._rest.decode(errors="replace"))
+        return lines[-1] if lines else self.last_line
+
     def _doubted_until_s(self) -> float | None:
         suspect = self.suspect
         if suspect is None or suspect.dismissed or self._suspect_told:
             return None
-        patience_s = max(_DOUBT_S, _DOUBT_GAPS * (self.pace.median_gap_s or 0.0))
-        # Before the first step there is no pace: then all output must have stopped.
-        since_s = suspect.at_s if self.progress.first_step_seen else max(suspect.at_s, self.output_s)
-        return since_s + patience_s
+        gap_s = self.pace.median_gap_s
+        if gap_s is not None:
+            return suspect.at_s + max(_DOUBT_S, _DOUBT_GAPS * gap_s)
+        # Without a pace all output must have stopped; between its first steps a run may be silent for longer.
+        return max(suspect.at_s, self.output_s) + (_EARLY_DOUBT_S if self.progress.first_step_seen else _DOUBT_S)
 
     def suspicious(self, at_s: float, *, idle: bool) -> bool:
         """Whether the suspect line should be judged now; ``idle``: the attempt has hardly computed of late.
 
-        Before the first step an attempt that computes is not suspected: a compilation may take minutes.
+        Without a pace an attempt that computes is not suspected: a compilation may take minutes.
         """
         due_s, suspect = self._doubted_until_s(), self.suspect
         if due_s is None or suspect is None or at_s < due_s:
             return False
-        if self.progress.first_step_seen or idle:
+        if self.pace.median_gap_s is not None or idle:
             return True
         suspect.at_s = at_s
         return False

@@ -14,6 +14,7 @@ from mcp_server.supervisor import processes
 from mcp_server.supervisor.desk import Desk
 from mcp_server.supervisor.ending import Asked, Ending
 from mcp_server.supervisor.rundir import now, private
+from mcp_server.supervisor.timebox import within
 
 if TYPE_CHECKING:
     from mcp_server.supervisor.diagnosis import Failure
@@ -25,6 +26,8 @@ _WRITE_S, _SLOWER_S = 5.0, 0.5  # between two writes of progress.json; so much l
 _MARK_S = 30.0  # between two looks at the processor time used
 _IDLE = 0.05  # of one core
 _STACK_WITHIN_S, _STACK_CHARS = 5.0, 2000
+# Far above what either takes: a pattern of the user's could match for ever.
+_READ_WITHIN_S, _LOOKED_WITHIN_S = 2.0, 20.0
 _TOLD_LINE, _EVENT_CHARS = 200, 1000
 
 
@@ -43,8 +46,16 @@ def event_facts(failure: Failure | None) -> dict[str, Any] | None:
 class Observer:
     """Reads the output, writes ``progress.json``, and tells of steps, stalls, errors and divergence in events."""
 
-    def __init__(self, desk: Desk, number: int, living: Callable[[], list[processes.Process]]) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        number: int,
+        living: Callable[[], list[processes.Process]],
+        redact: Callable[[str], str] = str,
+        path: str | None = None,
+    ) -> None:
         self._desk, self._living = desk, living
+        self._redact, self._search_path = redact, path
         self._events = desk.events
         self._path = desk.rundir.progress(number)
         self._log = desk.rundir.log(number)
@@ -80,18 +91,20 @@ class Observer:
 
     def feed(self, data: bytes) -> None:
         """Read output."""
-        self._safely(lambda: self._feed(data))
+        self._safely(lambda: within(_READ_WITHIN_S, lambda: self._feed(data)))
 
     def tick(self) -> Asked | None:
         """Do what is due; return the stop that the run's recovery policy asks for, if it does."""
         if (due_s := self.due_s) is not None and time.monotonic() >= due_s:
-            self._safely(self._look)
+            self._safely(lambda: within(_LOOKED_WITHIN_S, self._look))
         return self._wish
 
     def failure(self, ending: Ending) -> Failure | None:
         """Write the last progress, and say why the attempt failed; None when it did not."""
         self._safely(self._write)
-        return self._safely(lambda: self._examine(ending.exit_code, ending.signal, ended=True))
+        return self._safely(
+            lambda: within(_LOOKED_WITHIN_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
+        )
 
     def _safely(self, act: Callable[[], T]) -> T | None:
         if self._broken:
@@ -144,12 +157,23 @@ class Observer:
             used_s, idle = self._used()
             if judge.pace.stalled(now_s, idle):
                 self._on_stall(now_s, used_s)
-        if judge.suspect is not None and judge.suspicious(now_s, idle=self._used()[1]):
+            elif not idle:
+                self._mark_now()
+        if judge.suspect is None:
+            return
+        idle = self._used()[1]
+        if judge.suspicious(now_s, idle=idle):
             failure = self._examine(None, None)
             judge.told_suspect(confirmed=failure is not None)
             if failure is not None:
                 text = f"{failure.kind}: {failure.line[:_TOLD_LINE]} (the process still runs, without progress)"
                 self._events.append("error_seen", text, failure=event_facts(failure))
+            return
+        if not idle:  # the next look is at what it has used since this one
+            self._mark_now()
+
+    def _mark_now(self) -> None:
+        self._mark = (time.monotonic(), processes.cpu_s(os.getpid()))
 
     def _used(self) -> tuple[float, bool]:
         """Return the processor seconds used since the last mark, and whether that is next to nothing."""
@@ -165,7 +189,7 @@ class Observer:
             f"{used_s:.1f} s. {self._last_line}"
         )
         living = self._living()
-        waits = {f"{p.pid} {p.name}": processes.waits_in(p.pid) for p in living[:8]}
+        waits = {f"{p.pid} {self._redact(p.name)}": processes.waits_in(p.pid) for p in living[:8]}
         self._events.append("stalled", text, cpu_used_s=round(used_s, 2), waits_in=waits, stack=self._stack(living))
         self._stop("stall", "it made no progress any more")
 
@@ -176,13 +200,13 @@ class Observer:
 
     @property
     def _last_line(self) -> str:
-        return f"Last line: {self._reader.last_line[:_TOLD_LINE]!r}."
+        return f"Last line: {self._reader.newest_line[:_TOLD_LINE]!r}."
 
     def _stack(self, living: list[processes.Process]) -> str | None:
         """Return the Python stack of the busiest Python process, if py-spy is there and may look."""
         import subprocess  # noqa: PLC0415 - few runs stall
 
-        spy = shutil.which("py-spy")
+        spy = shutil.which("py-spy", path=self._search_path)
         pythons = [p for p in living if "python" in p.name or "python" in p.command.partition(" ")[0]]
         if spy is None or not pythons:
             return None
@@ -193,7 +217,7 @@ class Observer:
             ).stdout
         except (OSError, subprocess.SubprocessError):
             return None
-        return told.decode(errors="replace")[:_STACK_CHARS]
+        return self._redact(told.decode(errors="replace"))[:_STACK_CHARS]
 
     def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
         """Judge the log as it is now; before the end the exit status is unknown, or 0 to look at numbers only."""
@@ -202,8 +226,8 @@ class Observer:
 
         judge = self._reader
         divergence = judge.divergence
-        if ended and self._stopped_for == "divergence":
-            exit_code, signal = 0, None  # how it ended is our doing
+        if ended and self._stopped_for is not None:  # how it ended is our doing
+            exit_code, signal = (0 if self._stopped_for == "divergence" else None), None
         hints = Hints(
             oom_killed=ended and processes.oom_kills() > self._oom_kills,
             diverged=None if divergence.recovered else divergence.line,
@@ -218,7 +242,7 @@ class Observer:
         now_s = time.monotonic()
         self._written_s, self._write_due_s, self._writes = now_s, None, self._writes + 1
         if now_s - self._mark[0] >= _MARK_S:
-            self._mark = (now_s, processes.cpu_s(os.getpid()))
+            self._mark_now()
         for finding in self._reader.settle(now_s):
             self._tell(finding)
         if self._reader.unsettled:

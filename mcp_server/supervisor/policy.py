@@ -94,7 +94,7 @@ def _rule(rule: object, where: str) -> dict[str, Any]:
         raise ValueError(f"{where}.when.kind is unknown: {asked!r}. Allowed: {', '.join((*KINDS, 'any'))}.")
     try:
         re.compile(when.get("pattern", ""))
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{where}.when.pattern is no regular expression: {error}.") from None
     steps = rule["steps"] if "steps" in rule else {key: rule[key] for key in _STEP if key in rule}
     return {"when": when, "steps": _steps(steps, where)}

@@ -18,6 +18,7 @@ from mcp_server.supervisor.events import EventLog
 from mcp_server.supervisor.handover import Handover, HandoverError, StoppedBefore, receive
 from mcp_server.supervisor.observer import event_facts
 from mcp_server.supervisor.rundir import RunDir, read_json, take_lock
+from mcp_server.supervisor.timebox import within
 
 if TYPE_CHECKING:
     from mcp_server.supervisor.diagnosis import Failure
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _NOT_OURS = 75
 _LOCK_PATIENCE_S = 2.0
 _TOLD_LINE = 200
+_DECIDED_WITHIN_S = 30.0  # a rule's pattern is the user's; asking for a GPU takes a while
+_CALLED_OFF = "The retry was called off."
 _WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 _IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE)
 
@@ -83,13 +86,13 @@ class Supervision:
             failure = attempt.observer.failure(ending) if ending.state in ("failed", "finished") else None
             following, why = self._decide(attempt, ending, failure)
             if following is not None:
-                self.params, self.changed = following.params, following.changed
-                self._announce(attempt, failure, following, why)
-                if (again := self._again(attempt.number + 1, following)) is not None:
+                again, why = self._again(attempt, failure, following, why)
+                if again is not None:
+                    attempt.close()
                     attempt = again
                     continue
                 if (asked := self.desk.asked) is not None:
-                    ending = replace(ending, state=asked.state, asked=asked)
+                    ending, failure = replace(ending, state=asked.state, asked=asked), None
             self._end(attempt, ending, failure, why)
             return ending.status
 
@@ -98,17 +101,24 @@ class Supervision:
         words = arguments(self.params, self.spec.get("param_style") or "--k v", resume)
         return Attempt(self.desk, self.handover, number, words, self.changed)
 
-    def _again(self, number: int, following: Next) -> Attempt | None:
-        """Start the next attempt when its time has come; None if somebody asks for a stop, or it cannot be started."""
+    def _again(
+        self, attempt: Attempt, failure: Failure | None, following: Next, why: str
+    ) -> tuple[Attempt | None, str]:
+        """Announce the next attempt, and start it in time; None, and why, if it does not come to that."""
+        self.desk.catch_up()  # what came while the last one was cleared away and judged
+        if self.desk.asked is not None:
+            return None, _CALLED_OFF
+        self._announce(attempt, failure, following, why)
         if not self.desk.wait(following.wait_s):
-            return None
+            return None, _CALLED_OFF
+        self.params, self.changed = following.params, following.changed
         try:
-            return self._attempt(number)
+            return self._attempt(attempt.number + 1), ""
         except StoppedBefore:
             self.desk.ask(Asked("killed", "stop.json", "it was asked for before the retry"))
+            return None, _CALLED_OFF
         except OSError as error:
-            self.desk.events.append("observer_error", f"Attempt {number} could not be started: {error}.")
-        return None
+            return None, f"Attempt {attempt.number + 1} could not be started: {error}."
 
     def _decide(self, attempt: Attempt, ending: Ending, failure: Failure | None) -> tuple[Next | None, str]:
         """Ask the policy what comes after a failed attempt; an error of its own starts nothing."""
@@ -120,7 +130,8 @@ class Supervision:
 
                 self._retries = Retries(self.desk)
             env = {**self.handover.env, **(self.spec.get("env") or {}), **self.changed}
-            return self._retries.decide(attempt, failure, self.params, env, self.changed)
+            retries = self._retries
+            return within(_DECIDED_WITHIN_S, lambda: retries.decide(attempt, failure, self.params, env, self.changed))
         except Exception as error:
             self.desk.trouble(error)
             return None, "What comes next could not be decided."
@@ -137,16 +148,15 @@ class Supervision:
             attempt=attempt.number,
             failure=event_facts(failure),
             wait_s=following.wait_s,
-            params=self.params or None,
-            environment=self.changed or None,
+            params=following.params or None,
+            environment=following.changed or None,
             **attempt.facts(),
         )
 
     def _end(self, attempt: Attempt, ending: Ending, failure: Failure | None, why: str) -> None:
         """Write the run's end; the pane stays for reading."""
         text = ending.text(len(attempt.leftovers), attempt.relay.log.lost_bytes)
-        if attempt.number > 1:
-            self.account.add(attempt, failure, why or "the end")
+        self.account.close(attempt, failure, why or "the end")
         desk = self.desk
         if desk.pane:
             desk.pane.write(closing_line(desk.rundir.log(attempt.number), ending, attempt.ended_s - self._began_s))

@@ -154,6 +154,10 @@ class Log:
             self.lost_bytes = 0
         self._append(data)
 
+    def close(self) -> None:
+        """Write no more."""
+        os.close(self._fd)
+
     def _append(self, data: bytes, *, whole: bool = False) -> bool:
         written = 0
         try:

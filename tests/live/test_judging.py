@@ -101,7 +101,15 @@ async def test_a_stall_is_told_with_evidence_and_so_is_its_end(house: House) -> 
 
 
 async def test_an_error_of_a_process_that_does_not_end_is_told(house: House) -> None:
-    code = STEPS + GO_ON + "import traceback\ntry: {}['missing']\nexcept KeyError: traceback.print_exc()\nuntil('end')"
+    code = f"""{GO_ON}
+import traceback
+for step in range(1, 5):
+    print(f"step {{step}} loss 0.5", flush=True)
+    time.sleep(1.2)  # fewer, faster steps would be no pace
+try: {{}}['missing']
+except KeyError: traceback.print_exc()
+until('end')
+"""
     async with house.agent() as agent:
         run_id = await agent.launch(python(house, code), cwd=str(house.path))
         assert (await news(agent, run_id, until="first_step"))[0] == "first_step"
@@ -168,3 +176,38 @@ async def test_a_run_that_a_person_stops_has_no_failure(house: House) -> None:
         await agent.kill(run_id)
         end = await agent.end(run_id)
     assert (end["state"], "failure" in end) == ("killed", False)
+
+
+async def test_a_pattern_that_never_ends_costs_the_judging_and_not_the_run(house: House) -> None:
+    code = "import time\nprint('a' * 3000 + '!', flush=True)\nprint('after', flush=True)\ntime.sleep(600)"
+    async with house.agent() as agent:
+        run_id = await agent.launch(
+            python(house, code), cwd=str(house.path), first_step_pattern="(a|aa)+$", time_limit_s=4
+        )
+        end = await agent.end(run_id)
+    assert end["state"] == "timed_out"
+    assert "observer_error" in [e["kind"] for e in house.run(run_id).events]
+    assert "after" in house.log(run_id)
+
+
+async def test_a_stack_tells_no_secret(house: House) -> None:
+    tools = house.path / "bin"
+    tools.mkdir()
+    spy = tools / "py-spy"
+    spy.write_text("#!/bin/sh\necho python train.py --key $WANDB_API_KEY_COPY; echo main train.py:3\n")
+    spy.chmod(0o755)
+    secret = "wandb-0123456789abcdef"
+    spy.write_text(f"#!/bin/sh\necho python train.py --key {secret}; echo main train.py:3\n")
+    path = f"{tools}:{house.environ['PATH']}"
+    async with house.agent(PATH=path, WANDB_API_KEY=secret) as agent:
+        run_id = await agent.launch(
+            python(house, GO_ON + "print('step 1 loss 0.5', flush=True)\nuntil('go')"),
+            cwd=str(house.path),
+            secrets=["WANDB_API_KEY"],
+            stall_timeout_s=1,
+        )
+        await until_async(lambda: house.run(run_id).state == "stalled", "the stall")
+        (house.path / "go").touch()
+    stalled = next(e for e in house.run(run_id).events if e["kind"] == "stalled")
+    assert "main train.py:3" in stalled["stack"]
+    assert secret not in house.rundir(run_id).events.read_text()

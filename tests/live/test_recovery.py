@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 
+import anyio.to_thread
 import pytest
 
 from tests.live.house import House, until, until_async
@@ -203,3 +204,93 @@ async def test_parameters_without_a_place_are_refused_and_a_placeholder_is_one(h
         run_id = await agent.launch("cd / && echo got {params} && true", params={"lr": 0.1}, param_style="k=v")
         assert (await agent.end(run_id))["state"] == "finished"
     assert "got lr=0.1" in house.log(run_id)
+
+
+LEAVES_A_DAEMON = """
+(trap '' INT TERM HUP; while :; do sleep 1; done) &
+echo attempt $RUNWARD_ATTEMPT
+exit 3
+"""
+AGAIN = {"any": {"do": "retry", "wait_s": 0.2, "times": 5}}
+
+
+async def ended_first(house: House, run_id: str) -> None:
+    """Wait until the first attempt's command has ended; what it left behind holds its attempt up for 2 s more."""
+    await until_async(house.rundir(run_id).exit(1).exists, "the first exit")
+
+
+async def test_closing_the_session_during_a_short_pause_starts_nothing_more(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("exit 3", recovery={"any": {"do": "retry", "wait_s": 1}}, cwd=str(house.path))
+        await until_async(lambda: house.run(run_id).state == "retrying", "the pause")
+        house.tmux("kill-session", "-t", f"={run_id}")
+        end = await agent.end(run_id)
+    assert (end["state"], end["attempt"]) == ("killed", 1)
+
+
+@pytest.mark.parametrize("way", ["kill_run", "ctrl-c", "close"])
+async def test_a_stop_while_a_failed_attempt_is_cleared_away_starts_nothing_more(house: House, way: str) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(LEAVES_A_DAEMON, recovery=AGAIN, cwd=str(house.path))
+        await ended_first(house, run_id)
+        if way == "kill_run":
+            await agent.kill(run_id)
+        elif way == "ctrl-c":
+            house.tmux("send-keys", "-t", f"={run_id}:", "C-c")
+        else:
+            house.tmux("kill-session", "-t", f"={run_id}")
+        end = await agent.end(run_id)
+    assert (end["state"], end["attempt"], end["exit_code"]) == ("killed", 1, 3)
+    assert "Trying again" not in house.run(run_id).events[-1]["text"]
+
+
+async def test_a_stalled_attempt_that_ends_gracefully_is_a_stall_all_the_same(house: House) -> None:
+    code = """
+import os, signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+print("step 1 loss 0.5", flush=True)
+if os.environ["RUNWARD_ATTEMPT"] == "1":
+    time.sleep(600)
+"""
+    async with house.agent() as agent:
+        run_id = await agent.launch(script(house, code), recovery="default", stall_timeout_s=1, cwd=str(house.path))
+        end = await agent.end(run_id)
+    assert (end["state"], end["attempt"]) == ("finished", 2)
+
+
+async def test_a_retry_may_turn_the_last_flag_off(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(
+            script(house, "import sys\nprint(sys.argv[1:])\nsys.exit(len(sys.argv) > 1)"),
+            params={"fp16": True},
+            recovery={"any": {"do": "retry", "wait_s": 0, "change": {"fp16": False}}},
+            cwd=str(house.path),
+        )
+        end = await agent.end(run_id)
+    assert (end["state"], end["attempt"]) == ("finished", 2)
+    assert logs(house, run_id)[1] == "[]\n"
+
+
+async def test_the_account_of_a_retry_that_was_called_off_says_so(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("exit 3", recovery={"any": {"do": "retry", "wait_s": 600}}, cwd=str(house.path))
+        await until_async(lambda: house.run(run_id).state == "retrying", "the pause")
+        await agent.kill(run_id)
+        end = await agent.end(run_id)
+    assert end["events"][-1]["text"].endswith("The retry was called off.")
+    account = house.rundir(run_id).account.read_text()
+    assert account.count("| 1 |") == 1
+    assert account.endswith("The retry was called off.\n")
+
+
+async def test_a_follower_of_the_log_follows_to_the_next_attempt(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch(
+            script(house, TRAIN),
+            params={"num_envs": 2048},
+            recovery={"oom_gpu": {"do": "retry", "wait_s": 1, "change": {"num_envs": "halve"}}},
+            cwd=str(house.path),
+        )
+        done = await anyio.to_thread.run_sync(lambda: house.runward("logs", "-f", run_id))
+    assert "attempt 1 num_envs 2048" in done.stdout
+    assert "attempt 2 num_envs 1024" in done.stdout
