@@ -81,3 +81,14 @@ def test_an_end_without_an_error_is_not_even_looked_at(rundir: RunDir) -> None:
     observer.feed(b"step 3/10 loss 0.5\n")
     assert observer.failure(Ending("finished", 0, None)) is None, "there is no log"
     assert told(rundir) == ["first_step"]
+
+
+def test_the_stack_of_a_trainings_own_faulthandler_is_evidence(rundir: RunDir) -> None:
+    dump = 'Timeout (0:05:00)!\nThread 0x00007f (most recent call first):\n  File "train.py", line 3 in wait\n'
+    rundir.log(1).write_text(f"step 1 loss 0.5\n{dump}")
+    observer = observing(rundir, stall_timeout_s=0.001)
+    observer.feed(b"step 1 loss 0.5\n")
+    while "stalled" not in told(rundir):
+        observer.tick()
+    stalled = next(event for event in read_events(rundir.events) if event["kind"] == "stalled")
+    assert stalled["stack"].startswith("Thread 0x00007f (most recent call first):")

@@ -28,12 +28,13 @@ def free_port(after: int | None = None) -> int:
         return int(server.getsockname()[1])
 
 
-def other_gpu(used: str) -> str | None:
+def other_gpu(used: str, path: str | None = None) -> str | None:
     """Return the UUID of a GPU that nobody uses and that is not among ``used`` (as CUDA_VISIBLE_DEVICES has it).
 
-    None: there is none, or no driver tells. An empty ``used`` means that the run had them all.
+    ``path``: where programs are looked for. None: there is none, or no driver tells. An empty ``used`` means that the
+    run had them all.
     """
-    program = shutil.which("nvidia-smi")
+    program = shutil.which("nvidia-smi", path=path)
     if program is None or not used:
         return None
     query = ["--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -25,7 +26,7 @@ T = TypeVar("T")
 _WRITE_S, _SLOWER_S = 5.0, 0.5  # between two writes of progress.json; so much longer each time until then
 _MARK_S = 30.0  # between two looks at the processor time used
 _IDLE = 0.05  # of one core
-_STACK_WITHIN_S, _STACK_CHARS = 5.0, 2000
+_STACK_WITHIN_S, _STACK_CHARS, _LOOKED_AT_BYTES = 5.0, 2000, 65536
 # Far above what either takes: a pattern of the user's could match for ever.
 _READ_WITHIN_S, _LOOKED_WITHIN_S = 2.0, 20.0
 _TOLD_LINE, _EVENT_CHARS = 200, 1000
@@ -189,8 +190,9 @@ class Observer:
             f"{used_s:.1f} s. {self._last_line}"
         )
         living = self._living()
+        stack = self._stack(living) or self._own_stack()
         waits = {f"{p.pid} {self._redact(p.name)}": processes.waits_in(p.pid) for p in living[:8]}
-        self._events.append("stalled", text, cpu_used_s=round(used_s, 2), waits_in=waits, stack=self._stack(living))
+        self._events.append("stalled", text, cpu_used_s=round(used_s, 2), waits_in=waits, stack=stack)
         self._stop("stall", "it made no progress any more")
 
     def _stop(self, kind: str, why: str) -> None:
@@ -218,6 +220,17 @@ class Observer:
         except (OSError, subprocess.SubprocessError):
             return None
         return self._redact(told.decode(errors="replace"))[:_STACK_CHARS]
+
+    def _own_stack(self) -> str | None:
+        """Return the stack that the training's own faulthandler printed last, if it did."""
+        tail = b""
+        with contextlib.suppress(OSError), self._log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _LOOKED_AT_BYTES))
+            tail = file.read()
+        at = tail.rfind(b"(most recent call first)")
+        if at < 0:
+            return None
+        return tail[tail.rfind(b"\n", 0, at) + 1 :].decode(errors="replace")[:_STACK_CHARS]
 
     def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
         """Judge the log as it is now; before the end the exit status is unknown, or 0 to look at numbers only."""

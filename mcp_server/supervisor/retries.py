@@ -81,8 +81,8 @@ class Retries:
             else:
                 new_changed[name] = str(port)
         if retry.other_gpu:
-            self._gpus.append(env.get("CUDA_VISIBLE_DEVICES", ""))
-            gpu = adjust.other_gpu(",".join(self._gpus))
+            self._gpus += [env["CUDA_VISIBLE_DEVICES"]] if env.get("CUDA_VISIBLE_DEVICES") else []
+            gpu = adjust.other_gpu(",".join(self._gpus), env.get("PATH"))
             if gpu is None:
                 return None, "No other GPU is free, or no driver tells, or the run had them all."
             new_changed["CUDA_VISIBLE_DEVICES"] = gpu

@@ -294,3 +294,23 @@ async def test_a_follower_of_the_log_follows_to_the_next_attempt(house: House) -
         done = await anyio.to_thread.run_sync(lambda: house.runward("logs", "-f", run_id))
     assert "attempt 1 num_envs 2048" in done.stdout
     assert "attempt 2 num_envs 1024" in done.stdout
+
+
+async def test_a_broken_gpu_is_left_for_another_free_one(house: House) -> None:
+    tools = house.path / "bin"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text("#!/bin/sh\necho 0, GPU-aaaa, 3\necho 1, GPU-bbbb, 70000\necho 2, GPU-cccc, 3\n")
+    (tools / "nvidia-smi").chmod(0o755)
+    code = """
+import os
+if os.environ["CUDA_VISIBLE_DEVICES"] == "0":
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+print("on", os.environ["CUDA_VISIBLE_DEVICES"])
+"""
+    async with house.agent(PATH=f"{tools}:{house.environ['PATH']}") as agent:
+        run_id = await agent.launch(
+            script(house, code), env={"CUDA_VISIBLE_DEVICES": "0"}, recovery="default", cwd=str(house.path)
+        )
+        end = await agent.end(run_id)
+    assert (end["state"], end["attempt"]) == ("finished", 3)
+    assert "on GPU-cccc" in logs(house, run_id)[2]
