@@ -51,13 +51,15 @@ def supervise(path: Path) -> int:
     events = EventLog(rundir.events)
     try:
         handover = receive(rundir.handover)
-        status = Supervision(Desk(rundir, spec, events, woken), handover).carry_out()
+        supervision = Supervision(Desk(rundir, spec, events, woken), handover)
+        first = supervision.attempt(1)
     except StoppedBefore:
         events.append("refused", "Never started: it was stopped before.", state="killed")
         return 1
     except (HandoverError, OSError) as error:
         events.append("refused", f"Never started: {error}.", state="failed")
         return 1
+    status = supervision.carry_out(first)
     os.close(lock)  # last: until here a reader sees a living supervisor
     return status  # tmux shows it to whoever attaches later
 
@@ -73,13 +75,8 @@ class Supervision:
         self._retries: Retries | None = None
         self._began_s = time.monotonic()
 
-    def carry_out(self) -> int:
-        """Try until the run has ended; write its end; return the last attempt's exit status.
-
-        Raises:
-            OSError, StoppedBefore: the first attempt never started.
-        """
-        attempt = self._attempt(1)
+    def carry_out(self, attempt: Attempt) -> int:
+        """Try until the run has ended, ``attempt`` first; write its end; return the last one's exit status."""
         while True:
             attempt.loop()
             ending = attempt.ending
@@ -96,7 +93,12 @@ class Supervision:
             self._end(attempt, ending, failure, why)
             return ending.status
 
-    def _attempt(self, number: int) -> Attempt:
+    def attempt(self, number: int) -> Attempt:
+        """Start an attempt.
+
+        Raises:
+            OSError, StoppedBefore: it was not started.
+        """
         resume = self.spec.get("resume_args") or [] if number > 1 else []
         words = arguments(self.params, self.spec.get("param_style") or "--k v", resume)
         return Attempt(self.desk, self.handover, number, words, self.changed)
@@ -113,7 +115,7 @@ class Supervision:
             return None, _CALLED_OFF
         self.params, self.changed = following.params, following.changed
         try:
-            return self._attempt(attempt.number + 1), ""
+            return self.attempt(attempt.number + 1), ""
         except StoppedBefore:
             self.desk.ask(Asked("killed", "stop.json", "it was asked for before the retry"))
             return None, _CALLED_OFF
