@@ -179,7 +179,7 @@ def _follow(found: Run, ledger: Ledger, lines: int) -> int:
             time.sleep(_LOOK_S)  # the rest of the last one's output
             tail.terminate()
         print(f"[attempt {found.attempt}]", file=sys.stderr, flush=True)
-        lines = 1_000_000_000
+        lines = 1_000_000_000  # of the next attempt all
 
 
 def _diagnose(arguments: argparse.Namespace, ledger: Ledger) -> int:

@@ -27,7 +27,7 @@ from mcp_server.home import Home, tmux_socket
 from mcp_server.hosts import base_environment, check_environment, secrets_by_name
 from mcp_server.idempotency import held_key, known_run
 from mcp_server.ledger import Ledger
-from mcp_server.params import check_no_secret, check_params, policy_of
+from mcp_server.params import check_no_secret, check_params, checked_policy
 from mcp_server.patterns import checked
 from mcp_server.run import Run, RunSpec
 from mcp_server.script import LONGEST_NAME, name_of, render, slug
@@ -98,7 +98,7 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
     if request.first_step_pattern is not None:
         checked(request.first_step_pattern)
     check_params(request.params, request.resume_args, request.command)
-    policy = policy_of(request.recovery)
+    policy = checked_policy(request.recovery)
     cwd = _directory(request.cwd)
     check_environment(request.env)
     for argument, value in {**asdict(request), "cwd": str(cwd)}.items():
@@ -107,7 +107,8 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         except UnicodeEncodeError as error:
             raise BadArgument(argument, "holds what is no Unicode text.") from error
     values = secrets_by_name(dict.fromkeys(request.secrets), environ, home.secrets)
-    check_no_secret([dict(request.params), request.resume_args, policy], values.values())
+    kept = {"params": request.params, "resume_args": request.resume_args, "recovery": policy}
+    check_no_secret(kept, values.values())
     tmux.require()
     name = request.name or "".join(filter(str.isprintable, name_of(request.command)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _ids(slug(name)) if not (home.runs / run_id).exists())

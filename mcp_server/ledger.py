@@ -17,7 +17,7 @@ from mcp_server.home import Home
 from mcp_server.run import Evidence, Run, RunSpec, attempt_of, fold, posix
 from mcp_server.status import Leftover, RunStatus, describe
 from mcp_server.supervisor import processes
-from mcp_server.supervisor.events import is_time, read_events, read_exit, read_progress, read_stop
+from mcp_server.supervisor.events import is_time, read_events, read_record, read_stop
 from mcp_server.supervisor.rundir import RunDir, boot_id, is_held, read_json
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
@@ -145,8 +145,8 @@ class Ledger:
         return Evidence(
             spec=spec,
             events=tuple(events),
-            exit=read_exit(rundir.exit(attempt)),
-            progress=read_progress(rundir.progress(attempt)),
+            exit=read_record(rundir.exit(attempt)),
+            progress=read_record(rundir.progress(attempt)),
             stop=read_stop(rundir.stop),
             held=held,
             here=same_boot or same_host,

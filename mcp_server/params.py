@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mcp_server.errors import BadArgument
@@ -16,7 +16,7 @@ from mcp_server.supervisor import policy
 _LONGEST_ARGUMENTS = 100_000  # Linux takes 128 KiB in one word, 2 MiB in all
 
 
-def policy_of(value: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+def checked_policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return a recovery policy in its normal form; None for the default: report and propose.
 
     Raises:
@@ -76,16 +76,35 @@ def check_params(params: Mapping[str, Any], resume_args: list[str], command: str
     if len(json.dumps([dict(params), resume_args])) > _LONGEST_ARGUMENTS:
         raise BadArgument("params", f"is longer than a command line may be: {_LONGEST_ARGUMENTS:,} characters.")
     if (params or resume_args) and not takes_arguments(command):
-        cause = "go to the end of the command, if it is one program: else write {params} as a word where they belong."
-        raise BadArgument("params", cause)
+        cause = (
+            "has no place in this command, which is no single program: write {params} as a word of its own, outside "
+            "quotes, where the arguments belong."
+        )
+        raise BadArgument("params" if params else "resume_args", cause)
 
 
-def check_no_secret(arguments: object, values: Iterable[str]) -> None:
-    """Refuse arguments that hold the value of a secret.
+def check_no_secret(arguments: Mapping[str, object], values: Iterable[str]) -> None:
+    """Refuse arguments, by their names, that hold the value of a secret.
 
     Raises:
-        BadArgument: they do; arguments are kept in files, and every user of the machine can see them.
+        BadArgument: one does; arguments are kept in files, and every user of the machine can see them.
     """
-    text = json.dumps(arguments, ensure_ascii=False)
-    if any(value in text for value in values):
-        raise BadArgument("params", "holds the value of a secret, and arguments are kept.")
+    secrets = list(values)
+    for argument, value in arguments.items():
+        if any(secret in text for text in _texts(value) for secret in secrets):
+            raise BadArgument(
+                argument, "holds the value of a secret, and arguments are kept: name it in secrets instead."
+            )
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield every name and every value in ``value`` as text."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield str(name)
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
+    else:
+        yield str(value)

@@ -39,7 +39,7 @@ class RunSpec(BaseModel):
     first_step_timeout_s: float | None = None
     first_step_pattern: str | None = None
     stall_timeout_s: float | None = None
-    recovery: dict[str, Any] | None = None  # as supervisor.recovery writes a policy
+    recovery: dict[str, Any] | None = None  # the normal form of supervisor/policy.py
     params: dict[str, Any] = Field(default_factory=dict)
     param_style: str = "--k v"
     resume_args: list[str] = Field(default_factory=list)

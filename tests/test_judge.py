@@ -169,3 +169,24 @@ def test_a_checkpoint_is_known_by_its_name(line: bytes, checkpoint: str | None) 
     judge = Judge({}, started_s=0)
     judge.feed(line, 1)
     assert judge.checkpoint == checkpoint
+
+
+def test_what_was_told_is_taken_back_when_the_run_goes_on_and_may_be_told_again() -> None:
+    judge = Judge({}, started_s=0)
+    for number in range(1, 9):
+        judge.feed(step(number), number * 4)
+    for round_s in (40, 400):
+        judge.feed(TRACEBACK, round_s)
+        assert judge.suspicious(round_s + 100, idle=True)
+        judge.told_suspect(confirmed=True)
+        assert not judge.suspicious(round_s + 200, idle=True)
+        found = [f for n in range(1, 5) for f in judge.feed(step(round_s + n), round_s + 200 + n)]
+        assert kinds(found) == ["resumed"]
+
+
+def test_numbers_that_are_sound_again_are_told_too() -> None:
+    judge = Judge({}, started_s=0)
+    found = []
+    for n in range(1, 200):
+        found += judge.feed(step(n, float("nan") if 20 <= n < 60 else 0.5), n)
+    assert kinds(found) == ["first_step", "error_seen", "resumed"]

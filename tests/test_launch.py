@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -490,3 +490,19 @@ def test_the_owner_is_the_environments_then_the_configs_then_the_user(
 def test_the_tmux_server_is_the_users_own_unless_told_otherwise() -> None:
     assert tmux_socket({}) == tmux_socket({"RUNWARD_TMUX_SOCKET": ""}) == "default"
     assert tmux_socket({"RUNWARD_TMUX_SOCKET": "test"}) == "test"
+
+
+@pytest.mark.parametrize("secret", ['ab"cd12345', "back\\slash99", "plain-value-1"])
+@pytest.mark.parametrize("argument", ["params", "resume_args", "recovery"])
+def test_no_kept_argument_may_hold_the_value_of_a_secret(
+    home: Home, tmp_path: Path, argument: str, secret: str
+) -> None:
+    held: dict[str, dict[str, Any]] = {
+        "params": {"params": {"key_file": f"x{secret}"}},
+        "resume_args": {"resume_args": ["--from", secret]},
+        "recovery": {"recovery": {"oom_gpu": {"do": "retry", "change": {"note": secret}}}},
+    }
+    request = Request(["python", "x.py"], cwd=str(tmp_path), secrets=["HF_TOKEN"], **held[argument])
+    with pytest.raises(BadArgument, match=rf"^{argument}: holds the value of a secret"):
+        plan(request, home, {**ENVIRON, "HF_TOKEN": secret})
+    assert not home.path.exists()

@@ -8,7 +8,7 @@ import pytest
 from mcp_server.supervisor import observer as module
 from mcp_server.supervisor.desk import Desk
 from mcp_server.supervisor.ending import Ending
-from mcp_server.supervisor.events import EventLog, read_events, read_progress
+from mcp_server.supervisor.events import EventLog, read_events, read_record
 from mcp_server.supervisor.judge import Judge
 from mcp_server.supervisor.observer import Observer
 from mcp_server.supervisor.rundir import RunDir
@@ -57,7 +57,7 @@ def test_a_first_step_is_on_disk_before_it_is_told(rundir: RunDir, monkeypatch: 
     append = EventLog.append
 
     def look(self: EventLog, kind: str, text: str, **facts: Any) -> None:
-        steps.append((read_progress(rundir.progress(1)) or {}).get("step"))
+        steps.append((read_record(rundir.progress(1)) or {}).get("step"))
         append(self, kind, text, **facts)
 
     monkeypatch.setattr(EventLog, "append", look)
@@ -92,3 +92,13 @@ def test_the_stack_of_a_trainings_own_faulthandler_is_evidence(rundir: RunDir) -
         observer.tick()
     stalled = next(event for event in read_events(rundir.events) if event["kind"] == "stalled")
     assert stalled["stack"].startswith("Thread 0x00007f (most recent call first):")
+
+
+def test_the_backtrace_of_a_survived_error_is_no_stack(rundir: RunDir) -> None:
+    log = "Exception raised from wait at nccl.cpp:3 (most recent call first):\nframe #0: c10\nstep 1 loss 0.5\n"
+    rundir.log(1).write_text(log)
+    observer = observing(rundir, stall_timeout_s=0.001)
+    observer.feed(b"step 1 loss 0.5\n")
+    while "stalled" not in told(rundir):
+        observer.tick()
+    assert "stack" not in next(event for event in read_events(rundir.events) if event["kind"] == "stalled")

@@ -367,3 +367,21 @@ def test_memory_does_not_grow_with_what_is_printed() -> None:
         progress.feed([f"{'x' * (n % 97)}{word}_loss: {n} {bar(n, 9000, word)}"])
     kept = [len(value) for value in vars(progress).values() if isinstance(value, dict | set)]
     assert max(kept) <= 512
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step:5/100 train_loss:3.2 step_avg:...ms",
+        "iter 10: loss 2.1, time ...ms, mfu -100.00%",
+        "| step | 1.2.3 |",
+        "| total_timesteps | 1.5e |",
+        "completed step: 3, seconds: 1.2., loss: 1",
+        " iteration 5/ 10 | elapsed time per iteration (ms): .. | lm loss: 1.0E+00 |",
+        "[epoch:  1, iter:  ,]",
+    ],
+)
+def test_a_number_that_is_none_ends_no_reading(line: str) -> None:
+    progress = Progress()
+    progress.feed([line, "step 7/100 loss 0.5"])
+    assert progress.metrics["loss"] is not None

@@ -20,7 +20,7 @@ def free_port(after: int | None = None) -> int:
     Raises:
         OSError: there is none.
     """
-    candidates: Iterable[int] = range(after + 1, min(after + 1000, 65536)) if after else _PORTS
+    candidates: Iterable[int] = range(after + 1, min(after + 1000, 65536)) if after and after > 0 else _PORTS
     for port in candidates:
         with contextlib.suppress(OSError), socket.create_server(("", port)):
             return port

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from mcp_server.supervisor.figures import MOST, POWERS, number, whole
+from mcp_server.supervisor.figures import MOST, POWERS, whole
 from mcp_server.supervisor.shapes import Rank
 
 _ADVANCES_KEPT = 17  # the usual step of the last 16 is the median
@@ -136,18 +137,28 @@ class Speed:
         return median(slopes) if slopes else self.printed_s
 
 
-def count(text: str) -> int:
-    """Return a count as printed: `4,096`, `29.8k`, `1_100`, `1e3`."""
+def count(text: str) -> int | None:
+    """Return a count as printed: `4,096`, `29.8k`, `1_100`, `1e3`; None where it is no number."""
     if text.isdecimal():
         return whole(text)
-    return int(min(number(text.rstrip("kM").replace("_", "")) * POWERS.get(text[-1], 1), MOST))
+    value = _float(text.rstrip("kM").replace("_", "").replace(",", ""))
+    return None if value is None else int(min(value * POWERS.get(text[-1], 1), MOST))
 
 
 def seconds(groups: Mapping[str, str | None]) -> float | None:
     """Return the seconds per step that a framework printed."""
     if text := groups.get("s"):
-        return float(text)
+        return _float(text)
     if text := groups.get("ms"):
-        return float(text) / 1e3
-    text = groups.get("rate")
-    return 1 / float(text) if text and float(text) else None
+        ms = _float(text)
+        return None if ms is None else ms / 1e3
+    rate = _float(groups.get("rate") or "")
+    return 1 / rate if rate else None
+
+
+def _float(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:  # "1.2.", "..": a pattern takes more than numbers
+        return None
+    return value if math.isfinite(value) else None

@@ -64,14 +64,8 @@ def read_events(path: Path, after: int = 0) -> list[Facts]:
     return events
 
 
-def read_exit(path: Path) -> Facts | None:
-    """Return an exit record, or None when there is none."""
-    record = read_json(path)
-    return None if record is None else _typed(record)
-
-
-def read_progress(path: Path) -> Facts | None:
-    """Return how far an attempt is, or None when nothing is told."""
+def read_record(path: Path) -> Facts | None:
+    """Return an attempt's end or its progress, None when there is none; what is of a wrong type is left out."""
     record = read_json(path)
     return None if record is None else _typed(record)
 

@@ -18,7 +18,7 @@ from mcp_server.supervisor.lines import LINE_CHARS, split
 from mcp_server.supervisor.pace import Pace
 from mcp_server.supervisor.progress import Progress
 
-FIRST_STEP_TIMEOUT_S = 1200.0
+_FIRST_STEP_TIMEOUT_S = 1200.0
 # What is read whole: so much at once, and so much a second for ever. Of what is more, the newest bytes, so often.
 _BURST_BYTES, _FLOW_BYTES_A_S = 2**20, 2**17
 _NEWEST_BYTES, _GLANCE_S = 4096, 0.05
@@ -90,7 +90,7 @@ class Judge:
         self.first_step_s: float | None = None
         self.output_s = started_s
         self.started_s = started_s
-        self._first_step_due_s: float | None = started_s + (spec.get("first_step_timeout_s") or FIRST_STEP_TIMEOUT_S)
+        self._first_step_due_s: float | None = started_s + (spec.get("first_step_timeout_s") or _FIRST_STEP_TIMEOUT_S)
         self._bytes = 0
         self._rest = b""
         self._allowance, self._allowed_s = float(_BURST_BYTES), started_s
@@ -101,7 +101,7 @@ class Judge:
 
     @property
     def due_s(self) -> float | None:
-        """When ``check`` should be called, in monotonic seconds; None: only after more output."""
+        """When the observer should look again, in monotonic seconds; None: only after more output."""
         due = [self._first_step_due_s, self.stall_due_s, self._doubted_until_s()]
         return min((t for t in due if t is not None), default=None)
 
@@ -168,7 +168,10 @@ class Judge:
             if ("heckpoint" in line or "ckpt" in line) and (match := _CHECKPOINT.search(line)):
                 self.checkpoint = match[1]
         found = self._paced(advances, at_s)
-        if self.divergence.text and not self._diverged_told:
+        if self._diverged_told and self.divergence.recovered:
+            self._diverged_told = False
+            found.append(Finding("resumed", "The numbers are sound again."))
+        if self.divergence.text and not (self.divergence.recovered or self._diverged_told):
             self._diverged_told = True
             found.append(Finding("error_seen", f"Diverged: {self.divergence.text}", {"divergence": True}))
         return found
@@ -185,7 +188,8 @@ class Judge:
             resumed = self.pace.advanced(at_s)
             suspect = self.suspect
             if suspect is not None and self.progress.advances - suspect.advances >= _CLEARING_ADVANCES:
-                self.suspect = None
+                resumed = resumed or self._suspect_told  # what was told is taken back
+                self.suspect, self._suspect_told = None, False
         else:
             resumed = self.pace.output(at_s, self.last_line)
         if resumed:

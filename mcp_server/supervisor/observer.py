@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_DUMP = re.compile(rb"(?m)^(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):\n(?:  .*\n?)+")
+
 _WRITE_S, _SLOWER_S = 5.0, 0.5  # between two writes of progress.json; so much longer each time until then
 _MARK_S = 30.0  # between two looks at the processor time used
 _IDLE = 0.05  # of one core
 _STACK_WITHIN_S, _STACK_CHARS, _LOOKED_AT_BYTES = 5.0, 2000, 65536
 # Far above what either takes: a pattern of the user's could match for ever.
 _READ_WITHIN_S, _LOOKED_WITHIN_S = 2.0, 20.0
-_TOLD_LINE, _EVENT_CHARS = 200, 1000
+TOLD_LINE, _EVENT_CHARS = 200, 1000
 
 
 def event_facts(failure: Failure | None) -> dict[str, Any] | None:
@@ -167,7 +170,7 @@ class Observer:
             failure = self._examine(None, None)
             judge.told_suspect(confirmed=failure is not None)
             if failure is not None:
-                text = f"{failure.kind}: {failure.line[:_TOLD_LINE]} (the process still runs, without progress)"
+                text = f"{failure.kind}: {failure.line[:TOLD_LINE]} (the process still runs, without progress)"
                 self._events.append("error_seen", text, failure=event_facts(failure))
             return
         if not idle:  # the next look is at what it has used since this one
@@ -202,7 +205,7 @@ class Observer:
 
     @property
     def _last_line(self) -> str:
-        return f"Last line: {self._reader.newest_line[:_TOLD_LINE]!r}."
+        return f"Last line: {self._reader.newest_line[:TOLD_LINE]!r}."
 
     def _stack(self, living: list[processes.Process]) -> str | None:
         """Return the Python stack of the busiest Python process, if py-spy is there and may look."""
@@ -227,10 +230,8 @@ class Observer:
         with contextlib.suppress(OSError), self._log.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _LOOKED_AT_BYTES))
             tail = file.read()
-        at = tail.rfind(b"(most recent call first)")
-        if at < 0:
-            return None
-        return tail[tail.rfind(b"\n", 0, at) + 1 :].decode(errors="replace")[:_STACK_CHARS]
+        dumps = list(_DUMP.finditer(tail))
+        return dumps[-1][0].decode(errors="replace")[:_STACK_CHARS] if dumps else None
 
     def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
         """Judge the log as it is now; before the end the exit status is unknown, or 0 to look at numbers only."""

@@ -151,9 +151,8 @@ class Pace:
     def stalled(self, at_s: float, cpu_idle: bool) -> bool:
         """Return whether the run stalls from now on; True once per stall.
 
-        ``cpu_idle``: its processes used less than 1 % of a processor since they last printed, or since the
-        last look. A busy run gets more time; where only an idle one can be called stalled, it is looked at again in
-        300 s.
+        ``cpu_idle``: its processes used next to no processor time of late; the caller says how little that is. A
+        busy run gets more time; where only an idle one can be called stalled, it is looked at again in 300 s.
         """
         due_s = self.due_s()
         if due_s is None or at_s < due_s:

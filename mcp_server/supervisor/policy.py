@@ -6,6 +6,8 @@ A user writes `"none"`, `"default"`, or a table by failure kind:
 
 `"any"` stands for every kind. `"rules"` is a list instead, of which the first match wins; kinds come after it, `"any"`
 after them. `"extends": "default"` gives the default table what is left; else nothing is tried where no rule matches.
+`"max_retries"` and `"max_same_kind"` (3 each) are the ceilings. `"on_stall"` and `"on_divergence"` are `"stop"` or
+`"report"`; unless said, a rule for that kind means stop. `"stop_on"` is what the normal form keeps of them.
 
 A step that gives no `times` is taken once, the last of a list for as long as the ceilings allow. Waits are in seconds,
 each `backoff` times longer than the last. The change of a parameter is `"halve"`, `{"halve": {"min": 64}}`,

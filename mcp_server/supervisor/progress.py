@@ -149,7 +149,8 @@ class Progress:
 
     def _told(self, shape: Shape, groups: dict[str, str | None]) -> Told | None:
         """Return what the groups of a shape say, None for a place before the first step."""
-        numbers = {name: count(text) for name, text in groups.items() if text and name not in {"s", "ms", "rate"}}
+        told = {name: count(text) for name, text in groups.items() if text and name not in {"s", "ms", "rate"}}
+        numbers = {name: value for name, value in told.items() if value is not None}
         if not shape.zero and numbers.get("n", numbers.get("step")) == 0:
             return None
         epoch, epochs = numbers.get("epoch"), numbers.get("epochs")

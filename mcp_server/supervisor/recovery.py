@@ -50,7 +50,7 @@ class Try:
     @property
     def preempted(self) -> bool:
         """Whether it ended through no fault of its own."""
-        return self.kind == "killed" and self.retryable
+        return self.kind == "killed" and self.retryable and self.signal != "SIGKILL"
 
 
 @dataclass(frozen=True)

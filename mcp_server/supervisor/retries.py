@@ -57,8 +57,9 @@ class Retries:
                 params=dict(params),
             )
         )
+        asked = self._desk.asked.state if self._desk.asked else None
         policy = self._desk.spec["recovery"]
-        decision = recovery.decide(policy, self._history, params, env, observer_error=failure is None)
+        decision = recovery.decide(policy, self._history, params, env, asked=asked, observer_error=failure is None)
         if isinstance(decision, recovery.GiveUp):
             return None, decision.text
         if attempt.living():

@@ -16,7 +16,7 @@ from mcp_server.supervisor.desk import Desk
 from mcp_server.supervisor.ending import Asked, Ending, closing_line
 from mcp_server.supervisor.events import EventLog
 from mcp_server.supervisor.handover import Handover, HandoverError, StoppedBefore, receive
-from mcp_server.supervisor.observer import event_facts
+from mcp_server.supervisor.observer import TOLD_LINE, event_facts
 from mcp_server.supervisor.rundir import RunDir, read_json, take_lock
 from mcp_server.supervisor.timebox import within
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _NOT_OURS = 75
 _LOCK_PATIENCE_S = 2.0
-_TOLD_LINE = 200
 _DECIDED_WITHIN_S = 30.0  # a rule's pattern is the user's; asking for a GPU takes a while
 _CALLED_OFF = "The retry was called off."
 _WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
@@ -73,6 +72,7 @@ class Supervision:
         self.changed: dict[str, str] = {}  # environment variables that retries have set
         self.account = Account(desk.rundir)
         self._retries: Retries | None = None
+        self._recovers = bool((self.spec.get("recovery") or {}).get("rules"))
         self._began_s = time.monotonic()
 
     def carry_out(self, attempt: Attempt) -> int:
@@ -88,8 +88,9 @@ class Supervision:
                     attempt.close()
                     attempt = again
                     continue
-                if (asked := self.desk.asked) is not None:
-                    ending, failure = replace(ending, state=asked.state, asked=asked), None
+            if (asked := self.desk.asked) is not None and ending.state == "failed" and self._recovers:
+                # It failed by itself, but that it goes no further is what was asked for.
+                ending, failure = replace(ending, state=asked.state, asked=asked), None
             self._end(attempt, ending, failure, why)
             return ending.status
 
@@ -107,9 +108,6 @@ class Supervision:
         self, attempt: Attempt, failure: Failure | None, following: Next, why: str
     ) -> tuple[Attempt | None, str]:
         """Announce the next attempt, and start it in time; None, and why, if it does not come to that."""
-        self.desk.catch_up()  # what came while the last one was cleared away and judged
-        if self.desk.asked is not None:
-            return None, _CALLED_OFF
         self._announce(attempt, failure, following, why)
         if not self.desk.wait(following.wait_s):
             return None, _CALLED_OFF
@@ -124,9 +122,10 @@ class Supervision:
 
     def _decide(self, attempt: Attempt, ending: Ending, failure: Failure | None) -> tuple[Next | None, str]:
         """Ask the policy what comes after a failed attempt; an error of its own starts nothing."""
-        if ending.state != "failed" or not (self.spec.get("recovery") or {}).get("rules"):
+        if ending.state != "failed" or not self._recovers:
             return None, ""
         try:
+            self.desk.catch_up()  # what came while the attempt was cleared away and judged
             if self._retries is None:
                 from mcp_server.supervisor.retries import Retries  # noqa: PLC0415 - few runs need it
 
@@ -140,7 +139,7 @@ class Supervision:
 
     def _announce(self, attempt: Attempt, failure: Failure | None, following: Next, why: str) -> None:
         """Tell that the attempt has failed, and what comes next."""
-        what = f"{failure.kind}: {failure.line[:_TOLD_LINE]}" if failure else attempt.ending.text()
+        what = f"{failure.kind}: {failure.line[:TOLD_LINE]}" if failure else attempt.ending.text()
         text = f"Attempt {attempt.number} failed: {what.rstrip('.')}. {why}"
         self.account.add(attempt, failure, why)
         self.desk.say(text)

@@ -9,15 +9,19 @@ from typing import NoReturn, TypeVar
 T = TypeVar("T")
 
 
+class TooLong(Exception):
+    """Work took longer than it may; no OSError, which many pass over."""
+
+
 def within(limit_s: float, act: Callable[[], T]) -> T:
     """Return what ``act`` returns. For the main thread only; pattern matching looks for signals, so it can be ended.
 
     Raises:
-        TimeoutError: it took longer than ``limit_s``.
+        TooLong: it took longer than ``limit_s``.
     """
 
     def expire(*_: object) -> NoReturn:
-        raise TimeoutError(f"it took longer than {limit_s:g} s")
+        raise TooLong(f"it took longer than {limit_s:g} s")
 
     before = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, limit_s)

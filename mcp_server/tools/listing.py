@@ -38,9 +38,9 @@ def tools(box: Toolbox) -> list[Tool]:
             RunState | Literal["live", "ended"] | None,
             Field(description="A state, or live / ended for all such"),
         ] = None,
-        owner: str | None = None,
+        owner: Annotated[str | None, Field(description="Exactly this owner")] = None,
         name: Annotated[str | None, Field(description="Part of the name or run_id")] = None,
-        limit: Annotated[int, Field(ge=1, le=500)] = 20,
+        limit: Annotated[int, Field(ge=1, le=500, description="At most so many")] = 20,
         others: Annotated[bool, Field(description="Also name tmux sessions and trainings that are not ours")] = False,
     ) -> RunList:
         """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""

@@ -82,7 +82,8 @@ def tools(box: Toolbox) -> list[Tool]:
         recovery: Annotated[
             Literal["none", "default"] | dict[str, Any] | None,
             Field(
-                description="none: report and propose. default: retry what a retry can cure. Or a table: "
+                description="none: report and propose. default: retry what a retry can cure, stop what hangs or "
+                "diverges. Or a table: "
                 '{"oom_gpu": {"do": "retry", "times": 2, "change": {"num_envs": "halve"}}, "max_retries": 3}'
             ),
         ] = None,
@@ -90,10 +91,10 @@ def tools(box: Toolbox) -> list[Tool]:
             dict[str, str | int | float | bool | None] | None,
             Field(description="Arguments that recovery may change; end of the command, or at {params} in it"),
         ] = None,
-        param_style: ParamStyle = "--k v",
+        param_style: Annotated[ParamStyle, Field(description="How params are written")] = "--k v",
         resume_args: Annotated[list[str] | None, Field(description="Further arguments of every retry")] = None,
         owner: Annotated[str | None, Field(description="Who answers for the run. Default: the server's owner")] = None,
-        tags: list[str] | None = None,
+        tags: Annotated[list[str] | None, Field(description="Free words, kept with the run")] = None,
         idempotency_key: Annotated[
             str | None, Field(description="A repeated key returns the first run instead of starting another")
         ] = None,

@@ -12,7 +12,6 @@ from tests.live.house import House, until, until_async
 
 pytestmark = pytest.mark.anyio
 
-OOM = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
 # Fails as long as it has more than so many environments.
 TRAIN = """
 import argparse, os, sys
@@ -53,7 +52,7 @@ async def test_a_retry_halves_the_environments_until_they_fit_and_every_attempt_
     assert (end["state"], end["attempt"], end["exit_code"]) == ("finished", 3, 0)
     first, second, third = logs(house, run_id)
     assert "attempt 1 num_envs 4096 resume False" in first
-    assert OOM in first
+    assert "CUDA out of memory" in first
     assert "attempt 2 num_envs 2048 resume True" in second
     assert "attempt 3 num_envs 1024 resume True" in third
     exits = [json.loads(house.rundir(run_id).exit(n).read_text())["exit_code"] for n in (1, 2, 3)]
