@@ -93,8 +93,13 @@ class Ledger:
             tail=tail,
             brief=brief,
             listed=listed,
-            leftovers=[] if listed else [Leftover(pid=p.pid, command=program(p)) for p in self.leftovers(run)],
+            leftovers=[] if listed else self._told_leftovers(run),
         )
+
+    def _told_leftovers(self, run: Run) -> list[Leftover]:
+        """Return what runs on with its program; one that has none any more was about to go, such as the guard."""
+        named = [(p.pid, program(p)) for p in self.leftovers(run)]
+        return [Leftover(pid=pid, command=name) for pid, name in named if name]
 
     def leftovers(self, run: Run) -> list[processes.Process]:
         """Return what runs on of a lost run: by its id in the environment, or by its session."""
