@@ -93,7 +93,7 @@ LAST_WORDS: tuple[tuple[str, str], ...] = (
     ("auth_error", f"{TRACE}» openai.AuthenticationError: Error code: 401 - {{'error': {{'message': 'Incorrect API key provided: sk-x.'}}}}"),
     ("auth_error", f"{TRACE}» botocore.exceptions.ClientError: An error occurred (403) when calling the HeadObject operation: Forbidden"),
     ("auth_error", f"{TRACE}» google.api_core.exceptions.Forbidden: 403 GET https://storage.googleapis.com/x: sa@x does not have storage.objects.get access to the Google Cloud Storage object."),
-    ("auth_error", f"{TRACE}» OSError: Could not find kaggle.json. Make sure it's located in /root/.kaggle. Or use the environment method."),
+    ("auth_error", f"{TRACE}» OSError: Could not find kaggle.json. Make sure it's located in /home/alice/.kaggle. Or use the environment method."),
     ("auth_error", f"{TRACE}» ValueError: Invalid token passed!"),
     ("auth_error", f"{TRACE}» huggingface_hub.errors.LocalTokenNotFoundError: Token is required (`token=True`), but no token found. You need to provide a token or be logged in to Hugging Face with `hf auth login`"),
     ("auth_error", f"{TRACE}» huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error. (Request ID: Root=1-6)\n\nRepository Not Found for url: https://huggingface.co/api/models/x/revision/main.\nPlease make sure you specified the correct `repo_id` and `repo_type`.\nIf you are trying to access a private or gated repo, make sure you are authenticated.\nInvalid username or password."),

@@ -232,7 +232,7 @@ RAISED: dict[str, tuple[str, ...]] = {
         "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling the PutObject operation: Access Denied",
         "google.auth.exceptions.DefaultCredentialsError: Your default credentials were not found.",
         "datasets.exceptions.DatasetNotFoundError: Dataset 'a/b' is a gated dataset on the Hub. Visit the dataset page to ask for access.",
-        "OSError: Could not find kaggle.json. Make sure it's located in /root/.kaggle.",
+        "OSError: Could not find kaggle.json. Make sure it's located in /home/alice/.kaggle.",
     ),
     "disk_full": (
         "OSError: [Errno 28] No space left on device",

@@ -176,9 +176,9 @@ print(json.dumps({**facts, "kind": failure and failure.kind, "line": failure and
 """
 _TRACEBACK = b"""
 Traceback (most recent call last):
-  File "/work/train.py", line 214, in <module>
+  File "/data/train.py", line 214, in <module>
     trainer.train()
-  File "/work/train.py", line 97, in train
+  File "/data/train.py", line 97, in train
     loss = model(batch)
 RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 768x768)
 """
