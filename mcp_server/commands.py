@@ -32,7 +32,8 @@ from mcp_server.watch import Memory, watch
 
 # As timeout(1) says it, and nothing that a training would say.
 _GAVE_UP = 124
-_LOOK_S = 0.3  # whether another attempt has begun
+_LOOK_S = 0.3  # whether another attempt has begun, or the run has ended
+_REST_S = 1.2  # in which `tail` prints what is left, also where it has to look every second
 _COLOURS = {"finished": "green", "failed": "red", "killed": "yellow", "timed_out": "yellow", "lost": "magenta"}
 
 
@@ -165,19 +166,18 @@ def _logs(arguments: argparse.Namespace, ledger: Ledger) -> int:
 
 def _follow(found: Run, ledger: Ledger, lines: int) -> int:
     """Print a run's output as it comes, from one attempt to the next, until the run has ended."""
-    pid = found.at_start.get("supervisor_pid")
     while True:
-        watched = [] if found.ended else ["-F", *([f"--pid={pid}"] if pid else [])]
-        path = ledger.rundir(found.run_id).log(found.attempt)
+        number, path = found.attempt, ledger.rundir(found.run_id).log(found.attempt)
+        watched = [] if found.ended else ["-F"]
         with subprocess.Popen(["tail", "-n", str(lines), *watched, str(path)]) as tail:
-            number = found.attempt
-            while tail.poll() is None and found.attempt == number:
+            while tail.poll() is None and found.attempt == number and not (watched and found.ended):
                 time.sleep(_LOOK_S)
                 found = ledger.observe(found.run_id)
-            if found.attempt == number:
-                return 0
-            time.sleep(_LOOK_S)  # the rest of the last one's output
-            tail.terminate()
+            if tail.poll() is None:
+                time.sleep(_REST_S)
+                tail.terminate()
+        if found.attempt == number:
+            return 0
         print(f"[attempt {found.attempt}]", file=sys.stderr, flush=True)
         lines = 1_000_000_000  # of the next attempt all
 
