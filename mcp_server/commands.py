@@ -168,6 +168,7 @@ def _follow(found: Run, ledger: Ledger, lines: int) -> int:
     """Print a run's output as it comes, from one attempt to the next, until the run has ended."""
     while True:
         number, path = found.attempt, ledger.rundir(found.run_id).log(found.attempt)
+        # No --pid: tmux 3.3a leaves a dead supervisor as a zombie now and then, which `tail` takes for alive.
         watched = [] if found.ended else ["-F"]
         with subprocess.Popen(["tail", "-n", str(lines), *watched, str(path)]) as tail:
             while tail.poll() is None and found.attempt == number and not (watched and found.ended):
