@@ -1,0 +1,1 @@
+"""Scalars of training runs, read from the files that other programs write."""

@@ -1,0 +1,128 @@
+"""A series in buckets of steps: its shape in digits, its middle, and the points that keep its extremes. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcp_server.scalars.series import Series
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SHAPE = 32  # digits
+_FAR_SPREADS = 3.0  # typical spreads of a bucket, beyond which a value is an outlier
+
+
+def pick(series: Series, points: int) -> tuple[Ints, Floats]:
+    """Return at most ``points`` finite points in order: the first, the last, and the lowest and highest of each bucket.
+
+    The minimum and maximum are always among them (from 4 points on). Buckets are of equal width in steps.
+    """
+    finite = np.isfinite(series.values)
+    steps, values = in_order(series.steps[finite], series.values[finite])
+    if values.size <= points:
+        return steps, values
+    kept = [values.size - 1, int(values.argmax()), int(values.argmin()), 0][:points]
+    buckets = (points - 2) // 2
+    if buckets > 1:
+        edges = edges_of(steps, buckets)
+        kept = [0, values.size - 1]
+        for low, high in itertools.pairwise(edges):
+            if high > low:
+                part = values[low:high]
+                kept += [low + int(part.argmin()), low + int(part.argmax())]
+    chosen = np.unique(kept)
+    return steps[chosen], values[chosen]
+
+
+def middle(series: Series, buckets: int) -> tuple[Floats, Floats]:
+    """Return the mean step and the median of the finite values of each bucket of equal width in steps."""
+    finite = np.isfinite(series.values)
+    steps, values = in_order(series.steps[finite], series.values[finite])
+    if not values.size or not buckets:
+        return np.empty(0), np.empty(0)
+    edges = edges_of(steps, buckets)
+    spans = [slice(low, high) for low, high in itertools.pairwise(edges) if high > low]
+    # Halved, since the median of an even number adds two of them.
+    return (
+        np.array([steps[span].astype(np.float64).mean() for span in spans]),
+        np.array([2 * np.median(values[span] / 2) for span in spans]),
+    )
+
+
+def odd_steps(series: Series, most: int) -> Ints:
+    """Return at most ``most`` of the steps, evenly chosen, at which the value is NaN or infinite."""
+    odd = series.steps[~np.isfinite(series.values)]
+    return odd[:: -(-odd.size // most) or 1]
+
+
+def shape(steps: Ints, values: Floats) -> str:
+    """Return one character a bucket of steps: 0 lowest … 9 highest, ``x`` holds a NaN or infinity, ``.`` no point.
+
+    A bucket shows its median, on a scale from the lowest to the highest median, so that one spike does not
+    flatten the rest; but the buckets of the minimum and the maximum show 0 and 9, as does every bucket with a
+    value far outside the scale: farther than the scale is wide and than three typical spreads of a bucket.
+    """
+    steps, values = in_order(steps, values)
+    edges = edges_of(steps, min(SHAPE, values.size))
+    parts = [values[low:high] for low, high in itertools.pairwise(edges)]
+    whole = [part for part in parts if part.size and bool(np.isfinite(part).all())]
+    if not whole:
+        return "".join("x" if part.size else "." for part in parts)
+    medians = [float(np.median(part)) for part in whole]
+    spread = float(np.median([float(part.max()) - float(part.min()) for part in whole]))
+    least, most = min(float(part.min()) for part in whole), max(float(part.max()) for part in whole)
+    scale = _Scale(min(medians), max(medians), least, most, spread)
+    shown = iter([scale.digit(part, middle) for part, middle in zip(whole, medians, strict=True)])
+    return "".join("." if not part.size else next(shown) if bool(np.isfinite(part).all()) else "x" for part in parts)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """From the lowest to the highest median of a bucket; ``spread``: how wide a bucket typically is."""
+
+    low: float
+    high: float
+    least: float
+    most: float
+    spread: float
+
+    def digit(self, part: Floats, middle: float) -> str:
+        """Return the character of one bucket of finite values."""
+        if self.least == self.most:
+            return "5"
+        low, high, width = float(part.min()), float(part.max()), self.high - self.low
+        far = max(width, _FAR_SPREADS * self.spread)
+        above = high == self.most or high > self.high + far
+        below = low == self.least or low < self.low - far
+        if above and below:
+            above = high - middle >= middle - low
+        if above or below:
+            return "9" if above else "0"
+        return str(min(9, int(10 * ((middle - self.low) / width)))) if width else "5"
+
+
+def distances(steps: Ints) -> Floats:
+    """Return how far each step is from the lowest; exact also where the distance itself is no int64."""
+    lowest = np.array([steps.min()]).view(np.uint64)
+    return (np.ascontiguousarray(steps).view(np.uint64) - lowest).astype(np.float64)
+
+
+def in_order(steps: Ints, values: Floats) -> tuple[Ints, Floats]:
+    """Return the points by rising step; those of one step stay in their order."""
+    if steps.size < 2 or bool((steps[1:] >= steps[:-1]).all()):  # noqa: PLR2004 - in order by itself
+        return steps, values
+    order = steps.argsort(kind="stable")
+    return steps[order], values[order]
+
+
+def edges_of(steps: Ints, buckets: int) -> NDArray[np.int64]:
+    """Return where ``buckets`` of equal width in steps begin and end, as indices into ascending ``steps``."""
+    x = distances(steps)
+    if not x[-1]:
+        return np.arange(buckets + 1) * steps.size // buckets
+    return np.searchsorted(x, np.append(np.arange(buckets) * (x[-1] / buckets), np.inf))

@@ -1,0 +1,278 @@
+"""Rows of named values, as tables, JSON lines and databases hold them, and the series they come to.
+
+Which column is the step and which the time goes by name. Nothing here touches the world.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcp_server.scalars.series import Series, Told, merge
+
+# The first of these that a file has is its step, in lower case. An epoch is the last resort: several rows may share it.
+STEP_KEYS = (
+    "step",
+    "global_step",
+    "train/global_step",
+    "trainer/global_step",
+    "total_timesteps",
+    "time/total_timesteps",
+    "timesteps_total",
+    "iteration",
+    "training_iteration",
+    "iter",
+    "_step",
+    "epoch",
+)
+TIME_KEYS = ("_timestamp", "timestamp", "wall_time", "ts", "time")
+MOST_TAGS = 10_000  # a file whose lines all have other keys fills the memory otherwise
+
+_DEPTH = 16  # of objects in objects
+_LARGEST_STEP = 2.0**62
+# What a number of a time column counts, by its size: seconds since a start are no time of day.
+_EPOCH_UNITS = ((1e8, 1e11, 1.0), (1e11, 1e14, 1e3), (1e14, 1e17, 1e6), (1e17, 1e20, 1e9))
+
+
+class Column(NamedTuple):
+    """The numbers of one column in a block of rows: which rows have one, and the numbers; both of shape (n,)."""
+
+    rows: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+class StepMistaken(Exception):
+    """Another column than the one taken so far is the step: the file is to be read again from its start."""
+
+
+def number(value: Any) -> float | None:
+    """Return the number that a JSON value or a text is, NaN and infinities included; booleans are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def moment(text: Any) -> float | None:
+    """Return the POSIX seconds of an ISO 8601 text, local time where it names no zone; None for anything else."""
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def flat(record: Mapping[str, Any], prefix: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of an object of objects, keys joined by "/"; lists are none."""
+    for key, value in record.items():
+        if not isinstance(value, dict):
+            yield f"{prefix}{key}", value
+        elif depth:
+            yield from flat(value, f"{prefix}{key}/", depth - 1)
+
+
+def columns_of(records: Iterable[Iterable[tuple[str, Any]]]) -> tuple[int, dict[str, Column]]:
+    """Return how many records there are, and their numbers by column."""
+    rows: defaultdict[str, list[int]] = defaultdict(list)
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    count = 0
+    for row, record in enumerate(records):
+        count = row + 1
+        for tag, value in record:
+            found = value if type(value) is float else number(value)
+            if found is None and tag.lower() in TIME_KEYS:
+                found = moment(value)
+            if found is not None:
+                rows[tag].append(row)
+                values[tag].append(found)
+    return count, {tag: Column(np.array(rows[tag], np.int64), np.array(values[tag], np.float64)) for tag in rows}
+
+
+def _posix(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return times in POSIX seconds, from those or from ms, µs or ns; nan where a number is no time of day."""
+    seconds = np.full(values.shape, np.nan)
+    for low, high, per_s in _EPOCH_UNITS:
+        inside = (values >= low) & (values < high)
+        seconds[inside] = values[inside] / per_s
+    return seconds
+
+
+class Rows:
+    """The rows of one run so far, in the order told.
+
+    ``step_key``: the column that is the step, whatever others there are. Without one, the first of STEP_KEYS that
+    serves; where none does, the number of the row. A row without its step has that of the row before.
+    """
+
+    def __init__(self, step_key: str | None = None) -> None:
+        self._fixed = step_key
+        self._unfit: set[str] = set()
+        self._preferred: str | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the rows, for the file to be read again; what was learnt of its step column stays."""
+        self.count = 0
+        self.dropped = False
+        self._key = self._fixed or self._preferred
+        self._last_step = self._last_epoch = math.nan
+        self._numbered = 0
+        self._seen: Counter[str] = Counter()
+        self._repeats: Counter[str] = Counter()
+        self._points: dict[str, list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]] = {}
+
+    def forget_step_column(self) -> None:
+        """Take another file: nothing is known of its columns."""
+        self._unfit.clear()
+        self._preferred = None
+        self.clear()
+
+    def begin_again(self) -> None:
+        """Note that the run starts over here: rows without a step are numbered from 0."""
+        self._numbered = 0
+        self._last_step = self._last_epoch = math.nan
+
+    def add(self, count: int, columns: Mapping[str, Column]) -> None:
+        """Take ``count`` more rows.
+
+        Raises:
+            StepMistaken: the rows so far were read by a wrong step column; clear() and add all of them again.
+        """
+        steps, key = self._steps(count, columns)
+        time_tag, walls = _walls(count, columns)
+        for tag, column in columns.items():
+            if tag in (time_tag, key):
+                continue
+            if tag not in self._points and len(self._points) >= MOST_TAGS:
+                self.dropped = True
+                continue
+            told = steps[column.rows], walls[column.rows], column.values
+            self._points.setdefault(tag, []).append(told)
+            if self._key == "epoch" and not self._fixed:
+                self._doubt_epoch(tag)
+        self.count += count
+        self._numbered += count
+
+    def series(self) -> dict[str, Series]:
+        """Return what the rows come to, by tag."""
+        told = {}
+        for tag, parts in self._points.items():
+            steps, walls, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            for array in (steps, walls, values):
+                array.flags.writeable = False
+            self._points[tag] = [(steps, walls, values)]
+            told[tag] = merge([Told(steps, walls, values)])
+        return told
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the points take."""
+        return sum(array.nbytes for parts in self._points.values() for part in parts for array in part)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the series should know."""
+        notes = []
+        if self._points and self._key is None:
+            unfit = ", ".join(repr(key) for key in sorted(self._unfit))
+            why = f": {unfit} cannot be one (rare, fractions, repeats, or anew in each epoch)" if unfit else ""
+            notes.append(f"Steps are row numbers{why}.")
+        if self.dropped:
+            notes.append(f"Only the first {MOST_TAGS:,} tags were kept.")
+        return tuple(notes)
+
+    def _steps(self, count: int, columns: Mapping[str, Column]) -> tuple[NDArray[np.int64], str | None]:
+        """Return the step of each row, and the column it comes from, if any."""
+        names = {tag.strip().lower(): tag for tag in columns}
+        if not self._fixed:
+            self._choose(count, columns, names)
+        numbered = np.arange(self._numbered, self._numbered + count, dtype=np.int64)
+        if self._key is None:
+            return numbered, None
+        tag = names.get(self._key)
+        steps = _dense(count, columns.get(tag) if tag else None)
+        steps[~(np.abs(steps) < _LARGEST_STEP)] = np.nan
+        if not self._fixed:
+            self._doubt(steps, _dense(count, columns.get(names.get("epoch", ""))))
+        steps = _carried(steps, self._last_step)
+        if np.isnan(steps).any():  # before the first one
+            known = steps[~np.isnan(steps)]
+            steps[np.isnan(steps)] = known[0] if len(known) else 0
+        if count:
+            self._last_step = float(steps[-1])
+        return steps.astype(np.int64), tag
+
+    def _choose(self, count: int, columns: Mapping[str, Column], names: Mapping[str, str]) -> None:
+        """Settle on the best step column that a tenth of the rows so far have."""
+        self._seen.update({key: len(columns[names[key]].rows) for key in STEP_KEYS if key in names})
+        known, enough = self._key, (self.count + count) / 10
+        if known and self._seen[known] < enough:
+            self._mistaken()
+        often = (key for key in STEP_KEYS if key not in self._unfit and self._seen[key] and self._seen[key] >= enough)
+        best = next(often, None)
+        if best != known:
+            self._preferred = self._key = best
+            if self.count:
+                raise StepMistaken
+
+    def _doubt(self, steps: NDArray[np.float64], epochs: NDArray[np.float64]) -> None:
+        """Raise StepMistaken where the steps have fractions, as epochs may, or start again with each epoch."""
+        known = steps[~np.isnan(steps)]
+        both = ~np.isnan(steps) & np.isfinite(epochs)
+        falls = np.diff(steps[both], prepend=self._last_step) < 0
+        rises = np.diff(epochs[both], prepend=self._last_epoch) > 0
+        if both.any():
+            self._last_epoch = float(epochs[both][-1])
+        if (known != np.rint(known)).any() or (falls & rises).any():
+            self._mistaken()
+
+    def _doubt_epoch(self, tag: str) -> None:
+        """Raise StepMistaken where most points of a tag have the epoch of the one before: they are told by batch."""
+        parts = self._points[tag]
+        before = parts[-2][0][-1:] if len(parts) > 1 else parts[-1][0][:0]
+        self._repeats[tag] += int((np.diff(np.concatenate([before, parts[-1][0]])) == 0).sum())
+        if self._repeats[tag] * 2 > sum(len(steps) for steps, _, _ in parts):
+            self._mistaken()
+
+    def _mistaken(self) -> None:
+        if self._key is not None:
+            self._unfit.add(self._key)
+        self._preferred = None
+        raise StepMistaken
+
+
+def _dense(count: int, column: Column | None) -> NDArray[np.float64]:
+    """Return a column with nan where a row has no number."""
+    whole = np.full(count, np.nan)
+    if column is not None:
+        whole[column.rows] = column.values
+    return whole
+
+
+def _carried(values: NDArray[np.float64], last: float) -> NDArray[np.float64]:
+    """Return the values, each missing one replaced by the one before it."""
+    whole = np.concatenate([[last], values])
+    at = np.where(np.isnan(whole), 0, np.arange(len(whole)))
+    carried: NDArray[np.float64] = whole[np.maximum.accumulate(at)][1:]
+    return carried
+
+
+def _walls(count: int, columns: Mapping[str, Column]) -> tuple[str | None, NDArray[np.float64]]:
+    """Return the column that tells the time of day, if any, and the time of each row in POSIX seconds."""
+    names = {tag.strip().lower(): tag for tag in columns}
+    for key in TIME_KEYS:
+        if key in names:
+            column = columns[names[key]]
+            seconds = _posix(column.values)
+            if not np.isnan(seconds).all():
+                return names[key], _dense(count, Column(column.rows, seconds))
+    return None, np.full(count, np.nan)

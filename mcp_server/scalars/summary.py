@@ -1,0 +1,204 @@
+"""What a series comes to in figures. Pure, and exact over all points."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcp_server.scalars.buckets import Floats, Ints, distances, shape
+from mcp_server.scalars.series import Series
+
+PER_STEPS = 1000  # a slope is told per so many steps
+
+Trend = Literal["up", "down", "flat"]
+
+_LEAST_TAIL = 10  # points; fewer make no slope
+_SURE_T = 3.0  # |t| below which a slope is noise
+# A plateau is judged on the medians of so many equal parts, of at least so many points each.
+_PARTS, _LEAST_PART, _FEWEST_PARTS = 64, 4, 8
+_PLATEAU_OF_ALL = 0.25  # of the parts: less is a rest, no plateau
+_PLATEAU_BAND = 0.05  # of the range of the medians
+_NOISE_BAND = 4.0  # standard errors of a median; 64 parts of pure noise stay within
+_MEDIAN_ERROR = 1.2533  # of a median to the error of a mean, for normal noise: sqrt(pi / 2)
+_MAD_TO_SIGMA = 1.4826
+_WEIGHTLESS = 1e-17  # below double precision: older points change no average
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One series in figures; of finite values alone, but for ``last``, ``count``, ``nan`` and ``inf``.
+
+    ``slope``: units per 1,000 steps by least squares over the last tenth of the points (at least 10), ``t`` its
+    t-statistic. ``ema``: TensorBoard's smoothing at the last point. ``plateau``: the step since which the medians
+    of 64 equal parts stay within 5 % of their range (or their noise) around the last ones, if that is a
+    quarter of the points or more. ``age_s``: seconds since the last point. ``steps_per_s``: over the last tenth.
+    ``restarts``: the steps from which a restart went on.
+    """
+
+    count: int
+    first: float | None = None
+    first_step: int | None = None
+    last: float | None = None
+    last_step: int | None = None
+    min: float | None = None
+    min_step: int | None = None
+    max: float | None = None
+    max_step: int | None = None
+    mean: float | None = None
+    ema: float | None = None
+    slope: float | None = None
+    t: float = 0.0
+    plateau: int | None = None
+    nan: int = 0
+    first_nan_step: int | None = None
+    inf: int = 0
+    first_inf_step: int | None = None
+    shape: str = ""
+    age_s: float | None = None
+    steps_per_s: float | None = None
+    restarts: tuple[int, ...] = ()
+    writers: int = 1
+
+    @property
+    def trend(self) -> Trend:
+        """Where the last tenth goes: flat where its slope could be noise."""
+        if self.slope is None or abs(self.t) < _SURE_T:
+            return "flat"
+        return "up" if self.slope > 0 else "down"
+
+
+def since(series: Series, step: int) -> Series:
+    """Return the points of ``series`` from ``step`` on."""
+    kept = series.steps >= step
+    return replace(series, steps=series.steps[kept], walls=series.walls[kept], values=series.values[kept])
+
+
+def summarise(series: Series, *, now_s: float, smooth: float = 0.6) -> Figures:
+    """Return the figures of ``series`` at ``now_s`` (POSIX time); ``smooth`` in [0, 1) as TensorBoard's slider."""
+    steps, values = series.steps, series.values
+    if not values.size:
+        return Figures(0, restarts=series.restarts, writers=series.writers)
+    finite = np.isfinite(values)
+    good, at = (values, steps) if finite.all() else (values[finite], steps[finite])
+    odd = values.size - good.size
+    nans = np.isnan(values) if odd else ~finite
+    # A power of two, so that nothing is rounded: sums and squares of 1e300 overflow.
+    exponent = max(-1000, math.frexp(float(np.abs(good).max()))[1]) if good.size else 0
+    unit = math.ldexp(1.0, -exponent)
+    tail = _tail(values.size)
+    return Figures(
+        count=values.size,
+        last=float(values[-1]),
+        last_step=int(steps[-1]),
+        nan=int(nans.sum()),
+        first_nan_step=_first(steps, nans),
+        inf=odd - int(nans.sum()),
+        first_inf_step=_first(steps, ~(finite | nans)) if odd else None,
+        shape=shape(steps, values * unit),
+        age_s=_age(series.walls, now_s),
+        steps_per_s=_rate(steps[-tail:], series.walls[-tail:]),
+        restarts=series.restarts,
+        writers=series.writers,
+        **(_of_finite(at, good, good * unit, exponent, smooth) if good.size else {}),
+    )
+
+
+def _of_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int, smooth: float) -> dict[str, Any]:
+    """Return the figures of finite values; ``scaled`` are the same times ``2**-exponent``."""
+    low, high = int(values.argmin()), int(values.argmax())
+    least, most = float(values[low]), float(values[high])
+    slope, t = _slope(steps, scaled, exponent)
+    return {
+        "first": float(values[0]),
+        "first_step": int(steps[0]),
+        "min": least,
+        "min_step": int(steps[low]),
+        "max": most,
+        "max_step": int(steps[high]),
+        # Rounding must not lift a mean over the maximum.
+        "mean": min(max(math.ldexp(float(scaled.mean()), exponent), least), most),
+        "ema": min(max(math.ldexp(_ema(scaled, smooth), exponent), least), most),
+        "slope": slope,
+        "t": t,
+        "plateau": _plateau(steps, scaled),
+    }
+
+
+def _first(steps: Ints, which: NDArray[np.bool_]) -> int | None:
+    index = int(which.argmax())
+    return int(steps[index]) if which[index] else None
+
+
+def _tail(count: int) -> int:
+    return max(count // 10, min(count, _LEAST_TAIL))
+
+
+def _slope(steps: Ints, scaled: Floats, exponent: int) -> tuple[float | None, float]:
+    """Return slope and t-statistic of the last tenth by ordinary least squares."""
+    tail = _tail(scaled.size)
+    y = scaled[-tail:]
+    x = distances(steps[-tail:])
+    width = float(x.max())
+    if tail < 2 or not width:  # noqa: PLR2004 - a line has two points
+        return None, 0.0
+    if float(y.min()) == float(y.max()):
+        return 0.0, 0.0
+    x = x / width
+    x, y = x - x.mean(), y - y.mean()
+    spread = float(x @ x)
+    slope = float(x @ y) / spread
+    residual = y - slope * x
+    freedom = tail - 2
+    error = math.sqrt(float(residual @ residual) / freedom / spread) if freedom else math.inf
+    t = slope / error if error else math.copysign(math.inf, slope) if slope else 0.0
+    return _product(slope, PER_STEPS / width, exponent), t
+
+
+def _product(value: float, factor: float, exponent: int) -> float:
+    try:
+        return math.ldexp(value * factor, exponent)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _ema(values: Floats, smooth: float) -> float:
+    """Return TensorBoard's debiased moving average: ``sum w^k v[n-1-k] / sum w^k``."""
+    reach = 1 if smooth <= 0 else min(values.size, math.ceil(math.log(_WEIGHTLESS) / math.log(smooth)))
+    weights = smooth ** np.arange(reach - 1, -1, -1, dtype=np.float64)
+    return float(weights @ values[-reach:] / weights.sum())
+
+
+def _plateau(steps: Ints, values: Floats) -> int | None:
+    if float(values.min()) == float(values.max()):
+        return int(steps[0]) if values.size >= _FEWEST_PARTS else None
+    count = min(_PARTS, values.size // _LEAST_PART)
+    if count < _FEWEST_PARTS:
+        return None
+    size = values.size // count
+    parts = values[values.size - count * size :].reshape(count, size)
+    medians = np.median(parts, axis=1)
+    noise = float(np.median(np.abs(parts - medians[:, None]))) * _MAD_TO_SIGMA
+    band = max(
+        _PLATEAU_BAND * float(medians.max() - medians.min()), _NOISE_BAND * _MEDIAN_ERROR * noise / math.sqrt(size)
+    )
+    level = float(np.median(medians[-max(1, count // 8) :]))
+    outside = np.flatnonzero(np.abs(medians - level) > band)
+    begins = int(outside[-1]) + 1 if outside.size else 0
+    if count - begins < _PLATEAU_OF_ALL * count:
+        return None
+    return int(steps[values.size - (count - begins) * size])
+
+
+def _age(walls: Floats, now_s: float) -> float | None:
+    newest = float(walls[-1])
+    return max(0.0, now_s - newest) if math.isfinite(newest) else None
+
+
+def _rate(steps: Ints, walls: Floats) -> float | None:
+    """Return steps per second from the first to the last of these points; None where time or steps stand still."""
+    taken_s, made = float(walls[-1]) - float(walls[0]), int(steps[-1]) - int(steps[0])
+    return made / taken_s if taken_s > 0 and made > 0 and math.isfinite(made / taken_s) else None
