@@ -56,6 +56,14 @@ def _call(arguments: argparse.Namespace) -> int:
             from mcp_server import doctor  # noqa: PLC0415
 
             return doctor.doctor(as_json=arguments.json)
+        case "gpu":
+            from mcp_server import gpus_command  # noqa: PLC0415
+
+            return gpus_command.gpu(arguments)
+        case "tb":
+            from mcp_server import tb  # noqa: PLC0415
+
+            return tb.tb(arguments)
         case "demo":
             from mcp_server import demo  # noqa: PLC0415
 
@@ -117,8 +125,18 @@ def _parser() -> argparse.ArgumentParser:
     diagnose.add_argument("--exit-code", type=int, metavar="N", help="how it ended, if known")
     diagnose.add_argument("--signal", metavar="N", help="a number or a name such as SIGKILL")
 
+    gpu = verbs.add_parser("gpu", help="the GPUs: what is wrong with them, who has which")
+    gpu.add_argument("--watch", action="store_true", help="again every two seconds, until Ctrl-C")
+
+    tb = verbs.add_parser("tb", help="scalars of a run, or of what lies in a directory")
+    tb.add_argument("source", nargs="?", metavar="RUN|DIR", help="the newest run that has some, if not given")
+    tb.add_argument("--tags", nargs="+", metavar="GLOB", help="only these")
+    tb.add_argument("--points", type=_count, metavar="N", help="so many points of each, extremes kept")
+    tb.add_argument("--plot", metavar="FILE.png", help="draw them")
+    tb.add_argument("--serve", action="store_true", help="open TensorBoard itself on them")
+
     doctor = verbs.add_parser("doctor", help="check what runward needs on this machine")
-    for command in (listing, wait, logs, kill, diagnose, doctor):
+    for command in (listing, wait, logs, kill, diagnose, gpu, tb, doctor):
         command.add_argument("--json", action="store_true", help="for scripts")
 
     demo = verbs.add_parser("demo", help="a real training through a real MCP client, start to end")

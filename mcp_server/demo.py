@@ -52,13 +52,15 @@ async def _demo(steps: int) -> int:
 async def _show(agent: _Agent, python: str, scratch: Path, steps: int) -> int:
     """Launch, wait, look and judge, as an agent does."""
     command = [python, "-m", "mcp_server.demo_training", "--logdir", str(scratch), "--steps", str(steps)]
-    run = await agent.call("launch_run", command=command, name="demo", cwd=str(Path.cwd()), time_limit_s=600)
+    place = {"cwd": str(Path.cwd()), "tensorboard": str(scratch)}
+    run = await agent.call("launch_run", command=command, name="demo", time_limit_s=600, **place)
     run_id = agent.running = run["run_id"]
-    await agent.call("wait_run", run_ids=run_id, timeout_s=3)
+    await agent.call("wait_run", run_ids=run_id, until="first_step", timeout_s=60)
     await agent.call("capture_pane", run_id=run_id, lines=4)
     end = await agent.call("wait_run", run_ids=run_id, until="end", timeout_s=600)
     agent.running = ""
     await agent.call("read_log", run_id=run_id, tail=3)
+    await agent.call("read_tb", run_id=run_id)
     state = end["runs"][0]["state"]
     if state != "finished":
         agent.console.print(f"\nThe training did not finish: {state}.", style="bold red")

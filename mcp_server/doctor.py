@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -22,7 +23,10 @@ from mcp_server.changes import is_shared, news_of_files
 from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.home import Home, tmux_socket
 from mcp_server.hosts import names_a_secret, stored_secrets
+from mcp_server.supervisor.lease import LeaseError, Leases, lease_directory
+from mcp_server.supervisor.probe import ask
 from mcp_server.supervisor.rundir import is_held, take_lock
+from mcp_server.verdict import trouble
 
 _LOW_DISK_BYTES = 2**30
 _COLOURS = {"ok": "green", "warning": "yellow", "missing": "red"}
@@ -65,6 +69,27 @@ def examine(home: Home) -> Iterator[Finding]:
     if home.runs.is_dir():
         yield from _kernel(home)
     yield from _tmux_environment()
+    yield _gpus()
+    yield _leases()
+
+
+def _gpus() -> Finding:
+    snapshot = ask(sys.executable, os.environ)
+    if snapshot.trouble is not None:
+        needed = snapshot.trouble != "no_driver"  # runs without GPUs need none
+        return Finding("gpus", "warning" if needed else "ok", snapshot.text or snapshot.trouble)
+    wrong = [f"GPU {gpu.index}: {words}" for gpu in snapshot.gpus for words in trouble(gpu)]
+    detail = "; ".join(wrong) or f"{len(snapshot.gpus)}, driver {snapshot.driver}"
+    return Finding("gpus", "warning" if wrong else "ok", detail, "runward gpu" if wrong else "")
+
+
+def _leases() -> Finding:
+    path = lease_directory(os.environ)
+    try:
+        Leases(path).prepare()
+    except LeaseError as error:
+        return Finding("leases", "warning", f"{error}")
+    return Finding("leases", "ok", f"{path}, {len(Leases(path).holders())} held")
 
 
 def _programs() -> Iterator[Finding]:

@@ -71,6 +71,15 @@ class LaunchFailed(RunwardError):
     """The supervisor did not start the command."""
 
 
+class GpusNotFree(RunwardError):
+    """The GPUs that a launch asks for cannot be had now; ``never``: nor by waiting."""
+
+    def __init__(self, cause: str, *, never: bool) -> None:
+        step = "Call gpu_check." if never else "Pass queue=true to wait in line, or call gpu_check."
+        super().__init__(f"GPUs not free: {cause.rstrip('.')}. Nothing was started. {step}")
+        self.never = never
+
+
 class RunNotFound(RunwardError):
     """No run has this id."""
 

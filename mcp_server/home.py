@@ -25,6 +25,9 @@ class Config(BaseModel):
     owner: str = ""
     stop_grace_s: float = Field(default=5.0, ge=0, le=3600)
     keep_sessions: int = Field(default=50, ge=0)
+    cpu_slots: int | None = Field(default=None, ge=0, le=10_000)  # None: one a core
+    gpu_sample_s: float = Field(default=5.0, ge=0.1, le=600)
+    gpu_window_s: float = Field(default=120.0, ge=0.5, le=86400)
 
 
 @dataclass(frozen=True)

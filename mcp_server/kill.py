@@ -6,12 +6,15 @@ import contextlib
 import os
 import secrets
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from mcp_server.changes import Changes
 from mcp_server.errors import ForeignRun, KillNotConfirmed, RunElsewhere
@@ -19,12 +22,15 @@ from mcp_server.ledger import Ledger, program
 from mcp_server.run import Run
 from mcp_server.status import Leftover
 from mcp_server.supervisor import processes
+from mcp_server.supervisor.gpus import IDLE_MIB
+from mcp_server.supervisor.probe import ask
 from mcp_server.supervisor.rundir import is_held, now, write_json
 
 TOKEN_VALID_S = 600.0
 # A living supervisor answers in milliseconds; one that is stopped or hangs never does.
 _ANSWER_WITHIN_S = 3.0
 _TICK_S = 0.05
+_RELEASED_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,28 @@ async def stop(run: Run, ledger: Ledger, changes: Changes, *, by: str, reason: s
         write_json(rundir.stop, {**request, **carried_out})
     survivors = tuple(Leftover(pid=p.pid, command=program(p)) for p in left)
     return Stopped(ledger.observe(run.run_id), tuple(sent), survivors, unsupervised)
+
+
+async def gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, str] | None:
+    """Look whether a stopped run's GPUs hold nothing of it any more, and say what they hold; None: nobody can tell.
+
+    A driver may take seconds to give memory back, so it is given some.
+    """
+    if not any(not uuid.startswith("cpu-") for uuid in run.gpus):
+        return None
+    left = ""
+    with anyio.move_on_after(_RELEASED_WITHIN_S):
+        while True:
+            snapshot = await anyio.to_thread.run_sync(partial(ask, sys.executable, environ), abandon_on_cancel=True)
+            held = [gpu for gpu in snapshot.gpus if gpu.uuid in run.gpus]
+            if not held:
+                return None
+            taken = [(gpu.index, gpu.memory_unseen_mib or 0) for gpu in held]
+            left = ", ".join(f"{mib:,} MiB of GPU {index}" for index, mib in taken if mib > IDLE_MIB)
+            if not left and not any(p.run_id == run.run_id for gpu in held for p in gpu.processes):
+                return True, ""
+            await anyio.sleep(_TICK_S)
+    return False, f"{left} are still held by no visible process." if left else "Its GPUs are still in use."
 
 
 def _answered(run: Run) -> bool:

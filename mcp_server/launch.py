@@ -12,7 +12,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_server import tmux
+from mcp_server.admission import admit, checked_gpus, cpu_slots
 from mcp_server.changes import Changes
 from mcp_server.errors import BadArgument, LaunchFailed, RunwardError
 from mcp_server.home import Home, tmux_socket
@@ -32,6 +33,7 @@ from mcp_server.patterns import checked
 from mcp_server.run import Run, RunSpec
 from mcp_server.script import LONGEST_NAME, name_of, render, slug
 from mcp_server.supervisor.handover import Handover
+from mcp_server.supervisor.lease import lease_directory
 from mcp_server.supervisor.rundir import LAYOUT, RunDir, boot_id, is_held, now, write_json
 from mcp_server.tidy import tidy
 
@@ -62,6 +64,10 @@ class Request:
     params: Mapping[str, Any] = field(default_factory=dict)
     param_style: ParamStyle = "--k v"
     resume_args: list[str] = field(default_factory=list)
+    gpus: int | str | list[int | str] | None = None
+    queue: bool = False
+    require: Mapping[str, Any] | None = None
+    tensorboard: str | None = None
 
 
 def check_name(name: str) -> None:
@@ -99,6 +105,7 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         checked(request.first_step_pattern)
     check_params(request.params, request.resume_args, request.command)
     policy = checked_policy(request.recovery)
+    gpus = checked_gpus(request.gpus, request.require, request.env, queue=request.queue)
     cwd = _directory(request.cwd)
     check_environment(request.env)
     for argument, value in {**asdict(request), "cwd": str(cwd)}.items():
@@ -112,6 +119,7 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
     tmux.require()
     name = request.name or "".join(filter(str.isprintable, name_of(request.command)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _ids(slug(name)) if not (home.runs / run_id).exists())
+    config = home.config()
     spec = RunSpec(
         layout=LAYOUT,
         run_id=run_id,
@@ -130,7 +138,15 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         params=dict(request.params),
         param_style=request.param_style,
         resume_args=request.resume_args,
-        stop_grace_s=home.config().stop_grace_s,
+        gpus=gpus,
+        queue=request.queue,
+        require=dict(request.require) if request.require else None,
+        leases=str(lease_directory(environ)),
+        cpu_slots=cpu_slots(config.cpu_slots),
+        gpu_sample_s=config.gpu_sample_s,
+        gpu_window_s=config.gpu_window_s,
+        tensorboard=str(cwd / Path(request.tensorboard).expanduser()) if request.tensorboard else None,
+        stop_grace_s=config.stop_grace_s,
         idempotency_key=request.idempotency_key,
         created_at=now(),
         host=socket.gethostname(),
@@ -188,6 +204,8 @@ async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Ma
     async with held_key(ledger, request.idempotency_key) as key:
         if key is not None and (first := await key.run(ledger, changes)) is not None:
             return first
+        snapshot = await admit(spec, handover.env)
+        handover = replace(handover, snapshot=snapshot.facts() if snapshot else None)
         rundir = _create(spec, ledger)
         if key is not None:
             key.remember(spec.run_id)

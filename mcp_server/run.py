@@ -43,6 +43,14 @@ class RunSpec(BaseModel):
     params: dict[str, Any] = Field(default_factory=dict)
     param_style: str = "--k v"
     resume_args: list[str] = Field(default_factory=list)
+    gpus: Any = None  # as asked: a count, a text, a list; None where nobody asked
+    queue: bool = False
+    require: dict[str, Any] | None = None
+    leases: str = ""  # the directory of this machine's leases
+    cpu_slots: int = 0
+    gpu_sample_s: float = 5.0
+    gpu_window_s: float = 120.0
+    tensorboard: str | None = None
     stop_grace_s: float = 5.0
     idempotency_key: str | None = None
     created_at: str = ""
@@ -91,6 +99,8 @@ class Run:
     attempt: int = 1
     progress: dict[str, Any] = field(default_factory=dict)
     failure: dict[str, Any] | None = None
+    gpus: tuple[str, ...] = ()  # UUIDs that its newest attempt has, or had
+    queue_position: int | None = None
     here: bool = True
     # Its supervisor is gone and wrote no end, although an exit record may be there.
     abandoned: bool = False
@@ -146,6 +156,8 @@ def fold(evidence: Evidence) -> Run:
         attempt=attempt_of(evidence.events),
         progress=evidence.progress or {},
         failure=_failure(evidence.events),
+        gpus=tuple(map(str, starts[-1].get("gpus", ()))),
+        queue_position=evidence.events[-1].get("position") if state == "queued" else None,
         here=evidence.here or evidence.rebooted,
         abandoned=state in ENDED and not evidence.held and not last and not carried_out,
     )
@@ -153,7 +165,13 @@ def fold(evidence: Evidence) -> Run:
 
 _ENDS = frozenset({"ended", "refused"})
 # The state of a run that is supervised, by the newest event of these.
-_LIVE: dict[str, LiveState] = {"started": "running", "resumed": "running", "stalled": "stalled", "retrying": "retrying"}
+_LIVE: dict[str, LiveState] = {
+    "queued": "queued",
+    "started": "running",
+    "resumed": "running",
+    "stalled": "stalled",
+    "retrying": "retrying",
+}
 # Until one of these nothing has gone wrong, or it has been put right.
 _FRESH = frozenset({"started", "resumed"})
 

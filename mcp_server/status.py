@@ -66,6 +66,8 @@ class RunStatus(Answer):
     started_at: str | None = None
     ended_at: str | None = None
     elapsed_s: float | None = None
+    queue_position: int | None = None
+    gpus: list[str] | None = None
     step: int | None = None
     total_steps: int | None = None
     step_s: float | None = None
@@ -111,6 +113,8 @@ def describe(
         started_at=None if brief else run.started_at,
         ended_at=run.ended_at,
         elapsed_s=_short(elapsed_s),
+        queue_position=run.queue_position,
+        gpus=list(run.gpus) or None if _tells_gpus(run, since, brief=brief, failed=failed) else None,
         step=progress.get("step"),
         total_steps=progress.get("total_steps"),
         step_s=_figures(progress["step_s"]) if "step_s" in progress and not run.ended else None,
@@ -122,6 +126,11 @@ def describe(
         events=[_event(e) for e in new] or None,
         tail=tail or None,
     )
+
+
+def _tells_gpus(run: Run, since: int, *, brief: bool, failed: bool) -> bool:
+    """Whether UUIDs, 26 tokens each, are worth telling: a heartbeat's reader knows them since the start."""
+    return not failed and (not brief or any(e["kind"] == "started" and e["seq"] > since for e in run.events))
 
 
 def _event(event: Mapping[str, Any]) -> Event:

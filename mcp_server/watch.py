@@ -11,18 +11,19 @@ import anyio
 
 from mcp_server.run import Run, posix
 
-Until = Literal["event", "first_step", "end"]
+Until = Literal["event", "first_step", "end", "condition"]
 # Kinds of events that are worth a decision, the most urgent first.
-Noteworthy = Literal["error_seen", "stalled", "retrying", "first_step_timeout", "first_step"]
-Reason = Literal["ended", Noteworthy, "started", "heartbeat"]
+Noteworthy = Literal["error_seen", "stalled", "retrying", "gpu_deviation", "first_step_timeout", "first_step"]
+Reason = Literal["ended", "condition_met", Noteworthy, "started", "heartbeat"]
 _NEWS: tuple[Noteworthy, ...] = get_args(Noteworthy)
-# What a wait for the first step also ends with: it may never come.
-_INSTEAD = ("error_seen", "stalled", "retrying", "first_step_timeout")
+# What a wait for the first step, or for a number, also ends with: it may never come.
+_INSTEAD = ("error_seen", "stalled", "retrying", "gpu_deviation", "first_step_timeout")
 
 # Clients drop a silent call: Claude Code after 300 s over HTTP. Each report resets their clock.
 PROGRESS_S = 15.0
 # A killed supervisor's lock file is closed a moment before its lock is free.
 _SETTLE_S = 0.05
+_CONDITION_S = 1.0  # between two looks at numbers that another program writes where it likes
 _MOST_MEMORIES = 10_000
 
 
@@ -102,19 +103,24 @@ class News(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Why a wait returned, and the runs at that moment. ``since`` is what the caller knew before."""
+    """Why a wait returned, and the runs at that moment.
+
+    ``since`` is what the caller knew before, ``met`` what came true of a condition.
+    """
 
     reason: Reason
     runs: tuple[Run, ...]
     since: Mapping[str, int]
     waited_s: float
     next_timeout_s: float
+    met: str | None = None
 
 
 def decide(runs: Sequence[Run], known: Mapping[str, Memory], until: Until) -> Reason | None:
     """Return the reason to end a wait now, or None. Pure.
 
-    ``end`` waits for all runs; ``first_step`` until each has one in its present attempt, or trouble instead.
+    ``end`` waits for all runs; ``first_step`` until each has one in its present attempt, or trouble instead;
+    ``condition`` only for that trouble: what is to come true is not in the runs.
     ``event`` returns on the first news of any run; a run whose end the caller knows already is news no more,
     unless all have ended.
     """
@@ -125,8 +131,8 @@ def decide(runs: Sequence[Run], known: Mapping[str, Memory], until: Until) -> Re
     if any(run.ended and known[run.run_id].state != run.state for run in runs):
         return "ended"
     told = {e["kind"] for run in runs if not run.ended for e in run.events if e["seq"] > known[run.run_id].seq}
-    if until == "first_step":
-        if all(run.ended or run.stepped for run in runs):
+    if until in ("first_step", "condition"):
+        if until == "first_step" and all(run.ended or run.stepped for run in runs):
             return "first_step"
         return next((kind for kind in _NEWS if kind in told and kind in _INSTEAD), None)
     if (news := next((kind for kind in _NEWS if kind in told), None)) is not None:
@@ -145,21 +151,26 @@ async def watch(
     until: Until = "event",
     timeout_s: float | None = None,
     progress: Callable[[float, float], Awaitable[None]] | None = None,
+    condition: Callable[[Sequence[Run]], Awaitable[str | None]] | None = None,
 ) -> Outcome:
     """Wait until something happened to ``run_ids`` that is worth a decision, or the heartbeat is due.
 
     ``timeout_s``: None takes the caller's backoff schedule, 0 returns the state now. ``progress`` is
-    called with the seconds waited and the seconds to wait, every 15 s. Never touches a run.
+    called with the seconds waited and the seconds to wait, every 15 s. ``condition`` says what has come true, or None
+    as long as nothing has. Never touches a run.
     """
     begun_s = anyio.current_time()
     limit_s = min(memory.next_s for memory in known.values()) if timeout_s is None else timeout_s
     since = {run_id: known[run_id].seq for run_id in run_ids}
-    settling = False
+    settling, met = False, None
     report_s = PROGRESS_S
     while True:
         runs = tuple(observe(run_id) for run_id in run_ids)
         waited_s = anyio.current_time() - begun_s
-        reason = decide(runs, known, until)
+        if condition is not None and (met := await condition(runs)) is not None:
+            reason: Reason | None = "condition_met"
+        else:
+            reason = decide(runs, known, until)
         if reason is not None or waited_s >= limit_s:
             break
         if waited_s >= report_s:
@@ -168,6 +179,8 @@ async def watch(
                 await progress(waited_s, limit_s)
                 continue
         slice_s = max(0.0, min(report_s, limit_s) - waited_s)
+        if condition is not None:
+            slice_s = min(slice_s, _CONDITION_S)
         heard = False
         with anyio.move_on_after(min(_SETTLE_S, slice_s) if settling else slice_s):
             await ticket.news()
@@ -176,4 +189,4 @@ async def watch(
     for run in runs:
         known[run.run_id].told(run, scheduled=timeout_s is None)
     next_s = min(memory.next_s for memory in known.values())
-    return Outcome(reason or "heartbeat", runs, since, waited_s, next_s)
+    return Outcome(reason or "heartbeat", runs, since, waited_s, next_s, met)

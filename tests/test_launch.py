@@ -104,15 +104,19 @@ def test_a_request_becomes_a_spec_and_a_handover(home: Home, tmp_path: Path) -> 
         params={"lr": 0.1},
         param_style="k=v",
         resume_args=["--resume"],
+        gpus="4-7",
+        queue=True,
+        require={"power_limit_w": 400},
+        tensorboard="logs",
     )
-    spec, handover = plan(request, home, {**ENVIRON, "RUNWARD_TMUX_SOCKET": "test"})
+    spec, handover = plan(request, home, {**ENVIRON, "RUNWARD_TMUX_SOCKET": "test", "RUNWARD_LEASES": "/leases"})
 
     assert re.fullmatch(r"cfm-v2-[a-z2-9]{4}", spec.run_id)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", spec.created_at)
     assert spec.host
     assert replace(request) == request  # frozen, and unchanged
     assert spec.model_dump(exclude={"created_at", "host", "boot_id"}) == {
-        "layout": 2,
+        "layout": 3,
         "run_id": spec.run_id,
         "name": "cfm v2",
         "command": ["python", "train.py"],
@@ -129,6 +133,14 @@ def test_a_request_becomes_a_spec_and_a_handover(home: Home, tmp_path: Path) -> 
         "params": {"lr": 0.1},
         "param_style": "k=v",
         "resume_args": ["--resume"],
+        "gpus": "4-7",
+        "queue": True,
+        "require": {"power_limit_w": 400},
+        "leases": "/leases",
+        "cpu_slots": os.cpu_count(),
+        "gpu_sample_s": 5.0,
+        "gpu_window_s": 120.0,
+        "tensorboard": str(tmp_path / "logs"),
         "stop_grace_s": 5.0,
         "idempotency_key": "k1",
         "session": spec.run_id,

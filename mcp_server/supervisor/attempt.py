@@ -6,21 +6,19 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from mcp_server.supervisor import processes, terminal
-from mcp_server.supervisor.arguments import with_variables
+from mcp_server.supervisor import opening, processes, terminal
+from mcp_server.supervisor.allotment import Allotment
 from mcp_server.supervisor.desk import Desk
 from mcp_server.supervisor.ending import CTRL_C, Asked, Ending, judge
-from mcp_server.supervisor.handover import Handover, StoppedBefore
+from mcp_server.supervisor.handover import Handover
 from mcp_server.supervisor.observer import Observer
 from mcp_server.supervisor.redact import Redactor
 from mcp_server.supervisor.relay import Relay
-from mcp_server.supervisor.rundir import ExitRecord, boot_id, now
+from mcp_server.supervisor.rundir import ExitRecord, now
 
 _TICK_S = 0.05  # while a stop is under way
 # What a command leaves behind may be about to go by itself, such as a filter that still prints its last
@@ -36,10 +34,16 @@ class Attempt:
     """One try of a run: its command, from the start to the end on disk."""
 
     def __init__(
-        self, desk: Desk, handover: Handover, number: int, arguments: Sequence[str], changed: Mapping[str, str]
+        self,
+        desk: Desk,
+        handover: Handover,
+        allotment: Allotment,
+        number: int,
+        arguments: Sequence[str],
+        changed: Mapping[str, str],
     ) -> None:
         self.desk, self.rundir, self.events = desk, desk.rundir, desk.events
-        self.number, self.arguments = number, list(arguments)
+        self.number, self.arguments = number, [allotment.fill(word) for word in arguments]
         self.rundir.attempt(number).parent.mkdir(mode=0o700, exist_ok=True)
         self.rundir.attempt(number).mkdir(mode=0o700)
         self.redactor = Redactor(handover.secrets)
@@ -47,8 +51,9 @@ class Attempt:
         self.record = ExitRecord(self.rundir.exit(number))
         processes.become_subreaper()
         self.started_s, self.started_at = time.monotonic(), now()
-        self.child = self._spawn(handover, changed)
-        self.observer = Observer(desk, number, self.living, self.redactor.text, handover.env.get("PATH"))
+        self.child = opening.spawn(desk, handover, allotment, number, self.arguments, changed)
+        self.gpus = opening.watch_gpus(desk, number, allotment.gpus, handover.env)
+        self.observer = Observer(desk, number, self.living, self.redactor.text, handover.env.get("PATH"), self.gpus)
         self.relay = Relay(log, self.redactor, desk.pane, self.observer.feed)
         self.relay.connect(self.child.master_fd)
         desk.start_clock(self.started_s)
@@ -58,9 +63,12 @@ class Attempt:
             attempt=number,
             arguments=self.arguments or None,
             environment=dict(changed) or None,
-            at_start=self._identity(),
+            gpus=list(allotment.uuids) or None,
+            gpu_indices=list(allotment.indices) or None,
+            at_start=opening.identity(self.child),
         )
         self.observer.begin()
+        self.gpus.start()
         self.status: int | None = None
         self.ended_s = 0.0
         self.asked: Asked | None = None
@@ -69,45 +77,6 @@ class Attempt:
         self.leftovers: dict[processes.Process, str] = {}
         # The guard lives, and will tell the command's end; afterwards it is let go.
         self.guarded, self.released = True, False
-
-    def _script(self, changed: Mapping[str, str]) -> Path:
-        """Return the run's script; one of the attempt's own if it has other variables."""
-        if not changed:
-            return self.rundir.script
-        path = self.rundir.attempt(self.number) / self.rundir.script.name
-        path.touch(mode=0o600)
-        text = self.rundir.script.read_text(encoding="utf-8", errors="surrogateescape")
-        text = with_variables(text, self.desk.spec["cwd"], changed)
-        path.write_text(text, encoding="utf-8", errors="surrogateescape")
-        return path
-
-    def _spawn(self, handover: Handover, changed: Mapping[str, str]) -> terminal.Child:
-        env = {**handover.env, **handover.secrets, "TERM": os.environ.get("TERM", "xterm-256color")}
-        env |= {"RUNWARD_RUN_ID": self.rundir.run_id, "RUNWARD_RUN_DIR": str(self.rundir.path)}
-        env |= {"RUNWARD_ATTEMPT": str(self.number)}
-        size = self.desk.pane.size() if self.desk.pane and self.desk.pane.open else None
-        if handover.umask is not None:
-            os.umask(handover.umask)
-        try:
-            if self.rundir.stop.exists():
-                raise StoppedBefore
-            argv = [terminal.bash(), str(self._script(changed)), *self.arguments]
-            return terminal.spawn(argv, env, str(self.rundir.path), size)
-        finally:
-            os.umask(0o077)
-
-    def _identity(self) -> dict[str, Any]:
-        """Return what tells this attempt's processes apart from all others."""
-        command, supervisor = processes.process(self.child.pid), processes.process(os.getpid())
-        return {
-            "pid": self.child.pid,
-            "pid_started": command.started if command else None,
-            "guard_pid": self.child.guard_pid,
-            "supervisor_pid": os.getpid(),
-            "supervisor_started": supervisor.started if supervisor else None,
-            "host": socket.gethostname(),
-            "boot_id": boot_id(),
-        }
 
     # --- the loop
 
@@ -136,9 +105,12 @@ class Attempt:
                 pane.write()
             elif fd == self.child.news_fd:
                 self._read_status()
+            elif fd == self.gpus.fd:
+                self.gpus.read()
             else:
                 self._on_signals(self.desk.hear(fd))
         self.desk.keep_time()
+        self.gpus.tick(time.monotonic())
         self._obey()
         return False
 
@@ -149,9 +121,11 @@ class Attempt:
             poll.register(self.child.master_fd, select.POLLIN)
         if self.status is None and self.guarded:
             poll.register(self.child.news_fd, select.POLLIN)
+        if self.gpus.fd is not None:
+            poll.register(self.gpus.fd, select.POLLIN)
         if self.stopping or self.status is not None:
             return poll.poll(round(_TICK_S * 1000))
-        return poll.poll(self.desk.nap_ms(self.observer.due_s))
+        return poll.poll(self.desk.nap_ms(self.observer.due_s, self.gpus.due_s))
 
     def _obey(self) -> None:
         """Begin to stop when somebody asks for it; a person's word stands above the policy's."""
@@ -169,7 +143,7 @@ class Attempt:
     def _over(self) -> bool:
         """Whether nothing of the run is left, or what is left cannot be stopped."""
         if self.status is None:
-            if not self.guarded and not processes.children(os.getpid()):
+            if not self.guarded and not self._children():
                 return True  # the guard was killed with the status in its hands
             return self.stopping is not None and self._stop_step()
         if not self._settled():
@@ -190,11 +164,14 @@ class Attempt:
 
     def living(self) -> list[processes.Process]:
         """Return the attempt's processes."""
-        return [p for p in processes.descendants(os.getpid()) if p.pid != self.child.guard_pid]
+        return [p for p in processes.descendants(os.getpid()) if p.pid not in (self.child.guard_pid, self.gpus.pid)]
+
+    def _children(self) -> list[int]:
+        return [pid for pid in processes.children(os.getpid()) if pid != self.gpus.pid]
 
     def _settled(self) -> bool:
         """Whether nothing is left of an ended command but its guard, or what is left had its time to go."""
-        if self.released or self.asked or processes.children(os.getpid()) in ([self.child.guard_pid], []):
+        if self.released or self.asked or self._children() in ([self.child.guard_pid], []):
             return True
         now_s = time.monotonic()
         quiet_s = now_s - max(self.ended_s, self.relay.last_s)
@@ -234,6 +211,7 @@ class Attempt:
         if self.status is None:
             self.status, self.ended_s = status, time.monotonic()
             self._write_record()
+            self.gpus.close()
 
     def _on_signals(self, numbers: set[int]) -> None:
         self._obey()
@@ -271,11 +249,13 @@ class Attempt:
             "signals_sent": (self.stopping.sent if self.stopping else None) or None,
             "leftovers": self._tell(self.leftovers) or None,
             "survivors": self._tell(survivors) or None,
+            "gpus": self.gpus.figures() or None,
         }
 
     def close(self) -> None:
         """Let go of what only this attempt used; call it once it has ended and been told."""
         self.relay.log.close()
+        self.gpus.close()
         for fd in (self.child.master_fd, self.child.news_fd):
             os.close(fd)
 

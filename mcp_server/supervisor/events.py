@@ -98,6 +98,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "step_s": (int, float),
     "eta_s": (int, float),
     "metrics": dict,
+    "gpus": (list, dict),
+    "position": int,
 }
 _TIMES = ("at", "started_at", "ended_at")
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 # The launcher holds the FIFO open before the supervisor exists, so that an end of file means that it died.
 _LONGEST_S = 10.0
@@ -24,15 +25,19 @@ class StoppedBefore(Exception):
 
 @dataclass(frozen=True)
 class Handover:
-    """What a command needs and no file may hold, and the launcher's umask: tmux may have been started with another."""
+    """What a command needs and no file may hold, and the launcher's umask: tmux may have been started with another.
+
+    ``snapshot``: what the launcher has just seen of the GPUs, so that the supervisor need not ask the driver again.
+    """
 
     env: Mapping[str, str]
     secrets: Mapping[str, str]
     umask: int | None = None
+    snapshot: Mapping[str, Any] | None = None
 
     def encode(self) -> bytes:
         """One JSON line."""
-        value = {"env": dict(self.env), "secrets": dict(self.secrets), "umask": self.umask}
+        value = {"env": dict(self.env), "secrets": dict(self.secrets), "umask": self.umask, "snapshot": self.snapshot}
         return json.dumps(value).encode() + b"\n"
 
 
@@ -65,6 +70,6 @@ def receive(path: Path) -> Handover:
         path.unlink(missing_ok=True)
     try:
         value = json.loads(data)
-        return Handover(dict(value["env"]), dict(value["secrets"]), value.get("umask"))
+        return Handover(dict(value["env"]), dict(value["secrets"]), value.get("umask"), value.get("snapshot"))
     except (ValueError, KeyError, TypeError) as error:
         raise HandoverError("the launching server handed over no environment but nonsense") from error

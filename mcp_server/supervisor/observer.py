@@ -20,7 +20,9 @@ from mcp_server.supervisor.timebox import within
 
 if TYPE_CHECKING:
     from mcp_server.supervisor.diagnosis import Failure
+    from mcp_server.supervisor.gpuwatch import GpuWatch
     from mcp_server.supervisor.judge import Finding, Judge
+    from mcp_server.supervisor.opening import NoWatch
 
 T = TypeVar("T")
 
@@ -57,8 +59,9 @@ class Observer:
         living: Callable[[], list[processes.Process]],
         redact: Callable[[str], str] = str,
         path: str | None = None,
+        gpus: GpuWatch | NoWatch | None = None,
     ) -> None:
-        self._desk, self._living = desk, living
+        self._desk, self._living, self._gpus = desk, living, gpus
         self._redact, self._search_path = redact, path
         self._events = desk.events
         self._path = desk.rundir.progress(number)
@@ -194,6 +197,8 @@ class Observer:
         )
         living = self._living()
         stack = self._stack(living) or self._own_stack()
+        idle_s = self._gpus.idle_s() if self._gpus else None
+        text += f" Its GPUs have been idle for {idle_s:.0f} s." if idle_s else ""
         waits = {f"{p.pid} {self._redact(p.name)}": processes.waits_in(p.pid) for p in living[:8]}
         self._events.append("stalled", text, cpu_used_s=round(used_s, 2), waits_in=waits, stack=stack)
         self._stop("stall", "it made no progress any more")
@@ -265,6 +270,8 @@ class Observer:
 
     def _publish(self) -> None:
         facts = self._reader.snapshot()
+        if self._gpus and (used := self._gpus.figures()):
+            facts = {**facts, "gpus": used}
         if not facts or facts == self._written:
             return
         self._written = facts

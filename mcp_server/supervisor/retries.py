@@ -1,4 +1,4 @@
-"""What comes after a failed attempt: the policy's answer, with the port and the GPU that only the world knows."""
+"""What comes after a failed attempt: the policy's answer, with the port and the GPUs that only the world knows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcp_server.supervisor import adjust, recovery
+from mcp_server.supervisor.allotment import Allotment
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.desk import Desk
 
@@ -26,10 +27,9 @@ class Next:
 class Retries:
     """Remembers the failed attempts of a run, and asks its policy."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, desk: Desk, allotment: Allotment) -> None:
+        self._desk, self._allotment = desk, allotment
         self._history: list[recovery.Try] = []
-        self._gpus: list[str] = []  # that attempts have had
 
     def decide(
         self,
@@ -82,9 +82,9 @@ class Retries:
             else:
                 new_changed[name] = str(port)
         if retry.other_gpu:
-            self._gpus += [env["CUDA_VISIBLE_DEVICES"]] if env.get("CUDA_VISIBLE_DEVICES") else []
-            gpu = adjust.other_gpu(",".join(self._gpus), env.get("PATH"))
-            if gpu is None:
+            others = self._allotment.exchange(env.get("CUDA_VISIBLE_DEVICES"))
+            if others is None:
                 return None, "No other GPU is free, or no driver tells, or the run had them all."
-            new_changed["CUDA_VISIBLE_DEVICES"] = gpu
+            if not self._allotment.asked:  # otherwise they are in every attempt's environment anyway
+                new_changed["CUDA_VISIBLE_DEVICES"] = others
         return Next(new_params, new_changed, retry.wait_s), retry.text

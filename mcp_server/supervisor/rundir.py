@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-LAYOUT = 2
+LAYOUT = 3
 Facts = dict[str, Any]
 
 # One block that is filled with spaces when a run starts and overwritten in place when it ends,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_server.supervisor.account import Account
+from mcp_server.supervisor.allotment import Allotment, NotAllotted
 from mcp_server.supervisor.arguments import arguments
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.desk import Desk
@@ -50,12 +51,15 @@ def supervise(path: Path) -> int:
     events = EventLog(rundir.events)
     try:
         handover = receive(rundir.handover)
-        supervision = Supervision(Desk(rundir, spec, events, woken), handover)
+        desk = Desk(rundir, spec, events, woken)
+        allotted = _allotment(desk, handover)
+        allotted.obtain()
+        supervision = Supervision(desk, handover, allotted)
         first = supervision.attempt(1)
     except StoppedBefore:
         events.append("refused", "Never started: it was stopped before.", state="killed")
         return 1
-    except (HandoverError, OSError) as error:
+    except (HandoverError, NotAllotted, OSError) as error:
         events.append("refused", f"Never started: {error}.", state="failed")
         return 1
     status = supervision.carry_out(first)
@@ -63,11 +67,22 @@ def supervise(path: Path) -> int:
     return status  # tmux shows it to whoever attaches later
 
 
+def _allotment(desk: Desk, handover: Handover) -> Allotment:
+    """Return what the run is to have of the machine; nothing is taken yet."""
+
+    def leased() -> Allotment:
+        from mcp_server.supervisor.leased import Leased  # noqa: PLC0415 - takes 10 ms, which most runs need not wait
+
+        return Leased(desk, handover.env, handover.snapshot)
+
+    return Allotment(leased) if desk.spec.get("gpus") is None else leased()
+
+
 class Supervision:
     """The attempts of one run, one after the other."""
 
-    def __init__(self, desk: Desk, handover: Handover) -> None:
-        self.desk, self.handover, self.spec = desk, handover, desk.spec
+    def __init__(self, desk: Desk, handover: Handover, allotted: Allotment) -> None:
+        self.desk, self.handover, self.spec, self.allotted = desk, handover, desk.spec, allotted
         self.params: dict[str, object] = dict(self.spec.get("params") or {})
         self.changed: dict[str, str] = {}  # environment variables that retries have set
         self.account = Account(desk.rundir)
@@ -102,7 +117,7 @@ class Supervision:
         """
         resume = self.spec.get("resume_args") or [] if number > 1 else []
         words = arguments(self.params, self.spec.get("param_style") or "--k v", resume)
-        return Attempt(self.desk, self.handover, number, words, self.changed)
+        return Attempt(self.desk, self.handover, self.allotted, number, words, self.changed)
 
     def _again(
         self, attempt: Attempt, failure: Failure | None, following: Next, why: str
@@ -129,7 +144,7 @@ class Supervision:
             if self._retries is None:
                 from mcp_server.supervisor.retries import Retries  # noqa: PLC0415 - few runs need it
 
-                self._retries = Retries(self.desk)
+                self._retries = Retries(self.desk, self.allotted)
             env = {**self.handover.env, **(self.spec.get("env") or {}), **self.changed}
             retries = self._retries
             return within(_DECIDED_WITHIN_S, lambda: retries.decide(attempt, failure, self.params, env, self.changed))
@@ -161,6 +176,7 @@ class Supervision:
         desk = self.desk
         if desk.pane:
             desk.pane.write(closing_line(desk.rundir.log(attempt.number), ending, attempt.ended_s - self._began_s))
+        self.allotted.release()
         desk.events.append(
             "ended",
             f"{text} {why}".strip(),

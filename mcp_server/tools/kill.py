@@ -32,6 +32,7 @@ class KillResult(Answer):
     confirm_token: str | None = None
     signals_sent: list[str] | None = None
     survivors: list[Leftover] | None = None
+    gpu_memory_released: bool | None = None
 
 
 def tools(box: Toolbox) -> list[Tool]:
@@ -79,7 +80,8 @@ def tools(box: Toolbox) -> list[Tool]:
             if verdict is None:
                 return _ask_again(box, run)
             by = "a person, asked through the client"
-        return _done(await kill.stop(run, box.ledger, box.changes, by=by, reason=reason))
+        stopped = await kill.stop(run, box.ledger, box.changes, by=by, reason=reason)
+        return _done(stopped, await kill.gpu_memory(stopped.run, box.environ))
 
     destroys = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
     return [tool(kill_run, title="Kill run", annotations=destroys)]
@@ -101,15 +103,17 @@ def _ask_again(box: Toolbox, run: Run) -> KillResult:
     return _result("confirmation_required", run, message, confirm_token=box.confirmations.grant(run))
 
 
-def _done(stopped: kill.Stopped) -> KillResult:
+def _done(stopped: kill.Stopped, gpu_memory: tuple[bool, str] | None) -> KillResult:
     if stopped.run.ended and stopped.run.state not in ("killed", "lost") and not stopped.signals_sent:
         return _result("already_ended", stopped.run, f"{stopped.run.run_id} ended by itself: {stopped.run.state}.")
+    released, held = gpu_memory or (None, "")
     return _result(
         "killed",
         stopped.run,
-        stopped.message,
+        f"{stopped.message} {held}".strip(),
         signals_sent=list(stopped.signals_sent),
         survivors=list(stopped.survivors),
+        gpu_memory_released=released,
     )
 
 

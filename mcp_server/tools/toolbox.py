@@ -18,7 +18,8 @@ from mcp_server.errors import RunwardError
 from mcp_server.home import Home
 from mcp_server.kill import Confirmations
 from mcp_server.ledger import Ledger
-from mcp_server.watch import Callers
+from mcp_server.metrics import Scalars
+from mcp_server.watch import Callers, Memory
 
 LOOKS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
@@ -33,6 +34,10 @@ class Toolbox:
     changes: Changes = field(default_factory=Changes)
     callers: Callers = field(default_factory=Callers)
     confirmations: Confirmations = field(default_factory=Confirmations)
+    scalars: Scalars = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scalars = Scalars(self.home)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Toolbox:
@@ -44,6 +49,13 @@ class Toolbox:
 def caller(ctx: Context[Any, Any]) -> str | None:
     """Return who calls: the one client of a stdio server, a session over HTTP, None over HTTP without sessions."""
     return "client" if ctx.headers is None else ctx.headers.get("mcp-session-id")
+
+
+def remember(box: Toolbox, ctx: Context[Any, Any], known: Mapping[str, Memory]) -> None:
+    """Note what the caller has been told, if it can be told apart from others."""
+    if (name := caller(ctx)) is not None:
+        for run_id, memory in known.items():
+            box.callers.remember(name, run_id, memory)
 
 
 class RunwardTool(Tool):
@@ -61,7 +73,8 @@ class RunwardTool(Tool):
             raise
         if isinstance(result, CallToolResult) and result.structured_content is not None:
             text = json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))
-            return result.model_copy(update={"content": [TextContent(type="text", text=text)]})
+            pictures = [block for block in result.content if block.type == "image"]
+            return result.model_copy(update={"content": [TextContent(type="text", text=text), *pictures]})
         return result
 
 

@@ -11,7 +11,22 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from . import canary, flood, frameworks, judging, kill, latency, listing, shapes, startup, tokens, watching
+from . import (
+    canary,
+    flood,
+    frameworks,
+    gpus,
+    judging,
+    kill,
+    latency,
+    leases,
+    listing,
+    scalars,
+    shapes,
+    startup,
+    tokens,
+    watching,
+)
 from .harness import House, house
 from .report import Row, Table, machine
 
@@ -25,6 +40,9 @@ _GROUPS: dict[str, Callable[[House], Awaitable[Table]]] = {
     "startup": startup.measure,
     "listing": listing.measure,
     "tokens": tokens.measure,
+    "gpus": gpus.measure,
+    "leases": leases.measure,
+    "scalars": scalars.measure,
     "kill": kill.measure,
     "canary": canary.measure,
 }

@@ -117,6 +117,7 @@ class House:
         """The environment of everything that is started here."""
         passed_on = {n: v for n, v in os.environ.items() if n not in _TERMINALS and not n.startswith("RUNWARD_")}
         ours = {"RUNWARD_HOME": str(self.home), "RUNWARD_TMUX_SOCKET": self.socket, "TMUX_TMPDIR": str(self.root)}
+        ours |= {"RUNWARD_LEASES": str(self.root / "leases")}
         return {**passed_on, **ours, "SHELL": "/bin/bash"}
 
     @contextlib.asynccontextmanager

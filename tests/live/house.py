@@ -86,6 +86,7 @@ class House:
             "HOME": str(self.path),
             "RUNWARD_HOME": str(self.path / "state"),
             "RUNWARD_TMUX_SOCKET": self.socket,
+            "RUNWARD_LEASES": str(self.path / "leases"),
             **self.environ,
         }
 

@@ -162,7 +162,7 @@ async def test_refused_arguments_create_nothing(house: House) -> None:
         ({"command": "true", "name": ".."}, "name"),
         ({"command": "true", "name": "a:b"}, "name"),
         ({"command": "true", "name": "n" * 300}, "300"),
-        ({"command": "true", "gpus": 2}, "gpus: there is no such argument"),
+        ({"command": "true", "gpu": 2}, "gpu: there is no such argument"),
         ({"command": "true", "env": {"API_KEY": "12345678"}}, "secrets=['API_KEY']"),
         ({"command": "true", "time_limit_s": 0}, "time_limit_s"),
         ({}, "command"),

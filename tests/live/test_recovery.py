@@ -9,6 +9,7 @@ import anyio.to_thread
 import pytest
 
 from tests.live.house import House, until, until_async
+from tests.nvml import UUIDS, machine
 
 pytestmark = pytest.mark.anyio
 
@@ -296,20 +297,19 @@ async def test_a_follower_of_the_log_follows_to_the_next_attempt(house: House) -
 
 
 async def test_a_broken_gpu_is_left_for_another_free_one(house: House) -> None:
-    tools = house.path / "bin"
-    tools.mkdir()
-    (tools / "nvidia-smi").write_text("#!/bin/sh\necho 0, GPU-aaaa, 3\necho 1, GPU-bbbb, 70000\necho 2, GPU-cccc, 3\n")
-    (tools / "nvidia-smi").chmod(0o755)
+    driver = machine(house.path)
+    driver.tells(f"proc 1 {os.getpid()} 70000", gpus=3)
     code = """
 import os
 if os.environ["CUDA_VISIBLE_DEVICES"] == "0":
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 print("on", os.environ["CUDA_VISIBLE_DEVICES"])
 """
-    async with house.agent(PATH=f"{tools}:{house.environ['PATH']}") as agent:
+    house.environ |= driver.environ
+    async with house.agent() as agent:
         run_id = await agent.launch(
             script(house, code), env={"CUDA_VISIBLE_DEVICES": "0"}, recovery="default", cwd=str(house.path)
         )
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("finished", 3)
-    assert "on GPU-cccc" in logs(house, run_id)[2]
+    assert f"on {UUIDS[2]}" in logs(house, run_id)[2]

@@ -1,0 +1,57 @@
+"""gpu_check: whether the GPUs of this machine are free and healthy."""
+
+import sys
+import time
+from functools import partial
+from typing import Annotated
+
+import anyio.to_thread
+from mcp.server.mcpserver.tools import Tool
+from pydantic import Field
+
+from mcp_server import gpu_use, report
+from mcp_server.errors import BadArgument
+from mcp_server.supervisor import placement, probe
+from mcp_server.supervisor.lease import Leases, lease_directory
+from mcp_server.supervisor.rundir import RunDir
+from mcp_server.tools.toolbox import LOOKS, Toolbox, tool
+
+
+def tools(box: Toolbox) -> list[Tool]:
+    """Return the tool that looks at GPUs."""
+
+    async def gpu_check(
+        require: Annotated[
+            dict[str, int | float | bool] | None,
+            Field(
+                description="What GPUs must fulfil: count, free_memory_mib, power_limit_w and max_sm_clock_mhz "
+                "(at most), no_strangers"
+            ),
+        ] = None,
+        run_id: Annotated[
+            str | None, Field(description="Only this run's GPUs, with how it used them and their imbalance")
+        ] = None,
+        since_s: Annotated[
+            float | None, Field(gt=0, description="Use and Xid errors of the last so many seconds")
+        ] = None,
+    ) -> report.GpuReport:
+        """Tell whether this machine's GPUs are healthy and free: who uses or leases them, and what is wrong.
+
+        Call it before a launch that needs GPUs, or when a run is slow. free holds UUIDs, or beginnings of them,
+        which launch_run's gpus takes. It changes nothing and leases nothing. Without a driver it is an error.
+        """
+        try:
+            demands = placement.require(require) if require is not None else None
+        except ValueError as error:
+            raise BadArgument("require", str(error)) from error
+        run = await anyio.to_thread.run_sync(box.ledger.observe, run_id) if run_id else None
+        ask = partial(probe.ask, sys.executable, box.environ, since_s=since_s)
+        snapshot = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+        if run is not None:
+            record = RunDir(box.home.runs / run.run_id).attempt(run.attempt) / "gpus.jsonl"
+            use = await anyio.to_thread.run_sync(partial(gpu_use.read, run, record, time.time(), since_s))
+            return report.of_run(run, snapshot, use)
+        holders = await anyio.to_thread.run_sync(Leases(lease_directory(box.environ)).holders)
+        return report.of_machine(snapshot, {uuid: holder.text for uuid, holder in holders.items()}, demands)
+
+    return [tool(gpu_check, title="Check GPUs", annotations=LOOKS)]

@@ -1,0 +1,105 @@
+"""gpu_check: what it costs in tokens and time, healthy and with a GPU that hangs, and whether faults are told right."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from mcp_server import report
+from mcp_server.supervisor import probe
+from mcp_server.supervisor.placement import require
+from tests.nvml import FAULTS, UUIDS, Fault, Machine, library
+
+from .harness import House, NotMeasured, Server, elapsed_ms
+from .report import Row, Table, amount, measured, median, percentile
+from .tokens import count
+
+_CALLS, _HANGING_CALLS = 20, 5
+_HANG = "hang nvmlDeviceGetPowerUsage 30 3"
+# The calls that every such program makes, one after the other, of every GPU.
+_BARE = """
+import pynvml as n
+n.nvmlInit()
+for i in range(n.nvmlDeviceGetCount()):
+    h = n.nvmlDeviceGetHandleByIndex(i)
+    n.nvmlDeviceGetUUID(h), n.nvmlDeviceGetName(h), n.nvmlDeviceGetPciInfo(h)
+    n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2), n.nvmlDeviceGetUtilizationRates(h)
+    n.nvmlDeviceGetComputeRunningProcesses(h), n.nvmlDeviceGetGraphicsRunningProcesses(h)
+    n.nvmlDeviceGetTemperature(h, 0), n.nvmlDeviceGetTemperatureThreshold(h, 1)
+    n.nvmlDeviceGetPowerUsage(h), n.nvmlDeviceGetEnforcedPowerLimit(h), n.nvmlDeviceGetPowerManagementDefaultLimit(h)
+    n.nvmlDeviceGetClockInfo(h, 1), n.nvmlDeviceGetMaxClockInfo(h, 1), n.nvmlDeviceGetApplicationsClock(h, 0)
+    n.nvmlDeviceGetMaxCustomerBoostClock(h, 0), n.nvmlDeviceGetCurrentClocksEventReasons(h)
+    n.nvmlDeviceGetTotalEccErrors(h, 0, 0), n.nvmlDeviceGetTotalEccErrors(h, 1, 0)
+    n.nvmlDeviceGetRetiredPages(h, 0), n.nvmlDeviceGetRetiredPages(h, 1), n.nvmlDeviceGetRetiredPagesPendingStatus(h)
+    n.nvmlDeviceGetRemappedRows(h), n.nvmlDeviceGetFieldValues(h, [230])
+    n.nvmlDeviceGetMigMode(h), n.nvmlDeviceGetComputeMode(h)
+"""
+
+
+async def measure(house: House) -> Table:
+    """Ask a server of eight fake GPUs."""
+    made = library()
+    if made is None:
+        raise NotMeasured("no C compiler is here to make the fake driver with")
+    machine = Machine(house.work, made)
+    machine.tells(gpus=8)
+    async with house.server(**machine.environ) as server:
+        answer = await server.call("gpu_check")
+        tokens = max(count(json.dumps(answer.data)), count(json.dumps(answer.data, separators=(",", ":"))))
+        ours = [await _check_ms(server) for _ in range(_CALLS)]
+        bare = [_bare_ms(machine) for _ in range(_CALLS)]
+        machine.tells(_HANG, gpus=8)
+        hanging = [await _check_ms(server) for _ in range(_HANGING_CALLS)]
+        told = (await server.call("gpu_check")).data
+        if len(told["free"]) != 7 or "hangs" not in told["reasons"][0]:
+            raise NotMeasured(f"with one of eight hanging, gpu_check told {told}")
+        machine.tells("hang nvmlDeviceGetHandleByIndex_v2 30", gpus=8)
+        all_hang = [await _check_ms(server) for _ in range(2)]
+    wrong = [fault.name for fault in FAULTS if not _is_told_right(machine, fault)]
+    rows = (
+        measured("gpu_check, 8 healthy GPUs, the answer", tokens, "tokens", at_most=300),
+        measured("gpu_check, 8 healthy GPUs, p50", median(ours), "ms", baseline=median(bare)),
+        measured("p99", percentile(ours, 99), "ms", baseline=percentile(bare, 99)),
+        measured("one of 8 hangs, slowest", max(hanging) / 1000, "s", at_most=2),
+        measured("all 8 hang, slowest", max(all_hang) / 1000, "s", at_most=2),
+        Row(
+            f"faults told right, of {len(FAULTS)}",
+            amount(len(FAULTS) - len(wrong), ""),
+            bar=f"{len(FAULTS)}",
+            ok=not wrong,
+        ),
+    )
+    notes = [
+        "A fake driver in C: this measures the path, not a GPU. Baseline: a bare `python -I -c` that makes the same "
+        "calls one after the other; with a GPU that hangs it never returns.",
+        *([f"Told wrong: {', '.join(wrong)}."] if wrong else []),
+        f"The answer: `{answer.text}`",
+    ]
+    return Table("GPUs", rows, tuple(notes))
+
+
+async def _check_ms(server: Server) -> float:
+    begun_s = time.perf_counter()
+    await server.call("gpu_check")
+    return elapsed_ms(begun_s)
+
+
+def _bare_ms(machine: Machine) -> float:
+    begun_s = time.perf_counter()
+    env = {**os.environ, **machine.environ}
+    subprocess.run([sys.executable, "-I", "-c", _BARE], env=env, check=True)
+    return elapsed_ms(begun_s)
+
+
+def _is_told_right(machine: Machine, fault: Fault) -> bool:
+    machine.tells(*fault.lines, gpus=fault.gpus)
+    snapshot = probe.ask(sys.executable, machine.whole_environ)
+    if snapshot.trouble or fault.trouble:
+        return snapshot.trouble == fault.trouble and all(word in snapshot.text for word in fault.words)
+    found = report.of_machine(snapshot, {}, require(fault.require) if fault.require else None)
+    told = "\n".join(found.reasons)
+    right = (found.ok, found.free) == (fault.ok, [UUIDS[index] for index in fault.free])
+    return right and all(word in told for word in fault.words)

@@ -1,0 +1,154 @@
+"""Leases of a machine without GPUs: cpu slots are had, refused, waited for and given back as GPUs are."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.supervisor.lease import Leases
+from tests.live.house import House, until_async
+
+pytestmark = pytest.mark.anyio
+
+# Ends when a file of its name appears: `go NAME` in a test's words.
+WAITS = 'until [ -e "$1" ]; do sleep 0.05; done'
+
+
+def waits(house: House, name: str) -> list[str]:
+    return ["bash", "-c", WAITS, "waits", str(house.path / name)]
+
+
+def go(house: House, name: str) -> None:
+    (house.path / name).touch()
+
+
+@pytest.fixture
+def one_slot(house: House) -> House:
+    house.ledger.home.make()
+    (house.path / "state" / "config.toml").write_text("cpu_slots = 1\n")
+    return house
+
+
+def held(house: House) -> dict[str, str]:
+    return {uuid: holder.run_id for uuid, holder in Leases(house.path / "leases").holders().items()}
+
+
+async def test_a_slot_is_one_runs_alone_and_free_when_its_end_is_told(one_slot: House) -> None:
+    house = one_slot
+    async with house.agent() as agent:
+        first = await agent.call("launch_run", command=waits(house, "a"), gpus="cpu", name="first")
+        assert first["gpus"] == ["cpu-0"]
+        refused = await agent.refusal("launch_run", command="true", gpus="cpu")
+        assert first["run_id"] in refused
+        assert "queue=true" in refused
+        assert len(list((house.path / "state" / "runs").iterdir())) == 1
+        go(house, "a")
+        assert (await agent.end(first["run_id"]))["state"] == "finished"
+        second = await agent.call("launch_run", command="true", gpus="cpu")  # at once: the end came after the release
+        assert second["gpus"] == ["cpu-0"]
+
+
+async def test_who_came_first_is_served_first(one_slot: House) -> None:
+    house = one_slot
+    async with house.agent() as agent:
+        first = await agent.call("launch_run", command=waits(house, "a"), gpus="cpu", name="first")
+        line: list[dict[str, Any]] = [
+            await agent.call("launch_run", command=waits(house, name), gpus="cpu", queue=True, name=f"run-{name}")
+            for name in "bcd"
+        ]
+        assert [(run["state"], run["queue_position"]) for run in line] == [("queued", n) for n in (1, 2, 3)]
+        told = await agent.call("wait_run", run_ids=line[1]["run_id"], timeout_s=0)
+        assert told["runs"][0]["queue_position"] == 2
+        assert "overtake" not in await agent.refusal("launch_run", command="true", gpus=["cpu-0"])
+        holder = first["run_id"]
+        for name, run in zip("abc", line, strict=True):
+            go(house, name)
+            heard = await agent.call("wait_run", run_ids=run["run_id"], timeout_s=30)
+            assert (heard["reason"], heard["runs"][0]["gpus"]) == ("started", ["cpu-0"])
+            assert (await agent.end(holder))["state"] == "finished"
+            assert held(house) == {"cpu-0": run["run_id"]}
+            holder = run["run_id"]
+        go(house, "d")
+        assert (await agent.end(holder))["state"] == "finished"
+
+
+async def test_a_run_that_waits_can_be_stopped_and_leaves_the_line(one_slot: House) -> None:
+    house = one_slot
+    async with house.agent() as agent:
+        first = await agent.launch(waits(house, "a"), gpus="cpu")
+        second = await agent.launch("touch never", cwd=str(house.path), gpus="cpu", queue=True)
+        third = await agent.launch("true", gpus="cpu", queue=True)
+        assert (await agent.kill(second))["status"] == "killed"
+        await until_async(lambda: house.run(third).queue_position == 1, "the next in line")
+        go(house, "a")
+        assert (await agent.end(third))["state"] == "finished"
+        assert house.run(first).state == "finished"
+        assert house.run(second).state == "killed"
+        assert not (house.path / "never").exists()
+
+
+@pytest.mark.parametrize("who", ["holder", "waiter"])
+async def test_a_supervisor_that_is_killed_gives_back_what_it_held(one_slot: House, who: str) -> None:
+    house = one_slot
+    async with house.agent() as agent:
+        first = await agent.launch(waits(house, "a"), gpus="cpu")
+        second = await agent.launch("true", gpus="cpu", queue=True)
+        third = await agent.launch("true", gpus="cpu", queue=True)
+        if who == "holder":
+            os.kill(house.supervisor(first), signal.SIGKILL)
+            assert (await agent.end(second))["state"] == "finished"
+            go(house, "a")
+        else:
+            pid = Leases(house.path / "leases").waiting()[0].holder.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            await until_async(lambda: house.run(second).state == "lost", "the end of the killed one")
+            go(house, "a")
+        assert (await agent.end(third))["state"] == "finished"
+
+
+async def test_words_in_the_command_stand_for_what_was_had(house: House) -> None:
+    script = (
+        "import os, sys; print(sys.argv[1:], os.environ['MINE'], [os.environ.get(n) for n in "
+        "('CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER', 'RUNWARD_GPUS')])"
+    )
+    async with house.agent() as agent:
+        run_id = await agent.launch(
+            [sys.executable, "-c", script, "--on={gpus}", "{params}"],
+            gpus=["cpu-1", "cpu-0"],
+            env={"MINE": "{gpu_indices}"},
+            params={"devices": "{gpu_indices}"},
+        )
+        assert (await agent.end(run_id))["exit_code"] == 0
+    had = "['--on=cpu-0,cpu-1', '--devices', '0,1'] 0,1 ['', 'PCI_BUS_ID', 'cpu-0,cpu-1']"
+    assert had in house.log(run_id)
+
+
+async def test_a_run_that_asks_for_no_gpus_sees_none_and_one_that_does_not_ask_is_let_be(house: House) -> None:
+    async with house.agent(CUDA_VISIBLE_DEVICES="3") as agent:
+        for asked, seen in (({"gpus": 0}, "<>"), ({"gpus": "none"}, "<>"), ({}, "<3>")):
+            run_id = await agent.launch('echo "<$CUDA_VISIBLE_DEVICES>"', **asked)
+            await agent.end(run_id)
+            assert seen in house.log(run_id), asked
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "more than there are": ({"gpus": "cpu:2"}, "has 1 cpu slot"),
+    "no driver": ({"gpus": 1}, "no NVIDIA driver"),
+    "no driver, and nothing to wait for": ({"gpus": 1, "queue": True}, "no NVIDIA driver"),
+    "not understood": ({"gpus": "two"}, "names no GPU"),
+    "a misspelt requirement": ({"gpus": 1, "require": {"memory": 3}}, "free_memory_mib"),
+    "a requirement of nothing": ({"require": {"power_limit_w": 400}}, "gpus asks for none"),
+    "two who pin": ({"gpus": "cpu", "env": {"CUDA_VISIBLE_DEVICES": "0"}}, "set by gpus"),
+}
+
+
+async def test_what_cannot_be_had_is_refused_with_nothing_made(one_slot: House) -> None:
+    async with one_slot.agent() as agent:
+        for name, (arguments, words) in REFUSED.items():
+            assert words in await agent.refusal("launch_run", command="true", **arguments), name
+    assert list((one_slot.path / "state" / "runs").iterdir()) == []
+    assert not Path(one_slot.path / "leases").exists()

@@ -1,0 +1,77 @@
+"""The GPUs of a machine as agents and people see them, through a real server and the fake driver."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.live.house import House
+from tests.nvml import UUIDS, Machine, machine
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def nvml(house: House) -> Machine:
+    found = machine(house.path)
+    house.environ |= found.environ
+    return found
+
+
+async def test_an_agent_is_told_of_free_and_of_leased_gpus(house: House, nvml: Machine) -> None:
+    async with house.agent() as agent:
+        before = await agent.call("gpu_check")
+        assert (before["ok"], before["reasons"], before["free"]) == (True, [], list(UUIDS[:2]))
+        assert before["header"] == "2 NVIDIA H100 80GB HBM3, 81559 MiB, 700 W"
+        run_id = await agent.launch("sleep 300", gpus=[1])
+        after = await agent.call("gpu_check", require={"count": 2})
+        assert (after["ok"], after["free"]) == (False, [UUIDS[0]])
+        assert after["reasons"][0] == "1 of 2 GPUs can be had, 2 wanted."
+        assert f"leased by {run_id}" in after["gpus"][1]
+        its = await agent.call("gpu_check", run_id=run_id)
+        assert its["ok"] is True
+        assert its["gpus"][0].startswith(f"1 {UUIDS[1]} ")
+
+
+async def test_a_hanging_and_a_lost_gpu_do_not_hide_the_others(house: House, nvml: Machine) -> None:
+    nvml.tells("hang nvmlDeviceGetTemperature 30 1", "fault nvmlDeviceGetUUID 15 2", gpus=4)
+    async with house.agent() as agent:
+        found = await agent.call("gpu_check")
+    assert (found["ok"], found["free"]) == (False, [UUIDS[0], UUIDS[3]])
+    assert "; HANGS" in found["gpus"][1]
+    assert "; LOST" in found["gpus"][2]
+
+
+async def test_no_driver_is_an_error_and_no_gpus_are_none(house: House, nvml: Machine) -> None:
+    async with house.agent() as agent:
+        nvml.tells("fault nvmlInitWithFlags 9")
+        refusal = await agent.refusal("gpu_check")
+        assert refusal.startswith("No NVIDIA driver: The NVIDIA driver is not loaded.")
+        assert 'gpus="cpu"' in refusal
+        nvml.tells(gpus=0)
+        found = await agent.call("gpu_check")
+        assert (found["ok"], found["free"], found["gpus"]) == (False, [], [])
+
+
+async def test_what_cannot_be_required_is_refused(house: House, nvml: Machine) -> None:
+    async with house.agent() as agent:
+        refusal = await agent.refusal("gpu_check", require={"memory": 3})
+        assert refusal.startswith("require: 'memory' is not known. There are free_memory_mib")
+        assert "Run not found" in await agent.refusal("gpu_check", run_id="cfm-7kqz")
+
+
+def test_the_command_prints_the_same_verdict(house: House, nvml: Machine) -> None:
+    done = house.runward("gpu", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["free"] == list(UUIDS[:2])
+    nvml.tells("set 1 remap_pending 1")
+    done = house.runward("gpu")
+    assert done.returncode == 1
+    assert "NVIDIA H100 80GB HBM3, 81559 MiB, 700 W; driver 550.54.15" in done.stdout
+    assert "row remap pending" in done.stdout
+    assert "GPU 1: needs a reset" in done.stdout
+    nvml.tells("fault nvmlInitWithFlags 9")
+    done = house.runward("gpu")
+    assert done.returncode != 0
+    assert "No NVIDIA driver" in done.stderr

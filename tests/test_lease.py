@@ -1,0 +1,592 @@
+"""Leases are exclusive, in order, and given back by the kernel: with real processes, and as other users where root."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.supervisor import holder as holder_module
+from mcp_server.supervisor import lease, locks
+from mcp_server.supervisor.gpus import Gpu, Snapshot
+from mcp_server.supervisor.lease import (
+    Held,
+    Holder,
+    LeaseError,
+    Leases,
+    Place,
+    Refusal,
+    acquire,
+    lease_directory,
+)
+from mcp_server.supervisor.wants import Require, Wanted
+
+PACKAGE = Path(lease.__file__).parents[2]
+GPUS = ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
+MACHINE = Snapshot(gpus=tuple(Gpu(index, uuid) for index, uuid in enumerate(GPUS)))
+ME = Holder("cfm-7kqz", "mz", "maria", os.getpid(), "2026-11-21T14:02:00.000Z")
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
+
+PROLOGUE = f"""
+import os, sys
+sys.path.append({str(PACKAGE)!r})
+from pathlib import Path
+from mcp_server.supervisor.gpus import Gpu, Snapshot
+from mcp_server.supervisor.lease import *
+from mcp_server.supervisor.wants import *
+machine = Snapshot(gpus=tuple(Gpu(n, f"GPU-{{n}}") for n in range(4)))
+path, user, umask = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+os.umask(umask)
+if user:
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+leases, me = Leases(path), Holder("other", pid=os.getpid(), user=str(user))
+def get(*names, place=None, count=0):
+    return acquire(leases, machine, 4, Wanted(count=count, ids=names), Require(), me, place)
+def say(word):
+    print(word, flush=True)
+def stay():
+    sys.stdin.read()
+"""
+
+
+class Other:
+    """Another process, which says what it has come to line by line, and ends when it is told."""
+
+    def __init__(self, code: str, path: Path, *, user: int = 0, umask: int = 0o022) -> None:
+        words = [sys.executable, "-I", "-S", "-c", PROLOGUE + code, str(path), str(user), str(umask)]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def hear(self) -> str:
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], 30)
+        assert ready, "it said nothing"
+        return self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+Starts = Callable[..., Other]
+
+
+@pytest.fixture
+def start(directory: Path) -> Iterator[Starts]:
+    others: list[Other] = []
+
+    def begin(code: str, **how: Any) -> Other:
+        others.append(Other(code, how.pop("path", directory), **how))
+        return others[-1]
+
+    yield begin
+    for other in others:
+        other.kill()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where the leases will be; reachable for every user."""
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        if above.stat().st_uid == os.geteuid():
+            above.chmod(above.stat().st_mode | 0o011)
+    return tmp_path / "runward"
+
+
+@pytest.fixture
+def leases(directory: Path) -> Leases:
+    made = Leases(directory)
+    made.prepare()
+    return made
+
+
+def get(leases: Leases, *ids: str, count: int = 0, place: Place | None = None, holder: Holder = ME) -> Held | Refusal:
+    return acquire(leases, MACHINE, 4, Wanted(count=count, ids=ids), Require(), holder, place)
+
+
+def held(got: Held | Refusal | str) -> Held:
+    assert isinstance(got, Held), got
+    return got
+
+
+def refused(got: Held | Refusal) -> str:
+    assert isinstance(got, Refusal), got
+    return got.text
+
+
+# --- the directory
+
+
+def test_the_directory_is_as_named_else_the_systems_else_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lease_directory({"RUNWARD_LEASES": "/srv/leases"}) == Path("/srv/leases")
+    system = tmp_path / "lock"
+    monkeypatch.setattr(lease, "_SYSTEM", system)
+    assert lease_directory({}) == Path("/tmp/runward-leases")
+    system.mkdir(0o755)
+    assert lease_directory({"RUNWARD_LEASES": ""}) == Path("/tmp/runward-leases")
+    system.chmod(0o1777)
+    assert lease_directory({}) == system / "runward"
+    (tmp_path / "link").symlink_to(system)
+    monkeypatch.setattr(lease, "_SYSTEM", tmp_path / "link")
+    assert lease_directory({}) == Path("/tmp/runward-leases")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_whoever_comes_first_makes_the_directory_for_all(directory: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        leases = Leases(directory)
+        leases.prepare()
+        leases.prepare()
+        held(leases.take(GPUS[:1], ME))
+        place = Place(leases, ME, Wanted(count=1))
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (directory, *directory.rglob("*"))}
+    ticket = f"{place.number:012d}-cfm-7kqz"
+    assert modes == {"runward": 0o1777, "queue": 0o1777, ".door": 0o1666, "GPU-0": 0o1666, ticket: 0o1666}
+
+
+@pytest.mark.parametrize("what", ["link", "file", "open to all"])
+def test_a_directory_that_cannot_be_trusted_is_refused_with_a_remedy(directory: Path, what: str) -> None:
+    if what == "link":
+        (directory.parent / "elsewhere").mkdir(0o1777)
+        directory.symlink_to(directory.parent / "elsewhere")
+    elif what == "file":
+        directory.write_text("")
+    else:
+        directory.mkdir()
+        directory.chmod(0o777)
+    with pytest.raises(LeaseError, match=r"a person should type: sudo (mkdir -m|chmod) 1777"):
+        Leases(directory).prepare()
+
+
+@as_root
+def test_another_users_directory_must_be_sticky(directory: Path, start: Starts) -> None:
+    directory.mkdir(0o755)
+    os.chown(directory, NOBODY, NOBODY)
+    with pytest.raises(LeaseError, match="belongs to nobody alone"):
+        Leases(directory).prepare()
+    directory.chmod(0o1777)
+    Leases(directory).prepare()
+
+
+def test_a_private_directory_is_good_enough(directory: Path) -> None:
+    directory.mkdir(0o700)
+    leases = Leases(directory)
+    leases.prepare()
+    assert held(leases.take(GPUS[:1], ME)).uuids == GPUS[:1]
+
+
+def test_who_only_reads_makes_nothing(directory: Path) -> None:
+    leases = Leases(directory)
+    assert (leases.holders(), leases.waiting()) == ({}, [])
+    assert not directory.exists()
+
+
+# --- leases
+
+
+def test_a_lease_is_exclusive_and_tells_its_holder(leases: Leases, start: Starts) -> None:
+    mine = held(leases.take(("GPU-1", "cpu-0"), ME))
+    assert leases.holders() == {"GPU-1": ME, "cpu-0": ME}
+    assert ME.text in start("say(leases.take(('GPU-0', 'GPU-1'), me))\n").hear()
+    assert leases.holders().keys() == {"GPU-1", "cpu-0"}, "all or none"
+    mine.release(["GPU-1"])
+    assert (mine.uuids, leases.holders()) == (("cpu-0",), {"cpu-0": ME})
+    mine.release()
+    mine.release()
+    assert (mine.uuids, leases.holders()) == ((), {})
+
+
+def test_the_indices_stay_with_their_uuids(leases: Leases) -> None:
+    mine = held(get(leases, count=3))
+    assert (mine.uuids, mine.indices) == (GPUS[:3], (0, 1, 2))
+    mine.release(["GPU-1"])
+    assert (mine.uuids, mine.indices) == (("GPU-0", "GPU-2"), (0, 2))
+
+
+def test_the_kernel_gives_the_leases_of_a_killed_process_back(leases: Leases, start: Starts) -> None:
+    other = start("held = get(count=4)\nsay(held.uuids)\nstay()\n")
+    other.hear()
+    assert set(leases.holders()) == set(GPUS)
+    assert "leased by other" in refused(get(leases, count=1))
+    other.kill()
+    assert leases.holders() == {}
+    assert held(get(leases, count=4)).uuids == GPUS
+
+
+def test_a_childs_open_files_keep_no_lease(leases: Leases, start: Starts) -> None:
+    spawn = "import subprocess\np = subprocess.Popen(['sleep', '60'], close_fds=False)\n"
+    other = start(f"held = get(count=4)\n{spawn}say(p.pid)\nstay()")
+    child = int(other.hear())
+    other.kill()
+    try:
+        assert leases.holders() == {}
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", ["../GPU-0", "a/b", "", ".", "..", ".door", "GPU 0", "x" * 101, "queue"])
+def test_only_plain_names_are_leased(leases: Leases, name: str) -> None:
+    with pytest.raises(LeaseError):
+        leases.take(("GPU-0", name), ME)
+    assert leases.holders() == {}
+
+
+@pytest.mark.parametrize("what", ["link", "dangling", "hard link", "fifo", "directory"])
+def test_what_is_no_plain_file_is_refused_with_a_remedy_and_left_alone(leases: Leases, what: str) -> None:
+    path, other = leases.path / "GPU-0", leases.path.parent / "precious"
+    other.write_text("text")
+    makers: dict[str, Callable[[], object]] = {
+        "link": lambda: path.symlink_to(other),
+        "dangling": lambda: path.symlink_to(other.with_name("nothing")),
+        "hard link": lambda: path.hardlink_to(other),
+        "fifo": lambda: os.mkfifo(path),
+        "directory": path.mkdir,
+    }
+    makers[what]()
+    with pytest.raises(LeaseError, match=r"GPU-0 cannot be a lock \(.*\): a person should type: sudo rm -r "):
+        leases.take(("GPU-1", "GPU-0"), ME)
+    assert leases.holders() == {}
+    assert other.read_text() == "text"
+    assert not other.with_name("nothing").exists()
+
+
+def test_a_reader_does_not_keep_anybody_from_taking(leases: Leases, start: Starts) -> None:
+    held(leases.take(GPUS, ME)).release()
+    reader = start("say('on')\nwhile True:\n    leases.holders()\n")
+    reader.hear()
+    for _ in range(200):
+        held(get(leases, count=4)).release()
+
+
+def test_who_takes_waits_for_a_reader_but_not_for_a_holder(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    held(leases.take(("GPU-0",), ME)).release()
+    with (leases.path / "GPU-0").open() as file:
+        monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert isinstance(leases.take(("GPU-0",), ME), str)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        held(leases.take(("GPU-0",), ME)).release()
+
+
+def test_words_that_cannot_be_printed_are_not_told(leases: Leases) -> None:
+    mine = held(leases.take(("GPU-0",), Holder("cfm\x1b[31m", "mz\nIgnore", "x" * 999, os.getpid(), "now")))
+    assert leases.holders() == {"GPU-0": Holder("", "", "x" * 100, os.getpid(), "now")}
+    mine.release()
+
+
+def test_the_text_of_a_dead_holder_is_not_believed(leases: Leases, start: Starts) -> None:
+    held(leases.take(("GPU-0",), ME)).release()
+    (leases.path / "GPU-0").write_text(Holder("dead", "anna", "anna", 2**22 + 1).written())
+    assert leases.holders() == {}
+    with (leases.path / "GPU-0").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        told = leases.holders()["GPU-0"]
+    assert (told.run_id, told.pid) == ("", os.getpid())
+    assert told.text == f"process {os.getpid()} ({locks.user_name(os.getuid())})"
+
+
+def test_a_holder_that_could_not_write_is_known_by_its_command(leases: Leases, tmp_path: Path) -> None:
+    (leases.path / "GPU-0").write_text("")
+    (tmp_path / "supervisor").write_text(
+        f"import fcntl, sys\nfile = open({str(leases.path / 'GPU-0')!r})\nfcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print(flush=True)\nsys.stdin.read()\n"
+    )
+    words = [sys.executable, str(tmp_path / "supervisor"), "/home/maria/runs/cfm-7kqz"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert leases.holders() == {"GPU-0": Holder("cfm-7kqz", user=locks.user_name(os.getuid()), pid=process.pid)}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"run_id": 4}', "[" * 9_999, '{"run_id": "a\\nb", "pid": "x"}', "\0\xff"]
+)
+def test_whatever_a_file_says_a_holder_is_told(leases: Leases, text: str) -> None:
+    mine = held(leases.take(("GPU-0",), ME))
+    (leases.path / "GPU-0").write_text(text)
+    assert leases.holders()["GPU-0"].pid == os.getpid()
+    assert leases.holders()["GPU-0"].run_id == ""
+    mine.release()
+
+
+def test_a_holder_is_told_with_the_date_unless_it_is_todays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holder_module, "now", lambda: "2026-11-21T15:00:00.000Z")
+    assert ME.text == "cfm-7kqz (mz) since 14:02 UTC"
+    assert Holder("a-1", user="anna", since="2026-11-20T09:30:00Z").text == "a-1 (anna) since 2026-11-20 09:30 UTC"
+    assert Holder().text == "somebody not visible here"
+
+
+# --- files that go away
+
+
+def test_a_removed_file_of_a_held_lease_does_not_lease_it_twice(leases: Leases, start: Starts) -> None:
+    other = start("held = get('GPU-0')\nsay(held.uuids)\nstay()\n")
+    other.hear()
+    (leases.path / "GPU-0").unlink()
+    assert f"process {other.process.pid}" in refused(get(leases, "GPU-0"))
+    (leases.path / "GPU-0").touch()
+    assert f"process {other.process.pid}" in refused(get(leases, "GPU-0"))
+    assert held(get(leases, count=3)).uuids == GPUS[1:]
+    other.kill()
+    assert held(get(leases, "GPU-0")).uuids == ("GPU-0",)
+
+
+def test_a_removed_directory_does_not_lease_twice_either(leases: Leases, start: Starts) -> None:
+    other = start("held = get('GPU-0')\nsay(held.uuids)\nstay()\n")
+    other.hear()
+    shutil.rmtree(leases.path)
+    leases.prepare()
+    assert "leased by" in refused(get(leases, "GPU-0"))
+    assert held(get(leases, "GPU-1")).uuids == ("GPU-1",)
+
+
+def test_a_lock_is_taken_on_the_file_that_has_the_name(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, lock = leases.path / "GPU-0", locks._lock
+    unlinked: list[int] = []
+
+    def meanwhile(fd: int, patience_s: float) -> bool:
+        if len(unlinked) < 3:
+            unlinked.append(fd)
+            path.unlink()
+        return lock(fd, patience_s)
+
+    monkeypatch.setattr(locks, "_lock", meanwhile)
+    fd = locks.take(path)
+    assert fd is not None
+    assert os.path.samestat(os.fstat(fd), path.stat())
+    os.close(fd)
+
+
+def test_a_file_that_is_made_in_the_same_moment_is_shared(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+    flags_seen: list[int] = []
+
+    (leases.path / "made").touch()
+
+    def racing(path: Any, flags: int, mode: int = 0o777) -> int:
+        flags_seen.append(flags)
+        if flags & os.O_CREAT:
+            Path(path).hardlink_to(path.with_name("made"))
+            path.with_name("made").unlink()
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", racing)
+    assert held(leases.take(("GPU-0",), ME)).uuids == ("GPU-0",)
+    assert all(flags & os.O_EXCL for flags in flags_seen if flags & os.O_CREAT), "protected_regular"
+    assert flags_seen[-1] & os.O_CREAT == 0
+
+
+# --- other users
+
+
+@as_root
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_users_lease_from_each_other(directory: Path, start: Starts, umask: int) -> None:
+    directory.parent.chmod(0o1777)
+    other = start("leases.prepare()\nheld = get('GPU-0')\nsay(held.uuids)\nstay()\n", user=NOBODY, umask=umask)
+    assert other.hear() == "('GPU-0',)"
+    leases = Leases(directory)
+    leases.prepare()
+    third = start("say(get('GPU-0').text)\nheld = get('GPU-1')\nsay(held.uuids)\n", user=1234, umask=umask)
+    assert "leased by other (65534)" in third.hear()
+    assert third.hear() == "('GPU-1',)"
+    other.kill()
+    assert start("say(get('GPU-0').uuids)", user=1234).hear() == "('GPU-0',)"
+
+
+@as_root
+def test_another_users_file_that_may_only_be_read_is_leased_as_well(leases: Leases, start: Starts) -> None:
+    (leases.path / "GPU-0").touch(0o644)
+    other = start("held = get('GPU-0')\nsay(held.uuids)\nstay()", user=NOBODY)
+    assert other.hear() == "('GPU-0',)"
+    assert leases.holders()["GPU-0"] == Holder(user="nobody", pid=other.process.pid)
+    assert isinstance(get(leases, "GPU-0"), Refusal)
+
+
+@as_root
+def test_another_users_file_that_may_not_even_be_read_is_refused_with_a_remedy(leases: Leases, start: Starts) -> None:
+    (leases.path / "GPU-0").touch(0o600)
+    code = "try:\n    leases.take(('GPU-0',), me)\nexcept LeaseError as error:\n    say(error)\n"
+    assert f"a person should type: sudo chmod 1666 {leases.path / 'GPU-0'}" in start(code, user=NOBODY).hear()
+
+
+@as_root
+def test_a_user_can_neither_remove_anothers_lease_nor_block_its_place(leases: Leases, start: Starts) -> None:
+    mine, place = held(get(leases, "GPU-0")), Place(leases, ME, Wanted(count=1))
+    code = "    try:\n        p.unlink()\n    except OSError as e:\n        say(e.errno)\n"
+    other = start(f"for p in (path / 'GPU-0', *(path / 'queue').iterdir()):\n{code}", user=NOBODY)
+    assert {other.hear(), other.hear()} <= {str(errno.EPERM), str(errno.EACCES)}
+    assert (mine.uuids, place.position) == (("GPU-0",), 1)
+
+
+@as_root
+def test_the_tickets_of_another_users_dead_block_nobody(leases: Leases, start: Starts) -> None:
+    other = start("place = Place(leases, me, Wanted(count=1))\nsay(place.number)\nstay()")
+    other.hear()
+    third = start(
+        "place = Place(leases, me, Wanted(count=4))\nsay(place.position)\nsys.stdin.readline()\nsay(place.position)\n"
+        "say(get(count=4, place=place).uuids)\n",
+        user=NOBODY,
+    )
+    assert third.hear() == "2"
+    other.kill()
+    assert third.process.stdin is not None
+    third.process.stdin.write("\n")
+    third.process.stdin.flush()
+    assert third.hear() == "1"
+    assert third.hear() == str(GPUS)
+
+
+# --- the queue
+
+
+def test_first_come_first_served(leases: Leases) -> None:
+    first, second = Place(leases, ME, Wanted(count=1)), Place(leases, ME, Wanted(count=1))
+    assert (first.position, second.position, second.number) == (1, 2, first.number + 1)
+    assert [ticket.number for ticket in leases.waiting()] == [first.number, second.number]
+    assert leases.waiting()[0].holder == ME
+    assert "came first" in refused(get(leases, count=1, place=second))
+    assert held(get(leases, count=1, place=first)).uuids == ("GPU-0",)
+    assert second.position == 1, "a place that has served is left"
+    assert held(get(leases, count=1, place=second)).uuids == ("GPU-1",)
+    assert leases.waiting() == []
+
+
+def test_who_does_not_queue_overtakes_nobody(leases: Leases) -> None:
+    big = held(get(leases, "GPU-0"))
+    waiting = Place(leases, ME, Wanted(count=4))
+    assert refused(get(leases, count=1)) == f"{ME.text} came first and waits."
+    assert isinstance(get(leases, "GPU-3"), Refusal)
+    big.release()
+    assert isinstance(get(leases, count=1), Refusal)
+    assert held(get(leases, count=4, place=waiting)).uuids == GPUS
+
+
+def test_who_wants_something_else_passes(leases: Leases) -> None:
+    mine = held(get(leases, "GPU-0"))
+    first = Place(leases, ME, Wanted(ids=("GPU-0",)))
+    assert (second := Place(leases, ME, Wanted(ids=("GPU-1",)))).position == 1
+    assert held(get(leases, "GPU-1", place=second)).uuids == ("GPU-1",)
+    assert held(acquire(leases, MACHINE, 4, Wanted(cpu=2), Require(), ME)).uuids == ("cpu-0", "cpu-1")
+    assert isinstance(get(leases, count=1), Refusal)
+    mine.release()
+    assert held(get(leases, "GPU-0", place=first)).uuids == ("GPU-0",)
+
+
+def test_numbers_ascend_when_the_queue_has_been_empty(leases: Leases) -> None:
+    first = Place(leases, ME, Wanted(count=1))
+    first.leave()
+    first.leave()
+    second = Place(leases, ME, Wanted(count=1))
+    assert second.number > first.number
+    (leases.path / ".door").write_text("nonsense")
+    assert Place(leases, ME, Wanted(count=1)).number > second.number
+
+
+def test_the_dead_do_not_wait_and_are_cleared_away(leases: Leases, start: Starts) -> None:
+    other = start("places = [Place(leases, me, Wanted(count=1)) for _ in range(3)]\nsay('on')\nstay()")
+    other.hear()
+    mine = Place(leases, ME, Wanted(count=1))
+    assert mine.position == 4
+    other.kill()
+    assert mine.position == 1
+    assert len(list(leases.queue.iterdir())) == 4
+    Place(leases, ME, Wanted(count=1))
+    assert len(list(leases.queue.iterdir())) == 2
+
+
+@pytest.mark.parametrize("text", ["", "x", "{}", '{"wanted": {"count": "many"}}'])
+def test_nonsense_in_the_queue_blocks_nobody(leases: Leases, text: str) -> None:
+    (leases.queue / "000000000000-x").write_text(text)
+    (leases.queue / "000000000000-link").symlink_to("/etc/passwd")
+    (leases.queue / "notes.txt").write_text(text)
+    os.mkfifo(leases.queue / "000000000000-fifo")
+    with (leases.queue / "000000000000-x").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert Place(leases, ME, Wanted(count=1)).position == 1
+
+
+def test_what_can_never_be_had_is_told_even_behind_others(leases: Leases) -> None:
+    Place(leases, ME, Wanted(count=1))
+    got = get(leases, count=5)
+    assert got == Refusal("5 GPUs asked for, and this machine has 4.", never=True)
+
+
+def test_a_full_disk_leaves_no_ticket(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "write", lambda *_: False)
+    with pytest.raises(LeaseError, match="perhaps the disk is full"):
+        Place(leases, ME, Wanted(count=1))
+    assert list(leases.queue.iterdir()) == []
+
+
+def test_a_door_that_stays_shut_is_told_with_who_holds_it(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_DOOR_PATIENCE_S", 0.0)
+    with leases.door(), pytest.raises(LeaseError, match=rf"held for 0 s by process {os.getpid()} "):
+        get(leases, count=1)
+    assert held(get(leases, count=1)).uuids == ("GPU-0",)
+
+
+# --- death at any moment
+
+
+def test_whoever_dies_at_any_instruction_blocks_nobody(leases: Leases, start: Starts) -> None:
+    chance = random.Random(7)
+    code = (
+        "sys.stdin.readline()\n"
+        "while True:\n"
+        "    place = Place(leases, me, Wanted(count=2))\n"
+        "    held = get(count=2, place=place)\n"
+        "    place.leave()\n"
+        "    if isinstance(held, Held):\n"
+        "        held.release()\n"
+    )
+    others = [start("say('on')\n" + code) for _ in range(12)]
+    for other in others:
+        other.hear()
+    for a, b in zip(others[::2], others[1::2], strict=True):
+        for other in (a, b):
+            assert other.process.stdin is not None
+            other.process.stdin.write("\n")
+            other.process.stdin.flush()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            a.process.wait(chance.uniform(0.0, 0.05))  # lets time pass
+        assert a.process.poll() is None
+        a.kill()
+        b.kill()
+        assert leases.holders() == {}
+        assert leases.waiting() == []
+        place = Place(leases, ME, Wanted(count=4))
+        mine = held(get(leases, count=4, place=place))
+        assert mine.uuids == GPUS
+        mine.release()
+
+
+def test_a_holder_says_where_it_is(leases: Leases) -> None:
+    mine = held(leases.take(("GPU-0",), Holder("cfm-7kqz")))
+    facts = json.loads((leases.path / "GPU-0").read_text())
+    assert facts["host"] == os.uname().nodename
+    assert facts["since"].endswith("Z")
+    mine.release()
