@@ -34,6 +34,13 @@ file = os.open(sys.argv[1], os.O_RDONLY)
 scan(file, 0, os.fstat(file).st_size)
 print(int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) / 1024)
 """
+_SECOND = """import sys, time
+from pathlib import Path
+from mcp_server.scalars.reader import Reader
+begun_s = time.perf_counter()
+Reader(Path(sys.argv[1])).read(Path(sys.argv[2]))
+print(1000 * (time.perf_counter() - begun_s))
+"""
 _EVERYTHING = {"scalars": 0, "tensors": 0, "images": 0, "histograms": 0}
 
 
@@ -183,16 +190,14 @@ def _followed(root: Path, run: Path) -> list[Row]:
     begun_s = time.perf_counter()
     reader.read(run)
     first_ms = elapsed_ms(begun_s)
-    begun_s = time.perf_counter()
-    Reader(root / "cache").read(run)
-    cached_ms = elapsed_ms(begun_s)
+    cached_ms = float(subprocess.check_output([sys.executable, "-c", _SECOND, root / "cache", run]))
     with next(run.iterdir()).open("ab") as file:
         file.write(b"".join(more))
     begun_s = time.perf_counter()
     reader.read(run)
     return [
         measured("1,000 events more in a known file of 60 MiB", elapsed_ms(begun_s), "ms", at_most=5),
-        measured("that file in a new process, from the cache", cached_ms, "ms", baseline=first_ms, at_most=100),
+        measured("that file for another process, from the cache", cached_ms, "ms", baseline=first_ms, at_most=100),
     ]
 
 
