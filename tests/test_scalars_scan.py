@@ -302,6 +302,14 @@ def test_a_large_event_gives_its_scalars_and_skips_its_image(read: Callable[...,
     assert read(damaged).waiting
 
 
+def test_a_large_event_that_does_not_parse_is_told_and_skipped(read: Callable[..., Scanned]) -> None:
+    broken = record(b"\x2a" + varint(10**6) + bytes(10**5))
+    found = read(file_of(point("a", 1.0), broken, point("a", 2.0)))
+    assert values(found, "a") == [1.0, 2.0]
+    offset = len(file_of(point("a", 1.0)))
+    assert found.damage == (f"offset {offset}: a field that is cut off in a record whose checksum is right",)
+
+
 # --- the newest
 
 

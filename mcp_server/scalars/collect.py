@@ -15,7 +15,7 @@ from .frames import HEADER_BYTES, Bytes, Positions
 from .groups import grouped
 from .wire import Malformed
 
-_FEW = 64  # records: decoded one by one in the time that a walk takes
+_FEW = 24  # records: decoded one by one in the time that a walk takes
 _MOST_WALKS = 32  # a block of records has two or three builds; 32 walks take as long as the slow path
 _MOST_DAMAGE = 20  # places told one by one
 

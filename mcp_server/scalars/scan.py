@@ -38,8 +38,8 @@ class Scanned:
 
     ``plugins``: of each tag, from its first event. ``starts``: step and wall time of each SessionLog START;
     ``start_positions``: per tag, how many of its points stand before each of them. ``consumed``: the offset up to
-    which everything has been dealt with. ``damage``: what was skipped. ``waiting``: at ``consumed`` stands a record
-    that is incomplete or not yet right, to be looked at again once the file has grown.
+    which everything has been dealt with. ``damage``: what was skipped, in words. ``waiting``: at ``consumed`` stands
+    a record that is incomplete or not yet right, to be looked at again once the file has grown.
     """
 
     points: Mapping[str, Points]
@@ -145,15 +145,12 @@ class _Reading:
         wrong = wrong_payloads(self._buffer, records.starts, records.lengths)
         damage |= dict.fromkeys((records.starts[wrong] + at).tolist(), _WRONG_PAYLOAD)
         events = self._large_events(at, records.large, damage)
-        if (
-            held is not None
-            and len(wrong)
-            and records.starts[wrong[-1]] + records.lengths[wrong[-1]] + FRAME_BYTES == held - at
-        ):
-            held = int(records.starts[wrong[-1]]) + at  # a page yet to be written begins within this record
-        held = min(
-            [offset for offset in damage if self._may_heal(offset)] + ([] if held is None else [held]), default=None
-        )
+        if held is not None and len(wrong):
+            last = wrong[-1]
+            if records.starts[last] + records.lengths[last] + FRAME_BYTES == held - at:
+                held = int(records.starts[last]) + at  # a page yet to be written begins within this record
+        waited = [offset for offset in damage if self._may_heal(offset)]
+        held = min(waited if held is None else [*waited, held], default=None)
         good = np.ones(len(records.starts), bool)
         good[wrong] = False
         if held is not None:
@@ -189,17 +186,17 @@ class _Reading:
         """Return the large events without their images, by offset; add what is wrong to ``damage``."""
         events = {}
         for place, length in places:
-            begin = at + place + HEADER_BYTES
+            offset, begin = at + place, at + place + HEADER_BYTES
             try:
                 payload = heads(self._read, begin, begin + length)
-                values = decode(payload).values
-            except Malformed:  # told by the collector
-                events[at + place] = payload
-                continue
-            if any(value.number is not None for value in values) and not self._right(begin, length):
-                damage[at + place] = _WRONG_PAYLOAD
-            else:
-                events[at + place] = payload
+                if not any(value.number is not None for value in decode(payload).values) or self._right(begin, length):
+                    events[offset] = payload
+                    continue
+            except Malformed as problem:
+                if self._right(begin, length):
+                    self.found.tell_damage(offset, f"{problem} in a record whose checksum is right")
+                    continue
+            damage[offset] = _WRONG_PAYLOAD
         return events
 
     def _right(self, begin: int, length: int) -> bool:
