@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: setup check test bench frameworks demo
+.PHONY: setup check test bench frameworks conformance demo
 setup:
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[dev]'
@@ -19,6 +19,9 @@ bench:  ## every figure in the README, beside its baseline
 
 frameworks:  ## real trainings; RUNWARD_FRAMEWORKS_PYTHON names a Python with torch and the rest
 	$(PYTHON) -m tests.benchmarks frameworks
+
+conformance:  ## the official MCP suite over HTTP; needs Node 22 or newer and npm
+	$(PYTHON) -m tests.conformance
 
 demo:
 	$(PYTHON) -m mcp_server demo

@@ -45,11 +45,13 @@ def _call(arguments: argparse.Namespace) -> int:
     """Import only what the command needs, and run it."""
     match arguments.command:
         case "serve":
-            from mcp_server import server  # noqa: PLC0415
-
             if arguments.http:
-                server.serve_http(arguments.http)
+                from mcp_server import web  # noqa: PLC0415
+
+                web.serve_http(arguments.http)
             else:
+                from mcp_server import server  # noqa: PLC0415
+
                 server.serve_stdio()
             return 0
         case "doctor":
@@ -64,6 +66,14 @@ def _call(arguments: argparse.Namespace) -> int:
             from mcp_server import tb  # noqa: PLC0415
 
             return tb.tb(arguments)
+        case "token":
+            from mcp_server import tokens  # noqa: PLC0415
+
+            return tokens.token(arguments)
+        case "install":
+            from mcp_server import install  # noqa: PLC0415
+
+            return install.install(arguments)
         case "demo":
             from mcp_server import demo  # noqa: PLC0415
 
@@ -138,6 +148,17 @@ def _parser() -> argparse.ArgumentParser:
     doctor = verbs.add_parser("doctor", help="check what runward needs on this machine")
     for command in (listing, wait, logs, kill, diagnose, gpu, tb, doctor):
         command.add_argument("--json", action="store_true", help="for scripts")
+
+    token = verbs.add_parser("token", help="who may use the server over HTTP: one token an agent")
+    actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("add", help="make one, and print it once").add_argument("name")
+    actions.add_parser("ls", help="whose there are").add_argument("--json", action="store_true", help="for scripts")
+    actions.add_parser("rm", help="take one back").add_argument("name")
+
+    installing = verbs.add_parser("install", help="make this server known to a client, with the agents")
+    installing.add_argument("client", choices=["claude", "codex", "inspector"])
+    installing.add_argument("--project", action="store_true", help="for this directory's project instead of this user")
+    installing.add_argument("--yes", action="store_true", help="do not ask; what changes is shown all the same")
 
     demo = verbs.add_parser("demo", help="a real training through a real MCP client, start to end")
     demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")

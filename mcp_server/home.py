@@ -28,6 +28,7 @@ class Config(BaseModel):
     cpu_slots: int | None = Field(default=None, ge=0, le=10_000)  # None: one a core
     gpu_sample_s: float = Field(default=5.0, ge=0.1, le=600)
     gpu_window_s: float = Field(default=120.0, ge=0.5, le=86400)
+    http_hosts: tuple[str, ...] = ()  # other names by which clients reach the server, such as a proxy's
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def tools(box: Toolbox) -> list[Tool]:
         run = box.ledger.observe(run_id)
         if confirm_token is not None or _is_over(box, run) or not _can_ask(ctx):
             return Confirm(run_id="")
-        kill.check_owner(run, box.home.owner(box.environ), force=force_other_owner)
+        box.check_owner(ctx, run, force=force_other_owner)
         return Elicit(f"Stop this run? {kill.facts(run, box.ledger.leftovers(run))}", Confirm)
 
     async def kill_run(
@@ -66,8 +66,8 @@ def tools(box: Toolbox) -> list[Tool]:
             return _result("already_ended", run, f"{run_id} has ended already: {run.state}.")
         if not run.here:
             raise RunElsewhere(run_id, run.spec.host)
-        by = box.home.owner(box.environ)
-        kill.check_owner(run, by, force=force_other_owner)
+        box.check_owner(ctx, run, force=force_other_owner)
+        by = box.actor(ctx)
         if confirm_token is not None:
             if _humans_only(box):
                 raise KillNotConfirmed(_for_people(run))

@@ -1,7 +1,6 @@
 """wait_run: hearing of runs."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -11,10 +10,10 @@ from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.logfile import tail_lines
-from mcp_server.metrics import Watcher
 from mcp_server.run import Run
 from mcp_server.status import Answer, RunStatus
 from mcp_server.supervisor.rundir import RunDir
+from mcp_server.tools.awaited import Awaited, Watcher
 from mcp_server.tools.toolbox import LOOKS, Toolbox, caller, remember, tool
 from mcp_server.watch import Memory, Reason, Until, guess, watch
 
@@ -25,17 +24,19 @@ _PLAIN: tuple[Until, ...] = ("event", "first_step", "end")
 
 
 class WaitResult(Answer):
-    """Why the wait returned, and the runs then."""
+    """Why the wait returned, and the runs then; ``note``: of a metric that nobody has told so far."""
 
     reason: Reason
     runs: list[RunStatus]
     met: str | None = None
+    note: str | None = None
     waited_s: float
     next_timeout_s: float
 
 
 def tools(box: Toolbox) -> list[Tool]:
     """Return the tool that waits."""
+    watchers: dict[tuple[str, str, str], Watcher] = {}
 
     async def wait_run(
         ctx: Context[Any, Any],
@@ -66,13 +67,13 @@ def tools(box: Toolbox) -> list[Tool]:
         if not ids:
             raise BadArgument("run_ids", "names no run.")
         plain = next((word for word in _PLAIN if word == until), None)
-        condition = None if plain else _condition(box, until)
+        metric = None if plain else Awaited(box.scalars, until, watchers, caller(ctx), ids)
         known = {run_id: _memory(box, ctx, run_id, since) for run_id in ids}
 
         async def progress(waited_s: float, limit_s: float) -> None:
             await ctx.report_progress(waited_s, limit_s, f"{', '.join(ids[:3])}: no news for {waited_s:.0f} s")
 
-        with box.changes.of([box.ledger.rundir(run_id).path for run_id in ids]) as ticket:
+        with box.waiting(), box.changes.of([box.ledger.rundir(run_id).path for run_id in ids]) as ticket:
             outcome = await watch(
                 ids,
                 box.ledger.observe,
@@ -81,40 +82,22 @@ def tools(box: Toolbox) -> list[Tool]:
                 until=plain or "condition",
                 timeout_s=timeout_s,
                 progress=progress,
-                condition=condition,
+                condition=metric.met if metric is not None else None,
             )
         runs = [await anyio.to_thread.run_sync(_status, box, run, outcome.since[run.run_id]) for run in outcome.runs]
         remember(box, ctx, known)
+        if metric is not None:
+            metric.remember()
         return WaitResult(
             reason=outcome.reason,
             runs=runs,
             met=outcome.met,
+            note=metric.note() if metric is not None and outcome.reason == "heartbeat" else None,
             waited_s=round(outcome.waited_s, 1),
             next_timeout_s=outcome.next_timeout_s,
         )
 
     return [tool(wait_run, title="Wait for runs", annotations=LOOKS)]
-
-
-def _condition(box: Toolbox, until: str) -> Callable[[Sequence[Run]], Awaitable[str | None]]:
-    """Return what tells that a metric of one of several runs is as ``until`` says.
-
-    Raises:
-        BadArgument: ``until`` states no condition.
-    """
-    from mcp_server.conditions import parse  # noqa: PLC0415 - most waits are for events
-
-    wanted = parse(until)
-    watchers: dict[str, Watcher] = {}
-
-    async def met(runs: Sequence[Run]) -> str | None:
-        for run in runs:
-            watcher = watchers.setdefault(run.run_id, box.scalars.watcher(wanted))
-            if (said := await watcher.met(run)) is not None:
-                return f"{run.run_id}: {said}" if len(runs) > 1 else said
-        return None
-
-    return met
 
 
 def _memory(box: Toolbox, ctx: Context[Any, Any], run_id: str, since: int | dict[str, int] | None) -> Memory:

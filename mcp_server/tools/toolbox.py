@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
@@ -14,11 +16,12 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
 from mcp_server.changes import Changes
-from mcp_server.errors import RunwardError
+from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.home import Home
-from mcp_server.kill import Confirmations
+from mcp_server.kill import Confirmations, check_owner
 from mcp_server.ledger import Ledger
 from mcp_server.metrics import Scalars
+from mcp_server.run import Run
 from mcp_server.watch import Callers, Memory
 
 LOOKS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -35,6 +38,7 @@ class Toolbox:
     callers: Callers = field(default_factory=Callers)
     confirmations: Confirmations = field(default_factory=Confirmations)
     scalars: Scalars = field(init=False)
+    waits: int = 0  # open now
 
     def __post_init__(self) -> None:
         self.scalars = Scalars(self.home)
@@ -45,10 +49,69 @@ class Toolbox:
         home = Home.of(environ)
         return cls(home, environ, Ledger(home))
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count one more open wait."""
+        self.waits += 1
+        try:
+            yield
+        finally:
+            self.waits -= 1
+
+    def actor(self, ctx: Context[Any, Any]) -> str:
+        """Return on whose behalf a call acts: the name of its token, else whoever this server belongs to."""
+        return identity(ctx) or self.home.owner(self.environ)
+
+    def owner(self, ctx: Context[Any, Any], asked: str | None) -> str | None:
+        """Return the owner of what a call starts; None leaves it to the server.
+
+        Raises:
+            BadArgument: another owner than the name of the caller's token was asked for.
+        """
+        if (name := identity(ctx)) is None or asked in (None, name):
+            return name or asked
+        raise BadArgument("owner", f"your token is {name!r}'s: leave owner out.")
+
+    def check_owner(self, ctx: Context[Any, Any], run: Run, *, force: bool = False) -> None:
+        """Refuse to change another owner's run; ``force`` counts only where no tokens tell callers apart.
+
+        Raises:
+            ForeignRun: the run is not the caller's, who did not or cannot insist.
+            ReadOnlyRun: the same, where no insisting helps.
+        """
+        if (name := identity(ctx)) is None:
+            check_owner(run, self.actor(ctx), force=force)
+        elif run.spec.owner != name:
+            raise ReadOnlyRun(run, name)
+
+
+class ReadOnlyRun(RunwardError):
+    """The run is another owner's, and the caller came with a token of its own."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        owner = repr(run.spec.owner) if run.spec.owner else "nobody known"
+        super().__init__(
+            f"Run {run.run_id!r} belongs to {owner}, your token is {name!r}'s; it was left alone, still {run.state}. "
+            "You can look at it; its owner, or a person on the machine, can change it."
+        )
+        self.run_id, self.owner = run.run_id, run.spec.owner
+
+
+def identity(ctx: Context[Any, Any]) -> str | None:
+    """Return the name of the caller's token; None over stdio, and over HTTP where no tokens are needed."""
+    request = ctx.request_context.request
+    user = request.scope.get("user") if request is not None else None
+    return user.username if isinstance(user, AuthenticatedUser) else None
+
 
 def caller(ctx: Context[Any, Any]) -> str | None:
-    """Return who calls: the one client of a stdio server, a session over HTTP, None over HTTP without sessions."""
-    return "client" if ctx.headers is None else ctx.headers.get("mcp-session-id")
+    """Return who calls: the one client of a stdio server, a token's name and a session over HTTP as far as it has them.
+
+    None: it cannot be told apart from others.
+    """
+    if ctx.headers is None:
+        return "client"
+    return " ".join(part for part in (identity(ctx), ctx.headers.get("mcp-session-id")) if part) or None
 
 
 def remember(box: Toolbox, ctx: Context[Any, Any], known: Mapping[str, Memory]) -> None:

@@ -24,6 +24,7 @@ from . import (
     scalars,
     shapes,
     startup,
+    swarm,
     tokens,
     watching,
 )
@@ -43,6 +44,7 @@ _GROUPS: dict[str, Callable[[House], Awaitable[Table]]] = {
     "gpus": gpus.measure,
     "leases": leases.measure,
     "scalars": scalars.measure,
+    "swarm": swarm.measure,
     "kill": kill.measure,
     "canary": canary.measure,
 }

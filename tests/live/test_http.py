@@ -1,0 +1,160 @@
+"""The server over HTTP, as agents meet it: who is let in by which name, where it listens, how it stops."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+
+import anyio
+import pytest
+
+from tests import hostile
+from tests.live.house import Agent, House, until_async
+from tests.live.service import free_port, serve, tokens
+
+pytestmark = pytest.mark.anyio
+
+STOPS_WITHIN_S = 3.0
+
+
+# --- who is let in, by which name
+
+
+async def test_a_run_belongs_to_the_token_it_was_launched_with_and_others_may_only_look(house: House) -> None:
+    alices, bobs = tokens(house).add("alice"), tokens(house).add("bob")
+    with serve(house) as service:
+        async with service.agent(alices) as alice, service.agent(bobs, legacy=True) as bob:
+            run = await alice.call("launch_run", command="echo begun; sleep 600", owner="alice")
+            run_id = run["run_id"]
+            assert run["owner"] == "alice"
+            await until_async(lambda: "begun" in house.log(run_id), "output")
+            assert (await bob.call("wait_run", run_ids=run_id, timeout_s=0))["runs"][0]["state"] == "running"
+            assert "begun" in await bob.text("read_log", run_id=run_id)
+            assert [r["run_id"] for r in (await bob.call("list_runs"))["runs"]] == [run_id]
+            for force in (False, True):
+                told = await bob.refusal("kill_run", run_id=run_id, force_other_owner=force)
+                assert "belongs to 'alice'" in told
+                assert "left alone, still running" in told
+            assert "leave owner out" in await bob.refusal("launch_run", command="true", owner="alice")
+            assert (await alice.kill(run_id))["status"] == "killed"
+    assert json.loads(house.rundir(run_id).stop.read_text())["by"] == "alice"
+
+
+async def test_callers_without_sessions_are_told_apart_by_their_tokens(house: House) -> None:
+    alices, bobs = tokens(house).add("alice"), tokens(house).add("bob")
+    with serve(house) as service:
+        async with service.agent(alices) as alice, service.agent(bobs) as bob:
+            run_id = await alice.launch("true")
+            told = [await agent.end(run_id) for agent in (alice, alice, bob, bob)]
+            kinds = [[event["kind"] for event in status.get("events", [])] for status in told]
+            assert kinds == [["ended"], [], ["ended"], []]
+
+
+async def test_a_token_taken_back_or_given_counts_from_the_next_request_on(house: House) -> None:
+    known = tokens(house)
+    token = known.add("alice")
+    with serve(house) as service:
+        request = hostile.plain().replace(b"{port}", str(service.port).encode())
+        assert service.send(request.replace(b"{alice}", token.encode()))[0] == 200
+        known.remove("alice")
+        assert service.send(request.replace(b"{alice}", token.encode()))[0] == 401
+        again = known.add("alice")
+        assert service.send(request.replace(b"{alice}", token.encode()))[0] == 401
+        assert service.send(request.replace(b"{alice}", again.encode()))[0] == 200
+        known.file.unlink()
+        assert service.send(request.replace(b"{alice}", again.encode()))[0] == 401
+
+
+async def test_without_tokens_all_on_this_machine_may_come_in_until_there_are_some(house: House) -> None:
+    with serve(house) as service:
+        async with service.agent() as anyone:
+            assert (await anyone.call("launch_run", command="true", owner="me"))["owner"] == "me"
+        request = hostile.plain(token=None).replace(b"{port}", str(service.port).encode())
+        assert service.send(request)[0] == 200
+        tokens(house).add("alice")
+        assert service.send(request)[0] == 401
+
+
+def test_a_file_of_tokens_that_others_can_read_lets_nobody_in(house: House) -> None:
+    token = tokens(house).add("alice")
+    with serve(house) as service:
+        tokens(house).file.chmod(0o644)
+        request = hostile.plain().replace(b"{alice}", token.encode()).replace(b"{port}", str(service.port).encode())
+        assert [service.send(request)[0] for _ in range(3)] == [503] * 3
+        assert service.log.read_text().count("chmod 600") == 1
+    refused = house.runward("serve", "--http", f"127.0.0.1:{free_port()}")
+    assert (refused.returncode, "chmod 600" in refused.stderr) == (2, True)
+
+
+# --- where it listens
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.0.2.1"])
+def test_beyond_this_machine_it_listens_only_with_tokens(house: House, host: str) -> None:
+    refused = house.runward("serve", "--http", f"{host}:{free_port()}")
+    assert refused.returncode == 2
+    assert "runward token add NAME" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_with_tokens_it_listens_on_every_address_and_still_refuses_rebound_names(house: House) -> None:
+    token = tokens(house).add("alice")
+    with serve(house, "0.0.0.0") as service:
+        request = hostile.plain(host="{host}").replace(b"{alice}", token.encode())
+        for host, status in (("localhost", 200), (socket.gethostname(), 200), ("evil.example", 421), ("8.8.8.8", 421)):
+            assert service.send(request.replace(b"{host}", host.encode()))[0] == status, host
+
+
+async def test_it_serves_over_ipv6(house: House) -> None:
+    with serve(house, "[::1]") as service:
+        async with service.agent() as agent:
+            assert (await agent.call("list_runs"))["total"] == 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "127.0.0.1:99999", "::1:8765", "127.0.0.1:x", "no host:1"])
+def test_an_address_that_is_none_is_refused(house: House, address: str) -> None:
+    refused = house.runward("serve", "--http", address)
+    assert (refused.returncode, "Nothing is served" in refused.stderr) == (2, True), refused.stderr
+
+
+def test_a_port_in_use_is_said(house: House) -> None:
+    with serve(house) as service:
+        refused = house.runward("serve", "--http", f"127.0.0.1:{service.port}")
+        assert refused.returncode == 2
+        assert f"Cannot listen at 127.0.0.1:{service.port}" in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+# --- stopping
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("legacy", [False, True], ids=["stateless", "sessions"])
+async def test_it_stops_within_three_seconds_with_waits_open_and_starts_again_at_once(
+    house: House, number: signal.Signals, legacy: bool
+) -> None:
+    with serve(house) as service:
+        async with contextlib.AsyncExitStack() as stack:
+            # A client whose server has gone may say so in many ways; it is not what is looked at.
+            agents = [await stack.enter_async_context(service.agent(legacy=legacy)) for _ in range(3)]
+            run_id = await agents[0].launch("echo begun; sleep 600")
+
+            async def wait(agent: Agent) -> None:
+                with contextlib.suppress(Exception):
+                    await agent.call("wait_run", run_ids=run_id, timeout_s=600)
+
+            async with anyio.create_task_group() as waits:
+                for agent in agents:
+                    waits.start_soon(wait, agent)
+                await until_async(lambda: service.health()["waits"] == 3, "three open waits")
+                took_s = await anyio.to_thread.run_sync(service.stop, number)
+                waits.cancel_scope.cancel()
+            with serve(house, port=service.port) as successor:
+                assert successor.health()["waits"] == 0
+            stack.pop_all()
+    assert took_s < STOPS_WITHIN_S
+    assert service.process.returncode == 0
+    assert "Traceback" not in service.log.read_text(), service.log.read_text()[-3000:]
+    assert house.run(run_id).state == "running"
