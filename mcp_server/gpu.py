@@ -1,4 +1,4 @@
-"""Asks NVML what the GPUs do: `python -I …/gpu.py [--every S] [--gpus UUID,…] [--near] [--since S]`.
+"""Asks NVML what the GPUs do: `python -I …/gpu.py [--every S] [--gpus UUID,…] [--near] [--since S] [--within S]`.
 
 A program that prints one ``Snapshot`` a line, as JSON; once, or every S seconds until nobody reads any more. A process
 of its own, since a call into the driver may hang in the kernel for ever, and a process can be left behind.
@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import importlib
 import json
+import math
 import os
 import select
 import signal
@@ -33,8 +34,10 @@ from mcp_server.supervisor.patience import Caller, Hang
 from mcp_server.supervisor.rundir import now
 from mcp_server.supervisor.users import Owner, owner
 
-_INIT_S = 8.0  # without persistence mode the driver starts every GPU anew
+_WITHIN_S = 9.5  # without persistence mode the driver starts every GPU anew
 _CALL_S, _LOOK_S, _SHORTEST_S = 0.4, 1.3, 0.03
+_LEAST_LOOK_S = 0.5  # is kept for looking when the start takes long
+_BACK_S, _KEPT_S = 8.0, 6.0  # until a slow driver comes back, and how long it is kept started
 _COMES_S = 2.0  # until the next of many slow answers
 _OWNERS_S = 0.3
 _LOG_S = 86400.0
@@ -46,16 +49,21 @@ T = TypeVar("T")
 
 
 class Driver:
-    """NVML, asked by one thread at a time: old drivers are made for no more."""
+    """NVML, asked by one thread at a time: old drivers are made for no more.
 
-    def __init__(self, nvml: Any, wanted: list[str]) -> None:
+    ``within_s``: how long the start and the first look may take together.
+    """
+
+    def __init__(self, nvml: Any, wanted: list[str], within_s: float = _WITHIN_S) -> None:
         self.nvml, self._wanted = nvml, wanted
         self.devices: list[Device] = []
         self._version: str | None = None
         self._caller = Caller()
+        self._hung: Caller | None = None  # in the start
         self._passwd: Caller | None = Caller()
-        self._begun_s = time.monotonic()
-        self._until_s = self._begun_s + _INIT_S
+        self._answered_by_s = time.monotonic() + within_s
+        self._started_by_s = self._answered_by_s - min(_LEAST_LOOK_S, within_s / 3)
+        self._until_s = self._started_by_s
         self._patience_s = _CALL_S
         self._events: Any = None
 
@@ -71,9 +79,10 @@ class Driver:
     def open(self) -> Snapshot | None:
         """Start NVML; return the trouble where that cannot be done."""
         try:
-            self.ask(self.nvml.nvmlInit, _INIT_S)
-            count = self.ask(self.nvml.nvmlDeviceGetCount, _INIT_S)
+            self.ask(self.nvml.nvmlInit, self._start_s())
+            count = self.ask(self.nvml.nvmlDeviceGetCount, self._start_s())
         except Hang:
+            self._hung = self._caller
             return Snapshot(now(), trouble="hangs", text=calls.HANGS)
         except Exception as error:  # whatever the binding raises
             return Snapshot(now(), None, (), *calls.trouble(calls.code(error), str(error)))
@@ -85,6 +94,18 @@ class Driver:
             self._version = None
         self.devices = [Device(index) for index in range(count)]
         return None
+
+    def _start_s(self) -> float:
+        return max(_SHORTEST_S, self._started_by_s - time.monotonic())
+
+    def linger(self) -> None:
+        """Keep a driver started that was too slow to be told of, once it has come back.
+
+        Without persistence mode it forgets its GPUs when nobody uses them, and would be as slow the next time.
+        """
+        stuck = [caller for caller in (self._hung, *(d.stuck for d in self.devices)) if caller]
+        if stuck and stuck[-1].is_back(_BACK_S):
+            time.sleep(_KEPT_S)
 
     def listen(self) -> None:
         """Have Xids told as events, where the driver does."""
@@ -131,16 +152,19 @@ class Driver:
 
     def look(self) -> None:
         """Ask of every GPU."""
-        self._until_s, self._patience_s = time.monotonic() + _LOOK_S, _CALL_S
+        now_s, self._patience_s = time.monotonic(), _CALL_S
+        whole_s = self._answered_by_s if now_s < self._answered_by_s else math.inf  # of the first look
+        self._until_s = min(now_s + _LOOK_S, whole_s)
         for device in self.devices:
             self._read(device)
-        # A driver that starts every GPU anew is slow, and does not hang: as long as answers come, wait for the next.
+        # A driver that starts every GPU anew is slow, and does not hang: while answers come, wait for the next.
         coming_s = 0.0
         while callers := [d.stuck for d in self.devices if d.stuck]:
+            coming_s = min(coming_s, self._answered_by_s - time.monotonic())
             if not any(c.is_back() for c in callers) and not callers[0].is_back(coming_s):
                 return
             coming_s = self._patience_s = _COMES_S
-            self._until_s = self._begun_s + _INIT_S
+            self._until_s = self._answered_by_s
             if time.monotonic() > self._until_s:
                 return
             for device in self.devices:
@@ -226,6 +250,7 @@ def main() -> int:
     parser.add_argument("--gpus", type=lambda text: [word for word in text.split(",") if word], default=[])
     parser.add_argument("--near", action="store_true")
     parser.add_argument("--since", type=float, default=_LOG_S, metavar="S")
+    parser.add_argument("--within", type=float, default=_WITHIN_S, metavar="S")
     options = parser.parse_args()
     with contextlib.suppress(AttributeError):  # Linux alone has it
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -233,9 +258,11 @@ def main() -> int:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
         return _print(Snapshot(now(), trouble="failed", text=f"nvidia-ml-py is not installed: {error}."))
-    driver = Driver(nvml, options.gpus)
+    driver = Driver(nvml, options.gpus, options.within)
     if (trouble := driver.open()) is not None:
-        return _print(trouble)
+        status = _print(trouble)
+        driver.linger()
+        return status
     log = KernelLog(only_new=options.every is not None)
     driver.look()
     if options.near:
@@ -246,7 +273,10 @@ def main() -> int:
         driver.hear()
         driver.read_log(log, options.since)
         status = _print(driver.snapshot())
-        if options.every is None or status or not _is_read_for(options.every):
+        if options.every is None:
+            driver.linger()
+            return status
+        if status or not _is_read_for(options.every):
             return status
         driver.look()
 

@@ -39,7 +39,7 @@ class Key:
             while is_held(rundir.lock) and not ledger.observe(run_id).events:
                 await ticket.news()
         run = ledger.observe(run_id)
-        if run.started_at is not None or run.state == "running":
+        if _was_accepted(run) or run.state == "running":
             return run
         if run.events:
             return None  # refused
@@ -63,8 +63,13 @@ def known_run(ledger: Ledger, key: str | None) -> Run | None:
         return None
     with contextlib.suppress(OSError, RunNotFound):
         run = ledger.observe(_file(ledger, key).read_text().strip())
-        return run if run.started_at is not None else None
+        return run if _was_accepted(run) else None
     return None
+
+
+def _was_accepted(run: Run) -> bool:
+    """Whether its launch was answered with a run: its command has started, or it was let into the queue."""
+    return any(event["kind"] in ("queued", "started") for event in run.events)
 
 
 def _file(ledger: Ledger, key: str) -> Path:

@@ -164,18 +164,20 @@ async def gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, str] |
     """
     if not any(not uuid.startswith("cpu-") for uuid in run.gpus):
         return None
-    left = ""
+    left: str | None = None
     with anyio.move_on_after(_RELEASED_WITHIN_S):
         while True:
             snapshot = await anyio.to_thread.run_sync(partial(ask, sys.executable, environ), abandon_on_cancel=True)
             held = [gpu for gpu in snapshot.gpus if gpu.uuid in run.gpus]
-            if not held:
+            if len(held) < len(run.gpus) or any(gpu.memory_used_mib is None or gpu.lost or gpu.hangs for gpu in held):
                 return None
             taken = [(gpu.index, gpu.memory_unseen_mib or 0) for gpu in held]
             left = ", ".join(f"{mib:,} MiB of GPU {index}" for index, mib in taken if mib > IDLE_MIB)
             if not left and not any(p.run_id == run.run_id for gpu in held for p in gpu.processes):
                 return True, ""
             await anyio.sleep(_TICK_S)
+    if left is None:  # the driver has not answered
+        return None
     return False, f"{left} are still held by no visible process." if left else "Its GPUs are still in use."
 
 

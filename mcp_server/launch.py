@@ -12,10 +12,9 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -23,51 +22,29 @@ import anyio.to_thread
 from mcp_server import tmux
 from mcp_server.admission import admit, checked_gpus, cpu_slots
 from mcp_server.changes import Changes
-from mcp_server.errors import BadArgument, LaunchFailed, RunwardError
+from mcp_server.errors import BadArgument, GpusNotFree, LaunchFailed, RunwardError
+from mcp_server.experiment_log import begin_log
+from mcp_server.fitting import own_ray
 from mcp_server.home import Home, tmux_socket
 from mcp_server.hosts import base_environment, check_environment, secrets_by_name
 from mcp_server.idempotency import held_key, known_run
 from mcp_server.ledger import Ledger
 from mcp_server.params import check_no_secret, check_params, checked_policy
 from mcp_server.patterns import checked
+from mcp_server.request import Request
 from mcp_server.run import Run, RunSpec
 from mcp_server.script import LONGEST_NAME, name_of, render, slug
+from mcp_server.settle import settle
 from mcp_server.supervisor.handover import Handover
 from mcp_server.supervisor.lease import lease_directory
 from mcp_server.supervisor.rundir import LAYOUT, RunDir, boot_id, is_held, now, write_json
 from mcp_server.tidy import tidy
 
-ParamStyle = Literal["--k v", "k=v"]
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _STARTED_WITHIN_S = 15.0
 _F_SETPIPE_SZ = 1031
+_LOOK_S = 0.01
 _TIDY_S = 2.0  # a tmux that does not answer is told of soon enough
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of a launch, as the caller gave them."""
-
-    command: str | list[str]
-    name: str | None = None
-    cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    secrets: list[str] = field(default_factory=list)
-    owner: str | None = None
-    tags: list[str] = field(default_factory=list)
-    time_limit_s: float | None = None
-    idempotency_key: str | None = None
-    first_step_timeout_s: float | None = None
-    first_step_pattern: str | None = None
-    stall_timeout_s: float | None = None
-    recovery: str | Mapping[str, Any] | None = None
-    params: Mapping[str, Any] = field(default_factory=dict)
-    param_style: ParamStyle = "--k v"
-    resume_args: list[str] = field(default_factory=list)
-    gpus: int | str | list[int | str] | None = None
-    queue: bool = False
-    require: Mapping[str, Any] | None = None
-    tensorboard: str | None = None
 
 
 def check_name(name: str) -> None:
@@ -86,8 +63,10 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
     """Turn a request into a spec and what is handed over in memory; touches nothing.
 
     Raises:
-        BadArgument, SecretNotSet, SecretsFileOpen, TmuxMissing: the request cannot be carried out.
+        BadArgument, BlueprintInvalid, SecretNotSet, SecretsFileOpen, TmuxMissing, …: it cannot be carried out.
     """
+    settled = settle(request, home, environ)
+    request = settled.request
     words = [request.command] if isinstance(request.command, str) else request.command
     if not words or not words[0].strip():
         raise BadArgument("command", "is empty.")
@@ -116,6 +95,7 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
     values = secrets_by_name(dict.fromkeys(request.secrets), environ, home.secrets)
     kept = {"params": request.params, "resume_args": request.resume_args, "recovery": policy}
     check_no_secret(kept, values.values())
+    settled.check()
     tmux.require()
     name = request.name or "".join(filter(str.isprintable, name_of(request.command)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _ids(slug(name)) if not (home.runs / run_id).exists())
@@ -126,7 +106,7 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         name=name,
         command=request.command,
         cwd=str(cwd),
-        env=dict(request.env),
+        env={**own_ray(settled.environment, run_id), **request.env},
         secrets=list(values),
         owner=request.owner or home.owner(environ),
         tags=request.tags,
@@ -146,6 +126,8 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
         gpu_sample_s=config.gpu_sample_s,
         gpu_window_s=config.gpu_window_s,
         tensorboard=str(cwd / Path(request.tensorboard).expanduser()) if request.tensorboard else None,
+        blueprint=str(settled.blueprint) if settled.blueprint else None,
+        result_dir=str(settled.result_dir) if settled.result_dir else None,
         stop_grace_s=config.stop_grace_s,
         idempotency_key=request.idempotency_key,
         created_at=now(),
@@ -206,6 +188,8 @@ async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Ma
             return first
         snapshot = await admit(spec, handover.env)
         handover = replace(handover, snapshot=snapshot.facts() if snapshot else None)
+        if spec.result_dir is not None:
+            begin_log(Path(spec.result_dir), spec)
         rundir = _create(spec, ledger)
         if key is not None:
             key.remember(spec.run_id)
@@ -247,8 +231,11 @@ async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, ledger: Ledg
             await _hand_over(fifo, handover.encode())
             while True:
                 run = ledger.observe(spec.run_id)
-                if any(event["kind"] == "refused" for event in run.events):
-                    raise LaunchFailed(f"{run.events[-1]['text']} See {rundir.path}.")
+                if (refused := next((e for e in run.events if e["kind"] == "refused"), None)) is not None:
+                    if (why := refused.get("not_free")) is None:
+                        raise LaunchFailed(f"{refused['text']} See {rundir.path}.")
+                    await _clear(rundir, spec)
+                    raise GpusNotFree(str(why), never=bool(refused.get("never")))
                 if run.events:
                     return run
                 await ticket.news()
@@ -261,6 +248,15 @@ async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, ledger: Ledg
         f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s: perhaps tmux "
         f"does not answer. If it starts later, it stops at once. Try again; runward doctor tells what is wrong."
     )
+
+
+async def _clear(rundir: RunDir, spec: RunSpec) -> None:
+    """Leave nothing of a launch whose GPUs another took in the same moment; that it was refused is told at once."""
+    with anyio.move_on_after(_TIDY_S):
+        while is_held(rundir.lock):  # noqa: ASYNC110 - nobody tells the end of a process
+            await anyio.sleep(_LOOK_S)
+        await tmux.patiently(partial(tmux.close, spec.session, socket=spec.tmux_socket))
+        shutil.rmtree(rundir.path, ignore_errors=True)
 
 
 async def _hand_over(fifo: int, data: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
@@ -10,11 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import anyio.to_thread
-
-from mcp_server.conditions import Condition, holds, holds_in, sentence, tag_of
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.home import Home
 from mcp_server.ledger import Ledger
@@ -102,12 +98,9 @@ class Scalars:
             for tag, one in part.series.items():
                 series.setdefault(f"{label}/{tag}" if label else tag, one)
         if not places or len(failed) == len(places):
-            raise NoScalars(f"No scalars of {name} can be read: {'; '.join(failed[:3])}. Pass another logdir.")
+            why = "; ".join(one.rstrip(".") for one in failed[:3])
+            raise NoScalars(f"No scalars of {name} can be read: {why}. Pass another logdir.")
         return Reading(name, series, (*notes, *failed))
-
-    def watcher(self, condition: Condition) -> Watcher:
-        """Return what tells when ``condition`` is met by a run."""
-        return Watcher(self, condition)
 
     def _readers(self) -> tuple[Reader, OtherReader]:
         from mcp_server.scalars.reader import Reader  # noqa: PLC0415 - numpy takes a while
@@ -164,7 +157,9 @@ def find(target: str, scalars: Scalars, ledger: Ledger) -> Target:
     try:
         return _at(Path(target).expanduser())
     except (OSError, RuntimeError, ValueError) as error:  # a name too long, a NUL, no such user
-        raise BadArgument("logdir", f"cannot be looked into: {error}.") from error
+        raise BadArgument(
+            "logdir", f"{target[:200]!r} cannot be looked into: {getattr(error, 'strerror', None) or error}."
+        ) from error
 
 
 def _at(path: Path) -> Target:
@@ -192,68 +187,6 @@ def _at(path: Path) -> Target:
         return Target(str(root), places[:_MOST_PLACES])
     names = labels(places)
     return Target(str(root), places, choices=[(name, spot.newest_s) for name, spot in zip(names, spots, strict=True)])
-
-
-class Watcher:
-    """Tells when a condition is met by a run: by a point told since the last look, so that none is missed.
-
-    The first look takes the newest point, of a NaN or infinity any. Where there are no such scalars, the
-    numbers that the run prints are looked at.
-    """
-
-    def __init__(self, scalars: Scalars, condition: Condition) -> None:
-        self.condition = condition
-        self._scalars = scalars
-        self._tag: str | None = None
-        self._seen = -1
-        self._restarts: tuple[int, ...] = ()
-
-    async def met(self, run: Run) -> str | None:
-        """Return e.g. ``Train/mean_reward = 20.4 at step 900`` when the condition is met, None when not yet.
-
-        Raises:
-            BadArgument: the condition's tag could be several; lists them.
-        """
-        return await anyio.to_thread.run_sync(self.look, run)
-
-    def look(self, run: Run) -> str | None:
-        """Do what :meth:`met` does, in a thread."""
-        places = self._scalars.of_run(run)
-        if places:
-            with contextlib.suppress(NoScalars):  # not yet, or just now taken away
-                # Not asked for changes first: another look may have taken them, and reading nothing new is cheap.
-                series = self._scalars.read(places, run.run_id).series
-                if self._tag not in series:  # once chosen it stays: another tag of that name may come
-                    self._tag = tag_of(self.condition, list(series))
-                if self._tag is not None:
-                    return self._in(self._tag, series[self._tag])
-        self._seen = max(self._seen, 0)  # whatever comes now is told since
-        return holds(self.condition, _printed(run)) if self._tag is None else None
-
-    def _in(self, tag: str, series: Series) -> str | None:
-        if not len(series.values):
-            return None
-        count = len(series.values)
-        after = self._seen
-        if self._seen < 0:
-            after = 0 if self.condition.of_all else count - 1
-        elif series.restarts != self._restarts or count < self._seen:
-            at = series.restarts[-1] if series.restarts else series.steps[0]
-            after = int((series.steps >= at).argmax())
-        self._seen, self._restarts = count, series.restarts
-        index = holds_in(self.condition, series, after)
-        return None if index is None else sentence(tag, float(series.values[index]), int(series.steps[index]))
-
-
-def _printed(run: Run) -> dict[str, tuple[int | None, float]]:
-    """Return the newest numbers that a run printed, as its supervisor read them."""
-    metrics: Mapping[str, Any] = run.progress.get("metrics") or {}
-    step = run.progress.get("step")
-    told = {}
-    for name, value in metrics.items():
-        with contextlib.suppress(TypeError, ValueError):
-            told[name] = (step if isinstance(step, int) else None, float(value))
-    return told
 
 
 def labels(places: Sequence[Place]) -> list[str]:

@@ -10,9 +10,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ _WIDER_FROM = 4  # panels: three columns, and smaller letters
 _LOG_SPAN = 10**2.5  # from which a logarithmic axis says more
 _LONGEST_TITLES = {1: 100, 2: 48, 3: 32}  # characters, by columns
 _LONGEST_LABEL, _SHORT_LABEL = 40, 16
-_MOST_LABELS = 8  # lines that a legend names
 _COLOURS = ("#1f6fb4", "#e1701a", "#2c9c4b", "#c0392b", "#8157b3", "#7a5548", "#d65fa6", "#6f7680")
+_DASHES = ("-", "--", ":")
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,13 @@ def _draw(panels: Sequence[Panel]) -> bytes:
     rows = -(-len(panels) // columns)
     mpl.rcParams.update({"font.size": 8 if wide else 9})
     figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=_DPI, layout="constrained")
+    labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
+    looks = {label: _look(number) for number, label in enumerate(labels)}  # a run looks the same in all panels
     for number, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
-        _panel(axes, panel, _LONGEST_TITLES[columns], last_row=number > len(panels) - columns)
-    labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
+        _panel(axes, panel, looks, _LONGEST_TITLES[columns], last_row=number > len(panels) - columns)
     if len(labels) > 1:
-        _legend(figure, labels)
+        _legend(figure, looks)
     for dpi in (_DPI, _DPI // 2):
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=dpi, pil_kwargs={"optimize": True})
@@ -145,28 +146,35 @@ def _draw(panels: Sequence[Panel]) -> bytes:
     return buffer.getvalue()
 
 
-def _legend(figure: Any, labels: Sequence[str]) -> None:
+def _legend(figure: Any, looks: Mapping[str, Mapping[str, Any]]) -> None:
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
-    handles = [Line2D([], [], color=_colour(number), linewidth=2) for number in range(len(labels))][:_MOST_LABELS]
     figure.legend(
-        handles,
-        [_cut(label, _LONGEST_LABEL) for label in labels[:_MOST_LABELS]],
+        [Line2D([], [], linewidth=2, **look) for look in looks.values()],
+        [_cut(_plain(label), _LONGEST_LABEL) for label in looks],
         loc="outside upper center",
-        ncols=min(len(handles), 6 if max(map(len, labels)) <= _SHORT_LABEL else 3),
+        ncols=min(len(looks), 6 if max(map(len, looks)) <= _SHORT_LABEL else 3),
         frameon=False,
     )
     for text in figure.legends[0].get_texts():
         text.set_parse_math(False)
 
 
-def _panel(axes: Any, panel: Panel, longest: int, *, last_row: bool) -> None:
+def _panel(axes: Any, panel: Panel, looks: Mapping[str, Mapping[str, Any]], longest: int, *, last_row: bool) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter  # noqa: PLC0415
 
     logarithmic = is_log(panel.lines)
-    for number, line in enumerate(panel.lines):
-        _line(axes, line, _colour(number), faint=0.4 if len(panel.lines) == 1 else 0.2)
-    title = _cut(panel.title, longest) + ("  (log)" if logarithmic else "")
+    stepless = all(len(set(line.steps)) == 1 for line in panel.lines) and any(
+        len(line.steps) > 1 for line in panel.lines
+    )
+    for line in panel.lines:
+        _line(
+            axes,
+            replace(line, steps=range(len(line.steps)), middle=((), ())) if stepless else line,
+            looks[line.label],
+            faint=0.4 if len(panel.lines) == 1 else 0.2,
+        )
+    title = _cut(_plain(panel.title), longest) + ("  (log)" if logarithmic else "")
     axes.set_title(title, fontweight="bold", fontsize="medium", parse_math=False)
     if logarithmic:
         axes.set_yscale("log")
@@ -174,8 +182,8 @@ def _panel(axes: Any, panel: Panel, longest: int, *, last_row: bool) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: short(step)))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    if last_row:
-        axes.set_xlabel("step")
+    if last_row or stepless:
+        axes.set_xlabel("point (no steps were told)" if stepless else "step")
     axes.grid(visible=True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -185,12 +193,12 @@ def _panel(axes: Any, panel: Panel, longest: int, *, last_row: bool) -> None:
         axes.text(0.5, 0.5, "no finite value", transform=axes.transAxes, ha="center", va="center", color="#888888")
 
 
-def _line(axes: Any, line: Line, colour: str, faint: float) -> None:
+def _line(axes: Any, line: Line, look: Mapping[str, Any], faint: float) -> None:
     few, rough = len(line.values) <= 1, bool(line.middle[0])
     axes.plot(
         line.steps,
         line.values,
-        color=colour,
+        **look,
         alpha=faint if rough else 0.9,
         linewidth=0.7 if rough else 1.3,
         marker="o" if few else None,
@@ -198,7 +206,7 @@ def _line(axes: Any, line: Line, colour: str, faint: float) -> None:
         zorder=2,
     )
     if rough:
-        axes.plot(*line.middle, color=colour, linewidth=1.6, zorder=3)
+        axes.plot(*line.middle, **look, linewidth=1.6, zorder=3)
     if line.odd:
         # At the bottom edge, whatever the values are: a NaN has no height.
         axes.plot(
@@ -224,8 +232,15 @@ def _line(axes: Any, line: Line, colour: str, faint: float) -> None:
         )
 
 
-def _colour(number: int) -> str:
-    return _COLOURS[number % len(_COLOURS)]
+def _look(number: int) -> dict[str, Any]:
+    """Return colour and dashes of a run."""
+    colours = len(_COLOURS)
+    return {"color": _COLOURS[number % colours], "linestyle": _DASHES[number // colours % len(_DASHES)]}
+
+
+def _plain(text: str) -> str:
+    """Put a tag on one line; a glyph stands for what cannot be printed."""
+    return "".join(sign if sign.isprintable() else "·" for sign in text)
 
 
 def _cut(text: str, longest: int) -> str:

@@ -93,7 +93,7 @@ def of_run(run: Run, snapshot: Snapshot, use: Mapping[str, Use]) -> GpuReport:
         GpusNotTold: the driver does not answer, and nothing was recorded.
     """
     if not run.gpus:
-        return GpuReport(ok=False, reasons=[f"{run.run_id} has no GPUs: it was launched without."], free=[], gpus=[])
+        return GpuReport(ok=run.state == "queued", reasons=[_without(run)], free=[], gpus=[])
     if snapshot.trouble and not use:
         raise GpusNotTold(snapshot)
     told = names(run.gpus, len(run.gpus))
@@ -115,6 +115,20 @@ def of_run(run: Run, snapshot: Snapshot, use: Mapping[str, Use]) -> GpuReport:
         for uuid in dict.fromkeys([*run.gpus, *use])
     ]
     return GpuReport(ok=ok, reasons=reasons, free=[], driver=snapshot.driver, gpus=found)
+
+
+def is_told_by_driver(run: Run) -> bool:
+    """Whether the driver has anything to say of a run: it lives, and has GPUs, not only cpu slots."""
+    return not run.ended and any(uuid.startswith("GPU-") for uuid in run.gpus)
+
+
+def _without(run: Run) -> str:
+    """Say why a run has no GPUs."""
+    if run.state == "queued":
+        return f"{run.run_id} waits for GPUs, position {run.queue_position}: it has none yet."
+    if run.ended and run.started_at is None:
+        return f"{run.run_id} has no GPUs: its command never started."
+    return f"{run.run_id} has no GPUs: it was launched without."
 
 
 def imbalances(use: Mapping[str, Use]) -> dict[str, str]:

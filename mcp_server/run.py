@@ -51,6 +51,8 @@ class RunSpec(BaseModel):
     gpu_sample_s: float = 5.0
     gpu_window_s: float = 120.0
     tensorboard: str | None = None
+    blueprint: str | None = None
+    result_dir: str | None = None
     stop_grace_s: float = 5.0
     idempotency_key: str | None = None
     created_at: str = ""
@@ -152,7 +154,7 @@ def fold(evidence: Evidence) -> Run:
         started_at=starts[0].get("at") or end.get("started_at"),
         ended_at=(ended_at or carried_out.get("at")) if known else None,
         reason=reason,
-        at_start=starts[-1].get("at_start", {}),
+        at_start=next((e["at_start"] for e in reversed(evidence.events) if "at_start" in e), {}),
         attempt=attempt_of(evidence.events),
         progress=evidence.progress or {},
         failure=_failure(evidence.events),
@@ -222,6 +224,8 @@ def _state(evidence: Evidence) -> tuple[RunState, str | None]:
         return "lost", "The machine was rebooted while it ran."
     if not evidence.events:
         return "lost", "Its launch was cut off: the command never started."
+    if evidence.events[-1]["kind"] == "queued":
+        return "lost", "Its supervisor is gone: when it was last heard of, it waited for GPUs."
     return "lost", "Its supervisor is gone and wrote no end: how the command ended is unknown."
 
 

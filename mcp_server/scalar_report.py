@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_server.conditions import named
@@ -19,6 +20,7 @@ from mcp_server.scalars import text
 from mcp_server.status import Answer
 
 if TYPE_CHECKING:
+    from mcp_server.scalars.places import Place
     from mcp_server.scalars.series import Series
     from mcp_server.scalars.summary import Figures
 
@@ -27,7 +29,7 @@ POINTS_TOLD = 20
 _IN_FULL = 4  # tags that are told as objects, with points; more are told as lines
 _WITH_TRENDS, _NAMED_WITH_TRENDS = 20, 40  # tags of an overview, and tags asked for; of more only the last values
 _MOST_LISTED = 20  # runs
-_MOST_COMPARED = 8
+_MOST_COMPARED, _MOST_BENEATH = 16, 8  # runs that are named, and of those that only lie beneath a directory
 _MOST_NOTES, _NOTE_CHARS = 6, 240
 _MOST_ODD = 200  # marks of NaN in a picture
 _MIDDLE_BUCKETS, _ROUGH_FROM = 150, 300
@@ -89,20 +91,35 @@ def report(asked: Asked, scalars: Scalars, ledger: Ledger) -> Report:
         targets = [find(target, scalars, ledger) for target in wanted]
     else:
         targets = [find(asked.target or LATEST, scalars, ledger)]
-    first = targets[0]
+    # One run may be meant twice: by its id and by its path, or by two paths.
+    targets = list({tuple(map(_real, target.places)): target for target in reversed(targets)}.values())[::-1]
+    first, most = targets[0], _MOST_COMPARED
     if first.choices and len(targets) == 1:
         if not (asked.tags or asked.plot):
             return Report(_choices(first, now_s))
         targets = [Target(name, [place]) for (name, _), place in zip(first.choices, first.places, strict=True)]
+        most = _MOST_BENEATH
     elif len(targets) > 1:
         targets = _briefly(targets)
-    readings = [_reading(target, scalars, asked.since_step) for target in targets[:_MOST_COMPARED]]
-    picked = _picked(asked.tags, readings)
+    readings = [_reading(target, scalars, asked.since_step) for target in targets[:most]]
+    picked, unknown = _picked(asked, readings)
     told = [_figures(reading, picked, now_s, asked.smooth) for reading in readings]
-    left = f"{len(targets) - _MOST_COMPARED} older runs were left out." if len(targets) > _MOST_COMPARED else None
-    answer = _alone(first, readings[0], told[0], asked) if len(readings) == 1 else _compared(readings, told, left)
+    panels = _panels(readings, told, picked, asked) if asked.plot else ()
+    notes = [
+        *([f"Not among the tags: {', '.join(unknown)}."] if unknown else []),
+        *([f"Only {most} of {len(targets)} runs are told; the others were left out."] if len(targets) > most else []),
+        *(["Points are told of one run at a time."] if asked.points and len(readings) > 1 else []),
+        *([f"The picture shows {len(panels)} of {len(picked)} tags."] if panels and len(panels) < len(picked) else []),
+    ]
+    answer = (
+        _alone(first, readings[0], told[0], asked, notes) if len(readings) == 1 else _compared(readings, told, notes)
+    )
     by_run = {reading.name: one for reading, one in zip(readings, told, strict=True)}
-    return Report(answer, _panels(readings, picked, asked) if asked.plot else (), by_run)
+    return Report(answer, panels, by_run)
+
+
+def _real(place: Place) -> Place:
+    return Path(os.path.realpath(place)) if isinstance(place, Path) else place
 
 
 def _briefly(targets: Sequence[Target]) -> list[Target]:
@@ -140,18 +157,19 @@ def _reading(target: Target, scalars: Scalars, since_step: int | None) -> Readin
     return Reading(reading.name, kept, (*reading.notes, f"Only steps from {since_step} on."))
 
 
-def _picked(wanted: Sequence[str], readings: Sequence[Reading]) -> list[str]:
-    """Return the tags that are meant, in the order asked for; all where none was named."""
+def _picked(asked: Asked, readings: Sequence[Reading]) -> tuple[list[str], list[str]]:
+    """Return the tags that are meant, in the order asked for, all where none was named; and what means none."""
     known = list(dict.fromkeys(tag for reading in readings for tag in reading.series))
     if not known:
-        raise NoScalars(f"No scalars in {readings[0].name} yet. Call again later, or without since_step.")
-    if not wanted:
-        return known
-    picked = list(dict.fromkeys(tag for pattern in wanted for tag in named(pattern, known)))
+        if asked.since_step is not None:
+            raise NoScalars(f"No scalars in {readings[0].name} from step {asked.since_step} on. Ask for earlier steps.")
+        raise NoScalars(f"No scalars in {readings[0].name} yet. Call again later.")
+    meant = {pattern: named(pattern, known) for pattern in asked.tags}
+    picked = list(dict.fromkeys(tag for tags in meant.values() for tag in tags)) if meant else known
     if not picked:
-        near = difflib.get_close_matches(wanted[0], known, n=5, cutoff=0.3) or known[:5]
+        near = difflib.get_close_matches(asked.tags[0], known, n=5, cutoff=0.3) or known[:5]
         raise BadArgument("tags", f"none of {len(known)} tags is meant; near are {', '.join(near)}.")
-    return picked
+    return picked, [pattern for pattern, tags in meant.items() if not tags]
 
 
 def _figures(reading: Reading, picked: Sequence[str], now_s: float, smooth: float) -> dict[str, Figures]:
@@ -161,13 +179,15 @@ def _figures(reading: Reading, picked: Sequence[str], now_s: float, smooth: floa
     return {tag: summarise(one, now_s=now_s, smooth=smooth) for tag, one in series.items()}
 
 
-def _alone(target: Target, reading: Reading, told: Mapping[str, Figures], asked: Asked) -> ScalarReport:
-    full = bool(asked.tags) and len(told) <= _IN_FULL
+def _alone(
+    target: Target, reading: Reading, told: Mapping[str, Figures], asked: Asked, notes: Sequence[str]
+) -> ScalarReport:
+    full = bool(asked.tags or asked.points) and len(told) <= _IN_FULL
     points = POINTS_TOLD if asked.points is None and full else asked.points or 0
     values = {
         tag: text.tag_figures(figures, _points(reading.series[tag], points))
         for tag, figures in list(told.items())[:_WITH_TRENDS]
-        if full or (points and asked.tags)
+        if full or points
     }
     made, columns, left = None, None, None
     if not full:
@@ -188,7 +208,7 @@ def _alone(target: Target, reading: Reading, told: Mapping[str, Figures], asked:
         tags=made,
         values=values or None,
         total=len(told) if left else None,
-        notes=_notes([reading]),
+        notes=_notes([reading], notes),
         next_step=left,
     )
 
@@ -206,30 +226,36 @@ def _points(series: Series, most: int) -> list[tuple[int, float]] | None:
     return list(zip(steps.tolist(), values.tolist(), strict=True))
 
 
-def _compared(
-    readings: Sequence[Reading], told: Sequence[Mapping[str, Figures]], left_runs: str | None
-) -> ScalarReport:
+def _compared(readings: Sequence[Reading], told: Sequence[Mapping[str, Figures]], notes: Sequence[str]) -> ScalarReport:
     made, left = text.compared(told)
     return ScalarReport(
         source=f"{len(readings)} runs side by side",
         runs=[reading.name for reading in readings],
         columns="tag | for each run: last@step slope/1k min..max shape",
         tags=made,
-        notes=_notes(readings, left_runs),
+        notes=_notes(readings, notes),
         next_step=f"{left} more tags had no room: name fewer in tags." if left else None,
     )
 
 
-def _notes(readings: Sequence[Reading], more: str | None = None) -> list[str] | None:
-    told = list(dict.fromkeys([*([more] if more else []), *(note for one in readings for note in one.notes)]))
+def _notes(readings: Sequence[Reading], first: Sequence[str]) -> list[str] | None:
+    told = list(dict.fromkeys([*first, *(note for one in readings for note in one.notes)]))
     return [note[:_NOTE_CHARS] for note in told[:_MOST_NOTES]] or None
 
 
-def _panels(readings: Sequence[Reading], picked: Sequence[str], asked: Asked) -> list[Panel]:
-    """Return one panel a tag; of an unasked choice first what people look at: rewards and losses."""
+def _panels(
+    readings: Sequence[Reading], told: Sequence[Mapping[str, Figures]], picked: Sequence[str], asked: Asked
+) -> list[Panel]:
+    """Return one panel a tag; of an unasked choice first NaN and infinities, then rewards and losses."""
     tags = list(picked)
     if not asked.tags:
-        tags.sort(key=lambda tag: not any(word in tag.lower() for word in ("reward", "loss", "return", "acc")))
+        odd = {tag for one in told for tag, figures in one.items() if figures.nan or figures.inf}
+        tags.sort(
+            key=lambda tag: (
+                tag not in odd,
+                not any(word in tag.lower() for word in ("reward", "loss", "return", "acc")),
+            )
+        )
     return [
         Panel(tag, [_line(reading, tag) for reading in readings if tag in reading.series]) for tag in tags[:MOST_PANELS]
     ]

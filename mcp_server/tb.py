@@ -22,12 +22,16 @@ from mcp_server.ledger import Ledger
 from mcp_server.metrics import LATEST, Scalars, find, path_of
 from mcp_server.plot import NotDrawn, picture
 from mcp_server.scalar_report import Asked, Report, report
-from mcp_server.scalars.text import digits
+from mcp_server.scalars.text import digits, narrowed
 
 if TYPE_CHECKING:
     from mcp_server.scalars.summary import Figures
 
 _BARS = str.maketrans("0123456789.", "▁▁▂▃▄▄▅▆▇█ ")
+_FIGURES, _FEW = ("LAST", "STEP", "", "PER 1K", "MIN", "MAX", "MEAN", "POINTS"), 3
+_WIDE = 120  # columns of a terminal in which all figures have room
+_SHAPES = ((32, _WIDE), (16, 76))  # cells, and from which width on
+_LONGEST_NAME = 80
 _ARROWS = {"up": Text("↑", style="green"), "down": Text("↓", style="yellow"), "flat": Text("~", style="dim")}
 
 
@@ -80,43 +84,53 @@ def _save(found: Report, path: Path) -> None:
 
 def _print(found: Report, console: Console) -> None:
     answer = found.answer
-    console.print(Text(answer.run_id or answer.source, style="bold"))
+    console.print(Text(_plain(answer.run_id or answer.source), style="bold"))
     for note in answer.notes or ():
-        console.print(Text(note, style="yellow"))
+        console.print(Text(_plain(note), style="yellow"))
     if not found.told:
         for run in answer.runs or ():
-            console.print(Text(f"  {run}"))
+            console.print(Text(f"  {_plain(run)}"))
         if answer.next_step:
             console.print(Text(f"{answer.total} in all; runward tb {answer.source}/NAME shows one.", style="dim"))
         return
-    console.print(_table(found.told))
+    console.print(_table(found.told, console.width))
     for tag, figures in (answer.values or {}).items():
         if figures.points:
-            console.print(Text(tag, style="bold"))
+            console.print(Text(_shown(tag), style="bold"))
             for step, value in figures.points:
                 console.print(Text(f"{step:>12}  {value}"))
 
 
-def _table(told: Mapping[str, Mapping[str, Figures]]) -> Table:
+def _table(told: Mapping[str, Mapping[str, Figures]], width: int) -> Table:
+    """Return one row a tag and run; where the terminal is narrow, with fewer figures, but always with tag and last."""
     several = len(told) > 1
+    shape = next((cells for cells, least in _SHAPES if width >= least), 0)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("TAG", *(["RUN"] if several else []), "SHAPE"):
-        table.add_column(column, no_wrap=column == "SHAPE")
-    for column in ("LAST", "STEP", "", "PER 1K", "MIN", "MAX", "MEAN", "POINTS"):
+    table.add_column("TAG", overflow="fold", min_width=12)
+    if several:
+        table.add_column("RUN", overflow="fold")
+    if shape:
+        table.add_column("SHAPE", no_wrap=True, style="cyan")
+    figures_shown = _FIGURES if width >= _WIDE else _FIGURES[:_FEW]
+    for column in figures_shown:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("ODD", style="bold red")
     for tag in dict.fromkeys(tag for run in told.values() for tag in run):
         for name, figures in told.items():
             if tag in figures:
-                table.add_row(Text(tag), *([Text(name)] if several else []), *_row(figures[tag]))
+                table.add_row(
+                    Text(_shown(tag)),
+                    *([Text(_shown(name))] if several else []),
+                    *([narrowed(figures[tag].shape, shape).translate(_BARS)] if shape else []),
+                    *_row(figures[tag])[: len(figures_shown)],
+                    _odd(figures[tag]),
+                )
     return table
 
 
 def _row(figures: Figures) -> list[str | Text]:
-    odd = [f"{figures.nan} NaN from {figures.first_nan_step}"] if figures.nan else []
-    odd += [f"{figures.inf} Inf from {figures.first_inf_step}"] if figures.inf else []
+    """Return what ``_FIGURES`` says."""
     return [
-        Text(figures.shape.translate(_BARS), style="cyan"),
         _number(figures.last),
         str(figures.last_step),
         _ARROWS[figures.trend],
@@ -125,8 +139,24 @@ def _row(figures: Figures) -> list[str | Text]:
         _number(figures.max),
         _number(figures.mean),
         f"{figures.count:,}",
-        ", ".join(odd),
     ]
+
+
+def _odd(figures: Figures) -> str:
+    odd = [f"{figures.nan} NaN from {figures.first_nan_step}"] if figures.nan else []
+    odd += [f"{figures.inf} Inf from {figures.first_inf_step}"] if figures.inf else []
+    return ", ".join(odd)
+
+
+def _shown(name: str) -> str:
+    """Shorten a name in its middle."""
+    plain = _plain(name)
+    return plain if len(plain) <= _LONGEST_NAME else f"{plain[: _LONGEST_NAME // 2]}…{plain[-_LONGEST_NAME // 2 :]}"
+
+
+def _plain(text: str) -> str:
+    """Leave out what would act on the terminal: names are whatever a file says."""
+    return "".join(sign if sign.isprintable() else "·" for sign in text)
 
 
 def _number(value: float | None) -> str:

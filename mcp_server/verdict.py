@@ -46,8 +46,9 @@ def judge(snapshot: Snapshot, held: Mapping[str, str], require: Require | None =
     ok = enough and (require is not None or not any(bad.values()))
     found = {index: list(words) for index, words in bad.items()}
     if not enough:
-        for index, words in why.items():
-            found[index] += [word for word in words if not _is_told(word, bad[index])]
+        for gpu in snapshot.gpus:
+            if not gpu.hangs:  # which is told with where
+                found[gpu.index] += [word for word in why[gpu.index] if not _is_told(word, bad[gpu.index])]
     for gpu in snapshot.gpus:
         found[gpu.index] += notes(gpu)
     lacking = [] if enough else [f"{len(free)} of {len(snapshot.gpus)} GPUs can be had, {needed} wanted."]

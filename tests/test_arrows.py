@@ -16,45 +16,41 @@ SUPERVISOR = f"{PACKAGE}.supervisor"
 
 # From the ground up; a package stands for all that is in it. A module imports its own layer and those below.
 LAYERS = (
-    ("values", ("run", "status", "errors", "logtext", "patterns", "blueprint", "verdict", "report", "conditions")),
+    (
+        "values",
+        (
+            *("run", "request", "status", "errors", "logtext", "patterns", "verdict", "report", "conditions"),
+            *("blueprint", "blueprint_command", "blueprint_heads", "blueprint_text", "blueprint_values", "durations"),
+            *("client_settings",),
+        ),
+    ),
     (
         "world",
         (
-            *(
-                "changes",
-                "gpu",
-                "gpu_use",
-                "home",
-                "hosts",
-                "ledger",
-                "logfile",
-                "others",
-                "plot",
-                "scalars",
-                "screen",
-                "tmux",
-            ),
-            "backends",
+            *("changes", "gpu", "gpu_use", "home", "hosts", "ledger", "logfile", "others", "plot", "scalars", "screen"),
+            *("tmux", "backends", "hostfile", "ports", "imports", "library", "tokens"),
+            *("walk", "masks", "codebase", "checkpoints", "evaluations"),
         ),
     ),
     (
         "verbs",
         (
-            "launch",
-            "admission",
-            "params",
-            "script",
-            "idempotency",
-            "tidy",
-            "watch",
-            "kill",
-            "metrics",
-            "scalar_report",
-            "sweep",
+            *("launch", "settle", "admission", "params", "script", "idempotency", "tidy", "watch", "kill"),
+            *(
+                "metrics",
+                "scalar_report",
+                "blueprints",
+                "blueprint_places",
+                "experiment_log",
+                "commandline",
+                "fitting",
+                "paths",
+            ),
+            *("checks", "preflight", "outcome", "configuration", "results_document", "finish", "compare"),
         ),
     ),
-    ("edge", ("tools", "documents", "commands", "gpus_command", "tb")),
-    ("server", ("server",)),
+    ("edge", ("tools", "documents", "commands", "gpus_command", "tb", "install")),
+    ("server", ("server", "door", "web")),
     ("shows", ("doctor", "demo")),
     ("command", ("__main__",)),
 )
@@ -65,15 +61,16 @@ ALONE = ("demo_training",)
 SHARED = (
     *("rundir", "events", "processes", "redact", "handover", "ending"),
     *("arguments", "examine", "policy", "lease", "probe", "users", "kernellog", "nvml", "patience"),
+    *("results", "resultpage"),
 )
 # Of these, what the values may know as well: they are values themselves.
 SHARED_VALUES = ("gpus", "placement", "wants", "holder", "xids")
 
 # Who may import what others made.
 KEEPERS: Mapping[str, tuple[str, ...]] = {
-    "mcp": ("server", "documents", "tools", "demo"),
+    "mcp": ("server", "door", "web", "documents", "tools", "demo"),
     "mcp_types": ("server", "documents", "tools", "demo"),
-    "uvicorn": ("server",),
+    "uvicorn": ("web",),
     "libtmux": ("tmux",),
     "pynvml": ("gpu",),
     "tensorboard": ("demo_training",),
@@ -95,12 +92,21 @@ COMPUTES = frozenset(
 )
 PURE: Mapping[str, frozenset[str]] = {
     "run": frozenset({"pydantic"}),
+    "request": frozenset(),
     "errors": frozenset({"pathlib"}),
     "status": frozenset({"pydantic"}),
     "logtext": frozenset(),
     "patterns": frozenset(),
     "script": frozenset({"pathlib"}),
-    "blueprint": frozenset({"pydantic", "pathlib"}),
+    "blueprint": frozenset(),
+    "blueprint_command": frozenset(),
+    "blueprint_heads": frozenset(),
+    "blueprint_text": frozenset(),
+    "blueprint_values": frozenset(),
+    "durations": frozenset(),
+    "client_settings": frozenset({"tomllib"}),
+    "commandline": frozenset({"pathlib"}),
+    "masks": frozenset(),
     "verdict": frozenset(),
     "report": frozenset({"pydantic"}),
     "conditions": frozenset(),
@@ -111,6 +117,7 @@ PURE: Mapping[str, frozenset[str]] = {
     "supervisor.placement": frozenset(),
     "supervisor.wants": frozenset(),
     "supervisor.usage": frozenset(),
+    "supervisor.resultpage": frozenset({"pathlib"}),
     "supervisor.tally": frozenset(),
     "supervisor.redact": frozenset(),
     "supervisor.ending": frozenset({"os", "signal", "pathlib"}),

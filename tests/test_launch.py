@@ -24,8 +24,9 @@ from mcp_server.errors import (
 )
 from mcp_server.home import Config, Home, tmux_socket
 from mcp_server.hosts import base_environment, check_environment, names_a_secret, secrets_by_name
-from mcp_server.launch import Request, check_name, launch, plan
+from mcp_server.launch import check_name, launch, plan
 from mcp_server.ledger import Ledger
+from mcp_server.request import Request
 from mcp_server.script import LONGEST_NAME, render
 from mcp_server.supervisor.policy import policy_of
 
@@ -141,6 +142,8 @@ def test_a_request_becomes_a_spec_and_a_handover(home: Home, tmp_path: Path) -> 
         "gpu_sample_s": 5.0,
         "gpu_window_s": 120.0,
         "tensorboard": str(tmp_path / "logs"),
+        "blueprint": None,
+        "result_dir": None,
         "stop_grace_s": 5.0,
         "idempotency_key": "k1",
         "session": spec.run_id,

@@ -1,5 +1,6 @@
 """Where a run's scalars are found, when a condition on them is met, and what read_tb answers."""
 
+import copy
 import json
 import math
 import os
@@ -22,11 +23,13 @@ from mcp_server.errors import BadArgument
 from mcp_server.home import Home
 from mcp_server.metrics import NoScalars, Scalars
 from mcp_server.run import Run, RunSpec
+from mcp_server.scalar_report import Asked, report
 from mcp_server.scalars import places
 from mcp_server.scalars.places import Lately, Place, Spot, beneath
 from mcp_server.scalars.sources import Source
 from mcp_server.supervisor import processes
 from mcp_server.tools import metrics
+from mcp_server.tools.awaited import Awaited, Watcher
 from mcp_server.tools.toolbox import Toolbox
 from tests.live.house import text_of
 
@@ -103,9 +106,28 @@ def test_of_a_live_run_those_with_the_number_of_its_processes_come_first(
     assert places_of(run) == [mine.parent]
     elsewhere = events(tmp_path / "elsewhere" / "tb", BEGUN_S - 5000)
     with elsewhere.open("ab"):
-        assert places_of(run) == [elsewhere.parent], "held open for writing, so its own whatever the name says"
+        # Held open for writing, so its own whatever the name says; torch closes its files between two writes.
+        assert places_of(run) == [elsewhere.parent, mine.parent]
     with elsewhere.open("rb"):
         assert places_of(run) == [mine.parent], "only read"
+
+
+def test_files_whose_names_tell_no_process_count_by_their_time(tmp_path: Path) -> None:
+    for name, begun_s in (("mine", BEGUN_S + 5), ("old", BEGUN_S - 50)):
+        (tmp_path / name).mkdir()
+        # As tensorboardX names them; a host may look like numbers.
+        (tmp_path / name / f"events.out.tfevents.{begun_s:.0f}.node-7.example").write_bytes(b"")
+    assert places_of(a_run(tmp_path, state="finished", ended_at=iso(BEGUN_S + 60))) == [tmp_path / "mine"]
+
+
+def test_of_two_runs_in_one_directory_each_keeps_what_its_command_wrote_also_after_the_end(tmp_path: Path) -> None:
+    for name, pid in (("one", 5001), ("two", 5002)):
+        events(tmp_path / "runs" / name, BEGUN_S + 5, pid)
+        events(tmp_path / "runs" / name / "eval", BEGUN_S + 9, pid + 100)
+    for tensorboard in (None, "runs"):
+        run = a_run(tmp_path, state="finished", ended_at=iso(BEGUN_S + 60), at_start={"pid": 5002})
+        run = replace(run, spec=run.spec.model_copy(update={"tensorboard": tensorboard}))
+        assert set(places_of(run)) == {tmp_path / "runs" / "two", tmp_path / "runs" / "two" / "eval"}
 
 
 def test_a_directory_that_the_command_names_is_looked_into(tmp_path: Path) -> None:
@@ -180,7 +202,7 @@ def live(tmp_path: Path) -> Run:
 
 def test_a_condition_is_met_by_what_is_told_between_two_looks(tmp_path: Path) -> None:
     csv(tmp_path, "step,train/reward", "1,50", "2,3")
-    watcher = Scalars(Home(tmp_path / "state")).watcher(parse("reward >= 20"))
+    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("reward >= 20"))
     run = live(tmp_path)
     assert watcher.look(run) is None, "what was before the first look is no news"
     csv(tmp_path, "3,20.5", "4,1")
@@ -190,12 +212,12 @@ def test_a_condition_is_met_by_what_is_told_between_two_looks(tmp_path: Path) ->
 
 def test_the_newest_value_meets_a_condition_at_the_first_look(tmp_path: Path) -> None:
     csv(tmp_path, "step,reward", "1,3", "2,50")
-    watcher = Scalars(Home(tmp_path / "state")).watcher(parse("reward >= 20"))
+    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("reward >= 20"))
     assert watcher.look(live(tmp_path)) == "reward = 50 at step 2"
 
 
 def test_of_a_tag_that_came_after_the_first_look_every_point_is_looked_at(tmp_path: Path) -> None:
-    watcher = Scalars(Home(tmp_path / "state")).watcher(parse("reward >= 20"))
+    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("reward >= 20"))
     run = live(tmp_path)
     assert watcher.look(run) is None
     csv(tmp_path, "step,reward", "1,50", "2,3")
@@ -204,14 +226,14 @@ def test_of_a_tag_that_came_after_the_first_look_every_point_is_looked_at(tmp_pa
 
 def test_a_nan_is_news_whenever_it_was(tmp_path: Path) -> None:
     csv(tmp_path, "step,loss", "1,nan", "2,3")
-    watcher = Scalars(Home(tmp_path / "state")).watcher(parse("loss is nan"))
+    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("loss is nan"))
     assert watcher.look(live(tmp_path)) == "loss = nan at step 1"
 
 
 def test_what_another_reader_has_taken_is_not_missed(tmp_path: Path) -> None:
     csv(tmp_path, "step,loss", "1,3")
     scalars, run = Scalars(Home(tmp_path / "state")), live(tmp_path)
-    watcher = scalars.watcher(parse("loss < 1"))
+    watcher = Watcher(scalars, parse("loss < 1"))
     assert watcher.look(run) is None
     csv(tmp_path, "2,0.5", "3,2")
     scalars.read(scalars.of_run(run), "cfm-7kqz")
@@ -223,7 +245,7 @@ def test_after_a_restart_its_points_are_looked_at(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "tb")
     for step in range(10):
         writer.tell(step, loss=3.0)
-    watcher = scalars.watcher(parse("loss < 1"))
+    watcher = Watcher(scalars, parse("loss < 1"))
     assert watcher.look(run) is None
     writer.tell(4, loss=0.5)
     for step in range(5, 12):
@@ -232,8 +254,78 @@ def test_after_a_restart_its_points_are_looked_at(tmp_path: Path) -> None:
     assert watcher.look(run) == "loss = 0.5 at step 4"
 
 
+def test_after_two_restarts_those_of_the_first_are_looked_at_too(tmp_path: Path) -> None:
+    scalars, run = Scalars(Home(tmp_path / "state")), live(tmp_path)
+    writer = Writer(tmp_path / "tb")
+    for step in range(10):
+        writer.tell(step, loss=3.0)
+    watcher = Watcher(scalars, parse("loss < 1"))
+    assert watcher.look(run) is None
+    for step, loss in ((4, 0.5), (5, 2.0), (6, 2.0), (7, 2.0), (6, 3.0), (7, 3.0)):
+        writer.tell(step, loss=loss)
+    writer.close()
+    assert watcher.look(run) == "loss = 0.5 at step 4"
+
+
+def test_the_tag_once_chosen_stays_when_another_directory_has_one_of_that_name(tmp_path: Path) -> None:
+    scalars, run = Scalars(Home(tmp_path / "state")), live(tmp_path)
+    write(tmp_path / "train", 3, {"loss": lambda _: 3.0})
+    watcher = Watcher(scalars, parse("loss < 1"))
+    assert watcher.look(run) is None
+    write(tmp_path / "eval", 3, {"loss": lambda _: 0.5})
+    scalars = Scalars(Home(tmp_path / "state"))  # does not remember that there was one directory
+    watcher = copy.copy(watcher)
+    watcher._scalars = scalars
+    assert watcher.look(run) is None
+    write(tmp_path / "train", 5, {"loss": lambda step: 0.25 if step == 4 else 3.0})
+    assert watcher.look(run) == "loss = 0.25 at step 4"
+
+
+def test_the_next_wait_hears_of_a_blip_between_the_two_and_of_the_newest_point_again(tmp_path: Path) -> None:
+    csv(tmp_path, "step,loss", "1,3")
+    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("loss < 1"))
+    run = live(tmp_path)
+    assert watcher.look(run) is None
+    csv(tmp_path, "2,0.5", "3,2")
+    watcher = watcher.begin()
+    assert watcher.look(run) == "loss = 0.5 at step 2"
+    watcher = watcher.begin()
+    assert watcher.look(run) is None, "told once"
+    csv(tmp_path, "4,0.1")
+    assert watcher.look(run) == watcher.begin().look(run) == "loss = 0.1 at step 4"
+
+
+async def test_a_metric_that_nobody_tells_is_named_with_what_is_near(tmp_path: Path) -> None:
+    scalars, run = Scalars(Home(tmp_path / "state")), live(tmp_path)
+    awaited = Awaited(scalars, "lss < 1", {}, "client", ["cfm-7kqz"])
+    assert await awaited.met([run]) is None
+    assert awaited.note() == "No 'lss' so far. No scalars at all are told."
+    csv(tmp_path, "step,loss,reward", "1,3,4")
+    assert await awaited.met([run]) is None
+    assert awaited.note() == "No 'lss' so far. Told are loss."
+    awaited = Awaited(scalars, "loss < 1", {}, "client", ["cfm-7kqz"])
+    assert await awaited.met([run]) is None
+    assert awaited.note() is None
+
+
+async def test_one_caller_goes_on_where_its_last_wait_ended_and_another_begins_anew(tmp_path: Path) -> None:
+    csv(tmp_path, "step,loss", "1,3")
+    scalars, run, ids = Scalars(Home(tmp_path / "state")), live(tmp_path), ["cfm-7kqz"]
+    kept: dict[tuple[str, str, str], Watcher] = {}
+    first = Awaited(scalars, "loss < 1", kept, "one", ids)
+    assert await first.met([run]) is None
+    first.remember()
+    csv(tmp_path, "2,0.5", "3,2")
+    assert await Awaited(scalars, "loss < 1", kept, "two", ids).met([run]) is None
+    assert await Awaited(scalars, "loss < 1", kept, "one", ids).met([run]) == "loss = 0.5 at step 2", "not remembered"
+    again = Awaited(scalars, "loss < 1", kept, "one", ids)
+    assert await again.met([run]) == "loss = 0.5 at step 2"
+    again.remember()
+    assert await Awaited(scalars, "loss < 1", kept, "one", ids).met([run]) is None
+
+
 def test_where_there_are_no_scalars_what_the_run_prints_counts(tmp_path: Path) -> None:
-    watcher = Scalars(Home(tmp_path / "state")).watcher(parse("loss < 1"))
+    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("loss < 1"))
     assert watcher.look(replace(live(tmp_path), progress={"step": 7, "metrics": {"loss": 2.0}})) is None
     run = replace(live(tmp_path), progress={"step": 9, "metrics": {"loss": "0.5", "mode": "fast"}})
     assert watcher.look(run) == "loss = 0.5 at step 9"
@@ -242,7 +334,7 @@ def test_where_there_are_no_scalars_what_the_run_prints_counts(tmp_path: Path) -
 def test_an_ambiguous_condition_names_the_candidates(tmp_path: Path) -> None:
     csv(tmp_path, "step,train/loss,eval/loss", "1,2,3")
     with pytest.raises(BadArgument, match="train/loss, eval/loss"):
-        Scalars(Home(tmp_path / "state")).watcher(parse("loss < 1")).look(live(tmp_path))
+        Watcher(Scalars(Home(tmp_path / "state")), parse("loss < 1")).look(live(tmp_path))
 
 
 def test_several_directories_are_one_run_with_prefixes(tmp_path: Path) -> None:
@@ -253,7 +345,7 @@ def test_several_directories_are_one_run_with_prefixes(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
-    with pytest.raises(NoScalars, match="No scalars of x can be read"):
+    with pytest.raises(NoScalars, match=r"^No scalars of x can be read: [^.]*\. Pass another"):
         Scalars(Home(tmp_path / "state")).read([tmp_path / "none"], "x")
 
 
@@ -342,6 +434,34 @@ async def test_a_restart_is_named(read_tb: Tool, tmp_path: Path) -> None:
     assert (await read_tb(logdir=str(tmp_path / "tb"), tags="loss"))["values"]["loss"]["restarts"] == [4]
 
 
+async def test_what_was_asked_for_and_left_out_is_said(read_tb: Tool, logs: Path) -> None:
+    answer = await read_tb(logdir=str(logs / "one"), tags=["loss", "los", "none/*"])
+    assert list(answer["values"]) == ["loss"]
+    assert answer["notes"] == ["Not among the tags: los, none/*."]
+    for number in range(20):
+        write(logs / f"more{number}", 1, {"loss": float})
+    answer = await read_tb(compare=[str(logs / f"more{number}") for number in range(20)])
+    assert (len(answer["runs"]), answer["notes"]) == (16, ["Only 16 of 20 runs are told; the others were left out."])
+    answer = await read_tb(logdir=str(logs), tags="loss")
+    assert (len(answer["runs"]), answer["notes"]) == (8, ["Only 8 of 22 runs are told; the others were left out."])
+    answer = await read_tb(compare=[str(logs / "one"), f"{logs}/two/../one/"])
+    assert answer["source"] == str(logs / "one"), "one run is not compared with itself"
+
+
+async def test_points_come_without_tags_being_named(read_tb: Tool, logs: Path) -> None:
+    answer = await read_tb(logdir=str(logs / "one"), points=3)
+    assert answer["values"]["Train/reward"]["points"] == [[0, 0.0], [99, 99.0]]
+    assert list(answer["values"]) == ["Train/reward", "loss", "lr"]
+
+
+async def test_a_picture_of_an_unasked_choice_begins_with_what_is_odd(read_tb: Tool, tmp_path: Path) -> None:
+    curves: dict[str, Callable[[int], float]] = {f"loss{n}": float for n in range(9)}
+    write(tmp_path / "tb", 3, {**curves, "zeta": lambda _: math.nan})
+    found = report(Asked(str(tmp_path / "tb"), plot=True), read_tb.box.scalars, read_tb.box.ledger)
+    assert [panel.title for panel in found.panels] == ["zeta", *(f"loss{n}" for n in range(5))]
+    assert found.answer.notes == ["The picture shows 6 of 10 tags."]
+
+
 async def test_hundreds_of_tags_and_endless_names_stay_short(read_tb: Tool, tmp_path: Path) -> None:
     openai = pytest.importorskip("rs_bpe").openai
     names = [f"group{n // 50}/{'x' * 500 if n == 3 else n}" for n in range(400)]
@@ -372,7 +492,8 @@ async def test_every_answer_keeps_to_the_schema_and_has_no_bare_nan(read_tb: Too
         ({}, "None of the newest runs has written scalars"),
         ({"logdir": "/x", "run_id": "y"}, "give either"),
         ({"logdir": "/x\0y"}, "logdir"),
-        ({"logdir": "{logs}/one", "since_step": 1000}, "No scalars in"),
+        ({"logdir": "{logs}/one", "since_step": 1000}, "from step 1000 on"),
+        ({"logdir": "/" + "a" * 5000}, "aaa' cannot be looked into: File name too long"),
     ],
 )
 async def test_a_refusal_says_what_to_do(read_tb: Tool, logs: Path, arguments: dict[str, Any], said: str) -> None:

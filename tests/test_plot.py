@@ -1,5 +1,6 @@
 """The picture of scalars: drawn elsewhere, always of one size, whatever the values are."""
 
+import io
 import json
 import math
 import random
@@ -7,7 +8,10 @@ import struct
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from PIL import Image
 
 from mcp_server import plot
 from mcp_server.plot import Line, NotDrawn, Panel, is_log, picture, short
@@ -36,6 +40,32 @@ def test_odd_values_are_drawn() -> None:
         Panel("large steps", [Line("a", [-(2**63), 2**63 - 1], [1.0, 1.0])]),
     ]
     assert size(picture(panels)) == (900, 500)
+
+
+def pixels(png: bytes) -> NDArray[np.int64]:
+    """Rows, columns, red green blue."""
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(np.int64)
+
+
+def near(image: NDArray[np.int64], *colour: int) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = (np.abs(image - np.array(colour)) < 40).all(axis=-1)
+    return mask
+
+
+def test_a_run_has_one_colour_in_all_panels_and_in_the_legend() -> None:
+    first, second = (Line(name, [0, 1], [value, value]) for name, value in (("first", 1.0), ("second", 2.0)))
+    image = pixels(picture([Panel("both", [first, second]), Panel("second alone", [second])]))
+    seen = [
+        [bool(near(part, *colour).any()) for colour in ((0x1F, 0x6F, 0xB4), (0xE1, 0x70, 0x1A))]
+        for part in (image[:40], image[60:480, :440], image[60:480, 460:])
+    ]
+    assert seen == [[True, True], [True, True], [False, True]]
+
+
+def test_points_without_steps_stand_side_by_side() -> None:
+    image = pixels(picture([Panel("loss", [Line("a", [0] * 50, [float(n % 7) for n in range(50)])])]))
+    columns = np.flatnonzero(near(image, 0x1F, 0x6F, 0xB4).any(axis=0))
+    assert columns[-1] - columns[0] > 600, "not one line from top to bottom"
 
 
 @pytest.mark.parametrize(

@@ -275,3 +275,9 @@ def test_an_end_tells_its_own_failure_or_none() -> None:
 def test_a_supervisor_that_died_before_a_retry_leaves_the_failure_of_the_last_attempt() -> None:
     run = fold(Evidence(SPEC, (STARTED, RETRYING), record("failed", 1)))
     assert (run.state, run.exit_code, run.failure, run.abandoned) == ("failed", 1, OOM, True)
+
+
+def test_a_supervisor_that_died_in_the_queue_leaves_a_run_that_waited() -> None:
+    found = fold(Evidence(SPEC, (event(1, "queued", position=2),), age_s=900))
+    assert (found.state, found.started_at) == ("lost", None)
+    assert found.reason == "Its supervisor is gone: when it was last heard of, it waited for GPUs."

@@ -61,6 +61,14 @@ def test_a_slope_that_could_be_noise_is_flat() -> None:
     assert figures(noise(1000) + np.arange(1000) * 0.1).trend == "up"
 
 
+def test_a_random_walk_seldom_has_a_trend_and_a_smooth_curve_has() -> None:
+    rng = np.random.default_rng(0)
+    walks = [figures(rng.normal(size=5000).cumsum()).trend for _ in range(100)]
+    assert walks.count("flat") > 60, "by independent points 5 of 100 are flat"
+    assert figures(1 / np.arange(1, 201)).trend == "down"
+    assert figures(np.sqrt(np.arange(5000))).trend == "up"
+
+
 @pytest.mark.parametrize("smooth", [0.0, 0.6, 0.99])
 def test_the_average_is_tensorboards(smooth: float) -> None:
     values = noise(300).tolist()

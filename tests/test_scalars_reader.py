@@ -534,7 +534,7 @@ def test_a_second_reader_starts_where_the_first_stopped(
     run: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Reader(cache).read(run)
-    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert stat.S_IMODE(cache.stat().st_mode) == stat.S_IMODE(cache.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(entry_of(cache).stat().st_mode) == 0o600
     scans = Scans(monkeypatch)
     second = Reader(cache).read(run)

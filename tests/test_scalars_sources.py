@@ -118,3 +118,20 @@ def test_a_file_of_ever_new_keys_keeps_so_many_tags(tmp_path: Path, monkeypatch:
     run = OtherReader().read(Source("jsonl", path))
     assert len(run.series) == 100
     assert run.notes == ("Only the first 100 tags were kept.",)
+
+
+def test_what_is_read_whole_is_read_again_only_once_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr("mcp_server.scalars.sources.time.monotonic", lambda: now_s[0])
+    state = csv_file(tmp_path, '{"log_history": [{"step": 1, "loss": 3}]}', "trainer_state.json")
+    reader, source = OtherReader(), Source("trainer_state", state)
+    first = reader.read(source)
+    assert reader.read(source) is not first, "it may be written twice in one tick of the clock"
+    now_s[0] += 3
+    settled = reader.read(source)
+    assert reader.read(source) is settled
+    csv_file(tmp_path, '{"log_history": [{"step": 1, "loss": 3}, {"step": 2, "loss": 4}]}', "trainer_state.json")
+    assert points(reader.read(source), "train/loss") == [(1, 3), (2, 4)]
+    state.unlink()
+    with pytest.raises(ScalarsUnreadable):
+        reader.read(source)

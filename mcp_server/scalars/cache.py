@@ -66,7 +66,8 @@ class Cache:
             return
         with suppress(OSError):
             place = _place(path, mark)
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in (self._directory.parent, self._directory):  # else the first would be as the umask allows
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check()
             parts = _packed(place, followed, mark)
             fd, name = tempfile.mkstemp(_PART, dir=self._directory)

@@ -18,7 +18,8 @@ from mcp_server.supervisor import processes
 
 Place = Path | Source  # a directory with event files, or something else that holds scalars
 
-_EVENT_FILE = re.compile(r"tfevents\.(?P<begun_s>\d{1,12})\.(?:.*\.)?(?P<pid>\d+)\.\d+(?:\D.*)?$")
+# tensorboardX and TensorFlow 1 name no process.
+_EVENT_FILE = re.compile(r"tfevents\.(?P<begun_s>\d{1,12})\.(?:(?:.*\.)?(?P<pid>\d+)\.\d+(?:\D.*)?$)?")
 _MOST_ROOTS = 4
 # Where tables are looked for; a data set may lie beside them.
 _DEEPEST, _MOST_DIRECTORIES, _MOST_ENTRIES = 4, 1000, 20_000
@@ -93,14 +94,17 @@ def places_of(run: Run, lately: Lately) -> list[Place]:
     the directories that its command names; else tables that were written meanwhile.
     """
     cwd = Path(run.spec.cwd or "/")
+    living = _pids(run) if run.here else []
+    command = run.at_start.get("pid")  # of the newest attempt, also when it has ended
+    pids = frozenset([*living, *([command] if isinstance(command, int) else [])])
     if run.spec.tensorboard:
         place = cwd / Path(run.spec.tensorboard).expanduser()
-        if found := _of_time(run, [place], lately, alone=True) or _tables(run, place, lately):
+        if found := _of_time(run, [place], lately, pids=pids, alone=True) or _tables(run, place, lately):
             return found
-    pids = _pids(run) if run.here else []
-    held = _held_open(pids)
-    # torch opens its file for each write: then its name tells.
-    return held or _of_time(run, _roots(run, cwd), lately, pids=frozenset(pids)) or _tables(run, cwd, lately)
+    held = _held_open(living)
+    # torch opens its file for each write, and closes it: then its name tells.
+    named = _of_time(run, _roots(run, cwd), lately, pids=pids, named=bool(held))
+    return list(dict.fromkeys([*held, *named])) or _tables(run, cwd, lately)
 
 
 def _pids(run: Run) -> list[int]:
@@ -141,29 +145,43 @@ def _is_dir(path: Path) -> bool:
 
 
 def _of_time(
-    run: Run, roots: Sequence[Path], lately: Lately, *, pids: frozenset[int] = frozenset(), alone: bool = False
+    run: Run,
+    roots: Sequence[Path],
+    lately: Lately,
+    *,
+    pids: frozenset[int] = frozenset(),
+    named: bool = False,
+    alone: bool = False,
 ) -> list[Place]:
     """Return the directories with event files that were begun by ``pids`` or, if none was, while the run ran.
 
-    ``alone``: the only directory there is counts whenever its files were begun.
+    ``named``: only those begun by ``pids``. ``alone``: the only directory there is counts whenever its files were
+    begun.
     """
     begun_s, ended_s = _span(run)
     found = [spot for root in roots for spot in lately.at(events_at, root)]
     found.sort(key=lambda one: -one.newest_s)
     fresh = [one for one in found if one.newest_s >= begun_s]
     marks = {one.path: _marks(one.path) for one in fresh}
-    by_pid = [one.path for one in fresh if any(pid in pids and at_s >= begun_s for at_s, pid in marks[one.path])]
-    by_time = [one.path for one in fresh if any(begun_s <= at_s <= ended_s for at_s, _ in marks[one.path])]
+    of_run = {path: [pid for at_s, pid in told if begun_s <= at_s <= ended_s] for path, told in marks.items()}
+    by_time = [path for path, writers in of_run.items() if writers]
+    roots_of_pids = [path for path, writers in of_run.items() if pids.intersection(writers)]
+    # What lies beneath was begun by children that are no more, e.g. to evaluate.
+    by_pid = [path for path in by_time if any(path.is_relative_to(root) for root in roots_of_pids)]
+    if named:
+        return [*by_pid]
     return [*(by_pid or by_time or [one.path for one in found if alone and len(found) == 1])]
 
 
-def _marks(directory: Path) -> list[tuple[int, int]]:
-    """Return when each event file of a directory was begun (POSIX s), and by which process, as their names say."""
+def _marks(directory: Path) -> list[tuple[int, int | None]]:
+    """Return when each event file of a directory was begun (POSIX s), and by which process if their names say so."""
     try:
         names = os.listdir(directory)  # noqa: PTH208 - names are all that is needed
     except OSError:
         return []
-    return [(int(m["begun_s"]), int(m["pid"])) for name in names if (m := _EVENT_FILE.search(name))]
+    return [
+        (int(m["begun_s"]), int(m["pid"]) if m["pid"] else None) for name in names if (m := _EVENT_FILE.search(name))
+    ]
 
 
 def _span(run: Run) -> tuple[float, float]:

@@ -101,7 +101,7 @@ def notes_on(series: Mapping[str, Series]) -> list[str]:
             which = f"{len(restarts):,} times, last at steps {steps}"
         notes.append(f"Restarted {which}: what was told again from there on replaces what was told before.")
     if (writers := max((one.writers for one in series.values()), default=1)) > 1:
-        tags = [tag for tag, one in series.items() if one.writers > 1]
+        tags = sorted(tag for tag, one in series.items() if one.writers > 1)
         shown = ", ".join(tags[:_MOST_NAMED]) + (" …" if len(tags) > _MOST_NAMED else "")
         notes.append(
             f"{writers} live writers tell {shown} at the same time: all their points are kept, in order of time."

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -37,6 +38,7 @@ _MOST_ENTRIES = 100_000  # of a directory
 _MOST_KEPT = 256  # sources that are remembered
 _KEPT_BYTES = 128 * 2**20  # of their points
 _SNIFFED_BYTES = 64 * 2**10
+_TICK_S = 2.0  # the coarsest that file systems have
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,32 @@ class _Reader(Protocol):
 
     def read(self) -> RunScalars: ...
     def changed(self) -> bool: ...
+
+
+class _Whole:
+    """Asks a reader that reads all of its files each time only when they have changed: a wait looks every second."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self.nbytes = 0
+        self._reader = reader
+        self._told: RunScalars | None = None
+        self._since_s = 0.0
+        self._settled = False
+
+    def changed(self) -> bool:
+        return self._reader.changed()
+
+    def read(self) -> RunScalars:
+        now_s = time.monotonic()
+        if self._told is None or self._reader.changed():
+            self._told, self._since_s = None, now_s
+        elif self._settled:
+            return self._told
+        self._told = self._reader.read()
+        # What is written in the same tick of the clock as was read changes no time: it is read once more.
+        self._settled = now_s - self._since_s > _TICK_S
+        self.nbytes = sum(one.steps.nbytes + one.walls.nbytes + one.values.nbytes for one in self._told.series.values())
+        return self._told
 
 
 class OtherReader:
@@ -107,11 +135,11 @@ def _reader(source: Source) -> _Reader:
         case "wandb":
             return Growing(path, WandbLog(path))
         case "trainer_state":
-            return TrainerState(path)
+            return _Whole(TrainerState(path))
         case "mlflow" if path.is_dir():
-            return MlflowStore(path)
+            return _Whole(MlflowStore(path))
         case "trackio" | "mlflow":
-            return Database(path, source.name)
+            return _Whole(Database(path, source.name))
         case "events":
             raise unreadable(path, "event files are read by another reader")
 

@@ -33,9 +33,10 @@ class Figures:
     """One series in figures; of finite values alone, but for ``last``, ``count``, ``nan`` and ``inf``.
 
     ``slope``: units per 1,000 steps by least squares over the last tenth of the points (at least 10), ``t`` its
-    t-statistic. ``ema``: TensorBoard's smoothing at the last point. ``plateau``: the step since which the medians
-    of 64 equal parts stay within 5 % of their range (or their noise) around the last ones, if that is a
-    quarter of the points or more. ``age_s``: seconds since the last point. ``steps_per_s``: over the last tenth.
+    t-statistic, in which points that resemble their neighbours count less. ``ema``: TensorBoard's smoothing at the
+    last point. ``plateau``: the step since which the medians of 64 equal parts stay within 5 % of their range (or
+    their noise) around the last ones, if that is a quarter of the points or more. ``age_s``: seconds since the last
+    point. ``steps_per_s``: over the last tenth.
     ``restarts``: the steps from which a restart went on.
     """
 
@@ -152,10 +153,23 @@ def _slope(steps: Ints, scaled: Floats, exponent: int) -> tuple[float | None, fl
     spread = float(x @ x)
     slope = float(x @ y) / spread
     residual = y - slope * x
-    freedom = tail - 2
+    freedom = _freedom(residual)
     error = math.sqrt(float(residual @ residual) / freedom / spread) if freedom else math.inf
     t = slope / error if error else math.copysign(math.inf, slope) if slope else 0.0
     return _product(slope, PER_STEPS / width, exponent), t
+
+
+def _freedom(residual: Floats) -> float:
+    """Return the degrees of freedom of a line's residuals, as many as independent points would have, at least 1.
+
+    Neighbours that resemble each other, as in a random walk, say less: n (1 - r) / (1 + r) points with their
+    correlation r, after Santer et al. 2000, doi:10.1029/1999JD901105, section 5.
+    """
+    count, square = residual.size, float(residual @ residual)
+    if count < 4 or not square:  # noqa: PLR2004 - too few to tell
+        return float(count - 2)
+    alike = min(max(0.0, float(residual[1:] @ residual[:-1]) / square), 1.0)
+    return max(1.0, count * (1 - alike) / (1 + alike) - 2)
 
 
 def _product(value: float, factor: float, exponent: int) -> float:

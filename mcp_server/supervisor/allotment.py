@@ -8,7 +8,11 @@ PINS = "CUDA_VISIBLE_DEVICES"
 
 
 class NotAllotted(Exception):
-    """The GPUs cannot be had; the message says why."""
+    """The GPUs cannot be had; the message says why. ``never``: nor by waiting."""
+
+    def __init__(self, text: str, *, never: bool = False) -> None:
+        super().__init__(text)
+        self.never = never
 
 
 class Allotment:

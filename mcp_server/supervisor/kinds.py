@@ -52,7 +52,7 @@ KINDS: dict[str, Kind] = {
     "port_conflict": Kind(
         True, "retry_other_port", "The port is taken: launch_run again with another MASTER_PORT or rendezvous port."),
     "ray_error": Kind(
-        True, "retry", "Ray lost a process: retry as is after `ray stop`; the raylet's logs in /tmp/ray tell why."),
+        True, "retry", "Ray lost a process: retry as is; the raylet's logs in Ray's temp directory tell why."),
     "divergence": Kind(
         False, "stop", "The numbers blew up: lower the learning rate or clip gradients, and resume from before it."),
     "timeout": Kind(

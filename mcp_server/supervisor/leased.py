@@ -15,13 +15,15 @@ from mcp_server.supervisor.desk import Desk
 from mcp_server.supervisor.gpus import Gpu, Snapshot
 from mcp_server.supervisor.handover import StoppedBefore
 from mcp_server.supervisor.lease import Held, Holder, LeaseError, Leases, Place, Refusal, acquire, lease_directory
+from mcp_server.supervisor.opening import supervisor
 from mcp_server.supervisor.probe import ask
 from mcp_server.supervisor.rundir import now
 
 # How often whoever waits looks at the locks: the next in line more often than those behind.
 _LOOK_S, _LOOK_BEHIND_S, _NEAR = 0.2, 1.0, 3
-# The driver is asked again when a lease has changed hands, else so often: strangers come and go untold.
-_ASK_AGAIN_S = 10.0
+# The driver is asked again when a lease has changed hands, soon after that, for what its holder left may take a moment
+# to go, and then more and more seldom: strangers come and go untold.
+_ASK_SOON_S, _ASK_AGAIN_S = 1.0, 10.0
 
 
 class Leased(Allotment):
@@ -59,9 +61,9 @@ class Leased(Allotment):
                 return
             got = self._try(self._wanted, None)
         except LeaseError as error:
-            raise NotAllotted(f"{error}") from error
+            raise NotAllotted(f"{error}", never=True) from error
         if isinstance(got, Refusal):
-            raise NotAllotted(got.text)
+            raise NotAllotted(got.text, never=got.never)
         self._take(got)
 
     def environment(self) -> dict[str, str]:
@@ -109,22 +111,23 @@ class Leased(Allotment):
 
     def _queue(self, wanted: placement.Wanted) -> None:
         place = Place(self._leases, self._holder(), wanted)
-        told, asked_s, seen = 0, 0.0, None
+        told, asked_s, seen, again_s = 0, 0.0, None, _ASK_SOON_S
         try:
             while True:
                 position, why = place.position, ""
                 if position == 1:
                     holders = frozenset(self._leases.holders())
-                    if holders != seen or time.monotonic() - asked_s >= _ASK_AGAIN_S:
+                    if holders != seen or time.monotonic() - asked_s >= again_s:
+                        again_s = _ASK_SOON_S if holders != seen else min(2 * again_s, _ASK_AGAIN_S)
                         self._snapshot = None if asked_s else self._snapshot
-                        got = self._try(wanted, place)
+                        got = self._in_turn(wanted, place)
                         asked_s, seen = time.monotonic(), holders
                         if not isinstance(got, Refusal):
                             self._take(got)
                             return
                         why = got.text
                         if got.never:
-                            raise NotAllotted(got.text)
+                            raise NotAllotted(got.text, never=True)
                 if position != told:
                     self._tell(position, why)
                     told = position
@@ -133,10 +136,17 @@ class Leased(Allotment):
         finally:
             place.leave()
 
+    def _in_turn(self, wanted: placement.Wanted, place: Place) -> Held | Refusal:
+        """Try; leases that cannot be had for the moment, as while somebody holds their door, do not end the wait."""
+        try:
+            return self._try(wanted, place)
+        except LeaseError as error:
+            return Refusal(f"{error}")
+
     def _tell(self, position: int, why: str) -> None:
         text = f"Waiting for GPUs, position {position}. {why}".strip()
         self._desk.say(text)
-        self._desk.events.append("queued", text, position=position)
+        self._desk.events.append("queued", text, position=position, at_start=supervisor())
 
     def _try(self, wanted: placement.Wanted, place: Place | None) -> Held | Refusal:
         if self._snapshot is None:

@@ -43,13 +43,16 @@ _COMPUTE_MODES = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exc
 _RECOVERY = {1: "reset", 2: "reboot", 3: "drain_p2p", 4: "drain_reset", 6: "reset", 7: "reboot"}
 _TOPOLOGY = {0: "pix", 10: "pix", 20: "pxb", 30: "phb", 40: "node", 50: "sys"}
 
-HANGS = "The NVIDIA driver does not answer. A person should look at `dmesg`; most often only a reboot helps."
+HANGS = (
+    "The NVIDIA driver does not answer. One that starts slowly, without persistence mode, will in 10 s: ask again. "
+    "A person should look at `dmesg`; most often only a reboot helps."
+)
 _TROUBLE: dict[int, tuple[TroubleKind, str]] = {
     9: ("no_driver", "The NVIDIA driver is not loaded. A person should run: sudo modprobe nvidia; dmesg says why not."),
     12: (
         "no_driver",
-        "Its library libnvidia-ml.so.1 is not found. A person should install the driver; a container has to be started "
-        "with --gpus all.",
+        "The driver's library libnvidia-ml.so.1 is not found. A person should install the driver; a container has to "
+        "be started with --gpus all.",
     ),
     13: ("failed", "The NVIDIA driver is too old to be asked. A person should update it."),
     NO_PERMISSION: (

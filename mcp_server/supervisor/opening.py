@@ -98,13 +98,21 @@ def _script(desk: Desk, allotment: Allotment, number: int, changed: Mapping[str,
 
 def identity(child: terminal.Child) -> dict[str, Any]:
     """Return what tells an attempt's processes apart from all others."""
-    command, supervisor = processes.process(child.pid), processes.process(os.getpid())
+    command = processes.process(child.pid)
     return {
         "pid": child.pid,
         "pid_started": command.started if command else None,
         "guard_pid": child.guard_pid,
+        **supervisor(),
+    }
+
+
+def supervisor() -> dict[str, Any]:
+    """Return what tells this process apart from all others."""
+    myself = processes.process(os.getpid())
+    return {
         "supervisor_pid": os.getpid(),
-        "supervisor_started": supervisor.started if supervisor else None,
+        "supervisor_started": myself.started if myself else None,
         "host": socket.gethostname(),
         "boot_id": boot_id(),
     }

@@ -20,8 +20,11 @@ PROGRAM = Path(__file__).resolve().parents[1] / "gpu.py"
 _CHUNK = 65536
 _GONE_S = 0.2
 _SAID_CHARS = 300
+_START_S = 0.3  # of Python, before the program counts its own time
 # Killed, and still in a call that does not come back: reaped when the kernel lets go of them. They keep their memory.
 _MOST_LEFT = 16
+# Not killed, since they keep a slow driver started for whoever asks next; they end by themselves.
+_MOST_LINGERING = 2
 _left: list[subprocess.Popen[bytes]] = []
 
 
@@ -40,7 +43,8 @@ def ask(
     if len(_still_left()) >= _MOST_LEFT:
         text = f"The NVIDIA driver has not answered {_MOST_LEFT} times. A person should look at `dmesg`, and reboot."
         return Snapshot(now(), trouble="hangs", text=text)
-    words = [*(["--near"] if near else []), *(["--since", str(since_s)] if since_s is not None else [])]
+    words = ["--within", f"{max(_START_S, within_s - _START_S):g}", *(["--near"] if near else [])]
+    words += ["--since", str(since_s)] if since_s is not None else []
     try:
         process = _start(python, env, words, stderr=subprocess.PIPE)
     except OSError as error:
@@ -53,7 +57,10 @@ def ask(
         return Snapshot(now(), trouble="hangs", text=text)
     snapshot = _parse(told)
     said = "" if snapshot else _crash(process)
-    _end(process)
+    if snapshot and _hangs(snapshot) and len(_still_left()) < _MOST_LINGERING:
+        _leave(process)
+    else:
+        _end(process)
     return snapshot or Snapshot(now(), trouble="failed", text=f"The NVIDIA driver could not be asked: {said}")
 
 
@@ -165,6 +172,18 @@ def _crash(process: subprocess.Popen[bytes]) -> str:
             said = os.read(process.stderr.fileno(), _CHUNK)
     last = said.decode(errors="replace").strip().splitlines()[-1:] or [f"exit status {status}"]
     return f"{last[0][:_SAID_CHARS]}."
+
+
+def _hangs(snapshot: Snapshot) -> bool:
+    return snapshot.trouble == "hangs" or any(gpu.hangs for gpu in snapshot.gpus)
+
+
+def _leave(process: subprocess.Popen[bytes]) -> None:
+    """Read it no more, and let it end by itself."""
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    _left.append(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcp_server.supervisor.account import Account
 from mcp_server.supervisor.allotment import Allotment, NotAllotted
@@ -49,22 +49,41 @@ def supervise(path: Path) -> int:
         return _NOT_OURS
     woken = _listen()
     events = EventLog(rundir.events)
+    desk = Desk(rundir, spec, events, woken)
     try:
         handover = receive(rundir.handover)
-        desk = Desk(rundir, spec, events, woken)
         allotted = _allotment(desk, handover)
         allotted.obtain()
         supervision = Supervision(desk, handover, allotted)
         first = supervision.attempt(1)
     except StoppedBefore:
-        events.append("refused", "Never started: it was stopped before.", state="killed")
-        return 1
-    except (HandoverError, NotAllotted, OSError) as error:
-        events.append("refused", f"Never started: {error}.", state="failed")
-        return 1
+        by = f" ({desk.asked.text})" if desk.asked else ""
+        return _refuse(desk, f"it was stopped before{by}", state="killed")
+    except NotAllotted as error:
+        return _refuse(desk, f"{error}", state="failed", not_free=f"{error}", never=error.never)
+    except (HandoverError, OSError) as error:
+        return _refuse(desk, f"{error}", state="failed")
     status = supervision.carry_out(first)
     os.close(lock)  # last: until here a reader sees a living supervisor
     return status  # tmux shows it to whoever attaches later
+
+
+def _refuse(desk: Desk, why: str, **facts: object) -> int:
+    """Tell that the command never starts; return the exit status."""
+    text = f"Never started: {why.rstrip('.')}."
+    desk.say(text)
+    _leave_results(desk, state=str(facts["state"]), text=text, failure=None, attempts=1, elapsed_s=0.0)
+    desk.events.append("refused", text, **facts)
+    return 1
+
+
+def _leave_results(desk: Desk, **end: Any) -> None:
+    """Leave log, plain results and flag where the run's blueprint wants them, before its end is told."""
+    if desk.spec.get("result_dir"):
+        from mcp_server.supervisor.results import close  # noqa: PLC0415 - few runs need it
+
+        if (problem := close(desk.spec, desk.rundir, **end)) is not None:
+            desk.events.append("observer_error", problem)
 
 
 def _allotment(desk: Desk, handover: Handover) -> Allotment:
@@ -177,13 +196,19 @@ class Supervision:
         if desk.pane:
             desk.pane.write(closing_line(desk.rundir.log(attempt.number), ending, attempt.ended_s - self._began_s))
         self.allotted.release()
+        text, elapsed_s, facts = (
+            f"{text} {why}".strip(),
+            round(attempt.ended_s - self._began_s, 3),
+            event_facts(failure),
+        )
+        _leave_results(desk, state=ending.state, text=text, failure=facts, attempts=attempt.number, elapsed_s=elapsed_s)
         desk.events.append(
             "ended",
-            f"{text} {why}".strip(),
+            text,
             state=ending.state,
             attempt=attempt.number,
-            elapsed_s=round(attempt.ended_s - self._began_s, 3),
-            failure=event_facts(failure),
+            elapsed_s=elapsed_s,
+            failure=facts,
             **attempt.facts(),
         )
         if desk.pane and desk.pane.open:

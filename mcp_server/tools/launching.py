@@ -8,7 +8,8 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from mcp_server import tmux
-from mcp_server.launch import ParamStyle, Request, launch, plan
+from mcp_server.launch import launch, plan
+from mcp_server.request import ParamStyle, Request
 from mcp_server.run import Run, RunState
 from mcp_server.script import render
 from mcp_server.status import Answer
@@ -41,9 +42,10 @@ def tools(box: Toolbox) -> list[Tool]:
     async def launch_run(
         ctx: Context[Any, Any],
         command: Annotated[
-            str | list[str],
+            str | list[str] | None,
             Field(description="Shell command line (bash), or argv list. No trailing &, nohup or tee"),
-        ],
+        ] = None,
+        blueprint: Annotated[str | None, Field(description="Path of a blueprint, which fills in what you omit")] = None,
         name: Annotated[str | None, Field(description="Short label, part of run_id")] = None,
         cwd: Annotated[str | None, Field(description="Absolute working directory")] = None,
         env: Annotated[dict[str, str] | None, Field(description="Extra environment; no secrets")] = None,
@@ -90,6 +92,9 @@ def tools(box: Toolbox) -> list[Tool]:
             Field(description="Of each GPU: free_memory_mib, power_limit_w and max_sm_clock_mhz at most, no_strangers"),
         ] = None,
         tensorboard: Annotated[str | None, Field(description="Its TensorBoard directory, for read_tb")] = None,
+        environment: Annotated[str | None, Field(description="A named environment of hosts.toml, or none")] = None,
+        host: Annotated[str | None, Field(description="Must be this machine")] = None,
+        backend: Literal["tmux"] = "tmux",  # noqa: ARG001 - the only one there is
         owner: Annotated[str | None, Field(description="Who answers for the run. Default: the server's owner")] = None,
         tags: Annotated[list[str] | None, Field(description="Free words, kept with the run")] = None,
         idempotency_key: Annotated[
@@ -103,12 +108,15 @@ def tools(box: Toolbox) -> list[Tool]:
         The full output is logged, the exit code kept. Refused arguments start nothing.
         """
         request = Request(
-            command=command,
+            command=command or "",
+            blueprint=blueprint,
+            host=host,
+            environment=environment,
             name=name,
             cwd=cwd,
             env=env or {},
             secrets=secrets or [],
-            owner=owner,
+            owner=box.owner(ctx, owner),
             tags=tags or [],
             time_limit_s=time_limit_s,
             idempotency_key=idempotency_key,

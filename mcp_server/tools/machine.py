@@ -12,9 +12,12 @@ from pydantic import Field
 from mcp_server import gpu_use, report
 from mcp_server.errors import BadArgument
 from mcp_server.supervisor import placement, probe
+from mcp_server.supervisor.gpus import Snapshot
 from mcp_server.supervisor.lease import Leases, lease_directory
 from mcp_server.supervisor.rundir import RunDir
 from mcp_server.tools.toolbox import LOOKS, Toolbox, tool
+
+_WITHIN_S = 1.9  # an agent waits for the answer
 
 
 def tools(box: Toolbox) -> list[Tool]:
@@ -44,13 +47,17 @@ def tools(box: Toolbox) -> list[Tool]:
             demands = placement.require(require) if require is not None else None
         except ValueError as error:
             raise BadArgument("require", str(error)) from error
-        run = await anyio.to_thread.run_sync(box.ledger.observe, run_id) if run_id else None
-        ask = partial(probe.ask, sys.executable, box.environ, since_s=since_s)
-        snapshot = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
-        if run is not None:
+        ask = partial(probe.ask, sys.executable, box.environ, since_s=since_s, within_s=_WITHIN_S)
+        if run_id is not None:
+            if demands is not None:
+                raise BadArgument("require", "says what GPUs to be had must fulfil: leave it out, or run_id.")
+            run = await anyio.to_thread.run_sync(box.ledger.observe, run_id)
             record = RunDir(box.home.runs / run.run_id).attempt(run.attempt) / "gpus.jsonl"
             use = await anyio.to_thread.run_sync(partial(gpu_use.read, run, record, time.time(), since_s))
+            told = report.is_told_by_driver(run)
+            snapshot = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True) if told else Snapshot()
             return report.of_run(run, snapshot, use)
+        snapshot = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
         holders = await anyio.to_thread.run_sync(Leases(lease_directory(box.environ)).holders)
         return report.of_machine(snapshot, {uuid: holder.text for uuid, holder in holders.items()}, demands)
 

@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from mcp_server.supervisor.lease import Leases
-from tests.live.house import House, until_async
+from tests.live.house import Agent, House, text_of, until, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -137,8 +138,8 @@ async def test_a_run_that_asks_for_no_gpus_sees_none_and_one_that_does_not_ask_i
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "more than there are": ({"gpus": "cpu:2"}, "has 1 cpu slot"),
-    "no driver": ({"gpus": 1}, "no NVIDIA driver"),
-    "no driver, and nothing to wait for": ({"gpus": 1, "queue": True}, "no NVIDIA driver"),
+    "no driver": ({"gpus": 1}, "driver"),
+    "no driver, and nothing to wait for": ({"gpus": 1, "queue": True}, "driver"),
     "not understood": ({"gpus": "two"}, "names no GPU"),
     "a misspelt requirement": ({"gpus": 1, "require": {"memory": 3}}, "free_memory_mib"),
     "a requirement of nothing": ({"require": {"power_limit_w": 400}}, "gpus asks for none"),
@@ -152,3 +153,88 @@ async def test_what_cannot_be_had_is_refused_with_nothing_made(one_slot: House) 
             assert words in await agent.refusal("launch_run", command="true", **arguments), name
     assert list((one_slot.path / "state" / "runs").iterdir()) == []
     assert not Path(one_slot.path / "leases").exists()
+
+
+async def test_a_repeated_key_returns_the_run_that_waits(one_slot: House) -> None:
+    house = one_slot
+    async with house.agent() as agent:
+        holder = await agent.launch(waits(house, "a"), gpus="cpu")
+        first = await agent.launch("true", gpus="cpu", queue=True, idempotency_key="cell-7")
+        assert await agent.launch("true", gpus="cpu", queue=True, idempotency_key="cell-7") == first
+        await agent.kill(first)
+        assert await agent.launch("true", gpus="cpu", queue=True, idempotency_key="cell-7") == first
+        go(house, "a")
+        await agent.end(holder)
+
+
+async def test_of_many_who_come_at_once_one_is_served_and_the_others_leave_nothing(one_slot: House) -> None:
+    house = one_slot
+    answers: list[Any] = []
+
+    async def launch(agent: Agent) -> None:
+        arguments = {"command": waits(house, "a"), "gpus": "cpu"}
+        answers.append(await agent.client.call_tool("launch_run", arguments, read_timeout_seconds=60))
+
+    async with house.agent() as one, house.agent() as other, anyio.create_task_group() as at_once:
+        for agent in (one, other) * 4:
+            at_once.start_soon(launch, agent)
+    (served,) = [answer.structured_content["run_id"] for answer in answers if not answer.is_error]
+    for refused in (text_of(answer) for answer in answers if answer.is_error):
+        assert refused.startswith("GPUs not free: ")
+        assert f"leased by {served}" in refused
+        assert refused.endswith("Nothing was started. Pass queue=true to wait in line, or call gpu_check.")
+    assert [path.name for path in (house.path / "state" / "runs").iterdir()] == [served]
+    assert [line.partition(":")[0] for line in house.tmux("ls").splitlines()] == [served]
+    go(house, "a")
+
+
+async def test_a_waiter_that_does_not_answer_can_be_killed(one_slot: House) -> None:
+    house = one_slot
+    async with house.agent() as agent:
+        holder = await agent.launch(waits(house, "a"), gpus="cpu")
+        stuck = await agent.launch("true", gpus="cpu", queue=True)
+        behind = await agent.launch("true", gpus="cpu", queue=True)
+        os.kill(house.supervisor(stuck), signal.SIGSTOP)
+        killed = await agent.kill(stuck)
+        assert (killed["status"], killed["state"]) == ("killed", "killed")
+        go(house, "a")
+        assert (await agent.end(behind))["state"] == "finished"
+        assert house.run(holder).state == "finished"
+
+
+async def test_who_stopped_a_run_that_waited_is_told_and_shown(one_slot: House) -> None:
+    house = one_slot
+    async with house.agent() as agent:
+        holder = await agent.launch(waits(house, "a"), gpus="cpu")
+        run_id = await agent.launch("true", gpus="cpu", queue=True)
+        house.tmux("send-keys", "-t", f"={run_id}:", "C-c")
+        end = await agent.end(run_id)
+        told = "Never started: it was stopped before (Ctrl-C; a person at the terminal)."
+        assert (end["state"], end["events"][-1]["text"]) == ("killed", told)
+        assert told in await agent.text("capture_pane", run_id=run_id)
+        go(house, "a")
+        await agent.end(holder)
+
+
+async def test_a_door_that_is_held_for_long_does_not_end_the_wait(one_slot: House) -> None:
+    house = one_slot
+    leases = Leases(house.path / "leases")
+    async with house.agent() as agent:
+        holder = await agent.launch(waits(house, "a"), gpus="cpu")
+        first = await agent.launch("true", gpus="cpu", queue=True)
+        with leases.door():
+            go(house, "a")
+            await agent.end(holder)
+            await anyio.to_thread.run_sync(_is_shut_out, house.supervisor(first))
+        assert (await agent.end(first))["state"] == "finished"
+
+
+def _is_shut_out(pid: int) -> None:
+    """Return when the process has given the door up: it opens it again for every try."""
+    opened = until(lambda: _opened(pid), "a try at the door")
+    until(lambda: _opened(pid) != opened, "the end of the try")
+
+
+def _opened(pid: int) -> list[str]:
+    found = [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if os.path.lexists(fd)]
+    return [fd.name for fd in found if str(fd.readlink()).endswith("/.door")]

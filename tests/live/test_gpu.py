@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
-from tests.live.house import House
+from tests.live.house import House, text_of
 from tests.nvml import UUIDS, Machine, machine
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +42,32 @@ async def test_a_hanging_and_a_lost_gpu_do_not_hide_the_others(house: House, nvm
     assert (found["ok"], found["free"]) == (False, [UUIDS[0], UUIDS[3]])
     assert "; HANGS" in found["gpus"][1]
     assert "; LOST" in found["gpus"][2]
+
+
+@pytest.mark.parametrize("what", ["nvmlInitWithFlags 60", "nvmlDeviceGetUtilizationRates 1"])
+async def test_an_agent_does_not_wait_for_a_driver_that_hangs(house: House, nvml: Machine, what: str) -> None:
+    nvml.tells(f"hang {what}", gpus=8)
+    async with house.agent() as agent:
+        begun_s = time.monotonic()
+        result = await agent.client.call_tool("gpu_check", {}, read_timeout_seconds=90)
+        took_s = time.monotonic() - begun_s
+    assert "the driver does not answer" in text_of(result).lower().replace("nvidia ", "")
+    assert took_s < 5, "all the others in a driver's start, which may take 8 s, would not"
+
+
+async def test_of_a_run_without_gpus_is_told_why(house: House, nvml: Machine) -> None:
+    async with house.agent() as agent:
+        holder = await agent.launch("sleep 300", gpus=2)
+        waiting = await agent.launch("true", gpus=1, queue=True)
+        told = await agent.call("gpu_check", run_id=waiting)
+        assert told["reasons"] == [f"{waiting} waits for GPUs, position 1: it has none yet."]
+        await agent.kill(waiting)
+        told = await agent.call("gpu_check", run_id=waiting)
+        assert told["reasons"] == [f"{waiting} has no GPUs: its command never started."]
+        assert "leave it out" in await agent.refusal("gpu_check", run_id=holder, require={"count": 1})
+        slot = await agent.launch("sleep 300", gpus="cpu")
+        nvml.tells("fault nvmlInitWithFlags 9")
+        assert (await agent.call("gpu_check", run_id=slot))["gpus"] == ["cpu-0"]
 
 
 async def test_no_driver_is_an_error_and_no_gpus_are_none(house: House, nvml: Machine) -> None:

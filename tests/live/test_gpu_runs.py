@@ -136,6 +136,27 @@ async def test_a_sampler_that_fails_harms_no_run(house: House, gpus: Machine, tr
     assert not [p for p in house.own_processes() if "gpu.py" in p.command]
 
 
+@pytest.mark.parametrize(
+    ("line", "told", "words"),
+    [
+        ("", True, "was stopped."),
+        ("zombie 0 20000", False, "20,000 MiB of GPU 0"),
+        ("hang nvmlDeviceGetMemoryInfo_v2 60 0", None, "was stopped."),
+        ("fault nvmlDeviceGetUUID 15 0", None, "was stopped."),
+        ("fault nvmlInitWithFlags 9", None, "was stopped."),
+    ],
+)
+async def test_whether_memory_was_given_back_is_told_as_far_as_it_is_known(
+    house: House, gpus: Machine, line: str, told: bool | None, words: str
+) -> None:
+    async with house.agent() as agent:
+        run_id = await agent.launch("sleep 300", gpus=[0])
+        gpus.tells(line)
+        killed = await agent.kill(run_id)
+        assert killed.get("gpu_memory_released") is told
+        assert words in killed["message"]
+
+
 async def test_a_killed_supervisor_leaves_no_lease_and_no_sampler(house: House, gpus: Machine) -> None:
     async with house.agent() as agent:
         run_id = await agent.launch(waits(house, "a"), gpus=1)
@@ -158,14 +179,3 @@ async def test_a_retry_gets_another_gpu_than_the_one_that_failed(house: House, g
             started = [e for e in house.run(run_id).events if e["kind"] == "started"]
             assert started[-1]["gpus"] == [UUIDS[1]]
     assert Leases(Path(gpus.environ["RUNWARD_LEASES"])).holders() == {}
-
-
-async def test_a_kill_tells_whether_the_memory_was_given_back(house: House, gpus: Machine) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch(waits(house, "a"), gpus=1)
-        assert (await agent.kill(run_id))["gpu_memory_released"] is True
-        run_id = await agent.launch(waits(house, "a"), gpus=1)
-        gpus.tells("zombie 0 9000")
-        killed = await agent.kill(run_id)
-        assert killed["gpu_memory_released"] is False
-        assert "9,000 MiB of GPU 0" in killed["message"]

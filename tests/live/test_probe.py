@@ -59,6 +59,19 @@ def test_a_driver_that_does_not_come_back_is_given_up(nvml: Machine) -> None:
     assert "A person should look at `dmesg`" in snapshot.text
 
 
+def test_a_slow_driver_is_left_started_for_whoever_asks_next(
+    nvml: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_left", [])
+    nvml.tells("hang nvmlInitWithFlags 2")
+    assert ask(nvml, within_s=1.0).trouble == "hangs"
+    (left,) = probe._left
+    nvml.tells()
+    assert ask(nvml, within_s=10.0).trouble is None
+    assert left.poll() is None
+    assert left.wait(30) == 0, "it ends by itself"
+
+
 def test_a_driver_that_holds_many_processes_is_asked_no_more(nvml: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "600"]) as held:
         monkeypatch.setattr(probe, "_left", [held] * 16)

@@ -1,0 +1,202 @@
+"""Finishing a run: everything that somebody needs to know of it months later, in one document beside its results."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mcp_server import checkpoints, codebase, evaluations, outcome, results_document
+from mcp_server.codebase import Code
+from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.hosts import names_a_secret, stored_secrets
+from mcp_server.ledger import Ledger
+from mcp_server.masks import mask
+from mcp_server.metrics import Scalars
+from mcp_server.results_document import Facts
+from mcp_server.run import Run
+from mcp_server.status import Answer
+from mcp_server.supervisor import results
+from mcp_server.supervisor.resultpage import KEPT, End
+from mcp_server.supervisor.rundir import RunDir, now, read_regular
+
+_DIFF_MARK = "# runward run "
+_LONGEST_SUMMARY = 20_000
+
+
+class NotFinished(RunwardError):
+    """A run whose results cannot be written now."""
+
+
+class Finished(Answer):
+    """What was written for a run, and where. ``files``: everything in the result directory that is of this run."""
+
+    run_id: str
+    status: str
+    state: str
+    results_path: str
+    flag_path: str | None = None
+    files: list[str]
+    notes: list[str] | None = None
+
+
+def finish(
+    run: Run,
+    ledger: Ledger,
+    scalars: Scalars,
+    *,
+    summary: str | None = None,
+    result_dir: str | None = None,
+    caller: str | None = None,
+    environ: Mapping[str, str],
+) -> Finished:
+    """Write the results document of a run that has ended, then `finish.flag`; a second call brings both up to date.
+
+    Reads files and asks git: to be called in a thread. ``environ`` is the server's: its secrets are masked.
+    ``caller`` is who asks, None where it does not matter: another owner's run is left alone.
+
+    Raises:
+        NotFinished: the run still runs, or its results have no place; says what to do.
+        BadArgument: ``result_dir`` is none.
+        RunwardError: it cannot be written.
+    """
+    if not run.ended:
+        raise NotFinished(f"{run.run_id} is still {run.state}; nothing was written. Call wait_run, then again.")
+    if caller is not None and run.spec.owner not in ("", caller):
+        raise NotFinished(
+            f"{run.run_id} belongs to {run.spec.owner!r}, you are {caller!r}; nothing was written. Ask its owner."
+        )
+    if summary is not None and len(summary) > _LONGEST_SUMMARY:
+        raise BadArgument("summary", f"has more than {_LONGEST_SUMMARY:,} characters.")
+    directory = _directory(run, result_dir)
+    secrets = _secrets(run, ledger, environ)
+    rundir = ledger.rundir(run.run_id)
+    code = codebase.look(Path(run.spec.cwd or "/"), environ)
+    code = replace(code, diff=mask(code.diff, secrets), subject=mask(code.subject, secrets))
+    facts = Facts(
+        run=run,
+        end=end_of(run, rundir),
+        summary=summary,
+        numbers=outcome.numbers(run, scalars),
+        evaluations=evaluations.of_run(run, directory),
+        checkpoints=checkpoints.of_run(run, directory),
+        account=results.account(rundir),
+        code=code,
+        leftovers=len(ledger.leftovers(run)),
+    )
+    try:
+        return _write(directory, facts, secrets, later=_later(run, directory, ledger))
+    except OSError as error:
+        where = error.filename or directory
+        raise NotFinished(
+            f"Results of {run.run_id} not written: {where}: {error.strerror or error}. The run is untouched. "
+            "Pass another result_dir, or have a person make this one writable."
+        ) from error
+
+
+def end_of(run: Run, rundir: RunDir) -> End:
+    """Return how a run ended; of a lost one it is not known when."""
+    last: Mapping[str, Any] = next(
+        (event for event in reversed(run.events) if event["kind"] in ("ended", "refused")), {}
+    )
+    elapsed_s = last.get("elapsed_s")
+    return End(
+        run_id=run.run_id,
+        state=run.state,
+        text=str(last.get("text") or run.reason or run.state),
+        attempts=run.attempt,
+        elapsed_s=elapsed_s if isinstance(elapsed_s, int | float) else run.elapsed_s(0.0),
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        log=rundir.log(run.attempt),
+        exit_code=run.exit_code,
+        signal=run.signal,
+        failure=run.failure,
+    )
+
+
+def _directory(run: Run, asked: str | None) -> Path:
+    """Return where results go, made if it is not there."""
+    place = asked or getattr(run.spec, "result_dir", None)
+    if not place:
+        raise NotFinished(
+            f"{run.run_id} was not launched from a blueprint; nothing was written. Pass result_dir=/absolute/path."
+        )
+    try:
+        path = Path(place).expanduser()
+        if not path.is_absolute() or path == Path("/"):
+            raise BadArgument("result_dir", f"is no absolute path of a directory: {place[:200]!r}.")
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL, no such user
+        raise BadArgument("result_dir", f"cannot be made: {getattr(error, 'strerror', None) or error}.") from error
+    return path
+
+
+def _later(run: Run, directory: Path, ledger: Ledger) -> str | None:
+    """Return the newest run of the same result directory that was launched after this one."""
+    place = os.path.realpath(directory)
+    for other in ledger.runs():
+        if other.spec.created_at <= run.spec.created_at:
+            return None
+        if (own := getattr(other.spec, "result_dir", None)) and os.path.realpath(own) == place:
+            return other.run_id
+    return None
+
+
+def _secrets(run: Run, ledger: Ledger, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return every secret that could stand in what the run left, by name."""
+    found = {name: value for name, value in environ.items() if names_a_secret(name) or name in run.spec.secrets}
+    with contextlib.suppress(RunwardError):  # a file that others can read is not used at a launch either
+        found |= stored_secrets(ledger.home.secrets)
+    return found
+
+
+def _write(directory: Path, facts: Facts, secrets: Mapping[str, str], *, later: str | None) -> Finished:
+    """Write log, diff, document and flag, in this order."""
+    run, files, notes = facts.run, [], []
+    try:
+        results.note_end(directory, facts.end)
+        files.append(directory / results.LOG)
+    except OSError as error:
+        notes.append(f"{results.LOG} was left as it is: {error.strerror or error}.")
+    if facts.code.diff:
+        files.append(_write_diff(directory, run, facts.code))
+    own = directory / f"results-{run.run_id}.md"
+    path = own if later else results.document(directory, run.run_id)
+    text = results_document.render(facts, diff=files[-1].name if facts.code.diff else None, kept=results.kept(path))
+    head, kept_mark, kept = text.partition(KEPT)
+    results.write_text(path, mask(head, secrets) + kept_mark + kept)
+    if path.name != results.RESULTS and not later:
+        notes.append(f"{results.RESULTS} is a person's and was left alone.")
+    files.append(path)
+    flag = None
+    if later:
+        notes.append(f"{later} uses this directory since: its {results.FLAG} was left alone.")
+    else:
+        flag = results.write_flag(directory, {**facts.end.facts, "results": path.name, "finished_at": now()})
+        files.append(flag)
+    return Finished(
+        run_id=run.run_id,
+        status="written",
+        state=run.state,
+        results_path=str(path),
+        flag_path=str(flag) if flag else None,
+        files=[str(one) for one in files],
+        notes=[*notes, *results_document.doubts(facts)] or None,
+    )
+
+
+def _write_diff(directory: Path, run: Run, code: Code) -> Path:
+    """Write what is not committed as a file that `git apply` takes; another's file of that name is left alone."""
+    path, first = directory / "code.diff", f"{_DIFF_MARK}{run.run_id}: not in commit {code.commit}\n"
+    if os.path.lexists(path):
+        old = b""
+        with contextlib.suppress(OSError):
+            old = b"" if path.is_symlink() else read_regular(path)[:200]
+        if not old.startswith(f"{_DIFF_MARK}{run.run_id}:".encode()):
+            path = directory / f"code-{run.run_id}.diff"
+    results.write_text(path, first + code.diff + ("\n# cut off here: it is longer\n" if code.cut else ""))
+    return path

@@ -1,0 +1,53 @@
+"""What a launch leaves open, filled in: by its blueprint first, then by this host and the named environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_server.blueprint_places import places
+from mcp_server.blueprints import fill, read
+from mcp_server.fitting import fitted
+from mcp_server.home import Home
+from mcp_server.hostfile import Environment, Host, Site, host_here, settings
+from mcp_server.paths import check_paths
+from mcp_server.request import Request
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A request with nothing left open, and where it was filled in from."""
+
+    request: Request
+    site: Site
+    host: Host
+    environment: Environment
+    blueprint: Path | None = None
+    result_dir: Path | None = None
+
+    def check(self) -> None:
+        """Refuse paths that are another host's, or not there.
+
+        Raises:
+            BadArgument: names the word, and the line to use instead where one is known.
+        """
+        check_paths(self.request, self.site, self.host, self.environment, strict=False)
+
+
+def settle(request: Request, home: Home, environ: Mapping[str, str]) -> Settled:
+    """Fill in what ``request`` leaves open; what it says itself wins.
+
+    Raises:
+        BadArgument: there is no such host here, or no such environment.
+        BlueprintUnreadable, BlueprintInvalid: its blueprint cannot be run.
+        ConfigInvalid: hosts.toml is not what it should be.
+    """
+    site = settings(home)
+    host = host_here(site, request.host)
+    environment = site.environment(request.environment, host)
+    if request.blueprint is None:
+        return Settled(fitted(request, host, environment, environ), site, host, environment)
+    path, blueprint = read(request.blueprint, request.cwd)
+    request = fitted(fill(request, path, blueprint, host.keyword, environ), host, environment, environ)
+    return Settled(request, site, host, environment, path, places(path, blueprint).result_dir)

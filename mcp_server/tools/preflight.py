@@ -1,0 +1,56 @@
+"""preflight: whether what a training needs is here."""
+
+from typing import Annotated
+
+from mcp.server.mcpserver.tools import Tool
+from pydantic import Field
+
+from mcp_server.checks import Wish
+from mcp_server.preflight import Preflight, preflight
+from mcp_server.tools.toolbox import LOOKS, Toolbox, tool
+
+
+def tools(box: Toolbox) -> list[Tool]:
+    """Return the tool that looks before a launch."""
+
+    async def look(
+        command: str | None = None,
+        cwd: str | None = None,
+        python: str | None = None,
+        imports: Annotated[list[str] | None, Field(description="Modules it must import")] = None,
+        paths: Annotated[list[str] | None, Field(description="Configs, data, checkpoints")] = None,
+        result_dir: str | None = None,
+        disk_gb: Annotated[float | None, Field(gt=0, description="To be free there")] = None,
+        gpus: Annotated[int | str | None, Field(description='A count, or "4-7"')] = None,
+        require: Annotated[dict[str, float | bool] | None, Field(description="As gpu_check's")] = None,
+        ports: Annotated[list[int] | None, Field(description="To be free")] = None,
+        ray: Annotated[bool, Field(description="RAY_ADDRESS must answer")] = False,
+        secrets: Annotated[list[str] | None, Field(description="Names")] = None,
+        blueprint: str | None = None,
+        host: str | None = None,
+        environment: str | None = None,
+    ) -> Preflight:
+        """Check before launch_run that what a training needs is here; changes nothing.
+
+        Tells only what is wrong, with remedies, and who trains here already.
+        """
+        wish = Wish(
+            python=python,
+            imports=imports or [],
+            paths=paths or [],
+            command=command,
+            cwd=cwd,
+            result_dir=result_dir,
+            gpus=gpus,
+            require=require,
+            ports=ports or [],
+            disk_gb=disk_gb,
+            ray=ray,
+            secrets=secrets or [],
+            host=host,
+            environment=environment,
+        )
+        return await preflight(wish, box.ledger, box.environ, blueprint)
+
+    look.__name__ = "preflight"
+    return [tool(look, title="Preflight", annotations=LOOKS)]

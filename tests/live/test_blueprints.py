@@ -1,0 +1,141 @@
+"""A blueprint from its file to its flag, by a real client: checked, launched, ended, finished."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.live.house import House, until_async
+
+pytestmark = pytest.mark.anyio
+
+TRAIN = """
+import json, os, sys, time
+print("config", open(sys.argv[1]).read().strip(), "with", sys.executable, flush=True)
+for step in range(1, 4):
+    print(f"step {step}/3 loss {1 / step:.3f}", flush=True)
+if os.path.exists("fail"):
+    raise KeyError("lr")
+"""
+BLUEPRINT = """# An experiment
+
+## [exp_purpose]
+Compare the learning rate of the small actor
+
+## [exp_codebase_dir]
+{code}
+
+## [exp_venv_exe]
+{python}
+
+## [exp_yaml_path]
+configs/small.yaml
+
+## [exp_launch_command]
+```bash
+python train.py ${{exp_yaml_path}}
+```
+
+## [exp_result_dir]
+{results}
+
+## [exp_max_time]
+20 minutes
+"""
+
+
+@pytest.fixture
+def blueprint(house: House) -> Path:
+    """A blueprint whose code, python and configuration are there, on a host with a keyword."""
+    code = house.path / "code"
+    (code / "configs").mkdir(parents=True)
+    (code / "configs" / "small.yaml").write_text("lr: 0.1\n")
+    (code / "train.py").write_text(TRAIN)
+    path = house.path / "lr.md"
+    path.write_text(BLUEPRINT.format(code=code, python=sys.executable, results=house.path / "results"))
+    house.ledger.home.make()
+    host = f'[hosts.here]\nhostnames = ["{os.uname().nodename}"]\nkeyword = "ajet"\n'
+    (house.path / "state" / "hosts.toml").write_text(host)
+    return path
+
+
+def left(house: House) -> set[str]:
+    return {path.name for path in (house.path / "results").iterdir()}
+
+
+async def test_a_blueprint_is_checked_launched_ended_and_finished(house: House, blueprint: Path) -> None:
+    async with house.agent() as agent:
+        check = await agent.call("check_blueprint", path=str(blueprint))
+        assert (check["ok"], check["time_limit_s"], check["problems"]) == (True, 1200, [])
+        run = await agent.call("launch_run", blueprint=str(blueprint))
+        assert run["session"].startswith("ajet-Compare-the-learning-rate")
+        spec = house.run(run["run_id"]).spec
+        assert (spec.time_limit_s, spec.cwd) == (1200, str(house.path / "code"))
+        log = (house.path / "results" / "experiment_log.md").read_text()
+        assert f"train.py {house.path}/code/configs/small.yaml" in log
+        end = await agent.end(run["run_id"])
+        assert end["state"] == "finished"
+        flag = json.loads((house.path / "results" / "finish.flag").read_text())  # the end came after it
+        assert (flag["run_id"], flag["state"]) == (run["run_id"], "finished")
+        assert f"config lr: 0.1 with {sys.executable}" in house.log(run["run_id"])
+        for _ in range(2):
+            finished = await agent.call("finish_blueprint", run_id=run["run_id"], summary="It learned.")
+            text = Path(finished["results_path"]).read_text()
+            assert "It learned." in text
+            assert "Compare the learning rate" in text
+    assert left(house) >= {"experiment_log.md", "results.md", "finish.flag"}
+
+
+async def test_a_failure_leaves_its_results_and_its_flag_as_well(house: House, blueprint: Path) -> None:
+    (house.path / "code" / "fail").touch()
+    async with house.agent() as agent:
+        run_id = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
+        end = await agent.end(run_id)
+        assert (end["state"], end["failure"]["kind"]) == ("failed", "python_error")
+    assert json.loads((house.path / "results" / "finish.flag").read_text())["state"] == "failed"
+    assert "KeyError: 'lr'" in (house.path / "results" / "results.md").read_text()
+
+
+async def test_what_is_said_explicitly_wins(house: House, blueprint: Path) -> None:
+    async with house.agent() as agent:
+        run = await agent.call(
+            "launch_run",
+            blueprint=str(blueprint),
+            command="echo mine",
+            name="mine",
+            time_limit_s=60,
+            cwd=str(house.path),
+        )
+        await agent.end(run["run_id"])
+        spec = house.run(run["run_id"]).spec
+    assert (spec.command, spec.name, spec.time_limit_s, spec.cwd) == ("echo mine", "mine", 60, str(house.path))
+
+
+async def test_a_blueprint_that_cannot_be_run_starts_nothing_and_names_its_lines(house: House, blueprint: Path) -> None:
+    blueprint.write_text(blueprint.read_text().replace("20 minutes", "soon"))
+    line = blueprint.read_text().splitlines().index("soon") + 1
+    async with house.agent() as agent:
+        refused = await agent.refusal("launch_run", blueprint=str(blueprint))
+        assert f"Line {line}:" in refused
+        check = await agent.call("check_blueprint", path=str(blueprint))
+        assert [problem["line"] for problem in check["problems"]] == [line]
+    assert not (house.path / "results").exists()
+    assert list((house.path / "state" / "runs").iterdir()) == []
+
+
+async def test_a_new_launch_takes_an_old_flag_away_before_it_starts(house: House, blueprint: Path) -> None:
+    (house.path / "code" / "train.py").write_text("import time\ntime.sleep(300)\n")
+    (house.path / "results").mkdir()
+    (house.path / "results" / "finish.flag").write_text("old")
+    async with house.agent() as agent:
+        run_id = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
+        assert "finish.flag" not in left(house)
+        os.kill(house.supervisor(run_id), signal.SIGKILL)
+        await until_async(lambda: house.run(run_id).state == "lost", "the supervisor's end")
+        finished = await agent.call("finish_blueprint", run_id=run_id)
+        assert finished["state"] == "lost"
+        assert "finish.flag" in left(house)
+        await agent.kill(run_id)

@@ -1,0 +1,29 @@
+"""A real run, read as a resource by a real client over stdio."""
+
+import json
+
+import pytest
+from mcp.types import ResourceTemplateReference, TextContent
+
+from tests.live.house import House
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+async def test_a_run_can_be_read_completed_and_asked_about(house: House, legacy: bool) -> None:
+    async with house.agent(legacy=legacy) as agent:
+        run_id = await agent.launch("echo step 1; echo step 2; exit 3", name="cfm", cwd=str(house.path))
+        await agent.end(run_id)
+        status = (await agent.client.read_resource(f"run://{run_id}")).contents[0]
+        log = (await agent.client.read_resource(f"run://{run_id}/log")).contents[0]
+        completed = await agent.client.complete(
+            ResourceTemplateReference(uri="run://{run_id}"), {"name": "run_id", "value": "cf"}
+        )
+        asked = (await agent.client.get_prompt("diagnose_run", {"run_id": run_id})).messages[0].content
+    assert status.mime_type == "application/json"
+    assert json.loads(status.text)["exit_code"] == 3  # type: ignore[union-attr]
+    assert log.text.endswith("step 1\nstep 2")  # type: ignore[union-attr]
+    assert completed.completion.values == [run_id]
+    assert isinstance(asked, TextContent)
+    assert f"what is wrong with the run {run_id}." in asked.text

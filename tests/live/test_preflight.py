@@ -1,0 +1,19 @@
+"""An agent looks before it launches, through a real server."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.live.house import House
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_agent_learns_what_is_missing_and_who_trains(house: House) -> None:
+    async with house.agent() as agent:
+        assert await agent.call("preflight") == {"ok": True, "problems": []}
+        run_id = await agent.launch("sleep 300", owner="alice")
+        found = await agent.call("preflight", command="python trian.py", imports=["json"], secrets=["WANDB_API_KEY"])
+        assert (found["ok"], [each["what"] for each in found["problems"]]) == (False, ["command", "secret"])
+        assert found["running"][0] == f"{run_id} running (alice)"
+        assert "no such argument" in await agent.refusal("preflight", pyton="python")

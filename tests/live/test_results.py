@@ -1,0 +1,88 @@
+"""finish_blueprint and compare_runs as agents use them: after a good end, a failure, and a supervisor's death."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_server.supervisor import processes
+from tests.live.house import House, until_async
+
+pytestmark = pytest.mark.anyio
+
+TRAINING = """
+import json, sys, time
+rate, ending = float(sys.argv[1]), sys.argv[2]
+with open("progress.csv", "w") as file:
+    file.write("step,reward\\n")
+    for step in range(1, 11):
+        file.write(f"{step},{step * rate}\\n")
+        print(f"step {step}/10 reward {step * rate}", flush=True)
+open("ckpt_10.pt", "wb").write(b"weights")
+if ending == "fails":
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+json.dump({"mean_reward": 10 * rate}, open("eval_results.json", "w"))
+if ending == "stays":
+    open("begun", "w").close()
+    time.sleep(600)
+"""
+
+
+async def launch(agent, house: House, name: str, rate: float, ending: str) -> str:  # type: ignore[no-untyped-def]
+    cwd = house.path / name
+    cwd.mkdir()
+    (cwd / "train.py").write_text(TRAINING)
+    return str(
+        await agent.launch([sys.executable, "train.py", str(rate), ending], name=name, cwd=str(cwd), tags=["both"])
+    )
+
+
+async def test_a_good_and_a_failed_run_are_finished_and_compared(house: House) -> None:
+    async with house.agent() as agent:
+        good = await launch(agent, house, "good", 0.5, "ends")
+        bad = await launch(agent, house, "bad", 0.25, "fails")
+        for run_id in (good, bad):
+            await agent.end(run_id)
+        assert "Pass result_dir=" in await agent.refusal("finish_blueprint", run_id=bad)
+        out = house.path / "out"
+        answer = await agent.call("finish_blueprint", run_id=bad, summary="It needs less.", result_dir=str(out))
+        assert (answer["status"], answer["state"]) == ("written", "failed")
+        text = (out / "results.md").read_text()
+        for told in ("oom_gpu", "It needs less.", "| reward | 0.25 (1) | 2.5 (10) | 2.5 (10) | max |  |", "ckpt_10.pt"):
+            assert told in text
+        assert json.loads((out / "finish.flag").read_text())["failure"] == "oom_gpu"
+        again = await agent.call("finish_blueprint", run_id=bad, result_dir=str(out))
+        assert again["files"] == answer["files"]
+        better = await agent.call("finish_blueprint", run_id=good, result_dir=str(house.path / "out2"))
+        assert "| mean_reward | 5.0 |" in Path(better["results_path"]).read_text()
+        found = await agent.call("compare_runs", tags=["both"])
+        names = found["columns"].split("|")
+        rows = {row.split("|")[0]: dict(zip(names, row.split("|"), strict=True)) for row in found["rows"]}
+        assert rows[good]["reward last/max"] == "5"
+        assert rows[bad]["state"] == "failed (oom_gpu)"
+        assert rows[good]["eval mean_reward"] == "5"
+        assert rows[bad]["checkpoint"].startswith(
+            f"{house.path.joinpath('bad/ckpt_10.pt').relative_to(found['root'])} "
+        )
+        table = await agent.call("compare_runs", run_ids=[good, bad], markdown=True)
+        assert table["markdown"].startswith("| run | state |")
+        assert "Did you mean" in await agent.refusal("compare_runs", run_ids=[good[:-1]])
+
+
+async def test_a_run_whose_supervisor_was_killed_is_finished_as_lost(house: House) -> None:
+    async with house.agent() as agent:
+        run_id = await launch(agent, house, "gone", 1, "stays")
+        await until_async((house.path / "gone" / "begun").exists, "its start")
+        out = str(house.path / "out")
+        assert "still running" in await agent.refusal("finish_blueprint", run_id=run_id, result_dir=out)
+        os.kill(house.supervisor(run_id), signal.SIGKILL)
+        await until_async(lambda: house.run(run_id).state == "lost", "its loss")
+        answer = await agent.call("finish_blueprint", run_id=run_id, result_dir=out)
+        assert answer["state"] == "lost"
+        assert json.loads(Path(answer["flag_path"]).read_text())["ended_at"] is None
+        assert "| mean_reward | 10.0 |" in Path(answer["results_path"]).read_text()
+        for process in processes.with_variable("RUNWARD_RUN_ID", run_id):
+            processes.send(process, signal.SIGKILL)
