@@ -14,15 +14,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+import anyio
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from mcp_server import tmux
 from mcp_server.changes import is_shared, news_of_files
+from mcp_server.checks import Wish
 from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.home import Home, tmux_socket
 from mcp_server.hosts import names_a_secret, stored_secrets
+from mcp_server.ledger import Ledger
+from mcp_server.preflight import preflight
 from mcp_server.supervisor.lease import LeaseError, Leases, lease_directory
 from mcp_server.supervisor.probe import ask
 from mcp_server.supervisor.rundir import is_held, take_lock
@@ -71,13 +75,28 @@ def examine(home: Home) -> Iterator[Finding]:
     yield from _tmux_environment()
     yield _gpus()
     yield _leases()
+    yield from _preflight(home)
+
+
+def _preflight(home: Home) -> Iterator[Finding]:
+    """Tell what a launch without arguments would lack: of hosts.toml, its default environment, a Ray of its own."""
+    try:
+        found = anyio.run(preflight, Wish(), Ledger(home), os.environ)
+    except RunwardError as error:
+        yield Finding("preflight", "missing", str(error))
+        return
+    if found.ok:
+        yield Finding("preflight", "ok", "nothing is missing")
+    for problem in found.problems:
+        yield Finding(problem.what, "warning", problem.text, problem.remedy)
 
 
 def _gpus() -> Finding:
     snapshot = ask(sys.executable, os.environ)
     if snapshot.trouble is not None:
-        needed = snapshot.trouble != "no_driver"  # runs without GPUs need none
-        return Finding("gpus", "warning" if needed else "ok", snapshot.text or snapshot.trouble)
+        if snapshot.trouble == "no_driver":
+            return Finding("gpus", "ok", "no NVIDIA driver, and only runs on GPUs need one")
+        return Finding("gpus", "warning", snapshot.text or snapshot.trouble)
     wrong = [f"GPU {gpu.index}: {words}" for gpu in snapshot.gpus for words in trouble(gpu)]
     detail = "; ".join(wrong) or f"{len(snapshot.gpus)}, driver {snapshot.driver}"
     return Finding("gpus", "warning" if wrong else "ok", detail, "runward gpu" if wrong else "")
