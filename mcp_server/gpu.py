@@ -26,13 +26,13 @@ if not __package__:  # started by its path
     # Last: nothing that is installed beside the package may stand before the standard library.
     sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from mcp_server.supervisor import nvml as calls
+from mcp_server.nvml import calls
+from mcp_server.nvml.calls import Device
+from mcp_server.nvml.kernellog import KernelLog, place
+from mcp_server.nvml.patience import Caller, Hang
+from mcp_server.nvml.users import Owner, owner
 from mcp_server.supervisor.gpus import Snapshot
-from mcp_server.supervisor.kernellog import KernelLog, place
-from mcp_server.supervisor.nvml import Device
-from mcp_server.supervisor.patience import Caller, Hang
 from mcp_server.supervisor.rundir import now
-from mcp_server.supervisor.users import Owner, owner
 
 _WITHIN_S = 9.5  # without persistence mode the driver starts every GPU anew
 _CALL_S, _LOOK_S, _SHORTEST_S = 0.4, 1.3, 0.03

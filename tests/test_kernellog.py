@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.gpu import Driver
-from mcp_server.supervisor.kernellog import KernelLog, parse, place
-from mcp_server.supervisor.nvml import Device
+from mcp_server.nvml.calls import Device
+from mcp_server.nvml.kernellog import KernelLog, parse, place
 
 LOG = """\
 6,339,5140900,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module
@@ -33,7 +33,7 @@ def test_xids_are_read_from_the_kernels_log() -> None:
 def test_xids_are_told_up_to_an_age_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "kmsg"
     path.write_text(LOG)
-    monkeypatch.setattr("mcp_server.supervisor.kernellog.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("mcp_server.nvml.kernellog.time.monotonic", lambda: 100.0)
     log = KernelLog(path)
     assert [xid.number for xid in log.xids(5.0)] == [31, 94]
     assert log.xids() == []

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mcp_server.supervisor.resultpage import KEPT, End, gpu_lines, page
-from mcp_server.supervisor.rundir import RunDir, now, read_json, read_regular, sync_dir
+from mcp_server.supervisor.rundir import RunDir, is_held, now, read_json, read_regular, sync_dir
 
 LOG, RESULTS, FLAG = "experiment_log.md", "results.md", "finish.flag"
 T = TypeVar("T")
@@ -27,6 +27,7 @@ T = TypeVar("T")
 _PATIENCE_S = 10.0  # for a file server
 _MARK = re.compile(rb"<!-- runward run (?P<run_id>[A-Za-z0-9_-]{1,120}), written by (?P<maker>[a-z_ ]{1,40})[.:]")
 _MARK_BYTES = 400
+_LAUNCH = re.compile(rb"^## Launch of (?P<run_id>[A-Za-z0-9_-]{1,120})\n\n- run: (?P=run_id)$", re.MULTILINE)
 _TAIL_BYTES = 1 << 20  # of a log in which the note of an end is looked for
 _MOST_OF_ACCOUNT, _MOST_KEPT = 20_000, 1_000_000
 
@@ -163,7 +164,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OSError: it was not written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     part.unlink(missing_ok=True)
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
@@ -208,9 +209,21 @@ def _leave(end: End, result_dir: Path, rundir: RunDir, attempts: int) -> Iterato
     except OSError as error:
         yield _said(error)
     try:
-        write_flag(result_dir, {**end.facts, **written})
+        if _next_live(result_dir, rundir) is None:
+            write_flag(result_dir, {**end.facts, **written})
     except OSError as error:
         yield _said(error)
+
+
+def _next_live(result_dir: Path, rundir: RunDir) -> str | None:
+    """Return a run that was launched into ``result_dir`` after this one, and lives: the flag there is its own."""
+    try:
+        log = read_regular(result_dir / LOG)[-_TAIL_BYTES:]
+    except OSError:
+        return None
+    later = log.partition(f"## Launch of {rundir.run_id}\n".encode())[2]
+    others = (match["run_id"].decode() for match in _LAUNCH.finditer(later))
+    return next((one for one in others if is_held(RunDir(rundir.path.with_name(one)).lock)), None)
 
 
 def _plain(end: End, progress: Mapping[str, Any], attempts: str, added: str) -> str:

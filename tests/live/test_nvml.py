@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mcp_server import report
+from mcp_server.nvml.users import Owner, owner
 from mcp_server.supervisor import probe
 from mcp_server.supervisor.gpus import GpuProcess, Snapshot
 from mcp_server.supervisor.placement import require
-from mcp_server.supervisor.users import Owner, owner
 from tests.nvml import FAULTS, UUIDS, Fault, Machine, machine
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from mcp_server import report
+from mcp_server.nvml.patience import Caller, Hang
 from mcp_server.supervisor import probe
 from mcp_server.supervisor.gpus import Snapshot
-from mcp_server.supervisor.patience import Caller, Hang
 from tests.nvml import UUIDS, Machine, machine
 
 

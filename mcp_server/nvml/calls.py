@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mcp_server.nvml.patience import Caller
+from mcp_server.nvml.users import Owner
 from mcp_server.supervisor.gpus import Gpu, GpuProcess, TroubleKind
-from mcp_server.supervisor.patience import Caller
-from mcp_server.supervisor.users import Owner
 
 Facts = dict[str, Any]
 Read = Callable[[Any, Any], Facts]

@@ -1,0 +1,1 @@
+"""What gpu.py asks NVML, and how it outlasts a driver that hangs."""
