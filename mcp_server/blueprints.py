@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mcp_server.blueprint import LONGEST_TEXT, Blueprint, parse
-from mcp_server.blueprint_command import filled
-from mcp_server.blueprint_places import Places, places
-from mcp_server.blueprint_text import Problem
+from mcp_server.blueprint.command import filled
+from mcp_server.blueprint.parsing import LONGEST_TEXT, Blueprint, parse
+from mcp_server.blueprint.text import Problem
+from mcp_server.blueprint_places import Places, missing, places
 from mcp_server.errors import RunwardError
 from mcp_server.hosts import names_a_secret
+from mcp_server.paths import Roots, foreign
 from mcp_server.request import Request
 from mcp_server.script import LONGEST_NAME, slug
 from mcp_server.status import Answer
@@ -108,11 +109,13 @@ def _read_regular(file: Path) -> bytes:
     with os.fdopen(fd, "rb") as opened:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(0, "it is no regular file")
-        return opened.read(LONGEST_TEXT + 1)
+        return opened.read(LONGEST_TEXT + 1) or b""  # None of what would have made it wait
 
 
-def check(path: str, cwd: str | None = None) -> BlueprintCheck:
+def check(path: str, cwd: str | None = None, roots: Roots | None = None) -> BlueprintCheck:
     """Read a blueprint and look whether what it names is on this host; starts and changes nothing.
+
+    ``roots``: which paths are other hosts', None where nobody knows.
 
     Raises:
         BlueprintUnreadable: see ``read``.
@@ -120,11 +123,12 @@ def check(path: str, cwd: str | None = None) -> BlueprintCheck:
     file, blueprint = read(path, cwd)
     found = places(file, blueprint)
     problems = sorted(
-        [*blueprint.problems, *_secrets(blueprint), *_missing(found, blueprint)], key=lambda problem: problem.line
+        [*blueprint.problems, *_secrets(blueprint), *_elsewhere(found, blueprint, roots)],
+        key=lambda problem: problem.line,
     )
     known = bool(blueprint.lines)  # nothing is told of a file that is no blueprint
     return BlueprintCheck(
-        ok=blueprint.ok,
+        ok=not any(problem.fatal for problem in problems),
         purpose=blueprint.purpose if known else "",
         codebase_dir=str(found.codebase_dir),
         venv_exe=str(found.venv_exe) if found.venv_exe else None,
@@ -141,7 +145,12 @@ def check(path: str, cwd: str | None = None) -> BlueprintCheck:
 
 
 def fill(
-    request: Request, path: Path, blueprint: Blueprint, keyword: str = "", environ: Mapping[str, str] | None = None
+    request: Request,
+    path: Path,
+    blueprint: Blueprint,
+    keyword: str = "",
+    environ: Mapping[str, str] | None = None,
+    roots: Roots | None = None,
 ) -> Request:
     """Return ``request`` with what it leaves open taken from the blueprint at ``path``; its own arguments win.
 
@@ -158,9 +167,11 @@ def fill(
         if problem.fatal and not instead.get(problem.section)
     ]
     given = {"codebase_dir"} if request.cwd else set()
-    missing = list(_missing(found, blueprint, leave_out=given))
-    if fatal or missing:
-        raise BlueprintInvalid(path, sorted([*fatal, *missing], key=lambda problem: problem.line))
+    if request.command:
+        given |= {"launch_command"}
+    absent = list(_elsewhere(found, blueprint, roots, leave_out=given))
+    if fatal or absent:
+        raise BlueprintInvalid(path, sorted([*fatal, *absent], key=lambda problem: problem.line))
     time_limit_s = blueprint.time_limit_s if request.time_limit_s is None else request.time_limit_s
     first_step_s = request.first_step_timeout_s
     if first_step_s is None and "first_step_timeout_s" not in blueprint.defaults_used:
@@ -188,7 +199,9 @@ def name_of(path: Path, blueprint: Blueprint, keyword: str = "") -> str:
     room = min(_LONGEST_LABEL, LONGEST_NAME - len(lead) - 1)
     if len(words) > room:
         words = words[: room + 1].rpartition("-")[0] or words[:room]
-    return words if not lead or words.lower().startswith(lead.lower()) else f"{lead}-{words}"
+    if words.lower().startswith(lead.lower()):
+        return lead + words[len(lead) :]  # as it is configured: sessions are searched for it
+    return f"{lead}-{words}"
 
 
 def _command(found: Places, blueprint: Blueprint) -> str | None:
@@ -225,24 +238,15 @@ def _environment(exe: Path | None, environ: Mapping[str, str]) -> dict[str, str]
     return found
 
 
-def _missing(found: Places, blueprint: Blueprint, leave_out: Iterable[str] = ()) -> Iterator[Problem]:
-    """Yield what the blueprint names and this host has not: problems of the host, not of the document."""
-    looks = {
-        "codebase_dir": (found.codebase_dir, Path.is_dir, "is no directory"),
-        "venv_exe": (found.venv_exe, _is_program, "is no program"),
-        "yaml_path": (found.yaml_path, Path.is_file, "is no file"),
-        "result_dir": (found.result_dir, _can_be_written, "cannot be made or written"),
-    }
-    for name, (path, look, cause) in looks.items():
-        if path is None or name in leave_out:
-            continue
-        try:
-            there = look(path)
-        except (OSError, ValueError):
-            there = False
-        if not there:
-            line = blueprint.lines.get(name, 1)
-            yield Problem(line, f"[exp_{name}] {cause} on this host: {str(path)[:200]}.", fatal=False)
+def _elsewhere(
+    found: Places, blueprint: Blueprint, roots: Roots | None, leave_out: Iterable[str] = ()
+) -> Iterator[Problem]:
+    """Yield what the blueprint names and this host has not, or keeps elsewhere: no problems of the document."""
+    yield from missing(found, blueprint, roots, leave_out)
+    command = _command(found, blueprint)
+    if command and roots is not None and "launch_command" not in leave_out:
+        for _, cause in foreign(Request(command), roots):
+            yield Problem(blueprint.lines.get("launch_command", 1), f"[exp_launch_command]: {cause}", fatal=False)
 
 
 def _secrets(blueprint: Blueprint) -> Iterator[Problem]:
@@ -252,15 +256,6 @@ def _secrets(blueprint: Blueprint) -> Iterator[Problem]:
             line = blueprint.lines.get("launch_command", 1)
             text = f"{name} has its value in the command, which is kept: leave it out, name it in secrets."
             yield Problem(line, text, section="launch_command")
-
-
-def _is_program(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
-
-
-def _can_be_written(path: Path) -> bool:
-    nearest = next(parent for parent in (path, *path.parents) if parent.exists())
-    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def _masked(match: re.Match[str]) -> str:

@@ -117,7 +117,8 @@ def files(ground: Ground) -> Iterator[Problem]:
     """Yield what is wrong with the working directory, and with files that were named."""
     roots = Roots.of(ground.site, ground.host)
     if not ground.cwd.is_dir():
-        remedy = near(ground.cwd).strip() or "Name another cwd."
+        here = roots.rewritten(str(ground.cwd))
+        remedy = f"Use {here[1]}." if here and here[2] else near(ground.cwd).strip() or "Name another cwd."
         yield Problem(what="cwd", text=f"{ground.cwd} is no directory.", remedy=remedy)
     for word in ground.wish.paths:
         path = ground.cwd / Path(word).expanduser()

@@ -12,6 +12,7 @@ NAME = "runward"
 # The longest wait by the schedule is 960 s; Codex gives up after 60 s unless told otherwise, and has 10 s for a start.
 TOOL_TIMEOUT_S, STARTUP_TIMEOUT_S = 1200, 20
 
+_KEY = re.compile(r"\s*\"?([\w-]+)\"?\s*=")
 _HEADER = re.compile(rf"\s*\[\s*mcp_servers\s*\.\s*\"?{NAME}\"?\s*\]\s*(#.*)?")
 
 
@@ -55,10 +56,12 @@ def in_codex_toml(text: str, command: Sequence[str]) -> str:
     try:
         before = tomllib.loads(text)
         mine = before.get("mcp_servers", {}).get(NAME, {})
-        entry = {**mine, **asked, **{key: max(value, mine.get(key, 0)) for key, value in least.items()}}
+        # Beside a command, an address and what belongs to it keep Codex from starting at all.
+        own = {} if "url" in mine else mine
+        entry = {**own, **asked, **{key: max(value, mine.get(key, 0)) for key, value in least.items()}}
         if mine == entry:
             return text
-        after = _with_table(text, _table({k: v for k, v in entry.items() if not isinstance(v, Mapping)}))
+        after = _with_table(text, entry)
         expected = {**before, "mcp_servers": {**before.get("mcp_servers", {}), NAME: entry}}
         if tomllib.loads(after) != expected:
             raise Unreadable(f"it has {NAME} in a form that is not changed here. A person can make it:\n{add}")
@@ -67,13 +70,18 @@ def in_codex_toml(text: str, command: Sequence[str]) -> str:
     return after
 
 
-def _with_table(text: str, table: str) -> str:
+def _with_table(text: str, entry: Mapping[str, Any]) -> str:
     """Return ``text`` with this server's table replaced, or appended where there is none."""
+    tables = {key for key, value in entry.items() if isinstance(value, Mapping)}
+    table = _table({key: value for key, value in entry.items() if key not in tables})
     lines = text.splitlines(keepends=True)
     start = next((n for n, line in enumerate(lines) if _HEADER.fullmatch(line.rstrip("\n"))), None)
     if start is None:
         return (text.rstrip("\n") + "\n\n" if text.strip() else "") + table
     end = next((n for n in range(start + 1, len(lines)) if lines[n].lstrip().startswith("[")), len(lines))
+    # A table within it, such as env = {...}, stays as it was written.
+    inner = [line for line in lines[start:end] if (match := _KEY.match(line)) and match[1] in tables]
+    table += "".join(line.rstrip("\n") + "\n" for line in inner)
     rest = "".join(lines[end:])
     return "".join(lines[:start]) + table + ("\n" + rest if rest else "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -23,6 +24,8 @@ _SAFELY = (
     *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.pager=cat"),
     *("-c", "core.untrackedCache=false", "-c", "color.ui=never", "-c", "diff.external="),
 )
+_FILTER = re.compile(r"filter\.(?P<driver>.+)\.[^.]+", re.DOTALL)
+_PLAIN_DRIVER = re.compile(r"[\w.-]{1,100}")
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty", "HEAD")
 
 
@@ -62,12 +65,26 @@ def look(directory: Path, environ: Mapping[str, str]) -> Code:
     try:
         facts["branch"] = _git(directory, environ, "rev-parse", "--abbrev-ref", "HEAD")[0].strip()
         top = Path(code.root)
-        facts["diff"], facts["cut"] = _git(top, environ, *_DIFF, most=_MOST_DIFF)
+        facts["diff"], facts["cut"] = _git(top, environ, *_unfiltered(top, environ), *_DIFF, most=_MOST_DIFF)
         names, _ = _git(top, environ, "ls-files", "--others", "--exclude-standard", "-z")
         facts["untracked"] = tuple(filter(None, names.split("\0")))
     except (OSError, subprocess.SubprocessError) as error:
         facts["problem"] = _said(error)
     return replace(code, **facts)
+
+
+def _unfiltered(directory: Path, environ: Mapping[str, str]) -> list[str]:
+    """Return what switches off the programs that a repository names for changing files as they are compared.
+
+    Raises:
+        OSError, subprocess.SubprocessError: see ``_git``; or one cannot be switched off.
+    """
+    told, _ = _git(directory, environ, "config", "--null", "--name-only", "--list")
+    drivers = {match["driver"] for name in told.split("\0") if (match := _FILTER.fullmatch(name))}
+    if odd := next((name for name in drivers if not _PLAIN_DRIVER.fullmatch(name)), None):
+        raise subprocess.SubprocessError(f"its settings name a filter that would run: {odd[:80]!r}")
+    off = ("clean=", "smudge=", "process=", "required=false")
+    return [word for name in sorted(drivers) for key in off for word in ("-c", f"filter.{name}.{key}")]
 
 
 def _git(directory: Path, environ: Mapping[str, str], *words: str, most: int = _MOST_NAMES) -> tuple[str, bool]:
@@ -78,6 +95,7 @@ def _git(directory: Path, environ: Mapping[str, str], *words: str, most: int = _
     """
     env = {name: environ[name] for name in ("PATH", "HOME", "XDG_CONFIG_HOME") if name in environ}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
+    env["GIT_ALLOW_PROTOCOL"] = "none"  # older ones fetch what a partial clone lacks, by a program of its settings
     process = subprocess.Popen(
         ["git", *_SAFELY, "-C", str(directory), *words],
         stdin=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,10 +21,14 @@ from mcp_server.metrics import Scalars
 from mcp_server.outcome import Metric
 from mcp_server.run import Run
 from mcp_server.status import Answer
+from mcp_server.supervisor.rundir import RunDir
 
 _MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS = 20, 8, 6, 6
 _CELL_CHARS = 36
 _MINUTE_S, _HOUR_S = 60, 3600
+# How the second column of a table of figures is called, the first has their names.
+_SAYS_NOTHING = frozenset({"value", "result", "figure", "值", "数值", "结果"})
+_FACTS = frozenset({"run", "state", "step", "time", "checkpoint"})
 _TELLING = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
 
 Cells = dict[str, str]
@@ -73,15 +77,16 @@ def compare(
     runs, notes = _runs(ledger, run_ids, tags)
     home = _common([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
     found = cache(checkpoints.beneath), cache(evaluations.beneath)  # several runs share a directory
-    sides = [_side(run, scalars, metrics, home, *found) for run in runs]
+    sides = [_side(run, ledger.rundir(run.run_id), scalars, metrics, home, *found) for run in runs]
     differing = _differences([side.settings for side in sides])
     shown = _columns([[one.tag for one in side.metrics] for side in sides], metrics, _MOST_METRICS, notes, "metrics")
     figures = _columns([list(side.figures) for side in sides], metrics, _MOST_EVALUATIONS, notes, "evaluation figures")
     root = _common([one.path.parent for side in sides for one in side.checkpoints[:1]])
+    taken = _FACTS.union(*(side.settings for side in sides))
     table = [
         _facts(side)
         | {name: _cut(side.settings.get(name, "-")) for name in differing}
-        | _metric_cells(side, shown)
+        | _metric_cells(side, shown, taken)
         | {f"eval {name}": _value(side.figures[name]) for name in figures if name in side.figures}
         | _checkpoint_cell(side, root)
         for side in sides
@@ -128,6 +133,7 @@ def _runs(ledger: Ledger, run_ids: Sequence[str], tags: Sequence[str]) -> tuple[
 
 def _side(
     run: Run,
+    rundir: RunDir,
     scalars: Scalars,
     metrics: Sequence[str],
     home: str,
@@ -140,7 +146,7 @@ def _side(
     return Side(
         run,
         settings,
-        outcome.numbers(run, scalars, metrics).metrics,
+        outcome.numbers(run, scalars, metrics, rundir).metrics,
         _figures(evaluations.of_run(run, look=evaluated)),
         checkpoints.of_run(run, look=saved),
     )
@@ -160,10 +166,11 @@ def _figures(found: Sequence[Evaluation]) -> dict[str, Value]:
     for one in found:
         for number, row in enumerate(one.rows):
             label = next((f"{value}." for value in row.values() if isinstance(value, str)), "")
-            label = label or (f"{number + 1}." if len(one.rows) > 1 else "")
+            label = label or f"{number + 1}."
             for name, value in row.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
-                    figures.setdefault(f"{label if len(one.rows) > 1 else ''}{name}", value)
+                    named = label.removesuffix(".") if set(row) - {name} and name.lower() in _SAYS_NOTHING else ""
+                    figures.setdefault(named or f"{label if len(one.rows) > 1 else ''}{name}", value)
     return figures
 
 
@@ -187,7 +194,8 @@ def _columns(names: Sequence[Sequence[str]], asked: Sequence[str], most: int, no
 
 def _means(pattern: str, name: str) -> bool:
     lower = name.lower()
-    return fnmatch.fnmatchcase(lower, pattern.lower()) or lower.rpartition("/")[2] == pattern.lower()
+    last = {lower.rpartition("/")[2], lower.rpartition(".")[2]}
+    return fnmatch.fnmatchcase(lower, pattern.lower()) or pattern.lower() in last
 
 
 def _facts(side: Side) -> Cells:
@@ -208,15 +216,15 @@ def _time(seconds: float) -> str:
     return f"{seconds / _MINUTE_S:.0f}min" if seconds < 2 * _HOUR_S else f"{seconds / _HOUR_S:.1f}h"
 
 
-def _metric_cells(side: Side, shown: Sequence[str]) -> Cells:
+def _metric_cells(side: Side, shown: Sequence[str], taken: Collection[str]) -> Cells:
     cells = {}
     for one in side.metrics:
         if one.tag in shown:
             last = _value(one.last)
             best = "" if one.best is None else _value(one.best)
-            cells[f"{one.tag}{f' last/{one.best_is}' if one.best_is else ''}"] = (
-                f"{last}/{best}" if best not in ("", last) else last
-            )
+            name = f"{one.tag} last/{one.best_is}" if one.best_is else one.tag
+            name = f"{name} last" if name in taken else name  # a setting is printed as well, as `lr`
+            cells[name] = f"{last}/{best}" if best not in ("", last) else last
     return cells
 
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from mcp_server.blueprint import Blueprint, parse
+from mcp_server.blueprint.parsing import Blueprint, parse
 from mcp_server.masks import mask
 from mcp_server.run import Run
 from mcp_server.supervisor.rundir import read_regular
@@ -25,7 +25,8 @@ def of_run(run: Run) -> dict[str, str]:
         if path.suffix != ".toml":
             text = (text_of(path) or "")[:_MOST_YAML]
             found |= {f"{path.stem}:{name}": value for name, value in yaml_values(text).items()}
-    found |= {f"${name}": value for name, value in spec.env.items()}
+    # Of PATH only the python in front differs, which VIRTUAL_ENV tells in fewer words.
+    found |= {f"${name}": value for name, value in spec.env.items() if name != "PATH"}
     found |= {name: str(value) for name, value in spec.params.items()}
     found |= {"cwd": spec.cwd, "gpus": str(len(run.gpus)) if run.gpus else "", "host": spec.host}
     return {name: mask(f"{name}={value}").partition("=")[2] if value else "" for name, value in found.items()}

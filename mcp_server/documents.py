@@ -1,12 +1,14 @@
 """What agents read beside the tools: the files of prompts/ and agents/ and the runs, as MCP resources and prompts.
 
 A file of ``prompts/`` with a ``uri`` in its front matter is a resource, one with ``arguments`` is a prompt. In a prompt
-``{{name}}`` stands for an argument or for another file's text, and ``{{arguments}}`` for all that were given.
+``{{name}}`` stands for an argument or for another file's text, and ``{{arguments}}`` for all that were given. What is
+given stays an argument: it can end neither its line nor its quotes.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -37,7 +39,9 @@ _MARKDOWN, _JSON = "text/markdown", "application/json"
 _LOG_LINES = 200
 _MOST_VALUES = 100  # of a completion, says the protocol
 _OPTIONAL = "Optional. "
+_LONGEST_ARGUMENT = 20_000  # a prompt is read as a whole
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def register(server: MCPServer[None], box: Toolbox) -> None:
@@ -151,25 +155,42 @@ def _render(document: Document, box: Toolbox, /, **given: str) -> str:
     """Return a prompt's text with what was given in its places.
 
     Raises:
-        MCPError: an argument does not exist, or names a run that does not.
+        MCPError: an argument does not exist, says nothing or too much, or names a run that does not exist.
     """
-    if unknown := given.keys() - document.tables["arguments"].keys():
-        raise MCPError(INVALID_PARAMS, f"{document.name} has no argument {', '.join(sorted(unknown))}.")
+    asked = document.tables["arguments"]
+    if unknown := given.keys() - asked.keys():
+        raise MCPError(INVALID_PARAMS, f"{document.name} has no argument {', '.join(sorted(unknown))[:200]}.")
+    for name, text in asked.items():
+        if not text.startswith(_OPTIONAL) and not given[name].strip():
+            raise MCPError(INVALID_PARAMS, f"{document.name} needs {name}: {text}.")
+        if len(given.get(name, "")) > _LONGEST_ARGUMENT:
+            raise MCPError(INVALID_PARAMS, f"{name} is longer than {_LONGEST_ARGUMENT:,} characters: name a file.")
     if run_id := given.get("run_id"):
         try:
             box.ledger.rundir(run_id)
         except RunNotFound as error:
             raise MCPError(INVALID_PARAMS, str(error)) from error
-    listed = "\n".join(f"- {name}: {value}" for name, value in given.items() if value) or "- nothing more was given"
+    listed = "\n".join(_item(name, value) for name, value in given.items() if value.strip())
 
     # One pass, so that what a value holds is never taken for a place.
     def fill(place: re.Match[str]) -> str:
         word = place[1]
         if word == "arguments":
             return listed
-        return given[word] if word in given else library.documents("prompts")[word].text.strip()
+        return _in_line(given[word]) if word in given else library.documents("prompts")[word].text.strip()
 
     return _PLACE.sub(fill, document.text)
+
+
+def _item(name: str, value: str) -> str:
+    """Return an argument as an item of a list; several lines are quoted."""
+    lines = [_CONTROL.sub("", line) for line in value.strip().splitlines()]
+    return f"- {name}: {lines[0]}" if len(lines) == 1 else "\n".join([f"- {name}:", *(f"  > {line}" for line in lines)])
+
+
+def _in_line(value: str) -> str:
+    """Return an argument as it may stand between double quotes in a line of code, escaped as JSON is."""
+    return json.dumps(value.strip(), ensure_ascii=False)[1:-1].replace("`", "\\u0060")
 
 
 # --- completion

@@ -57,8 +57,8 @@ class Door:
     tokens: Tokens
     names: frozenset[str]
     waiting: Callable[[], int]
+    stopping: bool = False
     _open: set[anyio.CancelScope] = field(default_factory=set)
-    _stopping: bool = False
     _complaint: str = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,11 +66,12 @@ class Door:
         if scope["type"] == "lifespan":
             await self.inner(scope, receive, send)
             return
-        begun = False
+        begun = ended = False
 
         async def answer(message: Message) -> None:
-            nonlocal begun
+            nonlocal begun, ended
             begun = True
+            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
         with anyio.CancelScope() as visit:
@@ -78,10 +79,11 @@ class Door:
             try:
                 await self._serve(scope, receive, answer)
             except Refused as refusal:
-                await _refuse(refusal, send)
+                await _refuse(refusal, answer)
             finally:
                 self._open.discard(visit)
-        if visit.cancelled_caught:
+        # At a stop what is inside is cancelled, or returns without ending its response.
+        if not ended and (visit.cancel_called or self.stopping):
             await _end(send, begun=begun)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,7 +98,7 @@ class Door:
             return
         if scope["path"] != PATH:
             raise Refused(404, "Not found")
-        if self._stopping:
+        if self.stopping:
             raise Refused(503, "Stopping", (b"retry-after", b"5"))
         if (user := self._user(headers.get(b"authorization"))) is not None:
             scope["user"] = user
@@ -139,12 +141,12 @@ class Door:
     async def _tell_health(self, scope: Scope, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
             raise Refused(405, "Method not allowed", (b"allow", b"GET, HEAD"))
-        health = {"status": "stopping" if self._stopping else "ok", "version": __version__, "waits": self.waiting()}
+        health = {"status": "stopping" if self.stopping else "ok", "version": __version__, "waits": self.waiting()}
         await _respond(send, 200, json.dumps(health).encode(), b"application/json")
 
     async def close(self) -> None:
         """Let what is under way finish for a moment, then end it; new requests are refused."""
-        self._stopping = True
+        self.stopping = True
         with anyio.move_on_after(_FINISH_S):
             while len(self._open) > self.waiting():  # noqa: ASYNC110 - for a moment, once
                 await anyio.sleep(0.02)
@@ -204,7 +206,7 @@ async def _refuse(refusal: Refused, send: Send) -> None:
 async def _end(send: Send, *, begun: bool) -> None:
     """End a response that is cut short by a stop."""
     if begun:
-        with contextlib.suppress(Exception):  # it may have been a whole one, or its client gone
+        with contextlib.suppress(Exception):  # its client may have gone
             await send({"type": "http.response.body", "body": b"", "more_body": False})
     else:
         await _refuse(Refused(503, "Stopping", (b"retry-after", b"5")), send)

@@ -11,7 +11,7 @@ from mcp_server.durations import told
 from mcp_server.errors import RunwardError
 from mcp_server.run import RunSpec
 from mcp_server.script import render
-from mcp_server.supervisor.results import clear_flag
+from mcp_server.supervisor.results import FLAG, clear_flag
 
 LOG_NAME = "experiment_log.md"
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -28,10 +28,10 @@ class ResultDirUnusable(RunwardError):
 def begin_log(result_dir: Path, spec: RunSpec) -> None:
     """Append the launch of ``spec`` to the log in ``result_dir``, which is made if it is not there.
 
-    An older run's flag goes; nothing else that stands there is touched. On a full disk nothing of the entry is left.
+    An older run's flag goes; nothing else that stands there is touched. Of a refused launch no entry is left.
 
     Raises:
-        ResultDirUnusable: it cannot be made or written, or the log is no regular file.
+        ResultDirUnusable: it cannot be made or written, the log is no regular file, or a flag stays.
     """
     entry = _entry(spec)
     log = result_dir / LOG_NAME
@@ -39,18 +39,24 @@ def begin_log(result_dir: Path, spec: RunSpec) -> None:
         result_dir.mkdir(parents=True, exist_ok=True)
         fd = os.open(log, _OPEN, 0o644)
         try:
-            _append(fd, log, entry)
+            size = _append(fd, log, entry)
+            try:
+                clear_flag(result_dir)
+            except OSError:
+                _cut(fd, log, size)
+                raise
         finally:
             os.close(fd)
-        clear_flag(result_dir)
     except OSError as error:
         causes = {errno.ELOOP: f"{LOG_NAME} is a symbolic link", errno.EINVAL: f"{LOG_NAME} is no regular file"}
         cause = causes.get(error.errno or 0) or error.strerror or "it cannot be written"
+        if str(error.filename or "").endswith(f"/{FLAG}"):
+            cause = f"an old {FLAG} cannot be taken away: {cause}"
         raise ResultDirUnusable(result_dir, cause) from error
 
 
-def _append(fd: int, log: Path, entry: str) -> None:
-    """Write ``entry`` in one piece at the end, or nothing of it.
+def _append(fd: int, log: Path, entry: str) -> int:
+    """Write ``entry`` in one piece at the end, or nothing of it; return how long the log was, in bytes.
 
     Raises:
         OSError: it was not written.
@@ -68,11 +74,17 @@ def _append(fd: int, log: Path, entry: str) -> None:
         os.fsync(fd)
     finally:
         if not whole:
-            os.ftruncate(fd, facts.st_size)
-            if not facts.st_size:
-                log.unlink(missing_ok=True)
+            _cut(fd, log, facts.st_size)
     if not whole:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return facts.st_size
+
+
+def _cut(fd: int, log: Path, size: int) -> None:
+    """Make the log as long as it was, in bytes; none if it was empty."""
+    os.ftruncate(fd, size)
+    if not size:
+        log.unlink(missing_ok=True)
 
 
 def _entry(spec: RunSpec) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from mcp_server.supervisor.rundir import RunDir, now, read_regular
 
 _DIFF_MARK = "# runward run "
 _LONGEST_SUMMARY = 20_000
+_WRITES = threading.Lock()  # two callers at once would both append to the log
+_PATIENCE_S = 30.0
 
 
 class NotFinished(RunwardError):
@@ -80,21 +83,26 @@ def finish(
         run=run,
         end=end_of(run, rundir),
         summary=summary,
-        numbers=outcome.numbers(run, scalars),
+        numbers=outcome.numbers(run, scalars, rundir=rundir),
         evaluations=evaluations.of_run(run, directory),
         checkpoints=checkpoints.of_run(run, directory),
         account=results.account(rundir),
         code=code,
         leftovers=len(ledger.leftovers(run)),
     )
+    later = _later(run, directory, ledger)
+    if not _WRITES.acquire(timeout=_PATIENCE_S):
+        raise NotFinished(f"{run.run_id}: other results have been written for {_PATIENCE_S:g} s; call again.")
     try:
-        return _write(directory, facts, secrets, later=_later(run, directory, ledger))
+        return _write(directory, facts, secrets, later=later)
     except OSError as error:
         where = error.filename or directory
         raise NotFinished(
             f"Results of {run.run_id} not written: {where}: {error.strerror or error}. The run is untouched. "
             "Pass another result_dir, or have a person make this one writable."
         ) from error
+    finally:
+        _WRITES.release()
 
 
 def end_of(run: Run, rundir: RunDir) -> End:
@@ -166,6 +174,8 @@ def _write(directory: Path, facts: Facts, secrets: Mapping[str, str], *, later: 
         files.append(_write_diff(directory, run, facts.code))
     own = directory / f"results-{run.run_id}.md"
     path = own if later else results.document(directory, run.run_id)
+    if facts.summary is None:
+        facts = replace(facts, summary=results_document.summary_in(path, run.run_id))
     text = results_document.render(facts, diff=files[-1].name if facts.code.diff else None, kept=results.kept(path))
     head, kept_mark, kept = text.partition(KEPT)
     results.write_text(path, mask(head, secrets) + kept_mark + kept)

@@ -11,7 +11,6 @@ from mcp_server.errors import BadArgument
 from mcp_server.hostfile import Environment, Host
 from mcp_server.ports import free_port
 from mcp_server.request import Request
-from mcp_server.script import LONGEST_NAME
 
 # A Unix socket's path has 107 characters, and Ray puts up to 64 of its own behind the directory.
 _LONGEST_RAY_DIRECTORY = 43
@@ -36,13 +35,6 @@ def fitted(request: Request, host: Host, environment: Environment, environ: Mapp
         first_step_timeout_s=request.first_step_timeout_s or host.first_step_timeout_s,
         first_step_pattern=request.first_step_pattern or host.first_step_pattern,
     )
-
-
-def with_keyword(name: str, host: Host) -> str:
-    """Return a run's name with the host's keyword in it, at most as long as a name may be."""
-    if not host.keyword or host.keyword.casefold() in name.casefold():
-        return name
-    return f"{host.keyword}-{name}"[:LONGEST_NAME]
 
 
 def own_ray(environment: Environment, run_id: str) -> dict[str, str]:

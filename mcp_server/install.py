@@ -21,6 +21,7 @@ from pathlib import Path
 
 from mcp_server import library
 from mcp_server.client_settings import NAME, in_codex_toml, in_mcp_json
+from mcp_server.errors import BadArgument
 
 # Inspector 2.12 needs this Node; npm on an older one silently takes 0.15.0, which is another program.
 _INSPECTOR, _INSPECTOR_NODE = "@modelcontextprotocol/inspector@2", (22, 19)
@@ -47,8 +48,11 @@ def install(arguments: argparse.Namespace) -> int:
 
     0: it is registered now, or was before. 1: something was left as it was, since nobody confirmed it or it could
     not be done.
+
+    Raises:
+        BadArgument: it is for a project, and the working directory is gone.
     """
-    command, project = server_command(sys.executable), Path.cwd() if arguments.project else None
+    command, project = server_command(sys.executable), _here() if arguments.project else None
     if arguments.client == "inspector":
         return _inspect(command, sure=arguments.yes)
     steps = [_codex(command, project)] if arguments.client == "codex" else _claude(command, project)
@@ -56,6 +60,13 @@ def install(arguments: argparse.Namespace) -> int:
     if arguments.client == "claude" and project is None:
         done.append(_register_user(command, sure=arguments.yes))
     return 0 if all(done) else 1
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise BadArgument("--project", "there is no working directory any more. cd to the project first.") from error
 
 
 def server_command(python: str) -> list[str]:
@@ -124,7 +135,10 @@ def _target(step: Step) -> Path:
     Raises:
         LeftAlone: it is outside of the project, or no ordinary file.
     """
-    real = step.path.resolve()
+    try:
+        real = step.path.resolve()
+    except RuntimeError as error:
+        raise LeftAlone("its links lead in a circle.") from error
     # A project comes from others: a link in it must not choose what is overwritten.
     if step.root is not None and not real.is_relative_to(step.root.resolve()):
         raise LeftAlone(f"it leads to {real}, outside of this project.")

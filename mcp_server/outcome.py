@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mcp_server import printed
 from mcp_server.conditions import named
 from mcp_server.metrics import NoScalars, Scalars
 from mcp_server.run import Run
+from mcp_server.supervisor.rundir import RunDir
 
 Best = Literal["max", "min"]
 
@@ -74,18 +77,21 @@ def better(tag: str) -> Best | None:
     return next((best for best, names in _BETTER if names & set(words)), None)
 
 
-def numbers(run: Run, scalars: Scalars, tags: Sequence[str] = ()) -> Numbers:
-    """Return the scalars of a run that ``tags`` (names or globs; none: all) mean; else the numbers it printed last."""
+def numbers(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: RunDir | None = None) -> Numbers:
+    """Return the scalars of a run that ``tags`` (names or globs; none: all) mean; else the numbers it printed.
+
+    ``rundir`` is the run's: its log is read; without it only the last numbers are known.
+    """
     from mcp_server.scalars.summary import summarise  # noqa: PLC0415 - brings numpy, which takes a while
 
     places = scalars.of_run(run)
     try:
         if not places:
-            return _printed(run, tags)
+            return _printed(run, tags, rundir)
         reading = scalars.read(places, run.run_id)
     except NoScalars as error:
-        found = _printed(run, tags)
-        return Numbers(found.metrics, found.source, (str(error),))
+        found = _printed(run, tags, rundir)
+        return Numbers(found.metrics, found.source, (*found.notes, str(error)))
     metrics = []
     for tag in chosen(tags, reading.series):
         figures = summarise(reading.series[tag], now_s=time.time())
@@ -119,8 +125,37 @@ def chosen(patterns: Sequence[str], tags: Mapping[str, object]) -> list[str]:
     return list(dict.fromkeys(tag for pattern in patterns for tag in named(pattern, tags)))
 
 
-def _printed(run: Run, tags: Sequence[str]) -> Numbers:
-    printed: Mapping[str, float | str] = run.progress.get("metrics") or {}
+def _printed(run: Run, tags: Sequence[str], rundir: RunDir | None) -> Numbers:
+    """Return what the log tells; of what only the supervisor has read, the last value."""
+    found = printed.of_run(rundir, run.attempt, run.spec.first_step_pattern) if rundir else printed.Printed({})
+    metrics = [_of_points(tag, found.points[tag]) for tag in chosen(tags, found.points)]
+    metrics.sort(key=lambda one: one.best_is is None)
+    last: Mapping[str, float | str] = run.progress.get("metrics") or {}
     step = run.progress.get("step")
-    metrics = [Metric(tag, printed[tag], step if isinstance(step, int) else None) for tag in chosen(tags, printed)]
-    return Numbers(tuple(metrics), "the run's output" if metrics else "")
+    more = [tag for tag in chosen(tags, last) if tag not in found.points]
+    metrics += [Metric(tag, last[tag], step if isinstance(step, int) else None) for tag in more]
+    notes = ("The log is long: only its beginning and end were read for metrics.",) if found.cut else ()
+    return Numbers(tuple(metrics), "the run's output" if metrics else "", notes)
+
+
+def _of_points(tag: str, points: printed.Points) -> Metric:
+    sound = [(step, value) for step, value in points if math.isfinite(value)]
+    step, last = points[-1]
+    if not sound:
+        return Metric(tag, str(last), step, odd=len(points))
+    low, high = min(sound, key=lambda point: point[1]), max(sound, key=lambda point: point[1])
+    best_is = better(tag)
+    best_step, best = (high if best_is == "max" else low) if best_is else (None, None)
+    return Metric(
+        tag,
+        last=last if math.isfinite(last) else str(last),
+        last_step=step,
+        first=sound[0][1],
+        first_step=sound[0][0],
+        best=best,
+        best_step=best_step,
+        best_is=best_is,
+        low=low[1],
+        high=high[1],
+        odd=len(points) - len(sound),
+    )

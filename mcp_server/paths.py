@@ -34,9 +34,7 @@ def check_paths(request: Request, site: Site, host: Host, environment: Environme
     Raises:
         BadArgument: names the word, and the line to use instead where one is known.
     """
-    roots = Roots.of(site, host)
-    for argument, cause in _foreign(request, roots):
-        raise BadArgument(argument, cause)
+    check_foreign(request, Roots.of(site, host))
     if environment.python and is_missing(Path(environment.python)):
         raise BadArgument("environment", f"its python does not exist: {environment.python}.{near(environment.python)}")
     cwd = Path(request.cwd or Path.cwd()).expanduser()
@@ -46,6 +44,16 @@ def check_paths(request: Request, site: Site, host: Host, environment: Environme
     ):
         if (strict or not _fails_at_once(found)) and (missing := _missing(found, cwd)) is not None:
             raise BadArgument(argument, missing + _elsewhere(found, Roots(foreign_roots(site, host), (), host.name)))
+
+
+def check_foreign(request: Request, roots: Roots) -> None:
+    """Refuse a launch that names another host's root, whatever else is wrong with it.
+
+    Raises:
+        BadArgument: names the path, and the line to use instead where one is known.
+    """
+    for argument, cause in foreign(request, roots):
+        raise BadArgument(argument, cause)
 
 
 def _fails_at_once(found: Input) -> bool:
@@ -109,7 +117,7 @@ def foreign_line(config: Path, roots: Roots) -> tuple[str, str] | None:
     return None
 
 
-def _foreign(request: Request, roots: Roots) -> Iterator[tuple[str, str]]:
+def foreign(request: Request, roots: Roots) -> Iterator[tuple[str, str]]:
     """Yield every argument with another host's path in it, what is wrong, and what to write instead."""
     if not roots.foreign:
         return

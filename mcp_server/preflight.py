@@ -15,7 +15,7 @@ from mcp_server.checks import Ground, Problem, Wish, told
 from mcp_server.errors import RunwardError
 from mcp_server.hostfile import Environment, Host, Site, host_here, settings
 from mcp_server.ledger import Ledger
-from mcp_server.paths import is_missing
+from mcp_server.paths import Roots, is_missing
 from mcp_server.status import Answer
 
 _PATIENCE_S, _GPU_PATIENCE_S = 10.0, 30.0
@@ -42,9 +42,11 @@ async def preflight(wish: Wish, ledger: Ledger, environ: Mapping[str, str], blue
     What ``wish`` says stands above what the blueprint says.
     """
     first: list[Problem] = []
-    if blueprint is not None:
-        wish = await anyio.to_thread.run_sync(partial(_with_blueprint, wish, blueprint, first))
     ground = _ground(wish, ledger, environ, first)
+    if blueprint is not None:
+        roots = Roots.of(ground.site, ground.host)
+        wish = await anyio.to_thread.run_sync(partial(_with_blueprint, wish, blueprint, first, roots))
+        ground = replace(ground, wish=wish)
     looks: dict[str, tuple[float, Callable[[], Awaitable[list[Problem]]]]] = {
         "python": (imports.PATIENCE_S + _PATIENCE_S, partial(checks.python, ground)),
         **{what: (_PATIENCE_S, partial(_aside, look, ground)) for what, look in _LOOKS.items()},
@@ -61,6 +63,9 @@ async def preflight(wish: Wish, ledger: Ledger, environ: Mapping[str, str], blue
                 found[what] = await ask()
             except RunwardError as error:
                 found[what] = [told(what, error)]
+            except (OSError, ValueError) as error:  # a name too long, a NUL in it
+                text = f"It cannot be looked at: {getattr(error, 'strerror', None) or error}."
+                found[what] = [Problem(what=what, text=text, remedy="Correct the path.")]
 
     async def see_others() -> None:
         with anyio.move_on_after(_PATIENCE_S):
@@ -74,10 +79,10 @@ async def preflight(wish: Wish, ledger: Ledger, environ: Mapping[str, str], blue
     return Preflight(ok=not problems, problems=problems, running=running or None)
 
 
-def _with_blueprint(wish: Wish, path: str, problems: list[Problem]) -> Wish:
+def _with_blueprint(wish: Wish, path: str, problems: list[Problem], roots: Roots) -> Wish:
     """Return ``wish`` with what a blueprint says where it says nothing itself; adds what is wrong to ``problems``."""
     try:
-        check = blueprints.check(path, wish.cwd)
+        check = blueprints.check(path, wish.cwd, roots)
     except RunwardError as error:
         problems.append(told("blueprint", error))
         return wish

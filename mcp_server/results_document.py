@@ -19,11 +19,13 @@ from mcp_server.evaluations import Evaluation, markdown, table
 from mcp_server.outcome import Metric, Numbers
 from mcp_server.run import Run, posix
 from mcp_server.supervisor.resultpage import KEPT, End, clock, gpu_lines, page
+from mcp_server.supervisor.results import maker_of
 
 Sections = list[tuple[str, Sequence[str]]]
 
 _MOST_METRICS, _MOST_CHECKPOINTS, _MOST_UNTRACKED = 60, 30, 30
 _MOST_OF_FILE = 20_000  # characters of a configuration
+_SUMMARY = re.compile(r"^## Summary\n\n(?P<text>.*?)\n\n## Verdict$", re.MULTILINE | re.DOTALL)
 _LOCKS = ("uv.lock", "poetry.lock", "pixi.lock", "conda-lock.yml", "requirements.lock", "requirements.txt")
 
 
@@ -78,13 +80,33 @@ def doubts(facts: Facts) -> list[str]:
         told.append("The newest commit is later than the run's start: it may have run other code.")
     changed = [path for path in files_of(run) if begun_s and path.stat().st_mtime > begun_s]
     told += [f"{path} was changed after the run's start: it may have read another." for path in changed]
+    if begun_s and (blueprint_path := getattr(run.spec, "blueprint", None)):
+        told += _doubt_of_blueprint(Path(blueprint_path), begun_s)
     broken = [f"{one.source.name}: {one.problem}" for one in facts.evaluations if one.problem]
     return [*told, *broken[:5]]
+
+
+def _doubt_of_blueprint(path: Path, begun_s: float) -> Iterator[str]:
+    try:
+        if path.stat().st_mtime > begun_s:
+            yield f"{path} was changed after the run's start: its purpose may have been another."
+    except OSError:
+        yield f"{path} is not there any more."
+
+
+def summary_in(path: Path, run_id: str) -> str | None:
+    """Return the summary that an earlier document of this run has; None without one."""
+    if maker_of(path) != (run_id, "finish_blueprint"):
+        return None
+    match = _SUMMARY.search((text_of(path) or "").partition(KEPT)[0])
+    return match["text"] if match else None
 
 
 def _lower_headings(text: str) -> str:
     """Put an agent's headings below the document's own."""
     text = text.replace(KEPT, "")
+    if re.search(r"^##?\s", text, re.MULTILINE) is None:
+        return text  # lowered already
     return re.sub(r"^(#{1,4})(?=\s)", r"\1##", text, flags=re.MULTILINE)
 
 
@@ -164,11 +186,11 @@ def _environment(run: Run, code: Code) -> Iterator[str]:
     if run.spec.host == socket.gethostname():
         yield f"- System: {platform.platform()}"
     command = run.spec.command if isinstance(run.spec.command, str) else " ".join(run.spec.command)
-    if (match := re.search(r"(/\S+)/bin/python[\d.]*\b", command)) is not None:
-        version = re.search(
-            r"^version(?:_info)?\s*=\s*(\S+)", text_of(Path(match[1], "pyvenv.cfg")) or "", re.MULTILINE
-        )
-        yield f"- Python: `{match[0]}`{f', {version[1]}' if version else ''}"
+    match = re.search(r"(/\S+)/bin/python[\d.]*\b", command)
+    venv = match[1] if match else run.spec.env.get("VIRTUAL_ENV", "")
+    if venv:
+        version = re.search(r"^version(?:_info)?\s*=\s*(\S+)", text_of(Path(venv, "pyvenv.cfg")) or "", re.MULTILINE)
+        yield f"- Python: `{match[0] if match else f'{venv}/bin/python'}`{f', {version[1]}' if version else ''}"
     root = Path(code.root or run.spec.cwd or "/")
     for name in _LOCKS:
         if (text := text_of(root / name)) is not None:

@@ -11,7 +11,7 @@ from mcp_server.blueprints import fill, read
 from mcp_server.fitting import fitted
 from mcp_server.home import Home
 from mcp_server.hostfile import Environment, Host, Site, host_here, settings
-from mcp_server.paths import check_paths
+from mcp_server.paths import Roots, check_foreign, check_paths
 from mcp_server.request import Request
 
 
@@ -39,15 +39,17 @@ def settle(request: Request, home: Home, environ: Mapping[str, str]) -> Settled:
     """Fill in what ``request`` leaves open; what it says itself wins.
 
     Raises:
-        BadArgument: there is no such host here, or no such environment.
+        BadArgument: there is no such host here, or no such environment; or a path is another host's, told first.
         BlueprintUnreadable, BlueprintInvalid: its blueprint cannot be run.
         ConfigInvalid: hosts.toml is not what it should be.
     """
     site = settings(home)
     host = host_here(site, request.host)
     environment = site.environment(request.environment, host)
+    roots = Roots.of(site, host)
+    check_foreign(request, roots)
     if request.blueprint is None:
         return Settled(fitted(request, host, environment, environ), site, host, environment)
     path, blueprint = read(request.blueprint, request.cwd)
-    request = fitted(fill(request, path, blueprint, host.keyword, environ), host, environment, environ)
+    request = fitted(fill(request, path, blueprint, host.keyword, environ, roots), host, environment, environ)
     return Settled(request, site, host, environment, path, places(path, blueprint).result_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import logging
 import os
@@ -31,6 +32,7 @@ _MOST_CONNECTIONS = 800
 _MOST_SESSIONS = 1000
 _STOP_S = 2.7
 _HIGHEST_PORT = 65535
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _HOST_IS_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
@@ -73,12 +75,14 @@ class _Server(uvicorn.Server):
         """Note that it is time to stop; a worker thread that hangs cannot hold that up."""
         signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
         signal.setitimer(signal.ITIMER_REAL, _STOP_S)
-        self.should_exit = True
+        self.should_exit = self.door.stopping = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let go of what is open, and wait for the rest."""
         for listener in self.servers:
             listener.close()
+        # The SDK warns of every wait whose client is let go of here.
+        logging.getLogger("mcp").setLevel(logging.ERROR)
         await self.door.close()
         await super().shutdown(sockets)
 
@@ -112,7 +116,7 @@ def serve_http(address: str) -> None:
             "token first: runward token add NAME. Or use 127.0.0.1."
         )
     told = f"tokens: {len(door.tokens.names)}" if door.tokens.required else "no tokens: open to all on this machine"
-    sockets = [_listener(family, at, address) for family, at in addresses]
+    sockets = _listeners(addresses, address)
     config = uvicorn.Config(
         door,
         http=_Connection,
@@ -158,7 +162,28 @@ def _resolved(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
     return list(dict.fromkeys((family, at) for family, _, _, _, at in found))
 
 
-def _listener(family: socket.AddressFamily, at: Any, address: str) -> socket.socket:
+def _listeners(addresses: list[tuple[socket.AddressFamily, Any]], address: str) -> list[socket.socket]:
+    """Listen at all addresses of a name that this machine has: containers often know localhost's second by name only.
+
+    Raises:
+        RunwardError: one is in use, or it has none of them.
+    """
+    found: list[socket.socket] = []
+    for family, at in addresses:
+        try:
+            found.append(_listener(family, at))
+        except OSError as error:
+            if error.errno in _NOT_HERE and (found or at != addresses[-1][1]):
+                continue
+            for listener in found:
+                listener.close()
+            raise RunwardError(
+                f"Cannot listen at {address}: {error.strerror}. Nothing is served. Use another port."
+            ) from error
+    return found
+
+
+def _listener(family: socket.AddressFamily, at: Any) -> socket.socket:
     # Named as TCP, since asyncio turns Nagle's delay off only then: an answer in two writes took 40 ms longer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -168,11 +193,9 @@ def _listener(family: socket.AddressFamily, at: Any, address: str) -> socket.soc
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(at)
         listener.listen(1024)
-    except OSError as error:
+    except OSError:
         listener.close()
-        raise RunwardError(
-            f"Cannot listen at {address}: {error.strerror}. Nothing is served. Use another port."
-        ) from error
+        raise
     return listener
 
 

@@ -20,14 +20,26 @@ LAYERS = (
         "values",
         (
             *("run", "request", "status", "errors", "logtext", "patterns", "verdict", "report", "conditions"),
-            *("blueprint", "blueprint_command", "blueprint_heads", "blueprint_text", "blueprint_values", "durations"),
-            *("client_settings",),
+            *("blueprint", "durations", "client_settings"),
         ),
     ),
     (
         "world",
         (
-            *("changes", "gpu", "gpu_use", "home", "hosts", "ledger", "logfile", "others", "plot", "scalars", "screen"),
+            *(
+                "changes",
+                "gpu",
+                "gpu_use",
+                "nvml",
+                "home",
+                "hosts",
+                "ledger",
+                "logfile",
+                "others",
+                "plot",
+                "scalars",
+                "screen",
+            ),
             *("tmux", "backends", "hostfile", "ports", "imports", "library", "tokens"),
             *("walk", "masks", "codebase", "checkpoints", "evaluations"),
         ),
@@ -46,7 +58,7 @@ LAYERS = (
                 "fitting",
                 "paths",
             ),
-            *("checks", "preflight", "outcome", "configuration", "results_document", "finish", "compare"),
+            *("checks", "preflight", "printed", "outcome", "configuration", "results_document", "finish", "compare"),
         ),
     ),
     ("edge", ("tools", "documents", "commands", "gpus_command", "tb", "install")),
@@ -60,8 +72,8 @@ ALONE = ("demo_training",)
 # The supervisor's file formats and processes: what the layers above its own may know of it.
 SHARED = (
     *("rundir", "events", "processes", "redact", "handover", "ending"),
-    *("arguments", "examine", "policy", "lease", "probe", "users", "kernellog", "nvml", "patience"),
-    *("results", "resultpage"),
+    *("arguments", "examine", "policy", "lease", "probe"),
+    *("results", "resultpage", "lines", "progress"),
 )
 # Of these, what the values may know as well: they are values themselves.
 SHARED_VALUES = ("gpus", "placement", "wants", "holder", "xids")
@@ -98,11 +110,11 @@ PURE: Mapping[str, frozenset[str]] = {
     "logtext": frozenset(),
     "patterns": frozenset(),
     "script": frozenset({"pathlib"}),
-    "blueprint": frozenset(),
-    "blueprint_command": frozenset(),
-    "blueprint_heads": frozenset(),
-    "blueprint_text": frozenset(),
-    "blueprint_values": frozenset(),
+    "blueprint.command": frozenset(),
+    "blueprint.heads": frozenset(),
+    "blueprint.parsing": frozenset(),
+    "blueprint.text": frozenset(),
+    "blueprint.values": frozenset(),
     "durations": frozenset(),
     "client_settings": frozenset({"tomllib"}),
     "commandline": frozenset({"pathlib"}),

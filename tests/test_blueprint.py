@@ -3,15 +3,16 @@
 # ruff: noqa: RUF001 - people write full-width punctuation
 
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from mcp_server import durations
-from mcp_server.blueprint import Blueprint, parse
-from mcp_server.blueprint_command import filled
-from mcp_server.blueprint_heads import SECTIONS, section_of
+from mcp_server.blueprint.command import filled
+from mcp_server.blueprint.heads import SECTIONS, section_of
+from mcp_server.blueprint.parsing import Blueprint, parse
 
 SPELLINGS = Path(__file__).parent / "blueprints"
 H = 3600.0
@@ -41,7 +42,7 @@ SAYS = {
         yaml_path="conf/math.yaml",
         launch_command=f'cd /data/exp/code && \\\nexport APP_PATH="/tmp/pack" && \\\n{COMMAND}',
         first_step_timeout_s=1800.0,
-        first_step_pattern=r"(?i)kl[\s_/-]*loss",
+        first_step_pattern=r"(?i)(?<![a-z\d_])kl[\s_/-]*loss(?![a-z\d_])",
         defaults_used=(),
     ),
     "list_of_contents": Says(
@@ -218,6 +219,10 @@ def test_notes_are_kept_and_sections_are_no_part_of_them() -> None:
             ["cat > a.yaml <<'EOF'", "lr: 1", "EOF", "python train.py"],
             "cat > a.yaml <<'EOF'\nlr: 1\nEOF\npython train.py",
         ),
+        (
+            ["cd conf && test -f a.yaml", "wandb login", "hf download Qwen/Qwen3-8B", "A=1 python train.py"],
+            "cd conf && test -f a.yaml\nwandb login\nhf download Qwen/Qwen3-8B\nA=1 python train.py",
+        ),
         (["python train.py --prompt '<think>'"], "python train.py --prompt '<think>'"),
         (["export A=1"], None),
         (["# nothing"], None),
@@ -349,6 +354,7 @@ def test_a_plain_number_takes_its_unit_from_the_heading() -> None:
         ('a "$exp_yaml_path"', 'a "/x y/it\'s"'),
         ("a '{exp_yaml_path}'", "a '/x y/it'\\''s'"),
         ("timeout ${MaxTime} a", "timeout 60 a"),
+        ("timeout ${MaxTime:-24h} a", "timeout 60 a"),
         ("MaxTime=3; a $MaxTime", "MaxTime=3; a $MaxTime"),
         ("a $MaxTimes ${HOME} {gpus} $exp", "a $MaxTimes ${HOME} {gpus} $exp"),
     ],
@@ -363,7 +369,11 @@ def test_variables_are_filled_in_as_the_shell_will_read_them(text: str, filled_i
         ("First step success timeout: 25 minutes", 1500, None),
         ("The first KL loss value must be there within 40 minutes.", 2400, None),
         ('If "actor/kl_loss" is not printed: the first step failed after 30 min', 1800, None),
-        ('The first step is due within 30 min (look for "actor/kl_loss")', 1800, r"(?i)actor[\s_/-]*kl[\s_/-]*loss"),
+        (
+            'The first step is due within 30 min (look for "actor/kl_loss")',
+            1800,
+            r"(?i)(?<![a-z\d_])actor[\s_/-]*kl[\s_/-]*loss(?![a-z\d_])",
+        ),
         ("第一步应在 40 分钟内完成", 2400, None),
         ("The second run takes 40 minutes.", 1200, None),
         ("first_step_pattern: `step=\\d+`", 1200, r"step=\d+"),
@@ -372,6 +382,67 @@ def test_variables_are_filled_in_as_the_shell_will_read_them(text: str, filled_i
 def test_the_first_step_rule_comes_from_the_notes(note: str, seconds: float, pattern: str | None) -> None:
     found = parse(f"[exp_launch_command]: python a.py\n\n## Notes\n- {note}\n")
     assert (found.first_step_timeout_s, found.first_step_pattern) == (seconds, pattern)
+
+
+@pytest.mark.parametrize(
+    ("line", "shows"),
+    [
+        ("step:1 - actor/kl_loss:0.001", True),
+        ("{'KL loss': 0.3}", True),
+        ("use_kl_loss: True, 'kl_loss_coef': 0.001, kl_loss_type=low_var_kl", False),
+    ],
+)
+def test_a_quoted_metric_is_not_its_setting(line: str, *, shows: bool) -> None:
+    found = parse('[exp_launch_command]: python a.py\n## Notes\n- The first "kl loss" is due within 30 min\n')
+    assert bool(re.search(found.first_step_pattern or "", line)) is shows
+
+
+@pytest.mark.parametrize(
+    ("text", "limit_s", "first_s"),
+    [
+        ("24小时(第一步最多 20 分钟)", 24 * H, 1200),
+        ("36 hours (first step within 25 min)", 36 * H, 1500),
+        ("12h, first step: 30 min", 12 * H, 1800),
+        ("12 h. If no first KL loss within 20 minutes, fail.", 12 * H, 1200),
+        ("First step 10 minutes; total 5 hours", 5 * H, 600),
+        ("1 day, 12 hours, 25 minutes for the first step", 36 * H, 1500),
+        ("- content 1: 8 hours\n- content 2: first step, within 20 minutes", 8 * H, 1200),
+        ("20 minutes to the first step", 24 * H, 1200),
+    ],
+)
+def test_a_limit_and_the_rule_of_the_first_step_may_share_a_line(text: str, limit_s: float, first_s: float) -> None:
+    found = parse(f"[exp_launch_command]: python a.py\n## [exp_max_time]\n{text}\n")
+    assert (found.ok, found.time_limit_s, found.first_step_timeout_s) == (True, limit_s, first_s)
+
+
+def test_what_a_command_prints_is_no_second_command() -> None:
+    shown = "```\npython a.py\n```\nExpected output:\n```\nstep 1/100 loss 2.3\n```\n"
+    assert parse(f"## [exp_launch_command]\n{shown}").launch_command == "python a.py"
+    assert parse(f"## [exp_launch_command]\nThis is what it prints:\n{shown}").launch_command == "python a.py"
+    found = parse(f"## [exp_launch_command]\n{shown.replace('Expected output', 'If memory runs out')}")
+    assert [problem.line for problem in found.problems] == [7]
+
+
+def test_a_limit_with_the_shells_default_is_that_default() -> None:
+    found = parse("[exp_launch_command]: python a.py\n## [exp_max_time]\n${MaxTime:-36h}\n")
+    assert (found.ok, found.time_limit_s) == (True, 36 * H)
+
+
+def test_python_without_a_path_is_this_hosts() -> None:
+    found = parse("[exp_venv_exe]: python3\n[exp_launch_command]: python a.py\n")
+    assert (found.ok, found.venv_exe) == (True, None)
+    assert "exp_venv_exe" in found.defaults_used
+
+
+def test_a_path_with_spaces_is_wanted_in_quotes() -> None:
+    for written, path in (("/srv/my code/proj", None), ('"/srv/my code/proj"', "/srv/my code/proj")):
+        found = parse(f"[exp_launch_command]: python a.py\n[exp_codebase_dir]: {written}\n")
+        assert (found.codebase_dir, [problem.line for problem in found.problems]) == (path, [] if path else [2])
+
+
+def test_a_heading_in_two_languages_says_nothing_more() -> None:
+    found = parse("# 【exp_purpose】 实验目的\n比较 PPO\n# 【exp_launch_command】 启动命令\npython a.py\n")
+    assert (found.purpose, found.launch_command) == ("比较 PPO", "python a.py")
 
 
 def test_a_first_step_pattern_that_never_ends_is_refused() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.blueprint import parse
+from mcp_server.blueprint.parsing import parse
 from mcp_server.blueprint_places import places
 from mcp_server.blueprints import BlueprintInvalid, BlueprintUnreadable, check, fill, name_of, read
 from mcp_server.experiment_log import LOG_NAME, ResultDirUnusable, begin_log
@@ -223,7 +223,7 @@ def test_a_secret_in_the_command_is_refused_and_not_repeated(blueprint: Path) ->
     text = blueprint.read_text()
     blueprint.write_text(text.replace("python train.py", "WANDB_API_KEY='0123456789abcdef' python train.py"))
     told = check(str(blueprint))
-    assert [problem.line for problem in told.problems] == [10]
+    assert (told.ok, [problem.line for problem in told.problems]) == (False, [10])
     assert "0123456789abcdef" not in told.model_dump_json()
     with pytest.raises(BlueprintInvalid, match="Line 10: WANDB_API_KEY") as refused:
         fill(request(), *read(str(blueprint)))
@@ -256,6 +256,7 @@ def test_another_hosts_paths_are_refused_before_anything_starts(blueprint: Path)
         ("验证学习率的影响", "ablation_lr.md", "ajet", "ajet-ablation_lr"),
         ("验证学习率的影响", "实验.md", "", "stage_1"),
         ("验证", "blueprint.md", "", "stage_1"),
+        ("AJET: compare rates", "b.md", "ajet", "ajet-compare-rates"),
         ("../../etc: a\\b", "b.md", "", "etc-a-b"),
         (
             "word " * 100,
@@ -327,3 +328,20 @@ def test_of_an_entry_that_does_not_fit_nothing_is_left(tmp_path: Path, monkeypat
             begin_log(tmp_path / place, spec())
     assert (tmp_path / "old" / LOG_NAME).read_bytes() == before
     assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_python_named_by_its_activation_is_the_python_beside_it(blueprint: Path, tmp_path: Path) -> None:
+    named = f"{tmp_path}/venv/bin/python"
+    blueprint.write_text(blueprint.read_text().replace(named, f"source {tmp_path}/venv/bin/activate"))
+    assert check(str(blueprint)).venv_exe == named
+
+
+def test_of_a_launch_whose_old_flag_stays_no_entry_is_left(tmp_path: Path) -> None:
+    (tmp_path / "finish.flag").mkdir()
+    with pytest.raises(ResultDirUnusable, match=r"an old finish\.flag cannot be taken away"):
+        begin_log(tmp_path, spec())
+    assert [path.name for path in tmp_path.iterdir()] == ["finish.flag"]
+    (tmp_path / LOG_NAME).write_text("mine\n")
+    with pytest.raises(ResultDirUnusable):
+        begin_log(tmp_path, spec())
+    assert (tmp_path / LOG_NAME).read_text() == "mine\n"

@@ -158,3 +158,21 @@ def test_a_command_has_options_by_name_and_the_last_wins() -> None:
 def test_plain_yaml_is_told_by_dotted_names() -> None:
     text = "a: 1  # one\nb:\n  c: 'x y'\n  d:\n    e: 2.5\nf: [1, 2]\n- g: 3\n# h: 4\n"
     assert yaml_values(text) == {"a": "1", "b.c": "x y", "b.d.e": "2.5", "f": "[1, 2]", "g": "3"}
+
+
+def test_a_table_of_figures_is_told_by_their_names(runs: Runs) -> None:
+    for number, run_id in enumerate(("a-1", "b-2")):
+        cwd = runs.add(run_id, env={"PATH": f"/{number}/bin"})
+        text = f"| metric | value |\n| --- | --- |\n| task_pass_rate@1 | 0.{number + 4} |\n| mean_reward | 1.5 |\n"
+        (cwd / "validation.md").write_text(f"{text}\npass_n: 4\n")
+        os.utime(cwd / "validation.md", (BEGAN_S + 60,) * 2)
+    found = compare(runs.ledger, runs.scalars, run_ids=["a-1", "b-2"], metrics=["task_pass_rate@1"])
+    assert (found.columns, found.rows) == ("run|cwd|eval task_pass_rate@1", ["a-1|a-1|0.4", "b-2|b-2|0.5"])
+
+
+def test_a_setting_and_a_metric_of_one_name_both_stand(runs: Runs) -> None:
+    for number, run_id in enumerate(("a-1", "b-2"), 1):
+        cwd = runs.add(run_id, command=f"python train.py --lr 1e-{number}")
+        put(cwd / "progress.csv", f"step,lr\n1,0.5\n2,0.{number}\n")
+    found = table(compare(runs.ledger, runs.scalars, run_ids=["a-1", "b-2"]))
+    assert [(row["lr"], row["lr last"]) for row in found] == [("1e-1", "0.1"), ("1e-2", "0.2")]

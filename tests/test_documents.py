@@ -1,7 +1,6 @@
-"""prompts/, agents/ and the runs as MCP resources and prompts, through a client in memory."""
+"""prompts/, agents/ and the runs as MCP resources, and completion, through a client in memory."""
 
 import json
-import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ import pytest
 from mcp.client import Client
 from mcp.server import MCPServer
 from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS, PromptReference, ResourceTemplateReference, TextContent, TextResourceContents
+from mcp.types import INVALID_PARAMS, PromptReference, ResourceTemplateReference, TextResourceContents
 
 from mcp_server import documents, library
 from mcp_server.supervisor.events import EventLog
@@ -55,14 +54,6 @@ async def refusal(home: Path, uri: str) -> str:
             await c.read_resource(uri)
     assert refused.value.code == INVALID_PARAMS
     return refused.value.message
-
-
-async def prompt(home: Path, name: str, /, **arguments: str) -> str:
-    async with client(home) as c:
-        message = (await c.get_prompt(name, arguments)).messages[0]
-    assert message.role == "user"
-    assert isinstance(message.content, TextContent)
-    return message.content.text
 
 
 async def complete(
@@ -185,72 +176,6 @@ async def test_a_run_that_is_a_link_to_elsewhere_without_a_spec_is_no_run(tmp_pa
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "etc").symlink_to("/etc")
     assert "Run not found" in await refusal(tmp_path, "run://etc")
-
-
-# --- prompts
-
-
-async def test_every_prompt_and_every_argument_has_a_description(tmp_path: Path) -> None:
-    async with client(tmp_path) as c:
-        listed = (await c.list_prompts()).prompts
-    assert {p.name: [a.name for a in p.arguments or [] if a.required] for p in listed} == {
-        "execute_blueprint": ["path"],
-        "write_blueprint": ["purpose"],
-        "launch_training": ["task"],
-        "monitor_run": ["run_id"],
-        "run_sweep": ["name", "question"],
-        "diagnose_run": ["run_id"],
-    }
-    assert all(p.title and p.description and all(a.description for a in p.arguments or []) for p in listed)
-
-
-async def test_a_prompt_says_what_was_given(tmp_path: Path) -> None:
-    text = await prompt(tmp_path, "execute_blueprint", path="/data/b.md")
-    assert text.startswith("Execute the blueprint /data/b.md from start to end.")
-    assert 'check_blueprint(path="/data/b.md")' in text
-    text = await prompt(tmp_path, "launch_training", task="CFM on the cube task", gpus="4-7", notes="")
-    assert "\n- task: CFM on the cube task\n- gpus: 4-7\n\n" in text
-    assert "- notes" not in text
-
-
-async def test_a_prompt_holds_the_guides_that_it_needs(tmp_path: Path) -> None:
-    make_run(tmp_path, "cfm-7kqz", 0)
-    for name, arguments, guide in (
-        ("write_blueprint", {"purpose": "p"}, "blueprint_template"),
-        ("write_blueprint", {"purpose": "p"}, "blueprint_guide"),
-        ("monitor_run", {"run_id": "cfm-7kqz"}, "monitoring"),
-        ("diagnose_run", {"run_id": "cfm-7kqz"}, "troubleshooting"),
-        ("run_sweep", {"name": "n", "question": "q"}, "sweep"),
-    ):
-        text = await prompt(tmp_path, name, **arguments)
-        assert library.documents("prompts")[guide].text.strip() in text
-        assert "{{" not in text
-
-
-async def test_what_an_argument_holds_is_text_and_no_place(tmp_path: Path) -> None:
-    text = await prompt(tmp_path, "run_sweep", name="{{monitoring}}", question="{{arguments}} {x} \\1")
-    assert text.startswith("Run the sweep {{monitoring}},")
-    assert "- question: {{arguments}} {x} \\1\n" in text
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "said"),
-    [
-        ("monitor_run", {"run_id": "cfm-7kqx"}, "Run not found: 'cfm-7kqx'. Did you mean cfm-7kqz?"),
-        ("diagnose_run", {"run_id": "../../etc"}, "Run not found: '../../etc'. Call list_runs."),
-        ("monitor_run", {"run_id": "cfm-7kqz", "box": "x"}, "monitor_run has no argument box."),
-    ],
-)
-async def test_a_prompt_that_cannot_be_given_is_refused_with_a_sentence(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, arguments: dict[str, str], said: str
-) -> None:
-    make_run(tmp_path, "cfm-7kqz", 0)
-    async with client(tmp_path) as c:
-        with caplog.at_level(logging.WARNING), pytest.raises(MCPError) as refused:
-            await c.get_prompt(name, arguments)
-    assert refused.value.code == INVALID_PARAMS
-    assert refused.value.message.startswith(said)
-    assert caplog.records == []
 
 
 # --- completion

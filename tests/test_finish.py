@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,40 @@ def test_a_second_call_brings_it_up_to_date_and_keeps_a_persons_part(runs: Runs)
     assert (path.parent / "experiment_log.md").read_text().count("## End of cfm-7kqz") == 1
 
 
+def test_a_summary_stays_until_another_is_given(runs: Runs) -> None:
+    runs.add()
+    said = "# It helps\n\nA little:\n\n```bash\n# as before\n```\n\n## Why\nUnknown."
+    first = Path(done(runs, summary=said).results_path).read_text()
+    assert "### It helps" in first
+    assert Path(done(runs).results_path).read_text() == first
+    assert "It helps" not in Path(done(runs, summary="It does not.").results_path).read_text()
+
+
+def test_several_callers_at_once_leave_one_document_and_one_note(runs: Runs) -> None:
+    runs.add()
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: done(runs, summary="x"), range(12)))
+    assert {answer.status for answer in answers} == {"written"}
+    assert (runs.path / "out" / "experiment_log.md").read_text().count("## End of") == 1
+    assert sorted(path.name for path in (runs.path / "out").iterdir()) == [
+        "experiment_log.md",
+        "finish.flag",
+        "results.md",
+    ]
+
+
+def test_the_python_of_the_environment_and_a_changed_blueprint_are_told(runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("version = 3.11.7\n")
+    blueprint = tmp_path / "blueprint.md"
+    runs.add(blueprint=str(blueprint), env={"VIRTUAL_ENV": f"{tmp_path}/venv"})
+    text = Path(done(runs).results_path).read_text()
+    assert f"- Python: `{tmp_path}/venv/bin/python`, 3.11.7" in text
+    assert f"- {blueprint} is not there any more." in text
+    blueprint.write_text("# [exp_purpose]\nAnother\n")
+    assert f"- {blueprint} was changed after the run's start" in Path(done(runs).results_path).read_text()
+
+
 def test_plain_results_of_the_supervisor_are_replaced_and_a_persons_are_not(runs: Runs, tmp_path: Path) -> None:
     runs.add()
     results = tmp_path / "out" / "results.md"
@@ -210,18 +245,26 @@ def test_the_code_is_told_with_what_is_not_committed(runs: Runs) -> None:
     (cwd / "evil").chmod(0o755)
     for setting in ("core.fsmonitor", "diff.external", "core.pager", "pager.diff", "core.sshCommand"):
         git(cwd, "config", setting, str(cwd / "evil"))
+    put(cwd / ".gitattributes", "*.py filter=evil diff=evil\n")
+    for setting in ("filter.evil.clean", "filter.evil.process", "diff.evil.textconv", "diff.evil.command"):
+        git(cwd, "config", setting, str(cwd / "evil"))
+    git(cwd, "config", "filter.evil.required", "true")
     answer = done(runs)
     out = Path(answer.results_path).parent
     text, diff = Path(answer.results_path).read_text(), (out / "code.diff").read_text()
     assert not (cwd / "ran").exists()
     assert "First try" in text
     assert "- Not committed: see `code.diff`" in text
-    assert "- Files that git does not know: evil, notes.txt" in text
+    assert "- Files that git does not know: .gitattributes, evil, notes.txt" in text
     assert f"-lr = 1\n-key = ''\n+lr = 2\n+api_key = '{MASKED}'\n+other = '[secret:WANDB_API_KEY]'\n" in diff
     assert "hunter2" not in text + diff
     (out / "code.diff").write_text("another's")
     assert str(out / "code-cfm-7kqz.diff") in done(runs).files
     assert (out / "code.diff").read_text() == "another's"
+    git(cwd, "config", "filter.a=b.clean", str(cwd / "evil"))  # -c cannot name it
+    put(cwd / ".gitattributes", "*.py filter=a=b\n")
+    assert "its settings name a filter that would run: 'a=b'" in Path(done(runs).results_path).read_text()
+    assert not (cwd / "ran").exists()
 
 
 def test_a_long_difference_is_cut(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server import fitting
 from mcp_server.errors import BadArgument
-from mcp_server.fitting import fitted, own_ray, with_keyword
+from mcp_server.fitting import fitted, own_ray
 from mcp_server.hostfile import Environment, Host, Ray
 from mcp_server.ports import free_port, is_free, listener
 from mcp_server.request import Request
@@ -53,14 +53,6 @@ def test_a_host_that_nobody_described_changes_nothing() -> None:
 
 def test_the_hosts_python_serves_an_environment_without_one() -> None:
     assert fitted(Request("true"), HOST, Environment(), ENVIRON).env == {"PATH": "/envs/rl/bin:/usr/bin"}
-
-
-def test_a_blueprints_name_carries_the_keyword_once() -> None:
-    host = Host(name="a", keyword="ajet")
-    assert with_keyword("math-7b", host) == "ajet-math-7b"
-    assert with_keyword("AJET math", host) == "AJET math"
-    assert with_keyword("math", Host()) == "math"
-    assert len(with_keyword("x" * 64, host)) == 64
 
 
 def test_a_run_has_a_ray_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import stat
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,8 @@ import pytest
 
 from mcp_server import install as module
 from mcp_server import library
-from mcp_server.install import install, server_command
+from mcp_server.errors import BadArgument
+from mcp_server.install import install
 
 COMMAND = ["/opt/venv/bin/runward", "serve"]
 AGENTS = sorted(path.name for path in library.files("agents"))
@@ -189,9 +189,18 @@ def test_a_link_in_a_project_does_not_choose_what_is_overwritten(
 def test_what_is_no_file_is_left_alone(run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "project/.mcp.json")
     (tmp_path / "project/.claude/agents/eval-monitor.md").mkdir(parents=True)
+    circle = tmp_path / "project/.claude/agents/launcher-monitor.md"
+    circle.symlink_to(circle)
     assert run("claude", project=True, yes=True) == 1
-    assert capsys.readouterr().err.count("no ordinary file") == 2
-    assert len(files(tmp_path / "project")) == len(AGENTS) - 1
+    said = capsys.readouterr().err
+    assert (said.count("no ordinary file"), said.count(f"{circle} was left as it is: ")) == (2, 1)
+    assert len(files(tmp_path / "project")) == len(AGENTS) - 2
+
+
+def test_a_project_that_is_gone_is_said(run: Install, tmp_path: Path) -> None:
+    (tmp_path / "project").rmdir()
+    with pytest.raises(BadArgument, match="cd to the project first"):
+        run("claude", project=True, yes=True)
 
 
 def test_what_cannot_be_written_is_told_and_the_rest_goes_on(
@@ -283,13 +292,3 @@ def test_the_inspector_is_not_started_unasked(run: Install, tmp_path: Path) -> N
     program(tmp_path / "bin/npx", 'echo "$@" > "$HOME/calls"')
     assert run("inspector") == 1
     assert files(tmp_path / "home") == []
-
-
-def test_a_server_is_named_by_what_will_still_be_there(tmp_path: Path) -> None:
-    python = tmp_path / "bin/python"
-    python.parent.mkdir()
-    assert server_command(str(python)) == [str(python), "-m", "mcp_server", "serve"]
-    program(tmp_path / "bin/runward", "")
-    assert server_command(str(python)) == [str(tmp_path / "bin/runward"), "serve"]
-    assert server_command("/h/.cache/uv/archive-v0/Xy_1/bin/python") == ["uvx", "runward", "serve"]
-    assert server_command(sys.executable)[-1] == "serve"

@@ -12,7 +12,7 @@ import pytest
 from mcp.client import Client
 
 from mcp_server import library
-from mcp_server.blueprint import parse as parse_blueprint
+from mcp_server.blueprint.parsing import parse as parse_blueprint
 from mcp_server.library import Document, Shelf, parse
 from mcp_server.run import RunState
 from mcp_server.server import build
@@ -21,14 +21,6 @@ from mcp_server.supervisor.placement import require
 from mcp_server.supervisor.policy import policy_of
 from mcp_server.watch import Reason
 
-# Tools that are still to come, with the arguments and the words of their answers that the texts use.
-NOT_YET: dict[str, set[str]] = {
-    "check_blueprint": {"path", "ok", "problems", "notes", "defaults_used"},
-    "finish_blueprint": {"run_id", "summary", "result_dir"},
-    "preflight": {"blueprint", "command", "cwd", "paths", "gpus", "environment", "secrets"},
-    "compare_runs": {"run_ids", "tags", "metrics", "markdown"},
-    "launch_run": {"blueprint", "host", "environment"},
-}
 # Of programs, not of runward: what a text may say in backquotes beside runward's own words.
 FOREIGN = {"num_envs", "mean_reward", "kl_loss", "success_rate"}
 
@@ -52,8 +44,7 @@ def tools() -> dict[str, dict[str, Any]]:
 
 
 def arguments_of(tool: str) -> set[str]:
-    known = set(tools()[tool]["inputSchema"]["properties"]) if tool in tools() else set()
-    return known | NOT_YET.get(tool, set())
+    return set(tools()[tool]["inputSchema"]["properties"])
 
 
 def words_of(schema: Any) -> Iterator[str]:
@@ -70,13 +61,11 @@ def words_of(schema: Any) -> Iterator[str]:
 
 def known_words() -> set[str]:
     """Every word that runward itself uses towards agents."""
-    words = {*tools(), *NOT_YET, *KINDS, *ACTIONS, *get_args(RunState), *get_args(Reason), *FOREIGN}
+    words = {*tools(), *KINDS, *ACTIONS, *get_args(RunState), *get_args(Reason), *FOREIGN}
     for tool in tools().values():
         words |= {*words_of(tool["inputSchema"]), *words_of(tool.get("outputSchema", {}))}
         # Keys of a table argument stand in its description.
         words |= set(re.findall(r"[a-z]\w*_\w+", json.dumps(tool["inputSchema"])))
-    for new in NOT_YET.values():
-        words |= new
     return words
 
 
@@ -109,7 +98,7 @@ def quoted(text: str) -> Iterator[str]:
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_call_names_a_tool_and_arguments_that_exist(name: str) -> None:
     for tool, inside in calls(TEXTS[name]):
-        assert tool in tools() or tool in NOT_YET, f"{name}: no tool {tool}"
+        assert tool in tools(), f"{name}: no tool {tool}"
         assert keywords(inside) <= arguments_of(tool), f"{name}: {tool}({inside})"
 
 
@@ -149,7 +138,7 @@ def test_recovery_tables_and_requirements_are_ones() -> None:
 
 def test_the_texts_call_every_tool() -> None:
     together = "\n".join(TEXTS.values())
-    assert [tool for tool in {*tools(), *NOT_YET} if not re.search(rf"\b{tool}\b", together)] == []
+    assert [tool for tool in tools() if not re.search(rf"\b{tool}\b", together)] == []
 
 
 def test_every_reason_state_and_kind_of_failure_is_explained() -> None:
@@ -220,7 +209,7 @@ def test_an_agent_has_the_tools_that_its_text_calls_and_no_others(name: str) -> 
     offered = agent.facts["tools"].split(", ")
     ours = {tool.removeprefix("mcp__runward__") for tool in offered if tool.startswith("mcp__")}
     assert len(offered) == len(set(offered))
-    assert ours <= {*tools(), *NOT_YET}
+    assert ours <= set(tools())
     assert {tool for tool in offered if not tool.startswith("mcp__")} <= OWN_TOOLS
     assert {tool for tool, _ in calls(agent.text)} <= ours
 

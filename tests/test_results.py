@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from mcp_server.supervisor import results
 from mcp_server.supervisor.resultpage import KEPT, clock, failure_lines, gpu_lines, mark
 from mcp_server.supervisor.results import close, document, maker_of, write_text
-from mcp_server.supervisor.rundir import RunDir
+from mcp_server.supervisor.rundir import RunDir, take_lock
 
 FAILURE = {
     "kind": "oom_gpu",
@@ -146,6 +148,22 @@ def test_an_older_flag_is_replaced_and_can_be_cleared(rundir: RunDir, tmp_path: 
     assert not (tmp_path / "finish.flag").exists()
 
 
+def test_a_flag_is_left_to_a_later_run_of_the_directory_while_it_lives(rundir: RunDir, tmp_path: Path) -> None:
+    later = RunDir(rundir.path.with_name("cfm-8abc"))
+    later.path.mkdir()
+    there = tmp_path / "out"
+    there.mkdir()
+    entries = [f"## Launch of {one}\n\n- run: {one}\n- started: now\n" for one in ("cfm-7kqz", "cfm-8abc")]
+    (there / "experiment_log.md").write_text("\n".join(["# Experiment log\n", *entries]))
+    held = take_lock(later.lock)
+    assert leave(rundir, there) is None
+    assert names(there) == ["experiment_log.md", "results.md"]
+    assert held is not None
+    os.close(held)
+    assert leave(rundir, there) is None
+    assert flag(there)["run_id"] == "cfm-7kqz"
+
+
 def test_the_flag_comes_last_and_whole(rundir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     renamed = []
     rename = Path.rename
@@ -186,6 +204,20 @@ def test_whatever_stands_there_the_rest_is_written(rundir: RunDir, tmp_path: Pat
     assert not [left for left in names(there) if left.startswith(".")]
 
 
+def test_on_a_full_disk_an_empty_flag_ends_the_waiting(
+    rundir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(results, "write_text", full)
+    assert "finish.flag: No space left" in (leave(rundir, tmp_path / "out") or "")
+    assert (tmp_path / "out" / "finish.flag").read_bytes() == b""
+    monkeypatch.undo()
+    assert leave(rundir, tmp_path / "out") is None
+    assert flag(tmp_path / "out")["state"] == "failed"
+
+
 @pytest.mark.parametrize("place", ["a file", "below a file", "/proc/nowhere", "\0", "x" * 300])
 def test_a_directory_that_cannot_be_is_told(rundir: RunDir, tmp_path: Path, place: str) -> None:
     (tmp_path / "a file").write_text("")
@@ -219,7 +251,7 @@ def test_writing_replaces_what_stands_there_and_leaves_nothing_beside_it(tmp_pat
     target = tmp_path / "target"
     target.write_text("untouched")
     (tmp_path / "results.md").symlink_to(target)
-    (tmp_path / f".results.md.{os.getpid()}").symlink_to(target)
+    (tmp_path / f".results.md.{os.getpid()}-{threading.get_native_id()}").symlink_to(target)
     write_text(tmp_path / "results.md", "new \udcff")
     assert (target.read_text(), (tmp_path / "results.md").read_text()) == ("untouched", "new ?")
     assert names(tmp_path) == ["results.md", "target"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -189,3 +190,16 @@ def test_an_address_has_a_host_and_a_port(address: str, parsed: tuple[str, int])
 def test_what_is_no_address_is_said(address: str) -> None:
     with pytest.raises(RunwardError, match="Nothing is served"):
         web._parsed(address)
+
+
+def test_an_address_that_this_machine_lacks_does_not_keep_it_from_the_others() -> None:
+    lacks, has = (socket.AF_INET, ("192.0.2.1", 0)), (socket.AF_INET, ("127.0.0.1", 0))
+    for addresses in ([lacks, has], [has, lacks]):
+        (listener,) = web._listeners(addresses, "localhost:0")
+        assert listener.getsockname()[0] == "127.0.0.1"
+        taken = listener.getsockname()
+        with pytest.raises(RunwardError, match=r"Cannot listen at localhost:0: Address already in use"):
+            web._listeners([lacks, (socket.AF_INET, taken)], "localhost:0")
+        listener.close()
+    with pytest.raises(RunwardError, match=r"Cannot listen at train.lan:0: "):
+        web._listeners([lacks], "train.lan:0")

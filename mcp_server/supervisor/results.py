@@ -87,10 +87,16 @@ def write_flag(result_dir: Path, facts: Mapping[str, Any]) -> Path:
     """Write `finish.flag`, atomically; to be done after everything else.
 
     Raises:
-        OSError: it is not there.
+        OSError: it is not there, or empty: a full disk has room for a name at most.
     """
     path = result_dir / FLAG
-    write_text(path, json.dumps(dict(facts), ensure_ascii=False) + "\n")
+    try:
+        write_text(path, json.dumps(dict(facts), ensure_ascii=False) + "\n")
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # whoever waits for it waits no longer
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+        raise
     return path
 
 

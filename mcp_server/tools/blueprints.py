@@ -1,6 +1,6 @@
 """check_blueprint: whether a blueprint can be run, and what it says."""
 
-from functools import partial
+from contextlib import suppress
 from typing import Annotated
 
 import anyio.to_thread
@@ -8,10 +8,13 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 from mcp_server.blueprints import BlueprintCheck, check
+from mcp_server.errors import ConfigInvalid
+from mcp_server.hostfile import host_here, settings
+from mcp_server.paths import Roots
 from mcp_server.tools.toolbox import LOOKS, Toolbox, tool
 
 
-def tools(_box: Toolbox) -> list[Tool]:
+def tools(box: Toolbox) -> list[Tool]:
     """Return the tool that reads blueprints."""
 
     async def check_blueprint(
@@ -22,6 +25,14 @@ def tools(_box: Toolbox) -> list[Tool]:
         ok is about the document; what is not on this host is a problem as well, and launch_run refuses it.
         Starts nothing, changes nothing. Then call launch_run(blueprint=path).
         """
-        return await anyio.to_thread.run_sync(partial(check, path), abandon_on_cancel=True)
+
+        def look() -> BlueprintCheck:
+            roots = None
+            with suppress(ConfigInvalid):  # told by launch_run and preflight; the document can be read all the same
+                site = settings(box.ledger.home)
+                roots = Roots.of(site, host_here(site))
+            return check(path, roots=roots)
+
+        return await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
 
     return [tool(check_blueprint, title="Check blueprint", annotations=LOOKS)]

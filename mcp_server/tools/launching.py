@@ -119,7 +119,7 @@ def tools(box: Toolbox) -> list[Tool]:
             owner=box.owner(ctx, owner),
             tags=tags or [],
             time_limit_s=time_limit_s,
-            idempotency_key=idempotency_key,
+            idempotency_key=box.key(ctx, idempotency_key),
             first_step_timeout_s=first_step_timeout_s,
             first_step_pattern=first_step_pattern,
             stall_timeout_s=stall_timeout_s,

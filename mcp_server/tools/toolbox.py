@@ -72,6 +72,11 @@ class Toolbox:
             return name or asked
         raise BadArgument("owner", f"your token is {name!r}'s: leave owner out.")
 
+    def key(self, ctx: Context[Any, Any], asked: str | None) -> str | None:
+        """Return an idempotency key that no other owner's is: what another started is not this caller's to be given."""
+        name = identity(ctx)
+        return asked if asked is None or name is None else f"{name}: {asked}"  # no token's name holds a colon
+
     def check_owner(self, ctx: Context[Any, Any], run: Run, *, force: bool = False) -> None:
         """Refuse to change another owner's run; ``force`` counts only where no tokens tell callers apart.
 
@@ -129,10 +134,16 @@ class RunwardTool(Tool):
         try:
             result = await super().run(arguments, context, convert_result)
         except ToolError as error:
-            if isinstance(error.__cause__, RunwardError):
-                raise ToolError(str(error.__cause__)) from error
-            if isinstance(error.__cause__, ValidationError):
-                raise ToolError(_refusal(self.name, error.__cause__)) from error
+            cause = error.__cause__
+            while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
+                cause = cause.exceptions[0]
+            if isinstance(cause, RunwardError):
+                raise ToolError(str(cause)) from error
+            if isinstance(cause, ValidationError):
+                raise ToolError(_refusal(self.name, cause)) from error
+            if isinstance(cause, OSError):  # a full disk, a name that is too long: not this server's doing
+                why = cause.strerror or type(cause).__name__
+                raise ToolError(f"{self.name} was cut off: {why}. Runs go on; list_runs names them.") from error
             raise
         if isinstance(result, CallToolResult) and result.structured_content is not None:
             text = json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))

@@ -139,3 +139,74 @@ async def test_a_new_launch_takes_an_old_flag_away_before_it_starts(house: House
         assert finished["state"] == "lost"
         assert "finish.flag" in left(house)
         await agent.kill(run_id)
+
+
+@pytest.fixture
+def other_root(house: House) -> str:
+    """The root of another machine, which is ``house.path / "code"`` here; every run here wants a secret."""
+    other = f"{house.path}/elsewhere"
+    hosts = f"""
+[hosts.here]
+hostnames = ["{os.uname().nodename}"]
+roots = ["{house.path}/code"]
+environment = "rl"
+[hosts.there]
+roots = ["{other}"]
+[environments.rl]
+secrets = ["WANDB_API_KEY"]
+"""
+    house.ledger.home.make()
+    (house.path / "state" / "hosts.toml").write_text(hosts)
+    return other
+
+
+async def test_a_blueprint_of_another_host_is_refused_with_every_line_rewritten(
+    house: House, blueprint: Path, other_root: str
+) -> None:
+    text = blueprint.read_text().replace(f"{house.path}/code", other_root).replace("configs/", f"{other_root}/configs/")
+    blueprint.write_text(text.replace("python train.py", f"python {other_root}/train.py"))
+    async with house.agent() as agent:
+        check = await agent.call("check_blueprint", path=str(blueprint))
+        refused = await agent.refusal("launch_run", blueprint=str(blueprint), environment="none")
+        found = await agent.call("preflight", blueprint=str(blueprint), environment="none")
+    assert check["ok"]
+    assert [each["text"].partition(" is a path of another host")[2] for each in check["problems"]] == [
+        f": {other_root}. Write {house.path}/code.",
+        f": {other_root}/configs/small.yaml. Write {house.path}/code/configs/small.yaml.",
+        f", and this is here. Use `python {house.path}/code/train.py {house.path}/code/configs/small.yaml`.",
+    ]
+    for each in check["problems"]:
+        assert f"Line {each['line']}: {each['text'].rstrip('.')}." in refused
+    assert [each["text"].partition(": ")[2] for each in found["problems"]] == [
+        each["text"] for each in check["problems"]
+    ]
+
+
+async def test_another_hosts_path_is_told_before_whatever_else_is_wrong(house: House, other_root: str) -> None:
+    (house.path / "code").mkdir()
+    async with house.agent() as agent:  # it has no WANDB_API_KEY
+        refused = await agent.refusal("launch_run", command="python train.py", cwd=other_root)
+        found = await agent.call("preflight", command="python train.py", cwd=other_root)
+    assert f"Use `{house.path}/code`" in refused
+    assert {"what": "cwd", "text": f"{other_root} is no directory.", "remedy": f"Use {house.path}/code."} in found[
+        "problems"
+    ]
+
+
+async def test_two_runs_of_one_result_directory_leave_its_flag_to_the_later(house: House, blueprint: Path) -> None:
+    (house.path / "code" / "train.py").write_text("import time\ntime.sleep(300)\n")
+    async with house.agent() as agent:
+        first = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
+        second = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
+        await agent.kill(first)
+        await agent.end(first)
+        assert "finish.flag" not in left(house)
+        await agent.kill(second)
+        await agent.end(second)
+    assert json.loads((house.path / "results" / "finish.flag").read_text())["run_id"] == second
+
+
+async def test_a_blueprint_is_read_where_the_hosts_file_is_broken(house: House, blueprint: Path) -> None:
+    (house.path / "state" / "hosts.toml").write_text("[hosts")
+    async with house.agent() as agent:
+        assert (await agent.call("check_blueprint", path=str(blueprint)))["ok"]

@@ -255,3 +255,9 @@ async def test_a_look_that_takes_too_long_is_told_and_the_others_answer(
     found = told(await look(ledger, paths=["none"]))
     assert ("ray", "No answer within 0.2 s.", "Look at it by hand.") in found
     assert "path" in [what for what, *_ in found]
+
+
+async def test_a_path_that_is_none_is_a_problem_among_others(ledger: Ledger) -> None:
+    found = told(await look(ledger, paths=["/data/a\0b"], cwd="/" + "x" * 5000, result_dir="/" + "y" * 5000))
+    assert len(found) >= 2
+    assert all(remedy for *_, remedy in found)

@@ -1,11 +1,13 @@
 """A real run, read as a resource by a real client over stdio."""
 
 import json
+import os
+import signal
 
 import pytest
 from mcp.types import ResourceTemplateReference, TextContent
 
-from tests.live.house import House
+from tests.live.house import House, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -27,3 +29,17 @@ async def test_a_run_can_be_read_completed_and_asked_about(house: House, legacy:
     assert completed.completion.values == [run_id]
     assert isinstance(asked, TextContent)
     assert f"what is wrong with the run {run_id}." in asked.text
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+async def test_a_run_that_goes_on_and_one_that_is_lost_are_told_as_they_are(house: House, legacy: bool) -> None:
+    async with house.agent(legacy=legacy) as agent:
+        live, lost = [await agent.launch("seq -f 'öäü %g öäü öäü' 2000; echo newest; sleep 600") for _ in range(2)]
+        os.kill(house.supervisor(lost), signal.SIGKILL)
+        await until_async(lambda: "newest" in house.log(live) and house.run(lost).state == "lost")
+        for run_id, state in ((live, "running"), (lost, "lost")):
+            (status,) = (await agent.client.read_resource(f"run://{run_id}")).contents
+            assert json.loads(status.text)["state"] == state  # type: ignore[union-attr]
+        (log,) = (await agent.client.read_resource(f"run://{live}/log")).contents
+    assert log.text.endswith("newest")  # type: ignore[union-attr]
+    assert 200 < len(log.text.encode()) <= 8192  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ import socket
 import anyio
 import pytest
 
+from mcp_server import __version__
 from tests import hostile
 from tests.live.house import Agent, House, until_async
 from tests.live.service import free_port, serve, tokens
@@ -40,6 +41,21 @@ async def test_a_run_belongs_to_the_token_it_was_launched_with_and_others_may_on
             assert "leave owner out" in await bob.refusal("launch_run", command="true", owner="alice")
             assert (await alice.kill(run_id))["status"] == "killed"
     assert json.loads(house.rundir(run_id).stop.read_text())["by"] == "alice"
+
+
+async def test_a_key_is_its_owners_alone(house: House) -> None:
+    alices, bobs = tokens(house).add("alice"), tokens(house).add("bob")
+    with serve(house) as service:
+        async with service.agent(alices) as alice, service.agent(bobs) as bob:
+            hers = await alice.call("launch_run", command="sleep 600", idempotency_key="sweep/1")
+            his = await bob.call("launch_run", command="echo his; sleep 600", idempotency_key="sweep/1")
+            assert (hers["owner"], his["owner"]) == ("alice", "bob")
+            assert hers["run_id"] != his["run_id"]
+            # A launch that is refused is not told of another's run with its key either.
+            told = await bob.refusal("launch_run", command="true", cwd="/nonexistent", idempotency_key="sweep/2")
+            assert "is no directory" in told
+            again = [await agent.launch("true", idempotency_key="sweep/1") for agent in (alice, bob)]
+            assert again == [hers["run_id"], his["run_id"]]
 
 
 async def test_callers_without_sessions_are_told_apart_by_their_tokens(house: House) -> None:
@@ -153,8 +169,10 @@ async def test_it_stops_within_three_seconds_with_waits_open_and_starts_again_at
                 waits.cancel_scope.cancel()
             with serve(house, port=service.port) as successor:
                 assert successor.health()["waits"] == 0
-            stack.pop_all()
+            with contextlib.suppress(Exception):
+                await stack.aclose()
     assert took_s < STOPS_WITHIN_S
     assert service.process.returncode == 0
-    assert "Traceback" not in service.log.read_text(), service.log.read_text()[-3000:]
+    greeting = f"runward {__version__} at {service.url} (no tokens: open to all on this machine)\n"
+    assert service.log.read_text() == 2 * greeting
     assert house.run(run_id).state == "running"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from mcp_server import durations
-from mcp_server.blueprint_heads import labelled, plain, section_of
-from mcp_server.blueprint_text import Item, Line, Problem, Section, items
+from mcp_server.blueprint.heads import labelled, plain, section_of
+from mcp_server.blueprint.text import Item, Line, Problem, Section, items
 from mcp_server.errors import PatternError
 from mcp_server.patterns import checked
 
@@ -40,12 +40,14 @@ PLACEHOLDER = re.compile(
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?|\{([A-Za-z_]\w*)\}")
 _OF_THE_USER = frozenset({"HOME", "USER"})
 _RANGE = re.compile(r"\d\s*(?:-|~|–|to|至|到)\s*\d+(?:\.\d+)?\s*[A-Za-z个小天分]")
-_MAX_TIME = re.compile(r"^\$?\{?max_?time\}?\s*[=:：]\s*", re.IGNORECASE)
+_MAX_TIME = re.compile(r"^\$?\{?max_?time\}?\s*(?:[=:：]-?)\s*", re.IGNORECASE)
+_SPACED = re.compile(r"(?:~|\.{1,2})?/[^\s,;，；。()（）]+(?: [\w.-]+){0,3} [\w.-]*/[\w./-]*")
 _FIRST = re.compile(
     r"first[-_ ](?:training |optimi[sz]er |gradient |global )?(?:step|iteration|update)|first (?:\S+ ){0,3}loss"
     r"|第一个?步|首个?步|第一个|首个|第一次|第一条",
     re.IGNORECASE,
 )
+_CLAUSE = re.compile(r"\s*(?:[()（）;；，。]|,(?!\d{3})|\.(?=\s|$))\s*")
 _PATTERN_LABEL = re.compile(r"first[-_ ]step[-_ ]pattern|首步(?:模式|正则)")
 _QUOTED = re.compile(r"[`\"“「']([A-Za-z][\w /_.@-]{2,60})[`\"”」']")
 
@@ -85,6 +87,11 @@ def path(reading: Reading, name: str) -> str | None:
         if _ABSENT.fullmatch(value) and not sure:
             return None
         if reading.held(name, item.line, value):
+            return None
+        if name == "venv_exe" and re.fullmatch(r"python[\d.]*", value) and not sure:
+            return None
+        if _SPACED.fullmatch(item.text.strip()):
+            reading.wrong(item.line, f"[exp_{name}] has spaces in {value[:80]!r}: one path is wanted, in quotes.")
             return None
         known = not item.label or item.code or section_of(item.label) == name or _CONTENT.fullmatch(item.label)
         if known and (whole := _whole_path(item.text, value)):
@@ -143,9 +150,10 @@ def time_limit_s(reading: Reading) -> float | None:
     found: list[tuple[int, float]] = []
     said: tuple[int, str] | None = None
     for item in _said(reading, "max_time"):
-        if _FIRST.search(f"{item.label} {item.text}"):
+        text = _apart(f"{item.label}: {item.text}" if _FIRST.search(item.label) else item.text)
+        if not text:
             continue
-        value = _MAX_TIME.sub("", item.text.strip().strip("`*\"' "))
+        value = _MAX_TIME.sub("", text.strip().strip("`*\"' "))
         if _ABSENT.fullmatch(value) and not found:
             return None
         if reading.held("max_time", item.line, value):
@@ -160,6 +168,22 @@ def time_limit_s(reading: Reading) -> float | None:
     if said and not found:
         reading.wrong(said[0], f"[exp_max_time] is no duration: {said[1][:60]!r}. Write e.g. 24 hours or 90 min.")
     return _one_time(reading, found)
+
+
+def _apart(text: str) -> str:
+    """Return ``text`` without what it says of the first step: ``24 hours (first step within 20 min)``."""
+    if not _FIRST.search(text):
+        return text
+    kept, due = [], False
+    for clause in filter(None, _CLAUSE.split(text)):
+        timed = durations.find(clause) is not None
+        if _FIRST.search(clause):
+            due = not timed  # as in "first step, within 20 min"
+        elif due and timed:
+            due = False
+        else:
+            kept.append(clause)
+    return ", ".join(kept)
 
 
 def _seconds(value: str, heading: str) -> float | None:
@@ -191,7 +215,8 @@ def first_step(reading: Reading, notes: Sequence[Line]) -> tuple[float | None, s
     for item in said:
         words = f"{item.label}: {item.text}"
         if seconds is None and (first := _FIRST.search(words)):
-            told_s = durations.find(words)
+            clause = next((part for part in _CLAUSE.split(words) if _FIRST.search(part)), "")
+            told_s = durations.find(clause) or durations.find(words[first.start() :]) or durations.find(words)
             if told_s is not None and 0 < told_s <= LONGEST_TIME_S:
                 seconds, pattern = told_s, _shown_by(words[first.start() :])
     for item in said:
@@ -207,10 +232,12 @@ def first_step(reading: Reading, notes: Sequence[Line]) -> tuple[float | None, s
 
 
 def _shown_by(words: str) -> str | None:
-    """Return the pattern of what is quoted in ``words``: "kl loss" is also ``actor/kl_loss``."""
+    """Return the pattern of what is quoted in ``words``: "kl loss" is also ``actor/kl_loss``, no ``use_kl_loss``."""
     if (quoted := _QUOTED.search(words)) is None:
         return None
-    return "(?i)" + r"[\s_/-]*".join(re.escape(part) for part in re.split(r"[\s_/-]+", quoted[1].strip()))
+    name = r"[\s_/-]*".join(re.escape(part) for part in re.split(r"[\s_/-]+", quoted[1].strip()))
+    # Settings are printed before any step: use_kl_loss, kl_loss_coef.
+    return rf"(?i)(?<![a-z\d_]){name}(?![a-z\d_])"
 
 
 def purpose(reading: Reading) -> str:

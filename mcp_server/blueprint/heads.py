@@ -87,6 +87,7 @@ def head_of(line: str) -> Head | None:
         if name is not None and not rest.startswith("["):
             separator = _SEPARATOR.match(rest)
             inline = rest[separator.end() :] if separator else rest
+            inline = "" if section_of(inline) == name else inline  # its name in another language
             sure = bold or separator or not listed
             return Head(name, HASHED if hashes else BRACKETS if sure else OWN_NAME, level, clean, inline.strip("* "))
     if bare := _BARE.match(clean):

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcp_server import blueprint_values as values
-from mcp_server.blueprint_command import command_of, unknown_names
-from mcp_server.blueprint_heads import SECTIONS
-from mcp_server.blueprint_text import Line, Problem, Section, document, items
+from mcp_server.blueprint import values
+from mcp_server.blueprint.command import command_of, unknown_names
+from mcp_server.blueprint.heads import SECTIONS
+from mcp_server.blueprint.text import Line, Problem, Section, document, items
 
 TIME_LIMIT_S, FIRST_STEP_TIMEOUT_S = 86_400.0, 1_200.0
 LONGEST_TEXT = 1_000_000

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mcp_server.blueprint_heads import (
+from mcp_server.blueprint.heads import (
     ALIAS_LABEL,
     BRACKETS,
     BY_ITSELF,

@@ -9,14 +9,18 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcp_server.blueprint_text import Item, Problem, Section, items
+from mcp_server.blueprint.text import Item, Problem, Section, items
 
 # What stands before a command and belongs to it: it prepares, and is over in a moment.
 _PREPARES = frozenset(
     """export cd source . set unset ulimit module conda mamba activate pushd popd mkdir eval trap umask alias
-    echo printf which nvidia-smi sleep date pwd ls wait true deactivate shopt stty hostname whoami nproc""".split()  # noqa: SIM905 - as bash lists them
+    echo printf which nvidia-smi sleep date pwd ls wait true deactivate shopt stty hostname whoami nproc
+    test [ [[ : cp ln rm touch chmod df free uname""".split()  # noqa: SIM905 - as bash lists them
 )
-_PREPARES_TWO = re.compile(r"(ray (start|stop)|pip3? (install|list)|python3? -m pip|uv (sync|pip)|git )\b")
+_PREPARES_TWO = re.compile(
+    r"(ray (start|stop)|pip3? (install|list)|python3? -m pip|uv (sync|pip)|git |wandb (login|offline)"
+    r"|(hf|huggingface-cli) (login|download))\b"
+)
 _PROGRAMS = frozenset(
     """python python3 bash sh zsh torchrun accelerate deepspeed uv poetry conda mamba make doit nohup env srun mpirun
     ray docker time timeout numactl taskset exec xvfb-run sudo node cargo go just hydra pixi pdm hatch setsid stdbuf
@@ -24,6 +28,11 @@ _PROGRAMS = frozenset(
 )
 _SHELLS = frozenset({"bash", "sh", "shell", "zsh", "console", "shell-session", "terminal", "shellscript"})
 _NO_LANGUAGE = frozenset({"", "text", "txt", "cmd", "plaintext", "command"})
+_OUTPUT = re.compile(
+    r"^\W*(?:expected|sample|example|typical)\s+(?:console |log )?outputs?\b.{0,60}$"
+    r"|\b(?:outputs?|prints?)\W{0,4}[:：]\W*$|输出\W{0,4}$",
+    re.IGNORECASE,
+)
 _OTHER_LABELS = re.compile(
     r"(description|desc|hint|note|warning|example|e\.g|remark|comment|why|notes|说明|提示|注意|备注|描述|警告|示例|例如)\s*\d*"
 )
@@ -60,7 +69,13 @@ def command_of(section: Section) -> Command:
             )
         return Command(None, section.line, tuple(wrong))
     for line, text in real[1:]:
-        wrong.append(Problem(line, f"a second launch command, {text[:60]!r}: a blueprint has one launch command."))
+        wrong.append(
+            Problem(
+                line,
+                f"a second launch command, {text[:60]!r}: a blueprint has one launch command. "
+                "Should it belong to it, join them with &&.",
+            )
+        )
     last = real[0][0]
     lines = [text for line, text in found if line <= last]
     lines[-1], more = _kept_running(real[0][0], lines[-1])
@@ -73,7 +88,7 @@ def filled(command: str, values: Mapping[str, str]) -> str:
     if not names:
         return command
     any_name = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-    place = re.compile(rf"\$?\{{\s*(?P<braced>{any_name})\s*\}}|\$(?P<plain>{any_name})(?!\w)")
+    place = re.compile(rf"\$?\{{\s*(?P<braced>{any_name})\s*(?::-[^{{}}]*)?\}}|\$(?P<plain>{any_name})(?!\w)")
     told, end, quote = [], 0, ""
     for match in place.finditer(command):
         value = values[match["braced"] or match["plain"]]
@@ -130,8 +145,11 @@ def _blocks_of(section: Section) -> list[list[tuple[int, str]]]:
     """Return the code blocks that may hold the command; what is marked as shell counts before the others."""
     blocks: dict[int, list[tuple[int, str]]] = {}
     language: dict[int, str] = {}
+    above = ""
     for line in section.lines:
-        if line.fence is not None:
+        if line.fence is None:
+            above = line.text if line.text.strip() else above
+        elif line.block in blocks or not blocks or not _OUTPUT.search(above):  # the first is the command
             blocks.setdefault(line.block, []).append((line.number, line.text))
             language[line.block] = (line.fence.split() or [""])[0].strip("{}.")
     for group in (_SHELLS, _NO_LANGUAGE):
