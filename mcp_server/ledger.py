@@ -109,7 +109,8 @@ class Ledger:
         guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
         if not isinstance(guard, int) or not isinstance(started, int):
             return marked
-        same = [p for p in processes.all_processes() if p.session == guard and p.started >= started]
+        # The guard leads the session, and goes by itself in a moment.
+        same = [p for p in processes.all_processes() if p.session == guard != p.pid and p.started >= started]
         return list(dict.fromkeys(marked + same))
 
     def _ids(self) -> list[str]:

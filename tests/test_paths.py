@@ -21,8 +21,9 @@ train.yaml ds.json conf/robot/arm.yaml src/pkg/configs/special/push.yaml ckpts/s
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    for name in FILES.split():
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in [*FILES.split(), ".bashrc"]:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
