@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from mcp_server.answers import BlueprintCheck, BlueprintProblem
 from mcp_server.blueprint.command import filled
 from mcp_server.blueprint.parsing import LONGEST_TEXT, Blueprint, parse
 from mcp_server.blueprint.text import Problem
@@ -18,7 +19,6 @@ from mcp_server.hosts import names_a_secret
 from mcp_server.paths import Roots, foreign
 from mcp_server.request import Request
 from mcp_server.script import LONGEST_NAME, slug
-from mcp_server.status import Answer
 
 _LONGEST_LABEL = 48  # what a person reads in a list of sessions
 _LONGEST_KEYWORD = 32
@@ -43,31 +43,6 @@ class BlueprintInvalid(RunwardError):
         self.path, self.problems = path, tuple(problems)
         causes = " ".join(f"Line {problem.line}: {problem.text.rstrip('.')}." for problem in self.problems)
         super().__init__(f"{path} cannot be run. {causes} Nothing was started. Mend it, then call check_blueprint.")
-
-
-class BlueprintProblem(Answer):
-    """What is wrong, and where."""
-
-    line: int
-    text: str
-
-
-class BlueprintCheck(Answer):
-    """What a blueprint says, with defaults and variables filled in. Paths are absolute; durations in seconds."""
-
-    ok: bool
-    purpose: str
-    codebase_dir: str | None = None
-    venv_exe: str | None = None
-    yaml_path: str | None = None
-    launch_command: str | None = None
-    result_dir: str | None = None
-    time_limit_s: float
-    first_step_timeout_s: float
-    first_step_pattern: str | None = None
-    defaults_used: list[str]
-    notes: str
-    problems: list[BlueprintProblem]
 
 
 def read(path: str, cwd: str | None = None) -> tuple[Path, Blueprint]:

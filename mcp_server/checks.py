@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from mcp_server import imports, others, ports, tmux
 from mcp_server.admission import admit, checked_gpus, cpu_slots
+from mcp_server.answers import Problem
 from mcp_server.commandline import first_program
 from mcp_server.errors import RunwardError
 from mcp_server.fitting import fitted, own_ray
@@ -23,7 +24,6 @@ from mcp_server.ledger import Ledger
 from mcp_server.paths import Roots, check_paths, foreign_line, is_missing, near
 from mcp_server.request import Request
 from mcp_server.run import RunSpec
-from mcp_server.status import Answer
 from mcp_server.supervisor.lease import lease_directory
 
 _RAY_PATIENCE_S, _RAY_PORT = 5.0, 6379
@@ -52,14 +52,6 @@ class Wish:
     secrets: list[str] = field(default_factory=list)
     host: str | None = None
     environment: str | None = None
-
-
-class Problem(Answer):
-    """One thing that is wrong, and what to do about it."""
-
-    what: str
-    text: str
-    remedy: str
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from mcp_server import checkpoints, configuration, evaluations, outcome
+from mcp_server.answers import Comparison
 from mcp_server.checkpoints import Checkpoint
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.evaluations import Evaluation, Value, markdown
@@ -20,7 +21,6 @@ from mcp_server.ledger import Ledger
 from mcp_server.metrics import Scalars
 from mcp_server.outcome import Metric
 from mcp_server.run import Run
-from mcp_server.status import Answer
 from mcp_server.supervisor.rundir import RunDir
 
 _MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS = 20, 8, 6, 6
@@ -32,20 +32,6 @@ _FACTS = frozenset({"run", "state", "step", "time", "checkpoint"})
 _TELLING = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
 
 Cells = dict[str, str]
-
-
-class Comparison(Answer):
-    """One table, a row for each run, cells parted by ``|``; a column that has the same value in all is in ``same``.
-
-    A metric tells its last value, then its best where that is another. ``root``: where checkpoint paths begin.
-    """
-
-    columns: str | None = None
-    rows: list[str] | None = None
-    markdown: str | None = None
-    same: dict[str, str] | None = None
-    root: str | None = None
-    notes: list[str] | None = None
 
 
 @dataclass(frozen=True, eq=False)

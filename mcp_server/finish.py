@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server import checkpoints, codebase, evaluations, outcome, results_document
+from mcp_server.answers import Finished
 from mcp_server.codebase import Code
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts import names_a_secret, stored_secrets
@@ -19,7 +20,6 @@ from mcp_server.masks import mask
 from mcp_server.metrics import Scalars
 from mcp_server.results_document import Facts
 from mcp_server.run import Run
-from mcp_server.status import Answer
 from mcp_server.supervisor import results
 from mcp_server.supervisor.resultpage import KEPT, End
 from mcp_server.supervisor.rundir import RunDir, now, read_regular
@@ -32,18 +32,6 @@ _PATIENCE_S = 30.0
 
 class NotFinished(RunwardError):
     """A run whose results cannot be written now."""
-
-
-class Finished(Answer):
-    """What was written for a run, and where. ``files``: everything in the result directory that is of this run."""
-
-    run_id: str
-    status: str
-    state: str
-    results_path: str
-    flag_path: str | None = None
-    files: list[str]
-    notes: list[str] | None = None
 
 
 def finish(

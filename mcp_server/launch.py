@@ -23,8 +23,6 @@ from mcp_server import tmux
 from mcp_server.admission import admit, checked_gpus, cpu_slots
 from mcp_server.changes import Changes
 from mcp_server.errors import BadArgument, GpusNotFree, LaunchFailed, RunwardError
-from mcp_server.experiment_log import begin_log
-from mcp_server.fitting import own_ray
 from mcp_server.home import Home, tmux_socket
 from mcp_server.hosts import base_environment, check_environment, secrets_by_name
 from mcp_server.idempotency import held_key, known_run
@@ -34,7 +32,6 @@ from mcp_server.patterns import checked
 from mcp_server.request import Request
 from mcp_server.run import Run, RunSpec
 from mcp_server.script import LONGEST_NAME, name_of, render, slug
-from mcp_server.settle import settle
 from mcp_server.supervisor.handover import Handover
 from mcp_server.supervisor.lease import lease_directory
 from mcp_server.supervisor.rundir import LAYOUT, RunDir, boot_id, is_held, now, write_json
@@ -65,6 +62,9 @@ def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunS
     Raises:
         BadArgument, BlueprintInvalid, SecretNotSet, SecretsFileOpen, TmuxMissing, …: it cannot be carried out.
     """
+    from mcp_server.fitting import own_ray  # noqa: PLC0415 - a server starts without them
+    from mcp_server.settle import settle  # noqa: PLC0415
+
     settled = settle(request, home, environ)
     request = settled.request
     words = [request.command] if isinstance(request.command, str) else request.command
@@ -189,6 +189,8 @@ async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Ma
         snapshot = await admit(spec, handover.env)
         handover = replace(handover, snapshot=snapshot.facts() if snapshot else None)
         if spec.result_dir is not None:
+            from mcp_server.experiment_log import begin_log  # noqa: PLC0415 - only blueprints have one
+
             begin_log(Path(spec.result_dir), spec)
         rundir = _create(spec, ledger)
         if key is not None:

@@ -11,12 +11,12 @@ import anyio
 import anyio.to_thread
 
 from mcp_server import blueprints, checks, imports
-from mcp_server.checks import Ground, Problem, Wish, told
+from mcp_server.answers import Preflight, Problem
+from mcp_server.checks import Ground, Wish, told
 from mcp_server.errors import RunwardError
 from mcp_server.hostfile import Environment, Host, Site, host_here, settings
 from mcp_server.ledger import Ledger
 from mcp_server.paths import Roots, is_missing
-from mcp_server.status import Answer
 
 _PATIENCE_S, _GPU_PATIENCE_S = 10.0, 30.0
 _LOOKS = {
@@ -26,14 +26,6 @@ _LOOKS = {
     "port": checks.taken_ports,
     "secret": checks.secrets,
 }
-
-
-class Preflight(Answer):
-    """The verdict, what is wrong, and who trains here already."""
-
-    ok: bool
-    problems: list[Problem]
-    running: list[str] | None = None
 
 
 async def preflight(wish: Wish, ledger: Ledger, environ: Mapping[str, str], blueprint: str | None = None) -> Preflight:

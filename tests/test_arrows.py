@@ -19,8 +19,19 @@ LAYERS = (
     (
         "values",
         (
-            *("run", "request", "status", "errors", "logtext", "patterns", "verdict", "report", "conditions"),
-            *("blueprint", "durations", "client_settings"),
+            *(
+                "run",
+                "request",
+                "status",
+                "answers",
+                "errors",
+                "logtext",
+                "patterns",
+                "verdict",
+                "report",
+                "conditions",
+            ),
+            *("blueprint", "conditions", "durations", "client_settings"),
         ),
     ),
     (
@@ -107,6 +118,7 @@ PURE: Mapping[str, frozenset[str]] = {
     "request": frozenset(),
     "errors": frozenset({"pathlib"}),
     "status": frozenset({"pydantic"}),
+    "answers": frozenset({"pydantic"}),
     "logtext": frozenset(),
     "patterns": frozenset(),
     "script": frozenset({"pathlib"}),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.compare import Comparison, compare
+from mcp_server.answers import Comparison
+from mcp_server.compare import compare
 from mcp_server.configuration import words_of, yaml_values
 from mcp_server.errors import BadArgument, RunNotFound
 from tests.ended_runs import BEGAN_S, Runs

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from mcp_server.answers import Finished
 from mcp_server.codebase import look
 from mcp_server.errors import BadArgument
-from mcp_server.finish import Finished, NotFinished, finish
+from mcp_server.finish import NotFinished, finish
 from mcp_server.masks import MASKED
 from mcp_server.supervisor.resultpage import KEPT, mark
 from mcp_server.supervisor.rundir import RunDir, take_lock

@@ -7,10 +7,8 @@ import anyio.to_thread
 from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
-from mcp_server.blueprints import BlueprintCheck, check
+from mcp_server.answers import BlueprintCheck
 from mcp_server.errors import ConfigInvalid
-from mcp_server.hostfile import host_here, settings
-from mcp_server.paths import Roots
 from mcp_server.tools.toolbox import LOOKS, Toolbox, tool
 
 
@@ -27,6 +25,10 @@ def tools(box: Toolbox) -> list[Tool]:
         """
 
         def look() -> BlueprintCheck:
+            from mcp_server.blueprints import check  # noqa: PLC0415 - as answers.py says
+            from mcp_server.hostfile import host_here, settings  # noqa: PLC0415
+            from mcp_server.paths import Roots  # noqa: PLC0415
+
             roots = None
             with suppress(ConfigInvalid):  # told by launch_run and preflight; the document can be read all the same
                 site = settings(box.ledger.home)

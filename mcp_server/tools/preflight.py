@@ -5,8 +5,7 @@ from typing import Annotated
 from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
-from mcp_server.checks import Wish
-from mcp_server.preflight import Preflight, preflight
+from mcp_server.answers import Preflight
 from mcp_server.tools.toolbox import LOOKS, Toolbox, tool
 
 
@@ -34,6 +33,9 @@ def tools(box: Toolbox) -> list[Tool]:
 
         Tells only what is wrong, with remedies, and who trains here already.
         """
+        from mcp_server.checks import Wish  # noqa: PLC0415 - as answers.py says
+        from mcp_server.preflight import preflight  # noqa: PLC0415
+
         wish = Wish(
             python=python,
             imports=imports or [],

@@ -12,10 +12,11 @@ import anyio
 import pytest
 
 from mcp_server import imports, tmux
+from mcp_server.answers import Preflight
 from mcp_server.checks import Wish
 from mcp_server.home import Home
 from mcp_server.ledger import Ledger
-from mcp_server.preflight import Preflight, preflight
+from mcp_server.preflight import preflight
 from tests.nvml import UUIDS, machine
 
 pytestmark = pytest.mark.anyio
