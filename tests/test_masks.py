@@ -17,7 +17,7 @@ from mcp_server.masks import MASKED, mask
         "secret = os.environ['SECRET']",
         "api_key: null",
         "obs_key: observation.images.cam0",
-        "commit 695df19d1d9e60a7052cc1383bb6b48d76f3f8a6",
+        f"commit {'0123456789' * 4}",
     ],
 )
 def test_settings_are_not_taken_for_secrets(text: str) -> None:
