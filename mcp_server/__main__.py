@@ -46,42 +46,42 @@ def _call(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "serve":
             if arguments.http:
-                from mcp_server import web  # noqa: PLC0415
+                from mcp_server.serve import http  # noqa: PLC0415
 
-                web.serve_http(arguments.http)
+                http.serve_http(arguments.http)
             else:
-                from mcp_server import server  # noqa: PLC0415
+                from mcp_server.serve import app  # noqa: PLC0415
 
-                server.serve_stdio()
+                app.serve_stdio()
             return 0
         case "doctor":
-            from mcp_server import doctor  # noqa: PLC0415
+            from mcp_server.cli import doctor  # noqa: PLC0415
 
             return doctor.doctor(as_json=arguments.json)
         case "gpu":
-            from mcp_server import gpus_command  # noqa: PLC0415
+            from mcp_server.cli import gpu as gpus_command  # noqa: PLC0415
 
             return gpus_command.gpu(arguments)
         case "tb":
-            from mcp_server import tb  # noqa: PLC0415
+            from mcp_server.cli import tb  # noqa: PLC0415
 
             return tb.tb(arguments)
         case "token":
-            from mcp_server import tokens  # noqa: PLC0415
+            from mcp_server.serve import tokens  # noqa: PLC0415
 
             return tokens.token(arguments)
         case "install":
-            from mcp_server import install  # noqa: PLC0415
+            from mcp_server.cli import install  # noqa: PLC0415
 
             return install.install(arguments)
         case "demo":
-            from mcp_server import demo  # noqa: PLC0415
+            from mcp_server.cli import demo  # noqa: PLC0415
 
             return demo.demo(steps=arguments.steps)
         case _:
-            from mcp_server import commands  # noqa: PLC0415
+            from mcp_server.cli import runs  # noqa: PLC0415
 
-            return commands.run(arguments)
+            return runs.run(arguments)
 
 
 def _count(text: str) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.house import House
+from tests.support.sandbox import House
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""Scalars of training runs, read from the files that other programs write."""
+"""Training curves: metric files read into series and summaries."""

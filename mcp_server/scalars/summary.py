@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mcp_server.scalars.buckets import Floats, Ints, distances, shape
+from mcp_server.scalars.downsample import Floats, Ints, distances, shape
 from mcp_server.scalars.series import Series
 
 PER_STEPS = 1000  # a slope is told per so many steps

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mcp_server.status import Answer
+from mcp_server.answer import Answer
 
 if TYPE_CHECKING:
     from mcp_server.scalars.summary import Figures

@@ -10,15 +10,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mcp_server.supervisor import opening, processes, terminal
-from mcp_server.supervisor.allotment import Allotment
-from mcp_server.supervisor.desk import Desk
-from mcp_server.supervisor.ending import CTRL_C, Asked, Ending, judge
-from mcp_server.supervisor.handover import Handover
+from mcp_server.record.exit_status import CTRL_C, Asked, Ending, judge
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import ExitRecord, now
+from mcp_server.supervisor import start_command, terminal
+from mcp_server.supervisor.control import Desk
+from mcp_server.supervisor.gpu_allocation import Allotment
 from mcp_server.supervisor.observer import Observer
-from mcp_server.supervisor.redact import Redactor
-from mcp_server.supervisor.relay import Relay
-from mcp_server.supervisor.rundir import ExitRecord, now
+from mcp_server.supervisor.output_relay import Relay
+from mcp_server.system import processes
+from mcp_server.text.redaction import Redactor
 
 _TICK_S = 0.05  # while a stop is under way
 # What a command leaves behind may be about to go by itself, such as a filter that still prints its last
@@ -51,8 +52,8 @@ class Attempt:
         self.record = ExitRecord(self.rundir.exit(number))
         processes.become_subreaper()
         self.started_s, self.started_at = time.monotonic(), now()
-        self.child = opening.spawn(desk, handover, allotment, number, self.arguments, changed)
-        self.gpus = opening.watch_gpus(desk, number, allotment.gpus, handover.env)
+        self.child = start_command.spawn(desk, handover, allotment, number, self.arguments, changed)
+        self.gpus = start_command.watch_gpus(desk, number, allotment.gpus, handover.env)
         self.observer = Observer(desk, number, self.living, self.redactor.text, handover.env.get("PATH"), self.gpus)
         self.relay = Relay(log, self.redactor, desk.pane, self.observer.feed)
         self.relay.connect(self.child.master_fd)
@@ -65,7 +66,7 @@ class Attempt:
             environment=dict(changed) or None,
             gpus=list(allotment.uuids) or None,
             gpu_indices=list(allotment.indices) or None,
-            at_start=opening.identity(self.child),
+            at_start=start_command.identity(self.child),
         )
         self.observer.begin()
         self.gpus.start()

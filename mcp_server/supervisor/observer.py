@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mcp_server.supervisor import processes
-from mcp_server.supervisor.desk import Desk
-from mcp_server.supervisor.ending import Asked, Ending
-from mcp_server.supervisor.rundir import now, private
-from mcp_server.supervisor.timebox import within
+from mcp_server.record.exit_status import Asked, Ending
+from mcp_server.record.run_directory import now, private
+from mcp_server.supervisor.control import Desk
+from mcp_server.system import processes
+from mcp_server.system.time_limit import within
 
 if TYPE_CHECKING:
-    from mcp_server.supervisor.diagnosis import Failure
-    from mcp_server.supervisor.gpuwatch import GpuWatch
-    from mcp_server.supervisor.judge import Finding, Judge
-    from mcp_server.supervisor.opening import NoWatch
+    from mcp_server.diagnosis.failure.diagnose import Failure
+    from mcp_server.diagnosis.output_monitor import Finding, Judge
+    from mcp_server.supervisor.gpu_monitor import GpuWatch
+    from mcp_server.supervisor.start_command import NoWatch
 
 T = TypeVar("T")
 
@@ -124,7 +124,7 @@ class Observer:
             return None
 
     def _learn(self) -> None:
-        from mcp_server.supervisor.judge import Judge  # noqa: PLC0415 - its patterns take a while to compile
+        from mcp_server.diagnosis.output_monitor import Judge  # noqa: PLC0415 - its patterns take a while to compile
 
         self._oom_kills = processes.oom_kills()
         self._judge = Judge(self._desk.spec, time.monotonic())
@@ -240,8 +240,8 @@ class Observer:
 
     def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
         """Judge the log as it is now; before the end the exit status is unknown, or 0 to look at numbers only."""
-        from mcp_server.supervisor.diagnosis import Hints  # noqa: PLC0415 - as above
-        from mcp_server.supervisor.examine import examine_end  # noqa: PLC0415
+        from mcp_server.diagnosis.failure.diagnose import Hints  # noqa: PLC0415 - as above
+        from mcp_server.diagnosis.log_file import examine_end  # noqa: PLC0415
 
         judge = self._reader
         divergence = judge.divergence

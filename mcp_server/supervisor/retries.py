@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mcp_server.supervisor import adjust, recovery
-from mcp_server.supervisor.allotment import Allotment
+from mcp_server.recovery import decision as recovery
 from mcp_server.supervisor.attempt import Attempt
-from mcp_server.supervisor.desk import Desk
+from mcp_server.supervisor.control import Desk
+from mcp_server.supervisor.gpu_allocation import Allotment
+from mcp_server.system import ports_of_params
 
 if TYPE_CHECKING:
-    from mcp_server.supervisor.diagnosis import Failure
+    from mcp_server.diagnosis.failure.diagnose import Failure
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Retries:
     ) -> tuple[Next | None, str]:
         new_params, new_changed = dict(retry.params), {**changed, **retry.env}
         for name in retry.next_port:
-            port = adjust.free_port(adjust.port_of(name, params, env))
+            port = ports_of_params.free_port(ports_of_params.port_of(name, params, env))
             if name in new_params:
                 new_params[name] = port
             else:

@@ -9,20 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcp_server.supervisor.account import Account
-from mcp_server.supervisor.allotment import Allotment, NotAllotted
-from mcp_server.supervisor.arguments import arguments
+from mcp_server.record.command_arguments import arguments
+from mcp_server.record.events import EventLog
+from mcp_server.record.exit_status import Asked, Ending, closing_line
+from mcp_server.record.handover import Handover, HandoverError, StoppedBefore, receive
+from mcp_server.record.run_directory import RunDir, read_json, take_lock
 from mcp_server.supervisor.attempt import Attempt
-from mcp_server.supervisor.desk import Desk
-from mcp_server.supervisor.ending import Asked, Ending, closing_line
-from mcp_server.supervisor.events import EventLog
-from mcp_server.supervisor.handover import Handover, HandoverError, StoppedBefore, receive
+from mcp_server.supervisor.attempts_report import Account
+from mcp_server.supervisor.control import Desk
+from mcp_server.supervisor.gpu_allocation import Allotment, NotAllotted
 from mcp_server.supervisor.observer import TOLD_LINE, event_facts
-from mcp_server.supervisor.rundir import RunDir, read_json, take_lock
-from mcp_server.supervisor.timebox import within
+from mcp_server.system.time_limit import within
 
 if TYPE_CHECKING:
-    from mcp_server.supervisor.diagnosis import Failure
+    from mcp_server.diagnosis.failure.diagnose import Failure
     from mcp_server.supervisor.retries import Next, Retries
 
 _NOT_OURS = 75
@@ -80,7 +80,7 @@ def _refuse(desk: Desk, why: str, **facts: object) -> int:
 def _leave_results(desk: Desk, **end: Any) -> None:
     """Leave log, plain results and flag where the run's blueprint wants them, before its end is told."""
     if desk.spec.get("result_dir"):
-        from mcp_server.supervisor.results import close  # noqa: PLC0415 - few runs need it
+        from mcp_server.record.result_directory import close  # noqa: PLC0415 - few runs need it
 
         if (problem := close(desk.spec, desk.rundir, **end)) is not None:
             desk.events.append("observer_error", problem)
@@ -90,7 +90,7 @@ def _allotment(desk: Desk, handover: Handover) -> Allotment:
     """Return what the run is to have of the machine; nothing is taken yet."""
 
     def leased() -> Allotment:
-        from mcp_server.supervisor.leased import Leased  # noqa: PLC0415 - takes 10 ms, which most runs need not wait
+        from mcp_server.supervisor.gpu_lease import Leased  # noqa: PLC0415 - takes 10 ms, which most runs need not wait
 
         return Leased(desk, handover.env, handover.snapshot)
 

@@ -5,8 +5,8 @@ from typing import Annotated
 from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
-from mcp_server.answers import Preflight
-from mcp_server.tools.toolbox import LOOKS, Toolbox, tool
+from mcp_server.runs.preflight.answers import Preflight
+from mcp_server.tools.context import LOOKS, Toolbox, tool
 
 
 def tools(box: Toolbox) -> list[Tool]:
@@ -33,8 +33,8 @@ def tools(box: Toolbox) -> list[Tool]:
 
         Tells only what is wrong, with remedies, and who trains here already.
         """
-        from mcp_server.checks import Wish  # noqa: PLC0415 - as answers.py says
-        from mcp_server.preflight import preflight  # noqa: PLC0415
+        from mcp_server.runs.preflight.checks import Wish  # noqa: PLC0415 - as answers.py says
+        from mcp_server.runs.preflight.preflight import preflight  # noqa: PLC0415
 
         wish = Wish(
             python=python,

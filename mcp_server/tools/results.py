@@ -9,8 +9,8 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from mcp_server.answers import Comparison, Finished
-from mcp_server.tools.toolbox import LOOKS, Toolbox, tool
+from mcp_server.results.answers import Comparison, Finished
+from mcp_server.tools.context import LOOKS, Toolbox, tool
 
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
@@ -32,7 +32,7 @@ def tools(box: Toolbox) -> list[Tool]:
         """
 
         def write() -> Finished:
-            from mcp_server.finish import finish  # noqa: PLC0415 - as answers.py says
+            from mcp_server.results.finish import finish  # noqa: PLC0415 - as answers.py says
 
             run = box.ledger.observe(run_id)
             box.check_owner(ctx, run, force=True)  # of those without a token finish() speaks itself
@@ -58,7 +58,7 @@ def tools(box: Toolbox) -> list[Tool]:
 
         Tells settings that differ, state, steps, time, metrics (last/best), evaluations, newest checkpoint.
         """
-        from mcp_server.compare import compare  # noqa: PLC0415 - as answers.py says
+        from mcp_server.results.compare import compare  # noqa: PLC0415 - as answers.py says
 
         return await anyio.to_thread.run_sync(
             partial(

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from . import (
+from tests.benchmarks import (
     canary,
     flood,
     frameworks,
@@ -28,8 +28,8 @@ from . import (
     tokens,
     watching,
 )
-from .harness import House, house
-from .report import Row, Table, machine
+from tests.benchmarks.harness import House, house
+from tests.benchmarks.report import Row, Table, machine
 
 _LONGEST_S = 150.0
 _GROUPS: dict[str, Callable[[House], Awaitable[Table]]] = {

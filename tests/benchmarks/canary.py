@@ -13,9 +13,9 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 
-from . import processes
-from .harness import House, NotMeasured, Server, program, shell, until
-from .report import Row, Table
+from tests.benchmarks import processes
+from tests.benchmarks.harness import House, NotMeasured, Server, program, shell, until
+from tests.benchmarks.report import Row, Table
 
 _NAME = "CANARY_API_KEY"
 _LIVE_S = 2.5

@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from .harness import House, NotMeasured, Server, program, shell, until
-from .programs.flood import line, work
-from .report import Row, Table, amount, median
+from tests.benchmarks.harness import House, NotMeasured, Server, program, shell, until
+from tests.benchmarks.programs.flood import line, work
+from tests.benchmarks.report import Row, Table, amount, median
 
 _LINES, _SECONDS, _PRINT_S, _ROUNDS = 100_000, 1.9, 2e-6, 5
 _MOST_BYTES = 8192

@@ -17,9 +17,9 @@ from typing import Any
 
 import anyio
 
-from .harness import REPOSITORY, House, Server
-from .report import Row, Table
-from .scoring import Verdict, by_keywords
+from tests.benchmarks.harness import REPOSITORY, House, Server
+from tests.benchmarks.report import Row, Table
+from tests.benchmarks.scoring import Verdict, by_keywords
 
 LONGEST_S = 900.0
 _PYTHON = "RUNWARD_FRAMEWORKS_PYTHON"

@@ -8,14 +8,13 @@ import subprocess
 import sys
 import time
 
-from mcp_server import report
-from mcp_server.supervisor import probe
-from mcp_server.supervisor.placement import require
-from tests.nvml import FAULTS, UUIDS, Fault, Machine, library
-
-from .harness import House, NotMeasured, Server, elapsed_ms
-from .report import Row, Table, amount, measured, median, percentile
-from .tokens import count
+from mcp_server.gpus import query
+from mcp_server.gpus.placement import require
+from mcp_server.views import gpu_report
+from tests.benchmarks.harness import House, NotMeasured, Server, elapsed_ms
+from tests.benchmarks.report import Row, Table, amount, measured, median, percentile
+from tests.benchmarks.tokens import count
+from tests.support.fake_nvml import FAULTS, UUIDS, Fault, Machine, library
 
 _CALLS, _HANGING_CALLS = 20, 5
 _HANG = "hang nvmlDeviceGetPowerUsage 30 3"
@@ -96,10 +95,10 @@ def _bare_ms(machine: Machine) -> float:
 
 def _is_told_right(machine: Machine, fault: Fault) -> bool:
     machine.tells(*fault.lines, gpus=fault.gpus)
-    snapshot = probe.ask(sys.executable, machine.whole_environ)
+    snapshot = query.ask(sys.executable, machine.whole_environ)
     if snapshot.trouble or fault.trouble:
         return snapshot.trouble == fault.trouble and all(word in snapshot.text for word in fault.words)
-    found = report.of_machine(snapshot, {}, require(fault.require) if fault.require else None)
+    found = gpu_report.of_machine(snapshot, {}, require(fault.require) if fault.require else None)
     told = "\n".join(found.reasons)
     right = (found.ok, found.free) == (fault.ok, [UUIDS[index] for index in fault.free])
     return right and all(word in told for word in fault.words)

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from mcp_server.supervisor.judge import Judge
-
-from . import stalls
-from .harness import REPOSITORY, House, NotMeasured, elapsed_ms
-from .report import Row, Table, amount, measured, median
-from .scoring import Score, by_keywords, by_runward
+from mcp_server.diagnosis.output_monitor import Judge
+from tests.benchmarks import stalls
+from tests.benchmarks.harness import REPOSITORY, House, NotMeasured, elapsed_ms
+from tests.benchmarks.report import Row, Table, amount, measured, median
+from tests.benchmarks.scoring import Score, by_keywords, by_runward
 
 _LOGS = REPOSITORY.parent / "shared" / "logs"
 _MIB = 2**20
@@ -163,7 +162,7 @@ def _match(pieces: Iterable[bytes]) -> int:
 _EXAMINE = """
 import json, re, sys, time
 from pathlib import Path
-from mcp_server.supervisor.examine import examine
+from mcp_server.diagnosis.log_file import examine
 
 def told(file, name):
     return int(re.search(rf"{name}:\\s*(\\d+)", Path(f"/proc/self/{file}").read_text())[1])
@@ -218,8 +217,8 @@ def _output(argv: list[str]) -> str:
 
 
 def _imports() -> list[Row]:
-    relay = "import mcp_server.supervisor.relay"
-    judging = f"{relay}, mcp_server.supervisor.judge, mcp_server.supervisor.examine"
+    relay = "import mcp_server.supervisor.output_relay"
+    judging = f"{relay}, mcp_server.diagnosis.output_monitor, mcp_server.diagnosis.log_file"
     took_ms: dict[str, list[float]] = {judging: [], relay: [], "pass": []}
     for _ in range(_STARTS):
         for code, some in took_ms.items():

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import anyio
 
-from . import processes
-from .harness import House, NotMeasured, Server, program, shell, started_facts, until
-from .report import Row, Table
+from tests.benchmarks import processes
+from tests.benchmarks.harness import House, NotMeasured, Server, program, shell, started_facts, until
+from tests.benchmarks.report import Row, Table
 
 _GRACE_S = 1
 _GONE_WITHIN_S = 1.0  # a killed process takes a moment to be reaped

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import anyio
 
-from .harness import House, Server, elapsed_ms, program, read_number
-from .report import Row, Table, measured, median, percentile
+from tests.benchmarks.harness import House, Server, elapsed_ms, program, read_number
+from tests.benchmarks.report import Row, Table, measured, median, percentile
 
 _RUNS = 60
 _WORKS_S = 0.35

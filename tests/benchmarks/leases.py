@@ -10,10 +10,9 @@ from typing import Any
 
 import anyio
 
-from mcp_server.supervisor.wants import Wanted, compete
-
-from .harness import House, NotMeasured, program
-from .report import Row, Table, measured, median
+from mcp_server.gpus.request import Wanted, compete
+from tests.benchmarks.harness import House, NotMeasured, program
+from tests.benchmarks.report import Row, Table, measured, median
 
 _ROUNDS, _HANDOVERS = 1_000, 40
 _AT_MOST_MS = 1_000.0

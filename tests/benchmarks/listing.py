@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from .harness import House, NotMeasured, elapsed_ms, program
-from .report import Row, Table, amount, measured, median, percentile
+from tests.benchmarks.harness import House, NotMeasured, elapsed_ms, program
+from tests.benchmarks.report import Row, Table, amount, measured, median, percentile
 
 _RUNS, _CALLS = 1000, 40
 _LETTERS = "abcdefghjkmnpqrstvwxyz23456789"

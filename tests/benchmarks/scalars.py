@@ -17,26 +17,25 @@ from tensorboard.context import RequestContext
 from tensorboard.data import grpc_provider
 from tensorboard.util import tensor_util
 
-from mcp_server.scalars.reader import Reader
-from mcp_server.scalars.scan import Points, newest, scan
-
-from . import event_files
-from .harness import House, NotMeasured, elapsed_ms
-from .report import Row, Table, measured, median
+from mcp_server.scalars.tensorboard.reader import Reader
+from mcp_server.scalars.tensorboard.scan import Points, newest, scan
+from tests.benchmarks import event_files
+from tests.benchmarks.harness import House, NotMeasured, elapsed_ms
+from tests.benchmarks.report import Row, Table, measured, median
 
 _POINTS, _FEW_POINTS, _TAGS = 1_000_000, 100_000, 20
 _MEDIA_BYTES_A_POINT = 430
 _RUNS, _FEW_RUNS, _POINTS_OF_A_RUN = 200, 20, 36_000
 _TIMES = 3
 _PEAK = """import os, re, sys
-from mcp_server.scalars.scan import scan
+from mcp_server.scalars.tensorboard.scan import scan
 file = os.open(sys.argv[1], os.O_RDONLY)
 scan(file, 0, os.fstat(file).st_size)
 print(int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) / 1024)
 """
 _SECOND = """import sys, time
 from pathlib import Path
-from mcp_server.scalars.reader import Reader
+from mcp_server.scalars.tensorboard.reader import Reader
 begun_s = time.perf_counter()
 Reader(Path(sys.argv[1])).read(Path(sys.argv[2]))
 print(1000 * (time.perf_counter() - begun_s))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mcp_server.supervisor.examine import examine
+from mcp_server.diagnosis.log_file import examine
 
 # What agents grep logs for, and what they take it for; the first that occurs anywhere decides.
 _KEYWORDS = (

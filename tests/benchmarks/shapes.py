@@ -12,8 +12,8 @@ from pathlib import Path
 
 import anyio
 
-from .harness import Answer, House, NotMeasured, Server, program, read_number
-from .report import Row, Table
+from tests.benchmarks.harness import Answer, House, NotMeasured, Server, program, read_number
+from tests.benchmarks.report import Row, Table
 
 _ROUNDS, _PLAIN_ROUNDS = 3, 2
 _AT_ONCE = 4

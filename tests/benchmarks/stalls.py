@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from itertools import islice
 
-from mcp_server.supervisor.pace import Pace
-from tests.test_pace import Sign, first_stall_s, healthy
-
-from .report import Row
+from mcp_server.diagnosis.stall import Pace
+from tests.benchmarks.report import Row
+from tests.diagnosis.test_stall import Sign, first_stall_s, healthy
 
 _HISTORIES = 1000
 _LEAST_PERCENT = 95.0

@@ -8,9 +8,9 @@ import time
 from mcp.client import Client
 from mcp.client.stdio import stdio_client
 
-from . import processes
-from .harness import PROGRAMS, House, elapsed_ms
-from .report import Row, Table, amount, measured, median, percentile
+from tests.benchmarks import processes
+from tests.benchmarks.harness import PROGRAMS, House, elapsed_ms
+from tests.benchmarks.report import Row, Table, amount, measured, median, percentile
 
 _PAIRS = 12
 _RUNWARD = ["-m", "mcp_server", "serve"]

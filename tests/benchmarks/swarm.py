@@ -20,12 +20,11 @@ import httpx2
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from mcp_server.home import Home
-from mcp_server.tokens import Tokens
-
-from . import processes
-from .harness import House, NotMeasured, elapsed_ms, program, read_number, until
-from .report import Row, Table, measured, median, percentile
+from mcp_server.serve.tokens import Tokens
+from mcp_server.store.state_home import Home
+from tests.benchmarks import processes
+from tests.benchmarks.harness import House, NotMeasured, elapsed_ms, program, read_number, until
+from tests.benchmarks.report import Row, Table, measured, median, percentile
 
 _AGENTS, _CROWDS = 64, 2  # real clients cost more than the server: a few processes share them
 _CALLS, _PAUSE_S, _SINGLES = 400, 0.02, 15

@@ -13,8 +13,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from .harness import Answer, House, NotMeasured, program, until
-from .report import Row, Table, amount, measured
+from tests.benchmarks.harness import Answer, House, NotMeasured, program, until
+from tests.benchmarks.report import Row, Table, amount, measured
 
 _LIVE_S = 4.0
 _TAGS, _POINTS, _SPECIAL = 20, 100_000, 2

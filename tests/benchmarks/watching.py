@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import anyio
 
-from . import processes
-from .harness import House, Server, program, shell, started_facts
-from .report import Row, Table, amount, measured
+from tests.benchmarks import processes
+from tests.benchmarks.harness import House, Server, program, shell, started_facts
+from tests.benchmarks.report import Row, Table, amount, measured
 
 _RUNS, _WINDOW_S, _SETTLE_S, _POLL_S = 20, 22.0, 3.0, 2.0
 _CORE_PERCENT = 2.0

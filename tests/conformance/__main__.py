@@ -28,8 +28,8 @@ def main() -> int:
         print(problem, file=sys.stderr)
         return 2
     # The fixtures of the live tests, so that nothing of the caller's own runs is touched.
-    from tests.live.house import House  # noqa: PLC0415
-    from tests.live.service import serve  # noqa: PLC0415
+    from tests.support.sandbox import House  # noqa: PLC0415
+    from tests.support.service import serve  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="runward-conformance-") as place:
         house = House(Path(place), "runward-conformance")

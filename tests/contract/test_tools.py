@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
-from mcp_server.server import build
-from tests.live.house import House
+from mcp_server.serve.app import build
+from tests.support.sandbox import House
 
 pytestmark = pytest.mark.anyio
 
-SNAPSHOTS = Path(__file__).parent.parent / "snapshots"
+SNAPSHOTS = Path(__file__).parents[1] / "data" / "snapshots"
 CORE = {"launch_run", "wait_run", "capture_pane", "gpu_check", "read_tb", "kill_run", "list_runs", "read_log"}
 LOOKING = {"wait_run", "list_runs", "capture_pane", "read_log", "gpu_check", "read_tb"}
 LOOKING |= {"check_blueprint", "preflight", "compare_runs"}

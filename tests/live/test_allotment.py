@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.supervisor.lease import Leases
-from tests.live.house import Agent, House, text_of, until, until_async
+from mcp_server.gpus.leases import Leases
+from tests.support.sandbox import Agent, House, text_of, until, until_async
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.house import House, until_async
+from tests.support.sandbox import House, until_async
 
 pytestmark = pytest.mark.anyio
 

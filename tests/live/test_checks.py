@@ -11,20 +11,21 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server import imports, tmux
-from mcp_server.answers import Preflight
-from mcp_server.checks import Wish
-from mcp_server.home import Home
-from mcp_server.ledger import Ledger
-from mcp_server.preflight import preflight
-from tests.nvml import UUIDS, machine
+from mcp_server.backends import tmux_client
+from mcp_server.runs.preflight import python_imports
+from mcp_server.runs.preflight.answers import Preflight
+from mcp_server.runs.preflight.checks import Wish
+from mcp_server.runs.preflight.preflight import preflight
+from mcp_server.store.run_store import Ledger
+from mcp_server.store.state_home import Home
+from tests.support.fake_nvml import UUIDS, machine
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    monkeypatch.setattr(tmux, "require", lambda: None)
+    monkeypatch.setattr(tmux_client, "require", lambda: None)
     (tmp_path / "state").mkdir()
     return Ledger(Home(tmp_path / "state"))
 
@@ -95,7 +96,7 @@ async def test_an_import_that_hangs_is_left_and_ended(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hangs.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(300)\n")
-    monkeypatch.setattr(imports, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(python_imports, "PATIENCE_S", 3.0)
     found = told(await look(ledger, python=sys.executable, imports=["hangs"]))
     assert [text for _, text, _ in found] == ["import hangs: not done within 3 s."]
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
@@ -251,8 +252,8 @@ async def test_a_look_that_takes_too_long_is_told_and_the_others_answer(
     async def never(*_: object) -> None:
         await anyio.sleep_forever()
 
-    monkeypatch.setattr("mcp_server.checks.ray", never)
-    monkeypatch.setattr("mcp_server.preflight._PATIENCE_S", 0.2)
+    monkeypatch.setattr("mcp_server.runs.preflight.checks.ray", never)
+    monkeypatch.setattr("mcp_server.runs.preflight.preflight._PATIENCE_S", 0.2)
     found = told(await look(ledger, paths=["none"]))
     assert ("ray", "No answer within 0.2 s.", "Look at it by hand.") in found
     assert "path" in [what for what, *_ in found]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from mcp.client import Client
 
-from tests.live.house import Agent, House, until
+from tests.support.sandbox import Agent, House, until
 
 pytestmark = pytest.mark.anyio
 

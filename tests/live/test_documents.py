@@ -7,7 +7,7 @@ import signal
 import pytest
 from mcp.types import ResourceTemplateReference, TextContent
 
-from tests.live.house import House, until_async
+from tests.support.sandbox import House, until_async
 
 pytestmark = pytest.mark.anyio
 

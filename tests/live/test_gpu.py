@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tests.live.house import House, text_of
-from tests.nvml import UUIDS, Machine, machine
+from tests.support.fake_nvml import UUIDS, Machine, machine
+from tests.support.sandbox import House, text_of
 
 pytestmark = pytest.mark.anyio
 

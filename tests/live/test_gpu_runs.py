@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.supervisor.lease import Leases
-from tests.live.house import House, until_async
+from mcp_server.gpus.leases import Leases
 from tests.live.test_allotment import go, waits
-from tests.nvml import UUIDS, Machine, machine
+from tests.support.fake_nvml import UUIDS, Machine, machine
+from tests.support.sandbox import House, until_async
 
 pytestmark = pytest.mark.anyio
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.tokens import hash_of
-from tests import hostile
-from tests.live.house import House
-from tests.live.service import Service, serve, tokens
+from mcp_server.serve.tokens import hash_of
+from tests.support import hostile_requests
+from tests.support.sandbox import House
+from tests.support.service import Service, serve, tokens
 
 _BLANK = b"\r\n\r\n"
 
@@ -65,7 +65,7 @@ def siege(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
 def _traps(path: Path) -> Path:
     trap = path / "trap"
     (trap / "events").mkdir(parents=True)
-    (trap / "secret").write_text(f"{hostile.CANARY}\n")
+    (trap / "secret").write_text(f"{hostile_requests.CANARY}\n")
     (trap / "link").symlink_to(trap / "secret")
     os.mkfifo(trap / "fifo")
     os.mkfifo(trap / "events" / "events.out.tfevents.1.fifo")
@@ -76,7 +76,7 @@ def _traps(path: Path) -> Path:
 
 def _session(service: Service, token: str) -> str:
     status, told = service.send(
-        hostile.legacy(hostile.INITIALIZE, host="localhost").replace(b"{alice}", token.encode())
+        hostile_requests.legacy(hostile_requests.INITIALIZE, host="localhost").replace(b"{alice}", token.encode())
     )
     assert status == 200, told
     lines = (line.partition(b":") for line in told.split(b"\r\n"))
@@ -88,11 +88,13 @@ async def _bobs_run(service: Service, token: str) -> str:
         return await bob.launch("echo begun; sleep 600", name="bobs")
 
 
-@pytest.mark.parametrize("attack", hostile.ALL, ids=lambda attack: attack.name)
-def test_a_hostile_request_is_refused_and_reads_and_changes_nothing(siege: Siege, attack: hostile.Hostile) -> None:
+@pytest.mark.parametrize("attack", hostile_requests.ALL, ids=lambda attack: attack.name)
+def test_a_hostile_request_is_refused_and_reads_and_changes_nothing(
+    siege: Siege, attack: hostile_requests.Hostile
+) -> None:
     before = siege.state()
     status, told = siege.service.send(siege.filled(attack.request))
-    assert hostile.CANARY.encode() not in told
+    assert hostile_requests.CANARY.encode() not in told
     if attack.refused:
         assert status in attack.refused, (status, told[:500])
     else:
@@ -111,12 +113,12 @@ def _refuses(told: bytes) -> bool:
 
 def test_after_all_that_the_server_serves_on_and_has_said_nothing_on_stderr(siege: Siege) -> None:
     assert siege.service.health()["status"] == "ok"
-    assert siege.service.send(siege.filled(hostile.plain()))[0] == 200
+    assert siege.service.send(siege.filled(hostile_requests.plain()))[0] == 200
     assert "Traceback" not in siege.service.log.read_text()
     assert not [word for word in ("alice", "bob") if siege.words[word] in siege.service.log.read_text()]
 
 
 def test_who_does_not_say_in_time_what_it_wants_is_let_go(siege: Siege) -> None:
     with ThreadPoolExecutor() as pool:
-        parts = [b"", siege.filled(hostile.plain())[:40]]
+        parts = [b"", siege.filled(hostile_requests.plain())[:40]]
         assert list(pool.map(lambda part: siege.service.send(part, timeout_s=25), parts)) == [(0, b"")] * 2

@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from mcp_server import __version__
-from tests import hostile
-from tests.live.house import Agent, House, until_async
-from tests.live.service import free_port, serve, tokens
+from tests.support import hostile_requests
+from tests.support.sandbox import Agent, House, until_async
+from tests.support.service import free_port, serve, tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +72,7 @@ async def test_a_token_taken_back_or_given_counts_from_the_next_request_on(house
     known = tokens(house)
     token = known.add("alice")
     with serve(house) as service:
-        request = hostile.plain().replace(b"{port}", str(service.port).encode())
+        request = hostile_requests.plain().replace(b"{port}", str(service.port).encode())
         assert service.send(request.replace(b"{alice}", token.encode()))[0] == 200
         known.remove("alice")
         assert service.send(request.replace(b"{alice}", token.encode()))[0] == 401
@@ -87,7 +87,7 @@ async def test_without_tokens_all_on_this_machine_may_come_in_until_there_are_so
     with serve(house) as service:
         async with service.agent() as anyone:
             assert (await anyone.call("launch_run", command="true", owner="me"))["owner"] == "me"
-        request = hostile.plain(token=None).replace(b"{port}", str(service.port).encode())
+        request = hostile_requests.plain(token=None).replace(b"{port}", str(service.port).encode())
         assert service.send(request)[0] == 200
         tokens(house).add("alice")
         assert service.send(request)[0] == 401
@@ -97,7 +97,9 @@ def test_a_file_of_tokens_that_others_can_read_lets_nobody_in(house: House) -> N
     token = tokens(house).add("alice")
     with serve(house) as service:
         tokens(house).file.chmod(0o644)
-        request = hostile.plain().replace(b"{alice}", token.encode()).replace(b"{port}", str(service.port).encode())
+        request = (
+            hostile_requests.plain().replace(b"{alice}", token.encode()).replace(b"{port}", str(service.port).encode())
+        )
         assert [service.send(request)[0] for _ in range(3)] == [503] * 3
         assert service.log.read_text().count("chmod 600") == 1
     refused = house.runward("serve", "--http", f"127.0.0.1:{free_port()}")
@@ -118,7 +120,7 @@ def test_beyond_this_machine_it_listens_only_with_tokens(house: House, host: str
 def test_with_tokens_it_listens_on_every_address_and_still_refuses_rebound_names(house: House) -> None:
     token = tokens(house).add("alice")
     with serve(house, "0.0.0.0") as service:
-        request = hostile.plain(host="{host}").replace(b"{alice}", token.encode())
+        request = hostile_requests.plain(host="{host}").replace(b"{alice}", token.encode())
         for host, status in (("localhost", 200), (socket.gethostname(), 200), ("evil.example", 421), ("8.8.8.8", 421)):
             assert service.send(request.replace(b"{host}", host.encode()))[0] == status, host
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.house import Agent, House, until_async
+from tests.support.sandbox import Agent, House, until_async
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from mcp.types import ElicitResult
 
-from mcp_server.supervisor import processes
-from tests.live.house import House, until, until_async
+from mcp_server.system import processes
+from tests.support.sandbox import House, until, until_async
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.house import House, until_async
+from tests.support.sandbox import House, until_async
 
 pytestmark = pytest.mark.anyio
 

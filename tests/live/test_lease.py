@@ -18,20 +18,12 @@ from typing import Any
 
 import pytest
 
-from mcp_server.supervisor import holder as holder_module
-from mcp_server.supervisor import lease, locks
-from mcp_server.supervisor.gpus import Gpu, Snapshot
-from mcp_server.supervisor.lease import (
-    Held,
-    Holder,
-    LeaseError,
-    Leases,
-    Place,
-    Refusal,
-    acquire,
-    lease_directory,
-)
-from mcp_server.supervisor.wants import Require, Wanted
+from mcp_server.gpus import lease_holder as holder_module
+from mcp_server.gpus import leases as lease
+from mcp_server.gpus.leases import Held, Holder, LeaseError, Leases, Place, Refusal, acquire, lease_directory
+from mcp_server.gpus.request import Require, Wanted
+from mcp_server.gpus.snapshot import Gpu, Snapshot
+from mcp_server.system import lock_files
 
 PACKAGE = Path(lease.__file__).parents[2]
 GPUS = ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
@@ -44,9 +36,9 @@ PROLOGUE = f"""
 import os, sys
 sys.path.append({str(PACKAGE)!r})
 from pathlib import Path
-from mcp_server.supervisor.gpus import Gpu, Snapshot
-from mcp_server.supervisor.lease import *
-from mcp_server.supervisor.wants import *
+from mcp_server.gpus.snapshot import Gpu, Snapshot
+from mcp_server.gpus.leases import *
+from mcp_server.gpus.request import *
 machine = Snapshot(gpus=tuple(Gpu(n, f"GPU-{{n}}") for n in range(4)))
 path, user, umask = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 os.umask(umask)
@@ -305,7 +297,7 @@ def test_the_text_of_a_dead_holder_is_not_believed(leases: Leases, start: Starts
         fcntl.flock(file, fcntl.LOCK_EX)
         told = leases.holders()["GPU-0"]
     assert (told.run_id, told.pid) == ("", os.getpid())
-    assert told.text == f"process {os.getpid()} ({locks.user_name(os.getuid())})"
+    assert told.text == f"process {os.getpid()} ({lock_files.user_name(os.getuid())})"
 
 
 def test_a_holder_that_could_not_write_is_known_by_its_command(leases: Leases, tmp_path: Path) -> None:
@@ -318,7 +310,9 @@ def test_a_holder_that_could_not_write_is_known_by_its_command(leases: Leases, t
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert leases.holders() == {"GPU-0": Holder("cfm-7kqz", user=locks.user_name(os.getuid()), pid=process.pid)}
+        assert leases.holders() == {
+            "GPU-0": Holder("cfm-7kqz", user=lock_files.user_name(os.getuid()), pid=process.pid)
+        }
 
 
 @pytest.mark.parametrize(
@@ -364,7 +358,7 @@ def test_a_removed_directory_does_not_lease_twice_either(leases: Leases, start: 
 
 
 def test_a_lock_is_taken_on_the_file_that_has_the_name(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, lock = leases.path / "GPU-0", locks._lock
+    path, lock = leases.path / "GPU-0", lock_files._lock
     unlinked: list[int] = []
 
     def meanwhile(fd: int, patience_s: float) -> bool:
@@ -373,8 +367,8 @@ def test_a_lock_is_taken_on_the_file_that_has_the_name(leases: Leases, monkeypat
             path.unlink()
         return lock(fd, patience_s)
 
-    monkeypatch.setattr(locks, "_lock", meanwhile)
-    fd = locks.take(path)
+    monkeypatch.setattr(lock_files, "_lock", meanwhile)
+    fd = lock_files.take(path)
     assert fd is not None
     assert os.path.samestat(os.fstat(fd), path.stat())
     os.close(fd)
@@ -536,7 +530,7 @@ def test_what_can_never_be_had_is_told_even_behind_others(leases: Leases) -> Non
 
 
 def test_a_full_disk_leaves_no_ticket(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "write", lambda *_: False)
+    monkeypatch.setattr(lock_files, "write", lambda *_: False)
     with pytest.raises(LeaseError, match="perhaps the disk is full"):
         Place(leases, ME, Wanted(count=1))
     assert list(leases.queue.iterdir()) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.live.house import House
+from tests.support.sandbox import House
 
 pytestmark = pytest.mark.anyio
 

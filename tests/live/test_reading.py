@@ -5,7 +5,7 @@ import time
 import anyio
 import pytest
 
-from tests.live.house import House, until_async
+from tests.support.sandbox import House, until_async
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ import sys
 import anyio.to_thread
 import pytest
 
-from tests.live.house import House, until, until_async
-from tests.nvml import UUIDS, machine
+from tests.support.fake_nvml import UUIDS, machine
+from tests.support.sandbox import House, until, until_async
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.supervisor import processes
-from tests.live.house import House, until_async
+from mcp_server.system import processes
+from tests.support.sandbox import House, until_async
 
 pytestmark = pytest.mark.anyio
 

@@ -17,11 +17,11 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from mcp_server.run import Run
-from mcp_server.supervisor.handover import Handover
-from mcp_server.supervisor.rundir import now
-from mcp_server.tmux import supervisor_argv
-from tests.live.house import Agent, House, until, until_async
+from mcp_server.backends.tmux_client import supervisor_argv
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import now
+from mcp_server.record.state import Run
+from tests.support.sandbox import Agent, House, until, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -251,7 +251,7 @@ async def test_after_a_reboot_a_run_is_lost(house: House) -> None:
     assert "exit_code" not in status
 
 
-LAYOUTS = Path(__file__).parent.parent / "layouts"
+LAYOUTS = Path(__file__).parents[1] / "data" / "layouts"
 
 
 @pytest.mark.parametrize("layout", sorted(p.name for p in LAYOUTS.iterdir()))

@@ -10,7 +10,7 @@ import termios
 
 import pytest
 
-from tests.live.house import House, until_async
+from tests.support.sandbox import House, until_async
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,9 @@ from typing import TextIO
 
 sys.path.append(str(Path(__file__).parents[3]))
 
-from mcp_server.supervisor.gpus import Gpu, Snapshot
-from mcp_server.supervisor.lease import Held, Holder, Leases, Place, acquire
-from mcp_server.supervisor.wants import Require, Wanted
+from mcp_server.gpus.leases import Held, Holder, Leases, Place, acquire
+from mcp_server.gpus.request import Require, Wanted
+from mcp_server.gpus.snapshot import Gpu, Snapshot
 
 _GPUS, _LAUNCHERS = 8, 64
 _MACHINE = Snapshot(gpus=tuple(Gpu(index, f"GPU-{index}") for index in range(_GPUS)))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
-from . import mishaps
+from tests.benchmarks.programs.frameworks import mishaps
 
 _TOKENS, _LENGTH = 64, 16
 

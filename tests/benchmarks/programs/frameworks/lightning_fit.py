@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from . import mishaps
+from tests.benchmarks.programs.frameworks import mishaps
 
 _EPOCHS = 3
 

@@ -13,7 +13,7 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 
-from . import mishaps
+from tests.benchmarks.programs.frameworks import mishaps
 
 _ROLLOUT = 64
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from . import mishaps
+from tests.benchmarks.programs.frameworks import mishaps
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""Where a supervisor lives: one contract, one module per kind of host or scheduler."""

@@ -1,0 +1,1 @@
+"""Experiment blueprints: a markdown document read into launch arguments."""

@@ -1,0 +1,30 @@
+"""Result models of check_blueprint, importable without the blueprint reader."""
+
+from __future__ import annotations
+
+from mcp_server.answer import Answer
+
+
+class BlueprintProblem(Answer):
+    """What is wrong, and where."""
+
+    line: int
+    text: str
+
+
+class BlueprintCheck(Answer):
+    """What a blueprint says, with defaults and variables filled in. Paths are absolute; durations in seconds."""
+
+    ok: bool
+    purpose: str
+    codebase_dir: str | None = None
+    venv_exe: str | None = None
+    yaml_path: str | None = None
+    launch_command: str | None = None
+    result_dir: str | None = None
+    time_limit_s: float
+    first_step_timeout_s: float
+    first_step_pattern: str | None = None
+    defaults_used: list[str]
+    notes: str
+    problems: list[BlueprintProblem]

@@ -1,0 +1,115 @@
+"""`runward demo`: a real training, launched and watched by a real MCP client, as an agent would do it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from rich.console import Console
+from rich.text import Text
+
+from mcp_server.backends import tmux_client
+from mcp_server.store.state_home import Home
+
+
+def demo(steps: int) -> int:
+    """Train a small language model on Python's own library; return 0 when it was launched, watched and learned."""
+    tmux_client.require()
+    Home.of(os.environ).make()
+    return anyio.run(_demo, steps)
+
+
+async def _demo(steps: int) -> int:
+    console = Console(highlight=False, soft_wrap=True)
+    python = sys.executable
+    server = StdioServerParameters(command=python, args=["-m", "mcp_server", "serve"], env=dict(os.environ))
+    console.print("An MCP client starts `runward serve` over stdio. What follows is what an agent sends and sees.\n")
+    scratch = Path(tempfile.mkdtemp(prefix="runward-demo-"))
+    try:
+        async with Client(stdio_client(server)) as client:
+            agent = _Agent(client, console)
+            try:
+                return await _show(agent, python, scratch, steps)
+            except _Refused:
+                return 1
+            except BrokenPipeError:
+                return 0
+            finally:
+                if agent.running:
+                    console.print(f"The training goes on: {_command()} kill {agent.running}", style="yellow")
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+async def _show(agent: _Agent, python: str, scratch: Path, steps: int) -> int:
+    """Launch, wait, look and judge, as an agent does."""
+    command = [python, "-m", "mcp_server.cli.demo_training", "--logdir", str(scratch), "--steps", str(steps)]
+    place = {"cwd": str(Path.cwd()), "tensorboard": str(scratch)}
+    run = await agent.call("launch_run", command=command, name="demo", time_limit_s=600, **place)
+    run_id = agent.running = run["run_id"]
+    await agent.call("wait_run", run_ids=run_id, until="first_step", timeout_s=60)
+    await agent.call("capture_pane", run_id=run_id, lines=4)
+    end = await agent.call("wait_run", run_ids=run_id, until="end", timeout_s=600)
+    agent.running = ""
+    await agent.call("read_log", run_id=run_id, tail=3)
+    await agent.call("read_tb", run_id=run_id)
+    state = end["runs"][0]["state"]
+    if state != "finished":
+        agent.console.print(f"\nThe training did not finish: {state}.", style="bold red")
+        return 1
+    return _judge(json.loads((scratch / "result.json").read_text()), run["attach_command"], run_id, agent.console)
+
+
+def _judge(result: dict[str, float], attach: str, run_id: str, console: Console) -> int:
+    learned, bigram = result["held_out_bits_per_char"], result["bigram_bits_per_char"]
+    uniform = result["uniform_bits_per_char"]
+    console.print(
+        f"\nLearned: {learned:.3f} bits per character on files it never saw "
+        f"(letter pairs alone {bigram:.3f}, guessing {uniform:.3f}).",
+        style="bold green" if learned < bigram else "bold red",
+    )
+    console.print(f"The session stays for reading: {attach}   |   {_command()} logs {run_id}   |   {_command()} ls")
+    return 0 if learned < bigram else 1
+
+
+def _command() -> str:
+    """Return how the command can be typed here."""
+    beside = Path(sys.executable).with_name("runward")
+    return "runward" if shutil.which("runward") or not beside.exists() else str(beside)
+
+
+class _Refused(Exception):
+    """A tool refused; its words have been shown."""
+
+
+class _Agent:
+    """Calls tools and shows both sides."""
+
+    def __init__(self, client: Client, console: Console) -> None:
+        self._client, self.console = client, console
+        self.running = ""
+
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Call a tool, print call and answer, return the structured answer if there is one."""
+        shown = ", ".join(f"{name}={_short(value)}" for name, value in arguments.items())
+        self.console.print(Text(f"→ {tool}({shown})", style="bold cyan"))
+        result = await self._client.call_tool(tool, arguments, read_timeout_seconds=660)
+        text = "\n".join(getattr(block, "text", "") for block in result.content)
+        self.console.print(Text(text))
+        if result.is_error:
+            raise _Refused
+        return result.structured_content or {}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return json.dumps([Path(word).name if word.startswith("/") else word for word in value])
+    return json.dumps(value)

@@ -1,0 +1,180 @@
+"""`runward doctor`: what this machine has of what runward needs, and what to type where something is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import anyio
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mcp_server.backends import tmux_client
+from mcp_server.errors import RunwardError, StateUnusable
+from mcp_server.gpus.health import trouble
+from mcp_server.gpus.leases import LeaseError, Leases, lease_directory
+from mcp_server.gpus.query import ask
+from mcp_server.hosts.environment import names_a_secret, stored_secrets
+from mcp_server.record.run_directory import is_held, take_lock
+from mcp_server.runs.preflight.checks import Wish
+from mcp_server.runs.preflight.preflight import preflight
+from mcp_server.store.file_watch import is_shared, news_of_files
+from mcp_server.store.run_store import Ledger
+from mcp_server.store.state_home import Home, tmux_socket
+
+_LOW_DISK_BYTES = 2**30
+_COLOURS = {"ok": "green", "warning": "yellow", "missing": "red"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. ``missing`` means that runs cannot be started; ``remedy`` is what to do."""
+
+    what: str
+    verdict: Literal["ok", "warning", "missing"]
+    detail: str
+    remedy: str = ""
+
+
+def doctor(*, as_json: bool) -> int:
+    """Print what was found; return 1 when runs cannot be started here."""
+    findings = list(examine(Home.of(os.environ)))
+    fit = all(f.verdict != "missing" for f in findings)
+    if as_json:
+        print(json.dumps({"ok": fit, "findings": [asdict(f) for f in findings]}, indent=2))
+        return 0 if fit else 1
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("", "VERDICT", "FOUND", "REMEDY"):
+        table.add_column(column, overflow="fold")
+    for f in findings:
+        table.add_row(f.what, Text(f.verdict, style=_COLOURS[f.verdict]), Text(f.detail), Text(f.remedy))
+    console = Console()
+    console.print(table)
+    console.print("Ready." if fit else "Not ready: see the remedies.", style="bold")
+    return 0 if fit else 1
+
+
+def examine(home: Home) -> Iterator[Finding]:
+    """Look at everything a run needs; leaves nothing behind but the state directory."""
+    system = platform.system()
+    yield Finding("system", "ok" if system == "Linux" else "warning", f"{system}, Python {platform.python_version()}")
+    yield from _programs()
+    yield from _state(home)
+    if home.runs.is_dir():
+        yield from _kernel(home)
+    yield from _tmux_environment()
+    yield _gpus()
+    yield _leases()
+    yield from _preflight(home)
+
+
+def _preflight(home: Home) -> Iterator[Finding]:
+    """Tell what a launch without arguments would lack: of hosts.toml, its default environment, a Ray of its own."""
+    try:
+        found = anyio.run(preflight, Wish(), Ledger(home), os.environ)
+    except RunwardError as error:
+        yield Finding("preflight", "missing", str(error))
+        return
+    if found.ok:
+        yield Finding("preflight", "ok", "nothing is missing")
+    for problem in found.problems:
+        yield Finding(problem.what, "warning", problem.text, problem.remedy)
+
+
+def _gpus() -> Finding:
+    snapshot = ask(sys.executable, os.environ)
+    if snapshot.trouble is not None:
+        if snapshot.trouble == "no_driver":
+            return Finding("gpus", "ok", "no NVIDIA driver, and only runs on GPUs need one")
+        return Finding("gpus", "warning", snapshot.text or snapshot.trouble)
+    wrong = [f"GPU {gpu.index}: {words}" for gpu in snapshot.gpus for words in trouble(gpu)]
+    detail = "; ".join(wrong) or f"{len(snapshot.gpus)}, driver {snapshot.driver}"
+    return Finding("gpus", "warning" if wrong else "ok", detail, "runward gpu" if wrong else "")
+
+
+def _leases() -> Finding:
+    path = lease_directory(os.environ)
+    try:
+        Leases(path).prepare()
+    except LeaseError as error:
+        return Finding("leases", "warning", f"{error}")
+    return Finding("leases", "ok", f"{path}, {len(Leases(path).holders())} held")
+
+
+def _programs() -> Iterator[Finding]:
+    for name in ("tmux", "bash"):
+        path = shutil.which(name)
+        detail = path or "not found"
+        if name == "tmux" and path:
+            detail = f"{path}, {tmux_client.version()}"
+        yield Finding(name, "ok" if path else "missing", detail, "" if path else f"sudo apt-get install {name}")
+
+
+def _state(home: Home) -> Iterator[Finding]:
+    try:
+        home.make()
+        with tempfile.TemporaryFile(dir=home.path):
+            pass
+    except (StateUnusable, OSError) as error:
+        yield Finding("state", "missing", str(error), "set RUNWARD_HOME to a directory of yours")
+        return
+    mode = stat.S_IMODE(home.path.stat().st_mode)
+    private = not mode & (stat.S_IRWXG | stat.S_IRWXO)
+    verdict: Literal["ok", "warning"] = "ok" if private else "warning"
+    yield Finding("state", verdict, f"{home.path}, mode {mode:04o}", "" if private else f"chmod 700 {home.path}")
+    free = shutil.disk_usage(home.path).free
+    enough = free >= _LOW_DISK_BYTES
+    yield Finding("disk", "ok" if enough else "warning", f"{free / 2**30:.1f} GiB free for logs")
+    yield _readable("config", home.config)
+    yield _readable("secrets", lambda: stored_secrets(home.secrets))
+
+
+def _readable(what: str, read: Callable[[], object]) -> Finding:
+    try:
+        read()
+    except RunwardError as error:
+        return Finding(what, "missing", str(error))
+    return Finding(what, "ok", "readable, or not there")
+
+
+def _kernel(home: Home) -> Iterator[Finding]:
+    shared = is_shared(home.path)
+    news = news_of_files() and not shared
+    detail = "inotify" if news else "asked for every second: " + ("a shared filesystem" if shared else "no inotify")
+    yield Finding("news", "ok" if news else "warning", detail)
+    with tempfile.TemporaryDirectory(dir=home.path) as scratch:
+        path = Path(scratch) / "lock"
+        lock = take_lock(path)
+        works = lock is not None and is_held(path)
+        if lock is not None:
+            os.close(lock)
+    yield Finding("locks", "ok" if works else "missing", "flock", "" if works else "put RUNWARD_HOME on a local disk")
+    try:
+        for fd in os.openpty():
+            os.close(fd)
+    except OSError as error:
+        yield Finding("terminals", "missing", f"no pty can be had: {error.strerror}", "mount /dev/pts")
+    else:
+        yield Finding("terminals", "ok", "ptys can be had")
+
+
+def _tmux_environment() -> Iterator[Finding]:
+    if shutil.which("tmux") is None:
+        return
+    names = [line.partition("=")[0] for line in tmux_client.global_environment(tmux_socket(os.environ))]
+    secret = sorted(name for name in names if names_a_secret(name))
+    if secret:
+        remedy = "; ".join(f"tmux set-environment -gu {name}" for name in secret[:5])
+        yield Finding("tmux server", "warning", f"every session inherits {', '.join(secret)}", remedy)
+    else:
+        yield Finding("tmux server", "ok", "holds no secrets" if names else "not running yet")

@@ -1,0 +1,1 @@
+"""What the output of a training run means: progress, stalls, divergence, failures."""

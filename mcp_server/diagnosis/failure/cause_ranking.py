@@ -1,0 +1,214 @@
+"""Chooses, of what a run died of, the one line that names the cause. Pure.
+
+The first rank that failed comes before those that heard of it, a cause before its echo, what a process says of itself
+before what the kernel, a scheduler or Ray says of it, and the more telling before the more general.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mcp_server.diagnosis.failure import tracebacks
+from mcp_server.diagnosis.failure.error_patterns import signature
+from mcp_server.diagnosis.failure.evidence import Evidence
+from mcp_server.diagnosis.failure.log_statements import Weight
+from mcp_server.text.lines import Line
+
+_FIRST_CHARS = 300  # what a line is about, it says by then
+_AT_ONCE_LINES = 6  # an error so near before a stop was the reason for it
+_EPILOGUE_LINES = 250
+_NEAR_LINES = 1_000  # in which launchers of several processes are looked for
+_DETAIL_LINES = 60  # in which what a general message announces, or sums up, is told
+
+_SEVERAL = re.compile(
+    r"\[rank\d|\[default\d|torch[./]distributed[./]elastic|sigkill_handler|srun: |ChildFailedError|\(\w+ pid=\d"
+)
+_HEARSAY = re.compile(r"exit|traceback *:|terminated with|died with")  # a launcher's word; its last one is its verdict
+_GENERAL_CRASH = re.compile(r".*\[crash\] |.*exit|traceback *:|.*terminated with|.*died with")
+_ABORTED = re.compile(r".*\bAborted\b|\*{3} SIGABRT")  # says that, not why
+_ROOT_RANK = re.compile(r"rank +: (\d+) \(local_rank")
+_KERNEL = re.compile(
+    r".*(?:oom-kill:|invoked oom-killer|[Oo]ut of memory: Kill|Memory cgroup out of memory|oom_reaper)"
+)
+_LOST_BY_RAY = re.compile(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unexpected)")
+# Kinds that a later, vaguer exception of the same chain does not explain away.
+_HARD = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict", "divergence", "killed"})
+_VAGUE = frozenset({"python_error", "other"})
+# Wrappers of which the cause, above, is all that they know.
+_SAYS_NOTHING = re.compile(
+    r"(?:[\w.]+\.)?(?:DatasetGeneration(?:Cast)?Error: An error occurred"
+    r"|\w*(?:Error|Exception): An (?:unexpected )?error (?:occurred|happened)(?: while| during| in)? ?[\w .-]{0,80}$)"
+)
+# A general message, and the line above or below that says what it was.
+_ANNOUNCED = re.compile(r".*(?:Graph execution error:|Detected at node .*:?)$")
+_BARE_WHAT = re.compile(r"what\(\): +std::\w+$")
+_THROWN = re.compile(r"terminate called after throwing an instance of")
+_NOT_ON_HUB = re.compile(r".*(?:on the Hugging Face Hub|on the Hub|cached files|huggingface\.co)")
+_TUNE = re.compile(r"(?:ray\.)?(?:tune\.)?(?:error\.)?TuneError: ")
+_NODE_LOST = re.compile(
+    r".{0,80}\bnode with (?:node )?id.{1,300}marked dead|.*\(raylet\).{1,80}Exiting because this node"
+    r"|The (?:actor|task|worker) .{0,40}because (?:its|the) node"
+)
+_TRIALS_OWN = re.compile(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
+_REFUSED = re.compile(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting")
+
+
+def choose(lines: Sequence[Line], stand: Sequence[Evidence]) -> Evidence:
+    """Return the evidence to quote; ``stand`` is what no work came after, and holds at least one."""
+    stand = _latest_launch(_unchained(stand))
+    several = _is_several(lines, stand)
+    stops = [one for one in stand if one.weight == Weight.STOPPED]
+    causes: Sequence[Evidence] = [one for one in stand if one.weight == Weight.OWN]
+    if stops and causes:
+        before = [one for one in causes if one.sure and one.at < stops[0].at]
+        causes = before if several or (before and stops[0].at - before[-1].at <= _AT_ONCE_LINES) else []
+    causes = [one for one in causes if one.sure] or causes
+    kept = _own_words(causes, stand)
+    if len(kept) < len(causes):
+        left_out = {id(one) for one in causes} - {id(one) for one in kept}
+        stand = [one for one in stand if id(one) not in left_out]
+        causes = kept
+    if causes:
+        return _cause(lines, causes, several=several)
+    return _heaviest(stand)
+
+
+def _own_words(causes: Sequence[Evidence], stand: Sequence[Evidence]) -> Sequence[Evidence]:
+    """Leave out what the kernel and Ray say of a process that itself, or another, says why it died."""
+    native = any(one.weight == Weight.CRASH and one.kind == "segfault" for one in stand)
+    told: Sequence[Evidence] = [one for one in causes if not _is_lost_by_ray(one)]
+    if told or native:
+        causes = told
+    own: Sequence[Evidence] = [one for one in causes if not _KERNEL.match(one.text)]
+    return own if any(one.kind == "oom_host" for one in own) else causes
+
+
+def _is_lost_by_ray(one: Evidence) -> bool:
+    return one.kind == "ray_error" and bool(one.frames and _LOST_BY_RAY.match(one.text))
+
+
+def _cause(lines: Sequence[Line], causes: Sequence[Evidence], *, several: bool) -> Evidence:
+    """Of several causes: the first of ranks that failed together, the last of processes that ran one after another."""
+    if not several:
+        child = next((one for one in causes if one.child), None)
+        return child or causes[-1]
+    if causes[0].kind in _VAGUE and not causes[0].tag:
+        causes = [one for one in causes if one.child] or causes  # an actor told what its driver stumbled over
+    rank = next((m[1] for line in reversed(lines[-400:]) if (m := _ROOT_RANK.search(line.text[:200]))), None)
+    alike = [one for one in causes if one.kind == causes[0].kind]
+    # Who failed first by the launcher's word; of ranks that failed alike, at once, people read rank 0.
+    for named in (f"rank{rank}]", "rank0]", " GPU 0 "):
+        found = [one for one in alike if named in one.tag or named in one.text]
+        if found:
+            return _final_word(found[0], found)
+    return _final_word(causes[0], causes)
+
+
+def _final_word(first: Evidence, causes: Sequence[Evidence]) -> Evidence:
+    """Prefer, for the same rank and kind, what the process died of (`what():`) to what a watchdog logged before."""
+    died = [one for one in causes if one.kind == first.kind and one.text.lstrip().startswith("what():")]
+    return died[0] if died and not first.frames else first
+
+
+def _heaviest(stand: Sequence[Evidence]) -> Evidence:
+    """Return the heaviest evidence: the first of lost peers and crashes, the last word of launchers and schedulers."""
+    stops = [one for one in stand if one.weight == Weight.STOPPED]
+    harder = [one for one in stand if one.weight > Weight.STOPPED]
+    peers = [one.at for one in harder if one.weight == Weight.PEER]
+    if peers:  # whom the launcher kills after ranks lost each other did not die of itself
+        harder = [one for one in harder if one.kind != "killed" or one.at < peers[0]]
+    if stops and (not harder or stops[0].at < harder[0].at):
+        return max(stops, key=lambda one: (_told(one), one.at))
+    if not harder:
+        heaviest = max(one.weight for one in stand)
+        last = [one for one in stand if one.weight == heaviest]
+        own = heaviest == Weight.ABORT
+        told = [one for one in last if own and not (_ABORTED.match(one.text) or _HEARSAY.search(one.text))]
+        return next((one for one in told if one.text.lstrip().startswith("what():")), (told[:1] or last[-1:])[0])
+    heaviest = max(one.weight for one in harder)
+    found = [one for one in harder if one.weight == heaviest]
+    if heaviest == Weight.PEER:
+        return found[0]
+    by_itself = [one for one in found if not _HEARSAY.search(one.text)]
+    return next((one for one in by_itself if not _GENERAL_CRASH.match(one.text)), (by_itself[:1] or found[-1:])[0])
+
+
+def _told(one: Evidence) -> int:
+    """Rank what is told of a stop: a reason first, then the whole job, then one of its steps."""
+    text = one.text
+    return 3 if "DUE TO" in text else 2 if "JOB" in text or "ignal" in text or "exiting" in text else 1
+
+
+def _unchained(stand: Sequence[Evidence]) -> list[Evidence]:
+    """Join exceptions that were raised while another was handled: mostly the last one is told."""
+    joined: list[Evidence] = []
+    for one in stand:
+        if one.chained and joined and one.weight <= Weight.OWN:
+            before = joined[-1]
+            vaguer = one.kind in _VAGUE or one.weight < before.weight
+            hard = before.kind in _HARD or (one.chained == "cause" and before.kind not in _VAGUE)
+            if before.weight > Weight.HINT and _SAYS_NOTHING.match(one.text):
+                kind = one.kind if before.kind in _VAGUE else before.kind
+                joined[-1] = replace(before, sure=before.sure or one.sure, kind=kind)
+                continue
+            if before.weight > Weight.HINT and vaguer and (hard or one.weight < before.weight):
+                joined[-1] = replace(before, sure=before.sure or one.sure)
+                continue
+            if before.tag == one.tag:
+                joined.pop()
+        joined.append(one)
+    return joined
+
+
+def _latest_launch(stand: Sequence[Evidence]) -> Sequence[Evidence]:
+    """Leave out launches that were over before another one failed: their launcher had given its verdict."""
+    failed_later = False
+    for n in range(len(stand) - 1, -1, -1):
+        if stand[n].launcher and failed_later:
+            return stand[n + 1 :]
+        failed_later = failed_later or (not stand[n].launcher and stand[n].weight >= Weight.PEER)
+    return stand
+
+
+def _is_several(lines: Sequence[Line], stand: Sequence[Evidence]) -> bool:
+    if any(one.launcher or one.weight == Weight.PEER or one.tag for one in stand):
+        return True
+    start, end = stand[0].start, stand[-1].end + _EPILOGUE_LINES
+    near = [*lines[start : start + _NEAR_LINES], *lines[max(end - _NEAR_LINES, start) : end]]
+    return any(_SEVERAL.search(line.text, 0, _FIRST_CHARS) for line in near)
+
+
+def _lost_trial(lines: Sequence[Line], chosen: Evidence) -> Evidence:
+    """Return what Tune said of the trials, above its own error: a lost node first, else what the trial raised."""
+    said = [(at, tracebacks.shape(lines[at].text).text) for at in range(max(chosen.at - _DETAIL_LINES, 0), chosen.at)]
+    for pattern in (_NODE_LOST, _TRIALS_OWN):
+        for at, text in said:
+            if pattern.match(text) and not _TUNE.match(text):
+                kind = "ray_error" if pattern is _NODE_LOST else signature(text) or chosen.kind
+                return replace(chosen, at=at, text=text, kind=kind, frames=())
+    return chosen
+
+
+def named_cause(lines: Sequence[Line], chosen: Evidence) -> Evidence:
+    """Return, in place of a general message, the line near it that says what happened."""
+    text = chosen.text.strip()
+    if _ANNOUNCED.match(text):
+        for at in range(chosen.at + 1, min(chosen.at + _DETAIL_LINES, len(lines))):
+            said = tracebacks.shape(lines[at].text).text
+            kind = None if tracebacks.is_frame(said) or said[:1].isspace() else signature(said)
+            if kind:
+                return replace(chosen, at=at, end=at, kind=kind, text=said)
+    before: re.Pattern[str] | None = None
+    if _BARE_WHAT.match(text):
+        before = _THROWN
+    elif _TUNE.match(text):
+        return _lost_trial(lines, chosen)
+    elif chosen.kind == "network_error" and _NOT_ON_HUB.match(text):
+        before = _REFUSED
+    for at in range(chosen.at - 1, max(chosen.at - _DETAIL_LINES, -1), -1) if before else ():
+        said = tracebacks.shape(lines[at].text).text.lstrip()
+        if before and before.match(said):
+            return replace(chosen, at=at, text=said, frames=())
+    return chosen

@@ -1,0 +1,83 @@
+"""Which Python exceptions prove which kind of failure: by their type, their words, or both. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from mcp_server.diagnosis.failure.error_patterns import signature
+
+# Types that say it all, whatever their message ...
+_SURE_TYPES = {
+    "import_error": "ImportError ModuleNotFoundError DistributionNotFound VersionConflict PackageNotFoundError",
+    "data_error": "NotADirectoryError IsADirectoryError UnidentifiedImageError BadZipFile UnpicklingError",
+    "python_error": """
+        NameError UnboundLocalError SyntaxError IndentationError TabError ZeroDivisionError IndexError
+        RecursionError NotImplementedError PicklingError StopIteration
+    """,
+    "oom_host": "MemoryError _ArrayMemoryError ArrowMemoryError",
+    "killed": "KeyboardInterrupt SignalException SIGTERMException UncompletedJobError",
+    "auth_error": "GatedRepoError",
+}
+# ... and those that decide only where no signature is found.
+_TYPES = {
+    "network_error": """
+        ConnectionError ConnectTimeout ReadTimeout ConnectTimeoutError ReadTimeoutError MaxRetryError
+        ProxyError SSLError SSLCertVerificationError URLError gaierror ConnectionRefusedError
+        ConnectionResetError ConnectionAbortedError RemoteDisconnected IncompleteRead ChunkedEncodingError
+        ProtocolError ClientConnectorError ServerDisconnectedError EndpointConnectionError
+        APIConnectionError APITimeoutError RateLimitError InternalServerError HfHubHTTPError HTTPError
+        LocalEntryNotFoundError OfflineModeIsEnabled CommError _InactiveRpcError RetryError
+        ContentTooShortError ConnectError PoolTimeout ClientPayloadError FSTimeoutError ClientOSError
+        DistNetworkError NewConnectionError LocalProtocolError RemoteProtocolError WriteError
+    """,
+    "auth_error": "AuthenticationError PermissionDeniedError NoCredentialsError DefaultCredentialsError RefreshError",
+    "config_error": """
+        ValidationError UnrecognizedFlagError IllegalFlagValueError ArgumentError ArgumentTypeError
+        ScannerError ComposerError ConstructorError OverrideParseException InstantiationException
+        ConfigAttributeError ConfigKeyError MissingConfigException ConfigCompositionException
+        TOMLDecodeError BadParameter NoSuchOption ParsingError
+    """,
+    "data_error": """
+        FileNotFoundError FileExistsError PermissionError UnicodeDecodeError JSONDecodeError ParserError
+        EmptyDataError ArrowInvalid DatasetNotFoundError DataFilesNotFoundError EmptyDatasetError
+        DatasetGenerationError EntryNotFoundError RepositoryNotFoundError RevisionNotFoundError
+        HFValidationError BadGzipFile LZMAError DataLossError ReadError SafetensorError
+        DatasetGenerationCastError NotFoundError CastError ParseError
+    """,
+    "divergence": "FloatingPointError NanLossDuringTrainingError",
+    "killed": "BrokenProcessPool TerminatedWorkerError",
+    "cuda_error": """
+        AcceleratorError CudaAPIError CUDARuntimeError CUDADriverError DeferredCudaCallError OutOfResources
+        CudaSupportError NVMLError
+    """,
+    "nccl_error": "DistBackendError DistStoreError HorovodInternalError",
+    "ray_error": """
+        ActorDiedError ActorUnavailableError RayActorError WorkerCrashedError NodeDiedError ObjectLostError
+        RaySystemError LocalRayletDiedError RuntimeEnvSetupError OwnerDiedError ObjectStoreFullError
+        GetTimeoutError
+    """,
+}
+
+
+def _by_name(table: dict[str, str]) -> dict[str, str]:
+    return {name: kind for kind, names in table.items() for name in names.split()}
+
+
+SURE_TYPES, TYPES = _by_name(_SURE_TYPES), _by_name(_TYPES)
+# Types whose message quotes the program's own names: a key or an attribute called "gpu" proves nothing.
+_OWN_WORDS = frozenset({"KeyError", "AttributeError", "TypeError"})
+_SAID_OF_OWN_WORDS = frozenset({"config_error", "import_error", "auth_error"})
+_OF_A_STORE = re.compile(r"PermissionError: (?:Access ?Denied|Forbidden|Unauthorized)")  # S3 and its like
+_PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
+
+
+def kind_of(name: str, text: str) -> str:
+    """Return the kind of an exception: ``name`` is its type's last part, ``text`` its whole line."""
+    if sure := SURE_TYPES.get(name):
+        return sure
+    found = signature(text)
+    if name in _OWN_WORDS and found not in _SAID_OF_OWN_WORDS:
+        return "python_error"
+    if name in _PATHS and found not in {"disk_full", "network_error"} and not _OF_A_STORE.search(text):
+        return "data_error"
+    return found or TYPES.get(name, "python_error")

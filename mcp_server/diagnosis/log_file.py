@@ -1,0 +1,110 @@
+"""Reads a log from disk for its diagnosis: its end, and what was suspicious before; never all of a large one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mcp_server.diagnosis.divergence import Divergence
+from mcp_server.diagnosis.failure.diagnose import Failure, Hints, diagnose
+from mcp_server.diagnosis.progress.tracker import Progress
+from mcp_server.text.lines import numbered
+
+_TAIL_BYTES = 4 * 2**20  # of a log that is examined by itself
+_HEAD_BYTES, _NEWEST_BYTES = 2**18, 2**19  # of that and of the rest, what is read for its steps: 10 µs a line
+_LIVE_TAIL_BYTES = 2**20  # at an attempt's end: an agent waits for the answer
+_AROUND_BYTES = 65536  # of a suspicious line further up
+_NUMBERED_BYTES = 256 * 2**20  # beyond, counting lines would take as long as reading all
+_BLOCK_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What a log tells by itself: why it failed, if it did, and how far it came."""
+
+    failure: Failure | None
+    first_step_seen: bool
+    step: int | None
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as `runward diagnose` tells it; kind is ``ok`` where nothing failed."""
+        failure = self.failure
+        return {
+            "kind": failure.kind if failure else "ok",
+            "line": failure.line if failure else None,
+            "line_number": failure.line_number if failure else None,
+            "retryable": failure.retryable if failure else None,
+            "action": failure.action if failure else None,
+            "advice": failure.advice if failure else None,
+            "first_step_seen": self.first_step_seen,
+            "step": self.step,
+        }
+
+
+def examine(path: Path, exit_code: int | None = None, signal: str | None = None) -> Examination:
+    """Judge a whole log; of a large one the last 4 MiB, and for its steps the first 1/4 MiB and the last 1/2 MiB.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        start = max(0, size - _TAIL_BYTES)
+        before = _line_feeds(file, start) if size <= _NUMBERED_BYTES else 0
+        tail = _read(file, start, size - start)
+        head = _read(file, 0, _HEAD_BYTES) if size > _HEAD_BYTES + _NEWEST_BYTES else b""
+    lines = numbered(tail, before + 1)
+    progress, divergence = Progress(), Divergence()
+    numbers: dict[str, int] = {}
+    first = before + tail.count(b"\n", 0, -_NEWEST_BYTES) + 1 if head else 0
+    for number, text in [*numbered(head), *(line for line in lines if line.number > first)]:
+        for reading in progress.feed([text]):
+            divergence.feed(reading)
+            if divergence.line == reading.line:
+                numbers[reading.line] = number
+    diverged = None if divergence.recovered else divergence.line
+    hints = Hints(diverged=diverged, diverged_number=numbers.get(diverged or ""))
+    failure = diagnose(lines, exit_code, signal, hints)
+    if failure is not None and size > _NUMBERED_BYTES:
+        failure = replace(failure, line_number=None)
+    return Examination(failure, progress.first_step_seen, progress.step)
+
+
+def examine_end(
+    path: Path,
+    line_feeds: int,
+    suspect: tuple[int, int] | None,
+    exit_code: int | None,
+    signal: str | None,
+    hints: Hints,
+) -> Failure | None:
+    """Judge the end of an attempt's log, which has ``line_feeds`` lines, in well under a second.
+
+    ``suspect``: offset in bytes and number of an earlier line that could prove the failure.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        start = max(0, size - _LIVE_TAIL_BYTES)
+        tail = _read(file, start, size - start)
+        lines = numbered(tail, max(0, line_feeds - tail.count(b"\n")) + 1)
+        if suspect is not None and suspect[0] < start:
+            around = _read(file, suspect[0], min(_AROUND_BYTES, start - suspect[0]))
+            lines = numbered(around, suspect[1]) + lines
+    return diagnose(lines, exit_code, signal, hints)
+
+
+def _read(file: BinaryIO, start: int, length: int) -> bytes:
+    file.seek(start)
+    return file.read(length)
+
+
+def _line_feeds(file: BinaryIO, until: int) -> int:
+    file.seek(0)
+    count = 0
+    for at in range(0, until, _BLOCK_BYTES):
+        count += file.read(min(_BLOCK_BYTES, until - at)).count(b"\n")
+    return count

@@ -1,0 +1,1 @@
+"""Training steps and metrics in printed output."""

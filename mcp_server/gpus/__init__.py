@@ -1,0 +1,1 @@
+"""GPU state, placement and leases."""

@@ -1,0 +1,1 @@
+"""hosts.toml: roots, path rewrites and environments of each host."""

@@ -1,1 +1,0 @@
-"""What gpu.py asks NVML, and how it outlasts a driver that hangs."""

@@ -1,0 +1,151 @@
+"""What a supervisor writes and all others read: events, and the records of an attempt. Anything may stand in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from mcp_server.record.run_directory import Facts, now, read_json, read_regular
+
+
+class EventLog:
+    """Appends events. A full disk delays them and never raises: judging must not stop a healthy run."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._waiting: list[bytes] = []
+        self._seq = 0
+
+    @property
+    def behind(self) -> bool:
+        """Whether events wait for the disk to take them."""
+        return bool(self._waiting)
+
+    def append(self, kind: str, text: str, **facts: Any) -> None:
+        """Add one event; ``facts`` that are None are left out."""
+        self._seq += 1
+        event = {"seq": self._seq, "at": now(), "kind": kind, "text": text}
+        event |= {name: value for name, value in facts.items() if value is not None}
+        self._waiting.append(json.dumps(event, ensure_ascii=False).encode(errors="replace") + b"\n")
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits; a line that did not fit whole is taken back."""
+        while self._waiting:
+            before = os.fstat(self._fd).st_size
+            line = self._waiting[0]
+            with contextlib.suppress(OSError):
+                if os.write(self._fd, line) == len(line):
+                    del self._waiting[0]
+                    continue
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, before)
+            return
+
+
+def read_events(path: Path, after: int = 0) -> list[Facts]:
+    """Return the events with ``seq`` above ``after``, oldest first; a torn last line is left for later."""
+    try:
+        lines = read_regular(path).split(b"\n")[:-1]
+    except OSError:
+        return []
+    events = []
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if _is_event(event) and event["seq"] > after:
+            events.append(_typed(event))
+    return events
+
+
+def read_record(path: Path) -> Facts | None:
+    """Return an attempt's end or its progress, None when there is none; what is of a wrong type is left out."""
+    record = read_json(path)
+    return None if record is None else _typed(record)
+
+
+def read_stop(path: Path) -> Facts | None:
+    """Return a request to stop, or None when there is none; ``carried_out`` is left out where it is no such record."""
+    record = read_json(path)
+    if record is None:
+        return None
+    done = record.get("carried_out")
+    if not isinstance(done, dict) or not is_time(done.get("at")):
+        record.pop("carried_out", None)
+    return record
+
+
+# What readers rely on; anything can stand in a file.
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "text": str,
+    "exit_code": int,
+    "signal": str,
+    "state": str,
+    "attempt": int,
+    "at_start": dict,
+    "leftovers": list,
+    "survivors": list,
+    "signals_sent": list,
+    "failure": dict,
+    "step": int,
+    "total_steps": int,
+    "step_s": (int, float),
+    "eta_s": (int, float),
+    "metrics": dict,
+    "gpus": (list, dict),
+    "position": int,
+}
+_TIMES = ("at", "started_at", "ended_at")
+
+
+_FAILURE_TYPES: dict[str, type | tuple[type, ...]] = {
+    "kind": str,
+    "line": str,
+    "line_number": int,
+    "retryable": bool,
+    "action": str,
+    "advice": str,
+    "context": list,
+}
+_LARGEST = 1e18  # of a number that anybody could mean
+
+
+def _typed(facts: Facts) -> Facts:
+    """Leave out what is not of the type that it should be."""
+    typed = {name: value for name, value in facts.items() if _is_right(name, value, _TYPES)}
+    if "failure" in typed:
+        failure = {name: value for name, value in typed["failure"].items() if _is_right(name, value, _FAILURE_TYPES)}
+        typed["failure"] = {"kind": "other", "line": "", **failure}
+    if "metrics" in typed:
+        typed["metrics"] = {
+            name: value for name, value in typed["metrics"].items() if isinstance(value, str) or _is_number(value)
+        }
+    return typed
+
+
+def _is_right(name: str, value: object, types: dict[str, type | tuple[type, ...]]) -> bool:
+    if not isinstance(value, types.get(name, object)) or (name in _TIMES and not is_time(value)):
+        return False
+    return isinstance(value, bool) or not isinstance(value, int | float) or _is_number(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
+
+
+def _is_event(value: object) -> TypeGuard[Facts]:
+    return isinstance(value, dict) and isinstance(value.get("seq"), int) and isinstance(value.get("kind"), str)
+
+
+def is_time(text: object) -> bool:
+    """Tell whether ``text`` is a time as ``now`` writes it, or any other in ISO 8601 with its zone."""
+    try:
+        return isinstance(text, str) and datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False

@@ -1,0 +1,190 @@
+"""The state of a run, folded from its events and whether its supervisor lives. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from mcp_server.record.spec import RunSpec
+
+LiveState = Literal["queued", "starting", "running", "stalled", "retrying"]
+EndedState = Literal["finished", "failed", "killed", "timed_out", "lost"]
+RunState = Literal[LiveState, EndedState]
+ENDED: frozenset[str] = frozenset(get_args(EndedState))
+
+# A launcher and a supervisor need well under a second; after this nobody is coming any more.
+STARTING_S = 15.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything on disk that tells how a run fares.
+
+    ``events`` are the supervisor's, oldest first; ``exit`` and ``progress`` the newest attempt's records of
+    that name, ``stop`` the run's;
+    ``held``: the supervisor's lock is held; ``here``: this kernel can tell; ``rebooted``: another boot.
+    """
+
+    spec: RunSpec
+    events: tuple[dict[str, Any], ...] = ()
+    exit: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
+    stop: dict[str, Any] | None = None
+    held: bool = False
+    here: bool = True
+    rebooted: bool = False
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as the evidence tells it.
+
+    ``reason`` says what no event does: why a run is lost. ``here``: it can be told, and stopped, on this host.
+    """
+
+    spec: RunSpec
+    state: RunState
+    events: tuple[dict[str, Any], ...] = ()
+    exit_code: int | None = None
+    signal: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    reason: str | None = None
+    at_start: dict[str, Any] = field(default_factory=dict)
+    attempt: int = 1
+    progress: dict[str, Any] = field(default_factory=dict)
+    failure: dict[str, Any] | None = None
+    gpus: tuple[str, ...] = ()  # UUIDs that its newest attempt has, or had
+    queue_position: int | None = None
+    here: bool = True
+    # Its supervisor is gone and wrote no end, although an exit record may be there.
+    abandoned: bool = False
+
+    @property
+    def run_id(self) -> str:
+        """The id, also the session's name."""
+        return self.spec.run_id
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.state in ENDED
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the present attempt has made its first training step."""
+        kinds = [e["kind"] for e in self.events if e["kind"] in ("started", "first_step", "retrying")]
+        return kinds[-1:] == ["first_step"]
+
+    @property
+    def last_seq(self) -> int:
+        """Number of the newest event."""
+        return int(self.events[-1]["seq"]) if self.events else 0
+
+    def elapsed_s(self, now_s: float) -> float | None:
+        """Seconds from the command's start to its end, or to ``now_s`` (POSIX time); unknown for a lost run."""
+        if self.started_at is None or self.state == "lost":
+            return None
+        until_s = posix(self.ended_at) if self.ended_at else now_s
+        return max(0.0, until_s - posix(self.started_at))
+
+
+def fold(evidence: Evidence) -> Run:
+    """Turn evidence into a run. An end on disk is believed first, then the lock; nothing is invented."""
+    state, reason = _state(evidence)
+    starts = [e for e in evidence.events if e["kind"] == "started"] or [{}]
+    last: dict[str, Any] = next((e for e in reversed(evidence.events) if e["kind"] in _ENDS), {})
+    end = evidence.exit or last
+    ended_at = end.get("ended_at") or last.get("at")
+    carried_out = (evidence.stop or {}).get("carried_out") or {}
+    known = state in ENDED and state != "lost"
+    return Run(
+        spec=evidence.spec,
+        state=state,
+        events=evidence.events,
+        exit_code=end.get("exit_code") if known else None,
+        signal=end.get("signal") if known else None,
+        started_at=starts[0].get("at") or end.get("started_at"),
+        ended_at=(ended_at or carried_out.get("at")) if known else None,
+        reason=reason,
+        at_start=next((e["at_start"] for e in reversed(evidence.events) if "at_start" in e), {}),
+        attempt=attempt_of(evidence.events),
+        progress=evidence.progress or {},
+        failure=_failure(evidence.events),
+        gpus=tuple(map(str, starts[-1].get("gpus", ()))),
+        queue_position=evidence.events[-1].get("position") if state == "queued" else None,
+        here=evidence.here or evidence.rebooted,
+        abandoned=state in ENDED and not evidence.held and not last and not carried_out,
+    )
+
+
+_ENDS = frozenset({"ended", "refused"})
+# The state of a run that is supervised, by the newest event of these.
+_LIVE: dict[str, LiveState] = {
+    "queued": "queued",
+    "started": "running",
+    "resumed": "running",
+    "stalled": "stalled",
+    "retrying": "retrying",
+}
+# Until one of these nothing has gone wrong, or it has been put right.
+_FRESH = frozenset({"started", "resumed"})
+
+
+def attempt_of(events: Sequence[dict[str, Any]]) -> int:
+    """Return the number of the attempt that began last, from 1."""
+    return next((e.get("attempt", 1) for e in reversed(events) if e["kind"] == "started"), 1)
+
+
+def _failure(events: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return what is known to have gone wrong last, unless the run has gone on since."""
+    newest: dict[str, Any] = next((e for e in reversed(events) if "failure" in e or e["kind"] in _FRESH | _ENDS), {})
+    return newest.get("failure")
+
+
+def _recorded(exit_: dict[str, Any], events: Sequence[dict[str, Any]]) -> tuple[RunState, str | None]:
+    """Return the state of a run whose supervisor wrote an attempt's end and no more."""
+    state: RunState = exit_.get("state") or "failed"
+    if state not in ENDED or exit_.get("state") is None:
+        state = "finished" if exit_.get("exit_code") == 0 else "failed"
+    if state == "failed" and events and events[-1]["kind"] == "retrying":
+        return state, "Its supervisor is gone: the retry that was due did not start."
+    return state, None
+
+
+def _state(evidence: Evidence) -> tuple[RunState, str | None]:
+    """First match wins."""
+    ends = [e for e in evidence.events if e["kind"] in _ENDS]
+    if ends and ends[-1].get("state") in ENDED:
+        return ends[-1]["state"], None
+    if evidence.held:
+        newest: RunState | None = next(
+            (_LIVE[e["kind"]] for e in reversed(evidence.events) if e["kind"] in _LIVE), None
+        )
+        return newest or ("running" if evidence.events else "starting"), None
+    if evidence.exit is not None:
+        return _recorded(evidence.exit, evidence.events)
+    if not evidence.here and not evidence.rebooted:
+        return (
+            "running",
+            f"Supervised on {evidence.spec.host}: whether it still lives can be told only there.",
+        )
+    if not evidence.events and evidence.age_s < STARTING_S and not evidence.rebooted:
+        return "starting", None
+    if evidence.stop is not None and evidence.stop.get("carried_out"):
+        return "killed", None
+    if evidence.rebooted:
+        return "lost", "The machine was rebooted while it ran."
+    if not evidence.events:
+        return "lost", "Its launch was cut off: the command never started."
+    if evidence.events[-1]["kind"] == "queued":
+        return "lost", "Its supervisor is gone: when it was last heard of, it waited for GPUs."
+    return "lost", "Its supervisor is gone and wrote no end: how the command ended is unknown."
+
+
+def posix(at: str) -> float:
+    """Return the POSIX time of an ISO 8601 text."""
+    return datetime.fromisoformat(at).timestamp()

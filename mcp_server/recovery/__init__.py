@@ -1,0 +1,1 @@
+"""Retry policies: what follows a failed attempt."""

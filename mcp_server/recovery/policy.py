@@ -1,0 +1,215 @@
+"""What may be asked of recovery: from what a user writes to one normal form. Pure.
+
+A user writes `"none"`, `"default"`, or a table by failure kind:
+
+    {"oom_gpu": [{"do": "retry"}, {"do": "retry", "change": {"num_envs": "halve"}}], "nccl_error": "retry"}
+
+`"any"` stands for every kind. `"rules"` is a list instead, of which the first match wins; kinds come after it, `"any"`
+after them. `"extends": "default"` gives the default table what is left; else nothing is tried where no rule matches.
+`"max_retries"` and `"max_same_kind"` (3 each) are the ceilings. `"on_stall"` and `"on_divergence"` are `"stop"` or
+`"report"`; unless said, a rule for that kind means stop. `"stop_on"` is what the normal form keeps of them.
+
+A step that gives no `times` is taken once, the last of a list for as long as the ceilings allow. Waits are in seconds,
+each `backoff` times longer than the last. The change of a parameter is `"halve"`, `{"halve": {"min": 64}}`,
+`"next_port"`, or its new value. `"$NAME"` is an environment variable, `"@batch"` and `"@port"` find the parameter that
+is meant, and `"@gpu"` can be `"other"`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mcp_server.diagnosis.failure.kinds import KINDS
+
+OBSERVED = ("stall", "divergence")  # the supervisor sees them while the command runs
+MAX_ATTEMPTS = 100  # of a run, whatever it asks for
+HALVE, NEXT_PORT, OTHER = "halve", "next_port", "other"
+BATCH, PORT, GPU = "@batch", "@port", "@gpu"
+
+_CEILINGS = {"max_retries": (3, 0), "max_same_kind": (3, 1)}  # default, least
+_KEYS = ("any", "rules", "extends", *_CEILINGS, "on_stall", "on_divergence", "stop_on")
+_WHEN = {"kind": str, "exit_code": int, "pattern": str, "retryable": bool}
+_STEP = ("do", "times", "change", "wait_s", "backoff")
+_LONGEST_WAIT_S = 86_400.0
+
+
+def policy_of(value: object) -> dict[str, Any]:
+    """Return the normal form of what a user gives; that of a normal form is itself. JSON can hold it.
+
+    Raises:
+        ValueError: it is not understood; says which key, and what is allowed.
+    """
+    if value is None or value == "none":
+        return _copy(NONE)
+    if value == "default":
+        return _copy(DEFAULT)
+    if not isinstance(value, Mapping):
+        raise ValueError(f'recovery is "none", "default" or a table by failure kind, not {value!r}.')  # noqa: TRY004
+    _known(value, (*KINDS, *_KEYS), "recovery")
+    rules = [_rule(rule, f"recovery.rules[{n}]") for n, rule in enumerate(_list(value.get("rules", []), "rules"))]
+    kinds = [*(key for key in value if key in KINDS), *(["any"] if "any" in value else [])]
+    rules += [{"when": {"kind": kind}, "steps": _steps(value[kind], f"recovery.{kind}")} for kind in kinds]
+    base = _base(value.get("extends"))
+    return {
+        "rules": rules + base["rules"],
+        **{
+            key: _number(value.get(key, base[key]), least, MAX_ATTEMPTS, f"recovery.{key}", whole=True)
+            for key, (_, least) in _CEILINGS.items()
+        },
+        "stop_on": [kind for kind in OBSERVED if _stops(kind, value, rules, base)],
+    }
+
+
+def _base(name: object) -> dict[str, Any]:
+    if name not in (None, "none", "default"):
+        raise ValueError(f'recovery.extends is "default" or "none", not {name!r}.')
+    return _copy(DEFAULT if name == "default" else NONE)
+
+
+def _stops(kind: str, value: Mapping[str, Any], rules: Iterable[Mapping[str, Any]], base: Mapping[str, Any]) -> bool:
+    """Whether a stall or a divergence stops the attempt: as said, else if a rule is about it."""
+    if (word := value.get(f"on_{kind}")) is not None:
+        if word not in ("stop", "report"):
+            raise ValueError(f'recovery.on_{kind} is "stop" or "report", not {word!r}.')
+        return bool(word == "stop")
+    if "stop_on" in value:
+        stop_on = _list(value["stop_on"], "stop_on")
+        if not all(entry in OBSERVED for entry in stop_on):
+            raise ValueError(f"recovery.stop_on holds {' and '.join(OBSERVED)}, not {stop_on!r}.")
+        return kind in stop_on
+    return kind in base["stop_on"] or any(rule["when"].get("kind") == kind for rule in rules)
+
+
+def _rule(rule: object, where: str) -> dict[str, Any]:
+    rule = _table(rule, where)
+    _known(rule, ("when", "steps", *_STEP), where)
+    when = dict(_table(rule.get("when", {}), f"{where}.when"))
+    _known(when, tuple(_WHEN), f"{where}.when")
+    for key, kind in _WHEN.items():
+        if key in when and (not isinstance(when[key], kind) or (kind is int and isinstance(when[key], bool))):
+            raise ValueError(f"{where}.when.{key} is of type {kind.__name__}, not {when[key]!r}.")
+    if (asked := when.get("kind", "any")) not in (*KINDS, "any"):
+        raise ValueError(f"{where}.when.kind is unknown: {asked!r}. Allowed: {', '.join((*KINDS, 'any'))}.")
+    try:
+        re.compile(when.get("pattern", ""))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{where}.when.pattern is no regular expression: {error}.") from None
+    steps = rule["steps"] if "steps" in rule else {key: rule[key] for key in _STEP if key in rule}
+    return {"when": when, "steps": _steps(steps, where)}
+
+
+def _steps(value: object, where: str) -> list[dict[str, Any]]:
+    entries = value if isinstance(value, list | tuple) else [value]
+    if not entries:
+        raise ValueError(f"{where} holds no step.")
+    return [_step(entry, where, last=n == len(entries)) for n, entry in enumerate(entries, 1)]
+
+
+def _step(value: object, where: str, *, last: bool) -> dict[str, Any]:
+    step = {"do": value} if isinstance(value, str) else _table(value, where)
+    _known(step, _STEP, where)
+    if (do := step.get("do", "retry" if "change" in step else None)) not in ("retry", "stop"):
+        raise ValueError(f'{where}.do is "retry" or "stop", not {do!r}.')
+    times = step.get("times", MAX_ATTEMPTS if last else 1)
+    change = _table(step.get("change", {}), f"{where}.change")
+    return {
+        "do": do,
+        "times": _number(times, 1, MAX_ATTEMPTS, f"{where}.times", whole=True),
+        "change": {_name(name, where): _change(name, how, where) for name, how in change.items()},
+        "wait_s": _number(step.get("wait_s", 1.0), 0, _LONGEST_WAIT_S, f"{where}.wait_s"),
+        "backoff": _number(step.get("backoff", 2.0), 1, 100, f"{where}.backoff"),
+    }
+
+
+def _name(name: object, where: str) -> str:
+    if not isinstance(name, str) or name in ("", "$") or (name.startswith("@") and name not in (BATCH, PORT, GPU)):
+        raise ValueError(f"{where}.change names a parameter, $VARIABLE, {BATCH}, {PORT} or {GPU}, not {name!r}.")
+    return name
+
+
+def _change(name: str, how: object, where: str) -> object:
+    allowed = {BATCH: (HALVE,), PORT: (NEXT_PORT,), GPU: (OTHER,)}.get(name)
+    if isinstance(how, Mapping):
+        _known(how, (HALVE,), f"{where}.change.{name}")
+        least = _table(how.get(HALVE), f"{where}.change.{name}.halve")
+        _known(least, ("min",), f"{where}.change.{name}.halve")
+        how = {HALVE: {"min": _number(least.get("min", 1), 0, math.inf, f"{where}.change.{name}.halve.min")}}
+    elif not (how is None or isinstance(how, str | int | float)) or (isinstance(how, float) and not math.isfinite(how)):
+        raise ValueError(f"{where}.change.{name} is a word, a number or {{'halve': {{'min': 1}}}}, not {how!r}.")
+    if allowed and (HALVE if isinstance(how, dict) else how) not in allowed:
+        raise ValueError(f"{where}.change.{name} can only be {allowed[0]!r}, not {how!r}.")
+    if name.startswith("$") and (isinstance(how, dict) or how == HALVE):
+        raise ValueError(f"{where}.change.{name} is an environment variable, which cannot be halved.")
+    return how
+
+
+# --- what is checked again and again
+
+
+def _known(table: Mapping[Any, Any], allowed: Iterable[str], where: str) -> None:
+    for key in table:
+        if key not in allowed:
+            raise ValueError(f"{where} has an unknown key {key!r}. Allowed: {', '.join(allowed)}.")
+
+
+def _table(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} is a table, not {value!r}.")  # noqa: TRY004  one error for all
+    return value
+
+
+def _list(value: object, key: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"recovery.{key} is a list, not {value!r}.")  # noqa: TRY004
+    return list(value)
+
+
+def _number(value: object, least: float, most: float, where: str, *, whole: bool = False) -> Any:
+    fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not fits or not least <= value <= most:  # type: ignore[operator]
+        kind = "a whole number" if whole else "a number"
+        raise ValueError(f"{where} is {kind} from {least:g} to {most:g}, not {value!r}.")
+    return value
+
+
+def _copy(policy: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(policy)))
+
+
+# --- the two that have a name
+
+
+def _default(kinds: str, *steps: dict[str, Any], **when: object) -> list[dict[str, Any]]:
+    taken = _steps(list(steps or ({"do": "stop"},)), "default")
+    return [{"when": {"kind": kind, **when}, "steps": _copy({"s": taken})["s"]} for kind in kinds.split()]
+
+
+def _retry(times: int = MAX_ATTEMPTS, wait_s: float = 1.0, **change: object) -> dict[str, Any]:
+    return {
+        "do": "retry",
+        "times": times,
+        "wait_s": wait_s,
+        "change": {f"@{name}": how for name, how in change.items()},
+    }
+
+
+NONE: dict[str, Any] = {"rules": [], "max_retries": 3, "max_same_kind": 3, "stop_on": []}
+DEFAULT: dict[str, Any] = {
+    **NONE,
+    "stop_on": list(OBSERVED),
+    "rules": [
+        *_default("oom_gpu", _retry(1), _retry(batch=HALVE)),
+        *_default("oom_host", _retry(1, batch=HALVE)),
+        *_default("cuda_error", _retry(1), _retry(1, gpu=OTHER)),
+        *_default("nccl_error ray_error stall", _retry()),
+        *_default("segfault other", _retry(1)),
+        *_default("killed", _retry(), retryable=True),
+        *_default("network_error", _retry(wait_s=30.0)),
+        *_default("port_conflict", _retry(port=NEXT_PORT)),
+        *_default("killed python_error config_error import_error data_error auth_error disk_full divergence timeout"),
+    ],
+}

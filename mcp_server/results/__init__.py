@@ -1,0 +1,1 @@
+"""Results of ended runs: metrics, evaluations, checkpoints, comparison."""

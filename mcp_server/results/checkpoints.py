@@ -1,0 +1,154 @@
+"""The checkpoints that a run left: where, of which step, how big."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mcp_server.record.state import Run
+from mcp_server.results.directory_scan import Entry, Walk, roots, span
+
+# First match wins: `epoch=3-step=100` and `rl_model_5000_steps` name two numbers or none in front.
+_STEPS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?:^|[^a-z])(?:global[-_]?)?steps?[-_=]?(\d+)",
+        r"(?:^|[^\d])(\d+)[-_]?(?:steps?|it|iters?|iterations?)(?![a-z])",
+        r"(?:^|[^a-z])(?:iter(?:ation)?|update|batch)[-_=]?(\d+)",
+        r"(?:checkpoint|ckpt|chkpt)[-_=]?(\d+)(?![\d.])",
+        r"(?:^|[^a-z])(?:model|weights|state|policy|agent|actor|net|nn|snapshot)[-_=](\d+)$",
+    )
+)
+_EPOCH = re.compile(r"(?:^|[^a-z])(?:epoch|ep)[-_=]?(\d+)", re.IGNORECASE)
+_DIRECTORY = re.compile(
+    r"(?:checkpoint|ckpt|chkpt)[-_=]?\d+|global[-_]?step[-_=]?\d+|steps?[-_=]?\d+|iter(?:ation)?[-_=]?\d+"
+    r"|epoch[-_=]?\d+|(?:checkpoint|ckpt)[-_](?:last|best|final|latest)|epoch=\d+.*",
+    re.IGNORECASE,
+)
+_WEIGHTS = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".distcp", ".msgpack", ".keras", ".weights"})
+# Also written for many other purposes: only a name that says so counts.
+_OTHERS = frozenset({".bin", ".pkl", ".npz", ".zip", ".h5", ".tar", ".onnx"})
+_NAMES = re.compile(r"checkpoint|ckpt|chkpt|model|weights|policy|optimizer|(?<![a-z])steps?(?![a-z])", re.IGNORECASE)
+# Beside the weights in one directory; alone they are no checkpoint.
+_PARTS = re.compile(r"optim|scheduler|rng|scaler|training_args|trainer_state|dataloader|extra_state", re.IGNORECASE)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_DEEPEST_OF_ONE, _MOST_FILES_OF_ONE = 5, 20_000
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file or a directory; ``size_bytes`` of all its files, ``changed_s`` (POSIX time) of the newest.
+
+    ``cut``: it has more files than were counted.
+    """
+
+    path: Path
+    step: int | None
+    epoch: int | None
+    size_bytes: int
+    changed_s: float
+    cut: bool = False
+
+    @property
+    def size(self) -> str:
+        """How big it is, e.g. ``1.23 GiB``; ``≥`` in front where not all was counted."""
+        return f"{'≥ ' if self.cut else ''}{size(self.size_bytes)}"
+
+
+def step_of(name: str) -> int | None:
+    """Return the training step that the name of a checkpoint tells; None where it tells none. Pure."""
+    stem = re.sub(r"(\.(?:pt|pth|ckpt|safetensors|bin|zip|pkl|npz|h5|tar|keras|msgpack|gz))+$", "", name)
+    return next((int(match[1]) for pattern in _STEPS if (match := pattern.search(stem))), None)
+
+
+def epoch_of(name: str) -> int | None:
+    """Return the epoch that the name of a checkpoint tells; None where it tells none. Pure."""
+    match = _EPOCH.search(name)
+    return int(match[1]) if match else None
+
+
+def beneath(root: Path, walk: Walk | None = None) -> list[Checkpoint]:
+    """Return the checkpoints at or below ``root``, newest first; what lies in one is part of it."""
+    found: dict[Path, Checkpoint] = {}
+    for _, entries in (walk or Walk(entries=50_000)).below(root, enters=lambda path: path not in found):
+        found.update({one.path: one for one in _in(entries)})
+    return _newest_first(found.values())
+
+
+def of_run(
+    run: Run, result_dir: Path | None = None, look: Callable[[Path], list[Checkpoint]] = beneath
+) -> list[Checkpoint]:
+    """Return what a run wrote beneath its directories and beside what its output named last; newest first.
+
+    ``look`` is :func:`beneath`, or remembers what it found.
+    """
+    begun_s, until_s = span(run)
+    looked = roots(run, result_dir)
+    if isinstance(named := run.progress.get("checkpoint"), str) and named and "\0" not in named:
+        looked.append((Path(run.spec.cwd or "/") / named).parent)  # saved beside the others of its run
+    found = {
+        one.path: one
+        for root in dict.fromkeys(looked)
+        if root != Path("/")
+        for one in look(root)
+        if begun_s <= one.changed_s <= until_s
+    }
+    return _newest_first(one for one in found.values() if not any(above in found for above in one.path.parents))
+
+
+def _newest_first(found: Iterable[Checkpoint]) -> list[Checkpoint]:
+    return sorted(found, key=lambda one: (-one.changed_s, -(one.step or -1), str(one.path)))
+
+
+def _in(entries: Sequence[Entry]) -> Iterator[Checkpoint]:
+    files = [entry for entry in entries if not entry.is_dir]
+    for entry in entries:
+        if entry.is_dir and (_DIRECTORY.fullmatch(entry.path.name) or _holds_a_model(entry.path)):
+            if (whole := _whole(entry.path)) is not None:
+                yield whole
+        elif not entry.is_dir and _is_weights(entry.path.name) and not _is_part(entry, files):
+            yield _one(entry.path, entry.size_bytes, entry.changed_s)
+
+
+def _is_weights(name: str) -> bool:
+    ending = Path(name).suffix.lower()
+    return ending in _WEIGHTS or (ending in _OTHERS and bool(_NAMES.search(name)))
+
+
+def _is_part(entry: Entry, files: Iterable[Entry]) -> bool:
+    """Whether a file only goes with the weights beside it."""
+    return bool(_PARTS.search(entry.path.name)) and any(
+        _is_weights(other.path.name) and not _PARTS.search(other.path.name) for other in files
+    )
+
+
+def _holds_a_model(directory: Path) -> bool:
+    """Whether a directory of any name holds a model as libraries save it: weights beside their configuration."""
+    for _, entries in Walk(deepest=0, entries=1000).below(directory):
+        names = {entry.path.name for entry in entries}
+        return bool(names & {"config.json", "adapter_config.json"}) and any(map(_is_weights, names))
+    return False
+
+
+def _whole(directory: Path) -> Checkpoint | None:
+    """Return a directory as one checkpoint; None if no file in it could be weights."""
+    walk = Walk(deepest=_DEEPEST_OF_ONE, entries=_MOST_FILES_OF_ONE)
+    files = [entry for _, entries in walk.below(directory) for entry in entries if not entry.is_dir]
+    if not any(_is_weights(entry.path.name) or entry.path.suffix == ".bin" for entry in files):
+        return None
+    one = _one(directory, sum(entry.size_bytes for entry in files), max(entry.changed_s for entry in files))
+    return replace(one, cut=walk.cut)
+
+
+def _one(path: Path, size_bytes: int, changed_s: float) -> Checkpoint:
+    return Checkpoint(path, step_of(path.name), epoch_of(path.name), size_bytes, changed_s)
+
+
+def size(size_bytes: int) -> str:
+    """Write a size with three significant digits, e.g. ``1.23 GiB``."""
+    power = 0
+    while size_bytes >= 1000 * 1024**power and power < len(_UNITS) - 1:
+        power += 1
+    return f"{size_bytes / 1024**power:.3g} {_UNITS[power]}"

@@ -1,0 +1,245 @@
+"""Runs side by side: where their configurations differ, how far they came, and what came out. Reads only."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mcp_server.errors import BadArgument, RunNotFound
+from mcp_server.record.run_directory import RunDir
+from mcp_server.record.state import Run
+from mcp_server.results import checkpoints, configuration, evaluations
+from mcp_server.results import metrics as outcome
+from mcp_server.results.answers import Comparison
+from mcp_server.results.checkpoints import Checkpoint
+from mcp_server.results.evaluations import Evaluation, Value, markdown
+from mcp_server.results.metrics import Metric
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.run_store import Ledger
+
+_MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS = 20, 8, 6, 6
+_CELL_CHARS = 36
+_MINUTE_S, _HOUR_S = 60, 3600
+# How the second column of a table of figures is called, the first has their names.
+_SAYS_NOTHING = frozenset({"value", "result", "figure", "值", "数值", "结果"})
+_FACTS = frozenset({"run", "state", "step", "time", "checkpoint"})
+_TELLING = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
+
+Cells = dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One run of a comparison."""
+
+    run: Run
+    settings: Mapping[str, str]
+    metrics: Sequence[Metric]
+    figures: Mapping[str, Value]
+    checkpoints: Sequence[Checkpoint]
+
+
+def compare(
+    ledger: Ledger,
+    scalars: Scalars,
+    *,
+    run_ids: Sequence[str] = (),
+    tags: Sequence[str] = (),
+    metrics: Sequence[str] = (),
+    as_markdown: bool = False,
+) -> Comparison:
+    """Return runs by id, and those that have all of ``tags``, as one table. Reads files: to be called in a thread.
+
+    Raises:
+        BadArgument: no run is meant.
+        RunNotFound: there is no such run; names those that come near.
+    """
+    runs, notes = _runs(ledger, run_ids, tags)
+    home = _common([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
+    found = cache(checkpoints.beneath), cache(evaluations.beneath)  # several runs share a directory
+    sides = [_side(run, ledger.rundir(run.run_id), scalars, metrics, home, *found) for run in runs]
+    differing = _differences([side.settings for side in sides])
+    shown = _columns([[one.tag for one in side.metrics] for side in sides], metrics, _MOST_METRICS, notes, "metrics")
+    figures = _columns([list(side.figures) for side in sides], metrics, _MOST_EVALUATIONS, notes, "evaluation figures")
+    root = _common([one.path.parent for side in sides for one in side.checkpoints[:1]])
+    taken = _FACTS.union(*(side.settings for side in sides))
+    table = [
+        _facts(side)
+        | {name: _cut(side.settings.get(name, "-")) for name in differing}
+        | _metric_cells(side, shown, taken)
+        | {f"eval {name}": _value(side.figures[name]) for name in figures if name in side.figures}
+        | _checkpoint_cell(side, root)
+        for side in sides
+    ]
+    names = _ordered(table)
+    same = {}
+    if len(sides) > 1:
+        for name in names[1:]:
+            values = {row.get(name, "") for row in table}
+            if len(values) == 1:
+                same[name] = values.pop()
+    names = [name for name in names if name not in same]
+    notes += [f"{run.run_id} is still {run.state}." for run in runs if not run.ended]
+    rows = [[row.get(name, "") for name in names] for row in table]
+    return Comparison(
+        columns=None if as_markdown else "|".join(names),
+        rows=None if as_markdown else ["|".join(row) for row in rows],
+        markdown="\n".join(markdown(names, rows)) if as_markdown else None,
+        same={name: value for name, value in same.items() if value} or None,
+        root=root or None,
+        notes=notes or None,
+    )
+
+
+def _runs(ledger: Ledger, run_ids: Sequence[str], tags: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """Return the runs that are meant, in the order asked for, then newest first."""
+    missing: list[RunNotFound] = []
+    found: dict[str, Run] = {}
+    for run_id in run_ids:
+        try:
+            found.setdefault(run_id, ledger.observe(run_id))
+        except RunNotFound as error:
+            missing.append(error)
+    if missing:
+        raise missing[0]
+    if tags:
+        found |= {run.run_id: run for run in ledger.runs() if set(tags) <= set(run.spec.tags)}
+    if not found:
+        asked = f"no run has the tags {', '.join(tags)}" if tags else "name run_ids or tags"
+        raise BadArgument("tags" if tags else "run_ids", f"{asked}; list_runs tells what there is.")
+    left = len(found) - _MOST_RUNS
+    return list(found.values())[:_MOST_RUNS], [f"{left} more runs were left out."] if left > 0 else []
+
+
+def _side(
+    run: Run,
+    rundir: RunDir,
+    scalars: Scalars,
+    metrics: Sequence[str],
+    home: str,
+    saved: Callable[[Path], list[Checkpoint]],
+    evaluated: Callable[[Path], list[tuple[Path, float]]],
+) -> Side:
+    settings = configuration.of_run(run)
+    if settings["cwd"].startswith("/"):  # only its end can differ
+        settings["cwd"] = os.path.relpath(settings["cwd"], home)
+    return Side(
+        run,
+        settings,
+        outcome.numbers(run, scalars, metrics, rundir).metrics,
+        _figures(evaluations.of_run(run, look=evaluated)),
+        checkpoints.of_run(run, look=saved),
+    )
+
+
+def _differences(all_of_them: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names whose values differ, those that differ most often first."""
+    names = dict.fromkeys(name for one in all_of_them for name in one)
+    values = {name: {one.get(name, "") for one in all_of_them} for name in names}
+    differ = [name for name in names if len(values[name]) > 1]
+    return sorted(differ, key=lambda name: -len(values[name]))[:_MOST_DIFFERENCES]
+
+
+def _figures(found: Sequence[Evaluation]) -> dict[str, Value]:
+    """Return the numbers of the newest evaluations: of several rows with the name of the thing evaluated in front."""
+    figures: dict[str, Value] = {}
+    for one in found:
+        for number, row in enumerate(one.rows):
+            label = next((f"{value}." for value in row.values() if isinstance(value, str)), "")
+            label = label or f"{number + 1}."
+            for name, value in row.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    named = label.removesuffix(".") if set(row) - {name} and name.lower() in _SAYS_NOTHING else ""
+                    figures.setdefault(named or f"{label if len(one.rows) > 1 else ''}{name}", value)
+    return figures
+
+
+def _columns(names: Sequence[Sequence[str]], asked: Sequence[str], most: int, notes: list[str], what: str) -> list[str]:
+    """Return which names become columns: those asked for, else the telling ones that most runs have."""
+    counts = Counter(name for one in names for name in dict.fromkeys(one))
+    if asked:
+        wanted = [name for name in counts if any(_means(pattern, name) for pattern in asked)]
+        return wanted if what == "metrics" or wanted else list(counts)[:most]
+
+    def rank(name: str) -> tuple[int, bool, int]:
+        lower = name.lower()
+        telling = next((number for number, word in enumerate(_TELLING) if word in lower), len(_TELLING))
+        return -counts[name], outcome.better(name) is None, telling
+
+    ordered = sorted(counts, key=rank)
+    if len(ordered) > most:
+        notes.append(f"{len(ordered) - most} more {what}: name them in metrics.")
+    return ordered[:most]
+
+
+def _means(pattern: str, name: str) -> bool:
+    lower = name.lower()
+    last = {lower.rpartition("/")[2], lower.rpartition(".")[2]}
+    return fnmatch.fnmatchcase(lower, pattern.lower()) or pattern.lower() in last
+
+
+def _facts(side: Side) -> Cells:
+    run = side.run
+    seconds = run.elapsed_s(time.time())
+    step = max((one.last_step for one in side.metrics if one.last_step is not None), default=run.progress.get("step"))
+    return {
+        "run": run.run_id,
+        "state": run.state + (f" ({run.failure.get('kind')})" if run.failure and run.ended else ""),
+        "step": "" if step is None else str(step),
+        "time": "" if seconds is None else _time(seconds),
+    }
+
+
+def _time(seconds: float) -> str:
+    if seconds < 2 * _MINUTE_S:
+        return f"{seconds:.0f}s"
+    return f"{seconds / _MINUTE_S:.0f}min" if seconds < 2 * _HOUR_S else f"{seconds / _HOUR_S:.1f}h"
+
+
+def _metric_cells(side: Side, shown: Sequence[str], taken: Collection[str]) -> Cells:
+    cells = {}
+    for one in side.metrics:
+        if one.tag in shown:
+            last = _value(one.last)
+            best = "" if one.best is None else _value(one.best)
+            name = f"{one.tag} last/{one.best_is}" if one.best_is else one.tag
+            name = f"{name} last" if name in taken else name  # a setting is printed as well, as `lr`
+            cells[name] = f"{last}/{best}" if best not in ("", last) else last
+    return cells
+
+
+def _value(value: Value) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else _cut("" if value is None else str(value))
+
+
+def _common(paths: Sequence[Path]) -> str:
+    return os.path.commonpath(paths) if paths else ""
+
+
+def _checkpoint_cell(side: Side, root: str) -> Cells:
+    """Return the newest checkpoint and how many more there are."""
+    if not side.checkpoints:
+        return {}
+    one, more = side.checkpoints[0], len(side.checkpoints) - 1
+    path = os.path.relpath(one.path, root)
+    step = "" if one.step is None or re.search(rf"(?<!\d)0*{one.step}(?!\d)", path) else f" step {one.step}"
+    size = one.size.replace(" ", "")
+    return {"checkpoint": f"{path}{step} {size}{f' +{more}' if more else ''}"}
+
+
+def _ordered(table: Sequence[Cells]) -> list[str]:
+    """Return the columns in their order, the checkpoint last."""
+    names = dict.fromkeys(name for row in table for name in row if any(other.get(name) for other in table))
+    return sorted(names, key=lambda name: name == "checkpoint")
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split()).replace("|", "¦")
+    return text if len(text) <= _CELL_CHARS else f"{text[: _CELL_CHARS // 2]}…{text[-(_CELL_CHARS // 2 - 1) :]}"

@@ -1,0 +1,104 @@
+"""How a run was configured: by its command, its parameters, its environment, its blueprint and YAML files."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from mcp_server.blueprints.parser import Blueprint, parse
+from mcp_server.record.run_directory import read_regular
+from mcp_server.record.state import Run
+from mcp_server.text.secret_patterns import mask
+
+_MOST_BYTES = 10_000_000  # of a file that is only looked at
+_MOST_YAML, _LONGEST_LINE = 200_000, 1_000  # characters
+_FILES = re.compile(r"[\w./@+~-]+\.(?:ya?ml|toml)\b")
+_YAML = re.compile(r"(?P<indent> *)(?:- +)?(?P<name>[\w.\-/@]+)\s*:(?:\s+(?P<value>[^#\n]*?))?\s*(?:#.*)?")
+
+
+def of_run(run: Run) -> dict[str, str]:
+    """Return how a run was configured, by name: words of its command, parameters, environment, YAML files."""
+    spec = run.spec
+    found = words_of(spec.command)
+    for path in files_of(run):
+        if path.suffix != ".toml":
+            text = (text_of(path) or "")[:_MOST_YAML]
+            found |= {f"{path.stem}:{name}": value for name, value in yaml_values(text).items()}
+    # Of PATH only the python in front differs, which VIRTUAL_ENV tells in fewer words.
+    found |= {f"${name}": value for name, value in spec.env.items() if name != "PATH"}
+    found |= {name: str(value) for name, value in spec.params.items()}
+    found |= {"cwd": spec.cwd, "gpus": str(len(run.gpus)) if run.gpus else "", "host": spec.host}
+    return {name: mask(f"{name}={value}").partition("=")[2] if value else "" for name, value in found.items()}
+
+
+def words_of(command: str | list[str]) -> dict[str, str]:
+    """Return the options of a command by name, the last one wins; what has no name is ``command``. Pure."""
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+    except ValueError:  # quotes that bash alone understands
+        words = str(command).split()
+    found: dict[str, str] = {}
+    plain: list[str] = []
+    for number, word in enumerate(words):
+        following = words[number + 1] if number + 1 < len(words) else "-"
+        if match := re.fullmatch(r"[+~]*(?:--?)?([A-Za-z][\w.\-/@]*)=(.*)", word, re.DOTALL):
+            found[match[1]] = match[2]
+        elif re.fullmatch(r"--?[A-Za-z][\w.\-]*", word):
+            is_flag = following.startswith("-") and not re.fullmatch(r"-[\d.]\S*", following)
+            found[word.lstrip("-")] = "true" if is_flag else following
+        elif not (number and words[number - 1].startswith("-") and found.get(words[number - 1].lstrip("-")) == word):
+            plain.append(word)
+    return {**found, "command": " ".join(plain)}
+
+
+def yaml_values(text: str) -> dict[str, str]:
+    """Return the scalars of plain YAML under dotted names: enough to tell two files apart. Pure."""
+    found: dict[str, str] = {}
+    above: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        if len(line) > _LONGEST_LINE or (match := _YAML.fullmatch(line)) is None:
+            continue
+        indent = len(match["indent"])
+        while above and above[-1][0] >= indent:
+            above.pop()
+        path = ".".join([*(name for _, name in above), match["name"]])
+        if value := (match["value"] or "").strip().strip("\"'"):
+            found[path] = value
+        else:
+            above.append((indent, match["name"]))
+    return found
+
+
+def blueprint_of(run: Run) -> Blueprint:
+    """Return what the run's blueprint says now; an empty one without any."""
+    path = getattr(run.spec, "blueprint", None)
+    text = text_of(Path(path)) if path else None
+    return parse(text) if text else Blueprint()
+
+
+def files_of(run: Run) -> list[Path]:
+    """Return the configuration files that the command or the blueprint names and that are there."""
+    command = run.spec.command
+    words = _FILES.findall(command if isinstance(command, str) else " ".join(command))
+    if (yaml_path := blueprint_of(run).yaml_path) is not None:
+        words.append(yaml_path)
+    named = [Path(run.spec.cwd or "/") / word for word in dict.fromkeys(words)]
+    return [path for path in dict.fromkeys(named) if _is_file(path)][:5]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def text_of(path: Path) -> str | None:
+    """Return a text file; None where it is none, or too long."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return None
+        return read_regular(path).decode("utf-8-sig", errors="replace")
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,242 @@
+"""What evaluations found: tables and figures in markdown, JSON and JSON lines, as trainers and harnesses leave them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from mcp_server.record.result_directory import maker_of
+from mcp_server.record.state import Run
+from mcp_server.results.directory_scan import Walk, roots, span
+
+Value = float | int | str | bool | None
+Row = Mapping[str, Value]
+
+_NAME = re.compile(
+    r"(?:.*[-_.])?(?:eval|evals|evaluation|evaluate|results?|metrics|valid|validation|val|test|scores?|benchmark|lm)"
+    r"(?:[-_.0-9T].*)?\.(?:md|json|jsonl)|all_results\.json",
+    re.IGNORECASE,
+)
+_NOT_EVALUATIONS = re.compile(r"experiment_log\.md|.*(?:config|args|state|vocab|tokenizer|samples).*", re.IGNORECASE)
+_MOST_BYTES = 2_000_000  # of one file
+_MOST_BROKEN = 1_000  # lines: no JSON lines at all
+_MOST_FILES, _MOST_ROWS, _MOST_TABLES, _MOST_COLUMNS = 20, 200, 20, 200
+_SEPARATOR = re.compile(r"\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?")
+_HEADING = re.compile(r"#{1,6}\s.*")
+_LONGEST_LINE = 1_000  # of a pair or a heading
+_FENCE = re.compile(r"(```|~~~)[ \t]*(?:json)?[ \t]*\n(?P<body>.*?)\n[ \t]*\1", re.DOTALL | re.IGNORECASE)
+_PAIR = re.compile(
+    r"(?:[-*+]|\d+\.)?\s*[`*_]*(?P<name>[A-Za-z][\w@/.\- ]{0,60}?)[`*_]*\s*[:=\uff1a]\s*[`*_]*(?P<value>.+)"
+)
+_CELLS = re.compile(r"(?<!\\)\|")
+_INTEGER = re.compile(r"[+-]?\d{1,300}")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One table of a file: a row for each thing evaluated, values as written (numbers exact).
+
+    ``title``: the heading above it. ``problem``: why there is no more of it.
+    """
+
+    source: Path
+    rows: tuple[Row, ...] = ()
+    title: str = ""
+    problem: str | None = None
+
+
+def beneath(root: Path) -> list[tuple[Path, float]]:
+    """Return the files at or below ``root`` that look like evaluations, and when they were changed (POSIX time)."""
+    entries = (entry for _, found in Walk(deepest=4).below(root) for entry in found if not entry.is_dir)
+    return [(entry.path, entry.changed_s) for entry in entries if _is_evaluation(entry.path)]
+
+
+def of_run(
+    run: Run, result_dir: Path | None = None, look: Callable[[Path], list[tuple[Path, float]]] = beneath
+) -> list[Evaluation]:
+    """Return the evaluations that a run left in its result directory and beneath its working directory.
+
+    They were written since its start, newest first; in the result directory also after its end: it is this run's
+    alone. ``look`` is :func:`beneath`, or remembers what it found.
+    """
+    begun_s, until_s = span(run)
+    found: dict[Path, float] = {}
+    for root in roots(run, result_dir):
+        last_s = until_s if root == Path(run.spec.cwd) else math.inf
+        found |= {path: at_s for path, at_s in look(root) if path not in found and begun_s <= at_s <= last_s}
+    newest = sorted(found, key=lambda path: (-found[path], str(path)))[:_MOST_FILES]
+    return [one for path in newest for one in read(path)]
+
+
+def _is_evaluation(path: Path) -> bool:
+    name = path.name
+    return bool(_NAME.fullmatch(name)) and not _NOT_EVALUATIONS.fullmatch(name) and maker_of(path) == (None, None)
+
+
+def read(path: Path) -> list[Evaluation]:
+    """Return the tables of a file; of one that is none, or broken, what can be read and a problem. Never raises."""
+    try:
+        text = _text(path)
+    except (OSError, ValueError) as error:
+        return [Evaluation(path, problem=str(getattr(error, "strerror", None) or error))]
+    if path.suffix == ".jsonl":
+        return [_of_lines(path, text)]
+    if path.suffix != ".json":
+        return list(_of_markdown(path, text))
+    try:
+        return [Evaluation(path, tuple(rows_of(json.loads(text)))[:_MOST_ROWS])]
+    except (ValueError, RecursionError) as error:
+        if (lines := _of_lines(path, text)).rows:  # JSON lines under the other name
+            return [lines]
+        return [Evaluation(path, problem=f"no JSON: {error}")]
+
+
+def _text(path: Path) -> str:
+    """Read a regular file of at most 2 MB; a FIFO does not hold it up, a link is not followed."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("not a regular file")
+        if status.st_size > _MOST_BYTES:
+            raise ValueError(f"larger than {_MOST_BYTES:,} bytes")
+        return file.read(_MOST_BYTES).decode("utf-8-sig", errors="replace")
+
+
+def rows_of(value: Any) -> Iterator[Row]:
+    """Yield the rows of a JSON value: of a list its objects, of nested objects their numbers under dotted names.
+
+    An object of objects, as harnesses keep results by task, is a row for each task. Pure.
+    """
+    if isinstance(value, list):
+        for item in value:
+            yield from rows_of(item)
+        return
+    if not isinstance(value, Mapping):
+        return
+    results = value.get("results")
+    if isinstance(results, Mapping) and results and all(isinstance(one, Mapping) for one in results.values()):
+        for task, one in results.items():
+            yield {"task": task, **_flat(one)}
+    elif isinstance(results, list) and any(isinstance(one, Mapping) for one in results):
+        yield from rows_of(results)
+        if rest := _flat({name: one for name, one in value.items() if name != "results"}):
+            yield rest
+    elif flat := _flat(value):
+        yield flat
+
+
+def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Value]:
+    """Return the scalars of nested objects; the filter that lm-eval adds to a name (`acc,none`) is left out."""
+    flat: dict[str, Value] = {}
+    for name, one in value.items():
+        label = before + str(name).removesuffix(",none")
+        if isinstance(one, Mapping):
+            flat |= _flat(one, f"{label}.")
+        elif isinstance(one, str | int | float | bool) and len(str(one)) <= _MOST_ROWS and name != "alias":
+            flat[label] = one
+        if len(flat) >= _MOST_COLUMNS:
+            break
+    return flat
+
+
+def _of_lines(path: Path, text: str) -> Evaluation:
+    rows: list[Row] = []
+    broken = 0
+    for line in filter(str.strip, text.splitlines()):
+        try:
+            rows += rows_of(json.loads(line))
+        except (ValueError, RecursionError):
+            broken += 1
+            if broken >= _MOST_BROKEN:
+                break
+    told = (
+        [f"{broken} lines are no JSON{', the rest was not read' if broken >= _MOST_BROKEN else ''}"] if broken else []
+    )
+    if len(rows) > _MOST_ROWS:
+        told.append(f"only the last {_MOST_ROWS} of {len(rows)} rows")
+    return Evaluation(path, tuple(rows[-_MOST_ROWS:]), problem="; ".join(told) or None)
+
+
+def _of_markdown(path: Path, text: str) -> Iterator[Evaluation]:
+    """Yield every table, then the JSON in fences, then the `name: number` lines as one row."""
+    found = list(_tables(path, text))[:_MOST_TABLES]
+    for match in islice(_FENCE.finditer(text), _MOST_TABLES):
+        try:
+            rows = tuple(rows_of(json.loads(match["body"])))[:_MOST_ROWS]
+        except (ValueError, RecursionError):
+            continue
+        if rows:
+            found.append(Evaluation(path, rows))
+    pairs: dict[str, Value] = {}
+    for line in text.splitlines():
+        pair = None if "|" in line else _PAIR.fullmatch(line.strip()[:_LONGEST_LINE])
+        value = _value(pair["value"]) if pair else None
+        if pair and isinstance(value, int | float):
+            pairs.setdefault(pair["name"].strip(), value)
+    if pairs:
+        found.append(Evaluation(path, (pairs,)))
+    yield from found
+
+
+def _tables(path: Path, text: str) -> Iterator[Evaluation]:
+    lines = text.splitlines()
+    title, number = "", 0
+    while number < len(lines):
+        line = lines[number].strip()
+        if _HEADING.fullmatch(line[:_LONGEST_LINE]):
+            title = line[:_LONGEST_LINE].strip("# \t")
+        following = lines[number + 1].strip() if number + 1 < len(lines) else ""
+        if "|" not in line or "|" not in following or not _SEPARATOR.fullmatch(following):
+            number += 1
+            continue
+        names = _cells(line)
+        number += 2
+        rows = []
+        while number < len(lines) and "|" in lines[number]:
+            values = [_value(cell) for cell in _cells(lines[number])]
+            rows.append(dict(zip(names, values, strict=False)))
+            number += 1
+        if rows:
+            cut = f"only the first {_MOST_ROWS} of {len(rows)} rows" if len(rows) > _MOST_ROWS else None
+            yield Evaluation(path, tuple(rows[:_MOST_ROWS]), title, cut)
+
+
+def _cells(line: str) -> list[str]:
+    inner = line.strip().removeprefix("|")
+    inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
+    return [cell.strip().replace("\\|", "|").strip("*`").strip() for cell in _CELLS.split(inner)]
+
+
+def _value(text: str) -> Value:
+    """Return a number where the text is one and nothing else, as Python reads it; else the text."""
+    plain = text.strip().strip("*`").strip()
+    if _INTEGER.fullmatch(plain):
+        return int(plain)
+    return float(plain) if _NUMBER.fullmatch(plain) else plain
+
+
+def table(rows: Sequence[Row], most: int = 50) -> list[str]:
+    """Return rows as a markdown table; of more than ``most`` the first, and how many there are."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = markdown(names, [[row.get(name) for name in names] for row in rows[:most]])
+    return [*lines, "", f"… of {len(rows)} rows the first {most}."] if len(rows) > most else lines
+
+
+def markdown(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return a markdown table: what is None stays empty, and no value ends its cell."""
+    lines = [f"| {' | '.join(map(_cell, names))} |", f"|{' --- |' * len(names)}"]
+    return [*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else " ".join(str(value).split()).replace("|", "\\|")

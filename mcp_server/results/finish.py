@@ -1,0 +1,200 @@
+"""Finishing a run: everything that somebody needs to know of it months later, in one document beside its results."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.hosts.environment import names_a_secret, stored_secrets
+from mcp_server.record import result_directory
+from mcp_server.record.result_page import KEPT, End
+from mcp_server.record.run_directory import RunDir, now, read_regular
+from mcp_server.record.state import Run
+from mcp_server.results import checkpoints, document, evaluations, git_state, metrics
+from mcp_server.results.answers import Finished
+from mcp_server.results.document import Facts
+from mcp_server.results.git_state import Code
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.run_store import Ledger
+from mcp_server.text.secret_patterns import mask
+
+_DIFF_MARK = "# runward run "
+_LONGEST_SUMMARY = 20_000
+_WRITES = threading.Lock()  # two callers at once would both append to the log
+_PATIENCE_S = 30.0
+
+
+class NotFinished(RunwardError):
+    """A run whose results cannot be written now."""
+
+
+def finish(
+    run: Run,
+    ledger: Ledger,
+    scalars: Scalars,
+    *,
+    summary: str | None = None,
+    result_dir: str | None = None,
+    caller: str | None = None,
+    environ: Mapping[str, str],
+) -> Finished:
+    """Write the results document of a run that has ended, then `finish.flag`; a second call brings both up to date.
+
+    Reads files and asks git: to be called in a thread. ``environ`` is the server's: its secrets are masked.
+    ``caller`` is who asks, None where it does not matter: another owner's run is left alone.
+
+    Raises:
+        NotFinished: the run still runs, or its results have no place; says what to do.
+        BadArgument: ``result_dir`` is none.
+        RunwardError: it cannot be written.
+    """
+    if not run.ended:
+        raise NotFinished(f"{run.run_id} is still {run.state}; nothing was written. Call wait_run, then again.")
+    if caller is not None and run.spec.owner not in ("", caller):
+        raise NotFinished(
+            f"{run.run_id} belongs to {run.spec.owner!r}, you are {caller!r}; nothing was written. Ask its owner."
+        )
+    if summary is not None and len(summary) > _LONGEST_SUMMARY:
+        raise BadArgument("summary", f"has more than {_LONGEST_SUMMARY:,} characters.")
+    directory = _directory(run, result_dir)
+    secrets = _secrets(run, ledger, environ)
+    rundir = ledger.rundir(run.run_id)
+    code = git_state.look(Path(run.spec.cwd or "/"), environ)
+    code = replace(code, diff=mask(code.diff, secrets), subject=mask(code.subject, secrets))
+    facts = Facts(
+        run=run,
+        end=end_of(run, rundir),
+        summary=summary,
+        numbers=metrics.numbers(run, scalars, rundir=rundir),
+        evaluations=evaluations.of_run(run, directory),
+        checkpoints=checkpoints.of_run(run, directory),
+        account=result_directory.account(rundir),
+        code=code,
+        leftovers=len(ledger.leftovers(run)),
+    )
+    later = _later(run, directory, ledger)
+    if not _WRITES.acquire(timeout=_PATIENCE_S):
+        raise NotFinished(f"{run.run_id}: other results have been written for {_PATIENCE_S:g} s; call again.")
+    try:
+        return _write(directory, facts, secrets, later=later)
+    except OSError as error:
+        where = error.filename or directory
+        raise NotFinished(
+            f"Results of {run.run_id} not written: {where}: {error.strerror or error}. The run is untouched. "
+            "Pass another result_dir, or have a person make this one writable."
+        ) from error
+    finally:
+        _WRITES.release()
+
+
+def end_of(run: Run, rundir: RunDir) -> End:
+    """Return how a run ended; of a lost one it is not known when."""
+    last: Mapping[str, Any] = next(
+        (event for event in reversed(run.events) if event["kind"] in ("ended", "refused")), {}
+    )
+    elapsed_s = last.get("elapsed_s")
+    return End(
+        run_id=run.run_id,
+        state=run.state,
+        text=str(last.get("text") or run.reason or run.state),
+        attempts=run.attempt,
+        elapsed_s=elapsed_s if isinstance(elapsed_s, int | float) else run.elapsed_s(0.0),
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        log=rundir.log(run.attempt),
+        exit_code=run.exit_code,
+        signal=run.signal,
+        failure=run.failure,
+    )
+
+
+def _directory(run: Run, asked: str | None) -> Path:
+    """Return where results go, made if it is not there."""
+    place = asked or getattr(run.spec, "result_dir", None)
+    if not place:
+        raise NotFinished(
+            f"{run.run_id} was not launched from a blueprint; nothing was written. Pass result_dir=/absolute/path."
+        )
+    try:
+        path = Path(place).expanduser()
+        if not path.is_absolute() or path == Path("/"):
+            raise BadArgument("result_dir", f"is no absolute path of a directory: {place[:200]!r}.")
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL, no such user
+        raise BadArgument("result_dir", f"cannot be made: {getattr(error, 'strerror', None) or error}.") from error
+    return path
+
+
+def _later(run: Run, directory: Path, ledger: Ledger) -> str | None:
+    """Return the newest run of the same result directory that was launched after this one."""
+    place = os.path.realpath(directory)
+    for other in ledger.runs():
+        if other.spec.created_at <= run.spec.created_at:
+            return None
+        if (own := getattr(other.spec, "result_dir", None)) and os.path.realpath(own) == place:
+            return other.run_id
+    return None
+
+
+def _secrets(run: Run, ledger: Ledger, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return every secret that could stand in what the run left, by name."""
+    found = {name: value for name, value in environ.items() if names_a_secret(name) or name in run.spec.secrets}
+    with contextlib.suppress(RunwardError):  # a file that others can read is not used at a launch either
+        found |= stored_secrets(ledger.home.secrets)
+    return found
+
+
+def _write(directory: Path, facts: Facts, secrets: Mapping[str, str], *, later: str | None) -> Finished:
+    """Write log, diff, document and flag, in this order."""
+    run, files, notes = facts.run, [], []
+    try:
+        result_directory.note_end(directory, facts.end)
+        files.append(directory / result_directory.LOG)
+    except OSError as error:
+        notes.append(f"{result_directory.LOG} was left as it is: {error.strerror or error}.")
+    if facts.code.diff:
+        files.append(_write_diff(directory, run, facts.code))
+    own = directory / f"results-{run.run_id}.md"
+    path = own if later else result_directory.document(directory, run.run_id)
+    if facts.summary is None:
+        facts = replace(facts, summary=document.summary_in(path, run.run_id))
+    text = document.render(facts, diff=files[-1].name if facts.code.diff else None, kept=result_directory.kept(path))
+    head, kept_mark, kept = text.partition(KEPT)
+    result_directory.write_text(path, mask(head, secrets) + kept_mark + kept)
+    if path.name != result_directory.RESULTS and not later:
+        notes.append(f"{result_directory.RESULTS} is a person's and was left alone.")
+    files.append(path)
+    flag = None
+    if later:
+        notes.append(f"{later} uses this directory since: its {result_directory.FLAG} was left alone.")
+    else:
+        flag = result_directory.write_flag(directory, {**facts.end.facts, "results": path.name, "finished_at": now()})
+        files.append(flag)
+    return Finished(
+        run_id=run.run_id,
+        status="written",
+        state=run.state,
+        results_path=str(path),
+        flag_path=str(flag) if flag else None,
+        files=[str(one) for one in files],
+        notes=[*notes, *document.doubts(facts)] or None,
+    )
+
+
+def _write_diff(directory: Path, run: Run, code: Code) -> Path:
+    """Write what is not committed as a file that `git apply` takes; another's file of that name is left alone."""
+    path, first = directory / "code.diff", f"{_DIFF_MARK}{run.run_id}: not in commit {code.commit}\n"
+    if os.path.lexists(path):
+        old = b""
+        with contextlib.suppress(OSError):
+            old = b"" if path.is_symlink() else read_regular(path)[:200]
+        if not old.startswith(f"{_DIFF_MARK}{run.run_id}:".encode()):
+            path = directory / f"code-{run.run_id}.diff"
+    result_directory.write_text(path, first + code.diff + ("\n# cut off here: it is longer\n" if code.cut else ""))
+    return path

@@ -1,0 +1,1 @@
+"""What is asked for of runs: launch, wait, stop."""

@@ -1,0 +1,276 @@
+"""Starting a run: arguments become a spec and a script, then a directory, then a supervisor in tmux."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets as random
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from mcp_server.backends import tmux_client
+from mcp_server.errors import BadArgument, GpusNotFree, LaunchFailed, RunwardError
+from mcp_server.gpus.leases import lease_directory
+from mcp_server.hosts.environment import base_environment, check_environment, secrets_by_name
+from mcp_server.record.handover import Handover
+from mcp_server.record.launch_request import Request
+from mcp_server.record.run_directory import LAYOUT, RunDir, boot_id, is_held, now, write_json
+from mcp_server.record.script import LONGEST_NAME, name_of, render, slug
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
+from mcp_server.runs.cleanup import tidy
+from mcp_server.runs.gpu_admission import admit, checked_gpus, cpu_slots
+from mcp_server.runs.idempotency import held_key, known_run
+from mcp_server.runs.parameters import check_no_secret, check_params, checked_policy
+from mcp_server.store.file_watch import Changes
+from mcp_server.store.run_store import Ledger
+from mcp_server.store.state_home import Home, tmux_socket
+from mcp_server.text.regex import checked
+
+_ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
+_STARTED_WITHIN_S = 15.0
+_F_SETPIPE_SZ = 1031
+_LOOK_S = 0.01
+_TIDY_S = 2.0  # a tmux that does not answer is told of soon enough
+
+
+def check_name(name: str) -> None:
+    """Refuse names that could be taken for something else.
+
+    Raises:
+        BadArgument: empty, too long, or with ``/`` ``:`` ``..`` or control characters in it.
+    """
+    if not name.strip() or len(name) > LONGEST_NAME:
+        raise BadArgument("name", f"must have 1 to {LONGEST_NAME} characters, this one has {len(name)}.")
+    if any(part in name for part in ("/", "\\", ":", "..")) or not name.isprintable():
+        raise BadArgument("name", "must hold no '/', '\\', ':', '..' or control characters.")
+
+
+def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunSpec, Handover]:
+    """Turn a request into a spec and what is handed over in memory; touches nothing.
+
+    Raises:
+        BadArgument, BlueprintInvalid, SecretNotSet, SecretsFileOpen, TmuxMissing, …: it cannot be carried out.
+    """
+    from mcp_server.hosts.defaults import own_ray  # noqa: PLC0415 - a server starts without them
+    from mcp_server.runs.resolve import settle  # noqa: PLC0415
+
+    settled = settle(request, home, environ)
+    request = settled.request
+    words = [request.command] if isinstance(request.command, str) else request.command
+    if not words or not words[0].strip():
+        raise BadArgument("command", "is empty.")
+    if any("\0" in word for word in words):
+        raise BadArgument("command", "holds a NUL character.")
+    if request.name is not None:
+        check_name(request.name)
+    if request.owner is not None and not (request.owner.isprintable() and 0 < len(request.owner) <= LONGEST_NAME):
+        raise BadArgument("owner", f"must be 1 to {LONGEST_NAME} printable characters.")
+    for argument in ("time_limit_s", "first_step_timeout_s", "stall_timeout_s"):
+        seconds = getattr(request, argument)
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise BadArgument(argument, "must be a number of seconds above 0.")
+    if request.first_step_pattern is not None:
+        checked(request.first_step_pattern)
+    check_params(request.params, request.resume_args, request.command)
+    policy = checked_policy(request.recovery)
+    gpus = checked_gpus(request.gpus, request.require, request.env, queue=request.queue)
+    cwd = _directory(request.cwd)
+    check_environment(request.env)
+    for argument, value in {**asdict(request), "cwd": str(cwd)}.items():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise BadArgument(argument, "holds what is no Unicode text.") from error
+    values = secrets_by_name(dict.fromkeys(request.secrets), environ, home.secrets)
+    kept = {"params": request.params, "resume_args": request.resume_args, "recovery": policy}
+    check_no_secret(kept, values.values())
+    settled.check()
+    tmux_client.require()
+    name = request.name or "".join(filter(str.isprintable, name_of(request.command)))[:LONGEST_NAME]
+    run_id = next(run_id for run_id in _ids(slug(name)) if not (home.runs / run_id).exists())
+    config = home.config()
+    spec = RunSpec(
+        layout=LAYOUT,
+        run_id=run_id,
+        name=name,
+        command=request.command,
+        cwd=str(cwd),
+        env={**own_ray(settled.environment, run_id), **request.env},
+        secrets=list(values),
+        owner=request.owner or home.owner(environ),
+        tags=request.tags,
+        time_limit_s=request.time_limit_s,
+        first_step_timeout_s=request.first_step_timeout_s,
+        first_step_pattern=request.first_step_pattern,
+        stall_timeout_s=request.stall_timeout_s,
+        recovery=policy,
+        params=dict(request.params),
+        param_style=request.param_style,
+        resume_args=request.resume_args,
+        gpus=gpus,
+        queue=request.queue,
+        require=dict(request.require) if request.require else None,
+        leases=str(lease_directory(environ)),
+        cpu_slots=cpu_slots(config.cpu_slots),
+        gpu_sample_s=config.gpu_sample_s,
+        gpu_window_s=config.gpu_window_s,
+        tensorboard=str(cwd / Path(request.tensorboard).expanduser()) if request.tensorboard else None,
+        blueprint=str(settled.blueprint) if settled.blueprint else None,
+        result_dir=str(settled.result_dir) if settled.result_dir else None,
+        stop_grace_s=config.stop_grace_s,
+        idempotency_key=request.idempotency_key,
+        created_at=now(),
+        host=socket.gethostname(),
+        boot_id=boot_id(),
+        session=run_id,
+        tmux_socket=tmux_socket(environ),
+    )
+    return spec, Handover(base_environment(environ), values, _umask())
+
+
+def _umask() -> int:
+    """Return this process's umask; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _ids(slugged: str) -> Iterator[str]:
+    while True:
+        yield f"{slugged}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"
+
+
+def _directory(cwd: str | None) -> Path:
+    """Return the directory to run in.
+
+    Raises:
+        BadArgument: it is relative, missing, or cannot be looked at.
+    """
+    try:
+        path = Path(cwd or Path.cwd()).expanduser()
+        if not path.is_absolute():
+            raise BadArgument("cwd", f"must be an absolute path, not {cwd!r}.")
+        if not path.is_dir():
+            raise BadArgument("cwd", f"is no directory: {str(path)[:200]!r}.")
+    except (OSError, RuntimeError) as error:  # too long, not readable, or no such user
+        raise BadArgument("cwd", f"cannot be used: {str(error)[:200]}.") from error
+    return path
+
+
+async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Mapping[str, str]) -> Run:
+    """Start a run and return once its command runs; with a repeated idempotency key, return the first run.
+
+    Raises:
+        RunwardError: the command does not run. What was refused before its directory was made left nothing there.
+    """
+    try:
+        spec, handover = plan(request, ledger.home, environ)
+    except RunwardError:
+        if (first := known_run(ledger, request.idempotency_key)) is not None:
+            return first  # what has changed since does not concern it
+        raise
+    ledger.home.make()
+    with anyio.move_on_after(_TIDY_S):
+        await tmux_client.patiently(partial(tidy, ledger, spec.tmux_socket))
+    async with held_key(ledger, request.idempotency_key) as key:
+        if key is not None and (first := await key.run(ledger, changes)) is not None:
+            return first
+        snapshot = await admit(spec, handover.env)
+        handover = replace(handover, snapshot=snapshot.facts() if snapshot else None)
+        if spec.result_dir is not None:
+            from mcp_server.record.experiment_log import begin_log  # noqa: PLC0415 - only blueprints have one
+
+            begin_log(Path(spec.result_dir), spec)
+        rundir = _create(spec, ledger)
+        if key is not None:
+            key.remember(spec.run_id)
+        return await _start(RunDir(rundir), spec, handover, ledger, changes)
+
+
+def _create(spec: RunSpec, ledger: Ledger) -> Path:
+    """Make the run's directory appear whole, with its spec and script in it."""
+    path = ledger.home.runs / spec.run_id
+    new = RunDir(path.with_name(f".new-{spec.run_id}"))
+    new.path.mkdir(mode=0o700)
+    try:
+        new.script.touch(mode=0o600)
+        new.script.write_text(render(spec), encoding="utf-8", errors="surrogateescape")
+        os.mkfifo(new.handover, 0o600)
+        write_json(new.spec, spec.facts())
+        new.path.rename(path)
+    except OSError as error:
+        shutil.rmtree(new.path, ignore_errors=True)
+        raise LaunchFailed(f"{ledger.home.path}: {error.strerror}. Nothing was started.") from error
+    return path
+
+
+async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, ledger: Ledger, changes: Changes) -> Run:
+    # Open at both ends before the supervisor exists: it meets the end of file if this process dies.
+    fifo = os.open(rundir.handover, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        with changes.of([rundir.path]) as ticket, anyio.move_on_after(_STARTED_WITHIN_S):
+            argv = tmux_client.supervisor_argv(sys.executable, rundir.path)
+            try:
+                await anyio.to_thread.run_sync(
+                    partial(tmux_client.new_session, spec.session, argv, socket=spec.tmux_socket),
+                    abandon_on_cancel=True,
+                )
+            except LaunchFailed:
+                # An option may have failed after the session was made.
+                if not is_held(rundir.lock):
+                    shutil.rmtree(rundir.path, ignore_errors=True)
+                    raise
+            await _hand_over(fifo, handover.encode())
+            while True:
+                run = ledger.observe(spec.run_id)
+                if (refused := next((e for e in run.events if e["kind"] == "refused"), None)) is not None:
+                    if (why := refused.get("not_free")) is None:
+                        raise LaunchFailed(f"{refused['text']} See {rundir.path}.")
+                    await _clear(rundir, spec)
+                    raise GpusNotFree(str(why), never=bool(refused.get("never")))
+                if run.events:
+                    return run
+                await ticket.news()
+        # Should it still come, it finds this before its command starts, or stops at once.
+        with contextlib.suppress(OSError):
+            write_json(rundir.stop, {"by": "launch_run", "reason": "it did not start in time", "at": now()})
+    finally:
+        os.close(fifo)
+    raise LaunchFailed(
+        f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s: perhaps tmux "
+        f"does not answer. If it starts later, it stops at once. Try again; runward doctor tells what is wrong."
+    )
+
+
+async def _clear(rundir: RunDir, spec: RunSpec) -> None:
+    """Leave nothing of a launch whose GPUs another took in the same moment; that it was refused is told at once."""
+    with anyio.move_on_after(_TIDY_S):
+        while is_held(rundir.lock):  # noqa: ASYNC110 - nobody tells the end of a process
+            await anyio.sleep(_LOOK_S)
+        await tmux_client.patiently(partial(tmux_client.close, spec.session, socket=spec.tmux_socket))
+        shutil.rmtree(rundir.path, ignore_errors=True)
+
+
+async def _hand_over(fifo: int, data: bytes) -> None:
+    """Write ``data`` into the FIFO, which holds 64 KiB unless it is told to hold more."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fifo, _F_SETPIPE_SZ, max(65536, len(data)))
+    while data:
+        try:
+            data = data[os.write(fifo, data) :]
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            await anyio.wait_writable(fifo)

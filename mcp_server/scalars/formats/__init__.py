@@ -1,0 +1,1 @@
+"""Metric files other than TensorBoard: CSV, JSON lines, SQLite, wandb."""

@@ -1,0 +1,274 @@
+"""Finds what of metrics lies at a path, and reads what is not TensorBoard's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from mcp_server.scalars.formats import sqlite
+from mcp_server.scalars.formats.appended_file import Growing, opened, unreadable
+from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS, flat, number
+from mcp_server.scalars.formats.sqlite import Database, MlflowStore
+from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
+from mcp_server.scalars.formats.wandb import WandbLog
+from mcp_server.scalars.series import RunScalars
+from mcp_server.scalars.tensorboard.find import event_files
+from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
+
+Kind = Literal["events", "csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb"]
+
+# Of Lightning; Stable-Baselines3, Spinning Up and RLlib; Ultralytics; Keras, as people name its log.
+_TABLES = {"metrics.csv", "progress.csv", "progress.txt", "results.csv", "log.csv", "history.csv", "training.log"}
+_JSON_LINES = (".jsonl", ".ndjson")
+_JSON_LINES_TOO = {"log.txt", "scalars.json"}  # of DETR and its descendants; of MMEngine
+_STATE = "trainer_state.json"
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
+_WANDB_RUN = re.compile(r"(offline-)?run-\d")
+_DATABASES = {".db", ".sqlite", ".sqlite3"}
+_MOST_ENTRIES = 100_000  # of a directory
+_MOST_KEPT = 256  # sources that are remembered
+_KEPT_BYTES = 128 * 2**20  # of their points
+_SNIFFED_BYTES = 64 * 2**10
+_TICK_S = 2.0  # the coarsest that file systems have
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something that holds the scalars of one run: a directory of event files, a file, or a run in a database.
+
+    ``name``: which run in a database, as project/run; "" where the path is one run.
+    """
+
+    kind: Kind
+    path: Path
+    name: str = ""
+
+
+class _Reader(Protocol):
+    nbytes: int  # of the points that it keeps
+
+    def read(self) -> RunScalars: ...
+    def changed(self) -> bool: ...
+
+
+class _Whole:
+    """Asks a reader that reads all of its files each time only when they have changed: a wait looks every second."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self.nbytes = 0
+        self._reader = reader
+        self._told: RunScalars | None = None
+        self._since_s = 0.0
+        self._settled = False
+
+    def changed(self) -> bool:
+        return self._reader.changed()
+
+    def read(self) -> RunScalars:
+        now_s = time.monotonic()
+        if self._told is None or self._reader.changed():
+            self._told, self._since_s = None, now_s
+        elif self._settled:
+            return self._told
+        self._told = self._reader.read()
+        # What is written in the same tick of the clock as was read changes no time: it is read once more.
+        self._settled = now_s - self._since_s > _TICK_S
+        self.nbytes = sum(one.steps.nbytes + one.walls.nbytes + one.values.nbytes for one in self._told.series.values())
+        return self._told
+
+
+class OtherReader:
+    """Reads sources that are not of event files, and remembers how far; may be shared by threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: OrderedDict[Source, tuple[threading.Lock, _Reader]] = OrderedDict()
+
+    def read(self, source: Source) -> RunScalars:
+        """Return the series of a run as they are now; the second time costs what was added since.
+
+        Raises:
+            ScalarsUnreadable: it is not there, damaged, locked, or needs a package that is not installed.
+        """
+        lock, reader = self._of(source)
+        with lock:
+            told = reader.read()
+        self._forget_some()
+        return told
+
+    def changed(self, source: Source) -> bool:
+        """Tell whether the files differ from what was last read; True where nothing was."""
+        lock, reader = self._of(source)
+        with lock:
+            return reader.changed()
+
+    def _of(self, source: Source) -> tuple[threading.Lock, _Reader]:
+        with self._lock:
+            if source not in self._readers:
+                self._readers[source] = threading.Lock(), _reader(source)
+            self._readers.move_to_end(source)
+            return self._readers[source]
+
+    def _forget_some(self) -> None:
+        with self._lock:
+            kept = sum(reader.nbytes for _, reader in self._readers.values())
+            while len(self._readers) > 1 and (kept > _KEPT_BYTES or len(self._readers) > _MOST_KEPT):
+                kept -= self._readers.popitem(last=False)[1][1].nbytes
+
+
+def _reader(source: Source) -> _Reader:
+    path = source.path
+    match source.kind:
+        case "csv":
+            return Growing(path, Csv(path))
+        case "jsonl":
+            return Growing(path, JsonLines(path))
+        case "wandb":
+            return Growing(path, WandbLog(path))
+        case "trainer_state":
+            return _Whole(TrainerState(path))
+        case "mlflow" if path.is_dir():
+            return _Whole(MlflowStore(path))
+        case "trackio" | "mlflow":
+            return _Whole(Database(path, source.name))
+        case "events":
+            raise unreadable(path, "event files are read by another reader")
+
+
+def sources(path: Path) -> list[Source]:
+    """Return what of metrics lies at ``path``: a file, or a directory that directly holds such files.
+
+    Of databases, MLflow's stores and wandb's directories each run is one. A database that cannot be read now is one
+    source without a name, so that reading it says why. Nothing is raised: what cannot be looked at is not there.
+    """
+    with suppress(OSError):
+        if path.is_dir():
+            return list(dict.fromkeys(_in_directory(path)))
+        if path.is_file():
+            return list(_of_file(path))
+    return []
+
+
+def _of_file(path: Path) -> Iterator[Source]:
+    """Yield what a file is that was named as such."""
+    suffix = path.suffix.lower()
+    if "tfevents" in path.name:
+        yield Source("events", path)
+    elif suffix in _JSON_LINES:
+        yield Source("jsonl", path)
+    elif suffix == ".wandb":
+        yield Source("wandb", path)
+    elif path.name == _STATE:
+        yield Source("trainer_state", path)
+    elif sqlite.is_database(path):
+        yield from _of_database(path)
+    elif suffix in {".csv", ".tsv"} or path.name in _TABLES:
+        yield Source("csv", path)
+    elif _tells_scalars(path):
+        yield Source("jsonl", path)
+
+
+def _in_directory(path: Path) -> Iterator[Source]:
+    with os.scandir(path) as entries:
+        listed = [entry for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False)]
+    files = {entry.name for entry in listed if _is(entry, directory=False)}
+    directories = {entry.name for entry in listed if _is(entry, directory=True)}
+    if event_files(path):
+        yield Source("events", path)
+    for name in sorted(files):
+        file = path / name
+        if name in _TABLES or name.endswith(".wandb"):
+            yield from _of_file(file)
+        elif (name.endswith(_JSON_LINES) or name in _JSON_LINES_TOO) and _tells_scalars(file):
+            yield Source("jsonl", file)
+        elif file.suffix in _DATABASES and sqlite.is_database(file):
+            yield from _of_database(file)
+    yield from _states(path, files, directories)
+    yield from _of_mlflow_store(path, files, directories)
+    for name in sorted(directories):
+        if name == "wandb":
+            yield from _of_wandb(path / name)
+        elif _WANDB_RUN.match(name):
+            yield from _of_wandb_run(path / name)
+        elif name == "mlruns":
+            yield from _in_directory(path / name)
+
+
+def _is(entry: os.DirEntry[str], *, directory: bool) -> bool:
+    """Whether an entry is a file, also through a link, or a directory; pipes and loops of links are neither."""
+    try:
+        return entry.is_dir(follow_symlinks=False) if directory else entry.is_file()
+    except OSError:
+        return False
+
+
+def _tells_scalars(path: Path) -> bool:
+    """Whether the first line is an object with numbers: nothing else, or a step or time too, as data sets have not."""
+    with suppress(ScalarsUnreadable, ValueError, RecursionError), opened(path) as fd:
+        record = json.loads(os.pread(fd, _SNIFFED_BYTES, 0).split(b"\n")[0])
+        if isinstance(record, dict):
+            leaves = dict(flat(record))
+            clocked = {key.lower() for key in leaves} & {*STEP_KEYS, *TIME_KEYS}
+            numbers = [number(value) is not None for value in leaves.values()]
+            return any(numbers) if clocked else bool(numbers) and all(numbers)
+    return False
+
+
+def _of_database(path: Path) -> Iterator[Source]:
+    try:
+        kind, names = sqlite.runs_of(path)
+    except ScalarsUnreadable:
+        yield Source("mlflow" if "mlflow" in path.name else "trackio", path)
+        return
+    if kind:
+        yield from (Source(kind, path, name) for name in names)
+
+
+def _states(path: Path, files: set[str], directories: set[str]) -> Iterator[Source]:
+    """Yield the newest trainer_state.json of a directory and its checkpoints."""
+    states = [path / _STATE] if _STATE in files else []
+    states += [path / name / _STATE for name in directories if _CHECKPOINT.fullmatch(name)]
+    newest = max(states, key=lambda state: (_modified_ns(state), len(str(state)), state), default=None)
+    if newest is not None and newest.is_file():
+        yield Source("trainer_state", newest)
+
+
+def _modified_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return -1
+
+
+def _of_mlflow_store(path: Path, files: set[str], directories: set[str]) -> Iterator[Source]:
+    """Yield the runs of a store of files, of one experiment in it, or the one run that the directory is."""
+    if "meta.yaml" in files and "metrics" in directories:
+        yield Source("mlflow", path)
+    elif "meta.yaml" in files or path.name == "mlruns":
+        for name in sorted(directories):
+            inner = path / name
+            if (inner / "meta.yaml").is_file():
+                below = {entry.name for entry in os.scandir(inner) if _is(entry, directory=True)}
+                yield from _of_mlflow_store(inner, {"meta.yaml"}, below)
+
+
+def _of_wandb(path: Path) -> Iterator[Source]:
+    for directory in sorted(path.iterdir()):
+        if _WANDB_RUN.match(directory.name) and not directory.is_symlink():
+            yield from _of_wandb_run(directory)
+
+
+def _of_wandb_run(path: Path) -> Iterator[Source]:
+    with suppress(OSError):
+        for file in sorted(path.iterdir()):
+            if file.suffix == ".wandb" and file.is_file():
+                yield Source("wandb", file)

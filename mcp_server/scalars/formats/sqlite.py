@@ -1,0 +1,289 @@
+"""Scalars in SQLite, of Trackio and of MLflow, and in MLflow's store of files.
+
+A database is read while others write it, and nothing is written beside it. Measured in WAL mode, with
+SQLite 3.40: ``mode=ro`` alone makes or touches the files beside it, ``readonly_shm=1`` does not, and ``immutable=1``
+does not see what is still in the WAL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from mcp_server.scalars.formats.appended_file import opened, signature, unreadable
+from mcp_server.scalars.formats.rows import Rows, columns_of, flat, number
+from mcp_server.scalars.series import RunScalars, Series, Told, merge
+from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
+
+Kind = Literal["trackio", "mlflow"]
+
+_BUSY_S = 1.0
+_MAGIC = b"SQLite format 3\0"
+_WAL_MODE = 2  # at byte 18 of a database
+_MOST_COPIED_BYTES = 2**30
+_MOST_STORE_BYTES = 512 * 2**20
+_MOST_METRICS = 10_000
+_ROWS_AT_ONCE = 10_000
+
+# The id of each run, the experiment it belongs to, its name; the oldest first.
+_RUNS = {
+    "trackio": "SELECT {run}, '', run_name FROM metrics GROUP BY 1 ORDER BY min(id)",
+    "mlflow": (
+        "SELECT r.run_uuid, coalesce(e.name, ''), coalesce(nullif(r.name, ''), r.run_uuid) FROM runs r"
+        " LEFT JOIN experiments e ON e.experiment_id = r.experiment_id"
+        " WHERE r.lifecycle_stage IS NOT 'deleted' ORDER BY r.start_time, r.rowid"
+    ),
+}
+
+
+def is_database(path: Path) -> bool:
+    """Whether a regular file begins as SQLite databases do."""
+    with suppress(ScalarsUnreadable), opened(path) as fd:
+        return os.pread(fd, len(_MAGIC), 0) == _MAGIC
+    return False
+
+
+def runs_of(path: Path) -> tuple[Kind | None, list[str]]:
+    """Return whose database this is, and its runs as project/run or experiment/run, oldest first; None for another's.
+
+    Raises:
+        ScalarsUnreadable: it cannot be read, or is locked.
+    """
+    with _connected(path) as database:
+        kind = _kind(database)
+        return kind, list(_runs(path, database)) if kind else []
+
+
+class Database:
+    """One run in a database of Trackio or MLflow."""
+
+    nbytes = 0
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
+        self._name = name
+        self._seen: tuple[int, ...] | None = None
+
+    def changed(self) -> bool:
+        """Whether the database differs from what was read."""
+        return _signature(self._path) != self._seen
+
+    def read(self) -> RunScalars:
+        """Return what is told of the run by now; its name may be left out where there is but one.
+
+        Raises:
+            ScalarsUnreadable: it cannot be read, is locked, is of another program, or has no such run.
+        """
+        seen = _signature(self._path)
+        with _connected(self._path) as database:
+            runs = _runs(self._path, database)
+            if self._name not in runs and (self._name or len(runs) != 1):
+                raise unreadable(self._path, _no_such_run(self._name, list(runs)))
+            run = runs[self._name or next(iter(runs))]
+            kind = _kind(database)
+            series, notes = (_trackio if kind == "trackio" else _mlflow)(database, run)
+        self._seen = seen
+        return RunScalars(self._path, series, notes, seen[2] if seen else 0)
+
+
+class MlflowStore:
+    """One run in MLflow's store of files: ``metrics/KEY`` with a line "timestamp value step" for each value."""
+
+    nbytes = 0
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[tuple[int, ...], ...] | None = None
+
+    def changed(self) -> bool:
+        """Whether any file of metrics differs from what was read."""
+        return tuple(signature(file) for file in self._files()) != self._seen
+
+    def read(self) -> RunScalars:
+        """Return what the files tell by now.
+
+        Raises:
+            ScalarsUnreadable: they cannot be read.
+        """
+        files = self._files()
+        seen = tuple(signature(file) for file in files)
+        size, series, passed_over = 0, {}, []
+        for file, status in zip(files, seen, strict=True):
+            size += status[2] if status else 0
+            if size > _MOST_STORE_BYTES:
+                raise unreadable(self._path, "its metrics are larger than 512 MiB")
+            tag = str(file.relative_to(self._path / "metrics"))
+            try:
+                with opened(file) as fd, os.fdopen(fd, "rb", closefd=False) as lines:
+                    points = [_point(line) for line in lines if line.endswith(b"\n")]
+            except ScalarsUnreadable as error:
+                passed_over.append(str(error))
+                continue
+            if told := [point for point in points if point]:
+                series[tag] = _series(told)
+        self._seen = seen
+        return RunScalars(self._path, series, tuple(passed_over), size)
+
+    def _files(self) -> list[Path]:
+        found: list[Path] = []
+        for directory, _, names in os.walk(self._path / "metrics"):
+            found += [Path(directory, name) for name in names]
+            if len(found) > _MOST_METRICS:
+                break
+        return sorted(found[:_MOST_METRICS])
+
+
+def _point(line: bytes) -> tuple[float, float, float] | None:
+    """Return step, POSIX seconds and value; old stores have no step."""
+    cells = line.decode("utf-8", "replace").split()
+    numbers = [number(cell) for cell in cells]
+    if len(numbers) == 2:  # noqa: PLR2004
+        numbers.append(0.0)
+    match numbers:
+        case [float(wall_ms), float(value), float(step)] if abs(step) < 2**62:
+            return step, wall_ms / 1000, value
+    return None
+
+
+def _series(points: Sequence[tuple[float, float, float]]) -> Series:
+    steps, walls, values = (np.array(numbers, np.float64) for numbers in zip(*points, strict=True))
+    whole = steps.astype(np.int64), walls, values
+    for array in whole:
+        array.flags.writeable = False
+    return merge([Told(whole[0], walls, values)])
+
+
+def _trackio(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series], tuple[str, ...]]:
+    rows = Rows(step_key="step")
+    query = "SELECT step, timestamp, metrics FROM metrics WHERE {run} = ? ORDER BY id"
+    cursor = database.execute(query.format(run=_run_column(database)), (run,))
+    while some := cursor.fetchmany(_ROWS_AT_ONCE):
+        rows.add(*columns_of(_logged(*row) for row in some))
+    return rows.series(), rows.notes
+
+
+def _logged(step: Any, timestamp: Any, metrics: Any) -> list[tuple[str, Any]]:
+    try:
+        record = json.loads(metrics)
+    except (ValueError, TypeError, RecursionError):
+        record = None
+    # Named last: a metric of the same name is not the step.
+    leaves = [
+        leaf for leaf in flat(record if isinstance(record, dict) else {}) if leaf[0] not in {"step", "_timestamp"}
+    ]
+    return [*leaves, ("step", step), ("_timestamp", timestamp)]
+
+
+def _mlflow(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series], tuple[str, ...]]:
+    query = "SELECT key, step, timestamp, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY timestamp, rowid"
+    points: dict[str, list[tuple[float, float, float]]] = {}
+    for key, step, wall_ms, value, is_nan in database.execute(query, (run,)):
+        if all(isinstance(cell, int | float) for cell in (step, wall_ms, value)) and abs(step) < 2**62:
+            points.setdefault(str(key), []).append((step, wall_ms / 1000, _stored(value, bool(is_nan))))
+    return {key: _series(told) for key, told in points.items()}, ()
+
+
+def _stored(value: float, is_nan: bool) -> float:
+    """Return the value that MLflow was given: it stores NaN as 0, and an infinity as the largest number."""
+    if is_nan:
+        return float("nan")
+    if abs(value) >= sys.float_info.max:
+        return float("inf") if value > 0 else float("-inf")
+    return value
+
+
+def _kind(database: sqlite3.Connection) -> Kind | None:
+    # A view may be a query without an end.
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    columns = {row[1] for row in database.execute("PRAGMA table_info(metrics)")} if "metrics" in tables else set()
+    if {"run_name", "step", "timestamp", "metrics", "id"} <= columns:
+        return "trackio"
+    if {"run_uuid", "key", "value", "timestamp", "step", "is_nan"} <= columns and {"runs", "experiments"} <= tables:
+        return "mlflow"
+    return None
+
+
+def _run_column(database: sqlite3.Connection) -> str:
+    columns = {row[1] for row in database.execute("PRAGMA table_info(metrics)")}
+    return "run_id" if "run_id" in columns else "run_name"  # before Trackio 0.20 a run was its name
+
+
+def _runs(path: Path, database: sqlite3.Connection) -> dict[str, str]:
+    """Return the id of each run by its name; of runs with the same name each has part of its id behind."""
+    kind = _kind(database)
+    if kind is None:
+        raise unreadable(path, "it holds no metrics of Trackio or MLflow")
+    query = _RUNS[kind].format(run=_run_column(database))
+    rows = [(str(run), f"{project or path.stem}/{name}") for run, project, name in database.execute(query)]
+    often = Counter(name for _, name in rows)
+    return {name if often[name] == 1 else f"{name}-{run[:8]}": run for run, name in rows}
+
+
+def _no_such_run(name: str, runs: list[str]) -> str:
+    shown = ", ".join(runs[:10]) + (f" and {len(runs) - 10:,} more" if len(runs) > 10 else "")  # noqa: PLR2004
+    return f"it has no run {name!r}, but {shown or 'none at all'}" if name else f"name one of its runs: {shown}"
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _signature(path: Path) -> tuple[int, ...]:
+    return signature(path) + signature(_beside(path, "-wal"))
+
+
+@contextmanager
+def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a database to read, so that nothing is made or changed beside it.
+
+    Raises:
+        ScalarsUnreadable: it cannot be read, is locked, or is no database; also of what is done with it.
+    """
+    path = path.resolve() if path.exists() else path  # a WAL lies beside the file that a link leads to
+    with opened(path) as fd:
+        header = os.pread(fd, 100, 0)
+    if not header.startswith(_MAGIC):
+        raise unreadable(path, "it is no SQLite database")
+    try:
+        with _readable(path, header[18] == _WAL_MODE) as uri, closing(_open(uri)) as database:
+            yield database
+    except (sqlite3.Error, OSError, UnicodeError, MemoryError) as error:  # the last two of damaged ones
+        raise unreadable(path, f"SQLite says {error}") from None
+
+
+def _open(uri: str) -> sqlite3.Connection:
+    database = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
+    database.text_factory = lambda text: text.decode("utf-8", "replace")
+    return database
+
+
+@contextmanager
+def _readable(path: Path, wal_mode: bool) -> Iterator[str]:
+    """Yield the URI by which SQLite reads a database and leaves everything beside it alone."""
+    uri = path.as_uri() + "?mode=ro"
+    wal = _beside(path, "-wal")
+    if not wal_mode:
+        yield uri
+    elif not signature(wal):
+        yield uri + "&immutable=1"
+    elif signature(_beside(path, "-shm")):
+        yield uri + "&readonly_shm=1"
+    else:  # left by a writer that died, or copied so; nobody writes it, or there would be a -shm
+        if path.stat().st_size + wal.stat().st_size > _MOST_COPIED_BYTES:
+            raise unreadable(path, "it has a -wal file without a -shm, and is too large to be copied for that")
+        with tempfile.TemporaryDirectory(prefix="runward-") as directory:
+            copy = Path(directory, "copy.db")
+            shutil.copyfile(path, copy)
+            shutil.copyfile(wal, _beside(copy, "-wal"))
+            yield copy.as_uri()

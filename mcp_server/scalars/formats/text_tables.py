@@ -1,0 +1,250 @@
+"""Tables of scalars: CSV, JSON lines, and the trainer_state.json of Hugging Face."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mcp_server.scalars.formats.appended_file import opened, signature, unreadable
+from mcp_server.scalars.formats.rows import Column, Rows, columns_of, flat, number
+from mcp_server.scalars.series import RunScalars
+
+MOST_BYTES = 512 * 2**20  # of a table; of a larger one the end is read: its rows take about twice as much memory
+LONGEST_ROW = 2**20
+_MOST_STATE_BYTES = 64 * 2**20  # as objects it takes ten times as much
+_SNIFFED_BYTES = 4096
+_TEXT = bytes([0, *b"\t\n\v\f\r\x1b", *range(32, 256)])  # also in other encodings; a file with holes has zeros
+_BOM = b"\xef\xbb\xbf"
+
+
+class _Text:
+    """What CSV and JSON lines share: rows end with a newline, and one that is too long is passed over."""
+
+    def __init__(self) -> None:
+        self.rows = Rows()
+        self._too_long = 0
+        self._left_out = 0
+        self._bad = 0
+        self._inside = False  # a row that is passed over
+
+    def begin(self, fd: int, size: int) -> int:  # noqa: ARG002
+        """Forget what was fed, and return the offset to read from."""
+        self._too_long = self._bad = 0
+        self._left_out = max(0, size - MOST_BYTES)
+        self._inside = self._left_out > 0
+        return self._left_out
+
+    def feed(self, data: bytes, at: int) -> int:  # noqa: ARG002
+        """Take the whole rows of ``data``; return how many bytes those are."""
+        start = 0
+        if self._inside:
+            start = data.find(b"\n") + 1
+            if not start:
+                return len(data)
+            self._inside = False
+        end = self._end(data, start)
+        while len(data) - end > LONGEST_ROW:
+            self._take(data[start:end])
+            self._too_long += 1
+            start = data.find(b"\n", end) + 1
+            if not start:
+                self._inside = True
+                return len(data)
+            end = self._end(data, start)
+        self._take(data[start:end])
+        return end
+
+    def notes(self) -> list[str]:
+        """Tell in words what was passed over."""
+        notes = []
+        if self._left_out:
+            notes.append(f"Only the end was read: the first {self._left_out / 2**20:,.0f} MiB were left out.")
+        if self._too_long:
+            notes.append(f"Rows over 1 MiB passed over: {self._too_long:,}.")
+        if self._bad:
+            notes.append(f"Damaged rows passed over: {self._bad:,}.")
+        return notes
+
+    def _end(self, data: bytes, start: int) -> int:
+        """Return where the last whole row of ``data`` from ``start`` on ends."""
+        return max(start, data.rfind(b"\n", start) + 1)
+
+    def _take(self, data: bytes) -> None:
+        raise NotImplementedError
+
+
+class JsonLines(_Text):
+    """One JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def _take(self, data: bytes) -> None:
+        records = []
+        for line in data.replace(b"\0", b"").split(b"\n"):  # a power cut leaves zeros
+            if not line or line.isspace():
+                continue
+            try:
+                record = json.loads(line) if len(line) <= LONGEST_ROW else None
+            except (ValueError, RecursionError):
+                self._bad += 1
+                continue
+            if isinstance(record, dict):
+                records.append(flat(record))
+            elif len(line) > LONGEST_ROW:
+                self._too_long += 1
+            else:
+                self._bad += 1
+        if self._bad and not records and not self.rows.count:
+            raise unreadable(self._path, "none of its lines is a JSON object")
+        self.rows.add(*columns_of(records))
+
+
+class Csv(_Text):
+    """A table with a header line, separated by comma, semicolon or tab."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._names: list[str] = []
+        self._separator = ","
+
+    def begin(self, fd: int, size: int) -> int:
+        """Read the header, and return the offset to read from.
+
+        Raises:
+            ScalarsUnreadable: the file does not begin with the names of columns.
+        """
+        super().begin(fd, size)
+        head = os.pread(fd, LONGEST_ROW, 0)
+        if head[:_SNIFFED_BYTES].translate(None, _TEXT) != b"":
+            raise unreadable(self._path, "it is no text")
+        at = len(_BOM) if head.startswith(_BOM) else 0
+        while (end := head.find(b"\n", at) + 1) and (head[at:end].isspace() or head[at : at + 1] == b"#"):
+            at = end
+        self._names = []
+        if b"\0" in head[:end] if end else b"\0" in head or len(head) == LONGEST_ROW:
+            raise unreadable(self._path, "it does not begin with a line of text")
+        if not end:
+            return 0
+        line = head[at:end].decode("utf-8", "replace")
+        self._separator = max(",;\t", key=line.count)
+        try:
+            self._name(next(csv.reader([line], delimiter=self._separator)))
+        except csv.Error as error:
+            raise unreadable(self._path, f"of its first line Python's csv says: {error}") from None
+        if all(number(name) is not None for name in self._names):
+            raise unreadable(self._path, "it does not begin with the names of columns")
+        return max(end, self._left_out)
+
+    def _name(self, header: Sequence[str]) -> None:
+        self._names = [name.strip() for name in header]
+
+    def _end(self, data: bytes, start: int) -> int:
+        # An odd number of quotes before the end of a line: it lies inside a quoted cell.
+        end = super()._end(data, start)
+        odd = data.count(b'"', start, end) % 2
+        while odd:
+            quote = data.rfind(b'"', start, end)
+            line = max(start, data.rfind(b"\n", start, quote) + 1)
+            odd ^= data.count(b'"', line, end) % 2
+            end = line
+        return end
+
+    def feed(self, data: bytes, at: int) -> int:
+        """Take the whole rows of ``data``; none while the header has no end."""
+        return super().feed(data, at) if self._names else 0
+
+    def _take(self, data: bytes) -> None:
+        reader = csv.reader(io.StringIO(data.decode("utf-8", "replace"), newline=""), delimiter=self._separator)
+        rows: list[list[str]] = []
+        while True:
+            try:
+                for row in reader:
+                    if not row:
+                        continue
+                    if self._is_header(row):
+                        self._add(rows)
+                        rows = []
+                        self._name(row)
+                        self.rows.begin_again()
+                    else:
+                        rows.append(row)
+                break
+            except csv.Error:
+                self._bad += 1
+        self._add(rows)
+
+    def _is_header(self, row: list[str]) -> bool:
+        """Tell whether another run was appended, with its own header."""
+        return row[0].strip() == self._names[0] != "" and not any(number(cell) is not None for cell in row)
+
+    def _add(self, rows: Sequence[Sequence[str]]) -> None:
+        columns: dict[str, Column] = {}
+        for name, cells in zip(self._names, zip_longest(*rows, fillvalue=""), strict=False):
+            if not name:
+                continue
+            try:
+                columns[name] = Column(np.arange(len(cells)), np.fromiter(map(float, cells), np.float64, len(cells)))
+            except ValueError:
+                filled = np.array([row for row, cell in enumerate(cells) if cell], np.int64)
+                for rows_of, values in columns_of([(name, cells[row])] for row in filled.tolist())[1].values():
+                    columns[name] = Column(filled[rows_of], values)
+        self.rows.add(len(rows), columns)
+
+
+class TrainerState:
+    """The log history in a trainer_state.json, tags as the TensorBoard callback of Hugging Face names them."""
+
+    nbytes = 0
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, ...] | None = None
+
+    def changed(self) -> bool:
+        """Whether the file differs from what was read."""
+        return signature(self._path) != self._seen
+
+    def read(self) -> RunScalars:
+        """Return what the file tells by now.
+
+        Raises:
+            ScalarsUnreadable: it is not there, larger than 64 MiB, or not what a Trainer writes.
+        """
+        seen = signature(self._path)
+        with opened(self._path) as fd:
+            if os.fstat(fd).st_size > _MOST_STATE_BYTES:
+                raise unreadable(self._path, "it is larger than 64 MiB")
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                data = file.read(_MOST_STATE_BYTES)
+        try:
+            history = json.loads(data)["log_history"]
+        except (ValueError, RecursionError, KeyError, TypeError):
+            raise unreadable(self._path, "it is no trainer state, or is just being written") from None
+        rows = Rows(step_key="step")
+        entries = history if isinstance(history, list) else []
+        rows.add(*columns_of(_named(entry) for entry in entries if isinstance(entry, dict)))
+        self._seen = seen
+        return RunScalars(self._path, rows.series(), rows.notes, len(data))
+
+
+def _named(entry: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a log entry by tag: eval_loss is eval/loss, loss is train/loss."""
+    for key, value in flat(entry):
+        part, _, name = key.partition("_")
+        if key == "step":
+            yield key, value
+        elif name and part in {"eval", "test"}:
+            yield f"{part}/{name}", value
+        else:
+            yield f"train/{key}", value

@@ -1,0 +1,61 @@
+"""The numbers that a run printed, from first to last: all there is of runs that keep no curves in files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_server.diagnosis.progress.tracker import Progress
+from mcp_server.record.run_directory import RunDir
+from mcp_server.text.lines import split
+
+_MOST_BYTES = 2 << 20  # at either end of a log: half a second
+_MOST_NAMES = 200
+
+Points = list[tuple[int | None, float]]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """``points`` by name, each with its step where that was told; ``cut``: the middle of the log was not read."""
+
+    points: Mapping[str, Points]
+    cut: bool = False
+
+
+def of_run(rundir: RunDir, attempts: int, first_step_pattern: str | None = None) -> Printed:
+    """Return what the last attempt that came to a step printed from there on; nothing where none did."""
+    for number in range(attempts, 0, -1):
+        try:
+            found = _read(rundir.log(number), first_step_pattern)
+        except OSError:  # cleared away
+            continue
+        if found.points:
+            return found
+    return Printed({})
+
+
+def _read(log: Path, first_step_pattern: str | None) -> Printed:
+    progress = Progress(first_step_pattern)
+    points: dict[str, Points] = {}
+    parts, cut = _ends(log)
+    for part in parts:
+        for line in split(part.decode(errors="replace")):
+            for reading in progress.feed([line]):
+                for name, value in reading.metrics.items() if progress.first_step_seen else ():
+                    if name in points or len(points) < _MOST_NAMES:
+                        points.setdefault(name, []).append((progress.step, value))
+    return Printed(points, cut)
+
+
+def _ends(log: Path) -> tuple[list[bytes], bool]:
+    """Return the whole log, or its beginning and its end in whole lines."""
+    with log.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= 2 * _MOST_BYTES:
+            return [file.read()], False
+        head = file.read(_MOST_BYTES).rpartition(b"\n")[0]
+        file.seek(size - _MOST_BYTES)
+        return [head, file.read().partition(b"\n")[2]], True

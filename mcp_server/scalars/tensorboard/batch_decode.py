@@ -1,0 +1,274 @@
+"""Many records decoded at once: numpy walks the fields of all records that are built like the first of them.
+
+Every position is an array with one element a record. What the first record shows at a place, a key or a shape, is
+asked of the others; those that differ there are left for another walk. So neither the number of tags nor their
+order costs anything, nor does the order of fields.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mcp_server.scalars.tensorboard.protobuf import Malformed
+from mcp_server.scalars.tensorboard.records import Bytes, Positions, unaligned
+from mcp_server.scalars.tensorboard.tensors import LONGEST_SCALAR, TYPES, typed_number
+
+_LONGEST_TEXT = 1024  # of a tag or metadata; a longer one is for the slow path
+SLACK_BYTES = _LONGEST_TEXT + 64  # what a position may be read at behind the records
+
+TEXT_BYTES = 32  # a text is compared in steps of these
+_FIXED = {
+    1: "<f4",
+    2: "<f8",
+    3: "<i4",
+    4: "u1",
+    5: "<i2",
+    6: "i1",
+    9: "<i8",
+    17: "<u2",
+    19: "<f2",
+    22: "<u4",
+    23: "<u8",
+}
+_SINGLES = {5: "<f4", 6: "<f8", 7: "", 10: "", 11: ""}  # fields of single values; "": varints
+
+
+# Keys: the number of a field, and how it is written.
+_WALL, _STEP, _SUMMARY = 0x09, 0x10, 0x2A
+_VALUE = 0x0A
+_TAG, _NODE_NAME, _METADATA, _SIMPLE_VALUE, _TENSOR = 0x0A, 0x3A, 0x4A, 0x15, 0x42
+_TEXTS = {_TAG, _NODE_NAME, _METADATA}
+_VALUE_KEYS = _TEXTS | {_SIMPLE_VALUE, _TENSOR, 0x1A, 0x22, 0x2A, 0x32}  # and an image, a histogram, audio
+_DTYPE, _SHAPE, _CONTENT = 0x08, 0x12, 0x22
+_INTS, _BOOLS = 7, 11
+_PACKED = 2
+_LAST = 0x7F  # a byte above it is followed by another of the same number
+
+
+class Unfollowable(Exception):
+    """The first record is built in a way that only the slow path reads."""
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Bytes of every record: where they begin, and how many there are."""
+
+    starts: Positions
+    lengths: Positions
+
+
+@dataclass(eq=False)
+class Column:
+    """One value of every record. ``numbers`` is None where it holds no scalar."""
+
+    tag: Span | None = None
+    node: Span | None = None
+    metadata: Span | None = None
+    numbers: NDArray[np.float64] | None = None
+    needs_plugin: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything is to be learned from it."""
+        return self.numbers is not None or self.metadata is not None
+
+    @property
+    def texts(self) -> list[Span]:
+        """What tells these values from those of other records."""
+        return [span for span in (self.tag, self.node, self.metadata) if span is not None]
+
+
+@dataclass(eq=False)
+class Walk:
+    """What a walk read. Only rows whose ``good`` is set are built like the first."""
+
+    good: NDArray[np.bool_]
+    walls: NDArray[np.float64]
+    steps: NDArray[np.int64]
+    columns: list[Column] = field(default_factory=list)
+
+
+def walk(data: Bytes, starts: Positions, ends: Positions) -> Walk:
+    """Read the payloads from ``starts`` to ``ends``; behind the last, ``data`` has SLACK_BYTES more.
+
+    Raises:
+        Unfollowable: the first is no event with a summary, or is built in a rare way.
+    """
+    with np.errstate(invalid="ignore"):  # of rows that are built differently, any bytes are read as numbers
+        return _Walker(data, starts, ends).event()
+
+
+class _Walker:
+    def __init__(self, data: Bytes, starts: Positions, ends: Positions) -> None:
+        self.data, self.at, self.ends = data, starts.copy(), ends
+        self.good = np.ones(len(starts), bool)
+
+    def event(self) -> Walk:
+        count = len(self.at)
+        result = Walk(self.good, np.zeros(count), np.zeros(count, np.int64))
+        for key in self.message(self.ends, {_WALL, _STEP, _SUMMARY}):
+            if key == _WALL:
+                result.walls = self.fixed("<f8").astype(np.float64)
+            elif key == _STEP:
+                result.steps = self.varint().view(np.int64)
+            else:
+                self.summary(result.columns)
+        return result
+
+    def summary(self, columns: list[Column]) -> None:
+        ends = self.length()
+        while self.at[0] < ends[0]:
+            self.expect(_VALUE)
+            columns.append(self.value())
+        self.arrive(ends)
+
+    def value(self) -> Column:
+        column = Column()
+        contents = 0
+        for key in self.message(self.length(), _VALUE_KEYS):
+            contents += key not in _TEXTS
+            if key == _SIMPLE_VALUE:
+                column.numbers = self.fixed("<f4").astype(np.float64)
+            elif key == _TENSOR:
+                column.numbers, column.needs_plugin = self.tensor(), True
+            elif key == _TAG:
+                column.tag = self.text()
+            elif key == _NODE_NAME:
+                column.node = self.text()
+            elif key == _METADATA:
+                column.metadata = self.text()
+            else:  # an image, a histogram, audio
+                self.at = self.length()
+        if contents > 1:
+            raise Unfollowable
+        return column
+
+    def tensor(self) -> NDArray[np.float64] | None:
+        ends = self.length()
+        begin, end = int(self.at[0]), int(ends[0])
+        if end - begin > LONGEST_SCALAR:
+            self.good &= ends - self.at > LONGEST_SCALAR
+            self.at = ends
+            return None
+        known = _typed_number(self.data[begin:end].tobytes())
+        dtype, numbers = known[0], list[NDArray[np.float64]]()
+        for key in self.message(ends, None):
+            if key == _DTYPE:
+                self.same()
+            elif key == _SHAPE:
+                for _ in range(self.same()):
+                    self.same()
+            else:
+                numbers.append(self.content(dtype) if key == _CONTENT else self.single(key, dtype))
+        if len(numbers) != 1:
+            raise Unfollowable
+        return numbers[0]
+
+    def content(self, dtype: int) -> NDArray[np.float64]:
+        """Read the only number of tensor_content."""
+        if dtype not in _FIXED or self.same() != np.dtype(_FIXED[dtype]).itemsize:
+            raise Unfollowable
+        return self.fixed(_FIXED[dtype]).astype(np.float64)
+
+    def single(self, key: int, dtype: int) -> NDArray[np.float64]:
+        """Read the only number of a field like float_val, packed or not."""
+        number, wire = key >> 3, key & 7
+        if number not in _SINGLES or number != TYPES[dtype][1]:
+            raise Unfollowable
+        ends = self.length() if wire == _PACKED else None
+        if _SINGLES[number]:
+            numbers = self.fixed(_SINGLES[number]).astype(np.float64)
+        else:
+            raw = self.varint()
+            if number == _BOOLS:
+                numbers = (raw != 0).astype(np.float64)
+            elif number == _INTS:
+                numbers = raw.astype(np.uint32).view(np.int32).astype(np.float64)
+            else:
+                numbers = raw.view(np.int64).astype(np.float64)
+        if ends is not None:
+            self.arrive(ends)
+        return numbers
+
+    def message(self, ends: Positions, known: set[int] | None) -> Iterator[int]:
+        """Yield the key of each field up to ``ends``; each may come once."""
+        seen = set()
+        while self.at[0] < ends[0]:
+            key = self.same()
+            if key in seen or key > _LAST or (known is not None and key not in known):
+                raise Unfollowable
+            seen.add(key)
+            yield key
+        self.arrive(ends)
+
+    def arrive(self, ends: Positions) -> None:
+        """Close a message: whoever does not stand at its end is built differently."""
+        if self.at[0] != ends[0]:
+            raise Unfollowable
+        self.good &= self.at == ends
+
+    def expect(self, key: int) -> None:
+        if self.same() != key:
+            raise Unfollowable
+
+    def byte(self) -> Bytes:
+        found: Bytes = self.data.take(self.at, mode="clip")
+        return found
+
+    def same(self) -> int:
+        """Read one byte, the same in all records."""
+        found = self.byte()
+        self.at += 1
+        self.good &= found == found[0]
+        return int(found[0])
+
+    def varint(self) -> NDArray[np.uint64]:
+        number = np.zeros(len(self.at), np.uint64)
+        more = np.ones(len(self.at), bool)
+        for shift in range(0, 70, 7):
+            found = self.byte()
+            if shift:
+                found = found * more
+            number |= (found & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
+            self.at += more
+            more = found > _LAST
+            if not more.any():
+                return number
+        self.good &= ~more
+        return number
+
+    def length(self) -> Positions:
+        """Read the length of what follows; return where that ends."""
+        number = self.varint()
+        ends = self.at + np.minimum(number, np.uint64(len(self.data))).view(np.int64)
+        if ends[0] > self.ends[0]:
+            raise Unfollowable
+        return ends
+
+    def text(self) -> Span:
+        ends = self.length()
+        span = Span(self.at, ends - self.at)
+        if span.lengths[0] > _LONGEST_TEXT:
+            raise Unfollowable
+        longest = -(-max(1, int(span.lengths[0])) // TEXT_BYTES) * TEXT_BYTES
+        self.good &= span.lengths <= longest
+        self.at = ends.copy()
+        return span
+
+    def fixed(self, dtype: str) -> NDArray[np.void]:
+        view = unaligned(self.data, dtype)
+        found = view[np.minimum(self.at, len(view) - 1)]
+        self.at += found.itemsize
+        return found
+
+
+def _typed_number(tensor: bytes) -> tuple[int, float]:
+    with contextlib.suppress(Malformed):
+        if (known := typed_number(tensor)) is not None:
+            return known
+    raise Unfollowable

@@ -1,0 +1,134 @@
+"""One event, decoded field by field in plain Python: the slow path, and what the fast one must agree with.
+
+Field numbers are those of tensorflow/core/util/event.proto and framework/summary.proto.
+Images, histograms, audio and graphs are stepped over.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mcp_server.scalars.tensorboard.protobuf import BYTES, FIXED32, FIXED64, VARINT, Malformed, fields, signed
+from mcp_server.scalars.tensorboard.tensors import typed_number
+
+SCALARS = "scalars"  # the plugin whose tensors are scalars
+
+_WHAT = range(3, 10)  # Event's oneof
+_SIMPLE_VALUE, _TENSOR = 2, 8
+_CONTENTS = {2, 3, 4, 5, 6, 8}  # Summary.Value's oneof: one of them, the last, counts
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of an event's summary. ``number`` is None where it holds no scalar.
+
+    ``plugin``: what its metadata name, None without. ``needs_plugin``: a tensor, which is a scalar only if its
+    tag belongs to the plugin "scalars".
+    """
+
+    tag: str
+    number: float | None
+    needs_plugin: bool = False
+    plugin: str | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """What counts of an event. ``starts``: a session of the training begins here, at ``step``."""
+
+    wall: float
+    step: int
+    values: tuple[Value, ...] = ()
+    starts: bool = False
+    file_version: str | None = None
+
+
+def decode(payload: bytes) -> Event:
+    """Read an event.
+
+    Raises:
+        Malformed: these bytes are no event.
+    """
+    wall, step, what, body = 0.0, 0, 0, b""
+    for field, wire, item in fields(payload):
+        if (field, wire) == (1, FIXED64):
+            wall = struct.unpack("<d", item)[0]
+        elif (field, wire) == (2, VARINT):
+            step = signed(int.from_bytes(item, "little"), 64)
+        elif wire == BYTES and field in _WHAT:
+            # Two messages in a row are one: to join their bytes is to merge them.
+            body = body + item if field == what and field in {5, 7} else item
+            what = field
+    match what:
+        case 3:
+            return Event(wall, step, file_version=_text(body))
+        case 5:
+            return Event(wall, step, tuple(_values(body)))
+        case 7:
+            return Event(wall, step, starts=_starts(body))
+        case _:
+            return Event(wall, step)
+
+
+def plugin_name(metadata: bytes) -> str:
+    """Return the plugin that a SummaryMetadata names, "" if none.
+
+    Raises:
+        Malformed: these bytes are none.
+    """
+    data, name = b"", ""
+    for field, wire, item in fields(metadata):
+        if (field, wire) == (1, BYTES):
+            data += item
+    for field, wire, item in fields(data):
+        if (field, wire) == (1, BYTES):
+            name = _text(item)
+    return name
+
+
+def _values(summary: bytes) -> Iterator[Value]:
+    for field, wire, item in fields(summary):
+        if (field, wire) == (1, BYTES):
+            yield _value(item)
+
+
+def _value(data: bytes) -> Value:
+    tag, node, kind, body = "", "", 0, b""
+    metadata: bytes | None = None
+    for field, wire, item in fields(data):
+        if (field, wire) == (1, BYTES):
+            tag = _text(item)
+        elif (field, wire) == (7, BYTES):
+            node = _text(item)
+        elif (field, wire) == (9, BYTES):
+            metadata = (metadata or b"") + item
+        elif field in _CONTENTS and wire == (FIXED32 if field == _SIMPLE_VALUE else BYTES):
+            body = body + item if field == kind == _TENSOR else item
+            kind = field
+    plugin = None if metadata is None else plugin_name(metadata)
+    name = tag or node  # TensorFlow 1 knew node names only
+    match kind:
+        case 2:
+            return Value(name, struct.unpack("<f", body)[0], plugin=SCALARS)
+        case 8:
+            number = typed_number(body)
+            return Value(name, number and number[1], needs_plugin=True, plugin=plugin)
+        case _:
+            return Value(name, None, plugin=plugin)
+
+
+def _starts(session_log: bytes) -> bool:
+    status = 0
+    for field, wire, item in fields(session_log):
+        if (field, wire) == (1, VARINT):
+            status = signed(int.from_bytes(item, "little"), 32)
+    return status == 1
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Malformed("text that is not UTF-8") from None

@@ -1,0 +1,1 @@
+"""The server's read-only view of all runs."""

@@ -1,0 +1,1 @@
+"""The local machine: files, locks, processes, ports. Standard library only."""

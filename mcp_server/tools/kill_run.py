@@ -1,0 +1,146 @@
+"""kill_run: stopping a run, which takes a person's word or a token."""
+
+from typing import Annotated, Any, Literal
+
+from mcp.server.mcpserver import Context, Elicit, ElicitationResult, Resolve
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel, Field
+
+from mcp_server.answer import Answer
+from mcp_server.errors import KillNotConfirmed, RunElsewhere
+from mcp_server.record.state import Run, RunState
+from mcp_server.runs import stop
+from mcp_server.tools.context import Toolbox, tool
+from mcp_server.views.run_status import Leftover
+
+KillStatus = Literal["killed", "declined", "confirmation_required", "already_ended"]
+
+
+class Confirm(BaseModel):
+    """What a person is asked to fill in."""
+
+    run_id: str = Field(default="", description="Type the run id to stop it; anything else leaves it alone")
+
+
+class KillResult(Answer):
+    """What came of it. ``survivors`` must be empty after killed."""
+
+    status: KillStatus
+    run_id: str
+    state: RunState
+    message: str
+    confirm_token: str | None = None
+    signals_sent: list[str] | None = None
+    survivors: list[Leftover] | None = None
+    gpu_memory_released: bool | None = None
+
+
+def tools(box: Toolbox) -> list[Tool]:
+    """Return kill_run."""
+
+    async def ask(
+        run_id: str, confirm_token: str | None, force_other_owner: bool, ctx: Context[Any, Any]
+    ) -> Confirm | Elicit[Confirm]:
+        # Runs once a round of the conversation: it looks, and changes nothing.
+        run = box.ledger.observe(run_id)
+        if confirm_token is not None or _is_over(box, run) or not _can_ask(ctx):
+            return Confirm(run_id="")
+        box.check_owner(ctx, run, force=force_other_owner)
+        return Elicit(f"Stop this run? {stop.facts(run, box.ledger.leftovers(run))}", Confirm)
+
+    async def kill_run(
+        run_id: str,
+        answer: Annotated[ElicitationResult[Confirm], Resolve(ask)],
+        ctx: Context[Any, Any],
+        reason: Annotated[str, Field(description="Why; kept with the run")] = "",
+        confirm_token: Annotated[str | None, Field(description="From an earlier confirmation_required")] = None,
+        force_other_owner: bool = False,
+    ) -> KillResult:
+        """Stop a run and everything it started, after confirmation. Irreversible.
+
+        A person is asked where possible. Otherwise nothing is stopped yet: you get confirm_token; check that
+        this is the run you mean, then call again with it. Waits for the processes to be gone.
+        """
+        run = box.ledger.observe(run_id)
+        if _is_over(box, run):
+            return _result("already_ended", run, f"{run_id} has ended already: {run.state}.")
+        if not run.here:
+            raise RunElsewhere(run_id, run.spec.host)
+        box.check_owner(ctx, run, force=force_other_owner)
+        by = box.actor(ctx)
+        if confirm_token is not None:
+            if _humans_only(box):
+                raise KillNotConfirmed(_for_people(run))
+            box.confirmations.redeem(confirm_token, run)
+        else:
+            verdict = _verdict(answer, run) if _can_ask(ctx) else None
+            if verdict == "declined":
+                said = "declined, or another id was typed"
+                return _result("declined", run, f"Kill not confirmed: {said}. {run_id} is still {run.state}.")
+            if verdict is None:
+                return _ask_again(box, run)
+            by = "a person, asked through the client"
+        stopped = await stop.stop(run, box.ledger, box.changes, by=by, reason=reason)
+        return _done(stopped, await stop.gpu_memory(stopped.run, box.environ))
+
+    destroys = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+    return [tool(kill_run, title="Kill run", annotations=destroys)]
+
+
+def _verdict(answer: ElicitationResult[Confirm], run: Run) -> Literal["confirmed", "declined"] | None:
+    """Return what the person said; None when nobody was there to say anything."""
+    if answer.action == "accept":
+        return "confirmed" if answer.data.run_id.strip() == run.run_id else "declined"
+    return "declined" if answer.action == "decline" else None
+
+
+def _ask_again(box: Toolbox, run: Run) -> KillResult:
+    """Nobody could be asked: a token, or where the policy says so a person's command."""
+    if _humans_only(box):
+        return _result("confirmation_required", run, _for_people(run))
+    about = stop.facts(run, box.ledger.leftovers(run))
+    message = f"Kill not confirmed: still {run.state}. {about}. To stop it, call again with confirm_token."
+    return _result("confirmation_required", run, message, confirm_token=box.confirmations.grant(run))
+
+
+def _done(stopped: stop.Stopped, gpu_memory: tuple[bool, str] | None) -> KillResult:
+    if stopped.run.ended and stopped.run.state not in ("killed", "lost") and not stopped.signals_sent:
+        return _result("already_ended", stopped.run, f"{stopped.run.run_id} ended by itself: {stopped.run.state}.")
+    released, held = gpu_memory or (None, "")
+    return _result(
+        "killed",
+        stopped.run,
+        f"{stopped.message} {held}".strip(),
+        signals_sent=list(stopped.signals_sent),
+        survivors=list(stopped.survivors),
+        gpu_memory_released=released,
+    )
+
+
+def _result(status: KillStatus, run: Run, message: str, **more: Any) -> KillResult:
+    return KillResult(status=status, run_id=run.run_id, state=run.state, message=message, **more)
+
+
+def _humans_only(box: Toolbox) -> bool:
+    return "human" in (box.home.config().kill_policy, box.environ.get("RUNWARD_KILL_POLICY"))
+
+
+def _is_over(box: Toolbox, run: Run) -> bool:
+    """Whether nothing is left to stop: a lost run may have left processes behind."""
+    return run.ended and not box.ledger.leftovers(run)
+
+
+def _can_ask(ctx: Context[Any, Any]) -> bool:
+    """Whether the client declared that it can ask a person."""
+    can = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
+    if can is None or (can.form is None and can.url is not None):
+        return False
+    return ctx.protocol_version == "2026-07-28" or bool(ctx.session.can_send_request)
+
+
+def _for_people(run: Run) -> str:
+    return (
+        f"Kill not confirmed: {run.run_id} is still {run.state}. On this machine only a person may stop a run: "
+        f"ask one to type: runward kill {run.run_id}"
+    )

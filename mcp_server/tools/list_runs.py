@@ -1,0 +1,83 @@
+"""list_runs: what there is on this machine."""
+
+from functools import partial
+from typing import Annotated, Literal
+
+import anyio.to_thread
+from mcp.server.mcpserver.tools import Tool
+from pydantic import Field
+
+from mcp_server.answer import Answer
+from mcp_server.backends import tmux_client
+from mcp_server.record.state import Run, RunState
+from mcp_server.store.other_trainings import Stranger, trainings
+from mcp_server.store.state_home import tmux_socket
+from mcp_server.tools.context import LOOKS, Toolbox, tool
+from mcp_server.views.run_status import RunStatus, status_of
+
+
+class Others(Answer):
+    """What is on this host and not runward's; told, never touched."""
+
+    tmux_sessions: list[str]
+    processes: list[Stranger]
+
+
+class RunList(Answer):
+    """Runs, newest first."""
+
+    runs: list[RunStatus]
+    total: int
+    others: Others | None = None
+
+
+def tools(box: Toolbox) -> list[Tool]:
+    """Return the tool that lists."""
+
+    async def list_runs(
+        state: Annotated[
+            RunState | Literal["live", "ended"] | None,
+            Field(description="A state, or live / ended for all such"),
+        ] = None,
+        owner: Annotated[str | None, Field(description="Exactly this owner")] = None,
+        name: Annotated[str | None, Field(description="Part of the name or run_id")] = None,
+        limit: Annotated[int, Field(ge=1, le=500, description="At most so many")] = 20,
+        others: Annotated[bool, Field(description="Also name tmux sessions and trainings that are not ours")] = False,
+    ) -> RunList:
+        """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""
+
+        def look() -> RunList:
+            found = [run for run in box.ledger.runs() if _matches(run, state, owner, name)]
+            return RunList(runs=[_brief(box, run) for run in found[:limit]], total=len(found))
+
+        listed = await anyio.to_thread.run_sync(look)
+        return (
+            listed.model_copy(update={"others": await tmux_client.patiently(partial(_others, box))})
+            if others
+            else listed
+        )
+
+    return [tool(list_runs, title="List runs", annotations=LOOKS)]
+
+
+def _brief(box: Toolbox, run: Run) -> RunStatus:
+    """Return one line of a list: no events, no output."""
+    return status_of(box.ledger, run, since=run.last_seq, listed=True)
+
+
+def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -> bool:
+    kinds = {run.state, "ended" if run.ended else "live"}
+    return (
+        (state is None or state in kinds)
+        and (owner is None or run.spec.owner == owner)
+        and (name is None or name in run.spec.name or name in run.run_id)
+    )
+
+
+def _others(box: Toolbox) -> Others:
+    socket = tmux_socket(box.environ)
+    ours = {run.spec.session for run in box.ledger.runs()}
+    return Others(
+        tmux_sessions=[session for session in tmux_client.sessions(socket) if session not in ours],
+        processes=trainings(),
+    )

@@ -1,0 +1,1 @@
+"""What is answered: response models and their text, shared by tools and the command line."""

@@ -1,0 +1,199 @@
+"""How a run is told to whoever asks: few words, absent values left out. Pure values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from mcp_server.answer import Answer
+from mcp_server.record.state import Run, RunState
+from mcp_server.store.run_store import Ledger
+from mcp_server.system.processes import program
+
+# A failure has 300 tokens, with everything that is told beside it.
+_LINE_CHARS, _CONTEXT_LINES, _CONTEXT_CHARS, _EVENT_CHARS = 180, 2, 90, 160
+_MOST_EVENTS, _MOST_EVENTS_OF_FAILED = 6, 2
+_FIRST_METRICS = ("reward", "loss")
+
+
+class Event(Answer):
+    """A fact with a sequence number."""
+
+    seq: int
+    at: str
+    kind: str
+    text: str
+
+
+class Leftover(Answer):
+    """A process of a run that outlived its supervisor."""
+
+    pid: int
+    command: str
+
+
+class Failure(Answer):
+    """Why a run failed: the line that proves it, the lines around it, and what to do."""
+
+    kind: str
+    line: str
+    line_number: int | None = None
+    retryable: bool | None = None
+    action: str | None = None
+    advice: str | None = None
+    context: list[str] | None = None
+
+
+class RunStatus(Answer):
+    """How one run fares. Durations in seconds, times in ISO 8601 UTC."""
+
+    run_id: str
+    name: str | None = None
+    state: RunState
+    reason: str | None = None
+    attempt: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    elapsed_s: float | None = None
+    queue_position: int | None = None
+    gpus: list[str] | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    step_s: float | None = None
+    eta_s: float | None = None
+    metrics: dict[str, float | str] | None = None
+    last_output_s: float | None = None
+    failure: Failure | None = None
+    leftovers: list[Leftover] | None = None
+    events: list[Event] | None = None
+    tail: list[str] | None = None
+
+
+def status_of(
+    store: Ledger,
+    run: Run,
+    *,
+    since: int = 0,
+    tail: list[str] | None = None,
+    brief: bool = False,
+    listed: bool = False,
+) -> RunStatus:
+    """Return the status of ``run`` with what only the machine knows: the age of its output and left-over processes.
+
+    ``listed`` leaves out left-over processes and details.
+    """
+    return describe(
+        run,
+        now_s=time.time(),
+        since=since,
+        last_output_at_s=store.output_at_s(run),
+        tail=tail,
+        brief=brief,
+        listed=listed,
+        leftovers=[] if listed else _leftovers(store, run),
+    )
+
+
+def _leftovers(store: Ledger, run: Run) -> list[Leftover]:
+    """Return left-over processes by program; one without a program is about to exit, such as the guard."""
+    named = [(process.pid, program(process)) for process in store.leftovers(run)]
+    return [Leftover(pid=pid, command=name) for pid, name in named if name]
+
+
+def describe(
+    run: Run,
+    *,
+    now_s: float,
+    since: int = 0,
+    last_output_at_s: float | None = None,
+    tail: list[str] | None = None,
+    leftovers: list[Leftover] | None = None,
+    brief: bool = False,
+    listed: bool = False,
+) -> RunStatus:
+    """Return what an agent is told of ``run``: the events after ``since``, newest kept.
+
+    ``brief``: without what whoever launched it knows already; a heartbeat has 100 tokens. ``listed``: one line
+    among many. A failure has 300, and no room for what is no part of it: the name is in the run's id.
+    ``last_output_at_s`` is POSIX time; it is told for live runs only.
+    """
+    elapsed_s = run.elapsed_s(now_s)
+    silent_s = now_s - last_output_at_s if last_output_at_s is not None and not run.ended else None
+    progress, failed = run.progress, run.failure is not None
+    most = _MOST_EVENTS_OF_FAILED if failed else _MOST_EVENTS
+    new = [e for e in run.events if e["seq"] > since and e["kind"] != "started"][-most:]
+    return RunStatus(
+        run_id=run.run_id,
+        name=None if brief or (failed and not listed) else run.spec.name,
+        state=run.state,
+        reason=run.reason,
+        attempt=run.attempt if run.started_at and (run.attempt > 1 or not brief) else None,
+        exit_code=run.exit_code,
+        signal=run.signal,
+        started_at=None if brief else run.started_at,
+        ended_at=run.ended_at,
+        elapsed_s=_short(elapsed_s),
+        queue_position=run.queue_position,
+        gpus=list(run.gpus) or None if _tells_gpus(run, since, brief=brief, failed=failed) else None,
+        step=progress.get("step"),
+        total_steps=progress.get("total_steps"),
+        step_s=_figures(progress["step_s"]) if "step_s" in progress and not run.ended else None,
+        eta_s=None if run.ended else _short(progress.get("eta_s")),
+        metrics=None if listed or failed else _metrics(progress.get("metrics") or {}, brief=brief),
+        last_output_s=_short(silent_s),
+        failure=_failure(run.failure, listed=listed) if run.failure else None,
+        leftovers=leftovers or None,
+        events=[_event(e) for e in new] or None,
+        tail=tail or None,
+    )
+
+
+def _tells_gpus(run: Run, since: int, *, brief: bool, failed: bool) -> bool:
+    """Whether UUIDs, 26 tokens each, are worth telling: a heartbeat's reader knows them since the start."""
+    return not failed and (not brief or any(e["kind"] == "started" and e["seq"] > since for e in run.events))
+
+
+def _event(event: Mapping[str, Any]) -> Event:
+    text = _cut(event.get("text", ""), _EVENT_CHARS)
+    return Event(seq=event["seq"], at=event.get("at", ""), kind=event["kind"], text=text)
+
+
+def _failure(failure: Mapping[str, Any], *, listed: bool) -> Failure:
+    """Return a failure as an answer has room for it: the whole line is in the log, under its number."""
+    line = _cut(str(failure.get("line", "")), _LINE_CHARS)
+    if listed:
+        return Failure(kind=str(failure.get("kind")), line=line)
+    lines = [str(text) for text in failure.get("context") or ()]
+    around = [_cut(text, _CONTEXT_CHARS) for text in lines if text.strip() != failure.get("line")]
+    known = {name: failure.get(name) for name in ("line_number", "retryable", "action", "advice")}
+    return Failure(kind=str(failure.get("kind")), line=line, context=around[-_CONTEXT_LINES:] or None, **known)
+
+
+def _metrics(metrics: Mapping[str, Any], *, brief: bool) -> dict[str, float | str] | None:
+    told = list(metrics.items())
+    if brief:
+        told = [(name, metrics[name]) for name in _FIRST_METRICS if name in metrics][:1] or told[:1]
+    return {name: _figures(v) if isinstance(v, int | float) else str(v) for name, v in told} or None
+
+
+def _figures(value: float) -> float:
+    """Round to four significant digits: more is noise to a reader, and costs tokens."""
+    return float(f"{value:.4g}")
+
+
+def _cut(text: str, chars: int) -> str:
+    """Shorten ``text`` in the middle: its beginning names it, its end often tells the cause."""
+    if len(text) <= chars:
+        return text
+    head = chars * 2 // 3
+    return f"{text[:head]}…{text[-(chars - head - 1) :]}"
+
+
+def _short(seconds: float | None) -> float | None:
+    """Round to what a reader needs: tenths below a minute, whole seconds above."""
+    if seconds is None:
+        return None
+    return round(max(0.0, seconds), 1) if seconds < 60 else float(round(seconds))  # noqa: PLR2004

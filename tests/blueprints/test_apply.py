@@ -1,0 +1,347 @@
+"""Blueprints on a host: read safely, checked against what is here, and turned into a launch."""
+
+import os
+import re
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from mcp_server.blueprints.apply import BlueprintInvalid, BlueprintUnreadable, check, fill, name_of, read
+from mcp_server.blueprints.parser import parse
+from mcp_server.blueprints.paths import places
+from mcp_server.record.experiment_log import LOG_NAME, ResultDirUnusable, begin_log
+from mcp_server.record.launch_request import Request
+from mcp_server.record.spec import RunSpec
+
+TEXT = """\
+## [exp_purpose]
+LoRA rank 16 on gsm8k: does it learn?
+## [exp_codebase_dir]
+{root}/code
+## [exp_venv_exe]
+{root}/venv/bin/python
+## [exp_yaml_path]
+conf/math.yaml
+## [exp_launch_command]
+python train.py --conf {{exp_yaml_path}} --out ${{exp_result_dir}}
+## [exp_result_dir]
+{root}/results
+## [exp_max_time]
+2 hours
+## Notes
+The first step is due within 5 minutes.
+"""
+
+
+@pytest.fixture
+def blueprint(tmp_path: Path) -> Path:
+    """A blueprint in a directory that has all that it names."""
+    (tmp_path / "code" / "conf").mkdir(parents=True)
+    (tmp_path / "code" / "conf" / "math.yaml").touch()
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho the blueprint\\'s python\n")
+    python.chmod(0o755)
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    path = tmp_path / "lora_16.md"
+    path.write_text(TEXT.format(root=tmp_path))
+    return path
+
+
+def request(**given: object) -> Request:
+    return Request(**{"command": "", **given})  # type: ignore[arg-type]
+
+
+# --- reading
+
+
+def test_a_blueprint_is_read_through_a_link_with_home_and_with_a_directory(
+    blueprint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = blueprint.with_name("link.md")
+    link.symlink_to(blueprint)
+    monkeypatch.setenv("HOME", str(blueprint.parent))
+    for path, cwd in ((str(blueprint), None), (str(link), None), ("~/lora_16.md", None), ("lora_16.md", "~")):
+        file, found = read(path, cwd)
+        assert (file.parent, found.ok) == (blueprint.parent, True)
+
+
+def hostile(where: Path) -> dict[str, str]:
+    """Paths that are no blueprint, and why."""
+    os.mkfifo(where / "fifo.md")
+    (where / "dangling.md").symlink_to(where / "nothing.md")
+    (where / "loop.md").symlink_to(where / "loop.md")
+    (where / "to_fifo.md").symlink_to(where / "fifo.md")
+    (where / "large.md").write_bytes(b"a" * 1_000_001)
+    (where / "latin.md").write_bytes("exp_purpose: größer".encode("latin-1"))
+    (where / "nul.md").write_bytes(b"exp_purpose: a\0b")
+    (where / "utf16.md").write_text("exp_purpose: a", encoding="utf-16")
+    return {
+        "blueprint.md": "must be absolute",
+        "../blueprint.md": "must be absolute",
+        "": "must be absolute",
+        "~nobody-of-this-name/b.md": "",
+        str(where): "no regular file",
+        str(where / "missing.md"): "No such file",
+        str(where / "fifo.md"): "no regular file",
+        str(where / "to_fifo.md"): "no regular file",
+        str(where / "dangling.md"): "No such file",
+        str(where / "loop.md"): "symbolic links",
+        str(where / "large.md"): "longer than",
+        str(where / "latin.md"): "UTF-8",
+        str(where / "utf16.md"): "UTF-8",
+        str(where / "nul.md"): "no text",
+        str(where / "a\0b.md"): "null",
+        str(where / ("a" * 300)): "too long",
+        "/dev/zero": "no regular file",
+        "/dev/stdin": "",
+        "/dev/tty": "",
+        "/proc/self/mem": "",
+    }
+
+
+def test_what_is_no_text_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    for path, cause in hostile(tmp_path).items():
+        with pytest.raises(BlueprintUnreadable, match="Nothing was done") as told:
+            read(path)
+        assert cause in told.value.cause
+
+
+def test_nothing_is_told_of_a_file_that_is_no_blueprint(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text("# accounts\nroot:x:0:0:hush:/root:/bin/bash\n")
+    found = check(str(path))
+    assert not found.ok
+    assert "hush" not in found.model_dump_json()
+    assert "accounts" not in found.model_dump_json()
+
+
+# --- checking
+
+
+def test_a_check_tells_every_section_with_paths_and_variables_filled_in(blueprint: Path) -> None:
+    root = blueprint.parent
+    assert check(str(blueprint)).model_dump() == {
+        "ok": True,
+        "purpose": "LoRA rank 16 on gsm8k: does it learn?",
+        "codebase_dir": f"{root}/code",
+        "venv_exe": f"{root}/venv/bin/python",
+        "yaml_path": f"{root}/code/conf/math.yaml",
+        "launch_command": f"python train.py --conf {root}/code/conf/math.yaml --out {root}/results",
+        "result_dir": f"{root}/results",
+        "time_limit_s": 7200.0,
+        "first_step_timeout_s": 300.0,
+        "defaults_used": [],
+        "notes": "The first step is due within 5 minutes.",
+        "problems": [],
+    }
+
+
+def test_what_is_not_on_this_host_is_a_problem_with_its_line_and_the_document_stays_ok(tmp_path: Path) -> None:
+    path = tmp_path / "b.md"
+    (tmp_path / "results").touch()
+    path.write_text(TEXT.format(root=tmp_path))
+    found = check(str(path))
+    assert found.ok
+    assert [problem.line for problem in found.problems] == [4, 6, 8, 12]
+    assert not (tmp_path / "code").exists()
+
+
+def test_missing_sections_have_defaults_beside_the_blueprint(tmp_path: Path) -> None:
+    path = tmp_path / "ablation.md"
+    path.write_text("[exp_launch_command]: python train.py --out {exp_result_dir} --s ${MaxTime}\n")
+    found = check(str(path))
+    assert (found.ok, found.codebase_dir, found.result_dir) == (True, str(tmp_path), str(tmp_path / "ablation"))
+    assert (found.venv_exe, found.yaml_path) == (None, None)
+    assert (found.time_limit_s, found.first_step_timeout_s) == (86_400, 1_200)
+    assert found.launch_command == f"python train.py --out {tmp_path}/ablation --s 86400"
+    assert not (tmp_path / "ablation").exists()
+    assert places(tmp_path / "bare", parse("")).result_dir == tmp_path / "bare.results"
+
+
+def test_a_directory_of_a_virtual_environment_means_its_python(blueprint: Path) -> None:
+    blueprint.write_text(blueprint.read_text().replace("venv/bin/python", "venv"))
+    assert check(str(blueprint)).venv_exe == str(blueprint.parent / "venv/bin/python")
+
+
+# --- filling in
+
+
+def test_a_blueprint_fills_in_what_the_request_leaves_open(blueprint: Path) -> None:
+    root = blueprint.parent
+    filled = fill(request(), *read(str(blueprint)), keyword="ajet", environ={"PATH": "/usr/bin"})
+    assert filled.command == f"python train.py --conf {root}/code/conf/math.yaml --out {root}/results"
+    assert filled.cwd == f"{root}/code"
+    assert filled.env == {"PATH": f"{root}/venv/bin:/usr/bin", "VIRTUAL_ENV": f"{root}/venv"}
+    assert (filled.time_limit_s, filled.first_step_timeout_s) == (7200.0, 300.0)
+    assert filled.name == "ajet-LoRA-rank-16-on-gsm8k-does-it-learn"
+    assert filled.tags == ["ajet", "blueprint:lora_16"]
+
+
+def test_explicit_arguments_win(blueprint: Path, tmp_path: Path) -> None:
+    given = request(
+        command=["true"],
+        name="mine",
+        cwd=str(tmp_path),
+        env={"PATH": "/bin", "A": "1"},
+        tags=["x"],
+        time_limit_s=5.0,
+        first_step_timeout_s=6.0,
+        first_step_pattern="step",
+        queue=True,
+    )
+    filled = fill(given, *read(str(blueprint)), environ={})
+    left = {"tags": ["x", "blueprint:lora_16"], "env": {**given.env, "VIRTUAL_ENV": f"{tmp_path}/venv"}}
+    assert asdict(filled) == {**asdict(given), **left}
+
+
+def test_python_in_the_command_is_the_blueprints_python(blueprint: Path) -> None:
+    filled = fill(request(), *read(str(blueprint)))
+    run = subprocess.run(["bash", "-c", str(filled.command)], env=dict(filled.env), stdout=subprocess.PIPE, check=False)
+    assert run.stdout == b"the blueprint's python\n"
+
+
+def test_a_python_by_another_name_is_written_into_the_command(blueprint: Path) -> None:
+    exe = blueprint.parent / "venv/bin/python3.12"
+    (blueprint.parent / "venv/bin/python").rename(exe)
+    text = blueprint.read_text().replace("bin/python", "bin/python3.12")
+    blueprint.write_text(text.replace("python train.py", "A=1 python train.py && python3 -m python.x"))
+    command = fill(request(), *read(str(blueprint))).command
+    assert str(command).startswith(f"A=1 {exe} train.py && {exe} -m python.x --conf")
+
+
+def test_what_cannot_be_run_is_refused_with_all_its_lines(blueprint: Path) -> None:
+    blueprint.write_text(blueprint.read_text().replace("2 hours", "soon").replace("python train.py", "<command>"))
+    with pytest.raises(BlueprintInvalid, match=r"Line 10: .*Line 14: .*Nothing was started.*check_blueprint") as told:
+        fill(request(), *read(str(blueprint)))
+    assert [problem.line for problem in told.value.problems] == [10, 14]
+
+
+def test_a_secret_in_the_command_is_refused_and_not_repeated(blueprint: Path) -> None:
+    text = blueprint.read_text()
+    blueprint.write_text(text.replace("python train.py", "WANDB_API_KEY='0123456789abcdef' python train.py"))
+    told = check(str(blueprint))
+    assert (told.ok, [problem.line for problem in told.problems]) == (False, [10])
+    assert "0123456789abcdef" not in told.model_dump_json()
+    with pytest.raises(BlueprintInvalid, match="Line 10: WANDB_API_KEY") as refused:
+        fill(request(), *read(str(blueprint)))
+    assert "0123456789abcdef" not in str(refused.value)
+    blueprint.write_text(text.replace("python train.py", "WANDB_API_KEY=$WANDB_API_KEY python train.py"))
+    assert fill(request(), *read(str(blueprint))).name
+
+
+def test_an_argument_stands_in_for_the_section_that_is_wrong(blueprint: Path) -> None:
+    blueprint.write_text(blueprint.read_text().replace("2 hours", "soon").replace("python train.py", "<command>"))
+    filled = fill(request(command="true", time_limit_s=60.0), *read(str(blueprint)))
+    assert (filled.command, filled.time_limit_s) == ("true", 60.0)
+    with pytest.raises(BlueprintInvalid, match="Line 14"):
+        fill(request(command="true"), *read(str(blueprint)))
+
+
+def test_another_hosts_paths_are_refused_before_anything_starts(blueprint: Path) -> None:
+    blueprint.write_text(blueprint.read_text().replace(str(blueprint.parent), "/data/of/another/host"))
+    with pytest.raises(BlueprintInvalid) as told:
+        fill(request(), *read(str(blueprint)))
+    assert [problem.line for problem in told.value.problems] == [4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("purpose", "file", "keyword", "name"),
+    [
+        ("LoRA rank 16", "b.md", "", "LoRA-rank-16"),
+        ("LoRA rank 16", "b.md", "ajet", "ajet-LoRA-rank-16"),
+        ("ajet: LoRA", "b.md", "ajet", "ajet-LoRA"),
+        ("验证学习率的影响", "ablation_lr.md", "ajet", "ajet-ablation_lr"),
+        ("验证学习率的影响", "实验.md", "", "stage_1"),
+        ("验证", "blueprint.md", "", "stage_1"),
+        ("AJET: compare rates", "b.md", "ajet", "ajet-compare-rates"),
+        ("../../etc: a\\b", "b.md", "", "etc-a-b"),
+        (
+            "word " * 100,
+            "b.md",
+            "a keyword that is far too long to lead",
+            "a-keyword-that-is-far-too-long-t-word-word-word-word-word-word",
+        ),
+    ],
+)
+def test_a_run_is_named_after_keyword_and_purpose(purpose: str, file: str, keyword: str, name: str) -> None:
+    found = name_of(Path("/data/stage_1") / file, parse(f"exp_purpose: {purpose}\n"), keyword)
+    assert (found, len(found) <= 64) == (name, True)
+    assert re.fullmatch(r"[\w-]+", found, re.ASCII)
+
+
+# --- the log of an experiment
+
+
+def spec(run_id: str = "lora-7kqz", command: str = "python train.py") -> RunSpec:
+    return RunSpec(run_id=run_id, command=command, cwd="/data/code", host="gpu4", created_at="2026-11-21T15:30:45.123Z")
+
+
+def test_the_log_has_the_exact_command_before_anything_runs(tmp_path: Path) -> None:
+    results = tmp_path / "a" / "results"
+    launched = replace(spec(command="python train.py --name 'a ``` b'"), blueprint=f"{tmp_path}/b.md")
+    begin_log(results, launched)
+    text = (results / LOG_NAME).read_text()
+    assert text.startswith("# Experiment log\n\n## Launch of lora-7kqz\n\n- run: lora-7kqz\n")
+    for told in (
+        "started: 2026-11-21T15:30:45.123Z",
+        "host: gpu4",
+        "directory: /data/code",
+        f"blueprint: {tmp_path}/b.md",
+    ):
+        assert f"- {told}\n" in text
+    assert "exec python train.py --name 'a ``` b'\n````\n" in text
+
+
+def test_a_second_launch_and_what_a_person_wrote_stay_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / LOG_NAME
+    log.write_text("my own words")
+    begin_log(tmp_path, spec("first-1"))
+    begin_log(tmp_path, spec("second-2"))
+    text = log.read_text()
+    assert text.startswith("my own words\n\n## Launch of first-1\n")
+    assert text.count("## Launch of") == 2
+
+
+def test_a_log_that_is_no_file_of_its_own_is_refused(tmp_path: Path) -> None:
+    for name in ("fifo", "link", "directory"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "fifo" / LOG_NAME)
+    (tmp_path / "link" / LOG_NAME).symlink_to(tmp_path / "target")
+    (tmp_path / "directory" / LOG_NAME).mkdir()
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "fifo", tmp_path / "link", tmp_path / "directory", tmp_path / "file"):
+        with pytest.raises(ResultDirUnusable, match="Nothing was started"):
+            begin_log(place, spec())
+    assert not (tmp_path / "target").exists()
+
+
+def test_of_an_entry_that_does_not_fit_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_log(tmp_path / "old", spec())
+    before = (tmp_path / "old" / LOG_NAME).read_bytes()
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: whole(fd, data[:20]))
+    for place in ("old", "new"):
+        with pytest.raises(ResultDirUnusable, match="No space left"):
+            begin_log(tmp_path / place, spec())
+    assert (tmp_path / "old" / LOG_NAME).read_bytes() == before
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_python_named_by_its_activation_is_the_python_beside_it(blueprint: Path, tmp_path: Path) -> None:
+    named = f"{tmp_path}/venv/bin/python"
+    blueprint.write_text(blueprint.read_text().replace(named, f"source {tmp_path}/venv/bin/activate"))
+    assert check(str(blueprint)).venv_exe == named
+
+
+def test_of_a_launch_whose_old_flag_stays_no_entry_is_left(tmp_path: Path) -> None:
+    (tmp_path / "finish.flag").mkdir()
+    with pytest.raises(ResultDirUnusable, match=r"an old finish\.flag cannot be taken away"):
+        begin_log(tmp_path, spec())
+    assert [path.name for path in tmp_path.iterdir()] == ["finish.flag"]
+    (tmp_path / LOG_NAME).write_text("mine\n")
+    with pytest.raises(ResultDirUnusable):
+        begin_log(tmp_path, spec())
+    assert (tmp_path / LOG_NAME).read_text() == "mine\n"

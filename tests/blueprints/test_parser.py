@@ -1,0 +1,486 @@
+"""Blueprints as agents and people write them: ``tests/blueprints`` holds them, the tables below what they say."""
+
+# ruff: noqa: RUF001 - people write full-width punctuation
+
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mcp_server.blueprints.command import filled
+from mcp_server.blueprints.headings import SECTIONS, section_of
+from mcp_server.blueprints.parser import Blueprint, parse
+from mcp_server.text import durations
+
+SPELLINGS = Path(__file__).parents[1] / "data" / "blueprints"
+H = 3600.0
+COMMAND = "python -m ajet.launcher --conf conf/math.yaml --with-ray"
+ALL_DEFAULTS = tuple(f"exp_{name}" for name in SECTIONS if name != "launch_command")
+
+
+@dataclass(frozen=True)
+class Says:
+    """What a spelling says; the defaults are the experiment that most of them describe."""
+
+    launch_command: str = COMMAND
+    purpose: str = "Train Qwen on gsm8k with LoRA rank 16"
+    codebase_dir: str | None = "/data/exp/code"
+    venv_exe: str | None = "/data/exp/venv/bin/python"
+    yaml_path: str | None = "/data/exp/code/conf/math.yaml"
+    result_dir: str | None = "/data/exp/results/math"
+    time_limit_s: float = 12 * H
+    first_step_timeout_s: float = 1200.0
+    first_step_pattern: str | None = None
+    defaults_used: tuple[str, ...] = ("first_step_timeout_s",)
+
+
+SAYS = {
+    "template": Says(),
+    "explained": Says(
+        yaml_path="conf/math.yaml",
+        launch_command=f'cd /data/exp/code && \\\nexport APP_PATH="/tmp/pack" && \\\n{COMMAND}',
+        first_step_timeout_s=1800.0,
+        first_step_pattern=r"(?i)(?<![a-z\d_])kl[\s_/-]*loss(?![a-z\d_])",
+        defaults_used=(),
+    ),
+    "list_of_contents": Says(
+        purpose="Train Qwen on gsm8k with LoRA rank 16 Everything else as in blueprint 3",
+        launch_command=f"cd /data/exp/code && \\\nsource /data/exp/venv/bin/activate && \\\n{COMMAND}",
+    ),
+    "numbered": Says(first_step_timeout_s=2400.0, defaults_used=()),
+    "bold": Says(),
+    "one_line_each": Says(),
+    "assignments": Says(result_dir="/data/exp/results/math/"),
+    "front_matter": Says(),
+    "chinese": Says(first_step_timeout_s=1800.0, defaults_used=()),
+    "chinese_words": Says(),
+    "chinese_lines": Says(),
+    "plain_words": Says(),
+    "shouting": Says(),
+    "quoted": Says(),
+    "table": Says(first_step_timeout_s=1500.0, defaults_used=()),
+    "wrapped": Says(),
+    "list_of_sections": Says(),
+    "windows": Says(launch_command="python -m ajet.launcher \\\n  --conf conf/math.yaml \\\n  --with-ray"),
+    "comments": Says(),
+    "variables": Says(
+        launch_command="export WANDB_MODE=offline\nexport HYDRA_FULL_ERROR=1\n"
+        "timeout ${MaxTime} python -m ajet.launcher --conf ${exp_yaml_path} "
+        '--out "{exp_result_dir}/$RUN" --limit $exp_max_time'
+    ),
+    "prompts": Says(
+        launch_command="export NCCL_DEBUG=INFO\npython -m ajet.launcher \\\n--conf conf/math.yaml --with-ray"
+    ),
+    "inline_code": Says(),
+    "background": Says(
+        launch_command=f"mkdir -p logs\nnohup {COMMAND} 2>&1 | tee logs/a.log",
+        venv_exe=None,
+        yaml_path=None,
+        result_dir=None,
+        defaults_used=("exp_venv_exe", "exp_yaml_path", "exp_result_dir", "first_step_timeout_s"),
+    ),
+    "only_a_command": Says("python train.py", "", None, None, None, None, 24 * H, 1200.0, None, ()),
+    "not_applicable": Says(
+        launch_command="bash run.sh",
+        codebase_dir="./",
+        venv_exe=None,
+        yaml_path=None,
+        result_dir=None,
+        time_limit_s=24 * H,
+        defaults_used=("exp_venv_exe", "exp_yaml_path", "exp_result_dir", "exp_max_time", "first_step_timeout_s"),
+    ),
+    "spaces": Says(
+        launch_command="CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 train.py --out {exp_result_dir} "
+        "--cfg '{exp_yaml_path}'",
+        codebase_dir="/data/my exp/code",
+        venv_exe="~/venv/bin/python3",
+        yaml_path="conf/math.yaml",
+        result_dir="/data/my exp/it's here",
+        time_limit_s=48 * H,
+    ),
+    "heredoc": Says(
+        launch_command="for seed in 1 2 3; do\n    # one after the other\n    python train.py --seed $seed\ndone",
+        codebase_dir=None,
+        venv_exe=None,
+        yaml_path=None,
+        result_dir=None,
+        time_limit_s=26 * H,
+        defaults_used=("exp_codebase_dir", "exp_venv_exe", "exp_yaml_path", "exp_result_dir", "first_step_timeout_s"),
+    ),
+    "folded": Says(),
+    "highest_headings": Says(),
+    "words_in_bold": Says(),
+    "names_in_brackets_behind": Says(),
+    "mixed": Says(first_step_timeout_s=5400.0, first_step_pattern=r"kl_loss=\d", defaults_used=()),
+}
+# The lines with what keeps these from being run, and a word of what is told.
+REFUSED: dict[str, dict[int, str]] = {
+    "two_commands": {6: "second launch command"},
+    "goes_on": {3: "backslash"},
+    "two_blocks": {9: "second launch command"},
+    "no_command": {3: "no command"},
+    "template": {2: "TODO", 4: "<path>", 6: "/path/to/", 8: "<your config>", 10: "...", 12: "<hours>"},
+    "empty_contents": {4: "no command"},
+    "twice": {7: "twice, first in line 5"},
+    "nonsense_time": {2: "no duration"},
+    "negative_time": {2: "not above zero"},
+    "zero_time": {2: "not above zero"},
+    "endless_time": {2: "longer than 60 days"},
+    "range": {2: "range"},
+    "number_alone": {2: "no duration"},
+    "two_times": {4: "24 h in line 3, 12 h here"},
+    "two_paths": {3: "second path"},
+    "misspelt": {1: "did you mean [exp_launch_command]", 3: "did you mean [exp_max_time]"},
+    "unclosed": {2: "never closed"},
+    "open_quote": {3: "never closed"},
+    "tmux": {2: "ends at once"},
+    "unknown_variable": {2: "subject_dir", 4: "exp_stage"},
+    "no_section": {1: "no section"},
+}
+
+
+def spelling(name: str) -> str:
+    return (SPELLINGS / f"{name}.md").read_bytes().decode()
+
+
+def command(*lines: str, fence: str = "bash") -> Blueprint:
+    return parse("\n".join(["## [exp_launch_command]", f"```{fence}", *lines, "```"]))
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_every_spelling_says_what_its_writer_meant(name: str) -> None:
+    found, says = parse(spelling(name)), SAYS[name]
+    assert found.ok, found.problems
+    used = (*ALL_DEFAULTS, "first_step_timeout_s") if name == "only_a_command" else says.defaults_used
+    assert {key: getattr(found, key) for key in vars(says)} == {**vars(says), "defaults_used": used}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_run_is_refused_with_its_lines(name: str) -> None:
+    found = parse(spelling(f"refused_{name}"))
+    assert not found.ok
+    told: dict[int, str] = {}
+    for problem in found.problems:
+        told[problem.line] = told.get(problem.line, "") + problem.text
+    assert told.keys() == REFUSED[name].keys()
+    assert all(word in told[line] for line, word in REFUSED[name].items()), told
+
+
+def test_every_spelling_is_in_a_table() -> None:
+    files = {path.stem for path in SPELLINGS.glob("*.md")}
+    assert files == {*SAYS, *(f"refused_{name}" for name in REFUSED)}
+    assert len(SAYS) >= 24
+
+
+def test_the_line_of_a_value_is_known() -> None:
+    lines = parse(spelling("explained")).lines
+    text = spelling("explained").splitlines()
+    assert text[lines["codebase_dir"] - 1].endswith("/data/exp/code")
+    assert text[lines["launch_command"] - 1].startswith("cd /data/exp/code")
+    assert text[lines["max_time"] - 1] == "${MaxTime} = 12 hours"
+
+
+def test_a_purpose_of_several_lines_is_one_paragraph() -> None:
+    text = (
+        "## [exp_purpose]\n- description: why\nWe want to see:\n- whether lr: 1e-4 holds\n### More\n> a reward of 3.5\n"
+    )
+    assert parse(text).purpose == "We want to see: whether lr: 1e-4 holds a reward of 3.5"
+
+
+def test_notes_are_kept_and_sections_are_no_part_of_them() -> None:
+    assert parse(spelling("template")).notes.endswith("- n_gpus_per_node = 8")
+    assert "ajet.launcher" not in parse(spelling("template")).notes
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (["python train.py"], "python train.py"),
+        (["$ python train.py"], "python train.py"),
+        (["(venv) $ python train.py"], "python train.py"),
+        (["root@gpu4:/data# python train.py", "Loading"], "python train.py"),
+        (["cd /data && python train.py"], "cd /data && python train.py"),
+        (["cd /data", "export A=1", "python train.py"], "cd /data\nexport A=1\npython train.py"),
+        (["# first", "python train.py  # really", "", "# last"], "python train.py"),
+        (["python train.py --color '#fff' # red"], "python train.py --color '#fff'"),
+        (["python train.py \\  ", "  --lr 1 \\", "# rate", "  --wd 2"], "python train.py \\\n  --lr 1 \\\n  --wd 2"),
+        (["python train.py --text 'two", "lines'"], "python train.py --text 'two\nlines'"),
+        (["python train.py &"], "python train.py"),
+        (["nohup python train.py > log.txt 2>&1 &"], "nohup python train.py > log.txt 2>&1"),
+        (["python a.py && python b.py"], "python a.py && python b.py"),
+        (["A=1 B='x y' python train.py"], "A=1 B='x y' python train.py"),
+        (
+            ["conda activate rl", "ray start --head", "python train.py"],
+            "conda activate rl\nray start --head\npython train.py",
+        ),
+        (
+            ["cat > a.yaml <<'EOF'", "lr: 1", "EOF", "python train.py"],
+            "cat > a.yaml <<'EOF'\nlr: 1\nEOF\npython train.py",
+        ),
+        (
+            ["cd conf && test -f a.yaml", "wandb login", "hf download Qwen/Qwen3-8B", "A=1 python train.py"],
+            "cd conf && test -f a.yaml\nwandb login\nhf download Qwen/Qwen3-8B\nA=1 python train.py",
+        ),
+        (["python train.py --prompt '<think>'"], "python train.py --prompt '<think>'"),
+        (["export A=1"], None),
+        (["# nothing"], None),
+        (["python train.py &&"], "python train.py &&"),
+    ],
+)
+def test_a_code_block_is_one_command(lines: list[str], text: str | None) -> None:
+    assert command(*lines).launch_command == text
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["export A=1"],
+        ["python a.py", "python b.py"],
+        ["python train.py &&"],
+        ["python train.py --name 'x"],
+        ["screen -dmS x python train.py"],
+        ["tmux send-keys -t x 'python train.py' Enter"],
+        ["python train.py --conf ..."],
+        ["python train.py --conf /path/to/conf.yaml"],
+        ['python train.py --conf "<config path>"'],
+        ["python train.py --n TODO"],
+    ],
+)
+def test_a_block_that_is_no_one_command_is_refused(lines: list[str]) -> None:
+    found = command(*lines)
+    assert not found.ok
+    assert all(3 <= problem.line < 3 + len(lines) for problem in found.problems)
+
+
+@pytest.mark.parametrize("line", ["python train.py &", "python train.py > log 2>&1", "python train.py &> log"])
+def test_what_is_told_of_a_command_that_runs_does_not_refuse_it(line: str) -> None:
+    found = command(line)
+    assert (found.ok, [problem.line for problem in found.problems]) == (True, [3])
+
+
+@pytest.mark.parametrize(
+    "line", ["python a.py 2>&1 | tee log", "python a.py 2> err.txt", "python a.py >/dev/null", "nohup a.sh"]
+)
+def test_a_command_that_runs_as_written_has_no_problem(line: str) -> None:
+    assert command(line).problems == ()
+
+
+def test_a_block_of_another_language_is_no_command() -> None:
+    text = "## [exp_launch_command]\n```yaml\nlr: 1\n```\n```bash\npython a.py\n```\n```text\npython prints this\n```\n"
+    assert parse(text).launch_command == "python a.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [
+        ("[exp_launch_command]", "launch_command"),
+        ("Exp Launch-Command", "launch_command"),
+        ("EXP_LAUNCH_CMD", "launch_command"),
+        ("启动命令", "launch_command"),
+        ("实验目的", "purpose"),
+        ("代码目录", "codebase_dir"),
+        ("Python 解释器", "venv_exe"),
+        ("配置文件", "yaml_path"),
+        ("结果目录", "result_dir"),
+        ("最长时间", "max_time"),
+        ("lunch", None),
+    ],
+)
+def test_a_section_has_many_names(name: str, section: str | None) -> None:
+    assert section_of(name) == section
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("24 hours", 24 * H),
+        ("20 minutes", 1200),
+        ("1.5h", 1.5 * H),
+        ("90 min", 1.5 * H),
+        ("90m", 1.5 * H),
+        ("45s", 45),
+        ("1 day 2 hours", 26 * H),
+        ("1 day, 2 hours and 30 minutes", 26.5 * H),
+        ("24小时", 24 * H),
+        ("2天", 48 * H),
+        ("两天", 48 * H),
+        ("半小时", 0.5 * H),
+        ("30 分钟", 1800),
+        ("1小时30分", 1.5 * H),
+        ("２４小时", 24 * H),
+        ("1d12h", 36 * H),
+        ("1d 12h", 36 * H),
+        ("12:30:00", 12.5 * H),
+        ("48:00:00", 48 * H),
+        ("1-12:00:00", 36 * H),
+        ("PT24H", 24 * H),
+        ("P1DT12H", 36 * H),
+        ("24-hour", 24 * H),
+        ("a week", 168 * H),
+        ("half an hour", 0.5 * H),
+        ("one day", 24 * H),
+        ("1,440 min", 24 * H),
+        ("3600 seconds", H),
+        ("at most 12 hours (= 720 min)", 12 * H),
+        ("-5 hours", -5 * H),
+        ("24", None),
+        ("soon", None),
+        ("as long as it takes", None),
+        ("step 3 of 4 models", None),
+        ("", None),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, seconds: float | None) -> None:
+    assert durations.find(text) == seconds
+
+
+def test_a_plain_number_takes_its_unit_from_the_heading() -> None:
+    for heading in (
+        "## [exp_max_time] (hours)",
+        "## [exp_max_time] (in hours)",
+        "## Max time (h)",
+        "## 最长时间（小时）",
+    ):
+        found = parse(f"{heading}\n36\n## [exp_launch_command]\npython a.py\n")
+        assert (found.time_limit_s, heading) == (36 * H, heading)
+
+
+@pytest.mark.parametrize(
+    ("text", "filled_in"),
+    [
+        ("a ${exp_yaml_path} b", "a '/x y/it'\"'\"'s' b"),
+        ('a "$exp_yaml_path"', 'a "/x y/it\'s"'),
+        ("a '{exp_yaml_path}'", "a '/x y/it'\\''s'"),
+        ("timeout ${MaxTime} a", "timeout 60 a"),
+        ("timeout ${MaxTime:-24h} a", "timeout 60 a"),
+        ("MaxTime=3; a $MaxTime", "MaxTime=3; a $MaxTime"),
+        ("a $MaxTimes ${HOME} {gpus} $exp", "a $MaxTimes ${HOME} {gpus} $exp"),
+    ],
+)
+def test_variables_are_filled_in_as_the_shell_will_read_them(text: str, filled_in: str) -> None:
+    assert filled(text, {"exp_yaml_path": "/x y/it's", "MaxTime": "60"}) == filled_in
+
+
+@pytest.mark.parametrize(
+    ("note", "seconds", "pattern"),
+    [
+        ("First step success timeout: 25 minutes", 1500, None),
+        ("The first KL loss value must be there within 40 minutes.", 2400, None),
+        ('If "actor/kl_loss" is not printed: the first step failed after 30 min', 1800, None),
+        (
+            'The first step is due within 30 min (look for "actor/kl_loss")',
+            1800,
+            r"(?i)(?<![a-z\d_])actor[\s_/-]*kl[\s_/-]*loss(?![a-z\d_])",
+        ),
+        ("第一步应在 40 分钟内完成", 2400, None),
+        ("The second run takes 40 minutes.", 1200, None),
+        ("first_step_pattern: `step=\\d+`", 1200, r"step=\d+"),
+    ],
+)
+def test_the_first_step_rule_comes_from_the_notes(note: str, seconds: float, pattern: str | None) -> None:
+    found = parse(f"[exp_launch_command]: python a.py\n\n## Notes\n- {note}\n")
+    assert (found.first_step_timeout_s, found.first_step_pattern) == (seconds, pattern)
+
+
+@pytest.mark.parametrize(
+    ("line", "shows"),
+    [
+        ("step:1 - actor/kl_loss:0.001", True),
+        ("{'KL loss': 0.3}", True),
+        ("use_kl_loss: True, 'kl_loss_coef': 0.001, kl_loss_type=low_var_kl", False),
+    ],
+)
+def test_a_quoted_metric_is_not_its_setting(line: str, *, shows: bool) -> None:
+    found = parse('[exp_launch_command]: python a.py\n## Notes\n- The first "kl loss" is due within 30 min\n')
+    assert bool(re.search(found.first_step_pattern or "", line)) is shows
+
+
+@pytest.mark.parametrize(
+    ("text", "limit_s", "first_s"),
+    [
+        ("24小时(第一步最多 20 分钟)", 24 * H, 1200),
+        ("36 hours (first step within 25 min)", 36 * H, 1500),
+        ("12h, first step: 30 min", 12 * H, 1800),
+        ("12 h. If no first KL loss within 20 minutes, fail.", 12 * H, 1200),
+        ("First step 10 minutes; total 5 hours", 5 * H, 600),
+        ("1 day, 12 hours, 25 minutes for the first step", 36 * H, 1500),
+        ("- content 1: 8 hours\n- content 2: first step, within 20 minutes", 8 * H, 1200),
+        ("20 minutes to the first step", 24 * H, 1200),
+    ],
+)
+def test_a_limit_and_the_rule_of_the_first_step_may_share_a_line(text: str, limit_s: float, first_s: float) -> None:
+    found = parse(f"[exp_launch_command]: python a.py\n## [exp_max_time]\n{text}\n")
+    assert (found.ok, found.time_limit_s, found.first_step_timeout_s) == (True, limit_s, first_s)
+
+
+def test_what_a_command_prints_is_no_second_command() -> None:
+    shown = "```\npython a.py\n```\nExpected output:\n```\nstep 1/100 loss 2.3\n```\n"
+    assert parse(f"## [exp_launch_command]\n{shown}").launch_command == "python a.py"
+    assert parse(f"## [exp_launch_command]\nThis is what it prints:\n{shown}").launch_command == "python a.py"
+    found = parse(f"## [exp_launch_command]\n{shown.replace('Expected output', 'If memory runs out')}")
+    assert [problem.line for problem in found.problems] == [7]
+
+
+def test_a_limit_with_the_shells_default_is_that_default() -> None:
+    found = parse("[exp_launch_command]: python a.py\n## [exp_max_time]\n${MaxTime:-36h}\n")
+    assert (found.ok, found.time_limit_s) == (True, 36 * H)
+
+
+def test_python_without_a_path_is_this_hosts() -> None:
+    found = parse("[exp_venv_exe]: python3\n[exp_launch_command]: python a.py\n")
+    assert (found.ok, found.venv_exe) == (True, None)
+    assert "exp_venv_exe" in found.defaults_used
+
+
+def test_a_path_with_spaces_is_wanted_in_quotes() -> None:
+    for written, path in (("/srv/my code/proj", None), ('"/srv/my code/proj"', "/srv/my code/proj")):
+        found = parse(f"[exp_launch_command]: python a.py\n[exp_codebase_dir]: {written}\n")
+        assert (found.codebase_dir, [problem.line for problem in found.problems]) == (path, [] if path else [2])
+
+
+def test_a_heading_in_two_languages_says_nothing_more() -> None:
+    found = parse("# 【exp_purpose】 实验目的\n比较 PPO\n# 【exp_launch_command】 启动命令\npython a.py\n")
+    assert (found.purpose, found.launch_command) == ("比较 PPO", "python a.py")
+
+
+def test_a_first_step_pattern_that_never_ends_is_refused() -> None:
+    found = parse("[exp_launch_command]: python a.py\n## Notes\nfirst_step_pattern: (a+)+\n")
+    assert (found.ok, found.problems[0].line) == (False, 3)
+
+
+def test_a_heading_in_a_code_block_is_text() -> None:
+    found = command("python a.py --note '", "## [exp_max_time]", "1 hour'")
+    assert (found.ok, found.time_limit_s) == (True, 24 * H)
+
+
+def test_what_is_no_blueprint_is_refused_without_reading_on() -> None:
+    assert not parse("a" * 1_000_001).ok
+    assert not parse("\n" * 900_000).ok
+    assert not parse("[exp_launch_command]: python a.py" + " --x" * 100_000).ok
+
+
+def test_no_text_makes_it_raise_and_every_problem_has_a_line() -> None:
+    texts = [path.read_bytes().decode() for path in sorted(SPELLINGS.glob("*.md"))]
+    pieces = """``` ` ** # [ ] exp_ exp_launch_command | : = <!-- --> \\ ' " $ { } && - ~~~ > 1. 12: PT ( ² １２ ：
+    （""".split()  # noqa: SIM905
+    pieces += ["\n", "\r", "\0", "\ud800", "\t", "    "]
+    chance = random.Random(5)
+    for _ in range(5_000):
+        text = chance.choice(texts)
+        for _ in range(chance.randint(1, 8)):
+            at = chance.randrange(len(text) + 1)
+            other = chance.choice(texts)
+            begin = chance.randrange(len(other))
+            text = chance.choice(
+                [
+                    text[:at] + chance.choice(pieces) * chance.choice([1, 1, 40]) + text[at:],
+                    text[:at] + text[at + chance.randint(1, 40) :],
+                    text[:at] + other[begin : begin + chance.randint(1, 200)] + text[at:],
+                ]
+            )
+        found = parse(text)
+        lines = text.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
+        assert all(1 <= problem.line <= lines for problem in found.problems), text
+        assert not found.ok or (found.launch_command and 0 < found.time_limit_s <= 60 * 24 * H), text

@@ -1,0 +1,294 @@
+"""`runward install` shows what it changes, asks, and overwrites nothing silently."""
+
+import argparse
+import io
+import json
+import os
+import stat
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mcp_server.cli import install as module
+from mcp_server.cli.install import install
+from mcp_server.errors import BadArgument
+from mcp_server.resources import documents
+
+COMMAND = ["/opt/venv/bin/runward", "serve"]
+AGENTS = sorted(path.name for path in documents.files("agents"))
+
+Install = Callable[..., int]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install as a user whose home is ``home`` and who stands in ``project``, without any other program at hand."""
+    for name in ("home", "project", "bin"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setattr(module, "server_command", lambda _: COMMAND)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+    def call(client: str, *, project: bool = False, yes: bool = False) -> int:
+        return install(argparse.Namespace(client=client, project=project, yes=yes))
+
+    return call
+
+
+class Person:
+    """Somebody at a terminal who answers every question alike."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer, self.asked = answer, list[str]()
+
+    def isatty(self) -> bool:
+        return True
+
+    def __call__(self, question: str) -> str:
+        self.asked.append(question)
+        return self.answer
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Person]:
+    def sits_down(answer: str) -> Person:
+        somebody = Person(answer)
+        monkeypatch.setattr("sys.stdin", somebody)
+        monkeypatch.setattr("builtins.input", somebody)
+        return somebody
+
+    return sits_down
+
+
+def program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+# --- the files
+
+
+def test_a_project_gets_agents_and_registration(run: Install, tmp_path: Path) -> None:
+    assert run("claude", project=True, yes=True) == 0
+    project = tmp_path / "project"
+    assert files(project) == sorted([".mcp.json", *(f".claude/agents/{name}" for name in AGENTS)])
+    assert (project / ".claude/agents/eval-monitor.md").read_bytes() == (
+        documents.folder("agents") / "eval-monitor.md"
+    ).read_bytes()
+    entry = json.loads((project / ".mcp.json").read_text())["mcpServers"]["runward"]
+    assert entry == {"type": "stdio", "command": COMMAND[0], "args": ["serve"]}
+    assert files(tmp_path / "home") == []
+
+
+def test_a_second_time_changes_nothing(run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("claude", project=True, yes=True)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "project").rglob("*")}
+    capsys.readouterr()
+    assert run("claude", project=True) == 0
+    assert capsys.readouterr().out.count("nothing to change.") == len(AGENTS) + 1
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "project").rglob("*")} == before
+
+
+def test_without_a_terminal_nothing_is_changed_but_shown(
+    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("codex") == 1
+    out = capsys.readouterr().out
+    assert '+command = "/opt/venv/bin/runward"' in out
+    assert "--yes confirms" in out
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("YES", 0), ("n", 1), ("", 1), ("sure", 1)])
+def test_a_person_is_asked_about_every_file(
+    run: Install, person: Callable[[str], Person], tmp_path: Path, answer: str, status: int
+) -> None:
+    somebody = person(answer)
+    assert run("claude", project=True) == status
+    assert len(somebody.asked) == len(AGENTS) + 1
+    assert bool(files(tmp_path / "project")) == (status == 0)
+
+
+def test_a_file_of_the_user_is_shown_kept_and_replaced_only_when_confirmed(
+    run: Install, person: Callable[[str], Person], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "home/.claude/agents/eval-monitor.md"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("my own\n")
+    mine.chmod(0o640)
+    assert run("claude") == 1
+    assert mine.read_text() == "my own\n"
+    assert "-my own" in capsys.readouterr().out
+    person("y")
+    run("claude")
+    assert mine.read_text() == (documents.folder("agents") / "eval-monitor.md").read_text()
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o640
+    assert mine.with_name("eval-monitor.md.bak").read_text() == "my own\n"
+    mine.write_text("again\n")
+    run("claude", yes=True)
+    assert mine.with_name("eval-monitor.md.bak1").read_text() == "again\n"
+
+
+def test_what_changed_while_a_person_thought_is_left_alone(
+    run: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "home/.codex/config.toml"
+    config.parent.mkdir()
+    config.write_text('model = "a"\n')
+
+    class Slow(Person):
+        def __call__(self, question: str) -> str:
+            config.write_text('model = "b"\n')
+            return "y"
+
+    monkeypatch.setattr("sys.stdin", slow := Slow("y"))
+    monkeypatch.setattr("builtins.input", slow)
+    assert run("codex") == 1
+    assert config.read_text() == 'model = "b"\n'
+    assert "changed meanwhile" in capsys.readouterr().err
+
+
+def test_a_link_of_the_user_is_followed_and_stays_a_link(run: Install, tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles.toml"
+    real.write_text('model = "a"\n')
+    link = tmp_path / "home/.codex/config.toml"
+    link.parent.mkdir()
+    link.symlink_to(real)
+    assert run("codex", yes=True) == 0
+    assert link.is_symlink()
+    assert tomllib.loads(real.read_text())["mcp_servers"]["runward"]["tool_timeout_sec"] == 1200
+
+
+@pytest.mark.parametrize("linked", [".mcp.json", ".claude", ".claude/agents", ".claude/agents/eval-monitor.md"])
+def test_a_link_in_a_project_does_not_choose_what_is_overwritten(
+    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str], linked: str
+) -> None:
+    outside = tmp_path / "outside"
+    if linked.endswith((".json", ".md")):
+        outside.write_text("{}")
+    else:
+        outside.mkdir()
+    link = tmp_path / "project" / linked
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(outside)
+    assert run("claude", project=True, yes=True) == 1
+    assert "outside of this project" in capsys.readouterr().err
+    assert (outside.read_text() == "{}") if outside.is_file() else (list(outside.iterdir()) == [])
+
+
+def test_what_is_no_file_is_left_alone(run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "project/.mcp.json")
+    (tmp_path / "project/.claude/agents/eval-monitor.md").mkdir(parents=True)
+    circle = tmp_path / "project/.claude/agents/launcher-monitor.md"
+    circle.symlink_to(circle)
+    assert run("claude", project=True, yes=True) == 1
+    said = capsys.readouterr().err
+    assert (said.count("no ordinary file"), said.count(f"{circle} was left as it is: ")) == (2, 1)
+    assert len(files(tmp_path / "project")) == len(AGENTS) - 2
+
+
+def test_a_project_that_is_gone_is_said(run: Install, tmp_path: Path) -> None:
+    (tmp_path / "project").rmdir()
+    with pytest.raises(BadArgument, match="cd to the project first"):
+        run("claude", project=True, yes=True)
+
+
+def test_what_cannot_be_written_is_told_and_the_rest_goes_on(
+    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "project/.claude").write_text("a file where a directory should be")
+    assert run("claude", project=True, yes=True) == 1
+    assert capsys.readouterr().err.count("was left as it is: Not a directory") == len(AGENTS)
+    assert (tmp_path / "project/.mcp.json").is_file()
+
+
+def test_what_a_foreign_file_holds_does_not_reach_the_terminal_raw(
+    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = tmp_path / "project/.claude/agents/eval-monitor.md"
+    agent.parent.mkdir(parents=True)
+    agent.write_text("\x1b[2Jnothing to see\x9b1m\n")
+    run("claude", project=True)
+    out = capsys.readouterr().out
+    assert "-?[2Jnothing to see?1m" in out
+    assert "\x1b" not in out
+
+
+def test_a_program_inside_the_project_is_named_as_everybody_finds_it(
+    run: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = str(tmp_path / "project/.venv/bin/runward")
+    monkeypatch.setattr(module, "server_command", lambda _: [inside, "serve"])
+    run("claude", project=True, yes=True)
+    entry = json.loads((tmp_path / "project/.mcp.json").read_text())["mcpServers"]["runward"]
+    assert entry["command"] == ".venv/bin/runward"
+
+
+# --- Claude Code and the Inspector themselves
+
+
+CLAUDE = """
+echo "$@" >> "$HOME/calls"
+case "$2" in
+  get) test -f "$HOME/registered" && exec /bin/cat "$HOME/registered"; exit 1 ;;
+  add) echo "Command: $7" > "$HOME/registered" ;;
+esac
+"""
+
+
+def test_claude_code_registers_the_server_itself(
+    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(tmp_path / "bin/claude", CLAUDE)
+    assert run("claude", yes=True) == 0
+    calls = (tmp_path / "home/calls").read_text().splitlines()
+    assert calls == ["mcp get runward", "mcp add --scope user runward -- /opt/venv/bin/runward serve"]
+    assert files(tmp_path / "home/.claude/agents") == AGENTS
+    capsys.readouterr()
+    assert run("claude") == 0
+    assert "claude mcp: nothing to change." in capsys.readouterr().out
+
+
+def test_another_registration_is_shown_and_left(
+    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(tmp_path / "bin/claude", CLAUDE)
+    (tmp_path / "home/registered").write_text("Command: /old/runward\n")
+    assert run("claude", yes=True) == 1
+    out = capsys.readouterr().out
+    assert "Command: /old/runward" in out
+    assert "claude mcp remove --scope user runward && claude mcp add" in out
+    assert (tmp_path / "home/registered").read_text() == "Command: /old/runward\n"
+
+
+def test_without_claude_code_its_line_is_printed(run: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("claude", yes=True) == 1
+    assert "claude mcp add --scope user runward -- /opt/venv/bin/runward serve" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("version", "status"), [("v20.20.2", 1), ("v22.18.0", 1), ("v22.19.0", 7), ("v24.1.0", 7)])
+def test_the_inspector_starts_on_a_node_that_is_its_own(
+    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str], version: str, status: int
+) -> None:
+    program(tmp_path / "bin/node", f"echo {version}")
+    program(tmp_path / "bin/npx", 'echo "$@" > "$HOME/calls"; exit 7')
+    assert run("inspector", yes=True) == status
+    assert "npx -y @modelcontextprotocol/inspector@2 /opt/venv/bin/runward serve" in capsys.readouterr().out
+    assert (tmp_path / "home/calls").exists() == (status == 7)
+
+
+def test_the_inspector_is_not_started_unasked(run: Install, tmp_path: Path) -> None:
+    program(tmp_path / "bin/node", "echo v24.1.0")
+    program(tmp_path / "bin/npx", 'echo "$@" > "$HOME/calls"')
+    assert run("inspector") == 1
+    assert files(tmp_path / "home") == []

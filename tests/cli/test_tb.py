@@ -1,0 +1,52 @@
+"""runward tb on terminals of all widths, whatever the tags are called."""
+
+import argparse
+import io
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mcp_server.cli import tb
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.run_store import Ledger
+from mcp_server.store.state_home import Home
+from mcp_server.views.scalar_report import Asked, report
+from tests.support.scalar_files import csv_file
+
+
+def printed(path: Path, width: int) -> list[str]:
+    home = Home(path / "state")
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    tb._print(report(Asked(str(path / "metrics.csv")), Scalars(home), Ledger(home)), console)
+    told: io.StringIO = console.file  # type: ignore[assignment]
+    return told.getvalue().splitlines()
+
+
+def test_a_narrow_terminal_has_fewer_figures_but_tag_and_last(tmp_path: Path) -> None:
+    csv_file(tmp_path, "step,Train/mean_reward\n" + "".join(f"{step},{step / 4}\n" for step in range(100)))
+    wide, middle, narrow = (" ".join(printed(tmp_path, width)[-1].split()) for width in (140, 80, 40))
+    assert wide.startswith("Train/mean_reward ▁")
+    assert wide.endswith("24.75 99 ↑ 250 0 24.75 12.38 100")
+    assert middle.startswith("Train/mean_reward ▁")
+    assert middle.endswith("█ 24.75 99 ↑")
+    assert narrow == "Train/mean_reward 24.75 99 ↑"
+
+
+def test_a_tag_cannot_act_on_the_terminal_or_fill_it(tmp_path: Path) -> None:
+    csv_file(tmp_path, f'step,"red\x1b[31m","{"x" * 3000}"\n1,2,3\n')
+    lines = printed(tmp_path, 140)
+    assert "red·[31m" in lines[-2]
+    assert f"{'x' * 40}…{'x' * 40}" in lines[-1]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_the_command_writes_to_a_pipe_what_a_wide_terminal_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RUNWARD_HOME", str(tmp_path / "state"))
+    file = csv_file(tmp_path, "step,loss\n1,2\n2,1\n")
+    words = {"source": os.fspath(file), "tags": None, "points": None, "plot": None, "json": False, "serve": False}
+    assert tb.tb(argparse.Namespace(**words)) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["TAG", "SHAPE"]

@@ -1,0 +1,264 @@
+"""The end of a log, an exit status and a few hints become a kind and the line that proves it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis.failure.diagnose import Failure, Hints, diagnose
+from mcp_server.diagnosis.failure.kinds import KINDS
+from mcp_server.text.lines import Line, numbered
+from tests.support.endings import ENDINGS, TRACE
+from tests.support.healthy import CAUGHT, FEW, HEALTHY, STEPS
+from tests.support.last_words import LAST_WORDS
+from tests.support.wordings import RAISED
+
+LOGS = Path(__file__).resolve().parents[4] / "shared" / "logs"
+LABELS = LOGS / "labels.jsonl"
+
+
+def judge(text: str, exit_code: int | None = None, signal: str | None = None, **hints: Any) -> Failure | None:
+    return diagnose(numbered(text.encode()), exit_code, signal, Hints(**hints))
+
+
+def failure(text: str, exit_code: int | None = None, signal: str | None = None, **hints: Any) -> Failure:
+    found = judge(text, exit_code, signal, **hints)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("kind", "raised"), [(kind, raised) for kind, rows in RAISED.items() for raised in rows])
+def test_an_exception_is_told_by_its_type_and_its_message(kind: str, raised: str) -> None:
+    found = failure(f"Step 10: loss=1.2\n{TRACE}{raised}\n")
+    assert (found.kind, found.line, found.line_number) == (kind, raised.strip(), 7)
+
+
+@pytest.mark.parametrize(("kind", "log"), ENDINGS + LAST_WORDS)
+def test_the_line_that_proves_a_failure_is_found_among_what_else_was_printed(kind: str, log: str) -> None:
+    marked = re.search(r"» ([^\n\r]*)", log)
+    assert marked is not None
+    log = log.replace("» ", "")
+    found = failure(log)
+    assert (found.kind, found.line) == (kind, marked[1].strip())
+    assert found.line_number is not None
+    assert found.line in log.split("\n")[found.line_number - 1]
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"timeout", "other"}))
+def test_every_kind_has_fixtures(kind: str) -> None:
+    assert sum(len(rows) for name, rows in RAISED.items() if name == kind) + sum(k == kind for k, _ in ENDINGS) >= 2
+
+
+@pytest.mark.parametrize("log", HEALTHY.values(), ids=HEALTHY)
+def test_a_healthy_log_is_not_called_failed(log: str) -> None:
+    assert judge(log) is None
+    assert judge(log, 0) is None
+
+
+@pytest.mark.parametrize("log", HEALTHY.values(), ids=HEALTHY)
+def test_a_run_that_failed_for_sure_is_never_called_healthy(log: str) -> None:
+    for exit_code, signal in ((1, None), (None, "SIGKILL"), (139, None), (255, None)):
+        found = failure(log, exit_code, signal)
+        assert found.kind in KINDS
+        assert found.line
+        assert (found.line_number is None) == (not log)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "signal", "kind", "retryable"),
+    [
+        (1, None, "other", True),
+        (3, None, "other", True),
+        (124, None, "timeout", False),
+        (137, None, "killed", True),
+        (137, "SIGKILL", "killed", True),
+        (None, "SIGKILL", "killed", True),
+        (143, None, "killed", True),
+        (None, "SIGTERM", "killed", True),
+        (129, None, "killed", True),
+        (130, None, "killed", False),
+        (None, "SIGINT", "killed", False),
+        (139, None, "segfault", True),
+        (None, "SIGSEGV", "segfault", True),
+        (134, None, "segfault", True),
+        (None, "SIGABRT", "segfault", True),
+        (135, None, "segfault", True),
+        (136, None, "segfault", True),
+        (None, "SIGXCPU", "killed", True),
+        (None, "SIGRTMIN+3", "killed", True),
+        (-9, None, "other", True),
+        (1_000_000, None, "other", True),
+    ],
+)
+def test_without_evidence_the_exit_status_decides(
+    exit_code: int | None, signal: str | None, kind: str, retryable: bool
+) -> None:
+    found = failure(FEW, exit_code, signal)
+    assert (found.kind, found.retryable) == (kind, retryable)
+    assert found.line == "step 8 loss 0.1250"
+
+
+@pytest.mark.parametrize(
+    ("log", "exit_code", "kind", "line"),
+    [
+        ("./run.sh: line 3: pyhton: command not found", 127, "config_error", None),
+        ("python: can't open file '/w/tain.py': [Errno 2] No such file or directory", 2, "data_error", None),
+        ("bash: ./run.sh: Permission denied", 126, "data_error", None),
+        ("bash: ./none.sh: No such file or directory", 127, "data_error", None),
+        ("/usr/bin/python: No module named trainer", 1, "import_error", None),
+        ("ERROR: No matching distribution found for flash-attn==9", 1, "import_error", None),
+        ("usage: t.py [-h]\nt.py: error: unrecognized arguments: -x", 2, "config_error", None),
+        ("Usage: t.py LR\nbad LR", 2, "config_error", "bad LR"),
+        ("ERROR: directory /d does not exist\nbye", 1, "data_error", "ERROR: directory /d does not exist"),
+        ("loading\nCUDA out of memory in layer 3\nbye", 1, "oom_gpu", "CUDA out of memory in layer 3"),
+        (f"{FEW}FATAL: gave up\nmake: *** [Makefile:3: train] Error 1", 2, "other", "FATAL: gave up"),
+        (f"{TRACE}ValueError: first\n{STEPS}", 1, "python_error", "ValueError: first"),
+        (f"{CAUGHT}OSError: /d/7.png\n{STEPS}", 1, "other", STEPS.splitlines()[-1]),
+        (f"{TRACE}ValueError: x\nSegmentation fault (core dumped)", 139, "python_error", "ValueError: x"),
+        (f"{TRACE}torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", 137, "killed", None),
+        ("Exception in thread T:\n" + CAUGHT + "OSError: lost", 1, "python_error", "OSError: lost"),
+        ("srun: error: n1: task 0: Exited with exit code 7", 7, "other", None),
+    ],
+)  # fmt: skip
+def test_an_exit_status_makes_a_proof_of_what_was_only_a_hint(
+    log: str, exit_code: int, kind: str, line: str | None
+) -> None:
+    found = failure(log, exit_code)
+    assert (found.kind, found.line) == (kind, line or log.splitlines()[-1])
+
+
+def test_an_exit_code_of_zero_leaves_only_a_divergence() -> None:
+    assert judge(f"{TRACE}ValueError: x\n", 0) is None
+    assert judge("Killed", 0) is None
+    assert judge(STEPS, 0, oom_killed=True) is None
+    assert failure("Loss is nan, stopping training", 0).kind == "divergence"
+    assert failure(STEPS, 0, diverged="step 9 loss nan", diverged_number=9).line == "step 9 loss nan"
+
+
+def test_a_divergence_that_the_metrics_showed_is_told_where_nothing_stronger_failed() -> None:
+    told: dict[str, Any] = {"diverged": " step 9 loss nan ", "diverged_number": 9}
+    found = failure(STEPS, None, **told)
+    assert (found.kind, found.line, found.line_number, found.retryable) == ("divergence", "step 9 loss nan", 9, False)
+    assert failure(STEPS, 1, **told).kind == "divergence"
+    assert failure(f"{TRACE}KeyboardInterrupt", None, **told).kind == "killed"
+    assert failure(f"{TRACE}KeyError: 'x'", 1, **told).kind == "python_error"
+    assert failure(f"{TRACE}ValueError: Input contains NaN.", 1, **told).line == "ValueError: Input contains NaN."
+    assert failure(f"{TRACE}ValueError: Input contains NaN.", 1, **told).kind == "divergence"
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        (FEW, "oom_host"),
+        (f"{FEW}Killed", "oom_host"),
+        (f"{TRACE}EOFError", "oom_host"),
+        (f"{TRACE}RuntimeError: DataLoader worker (pid(s) 3) exited unexpectedly", "oom_host"),
+        (f"{TRACE}ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.", "oom_host"),
+        (f"{TRACE}ValueError: x", "python_error"),
+    ],
+)
+def test_what_the_kernel_killed_for_memory_ran_out_of_it(log: str, kind: str) -> None:
+    assert failure(log, 1, oom_killed=True).kind == kind
+    assert failure(log, None, "SIGKILL", oom_killed=True).kind == kind
+
+
+def test_an_attempt_stopped_for_a_stall_is_a_stall_unless_its_own_error_stands_there() -> None:
+    found = failure(
+        f"{FEW}{TRACE}torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15",
+        1,
+        stopped_for="stall",
+    )
+    assert (found.kind, found.line, found.action) == ("stall", "step 8 loss 0.1250", "retry")
+    assert failure("", None, "SIGKILL", stopped_for="stall").line == "(no output)"
+    assert failure(f"{TRACE}ValueError: x", None, "SIGTERM", stopped_for="stall").kind == "python_error"
+
+
+def test_without_output_the_line_says_so() -> None:
+    assert judge("") is None
+    found = failure("", 1)
+    assert (found.kind, found.line, found.line_number, found.context) == ("other", "(no output)", None, ())
+
+
+@pytest.mark.parametrize(
+    ("line", "retryable"),
+    [
+        ("slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2025-01-01T00:00:00 DUE TO TIME LIMIT ***", False),
+        ("slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2025-01-01T00:00:00 ***", False),
+        ("slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2025-01-01T00:00:00 DUE TO PREEMPTION ***", True),
+        ("slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2025-01-01T00:00:00 DUE TO NODE FAILURE ***", True),
+        ("=>> PBS: job killed: walltime 3603 exceeded limit 3600", False),
+        (f"{TRACE}KeyboardInterrupt", False),
+        (f"{TRACE}torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 1", True),
+        (f"{TRACE}torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15", True),
+        (f"{TRACE}torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 2", False),
+        ("[INFO] [launch.py:328:sigkill_handler] Main process received SIGINT, exiting", False),
+        ("[INFO] [launch.py:328:sigkill_handler] Main process received SIGTERM, exiting", True),
+        ("Killed", True),
+        ("Terminated", True),
+    ],
+)
+def test_who_killed_a_run_says_whether_to_try_again(line: str, retryable: bool) -> None:
+    found = failure(FEW + line)
+    assert (found.kind, found.retryable) == ("killed", retryable)
+    assert (found.action == "stop") == (not retryable)
+
+
+def test_the_context_holds_the_users_last_frames_and_the_exception_without_prefixes() -> None:
+    trace = [
+        'File "/home/me/train.py", line 9, in <module>',
+        "  main()",
+        'File "/home/me/net.py", line 5, in forward',
+        "  return self.lin(x)",
+        'File "/opt/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 117, in forward',
+        "  return F.linear(input, self.weight)",
+    ]
+    text = "".join(f"[rank{rank}]: {line}\n" for rank in range(8) for line in (
+        "Traceback (most recent call last):", *("  " + line for line in trace), "RuntimeError: mat1 and mat2 shapes",
+    ))  # fmt: skip
+    found = failure(text)
+    assert found.line == "[rank0]: RuntimeError: mat1 and mat2 shapes"
+    assert found.context == (*("  " + line for line in trace[:4]), "RuntimeError: mat1 and mat2 shapes")
+
+
+def test_the_context_of_a_statement_is_what_stands_beside_it() -> None:
+    assert failure(f"{FEW}Killed\nbye").context == ("step 7 loss 0.1429", "step 8 loss 0.1250", "Killed", "bye")
+
+
+@pytest.mark.parametrize("raised", [raised for rows in RAISED.values() for raised in rows])
+def test_the_context_is_a_handful_of_lines_with_the_root_line_among_them(raised: str) -> None:
+    found = failure(TRACE + raised)
+    assert raised.strip() in found.context
+    assert len(found.context) <= 6
+
+
+def test_a_sick_gpu_asks_for_another_one() -> None:
+    assert failure(f"{TRACE}RuntimeError: CUDA error: uncorrectable ECC error encountered").action == "retry_other_gpu"
+    assert failure(f"{TRACE}RuntimeError: CUDA error: device-side assert triggered").action == "retry"
+
+
+def test_a_window_of_numbered_lines_keeps_its_numbers() -> None:
+    found = diagnose([Line(1_000_003, "  a"), Line(1_000_004, "Killed")])
+    assert found is not None
+    assert (found.line, found.line_number) == ("Killed", 1_000_004)
+
+
+@pytest.mark.skipif(not LABELS.exists(), reason="the labelled logs are not part of the repository")
+def test_labelled_logs_of_real_runs_are_judged_as_people_judged_them() -> None:
+    judged = roots = failed = 0
+    rows = [json.loads(line) for line in LABELS.read_text().splitlines()]
+    for row in rows:
+        if row["class"] == "divergence":
+            continue  # seen in the metrics, not in a line
+        found = diagnose(numbered((LOGS / row["file"]).read_bytes()))
+        judged += (found.kind if found else "ok") in {row["class"], *row["alt"]}
+        assert row["class"] != "ok" or found is None, row["file"]
+        if row["class"] != "ok" and found is not None:
+            failed += 1
+            line, key = " ".join(found.line.split()), " ".join(row["key_line"].split())
+            roots += line in key or key in line
+    assert judged >= 0.97 * len(rows)
+    assert roots >= 0.95 * failed

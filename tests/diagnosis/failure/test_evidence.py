@@ -1,0 +1,61 @@
+"""Evidence is collected from any text, in linear time, with tables that fit together."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from mcp_server.diagnosis.failure.diagnose import diagnose, fatal
+from mcp_server.diagnosis.failure.error_patterns import SIGNATURES
+from mcp_server.diagnosis.failure.exception_types import SURE_TYPES, TYPES
+from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
+from mcp_server.diagnosis.failure.last_lines import hint
+from mcp_server.diagnosis.failure.log_statements import Weight
+from mcp_server.text.lines import numbered
+from tests.support.endings import ENDINGS, TRACE
+from tests.support.healthy import HEALTHY, STEPS
+
+
+def test_no_input_raises() -> None:
+    rng = random.Random(7)
+    pieces = (
+        [log for _, log in ENDINGS]
+        + list(HEALTHY.values())
+        + ["\0\x1b[31m\r\b", "«»│╭", "Traceback (most recent call last):"]
+    )
+    for _ in range(300):
+        text = "".join(piece[rng.randrange(len(piece) + 1) :][:200] for piece in rng.choices(pieces, k=6))
+        noise = bytes(rng.randrange(256) for _ in range(60))
+        lines = numbered(noise + text.encode() + noise)
+        for exit_code, signal in ((None, None), (1, None), (None, "SIGSEGV"), (0, None)):
+            found = diagnose(lines, exit_code, signal)
+            assert (found is not None) or not (exit_code or signal)
+            assert found is None or (found.line and found.kind in KINDS and found.action in ACTIONS)
+        for line in lines:
+            fatal(line.text)
+
+
+@pytest.mark.parametrize("text", [
+    STEPS * 40,
+    TRACE + "ValueError: x\n" + STEPS * 40,
+    (TRACE + "ValueError: x\n") * 4_000,
+    "Traceback (most recent call last):\n" * 15_000,
+    "".join(f"ValueError: checkpoint {n} dataset not found\n" for n in range(12_000)),
+    "".join(f"{n} " + "checkpoint loss nan Killed SIG exit Error: " * 90 + "\n" for n in range(120)),
+    "Error " * 80_000,
+    (" " * 3_990 + "Error: x\n") * 120,
+])  # fmt: skip
+def test_judging_takes_linear_time_whatever_the_lines_hold(text: str) -> None:
+    lines = numbered(text.encode())
+    began = time.process_time()
+    diagnose(lines, 1)
+    assert time.process_time() - began < 1.0  # 0.1 s on a slow machine
+
+
+def test_the_tables_name_known_kinds() -> None:
+    assert {kind for kind, _ in SIGNATURES} | set(TYPES.values()) | set(SURE_TYPES.values()) <= set(KINDS)
+    assert hint("ERROR: no") is not None
+    assert hint("fine") is None
+    assert Weight.OWN > Weight.CRASH > Weight.PEER > Weight.STOPPED > Weight.ABORT > Weight.ECHO > Weight.HINT

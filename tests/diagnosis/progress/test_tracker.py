@@ -1,0 +1,387 @@
+"""What training prints becomes a first step, a step count, a pace and headline metrics; all else becomes nothing."""
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from mcp_server.diagnosis.progress.frameworks import SHAPES
+from mcp_server.diagnosis.progress.tracker import Progress
+from mcp_server.text.lines import split
+
+SAMPLES = Path(__file__).parents[2] / "data" / "metric_lines"
+
+
+def read(text: str, pattern: str | None = None) -> Progress:
+    progress = Progress(pattern)
+    progress.feed(split(text))
+    return progress
+
+
+def bar(n: int, total: int, title: str = "", rest: str = "1.21it/s") -> str:
+    filled = "█" * (10 * n // total)
+    return f"{title}{100 * n // total:3}%|{filled:10}| {n}/{total} [00:40<02:19, {rest}]"
+
+
+def samples(name: str) -> list[tuple[str, str]]:
+    """The head and the text of each sample of a file; `@@` begins one, `\\r` and `\\e` stand for what they say."""
+    text = (SAMPLES / name).read_text(encoding="utf-8").replace("\\r", "\r").replace("\\e", "\x1b")
+    parts = [part.partition("\n") for part in text.split("@@ ")[1:]]
+    return [(head, body) for head, _, body in parts]
+
+
+# "name :: step of total :: headline=value, ..."; `-` is None.
+STEPS = [(*head.split(" :: "), body) for head, body in samples("steps.txt")]
+NO_STEPS = samples("no_steps.txt")
+
+
+@pytest.mark.parametrize("row", STEPS, ids=[row[0] for row in STEPS])
+def test_a_training_step_is_known_by_its_line(row: tuple[str, ...]) -> None:
+    _, place, *headlines, text = row
+    progress = read(text)
+    assert progress.first_step_seen
+    assert " of ".join("-" if n is None else str(n) for n in (progress.step, progress.total_steps)) == place
+    expected = {
+        name: float(value)
+        for name, _, value in (pair.partition("=") for pair in ", ".join(headlines).split(", ") if pair)
+    }
+    assert {name: progress.metrics.get(name) for name in expected} == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("text", [row[1] for row in NO_STEPS], ids=[row[0] for row in NO_STEPS])
+def test_what_is_no_training_is_no_first_step(text: str) -> None:
+    progress = read(text)
+    assert (progress.first_step_seen, progress.first_step_line) == (False, "")
+    assert (progress.step, progress.total_steps, progress.advances) == (None, None, 0)
+
+
+# --- which counter is in charge
+
+
+def test_a_frameworks_line_beats_a_bar_and_a_bar_beats_a_home_made_line() -> None:
+    progress = read("epoch 1 loss 2.5")
+    assert progress.step == 1
+    progress.feed([bar(40, 900, "Training: ")])
+    assert (progress.step, progress.total_steps) == (40, 900)
+    progress.feed(["epoch 2 loss 2.4"])
+    assert progress.step == 40
+    progress.feed([" iteration  7/ 100 | elapsed time per iteration (ms): 20.0 | lm loss: 2.1E+00 |"])
+    assert (progress.step, progress.total_steps) == (7, 100)
+    progress.feed([bar(41, 900, "Training: "), "epoch 3 loss 2.3"])
+    assert (progress.step, progress.total_steps) == (7, 100)
+    assert progress.metrics["loss"] == 2.3
+
+
+def test_a_counter_that_is_silent_for_long_gives_way_to_an_equal_one() -> None:
+    progress = read(bar(100, 100, "Training: "))
+    progress.feed([bar(n, 800, "Epoch: ") for n in range(1, 40)])
+    assert (progress.step, progress.total_steps) == (39, 800)
+
+
+def test_worse_counters_are_signs_of_life_only_while_the_best_one_is_silent() -> None:
+    progress = read("step:5 - actor/pg_loss:0.1")
+    before = progress.advances
+    progress.feed([bar(5, 100, "Training Progress: ")])
+    assert progress.advances == before
+    progress.feed([bar(n, 100, "Training Progress: ") for n in range(6, 20)])
+    assert progress.advances > before
+    assert progress.step == 5
+
+
+def test_the_pace_of_lines_that_are_printed_by_every_rank_is_that_of_one() -> None:
+    progress = read("\n".join(f"[rank{rank}]: step: {n}  loss:  7.0" for n in range(1, 6) for rank in range(8)))
+    assert (progress.step, progress.advances) == (5, 5)
+
+
+def test_a_bar_that_is_drawn_again_is_no_advance() -> None:
+    progress = read("\r".join([bar(12, 100, "Epoch 3: ")] * 20))
+    assert progress.advances == 1
+
+
+# --- places in epochs
+
+
+def test_bars_that_start_again_go_on_counting() -> None:
+    progress = Progress()
+    steps = []
+    for epoch in range(3):
+        for n in range(26):
+            progress.feed([bar(n, 25, f"Epoch {epoch}: ")])
+            steps.append(progress.step)
+    assert progress.step == 75
+    assert progress.advances == 75
+    seen = [step for step in steps if step is not None]
+    assert seen == sorted(seen)
+
+
+def test_bars_without_a_number_that_start_again_go_on_counting() -> None:
+    progress = Progress()
+    for _ in range(3):
+        progress.feed([bar(n, 25, "Train: ") for n in range(26)])
+    assert (progress.step, progress.total_steps, progress.advances) == (75, None, 75)
+
+
+def test_epochs_are_counted_from_the_first_number_that_was_seen_to_be_zero_or_one() -> None:
+    assert read("Epoch [1/10], Step [5/100], Loss: 1.5").step == 5
+    assert read("Epoch [0/10], Step [5/100], Loss: 1.5\nEpoch [1/10], Step [5/100], Loss: 1.5").step == 105
+
+
+def test_a_place_is_one_in_the_run_until_it_starts_again() -> None:
+    progress = read("Epoch 7 | step 100/600 | loss 1.5")
+    assert (progress.step, progress.total_steps) == (100, 600)
+    progress.feed(["Epoch 7 | step 600/600 | loss 1.5", "Epoch 8 | step 100/600 | loss 1.5"])
+    assert (progress.step, progress.total_steps) == (4900, None)
+
+
+def test_a_step_that_runs_on_over_epochs_is_not_multiplied() -> None:
+    lines = [f"Epoch [{1 + n // 100}/3], Step [{n}/300], Loss: 1.5" for n in range(10, 300, 10)]
+    assert read("\n".join(lines)).step == 290
+
+
+def test_a_batch_that_starts_again_each_epoch_goes_on_counting() -> None:
+    lines = [f"Epoch {epoch} Batch {n} Loss 1.{n}" for epoch in (1, 2, 3) for n in range(0, 100, 10)]
+    progress = read("\n".join(lines))
+    assert progress.advances == 30
+    assert progress.step == 270
+
+
+def test_evaluations_between_steps_move_nothing() -> None:
+    progress = read(f"{bar(0, 900)}\n{bar(100, 900)}")
+    progress.feed([bar(n, 25) for n in range(26)])
+    progress.feed([bar(n, 25, "Evaluating: ") for n in range(26)])
+    progress.feed(["Test: [  0/196]\tTime  1.112 ( 1.112)\tLoss 6.9112e+00 (6.9112e+00)"])
+    assert (progress.step, progress.total_steps, progress.advances) == (100, 900, 1)
+
+
+def test_a_step_never_goes_back_and_a_restart_from_a_checkpoint_is_a_sign_of_life() -> None:
+    progress = read("\n".join(f"iter {n}: loss 2.5, time 10.0ms" for n in range(0, 110, 10)))
+    before = progress.advances
+    progress.feed([f"iter {n}: loss 2.5, time 10.0ms" for n in (50, 60, 70)])
+    assert progress.step == 100
+    assert progress.advances == before + 2
+
+
+def test_losses_within_an_epoch_are_signs_of_life() -> None:
+    progress = read("\n".join(f"Epoch 1, Loss: 0.{n}" for n in range(10, 20)))
+    assert (progress.step, progress.advances) == (1, 10)
+    progress.feed(["Epoch 1, Loss: 0.19"] * 5)
+    assert progress.advances == 10
+
+
+# --- pace
+
+
+def test_the_pace_is_the_median_over_recent_advances() -> None:
+    progress, at_s = Progress(), 0.0
+    for n in range(1, 40):
+        at_s += 300.0 if n % 10 == 0 else 2.0  # an evaluation every ten steps
+        progress.feed([f"step: {n}/100 loss: 2.5"], at_s)
+    assert progress.step_s == 2.0
+    assert progress.eta_s == pytest.approx(2.0 * 61)
+
+
+def test_lines_that_came_together_are_one_look_at_the_clock() -> None:
+    progress = Progress()
+    for at_s in range(0, 50, 5):
+        progress.feed([f"step {n} loss 2.5" for n in range(at_s * 2 + 1, at_s * 2 + 11)], float(at_s))
+    assert progress.step_s == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "step_s"),
+    [
+        (bar(3, 100, "Training: ", "4.00it/s"), 0.25),
+        (bar(3, 100, "Training: ", "2.50s/it"), 2.5),
+        ("iter 10: loss 2.5, time 310.00ms, mfu 20.00%", 0.31),
+        (" iteration 7/ 100 | elapsed time per iteration (ms): 865.2 | lm loss: 2.5E+00 |", 0.8652),
+        ("step:125/1480 train_time:7691ms step_avg:61.53ms", 0.06153),
+        ("completed step: 3, seconds: 4.512, TFLOP/s/device: 101.2, loss: 10.218", 4.512),
+        ("01/02 03:04:05 - mmengine - INFO - Iter(train) [  50/20000]  lr: 1.0e-02  time: 0.4100  loss: 2.31", 0.41),
+        ("03:04:05.678 [I] Progress on: 1.21kit/30.0kit rate:2.0it/s remaining:3:38:05 elapsed:09:10 postfix:-", 0.5),
+        (" 10/20 [=====>....] - 1s 9ms/step - loss: 0.3112", 0.009),
+        ("epoch 3 loss 0.41", None),
+    ],
+)
+def test_without_a_clock_the_pace_is_the_printed_one(text: str, step_s: float | None) -> None:
+    assert read(text).step_s == pytest.approx(step_s)
+
+
+def test_no_total_no_remaining_time() -> None:
+    progress = read("iter 10: loss 2.5, time 310.00ms")
+    assert (progress.step_s, progress.eta_s) == (0.31, None)
+
+
+# --- readings and metrics
+
+
+def test_a_reading_holds_the_numbers_of_its_line_by_name() -> None:
+    line = "Epoch: 07 | Train Loss: nan | Val Loss: 0.52 | LR: 1e-4 | Grad Norm: inf"
+    (reading,) = Progress().feed([line])
+    assert (reading.step, reading.line, reading.skipped) == (7, line, None)
+    assert math.isnan(reading.metrics["train loss"])
+    assert reading.metrics["grad norm"] == math.inf
+    assert (reading.metrics["val loss"], reading.metrics["lr"]) == (0.52, 1e-4)
+
+
+def test_numbers_of_an_evaluation_have_a_name_that_says_so() -> None:
+    (reading,) = Progress().feed(["Test: loss = 19.4121 | f1 = 0.7498"])
+    assert reading.metrics == {"val loss": 19.4121, "val f1": 0.7498}
+
+
+def test_skipped_steps_are_told_in_the_unit_of_the_step() -> None:
+    (reading,) = Progress().feed(["[INFO] [Rank 0] step=120, skipped=120, lr=[1e-05], mom=[(0.9, 0.99)]"])
+    assert (reading.step, reading.skipped) == (120, 120)
+    lines = [f" iteration {n}/ 90 | lm loss: 2.5E+00 | number of skipped iterations:   2 |" for n in (10, 20)]
+    assert [reading.skipped for reading in Progress().feed(lines)] == [2, 4]
+
+
+def test_at_most_four_headlines_are_kept_the_most_telling_ones() -> None:
+    progress = read("step 3 loss 0.5 reward 2.0 val_loss 0.6 grad_norm 1.5 fps 90 accuracy 0.9")
+    assert progress.metrics == {"loss": 0.5, "reward": 2.0, "val_loss": 0.6, "grad_norm": 1.5}
+
+
+def test_readings_of_lines_that_tell_nothing_are_left_out() -> None:
+    assert Progress().feed(["hello", "max_steps: 500", bar(3, 9, "Map: ", "1.2 examples/s")]) == []
+
+
+# --- the user's own pattern
+
+
+def test_the_users_pattern_alone_decides_the_first_step() -> None:
+    progress = Progress(r"rollout (\d+) finished")
+    progress.feed(["epoch 3 loss 0.4112", bar(40, 900, "Training: ")])
+    assert not progress.first_step_seen
+    assert progress.step == 40
+    progress.feed(["rollout 12 finished"], 5.0)
+    assert (progress.first_step_seen, progress.first_step_line, progress.step) == (True, "rollout 12 finished", 12)
+
+
+def test_the_users_pattern_may_have_no_group_or_one_that_is_no_number() -> None:
+    for pattern in ("dreamt", "(dreamt)", "(never)?dreamt"):
+        progress = Progress(pattern)
+        progress.feed(["dreamt once", "dreamt twice"])
+        assert (progress.first_step_seen, progress.step, progress.advances) == (True, None, 2)
+
+
+def test_the_users_pattern_moves_no_step_that_a_framework_tells() -> None:
+    progress = Progress("dreamt")
+    progress.feed(["dreamt once", " iteration  7/ 100 | lm loss: 2.1E+00 |"])
+    assert progress.step == 7
+
+
+def test_a_shorter_bar_after_a_full_one_is_a_sign_of_life_and_no_step() -> None:
+    progress = read("\r".join(bar(n, 900) for n in range(901)))
+    progress.feed([bar(n, 25) for n in range(26)])
+    assert (progress.step, progress.total_steps) == (900, 900)
+    assert progress.advances > 900
+
+
+# --- robustness
+
+
+HOSTILE = [
+    *(
+        "loss ",
+        "a ",
+        "a-b.",
+        "epoch ",
+        "epoch [0][1/2]",
+        "iter: 1  ",
+        "step:1 - ",
+        "| train | ",
+        "1/2 [00:00<",
+        "%|",
+        "[",
+        "{'",
+    ),
+    *(
+        "{'a': '1', ",
+        "━",
+        "loss(",
+        "loss",
+        "Epoch 1 ",
+        "1 | loss ",
+        " - loss",
+        "train Epoch: 1 [1/2] ",
+        "tensor(",
+        "步",
+        "(it/s",
+    ),
+    *(
+        "progress 1.1.1.1/2.2.2.2 [0:1<it/s",
+        "saved step ",
+        "Epoch 1/2 ━ ",
+        "cost at ",
+        "loss/",
+        "iteration 1/2 |",
+        "第1轮",
+    ),
+    *(
+        "1/1 [1:1<1,1it/s ",
+        "loss: 1",
+        "loss=9,",
+        "20/20 [=] - loss:",
+        " - 1 loss:",
+        "loss (train) ",
+        "val_loss_",
+        "wandb: a/loss",
+    ),
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_no_line_takes_long(piece: str) -> None:
+    lines = [(piece * 4000)[:4000], (piece + " " * 3990 + "loss: 1")[:4000], (f"loss 1 {piece}{'1' * 4000}")[:4000]]
+    began = time.process_time()
+    Progress().feed(lines)
+    assert time.process_time() - began < 0.3
+
+
+def test_numbers_of_any_length_and_sort_are_read() -> None:
+    for value in ("9" * 400, "1e999", "-inf", "1,2", "0x1f", "\uff11\uff12", "\u00b2", "1.2.3", "1_000"):
+        place = f"{value}/{value} [00:01<00:02, {value}it/s]"
+        progress = read(
+            f"step {value} loss {value} | {place}\n 3%|  | {place}\nEpoch [{value}/{value}], Step {value}, Loss: 1"
+        )
+        assert progress.eta_s is None or progress.eta_s >= 0
+
+
+def test_every_needle_is_part_of_every_line_of_its_shape() -> None:
+    """A pattern is only tried where its needle stands, so that a wrong one would hide a shape for good."""
+    unseen = {shape.name for shape in SHAPES}
+    for row in STEPS:
+        for line in split(row[-1]):
+            matching = {shape.name for shape in SHAPES if shape.pattern.search(line)}
+            found = {shape.name for shape in SHAPES if shape.needle in line and shape.pattern.search(line)}
+            assert matching == found, line
+            unseen -= found
+    assert unseen == set()
+
+
+def test_memory_does_not_grow_with_what_is_printed() -> None:
+    progress = Progress()
+    words = ("alpha", "beta", "gamma", "delta")
+    for n in range(1, 4000):
+        word = words[n % 4] + chr(97 + n % 26) * (n % 31)
+        progress.feed([f"{'x' * (n % 97)}{word}_loss: {n} {bar(n, 9000, word)}"])
+    kept = [len(value) for value in vars(progress).values() if isinstance(value, dict | set)]
+    assert max(kept) <= 512
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step:5/100 train_loss:3.2 step_avg:...ms",
+        "iter 10: loss 2.1, time ...ms, mfu -100.00%",
+        "| step | 1.2.3 |",
+        "| total_timesteps | 1.5e |",
+        "completed step: 3, seconds: 1.2., loss: 1",
+        " iteration 5/ 10 | elapsed time per iteration (ms): .. | lm loss: 1.0E+00 |",
+        "[epoch:  1, iter:  ,]",
+    ],
+)
+def test_a_number_that_is_none_ends_no_reading(line: str) -> None:
+    progress = Progress()
+    progress.feed([line, "step 7/100 loss 0.5"])
+    assert progress.metrics["loss"] is not None

@@ -1,0 +1,278 @@
+"""Numbers that training prints prove a dead training, and no healthy stumble does."""
+
+import math
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from mcp_server.diagnosis.divergence import Divergence
+from mcp_server.diagnosis.progress.tracker import Progress, Reading
+
+NAN, INF = math.nan, math.inf
+BAR = "Epoch 0:  12%|#2   | {0}/900 [00:30<03:00, 4.9it/s, loss=x]"
+
+
+def row(step: int | None, metrics: Mapping[str, float], line: str = "", skipped: int | None = None) -> Reading:
+    return Reading(step, dict(metrics), line or f"step {step}: {dict(metrics)}", skipped)
+
+
+def after(*readings: Reading) -> Divergence:
+    divergence = Divergence()
+    for reading in readings:
+        divergence.feed(reading)
+    return divergence
+
+
+def losses(*values: float, name: str = "loss", **others: float) -> list[Reading]:
+    return [row(step, {name: value, **others}) for step, value in enumerate(values, 1)]
+
+
+# --- losses that are no number
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["loss", "lm loss", "train/loss", "train_loss", "total_loss", "value_loss", "loss_cls", "actor/pg_loss", "NLL"],
+)
+def test_a_loss_that_is_nan_three_times_in_a_row_is_proof(name: str) -> None:
+    healthy, ill = losses(2.0, 1.9, NAN, NAN, name=name), losses(2.0, 1.9, NAN, NAN, NAN, name=name)
+    assert (after(*healthy).line, after(*healthy).text) == (None, None)
+    divergence = after(*ill)
+    assert divergence.text == f"{name} has been nan in 3 readings in a row, since step 3."
+    assert (divergence.line, divergence.since_step, divergence.recovered) == (ill[-1].line, 3, False)
+
+
+def test_a_short_run_whose_every_loss_was_nan_ends_diverged_and_the_newest_line_tells_it() -> None:
+    lines = [f"{n:03} | loss: nan | lr: 0.1 | dt: 200 ms" for n in range(1, 6)]
+    readings = [row(n, {"loss": NAN}, line) for n, line in enumerate(lines, 1)]
+    two = after(*readings[:2])
+    assert (two.line, two.text) == (lines[1], None)  # the end of a log, but no proof while it goes on
+    five = after(*readings)
+    assert (five.line, five.since_step) == (lines[4], 1)
+    assert five.text == "loss has been nan in 5 readings in a row, since step 1."
+    assert after(*readings[:2], row(3, {"loss": 0.5})).line is None
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        losses(NAN),
+        losses(1.0, NAN, 1.0, NAN, NAN, 1.0),
+        losses(*[NAN] * 9, name="reward"),
+        losses(*[NAN] * 9, name="ep_rew_mean"),
+        losses(*[NAN] * 9, name="val_loss"),
+        losses(*[NAN] * 9, name="eval/loss"),
+        losses(*[NAN] * 9, name="accuracy"),
+        losses(*[NAN] * 9, name="mIoU"),
+        losses(*[INF] * 9, name="best_loss"),
+        losses(*[INF] * 9, name="loss scale"),
+        losses(*[NAN] * 9, name="number of nan iterations"),
+        losses(*[INF] * 9, name="loss")[:2],
+        losses(*[0.7] * 9, grad_norm=NAN),
+        losses(*[0.0] * 99),
+        losses(*[0.0] * 9, grad_norm=0.0),
+        losses(*[NAN] * 9, name="loss_q0", loss=0.4),  # an average over nothing
+        losses(*[NAN] * 19, reward=3.0),  # learning has not started
+        [row(7, {"loss": NAN}, f"[rank{rank}] loss nan") for rank in range(8)] + losses(0.5),
+    ],
+    ids=str,
+)
+def test_what_healthy_runs_print_is_no_divergence(readings: list[Reading]) -> None:
+    divergence = after(*readings)
+    assert (divergence.line, divergence.text, divergence.since_step) == (None, None, None)
+
+
+def test_an_infinite_loss_needs_ten_readings_while_the_run_goes_on() -> None:
+    nine, ten = after(*losses(3.0, *[INF] * 9)), after(*losses(3.0, *[INF] * 10))
+    assert (nine.text, ten.text) == (None, "loss has been inf in 10 readings in a row, since step 2.")
+    assert nine.line is not None  # enough at the end of a log
+
+
+def test_a_bar_needs_more_readings_than_its_mean_has_steps() -> None:
+    bars = [row(n, {"loss": NAN}, BAR.format(n)) for n in range(2, 27)]
+    first = row(1, {"loss": 0.5}, BAR.format(1))
+    assert after(first, *bars[:4]).line is None
+    assert after(first, *bars[:24]).text is None
+    assert after(first, *bars).text is not None
+    assert after(*bars).text is None  # its loss may wait for accumulated gradients
+    logged = "  1%|1    | 3/300 [00:03<05:00, 1.0it/s]{'loss': nan}"
+    assert after(*(row(n, {"loss": NAN}, logged) for n in range(3))).text is not None
+
+
+def test_lines_without_a_step_are_all_counted() -> None:
+    assert after(*(row(None, {"loss": NAN}, "loss: nan") for _ in range(3))).text is not None
+
+
+def test_a_hundred_nan_losses_are_too_many_in_reinforcement_learning_too() -> None:
+    assert after(*losses(*[NAN] * 20, reward=3.0)).line is not None
+    assert after(*losses(*[NAN] * 100, reward=3.0)).text is not None
+    assert after(*losses(0.5, *[NAN] * 3, reward=3.0)).text is not None
+
+
+# --- gradients
+
+
+def test_a_gradient_norm_that_is_nan_with_a_loss_of_zero_is_proof_after_five() -> None:
+    start = losses(2.1, 1.8, grad_norm=1.0)
+    ill = [row(step, {"loss": 0.0, "grad_norm": NAN}) for step in range(3, 8)]
+    assert after(*start, *ill[:4]).text is None
+    divergence = after(*start, *ill)
+    assert divergence.text == "The gradient norm has been nan in 5 readings in a row while the loss is 0."
+    assert (divergence.line, divergence.since_step) == (ill[-1].line, 3)
+
+
+def test_a_gradient_norm_alone_is_proof_only_where_the_loss_does_not_fall() -> None:
+    noise = random.Random(1)
+    flat = losses(*(11.7 + noise.uniform(-0.1, 0.1) for _ in range(40)), grad_norm=NAN)
+    falling = losses(*(11.7 * 0.97**n for n in range(200)), grad_norm=NAN)
+    never = [row(n, {"grad_norm": INF, "lr": 0.1}) for n in range(99)]
+    assert after(*flat[:39]).text is None
+    assert after(*flat).text == "The gradient norm has been nan in 40 readings in a row while the loss does not fall."
+    assert after(*falling).line is None
+    assert after(*never).line is None
+
+
+def test_a_loss_of_zero_is_dead_when_held_out_data_tell_nan() -> None:
+    zeros = losses(1.3, *[0.0] * 5)
+    evaluation = row(6, {"eval_loss": NAN}, "{'eval_loss': 'nan'}")
+    assert after(*zeros, evaluation).text == "The loss is 0 and NaN on held-out data, since step 2."
+    assert after(*losses(1.3, 1.2, 1.1), evaluation).line is None
+    assert after(*losses(*[0.0] * 9, reward=0.1), evaluation).line is None  # GRPO begins with a loss of 0
+
+
+# --- steps that were skipped
+
+
+def skips(*pairs: tuple[int, int]) -> list[Reading]:
+    return [row(step, {}, f"[Rank 0] step={step}, skipped={skipped}, lr=[0.1]", skipped) for step, skipped in pairs]
+
+
+def test_every_step_skipped_is_told_at_the_end_after_20_and_proven_after_40() -> None:
+    every_ten = skips(*((n, n) for n in range(10, 130, 10)))
+    assert after(*every_ten[:1]).line is None
+    assert (after(*every_ten[:2]).line, after(*every_ten[:2]).text) == (every_ten[1].line, None)
+    divergence = after(*every_ten)
+    assert divergence.text == "Every optimizer step since step 1 was skipped, 120 of them."
+    assert (divergence.line, divergence.since_step) == (every_ten[-1].line, 1)
+
+
+def test_a_tail_of_skipped_steps_counts_from_where_it_begins() -> None:
+    divergence = after(*skips((500, 3), (510, 3), (520, 13), (530, 23), (540, 33), (550, 43)))
+    assert (divergence.text, divergence.since_step) == (
+        "Every optimizer step since step 511 was skipped, 40 of them.",
+        511,
+    )
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [(n, 0) for n in range(10, 500, 10)],
+        [(n, min(n, 18)) for n in range(10, 500, 10)],  # a loss scale that began high
+        [(n, n // 2) for n in range(10, 500, 10)],
+        [(10, 10)] * 9,  # each rank tells it
+        [(n, 7) for n in range(10, 500, 10)],
+    ],
+)
+def test_a_loss_scale_that_settles_is_healthy(pairs: list[tuple[int, int]]) -> None:
+    divergence = after(*skips(*pairs))
+    assert (divergence.line, divergence.text) == (None, None)
+
+
+# --- losses that explode
+
+
+def test_a_loss_ten_times_above_all_its_history_in_five_readings_is_proof() -> None:
+    ill = losses(*[2.5, 2.4, 2.3, 2.6] * 6, 30, 40, 35, 50, 60)
+    assert after(*ill[:-1]).text is None
+    divergence = after(*ill)
+    assert divergence.text == "The loss has exploded to 60; it never was above 2.6 before."
+    assert divergence.line == ill[-1].line
+
+
+def test_an_exponential_rise_is_no_history_of_its_own() -> None:
+    divergence = after(*losses(*[2.0, 1.8] * 200, *(1.05**n for n in range(150))))
+    assert divergence.text is not None
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        losses(*[2.5] * 30, 90, 90, 90, 90, 2.4, *[2.4] * 30),
+        losses(*[2.5] * 10, 90, 90, 90, 90, 90),  # too short a history
+        losses(*[0.001] * 50, *[0.05] * 50),  # a curriculum
+        losses(*[0.0] * 50, *[0.4] * 50),
+        losses(*[-3.0] * 50, *[-20.0] * 50),
+        losses(*(0.1 * n for n in range(600))),  # rises, and always has
+        losses(*[2.5] * 50, *[900.0] * 50, name="value_loss"),
+        losses(*[2.5] * 50, *[900.0] * 50, name="critic/vf_loss"),
+        losses(*[2.5] * 50, *[900.0] * 50, reward=1.0),
+        losses(*[2.5] * 50) + losses(*[900.0] * 50),  # steps begin anew: another phase
+        [row(7, {"loss": 1e9}, f"[rank{rank}] loss 1e9") for rank in range(99)],
+        losses(*[90.0, 2.5] * 20, *[500.0] * 20),
+    ],
+    ids=lambda readings: str(readings[-1].line),
+)
+def test_a_loss_that_stumbles_grows_or_means_little_is_healthy(readings: list[Reading]) -> None:
+    assert after(*readings).text is None
+
+
+# --- as frameworks print it
+
+
+@pytest.mark.parametrize(
+    ("template", "steps"),
+    [
+        ("step {n:05}/00006 ({n}.00%) | loss: nan | lrm: 1.00 | dt: 300.00ms | tok/sec: 3,000", 5),
+        ("[Rank 0] step={n}0, skipped={n}0, lr=[1e-05], mom=[(0.9, 0.99)]", 6),
+        ("{{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.{n}}}", 6),
+        ("{{'loss': '0', 'grad_norm': 'nan', 'learning_rate': '1e-05', 'epoch': '0.{n}'}}", 6),
+        ("epoch {n} | train loss nan | val loss nan | acc 0.10", 4),
+        ("step:  {n}  loss: nan  grad_norm: nan  memory: 60.10GiB(75.00%)  tps: 1,360", 4),
+        (" iteration  {n}/  500 | lm loss: NAN | loss scale: 1.0 | number of nan iterations:   0 |", 4),
+    ],
+)
+def test_what_frameworks_print_of_a_dead_training_is_read(template: str, steps: int) -> None:
+    progress, lines = Progress(), [template.format(n=n) for n in range(1, steps + 1)]
+    divergence = after(*progress.feed(lines))
+    assert divergence.line == lines[-1]
+    assert divergence.text is not None
+
+
+# --- afterwards
+
+
+def test_a_run_recovers_with_its_fifth_healthy_reading_and_may_diverge_again() -> None:
+    ill = losses(1.0, NAN, NAN, NAN)
+    well = [row(step, {"loss": 0.9}) for step in range(5, 10)]
+    assert not after(*ill, *well[:4]).recovered
+    divergence = after(*ill, *well)
+    assert divergence.recovered
+    assert divergence.line == ill[-1].line
+    for step in range(10, 13):
+        divergence.feed(row(step, {"loss": NAN}))
+    assert (divergence.recovered, divergence.since_step) == (False, 10)
+
+
+def test_a_healthy_number_of_another_kind_is_no_recovery() -> None:
+    divergence = after(*losses(1.0, NAN, NAN, NAN), *(row(n, {"fps": 90.0, "value_loss": 0.1}) for n in range(5, 50)))
+    assert not divergence.recovered
+
+
+def test_a_flood_of_names_and_numbers_is_read_quickly_and_fills_no_memory() -> None:
+    divergence, noise = Divergence(), random.Random(0)
+    for step in range(3_000):
+        divergence.feed(row(step, {f"loss_{step}": NAN, "loss": noise.lognormvariate(0, 1)}))
+    assert divergence.line is None
+    assert len(divergence._sorts) <= 256
+
+
+def test_no_random_healthy_loss_diverges() -> None:
+    for seed in range(100):
+        chance = random.Random(seed)
+        level, noise, decay = chance.choice([0.01, 1.0, 11.0]), chance.choice([0.05, 0.3, 0.8]), chance.uniform(0.98, 1)
+        values = [level * decay**n * chance.lognormvariate(0, noise) for n in range(400)]
+        for _ in range(chance.randint(0, 6)):  # spikes
+            values[chance.randrange(400)] *= chance.choice([5, 50, 500])
+        assert after(*losses(*values)).text is None, seed

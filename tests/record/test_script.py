@@ -1,0 +1,286 @@
+"""The script of a spec, and what a command is called, by value."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mcp_server.record.command_arguments import arguments, with_variables
+from mcp_server.record.script import LONGEST_NAME, is_one_program, name_of, render, slug, takes_arguments
+from mcp_server.record.spec import RunSpec
+
+
+@pytest.mark.parametrize(
+    ("spec", "script"),
+    [
+        pytest.param(
+            RunSpec(cwd="/data/cfm", command="python train.py --lr 3e-4"),
+            """\
+#!/usr/bin/env bash
+set -o pipefail
+cd -- /data/cfm || exit
+exec python train.py --lr 3e-4
+""",
+            id="one program replaces the shell",
+        ),
+        pytest.param(
+            RunSpec(cwd="/data/cfm", command="python train.py", params={"num_envs": 4096, "resume": True}),
+            """\
+#!/usr/bin/env bash
+set -o pipefail
+cd -- /data/cfm || exit
+[ $# -gt 0 ] || [ "${RUNWARD_ATTEMPT-}" ] || set -- --num_envs 4096 --resume
+exec python train.py "$@"
+""",
+            id="parameters are arguments, which a retry may change",
+        ),
+        pytest.param(
+            RunSpec(
+                cwd="/", command="cd sub && python train.py {params} | tee log", params={"lr": 1}, param_style="k=v"
+            ),
+            """\
+#!/usr/bin/env bash
+set -o pipefail
+cd -- / || exit
+[ $# -gt 0 ] || [ "${RUNWARD_ATTEMPT-}" ] || set -- lr=1
+cd sub && python train.py "$@" | tee log
+""",
+            id="parameters go where the command says",
+        ),
+        pytest.param(
+            RunSpec(cwd="/", command=["torchrun", "{params}", "a b.py"], resume_args=["--resume"]),
+            """\
+#!/usr/bin/env bash
+set -o pipefail
+cd -- / || exit
+exec torchrun "$@" 'a b.py'
+""",
+            id="a list of words has its place too",
+        ),
+        pytest.param(
+            RunSpec(cwd="/data/cfm", command="python prepare.py && python train.py | tee out.txt"),
+            """\
+#!/usr/bin/env bash
+set -o pipefail
+cd -- /data/cfm || exit
+python prepare.py && python train.py | tee out.txt
+""",
+            id="a list of commands stays as it is",
+        ),
+        pytest.param(
+            RunSpec(cwd="/data/cfm", command="set -e\nfor seed in 1 2; do\n  python train.py $seed\ndone"),
+            """\
+#!/usr/bin/env bash
+set -o pipefail
+cd -- /data/cfm || exit
+set -e
+for seed in 1 2; do
+  python train.py $seed
+done
+""",
+            id="a whole script stays as it is",
+        ),
+        pytest.param(
+            RunSpec(cwd="/data/cfm", command=["python", "-c", "print('a; $HOME')", "a b", "", "&&"]),
+            """\
+#!/usr/bin/env bash
+set -o pipefail
+cd -- /data/cfm || exit
+exec python -c 'print('"'"'a; $HOME'"'"')' 'a b' '' '&&'
+""",
+            id="an argv list is quoted word by word",
+        ),
+        pytest.param(
+            RunSpec(
+                cwd="/data/it's a $(touch here)\n dir",
+                command="./train.sh",
+                env={"B": "two words", "A": "", "C": "it's $HOME `id`", "D": "two\nlines"},
+                secrets=["WANDB_API_KEY", "HF_TOKEN"],
+            ),
+            """\
+#!/usr/bin/env bash
+set -o pipefail
+export A=''
+export B='two words'
+export C='it'"'"'s $HOME `id`'
+export D='two
+lines'
+cd -- '/data/it'"'"'s a $(touch here)
+ dir' || exit
+# WANDB_API_KEY: a secret, handed over in memory
+# HF_TOKEN: a secret, handed over in memory
+exec ./train.sh
+""",
+            id="nothing in a directory or a value is run; secrets are named only",
+        ),
+    ],
+)
+def test_a_spec_becomes_a_script(spec: RunSpec, script: str) -> None:
+    assert render(spec) == script
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py",
+        "  python train.py  ",
+        "/opt/conda/bin/python3.11 -m torch.distributed.run --nproc-per-node=8 train.py",
+        "./train.sh",
+        "~/bin/train --lr 3e-4",
+        "g++ -O2 x.cpp",
+        "env CUDA_VISIBLE_DEVICES=0 python train.py",
+        "nice -n 10 python train.py",
+        "bash -c 'a; b && c'",
+        'python -c "print(1); print(2)"',
+        "python train.py > log.txt",
+        "python train.py --name $NAME",
+    ],
+)
+def test_exec_may_stand_before_one_program(command: str) -> None:
+    assert is_one_program(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "   ",
+        "# nothing",
+        "python a.py; python b.py",
+        "python a.py && python b.py",
+        "python a.py&&python b.py",
+        "python a.py || true",
+        "python train.py | tee log.txt",
+        "python train.py &",
+        "python train.py 2>&1 | tee log.txt",
+        "(python train.py)",
+        "{ python train.py; }",
+        "! python train.py",
+        "[ -f x ]",
+        "[[ -f x ]] && python train.py",
+        "python a.py\npython b.py",
+        "cd src && python train.py",
+        "cd src",
+        "source env.sh",
+        ". env.sh",
+        "export A=1",
+        "ulimit -c 0",
+        "A=1 python train.py",
+        "A=1",
+        "$PYTHON train.py",
+        '"$PYTHON" train.py',
+        "`which python` train.py",
+        "> log.txt python train.py",
+        "for i in 1 2; do python train.py; done",
+        "if true; then python train.py; fi",
+        "while true",
+        "time python train.py",
+        "exec python train.py",
+        "eval python train.py",
+        "echo 'unclosed",
+        'echo "unclosed',
+        "train() { python train.py; }",
+    ],
+)
+def test_exec_may_not_stand_before_anything_else(command: str) -> None:
+    assert not is_one_program(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py --run exp#3 && python evaluate.py",
+        "python train.py --url http://host/#part; python evaluate.py",
+        "python train.py a#b | tee log.txt",
+    ],
+)
+def test_a_hash_inside_a_word_hides_nothing_that_follows(command: str) -> None:
+    # bash begins a comment at a word's start only; with `exec` the second command would never run.
+    assert not is_one_program(command)
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python train.py --lr 1", "train"),
+        ("python /data/cfm/finetune_v2.py", "finetune_v2"),
+        (["python", "my train.py"], "my train"),
+        ("bash run.sh", "run"),
+        ("torchrun --nproc-per-node 8 train.py --config a.yaml", "train"),
+        ("python -m cfm.training.main --x 1", "main"),
+        ("CUDA_VISIBLE_DEVICES=0 python train.py", "train"),
+        ("A=1 /usr/bin/nvidia-smi -l", "nvidia-smi"),
+        ("sleep 3600", "sleep"),
+        ("A=1", "run"),
+        ("   ", "run"),
+        ([], "run"),
+        ("it's broken", "it's"),
+        ("/", "run"),
+        ("''", "run"),
+    ],
+)
+def test_a_run_is_named_after_its_script_its_module_or_its_program(command: str | list[str], name: str) -> None:
+    assert name_of(command) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("cfm", "cfm"),
+        ("cfm_v2-b", "cfm_v2-b"),
+        ("cfm v2.1: größer", "cfm-v2-1-gr-er"),
+        ("..", "run"),
+        ("größe", "gr-e"),
+        ("训练", "run"),
+        ("-rf", "rf"),
+        ("=x", "x"),
+        ("a/b\\c\n", "a-b-c"),
+        ("", "run"),
+        ("x" * 300, "x" * LONGEST_NAME),
+    ],
+)
+def test_a_slug_is_what_tmux_and_file_systems_take(name: str, label: str) -> None:
+    assert slug(name) == label
+
+
+@pytest.mark.parametrize(
+    ("command", "takes"),
+    [
+        ("python train.py", True),
+        (["python", "train.py"], True),
+        ("cd x && python train.py", False),
+        ("cd x && python train.py {params}", True),
+        ("for i in 1 2; do python train.py; done", False),
+        ("bash -c 'python train.py {params}'", False),
+        ("python train.py --opts={params}", False),
+        ("python train.py 'unbalanced {params}", False),
+        (["bash", "-c", "python train.py {params}"], False),
+        (["python", "train.py", "{params}"], True),
+        ("bash -c 'python train.py \"$@\"' _", True),
+    ],
+)
+def test_parameters_need_a_place(command: str | list[str], takes: bool) -> None:
+    assert takes_arguments(command) == takes
+
+
+@pytest.mark.parametrize(
+    ("style", "words"),
+    [
+        ("--k v", ["--lr", "0.1", "--name", "a b", "--bf16", "--seed", "0"]),
+        ("k=v", ["lr=0.1", "name=a b", "bf16=true", "compile=false", "seed=0", "resume=null"]),
+    ],
+)
+def test_parameters_become_words(style: str, words: list[str]) -> None:
+    params = {"lr": 0.1, "name": "a b", "bf16": True, "compile": False, "seed": 0, "resume": None}
+    assert arguments(params, style) == words
+    assert arguments(params, style, ["--resume"]) == [*words, "--resume"]
+
+
+def test_a_script_gets_other_variables_after_its_own_and_before_its_command(tmp_path: Path) -> None:
+    spec = RunSpec(cwd=str(tmp_path), env={"PORT": "1", "KEPT": "it's"}, command="echo $PORT $KEPT $NEW")
+    text = with_variables(render(spec), spec.cwd, {"PORT": "2", "NEW": "a b; exit 1"})
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 it's a b; exit 1\n"

@@ -1,0 +1,275 @@
+"""What is on disk becomes one state, and one short answer; nothing is invented."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import pytest
+
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import ENDED, STARTING_S, Evidence, LiveState, Run, RunState, fold, posix
+
+SPEC = RunSpec(layout=1, run_id="cfm-7kqz", name="cfm", host="node7")
+BEGAN, BEGAN_S = "2026-11-21T15:30:45.500Z", datetime(2026, 11, 21, 15, 30, 45, 500_000, UTC).timestamp()
+ENDED_AT = "2026-11-21T15:31:26.500Z"
+
+
+def event(seq: int, kind: str, at: str = BEGAN, text: str = "", **facts: Any) -> dict[str, Any]:
+    return {"seq": seq, "at": at, "kind": kind, "text": text or f"{kind}.", **facts}
+
+
+STARTED = event(1, "started", attempt=1, at_start={"pid": 812, "supervisor_pid": 810})
+INTERRUPTED = event(2, "interrupted")
+
+
+def ended(state: str | None, seq: int = 2, **facts: Any) -> dict[str, Any]:
+    return event(seq, "ended", ENDED_AT, **({} if state is None else {"state": state}), **facts)
+
+
+def record(state: str | None = None, exit_code: int | None = 0, signal: str | None = None) -> dict[str, Any]:
+    found = {"exit_code": exit_code, "signal": signal, "started_at": BEGAN, "ended_at": ENDED_AT}
+    return found if state is None else {**found, "state": state}
+
+
+ASKED = {"by": "alice", "reason": "diverged", "at": BEGAN}
+CARRIED_OUT = {**ASKED, "carried_out": {"at": ENDED_AT, "signals_sent": ["SIGINT"]}}
+FRESH, OLD = STARTING_S - 0.1, STARTING_S
+
+# What is on disk, and the state that it proves.
+TABLE: dict[str, tuple[Evidence, RunState]] = {
+    # An end on disk is believed first.
+    "ended: finished": (Evidence(SPEC, (STARTED, ended("finished")), record("finished")), "finished"),
+    "ended: failed": (Evidence(SPEC, (STARTED, ended("failed")), record("failed", 3)), "failed"),
+    "ended: killed with exit code 0": (Evidence(SPEC, (STARTED, ended("killed")), record("killed", 0)), "killed"),
+    "ended: timed out": (Evidence(SPEC, (STARTED, ended("timed_out")), record("timed_out", 143)), "timed_out"),
+    "ended while the lock is still held": (
+        Evidence(SPEC, (STARTED, ended("finished")), record("finished"), held=True),
+        "finished",
+    ),
+    "ended, and something was told after it": (
+        Evidence(SPEC, (STARTED, ended("failed"), event(3, "log_lost")), record("failed", 1)),
+        "failed",
+    ),
+    "ended before the reboot": (
+        Evidence(SPEC, (STARTED, ended("failed")), record("failed", 1), rebooted=True),
+        "failed",
+    ),
+    "ended on another host": (Evidence(SPEC, (STARTED, ended("finished")), record(), here=False), "finished"),
+    "ended; a request to stop came too late": (
+        Evidence(SPEC, (STARTED, ended("finished")), record("finished"), stop=ASKED),
+        "finished",
+    ),
+    "refused": (Evidence(SPEC, (event(1, "refused", state="failed"),)), "failed"),
+    "refused: stopped before it began": (
+        Evidence(SPEC, (event(1, "refused", state="killed"),), stop=ASKED),
+        "killed",
+    ),
+    "an end with a state nobody knows, lock free": (Evidence(SPEC, (STARTED, ended("exploded"))), "lost"),
+    # Then the lock.
+    "held, nothing told yet": (Evidence(SPEC, held=True), "starting"),
+    "held, nothing told for long": (Evidence(SPEC, held=True, age_s=900), "starting"),
+    "held, started": (Evidence(SPEC, (STARTED,), held=True, age_s=900), "running"),
+    "held, a stop under way": (Evidence(SPEC, (STARTED, event(2, "stopping")), held=True, stop=ASKED), "running"),
+    "held, the command ended, what it left is being stopped": (
+        Evidence(SPEC, (STARTED,), record("finished"), held=True),
+        "running",
+    ),
+    "held on another host": (Evidence(SPEC, (STARTED,), held=True, here=False), "running"),
+    # Then the exit record of a supervisor that died before it told the end.
+    "record alone: finished": (Evidence(SPEC, (STARTED,), record("finished")), "finished"),
+    "record alone: killed": (Evidence(SPEC, (STARTED,), record("killed", 0)), "killed"),
+    "record alone, after a reboot": (Evidence(SPEC, (STARTED,), record("failed", 3), rebooted=True), "failed"),
+    "record alone, on another host": (Evidence(SPEC, (STARTED,), record("failed", 3), here=False), "failed"),
+    "record of an old layout: code 0": (Evidence(SPEC, (STARTED,), record()), "finished"),
+    "record of an old layout: code 3": (Evidence(SPEC, (STARTED,), record(exit_code=3)), "failed"),
+    "record of an old layout: a signal": (
+        Evidence(SPEC, (STARTED,), record(exit_code=None, signal="SIGKILL")),
+        "failed",
+    ),
+    "record without any field": (Evidence(SPEC, (STARTED,), {}), "failed"),
+    "record with a state nobody knows": (Evidence(SPEC, (STARTED,), record("exploded", 3)), "failed"),
+    "an old layout's end without a state": (Evidence(SPEC, (STARTED, ended(None)), record()), "finished"),
+    # Then what this kernel can tell.
+    "elsewhere": (Evidence(SPEC, (STARTED,), here=False), "running"),
+    "elsewhere, nothing told": (Evidence(SPEC, here=False, age_s=900), "running"),
+    "fresh": (Evidence(SPEC, age_s=FRESH), "starting"),
+    "fresh, by a clock that is ahead": (Evidence(SPEC, age_s=-3), "starting"),
+    "fresh, then rebooted": (Evidence(SPEC, age_s=FRESH, rebooted=True), "lost"),
+    "fresh, but it had started": (Evidence(SPEC, (STARTED,), age_s=FRESH), "lost"),
+    "stopped without its supervisor": (Evidence(SPEC, (STARTED,), stop=CARRIED_OUT, age_s=900), "killed"),
+    "stopped without its supervisor, then rebooted": (
+        Evidence(SPEC, (STARTED,), stop=CARRIED_OUT, rebooted=True),
+        "killed",
+    ),
+    "a stop that was only asked for": (Evidence(SPEC, (STARTED,), stop=ASKED, age_s=900), "lost"),
+    "rebooted": (Evidence(SPEC, (STARTED,), rebooted=True), "lost"),
+    "never started": (Evidence(SPEC, age_s=OLD), "lost"),
+    "supervisor gone": (Evidence(SPEC, (STARTED, INTERRUPTED), age_s=900), "lost"),
+    "an empty directory of a former layout": (Evidence(RunSpec(), age_s=900), "lost"),
+}
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_evidence_proves_a_state(case: str) -> None:
+    evidence, state = TABLE[case]
+    run = fold(evidence)
+    assert (run.state, run.ended, run.events) == (state, state in ENDED, evidence.events)
+    assert (run.reason is not None) == (state == "lost" or case.startswith("elsewhere"))
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_only_a_known_end_has_an_exit_code_a_signal_and_a_time(case: str) -> None:
+    evidence, state = TABLE[case]
+    run = fold(evidence)
+    if state not in ENDED or state == "lost":
+        assert (run.exit_code, run.signal, run.ended_at) == (None, None, None)
+    elif evidence.exit is not None:
+        assert run.exit_code == evidence.exit.get("exit_code")
+        assert run.signal == evidence.exit.get("signal")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("rebooted", "The machine was rebooted while it ran."),
+        ("never started", "Its launch was cut off: the command never started."),
+        ("supervisor gone", "Its supervisor is gone and wrote no end: how the command ended is unknown."),
+        ("elsewhere", "Supervised on node7: whether it still lives can be told only there."),
+        ("ended: failed", None),
+        ("held, started", None),
+        ("stopped without its supervisor", None),
+    ],
+)
+def test_a_reason_says_what_no_event_does(name: str, reason: str | None) -> None:
+    assert fold(TABLE[name][0]).reason == reason
+
+
+def test_the_states_are_the_contracts() -> None:
+    assert set(get_args(LiveState)) == {"queued", "starting", "running", "stalled", "retrying"}
+    assert set(ENDED) == {"finished", "failed", "killed", "timed_out", "lost"}
+
+
+def test_the_start_is_told_from_its_event() -> None:
+    run = fold(Evidence(SPEC, (STARTED, INTERRUPTED), held=True))
+    assert (run.started_at, run.at_start, run.last_seq) == (BEGAN, {"pid": 812, "supervisor_pid": 810}, 2)
+
+
+def test_the_start_of_an_old_layout_is_told_from_its_exit_record() -> None:
+    run = fold(Evidence(SPEC, (), record("failed", 3)))
+    assert (run.started_at, run.ended_at, run.at_start) == (BEGAN, ENDED_AT, {})
+
+
+def test_an_old_start_without_its_facts_is_still_a_start() -> None:
+    run = fold(Evidence(SPEC, (event(1, "started"),), held=True))
+    assert (run.started_at, run.at_start) == (BEGAN, {})
+
+
+def test_an_end_is_told_from_its_event_where_the_record_has_no_time() -> None:
+    assert fold(Evidence(SPEC, (STARTED, ended("finished")), {"exit_code": 0})).ended_at == ENDED_AT
+    assert fold(Evidence(SPEC, (STARTED, ended("finished")))).ended_at == ENDED_AT
+
+
+def test_an_end_is_told_with_its_exit_code_where_the_record_is_missing() -> None:
+    # The supervisor says "The exit record could not be written" and tells the same facts in its event.
+    told = (STARTED, event(2, "log_lost"), ended("failed", 3, exit_code=137, signal="SIGKILL"))
+    run = fold(Evidence(SPEC, told))
+    assert (run.state, run.exit_code, run.signal) == ("failed", 137, "SIGKILL")
+
+
+def test_a_stop_without_a_supervisor_ends_the_run_when_it_was_carried_out() -> None:
+    run = fold(Evidence(SPEC, (STARTED,), stop=CARRIED_OUT))
+    assert (run.ended_at, run.exit_code) == (ENDED_AT, None)
+
+
+def test_a_run_without_events_has_told_nothing() -> None:
+    assert Run(SPEC, "starting").last_seq == 0
+
+
+def test_a_spec_of_an_unknown_layout_is_read_as_far_as_it_is_known() -> None:
+    spec = RunSpec.from_facts({"layout": 99, "command": ["python", "x.py"], "gpus": 8})
+    assert (spec.layout, spec.command, spec.time_limit_s, spec.tmux_socket) == (99, ["python", "x.py"], None, "default")
+    assert RunSpec.from_facts({}) == RunSpec()
+
+
+def test_a_spec_reads_back_as_it_was_written() -> None:
+    spec = RunSpec(run_id="cfm-7kqz", command="python x.py", env={"A": "é"}, secrets=["HF_TOKEN"], time_limit_s=3600)
+    assert RunSpec.from_facts(json.loads(json.dumps(spec.facts()))) == spec
+
+
+# --- elapsed time
+
+
+def run(state: RunState = "running", **facts: Any) -> Run:
+    return replace(Run(SPEC, state, (STARTED,), started_at=BEGAN), **facts)
+
+
+def test_a_live_run_has_lasted_until_now() -> None:
+    assert run().elapsed_s(BEGAN_S + 41.25) == 41.25
+
+
+def test_an_ended_run_has_lasted_until_its_end() -> None:
+    assert run("finished", ended_at=ENDED_AT).elapsed_s(BEGAN_S + 1e6) == 41.0
+
+
+def test_a_run_that_never_started_has_not_lasted() -> None:
+    assert run("starting", started_at=None).elapsed_s(BEGAN_S) is None
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_time() -> None:
+    assert run().elapsed_s(BEGAN_S - 5) == 0.0
+
+
+def test_times_are_read_with_any_offset() -> None:
+    assert posix(BEGAN) == posix("2026-11-21T16:30:45.500+01:00") == BEGAN_S
+
+
+# --- attempts, and what is known to have gone wrong
+
+
+OOM = {"kind": "oom_gpu", "line": "CUDA out of memory."}
+RETRYING = event(2, "retrying", attempt=1, failure=OOM)
+AGAIN = event(3, "started", ENDED_AT, attempt=2, at_start={"pid": 912})
+STALLED, RESUMED = event(2, "stalled"), event(3, "resumed")
+ERROR_SEEN = event(2, "error_seen", failure=OOM)
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "attempt", "failure"),
+    [
+        ((STARTED, RETRYING), "retrying", 1, OOM),
+        ((STARTED, RETRYING, AGAIN), "running", 2, None),
+        ((STARTED, STALLED), "stalled", 1, None),
+        ((STARTED, STALLED, RESUMED), "running", 1, None),
+        ((STARTED, STALLED, event(3, "first_step_timeout")), "stalled", 1, None),
+        ((STARTED, ERROR_SEEN), "running", 1, OOM),
+        ((STARTED, ERROR_SEEN, RESUMED), "running", 1, None),
+    ],
+)
+def test_a_live_run_is_what_its_newest_event_says(
+    events: tuple[dict[str, Any], ...], state: RunState, attempt: int, failure: dict[str, Any] | None
+) -> None:
+    run = fold(Evidence(SPEC, events, held=True))
+    assert (run.state, run.attempt, run.failure) == (state, attempt, failure)
+
+
+def test_a_run_of_several_attempts_began_with_the_first_and_is_where_the_last_is() -> None:
+    run = fold(Evidence(SPEC, (STARTED, RETRYING, AGAIN), held=True))
+    assert (run.started_at, run.at_start) == (BEGAN, {"pid": 912})
+
+
+def test_an_end_tells_its_own_failure_or_none() -> None:
+    failed = (STARTED, RETRYING, AGAIN, ended("failed", 4, failure={"kind": "other", "line": "?"}))
+    assert fold(Evidence(SPEC, failed)).failure == {"kind": "other", "line": "?"}
+    assert fold(Evidence(SPEC, (STARTED, ERROR_SEEN, ended("finished", 3)))).failure is None
+
+
+def test_a_supervisor_that_died_before_a_retry_leaves_the_failure_of_the_last_attempt() -> None:
+    run = fold(Evidence(SPEC, (STARTED, RETRYING), record("failed", 1)))
+    assert (run.state, run.exit_code, run.failure, run.abandoned) == ("failed", 1, OOM, True)
+
+
+def test_a_supervisor_that_died_in_the_queue_leaves_a_run_that_waited() -> None:
+    found = fold(Evidence(SPEC, (event(1, "queued", position=2),), age_s=900))
+    assert (found.state, found.started_at) == ("lost", None)
+    assert found.reason == "Its supervisor is gone: when it was last heard of, it waited for GPUs."

@@ -1,0 +1,93 @@
+"""A change of parameters is made as far as it means something, and refused where it does not."""
+
+import pytest
+
+from mcp_server.recovery.changes import Impossible, alter, half
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "expected"),
+    [
+        (4096, None, 2048),
+        (5, None, 2),
+        (2, None, 1),
+        (1, None, None),
+        (0, None, None),
+        (-8, None, None),
+        (100, 64, 64),
+        (64, 64, None),
+        (4096.0, None, 2048),
+        (3e-4, None, 1.5e-4),
+        (3e-4, 2e-4, 2e-4),
+        ("4096", None, "2048"),
+        ("3e-4", None, "0.00015"),
+        ("auto", None, None),
+        ("inf", None, None),
+        (True, None, None),
+        (None, None, None),
+    ],
+)
+def test_half_of_a_value(value: object, least: float | None, expected: object) -> None:
+    assert half(value, least) == expected
+
+
+@pytest.mark.parametrize(
+    ("params", "changed"),
+    [
+        ({"batch_size": 64, "num_envs": 8}, "num_envs"),
+        ({"batch_size": 64, "per_device_train_batch_size": 8}, "per_device_train_batch_size"),
+        ({"data.train_batch_size": 64, "actor.ppo_micro_batch_size_per_gpu": 8}, "actor.ppo_micro_batch_size_per_gpu"),
+        ({"env.num_envs": 64, "agent.batch": 8}, "env.num_envs"),
+        ({"--micro-batch-size": 8}, "--micro-batch-size"),
+        ({"num_envs": 1, "batch_size": 8}, "batch_size"),
+        ({"per_device_eval_batch_size": 8, "minibatch": 4}, "minibatch"),
+    ],
+)
+def test_a_smaller_batch_is_looked_for_in_the_parameters(params: dict[str, object], changed: str) -> None:
+    after = alter({"@batch": "halve"}, params, {}, "").params
+    assert [name for name in params if after[name] != params[name]] == [changed]
+
+
+@pytest.mark.parametrize(
+    ("params", "why"),
+    [
+        ({}, "there is no parameter that holds a batch size or a number of environments. Launched with params such as"),
+        ({"eval_batch_size": 8, "lr": 0.1}, "there is no parameter that holds a batch size"),
+        ({"batch_norm": True, "batch_size": 1}, "batch_size is 1, and cannot be halved."),
+    ],
+)
+def test_without_a_batch_that_can_be_smaller_nothing_is_changed(params: dict[str, object], why: str) -> None:
+    with pytest.raises(Impossible) as refused:
+        alter({"@batch": "halve"}, params, {}, "")
+    assert str(refused.value).startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("params", "env", "line", "name"),
+    [
+        ({}, {}, "Address already in use", "MASTER_PORT"),
+        ({"master_port": 29500}, {}, "Address already in use", "master_port"),
+        ({"ray.port": 6379, "port": 29500}, {}, "bind 0.0.0.0:29500: in use", "port"),
+        ({"port": 8000}, {"RAY_PORT": "6379"}, "port 6379 is taken", "RAY_PORT"),
+        ({"report_to": "wandb", "export": "x"}, {}, "in use", "MASTER_PORT"),
+    ],
+)
+def test_the_port_that_is_taken_is_found(params: dict[str, object], env: dict[str, str], line: str, name: str) -> None:
+    altered = alter({"@port": "next_port"}, params, env, line)
+    assert (altered.next_port, altered.params, altered.env) == ([name], params, {})
+
+
+def test_values_variables_ports_and_the_gpu_change_together_and_each_is_told() -> None:
+    params = {"num_envs": 4096, "lr": 3e-4}
+    change = {
+        "num_envs": {"halve": {"min": 3000}},
+        "amp": False,
+        "$NCCL_P2P_DISABLE": 1,
+        "$P": "next_port",
+        "@gpu": "other",
+    }
+    altered = alter(change, params, {"HOME": "/root"}, "")
+    assert altered.params == {"num_envs": 3000, "lr": 3e-4, "amp": False}
+    assert (altered.env, altered.next_port, altered.other_gpu) == ({"NCCL_P2P_DISABLE": "1"}, ["P"], True)
+    assert altered.told == ["num_envs 4096 -> 3000", "amp False", "NCCL_P2P_DISABLE=1", "another P", "another GPU"]
+    assert params == {"num_envs": 4096, "lr": 3e-4}

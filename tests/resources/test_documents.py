@@ -1,0 +1,79 @@
+"""The files of prompts/ and agents/ as they are read, and what registries and clients read beside them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import mcp_server
+from mcp_server.resources import documents
+from mcp_server.resources.documents import Document, parse
+
+
+def test_front_matter_is_facts_tables_and_a_text() -> None:
+    source = """---
+name: x
+title: "a: \\"b\\"\\nc"
+arguments:
+  path: Where it is
+  notes: Optional. More
+model: m
+---
+# T
+"""
+    assert parse("x", source) == Document(
+        "x",
+        {"name": "x", "title": 'a: "b"\nc', "model": "m"},
+        {"arguments": {"path": "Where it is", "notes": "Optional. More"}},
+        "# T\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("# no front matter", "x.md has no front matter"),
+        ("---\nname: x\n", "x.md has no front matter"),
+        ("---\nname: a: b\n---\n", "line 2: needs double quotes"),
+        ("---\nname: x\ntitle: [a]\n---\n", "line 3: needs double quotes"),
+        ("---\nname: x #1\n---\n", "line 2: needs double quotes"),
+        ('---\nname: "x\n---\n', "line 2: Unterminated string"),
+        ("---\nname x\n---\n", "line 2: not 'key: value'"),
+        ("---\n  name: x\n---\n", "line 2: not 'key: value'"),
+    ],
+)
+def test_what_yaml_would_read_otherwise_is_refused(source: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        parse("x", source)
+
+
+def test_every_file_can_be_parsed() -> None:
+    assert (len(documents.documents("prompts")), len(documents.documents("agents"))) == (12, 4)
+
+
+# --- what registries and clients read at the root of the repository
+
+ROOT = Path(mcp_server.__file__).parent.parent
+
+
+def test_server_json_speaks_of_this_version() -> None:
+    server = json.loads((ROOT / "server.json").read_text())
+    package = server["packages"][0]
+    assert server["version"] == package["version"] == mcp_server.__version__
+    assert package["registryType"] == "pypi"
+    assert package["identifier"] == "runward"
+    assert package["transport"] == {"type": "stdio"}
+    assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", server["name"])
+    assert len(server["description"]) <= 100
+
+
+def test_the_readme_proves_the_name_in_the_registry() -> None:
+    server = json.loads((ROOT / "server.json").read_text())
+    assert f"mcp-name: {server['name']}" in (ROOT / "README.md").read_text()
+
+
+def test_the_repository_offers_its_own_server_to_claude_code() -> None:
+    assert json.loads((ROOT / ".mcp.json").read_text()) == {
+        "mcpServers": {"runward": {"type": "stdio", "command": ".venv/bin/runward", "args": ["serve"]}}
+    }

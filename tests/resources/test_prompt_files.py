@@ -1,0 +1,259 @@
+"""What agents read is true: every tool, argument and word of an answer that prompts/ and agents/ name exists."""
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import anyio
+import pytest
+from mcp.client import Client
+
+from mcp_server.blueprints.parser import parse as parse_blueprint
+from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
+from mcp_server.gpus.placement import require
+from mcp_server.record.state import RunState
+from mcp_server.recovery.policy import policy_of
+from mcp_server.resources import documents
+from mcp_server.resources.documents import Document, Shelf, parse
+from mcp_server.runs.wait import Reason
+from mcp_server.serve.app import build
+
+# Of programs, not of runward: what a text may say in backquotes beside runward's own words.
+FOREIGN = {"num_envs", "mean_reward", "kl_loss", "success_rate"}
+
+SHELVES: tuple[Shelf, ...] = ("prompts", "agents")
+TEXTS = {f"{shelf}/{path.name}": path.read_text("utf-8") for shelf in SHELVES for path in documents.files(shelf)}
+AGENTS = {name: text for name, text in TEXTS.items() if name.startswith("agents/")}
+# What Claude Code itself offers an agent; a shell is not among them.
+OWN_TOOLS = {"Read", "Write", "Edit", "Grep", "Glob"}
+
+
+@functools.cache
+def tools() -> dict[str, dict[str, Any]]:
+    """The real server's tools by name."""
+
+    async def listed() -> dict[str, dict[str, Any]]:
+        async with Client(build({"RUNWARD_HOME": "/nonexistent"})) as client:
+            found = (await client.list_tools()).tools
+        return {tool.name: tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in found}
+
+    return anyio.run(listed)
+
+
+def arguments_of(tool: str) -> set[str]:
+    return set(tools()[tool]["inputSchema"]["properties"])
+
+
+def words_of(schema: Any) -> Iterator[str]:
+    """Every property and every allowed word of a JSON schema."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        yield from (word for word in schema.get("enum", []) if isinstance(word, str))
+        for part in schema.values():
+            yield from words_of(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from words_of(part)
+
+
+def known_words() -> set[str]:
+    """Every word that runward itself uses towards agents."""
+    words = {*tools(), *KINDS, *ACTIONS, *get_args(RunState), *get_args(Reason), *FOREIGN}
+    for tool in tools().values():
+        words |= {*words_of(tool["inputSchema"]), *words_of(tool.get("outputSchema", {}))}
+        # Keys of a table argument stand in its description.
+        words |= set(re.findall(r"[a-z]\w*_\w+", json.dumps(tool["inputSchema"])))
+    return words
+
+
+def calls(text: str) -> Iterator[tuple[str, str]]:
+    """Every ``tool(…)`` of a text: its name and what stands between the parentheses."""
+    for match in re.finditer(r"\b([a-z]+_[a-z_]+)\(", text):
+        depth, end = 1, match.end()
+        while depth and end < len(text):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        yield match[1], text[match.end() : end - 1]
+
+
+def keywords(inside: str) -> set[str]:
+    """The names of the arguments of a call: those outside of brackets and quotes."""
+    flat = re.sub(r'"[^"]*"', '""', inside)
+    while (less := re.sub(r"\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\)", "", flat)) != flat:
+        flat = less
+    return set(re.findall(r"\b(\w+)=", flat))
+
+
+def quoted(text: str) -> Iterator[str]:
+    """What stands in backquotes within a line, but for calls."""
+    yield from re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
+
+
+# --- tools and words
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_call_names_a_tool_and_arguments_that_exist(name: str) -> None:
+    for tool, inside in calls(TEXTS[name]):
+        assert tool in tools(), f"{name}: no tool {tool}"
+        assert keywords(inside) <= arguments_of(tool), f"{name}: {tool}({inside})"
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_word_of_runward_in_backquotes_exists(name: str) -> None:
+    known = known_words()
+    document = parse(name, TEXTS[name])
+    asked = {key for table in document.tables.values() for key in table}
+    for piece in quoted(document.text):
+        for word in re.findall(r"(?<![\w$/.\"\[-])[a-z]+(?:_[a-z]+)+(?![\w(/-]|\.\w)", re.sub(r'"[^"]*"', "", piece)):
+            assert word in known | asked or word.startswith("exp_"), f"{name}: {word!r} in `{piece}`"
+
+
+def literals(argument: str, text: str) -> list[Any]:
+    """Every ``argument={…}`` of a text that is written out."""
+    found = []
+    for match in re.finditer(rf"\b{argument}=(?=\{{)", text):
+        depth = ends = 0
+        for ends, letter in enumerate(text[match.end() :], match.end() + 1):  # noqa: B007 - used behind the loop
+            depth += {"{": 1, "}": -1}.get(letter, 0)
+            if not depth:
+                break
+        if "..." not in text[match.end() : ends]:
+            found.append(json.loads(text[match.end() : ends]))
+    return found
+
+
+def test_recovery_tables_and_requirements_are_ones() -> None:
+    together = "\n".join(TEXTS.values())
+    policies, requirements = literals("recovery", together), literals("require", together)
+    assert (len(policies), len(requirements)) == (1, 3)
+    for policy in policies:
+        policy_of(policy)
+    for requirement in requirements:
+        require(requirement)
+
+
+def test_the_texts_call_every_tool() -> None:
+    together = "\n".join(TEXTS.values())
+    assert [tool for tool in tools() if not re.search(rf"\b{tool}\b", together)] == []
+
+
+def test_every_reason_state_and_kind_of_failure_is_explained() -> None:
+    monitoring, troubleshooting = (documents.documents("prompts")[n].text for n in ("monitoring", "troubleshooting"))
+    states = ("finished", "failed", "killed", "timed_out", "lost")
+    assert [word for word in (*get_args(Reason), *states) if f"| `{word}` |" not in monitoring] == []
+    assert [kind for kind in KINDS if f"| `{kind}` |" not in troubleshooting] == []
+
+
+@pytest.mark.parametrize("document", [d for d in documents.documents("prompts").values() if "arguments" in d.tables])
+def test_a_place_in_a_prompt_is_filled_whatever_is_given(document: Document) -> None:
+    required = {n for n, text in document.tables["arguments"].items() if not text.startswith("Optional. ")}
+    assert set(re.findall(r"\{\{(\w+)\}\}", document.text)) <= required | {"arguments"} | set(
+        documents.documents("prompts")
+    )
+
+
+# --- what must not be in them
+
+
+FORBIDDEN = {
+    "a shell's polling": r"\b(sleep \d|tail -[fn]|watch -n|while true|smi -l|tmux (?:capture|send|kill|new)|ps aux)",
+    "a shell's killing": r"\b(pkill|killall|kill -\d|ray stop|scancel|fuser -k)\b",
+    "a machine's path": r"(?<![\w.])/(?:home|mnt|root|Users|cpfs|nfs|gpfs|lustre|workspace)/",
+    "a machine's address": r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b\w+@[\w.]+\.\w+",
+    "a key": r"\b(?:sk-|hf_|ghp_|wandb_v1_|AKIA)\w{8,}|\b[0-9a-f]{32,}\b|\bAPI_KEY\s*=\s*[\"']?\w{6,}",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_text_holds(name: str, what: str) -> None:
+    assert re.findall(FORBIDDEN[what], TEXTS[name]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["sleep 60 && tail -n 5 log", "pkill -f train", "cd /mnt/data/x", "ssh a@10.0.0.7", "export K=sk-abcdefgh12345"],
+)
+def test_what_is_forbidden_is_found(text: str) -> None:
+    assert any(re.search(pattern, text) for pattern in FORBIDDEN.values())
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_is_short_enough_to_be_read(name: str) -> None:
+    assert len(TEXTS[name]) < 8_000
+
+
+# --- agents, as Claude Code reads them
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_file_is_what_claude_code_expects(name: str) -> None:
+    agent = parse(Path(name).stem, AGENTS[name])
+    assert set(agent.facts) == {"name", "description", "tools", "model"}
+    assert agent.tables == {}
+    assert agent.facts["name"] == agent.name
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", agent.name)
+    assert agent.facts["model"] in {"inherit", "sonnet", "opus", "haiku"}
+    assert agent.description.startswith("Use this agent ")
+    assert agent.description.count("<example>") == agent.description.count("</example>") >= 2
+    assert re.findall(r"\{\{|\}\}", agent.text) == []
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_has_the_tools_that_its_text_calls_and_no_others(name: str) -> None:
+    agent = parse(Path(name).stem, AGENTS[name])
+    offered = agent.facts["tools"].split(", ")
+    ours = {tool.removeprefix("mcp__runward__") for tool in offered if tool.startswith("mcp__")}
+    assert len(offered) == len(set(offered))
+    assert ours <= set(tools())
+    assert {tool for tool in offered if not tool.startswith("mcp__")} <= OWN_TOOLS
+    assert {tool for tool, _ in calls(agent.text)} <= ours
+
+
+def test_only_agents_that_may_stop_a_run_can() -> None:
+    stops = {name for name, text in AGENTS.items() if "mcp__runward__kill_run" in text}
+    assert stops == {"agents/experiment-runner.md", "agents/launcher-monitor.md"}
+
+
+# --- blueprints, as check_blueprint reads them
+
+
+def test_a_template_that_nobody_filled_in_is_refused_section_by_section() -> None:
+    found = parse_blueprint(documents.documents("prompts")["blueprint_template"].text)
+    refused = "\n".join(problem.text for problem in found.problems if problem.fatal)
+    asked = ("purpose", "codebase_dir", "venv_exe", "yaml_path", "result_dir", "max_time")
+    assert [name for name in asked if f"[exp_{name}]" not in refused] == []
+    assert "launch command still holds the template" in refused
+
+
+def test_a_template_that_was_filled_in_is_a_blueprint() -> None:
+    text = documents.documents("prompts")["blueprint_template"].text
+    for place, value in (
+        ("<one line that names the experiment>", "KL"),
+        ("<question and expectation>", "Does it collapse?"),
+        ("<absolute path of the code>", "/data/code"),
+        ("<absolute path of the python>", "/data/code/.venv/bin/python"),
+        ("<path of the configuration>", "none"),
+        ("<the launch command>", "python train.py --time ${MaxTime}"),
+        ("<absolute path of the results>", "/data/results"),
+        ("<duration>", "36 hours"),
+    ):
+        assert place in text
+        text = text.replace(place, value)
+    found = parse_blueprint(text)
+    assert found.problems == ()
+    assert (found.launch_command, found.time_limit_s) == ("python train.py --time ${MaxTime}", 129_600)
+    assert found.notes.strip("# :") == "Blueprint: KL"
+
+
+def test_the_good_example_is_good() -> None:
+    guide = documents.documents("prompts")["blueprint_guide"].text
+    found = parse_blueprint(guide.partition("````markdown\n")[2].partition("````")[0])
+    assert (found.problems, found.defaults_used) == ((), ())
+    assert (found.time_limit_s, found.first_step_timeout_s) == (43_200, 1_800)
+    assert found.first_step_pattern
+    assert re.search(found.first_step_pattern, "actor/kl_loss: 0.1")

@@ -1,0 +1,225 @@
+"""prompts/, agents/ and the runs as MCP resources, and completion, through a client in memory."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from mcp.client import Client
+from mcp.server import MCPServer
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS, PromptReference, ResourceTemplateReference, TextResourceContents
+
+from mcp_server.record.events import EventLog
+from mcp_server.resources import documents as library
+from mcp_server.resources import register
+from mcp_server.tools.context import Toolbox
+
+pytestmark = pytest.mark.anyio
+
+GUIDES = ["monitoring", "recovery", "sweep", "troubleshooting"]
+AGENTS = ["blueprint-executor", "eval-monitor", "experiment-runner", "launcher-monitor"]
+
+
+@asynccontextmanager
+async def client(home: Path) -> AsyncIterator[Client]:
+    server: MCPServer[None] = MCPServer("test")
+    register.register(server, Toolbox.of({"RUNWARD_HOME": str(home)}))
+    async with Client(server) as client:
+        yield client
+
+
+def make_run(home: Path, run_id: str, minute: int, output: str = "") -> None:
+    """A run that failed, as its supervisor leaves it."""
+    run = home / "runs" / run_id
+    (run / "attempts" / "1").mkdir(parents=True)
+    spec = {"layout": 1, "run_id": run_id, "name": "cfm", "created_at": f"2026-11-21T10:{minute:02}:00Z"}
+    (run / "spec.json").write_text(json.dumps(spec))
+    EventLog(run / "events.jsonl").append("started", "The command runs.")
+    EventLog(run / "events.jsonl").append("ended", "failed: exit code 3.", state="failed", exit_code=3)
+    (run / "attempts" / "1" / "output.log").write_text(output)
+
+
+async def read(home: Path, uri: str) -> TextResourceContents:
+    async with client(home) as c:
+        content = (await c.read_resource(uri)).contents[0]
+    assert isinstance(content, TextResourceContents)
+    return content
+
+
+async def refusal(home: Path, uri: str) -> str:
+    async with client(home) as c:
+        with pytest.raises(MCPError) as refused:
+            await c.read_resource(uri)
+    assert refused.value.code == INVALID_PARAMS
+    return refused.value.message
+
+
+async def complete(
+    home: Path, reference: ResourceTemplateReference | PromptReference, name: str, value: str
+) -> list[str]:
+    async with client(home) as c:
+        return (await c.complete(reference, {"name": name, "value": value})).completion.values
+
+
+# --- resources
+
+
+async def test_every_document_is_listed_with_a_description(tmp_path: Path) -> None:
+    async with client(tmp_path) as c:
+        listed = (await c.list_resources()).resources
+        templates = (await c.list_resource_templates()).resource_templates
+    assert {resource.uri for resource in listed} == {
+        *("blueprint://template", "blueprint://guide"),
+        *(f"guide://{name}" for name in GUIDES),
+        *(f"agent://{name}" for name in AGENTS),
+    }
+    assert all(resource.description and resource.title for resource in listed)
+    assert [template.uri_template for template in templates] == [
+        *("agent://{name}", "guide://{name}", "run://{run_id}", "run://{run_id}/log", "sweep://{name}")
+    ]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["blueprint://template", "blueprint://guide", *(f"guide://{g}" for g in GUIDES), *(f"agent://{a}" for a in AGENTS)],
+)
+async def test_a_document_is_served_without_its_front_matter(tmp_path: Path, uri: str) -> None:
+    content = await read(tmp_path, uri)
+    assert content.mime_type == "text/markdown"
+    assert len(content.text) > 500
+    assert "---\n" not in content.text[:10]
+
+
+async def test_the_template_has_the_seven_sections(tmp_path: Path) -> None:
+    text = (await read(tmp_path, "blueprint://template")).text
+    assert re.findall(r"^## \[(\w+)\]$", text, re.MULTILINE) == [
+        *("exp_purpose", "exp_codebase_dir", "exp_venv_exe", "exp_yaml_path"),
+        *("exp_launch_command", "exp_result_dir", "exp_max_time"),
+    ]
+
+
+async def test_a_run_is_its_status(tmp_path: Path) -> None:
+    make_run(tmp_path, "cfm-7kqz", 0)
+    content = await read(tmp_path, "run://cfm-7kqz")
+    status = json.loads(content.text)
+    assert content.mime_type == "application/json"
+    assert (status["run_id"], status["state"], status["exit_code"]) == ("cfm-7kqz", "failed", 3)
+    assert status["events"][-1]["kind"] == "ended"
+
+
+async def test_a_log_is_its_newest_part(tmp_path: Path) -> None:
+    make_run(tmp_path, "cfm-7kqz", 0, "".join(f"step {n} loss 0.{n:06}\n" for n in range(100_000)))
+    text = (await read(tmp_path, "run://cfm-7kqz/log")).text
+    assert text.endswith("step 99999 loss 0.099999")
+    assert "99,801" in text.partition("\n")[0]
+    assert len(text.encode()) <= 8192
+
+
+async def test_a_log_that_is_not_there_yet_is_said_to_be_empty(tmp_path: Path) -> None:
+    make_run(tmp_path, "cfm-7kqz", 0)
+    (tmp_path / "runs/cfm-7kqz/attempts/1/output.log").unlink()
+    assert (await read(tmp_path, "run://cfm-7kqz/log")).text == "[no output of run cfm-7kqz yet.]"
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("guide://monitorin", "Guide not found: 'monitorin'. There is monitoring."),
+        (
+            "guide://blueprint_guide",
+            "Guide not found: 'blueprint_guide'. There is monitoring, recovery, sweep, troubleshooting.",
+        ),
+        ("agent://nobody", f"Agent not found: 'nobody'. There is {', '.join(AGENTS)}."),
+        ("run://cfm-7kqx", "Run not found: 'cfm-7kqx'. Did you mean cfm-7kqz?"),
+        ("run://cfm-7kqx/log", "Run not found: 'cfm-7kqx'. Did you mean cfm-7kqz?"),
+        (
+            "sweep://lr",
+            "Sweep not found: 'lr'. The runs of a sweep carry its name: call list_runs(name=...) for them. "
+            "guide://sweep tells how one is run.",
+        ),
+    ],
+)
+async def test_what_is_not_there_is_not_found(tmp_path: Path, uri: str, said: str) -> None:
+    make_run(tmp_path, "cfm-7kqz", 0)
+    assert await refusal(tmp_path, uri) == said
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        *(
+            "run://..",
+            "run://../log",
+            "run://%2e%2e",
+            "run://..%2f..%2fetc",
+            "run://%2Fetc%2Fpasswd",
+            "run://.",
+            "run://%00",
+        ),
+        *(
+            "guide://../agents/eval-monitor",
+            "guide://%2e%2e%2fagents%2feval-monitor",
+            "agent://..%2fREADME",
+            "agent:///etc/passwd",
+        ),
+        *("run://a/b/c", "run:///log", "guide://", "file:///etc/passwd", f"run://{'a' * 5000}", "sweep://../x"),
+    ],
+)
+async def test_a_path_in_a_uri_reads_nothing(tmp_path: Path, uri: str) -> None:
+    make_run(tmp_path, "cfm-7kqz", 0)
+    assert len(await refusal(tmp_path, uri)) < 5100
+
+
+async def test_a_run_that_is_a_link_to_elsewhere_without_a_spec_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "etc").symlink_to("/etc")
+    assert "Run not found" in await refusal(tmp_path, "run://etc")
+
+
+# --- completion
+
+
+@pytest.mark.parametrize("uri", ["run://{run_id}", "run://{run_id}/log"])
+async def test_run_ids_are_completed_newest_first(tmp_path: Path, uri: str) -> None:
+    for minute, run_id in ((1, "cfm-aaaa"), (3, "ppo-bbbb"), (2, "cfm-cccc")):
+        make_run(tmp_path, run_id, minute)
+    reference = ResourceTemplateReference(uri=uri)
+    assert await complete(tmp_path, reference, "run_id", "") == ["ppo-bbbb", "cfm-cccc", "cfm-aaaa"]
+    assert await complete(tmp_path, reference, "run_id", "cfm") == ["cfm-cccc", "cfm-aaaa"]
+    assert await complete(tmp_path, reference, "run_id", "zzz") == []
+
+
+async def test_an_argument_that_is_a_run_is_completed_in_every_prompt(tmp_path: Path) -> None:
+    make_run(tmp_path, "cfm-7kqz", 0)
+    for name in ("monitor_run", "diagnose_run"):
+        assert await complete(tmp_path, PromptReference(name=name), "run_id", "7k") == ["cfm-7kqz"]
+    assert await complete(tmp_path, PromptReference(name="execute_blueprint"), "path", "/") == []
+
+
+async def test_names_of_guides_and_agents_are_completed(tmp_path: Path) -> None:
+    assert await complete(tmp_path, ResourceTemplateReference(uri="guide://{name}"), "name", "") == GUIDES
+    assert await complete(tmp_path, ResourceTemplateReference(uri="agent://{name}"), "name", "eval") == ["eval-monitor"]
+    assert await complete(tmp_path, ResourceTemplateReference(uri="sweep://{name}"), "name", "") == []
+    assert await complete(tmp_path, ResourceTemplateReference(uri="nowhere://{x}"), "x", "") == []
+
+
+async def test_a_completion_has_at_most_a_hundred_values(tmp_path: Path) -> None:
+    for n in range(103):
+        make_run(tmp_path, f"cfm-{n:04}", n % 60)
+    async with client(tmp_path) as c:
+        found = (await c.complete(PromptReference(name="monitor_run"), {"name": "run_id", "value": ""})).completion
+    assert (len(found.values), found.total, found.has_more) == (100, 103, True)
+
+
+async def test_without_the_files_the_rest_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "folder", lambda shelf: tmp_path / "nowhere" / shelf)
+    library.documents.cache_clear()
+    try:
+        make_run(tmp_path, "cfm-7kqz", 0)
+        assert json.loads((await read(tmp_path, "run://cfm-7kqz")).text)["state"] == "failed"
+        assert await refusal(tmp_path, "guide://monitoring") == "Guide not found: 'monitoring'. There is none here."
+    finally:
+        library.documents.cache_clear()

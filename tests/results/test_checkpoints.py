@@ -1,0 +1,109 @@
+"""Checkpoints as trainers name them: path, step, size."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mcp_server.results.checkpoints import beneath, epoch_of, of_run, size, step_of
+from mcp_server.results.directory_scan import Walk
+from tests.support.ended_runs import BEGAN_S, Runs
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-500", 500),
+        ("checkpoint_000010", 10),
+        ("global_step_100", 100),
+        ("global_step100", 100),
+        ("ckpt_2500.pt", 2500),
+        ("model_1500.pt", 1500),
+        ("epoch=3-step=100.ckpt", 100),
+        ("rl_model_5000_steps.zip", 5000),
+        ("iter_0000300", 300),
+        ("step-42.safetensors", 42),
+        ("best_step_7.pth", 7),
+        ("model-00001-of-00002.safetensors", None),
+        ("epoch_3.pt", None),
+        ("model.pt", None),
+        ("best.ckpt", None),
+        ("llama3_8b.pt", None),
+        ("resnet50.pth", None),
+    ],
+)
+def test_a_name_tells_its_step(name: str, step: int | None) -> None:
+    assert step_of(name) == step
+
+
+def test_a_name_tells_its_epoch() -> None:
+    names = ("epoch=3-step=100.ckpt", "epoch_12.pt", "checkpoint-500", "ckpt_ep7.pt", "step3")
+    assert [epoch_of(name) for name in names] == [3, 12, None, 7, None]
+
+
+def write(path: Path, size_bytes: int = 10, at_s: float = BEGAN_S) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size_bytes)
+    os.utime(path, (at_s, at_s))
+
+
+def test_directories_are_told_whole_and_files_alone_newest_first(tmp_path: Path) -> None:
+    write(tmp_path / "out/checkpoint-500/model-00001-of-00002.safetensors", 1000, BEGAN_S + 5)
+    write(tmp_path / "out/checkpoint-500/model-00002-of-00002.safetensors", 500, BEGAN_S + 5)
+    write(tmp_path / "out/checkpoint-500/optimizer.pt", 200, BEGAN_S + 5)
+    write(tmp_path / "out/checkpoint-500/global_step500/bf16.pt", 20, BEGAN_S + 5)
+    write(tmp_path / "verl/global_step_100/actor/model_world_size_2_rank_0.pt", 70, BEGAN_S + 4)
+    write(tmp_path / "verl/global_step_100/data.pt", 7, BEGAN_S + 4)
+    write(tmp_path / "final/config.json", 1, BEGAN_S + 3)
+    write(tmp_path / "final/model.safetensors", 99, BEGAN_S + 3)
+    write(tmp_path / "logs/model_1500.pt", 30, BEGAN_S + 2)
+    write(tmp_path / "lightning/epoch=3-step=100.ckpt", 40, BEGAN_S + 1)
+    write(tmp_path / "rl_model_5000_steps.zip", 50, BEGAN_S)
+    found = [(str(one.path.relative_to(tmp_path)), one.step, one.epoch, one.size_bytes) for one in beneath(tmp_path)]
+    assert found == [
+        ("out/checkpoint-500", 500, None, 1720),
+        ("verl/global_step_100", 100, None, 77),
+        ("final", None, None, 100),
+        ("logs/model_1500.pt", 1500, None, 30),
+        ("lightning/epoch=3-step=100.ckpt", 100, 3, 40),
+        ("rl_model_5000_steps.zip", 5000, None, 50),
+    ]
+
+
+def test_what_is_no_checkpoint_is_not_told(tmp_path: Path) -> None:
+    for name in ("data.zip", "vocab.bin", "step_1/video.mp4", "epoch_3/log.txt", ".cache/model.pt", "venv/model.pt"):
+        write(tmp_path / name)
+    write(tmp_path / "model.pt")
+    write(tmp_path / "optimizer.pt")
+    (tmp_path / "checkpoint-9").symlink_to(tmp_path / "venv")
+    os.mkfifo(tmp_path / "ckpt_5.pt")
+    assert [one.path.name for one in beneath(tmp_path)] == ["model.pt"]
+
+
+def test_a_tree_without_end_is_cut(tmp_path: Path) -> None:
+    for number in range(30):
+        write(tmp_path / f"{number:02}" / "ckpt_1.pt")
+    walk = Walk(directories=11)
+    assert len(beneath(tmp_path, walk)) == 10
+    assert walk.cut
+    whole = Walk()
+    assert len(beneath(tmp_path, whole)) == 30
+    assert not whole.cut
+
+
+def test_a_runs_own_are_those_written_while_it_ran(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    elsewhere = tmp_path / "scratch" / "checkpoint-30"
+    cwd = runs.add(progress={"checkpoint": str(elsewhere)})
+    write(cwd / "ckpt_10.pt", at_s=BEGAN_S - 60)
+    write(cwd / "ckpt_20.pt", at_s=BEGAN_S + 60)
+    write(elsewhere / "model.safetensors", at_s=BEGAN_S + 120)
+    write(cwd / "ckpt_40.pt", at_s=BEGAN_S + 86400)
+    assert [one.step for one in of_run(runs.ledger.observe("cfm-7kqz"))] == [30, 20]
+
+
+def test_sizes_have_three_digits() -> None:
+    sizes = (0, 999, 1000, 1024 * 1024, 4_563_402_752, 5 * 1024**5)
+    assert [size(one) for one in sizes] == ["0 B", "999 B", "0.977 KiB", "1 MiB", "4.25 GiB", "5.12e+03 TiB"]

@@ -1,0 +1,179 @@
+"""Runs side by side in one table: only what differs, exact enough, and few tokens."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from mcp_server.errors import BadArgument, RunNotFound
+from mcp_server.results.answers import Comparison
+from mcp_server.results.compare import compare
+from mcp_server.results.configuration import words_of, yaml_values
+from tests.support.ended_runs import BEGAN_S, Runs
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (BEGAN_S + 60,) * 2)
+
+
+def table(found: Comparison) -> list[dict[str, str]]:
+    names = (found.columns or "").split("|")
+    return [dict(zip(names, row.split("|"), strict=True)) for row in found.rows or []]
+
+
+def two(runs: Runs) -> Comparison:
+    for number, run_id in enumerate(("cfm-aaaa", "cfm-bbbb"), 1):
+        cwd = runs.add(
+            run_id,
+            "failed" if number == 2 else "finished",
+            command=f"python train.py --lr 1e-{number} --seed 3 --config conf.yaml model.layers={number}",
+            failure={"kind": "oom_gpu", "line": "CUDA out of memory"} if number == 2 else None,
+            params={"batch": 64 * number},
+            env={"OMP_NUM_THREADS": "4"},
+            tags=["sweep", f"n{number}"],
+        )
+        put(
+            cwd / "progress.csv",
+            "step,reward,loss\n" + "".join(f"{n},{n * number % 4},{3 - n / 2}\n" for n in range(6)),
+        )
+        put(cwd / "conf.yaml", f"model:\n  width: {number}00\n  depth: 4\n")
+        put(cwd / "eval_results.json", json.dumps({"mean_reward": 0.5 * number, "tasks": 57}))
+        put(cwd / f"ckpt/checkpoint-{number}00/model.safetensors", "x" * 2048)
+        put(cwd / f"ckpt/checkpoint-{number}/model.safetensors", "x" * 2048)
+    return compare(runs.ledger, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"])
+
+
+def test_a_row_tells_what_differs_and_what_came_out(runs: Runs, tmp_path: Path) -> None:
+    found = two(runs)
+    first, second = table(found)
+    work = str(tmp_path / "work")
+    assert first == {
+        "run": "cfm-aaaa",
+        "state": "finished",
+        "lr": "1e-1",
+        "model.layers": "1",
+        "batch": "64",
+        "conf:model.width": "100",
+        "cwd": "cfm-aaaa",
+        "reward last/max": "1/3",
+        "eval mean_reward": "0.5",
+        "checkpoint": "cfm-aaaa/ckpt/checkpoint-100 2KiB +1",
+    }
+    assert (second["state"], second["batch"], second["reward last/max"]) == ("failed (oom_gpu)", "128", "2")
+    assert found.same == {"step": "5", "time": "62min", "loss last/min": "0.5", "eval tasks": "57"}
+    assert found.root == work
+
+
+def test_runs_are_found_by_their_tags(runs: Runs) -> None:
+    two(runs)
+    found = compare(runs.ledger, runs.scalars, tags=["sweep"])
+    assert {row["run"] for row in table(found)} == {"cfm-aaaa", "cfm-bbbb"}
+    assert [row["run"] for row in table(compare(runs.ledger, runs.scalars, tags=["sweep", "n2"]))] == ["cfm-bbbb"]
+    with pytest.raises(BadArgument, match="no run has the tags sweep, other"):
+        compare(runs.ledger, runs.scalars, tags=["sweep", "other"])
+    with pytest.raises(BadArgument, match="name run_ids or tags"):
+        compare(runs.ledger, runs.scalars)
+
+
+def test_metrics_are_chosen_by_name_or_glob(runs: Runs) -> None:
+    two(runs)
+    found = compare(runs.ledger, runs.scalars, tags=["sweep"], metrics=["rew*"])
+    assert "reward last/max" in (found.columns or "")
+    assert "loss" not in (found.columns or "") + str(found.same)
+
+
+def test_markdown_is_one_table(runs: Runs) -> None:
+    two(runs)
+    found = compare(runs.ledger, runs.scalars, tags=["sweep"], as_markdown=True)
+    lines = (found.markdown or "").split("\n")
+    assert found.rows is None
+    assert len(lines) == 4
+    assert lines[0].startswith("| run | state | lr |")
+
+
+def test_a_run_without_scalars_and_a_lost_one_still_stand(runs: Runs) -> None:
+    runs.add("cfm-aaaa")
+    runs.add("cfm-bbbb", None)
+    first, second = table(compare(runs.ledger, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb", "cfm-aaaa"]))
+    assert (first["state"], second["state"]) == ("finished", "lost")
+    assert (first["time"], second["time"]) == ("62min", "")
+
+
+def test_an_unknown_run_is_told_with_those_that_come_near(runs: Runs) -> None:
+    runs.add("cfm-aaaa")
+    with pytest.raises(RunNotFound, match="Did you mean cfm-aaaa"):
+        compare(runs.ledger, runs.scalars, run_ids=["cfm-aaaa", "cfm-aaab"])
+
+
+def test_no_secret_is_shown(runs: Runs) -> None:
+    runs.add("cfm-aaaa", command="WANDB_API_KEY=abcdef123456 python train.py")
+    runs.add("cfm-bbbb", command="python train.py --api-key zyxwvu987654")
+    told = compare(runs.ledger, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"]).model_dump_json()
+    assert "abcdef123456" not in told
+    assert "zyxwvu987654" not in told
+
+
+def test_eight_runs_and_six_metrics_cost_few_tokens(runs: Runs) -> None:
+    openai = pytest.importorskip("rs_bpe").openai
+    names = ["Train/mean_reward", "Train/mean_episode_length", "Loss/value_function", "Loss/surrogate"]
+    names += ["Episode/success_rate", "eval/return"]
+    ids = [f"cfm-{letter}7kq" for letter in "abcdefgh"]
+    for number, run_id in enumerate(ids, 1):
+        cwd = runs.add(run_id, command=f"python train.py --task Humanoid --lr {number}e-4 --seed {number}")
+        rows = (",".join(str(round(n * number * k * 0.01234, 5)) for k in range(1, 7)) for n in (1, 900, 800))
+        steps = (1, 900, 1000)
+        lines = "".join(f"{step},{row}\n" for step, row in zip(steps, rows, strict=True))
+        put(cwd / "progress.csv", f"step,{','.join(names)}\n{lines}")
+        put(cwd / "ckpt/model_1000.pt", "x" * 1_500_000)
+    found = compare(runs.ledger, runs.scalars, run_ids=ids)
+    assert len(found.rows or []) == 8
+    for name in names:
+        assert name in (found.columns or "")
+    told = json.dumps(found.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"))
+    assert len(openai.o200k_base().encode(told)) <= 720, told  # the state directory's own path is among them
+
+
+def test_a_command_has_options_by_name_and_the_last_wins() -> None:
+    assert words_of("python -m train --lr 1e-4 --fast --lr=2e-4 model.n=3 --shift -0.5 ++a/b=c 'two words'") == {
+        "m": "train",
+        "lr": "2e-4",
+        "fast": "true",
+        "model.n": "3",
+        "shift": "-0.5",
+        "a/b": "c",
+        "command": "python two words",
+    }
+    assert words_of("echo 'unclosed")["command"] == "echo 'unclosed"
+
+
+def test_plain_yaml_is_told_by_dotted_names() -> None:
+    text = "a: 1  # one\nb:\n  c: 'x y'\n  d:\n    e: 2.5\nf: [1, 2]\n- g: 3\n# h: 4\n"
+    assert yaml_values(text) == {"a": "1", "b.c": "x y", "b.d.e": "2.5", "f": "[1, 2]", "g": "3"}
+
+
+def test_a_table_of_figures_is_told_by_their_names(runs: Runs) -> None:
+    for number, run_id in enumerate(("a-1", "b-2")):
+        cwd = runs.add(run_id, env={"PATH": f"/{number}/bin"})
+        text = f"| metric | value |\n| --- | --- |\n| task_pass_rate@1 | 0.{number + 4} |\n| mean_reward | 1.5 |\n"
+        (cwd / "validation.md").write_text(f"{text}\npass_n: 4\n")
+        os.utime(cwd / "validation.md", (BEGAN_S + 60,) * 2)
+    found = compare(runs.ledger, runs.scalars, run_ids=["a-1", "b-2"], metrics=["task_pass_rate@1"])
+    assert (found.columns, found.rows) == ("run|cwd|eval task_pass_rate@1", ["a-1|a-1|0.4", "b-2|b-2|0.5"])
+
+
+def test_a_setting_and_a_metric_of_one_name_both_stand(runs: Runs) -> None:
+    for number, run_id in enumerate(("a-1", "b-2"), 1):
+        cwd = runs.add(run_id, command=f"python train.py --lr 1e-{number}")
+        put(cwd / "progress.csv", f"step,lr\n1,0.5\n2,0.{number}\n")
+    found = table(compare(runs.ledger, runs.scalars, run_ids=["a-1", "b-2"]))
+    assert [(row["lr"], row["lr last"]) for row in found] == [("1e-1", "0.1"), ("1e-2", "0.2")]

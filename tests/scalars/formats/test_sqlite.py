@@ -1,0 +1,235 @@
+"""Scalars in the databases of Trackio and MLflow and in the logs of wandb; nothing beside them is touched."""
+
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mcp_server.scalars.formats.detect import OtherReader, Source, sources
+from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
+from tests.support.scalar_files import START_S, points, read, unchanged
+
+# --- databases
+
+
+TRACKIO = (
+    "CREATE TABLE metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL,"
+    " run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL)"
+)
+TRACKIO_ROW = (
+    "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) VALUES (?, '2023-11-14T22:13:20+00:00', ?, ?, ?)"
+)
+
+
+def trackio(path: Path, rows: Sequence[tuple[str, str, int, bytes]], journal: str = "WAL") -> sqlite3.Connection:
+    """A database as Trackio 0.43 writes it: metrics are bytes of JSON, what is not finite is text in it."""
+    database = sqlite3.connect(path)
+    database.execute(f"PRAGMA journal_mode = {journal}")
+    database.execute(TRACKIO)
+    database.executemany(TRACKIO_ROW, rows)
+    database.commit()
+    return database
+
+
+TWO_RUNS = [
+    ("a1" * 16, "one", 0, b'{"loss":1.0,"n":{"a":0}}'),
+    ("b2" * 16, "two", 5, b'{"loss":9}'),
+    ("a1" * 16, "one", 1, b'{"loss":"NaN","step":77}'),
+]
+
+
+def test_each_run_in_a_trackio_database_is_a_source(tmp_path: Path) -> None:
+    with closing(trackio(tmp_path / "proj.db", TWO_RUNS)), unchanged(tmp_path):
+        found = sources(tmp_path)
+        assert found == [Source("trackio", tmp_path / "proj.db", name) for name in ("proj/one", "proj/two")]
+        run = OtherReader().read(found[0])
+    assert run.series["loss"].steps.tolist() == [0, 1]
+    assert math.isnan(run.series["loss"].values[1])
+    assert run.series["loss"].walls.tolist() == [START_S, START_S]
+    assert points(run, "n/a") == [(0, 0)]
+
+
+def test_runs_of_the_same_name_in_a_database_are_told_apart(tmp_path: Path) -> None:
+    trackio(tmp_path / "p.db", [("a" * 32, "x", 0, b'{"l":1}'), ("b" * 32, "x", 0, b'{"l":2}')]).close()
+    found = sources(tmp_path)
+    assert [source.name for source in found] == ["p/x-aaaaaaaa", "p/x-bbbbbbbb"]
+    assert [points(OtherReader().read(source), "l") for source in found] == [[(0, 1)], [(0, 2)]]
+    with pytest.raises(ScalarsUnreadable, match="name one of its runs: p/x-aaaaaaaa, p/x-bbbbbbbb"):
+        OtherReader().read(Source("trackio", tmp_path / "p.db"))
+    with pytest.raises(ScalarsUnreadable, match="it has no run 'p/y', but p/x-aaaaaaaa"):
+        OtherReader().read(Source("trackio", tmp_path / "p.db", "p/y"))
+
+
+def test_a_database_that_is_written_is_followed(tmp_path: Path) -> None:
+    reader, source = OtherReader(), Source("trackio", tmp_path / "p #1?.db", "p #1?/one")
+    with closing(trackio(source.path, TWO_RUNS)) as writer:
+        assert len(reader.read(source).series["loss"].steps) == 2
+        assert not reader.changed(source)
+        writer.execute(TRACKIO_ROW, ("a1" * 16, "one", 2, b'{"loss":3}'))
+        writer.commit()
+        assert reader.changed(source)
+        with unchanged(tmp_path):
+            assert len(reader.read(source).series["loss"].steps) == 3
+
+
+@pytest.mark.parametrize("journal", ["WAL", "DELETE"])
+@pytest.mark.parametrize("left", ["all", "no -shm"])
+def test_what_a_writer_that_died_left_is_read_and_left_alone(tmp_path: Path, journal: str, left: str) -> None:
+    script = (
+        "import os, sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('PRAGMA journal_mode = ' + sys.argv[2]);"
+        f"d.execute({TRACKIO!r}); d.execute({TRACKIO_ROW!r}, ('a', 'one', 1, b'{{\"l\":1}}')); d.commit(); os._exit(0)"
+    )
+    path = tmp_path / "p.db"
+    subprocess.run([sys.executable, "-I", "-c", script, path, journal], check=True)
+    if left != "all":
+        (tmp_path / "p.db-shm").unlink(missing_ok=True)
+    with unchanged(tmp_path):
+        assert points(read(path), "l") == [(1, 1)]
+
+
+def test_a_closed_database_in_wal_mode_gets_no_files_beside_it(tmp_path: Path) -> None:
+    trackio(tmp_path / "p.db", TWO_RUNS).close()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "link.db").symlink_to(tmp_path / "p.db")
+    with unchanged(tmp_path), unchanged(tmp_path / "other"):
+        assert len(sources(tmp_path)) == 2
+        assert [source.name for source in sources(tmp_path / "other")] == ["link/one", "link/two"]
+
+
+def test_a_locked_database_is_one_source_and_reading_it_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_server.scalars.formats.sqlite._BUSY_S", 0.01)
+    with closing(trackio(tmp_path / "p.db", TWO_RUNS, "DELETE")) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        with unchanged(tmp_path):
+            assert sources(tmp_path) == [Source("trackio", tmp_path / "p.db")]
+            with pytest.raises(ScalarsUnreadable, match="database is locked"):
+                OtherReader().read(Source("trackio", tmp_path / "p.db", "p/one"))
+
+
+def test_a_transaction_that_was_cut_off_is_not_rolled_back_by_a_reader(tmp_path: Path) -> None:
+    with closing(trackio(tmp_path / "p.db", TWO_RUNS, "DELETE")) as writer:
+        writer.execute("PRAGMA cache_size = 1")  # writes pages before the commit
+        writer.executemany(TRACKIO_ROW, [("c", "three", n, b"x" * 1_000) for n in range(100)])
+        assert (tmp_path / "p.db-journal").stat().st_size
+        died = tmp_path / "died"
+        died.mkdir()
+        for file in ("p.db", "p.db-journal"):
+            (died / file).write_bytes((tmp_path / file).read_bytes())
+        writer.rollback()
+    with unchanged(died), pytest.raises(ScalarsUnreadable, match="SQLite says"):
+        OtherReader().read(Source("trackio", died / "p.db", "p/one"))
+
+
+def test_a_view_that_never_ends_is_no_table_of_metrics(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "p.db")) as database:
+        endless = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n)"
+        columns = "id, 'a' AS run_name, id AS step, 0 AS timestamp, '{}' AS metrics"
+        database.execute(f"CREATE VIEW metrics AS {endless} SELECT {columns} FROM n")
+    assert sources(tmp_path) == []
+
+
+def mlflow(path: Path) -> None:
+    """The tables of MLflow that matter, as its migrations leave them."""
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(
+            "CREATE TABLE experiments (experiment_id INTEGER NOT NULL PRIMARY KEY, name VARCHAR(256) NOT NULL);"
+            "CREATE TABLE runs (run_uuid VARCHAR(32) NOT NULL PRIMARY KEY, name VARCHAR(250), start_time BIGINT,"
+            " lifecycle_stage VARCHAR(20), experiment_id INTEGER);"
+            "CREATE TABLE metrics (key VARCHAR(250) NOT NULL, value FLOAT NOT NULL, timestamp BIGINT NOT NULL,"
+            " run_uuid VARCHAR(32) NOT NULL, step BIGINT DEFAULT '0' NOT NULL, is_nan BOOLEAN DEFAULT '0' NOT NULL,"
+            " PRIMARY KEY (key, timestamp, step, run_uuid, value, is_nan));"
+            "INSERT INTO experiments VALUES (1, 'mnist');"
+            "INSERT INTO runs VALUES ('aa', 'bold-crow-1', 1, 'active', 1), ('bb', NULL, 2, 'active', 1),"
+            " ('cc', 'gone', 0, 'deleted', 1);"
+            "INSERT INTO metrics VALUES ('val/loss', 0.5, 1700000000500, 'aa', 10, 0), ('x', 1, 1, 'bb', 0, 0),"
+            " ('val/loss', 0, 1700000001000, 'aa', 20, 1),"
+            " ('val/loss', -1.7976931348623157e308, 1700000002000, 'aa', 30, 0);"
+        )
+
+
+def test_an_mlflow_database_tells_its_runs_by_experiment(tmp_path: Path) -> None:
+    mlflow(tmp_path / "mlflow.db")
+    with unchanged(tmp_path):
+        found = sources(tmp_path)
+        assert [(source.kind, source.name) for source in found] == [
+            ("mlflow", "mnist/bold-crow-1"),
+            ("mlflow", "mnist/bb"),
+        ]
+        series = OtherReader().read(found[0]).series["val/loss"]
+    assert series.steps.tolist() == [10, 20, 30]
+    assert str(series.values.tolist()) == "[0.5, nan, -inf]"
+    assert series.walls.tolist() == [START_S + 0.5, START_S + 1, START_S + 2]
+
+
+def test_each_run_in_a_store_of_mlflow_is_a_source(tmp_path: Path) -> None:
+    run = tmp_path / "mlruns" / "0" / ("a" * 32)
+    (run / "metrics" / "val").mkdir(parents=True)
+    (run / "meta.yaml").touch()
+    (run.parent / "meta.yaml").touch()
+    (run / "metrics" / "val" / "loss").write_text("1700000000000 0.5 10\n1700000001000 nan 20\n1700000002000 0.2")
+    (run / "metrics" / "old").write_text("1700000000000 0.5\n")
+    os.mkfifo(run / "metrics" / "pipe")
+    assert (
+        sources(tmp_path)
+        == sources(tmp_path / "mlruns")
+        == sources(run.parent)
+        == sources(run)
+        == [Source("mlflow", run)]
+    )
+    told = read(run)
+    assert told.series["val/loss"].steps.tolist() == [10, 20]
+    assert points(told, "old") == [(0, 0.5)]
+    assert told.notes == (f"{run}/metrics/pipe cannot be read: not a regular file.",)
+
+
+# --- wandb
+
+
+def test_wandb_runs_are_found_once_and_without_wandb_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "wandb" / "offline-run-20261121_213809-fpjajw8p"
+    run.mkdir(parents=True)
+    (run / "run-fpjajw8p.wandb").write_bytes(b":W&B\xe1\xbe\x00")
+    (tmp_path / "wandb" / "latest-run").symlink_to(run.name)
+    expected = [Source("wandb", run / "run-fpjajw8p.wandb")]
+    assert sources(tmp_path) == sources(tmp_path / "wandb") == sources(run) == expected
+    monkeypatch.setitem(sys.modules, "wandb.proto.wandb_internal_pb2", None)
+    with pytest.raises(ScalarsUnreadable, match=r"pip install 'runward\[wandb\]'"):
+        read(run)
+
+
+def test_what_wandb_writes_is_read_as_it_grows_and_around_damage(tmp_path: Path) -> None:
+    wandb = pytest.importorskip("wandb")
+    settings = wandb.Settings(mode="offline", silent=True, console="off", x_disable_stats=True, x_disable_meta=True)
+    with wandb.init(project="p", dir=tmp_path, settings=settings) as run:
+        for n in range(600):
+            run.log({"loss": n / 8, "eval": {"acc": math.nan if n == 5 else n}, "text": "x" * 300, "flag": True})
+        run.log({"big": "x" * 100_000, "loss": -math.inf}, step=1_000)
+    (source,) = sources(tmp_path)
+    told = OtherReader().read(source)
+    assert set(told.series) == {"loss", "eval/acc", "_runtime"}
+    assert told.notes == ()
+    assert points(told, "loss") == [*((n, n / 8) for n in range(600)), (1_000, -math.inf)]
+    assert math.isnan(told.series["eval/acc"].values[5])
+    assert told.series["loss"].walls[0] > START_S
+
+    whole, part, reader = source.path.read_bytes(), Source("wandb", tmp_path / "part.wandb"), OtherReader()
+    for end in (3, 7, 20, 40_000, 40_001, 100_000, len(whole) - 50_000, len(whole)):
+        part.path.write_bytes(whole[:end])
+        grown = reader.read(part)
+    assert points(grown, "loss") == points(told, "loss")
+
+    part.path.write_bytes(whole[:70_000] + b"\xff" * 500 + whole[70_500:])
+    damaged = OtherReader().read(part)  # a reader that knew the file would not look there again
+    assert damaged.notes == ("Damaged places passed over: 1.",)
+    assert 400 < len(damaged.series["loss"].steps) < 600
+    assert points(damaged, "loss")[-1] == (1_000, -math.inf)

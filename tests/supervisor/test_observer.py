@@ -1,0 +1,104 @@
+"""What watches an attempt may fail; the attempt may not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis.output_monitor import Judge
+from mcp_server.record.events import EventLog, read_events, read_record
+from mcp_server.record.exit_status import Ending
+from mcp_server.record.run_directory import RunDir
+from mcp_server.supervisor import observer as module
+from mcp_server.supervisor.control import Desk
+from mcp_server.supervisor.observer import Observer
+
+
+@pytest.fixture
+def rundir(tmp_path: Path) -> RunDir:
+    found = RunDir(tmp_path / "cfm-7kqz")
+    found.attempt(1).mkdir(parents=True)
+    return found
+
+
+def observing(rundir: RunDir, **spec: Any) -> Observer:
+    desk = Desk(rundir, spec, EventLog(rundir.events), woken=0)
+    found = Observer(desk, 1, list)
+    found.begin()
+    return found
+
+
+def told(rundir: RunDir) -> list[str]:
+    return [event["kind"] for event in read_events(rundir.events)]
+
+
+def test_a_judge_that_fails_is_told_once_and_asked_no_more(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Judge, "feed", fails)
+    observer = observing(rundir)
+    for _ in range(3):
+        observer.feed(b"step 1 loss 0.5\n")
+    assert told(rundir) == ["observer_error"]
+    assert observer.due_s is None
+    assert observer.tick() is None
+    assert observer.failure(Ending("failed", 1, None)) is None
+
+
+def test_a_judge_that_cannot_even_be_made_is_told_too(rundir: RunDir) -> None:
+    observer = observing(rundir, first_step_pattern="(")
+    observer.feed(b"step 1 loss 0.5\n")
+    assert told(rundir) == ["observer_error"]
+
+
+def test_a_first_step_is_on_disk_before_it_is_told(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[object] = []
+    append = EventLog.append
+
+    def look(self: EventLog, kind: str, text: str, **facts: Any) -> None:
+        steps.append((read_record(rundir.progress(1)) or {}).get("step"))
+        append(self, kind, text, **facts)
+
+    monkeypatch.setattr(EventLog, "append", look)
+    observing(rundir).feed(b"step 3/10 loss 0.5\n")
+    assert steps == [3]
+
+
+def test_a_full_disk_costs_progress_and_nothing_else(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "private", full)
+    observer = observing(rundir)
+    observer.feed(b"step 3/10 loss 0.5\n")
+    assert told(rundir) == ["first_step"]
+    assert observer.step == 3
+
+
+def test_an_end_without_an_error_is_not_even_looked_at(rundir: RunDir) -> None:
+    observer = observing(rundir)
+    observer.feed(b"step 3/10 loss 0.5\n")
+    assert observer.failure(Ending("finished", 0, None)) is None, "there is no log"
+    assert told(rundir) == ["first_step"]
+
+
+def test_the_stack_of_a_trainings_own_faulthandler_is_evidence(rundir: RunDir) -> None:
+    dump = 'Timeout (0:05:00)!\nThread 0x00007f (most recent call first):\n  File "train.py", line 3 in wait\n'
+    rundir.log(1).write_text(f"step 1 loss 0.5\n{dump}")
+    observer = observing(rundir, stall_timeout_s=0.001)
+    observer.feed(b"step 1 loss 0.5\n")
+    while "stalled" not in told(rundir):
+        observer.tick()
+    stalled = next(event for event in read_events(rundir.events) if event["kind"] == "stalled")
+    assert stalled["stack"].startswith("Thread 0x00007f (most recent call first):")
+
+
+def test_the_backtrace_of_a_survived_error_is_no_stack(rundir: RunDir) -> None:
+    log = "Exception raised from wait at nccl.cpp:3 (most recent call first):\nframe #0: c10\nstep 1 loss 0.5\n"
+    rundir.log(1).write_text(log)
+    observer = observing(rundir, stall_timeout_s=0.001)
+    observer.feed(b"step 1 loss 0.5\n")
+    while "stalled" not in told(rundir):
+        observer.tick()
+    assert "stack" not in next(event for event in read_events(rundir.events) if event["kind"] == "stalled")

@@ -1,0 +1,120 @@
+"""A server over HTTP in a house of its own, real clients of it, and bytes sent to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from mcp_server.serve.tokens import Tokens
+from mcp_server.store.state_home import Home
+from tests.support import hostile_requests
+from tests.support.sandbox import Agent, House, until
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Service:
+    """A server over HTTP in a house of its own."""
+
+    house: House
+    port: int
+    process: subprocess.Popen[str]
+    host: str = "127.0.0.1"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}/mcp"
+
+    @property
+    def log(self) -> Path:
+        return self.house.path / "server.log"
+
+    @contextlib.asynccontextmanager
+    async def agent(self, token: str | None = None, *, legacy: bool = False) -> AsyncIterator[Agent]:
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        async with httpx2.AsyncClient(headers=headers, timeout=90) as http:
+            transport = streamable_http_client(self.url, http_client=http)
+            async with Client(transport, mode="legacy" if legacy else "auto") as client:
+                yield Agent(client)
+
+    def send(self, data: bytes, timeout_s: float = 10) -> tuple[int, bytes]:
+        """Send bytes and return the status and all that came back; a connection that was cut says status 0."""
+        told = b""
+        with socket.create_connection((self.host.strip("[]"), self.port), timeout=timeout_s) as connection:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.sendall(data)
+            with contextlib.suppress(ConnectionResetError):
+                while not _whole(told) and (part := connection.recv(1 << 16)):
+                    told += part
+        return int(told.split(b" ", 2)[1]) if told.startswith(b"HTTP/1.1 ") else 0, told
+
+    def health(self) -> dict[str, Any]:
+        status, told = self.send(hostile_requests.request(line="GET /healthz HTTP/1.1", token=None, host="localhost"))
+        assert status == 200, told
+        health: dict[str, Any] = json.loads(told.partition(b"\r\n\r\n")[2])
+        return health
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
+        """Return how long it took to stop."""
+        begun_s = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(10)
+        return time.monotonic() - begun_s
+
+
+def _whole(told: bytes) -> bool:
+    head, separator, body = told.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head:
+        return body.endswith(b"0\r\n\r\n")
+    lengths = [int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
+    return bool(separator) and len(body) >= sum(lengths)
+
+
+@contextlib.contextmanager
+def serve(house: House, host: str = "127.0.0.1", port: int | None = None) -> Iterator[Service]:
+    port = port or free_port()
+    with (house.path / "server.log").open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mcp_server", "serve", "--http", f"{host}:{port}"],
+            env=house.environ,
+            cwd=house.path,
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+            text=True,
+        )
+    service = Service(house, port, process, host)
+    try:
+        until(lambda: process.poll() is not None or _answers(service), "an answer")
+        assert process.poll() is None, service.log.read_text()
+        yield service
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(service: Service) -> bool:
+    with contextlib.suppress(OSError):
+        return bool(service.health()["status"] == "ok")
+    return False
+
+
+def tokens(house: House) -> Tokens:
+    return Tokens(Home(house.path / "state"))
