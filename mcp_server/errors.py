@@ -1,4 +1,4 @@
-"""Errors that an agent reads: the message says the cause, what is still true, and the next call."""
+"""Errors that agents and users read: each has a cause, a state and a remedy, and the message is made of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ from pathlib import Path
 
 
 class RunwardError(Exception):
-    """Base of everything that runward refuses or cannot do."""
+    """A refusal or failure: ``cause``, then ``state`` (what is still true), then ``remedy`` (what to do next).
+
+    The message is the three in this order; a part that is empty is left out.
+    """
+
+    def __init__(self, cause: str, state: str = "", remedy: str = "") -> None:
+        super().__init__(" ".join(part for part in (cause, state, remedy) if part))
+        self.cause, self.state, self.remedy = cause, state, remedy
 
 
 class BadArgument(RunwardError):
     """An argument was refused before anything was done."""
 
     def __init__(self, argument: str, cause: str) -> None:
-        super().__init__(f"{argument}: {cause} Nothing was done.")
+        super().__init__(f"{argument}: {cause}", "Nothing was done.")
         self.argument = argument
 
 
@@ -22,8 +29,9 @@ class SecretNotSet(RunwardError):
 
     def __init__(self, name: str, file: Path) -> None:
         super().__init__(
-            f"Secret not set: {name!r}. Nothing was started. A person can put it into the server's "
-            f"environment, or as {name}=VALUE into {file} (mode 0600)."
+            f"Secret not set: {name!r}.",
+            "Nothing was started.",
+            f"A person can put it into the server's environment, or as {name}=VALUE into {file} (mode 0600).",
         )
         self.name = name
 
@@ -32,7 +40,9 @@ class SecretsFileOpen(RunwardError):
     """The secrets file can be read by others."""
 
     def __init__(self, file: Path) -> None:
-        super().__init__(f"{file} can be read by others and was not used. A person should run: chmod 600 {file}")
+        super().__init__(
+            f"{file} can be read by others and was not used.", remedy=f"A person should run: chmod 600 {file}"
+        )
         self.file = file
 
 
@@ -40,7 +50,7 @@ class SecretsFileUnreadable(RunwardError):
     """The secrets file is not what it should be."""
 
     def __init__(self, file: Path, cause: str) -> None:
-        super().__init__(f"{file} was not used: {cause}. Nothing was done. A person should mend it.")
+        super().__init__(f"{file} was not used: {cause}.", "Nothing was done.", "A person should fix the file.")
         self.file = file
 
 
@@ -48,7 +58,7 @@ class ConfigInvalid(RunwardError):
     """config.toml is not what it should be."""
 
     def __init__(self, file: Path, cause: str) -> None:
-        super().__init__(f"{file}: {cause} Nothing was done. A person should mend the file.")
+        super().__init__(f"{file}: {cause}", "Nothing was done.", "A person should fix the file.")
         self.file = file
 
 
@@ -56,7 +66,9 @@ class StateUnusable(RunwardError):
     """The state directory cannot be written."""
 
     def __init__(self, path: Path, cause: str) -> None:
-        super().__init__(f"{path}: {cause}. Nothing was done. A person can set RUNWARD_HOME to another directory.")
+        super().__init__(
+            f"{path}: {cause}.", "Nothing was done.", "A person can set RUNWARD_HOME to another directory."
+        )
         self.path = path
 
 
@@ -64,7 +76,9 @@ class TmuxMissing(RunwardError):
     """There is no tmux to run in."""
 
     def __init__(self) -> None:
-        super().__init__("tmux is not installed. Nothing was started. A person should run: sudo apt-get install tmux")
+        super().__init__(
+            "tmux is not installed.", "Nothing was started.", "A person should run: sudo apt-get install tmux"
+        )
 
 
 class LaunchFailed(RunwardError):
@@ -76,7 +90,7 @@ class GpusNotFree(RunwardError):
 
     def __init__(self, cause: str, *, never: bool) -> None:
         step = "Call gpu_check." if never else "Pass queue=true to wait in line, or call gpu_check."
-        super().__init__(f"GPUs not free: {cause.rstrip('.')}. Nothing was started. {step}")
+        super().__init__(f"GPUs not free: {cause.rstrip('.')}.", "Nothing was started.", step)
         self.never = never
 
 
@@ -85,8 +99,8 @@ class RunNotFound(RunwardError):
 
     def __init__(self, run_id: str, near: list[str]) -> None:
         near = [name for name in near if name != run_id]
-        hint = f" Did you mean {' or '.join(near)}?" if near else " Call list_runs."
-        super().__init__(f"Run not found: {run_id[:80]!r}.{hint}")
+        hint = f"Did you mean {' or '.join(near)}?" if near else "Call list_runs."
+        super().__init__(f"Run not found: {run_id[:80]!r}.", remedy=hint)
         self.run_id, self.near = run_id, near
 
 
@@ -95,11 +109,11 @@ class ScreenNotFound(RunwardError):
 
 
 class PatternError(RunwardError):
-    """A pattern that cannot be searched for; ``cause`` says why."""
+    """A regular expression that cannot be used; ``why`` says what is wrong with it."""
 
-    def __init__(self, pattern: str, cause: str) -> None:
-        super().__init__(f"Pattern not usable: {pattern[:200]!r}: {cause}. Nothing was searched.")
-        self.pattern, self.cause = pattern, cause
+    def __init__(self, pattern: str, why: str) -> None:
+        super().__init__(f"Pattern not usable: {pattern[:200]!r}: {why}.", "Nothing was searched.")
+        self.pattern, self.why = pattern, why
 
 
 class KillNotConfirmed(RunwardError):
@@ -110,7 +124,7 @@ class RunElsewhere(RunwardError):
     """The run is another host's."""
 
     def __init__(self, run_id: str, host: str) -> None:
-        super().__init__(f"Run {run_id!r} is supervised on {host!r}; nothing was signalled. Stop it there.")
+        super().__init__(f"Run {run_id!r} is supervised on {host!r};", "nothing was signalled.", "Stop it there.")
         self.run_id, self.host = run_id, host
 
 
@@ -119,7 +133,8 @@ class ForeignRun(RunwardError):
 
     def __init__(self, run_id: str, owner: str, caller: str) -> None:
         super().__init__(
-            f"Run {run_id!r} belongs to {owner!r}, you are {caller!r}; it was left alone. "
-            "If its owner agreed, call again with force_other_owner=true."
+            f"Run {run_id!r} belongs to {owner!r}, you are {caller!r};",
+            "it was left alone.",
+            "If its owner agreed, call again with force_other_owner=true.",
         )
         self.run_id, self.owner = run_id, owner

@@ -225,7 +225,7 @@ def first_step(reading: Reading, notes: Sequence[Line]) -> tuple[float | None, s
             try:
                 checked(written)
             except PatternError as error:
-                reading.wrong(item.line, f"first_step_pattern is not usable: {error.cause}.")
+                reading.wrong(item.line, f"first_step_pattern is not usable: {error.why}.")
             else:
                 return seconds, written
     return seconds, pattern

@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from mcp_server.record.run_directory import Facts, now, read_json, read_regular
+from mcp_server.record.run_directory import Facts, now, read_json
+from mcp_server.system.files import read_regular_file
 
 
 class EventLog:
@@ -50,7 +51,7 @@ class EventLog:
 def read_events(path: Path, after: int = 0) -> list[Facts]:
     """Return the events with ``seq`` above ``after``, oldest first; a torn last line is left for later."""
     try:
-        lines = read_regular(path).split(b"\n")[:-1]
+        lines = read_regular_file(path).split(b"\n")[:-1]
     except OSError:
         return []
     events = []

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mcp_server.record.result_page import KEPT, End, gpu_lines, page
-from mcp_server.record.run_directory import RunDir, is_held, now, read_json, read_regular, sync_dir
+from mcp_server.record.run_directory import RunDir, is_held, now, read_json
+from mcp_server.system.files import read_regular_file, write_atomic
 
 LOG, RESULTS, FLAG = "experiment_log.md", "results.md", "finish.flag"
 T = TypeVar("T")
@@ -150,7 +151,7 @@ def maker_of(path: Path) -> tuple[str | None, str | None]:
     try:
         if path.is_symlink():
             return None, None
-        match = _MARK.match(read_regular(path)[:_MARK_BYTES])
+        match = _MARK.match(read_regular_file(path)[:_MARK_BYTES])
     except OSError:
         return None, None
     return (match["run_id"].decode(), match["maker"].decode()) if match else (None, None)
@@ -160,35 +161,23 @@ def kept(path: Path) -> str:
     """Return what a person added to an earlier document below its last mark."""
     if maker_of(path) == (None, None):
         return ""
-    text = read_regular(path).decode(errors="replace")
+    text = read_regular_file(path).decode(errors="replace")
     return text.partition(KEPT)[2].removeprefix("\n")[:_MOST_KEPT]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write so that a reader sees all of it or none; what stands there is replaced, not followed.
+    """Replace a file for people, atomically; a link at ``path`` is replaced, not followed.
 
     Raises:
-        OSError: it was not written.
+        OSError: nothing was changed.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
-    part.unlink(missing_ok=True)
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(text.encode(errors="replace"))
-            file.flush()
-            os.fsync(fd)
-        part.rename(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    sync_dir(path.parent)
+    write_atomic(path, text.encode(errors="replace"), mode=0o666)
 
 
 def account(rundir: RunDir) -> str:
     """Return the account of the attempts of a run that was retried, without its heading; empty without one."""
     try:
-        text = read_regular(rundir.account).decode(errors="replace")
+        text = read_regular_file(rundir.account).decode(errors="replace")
     except OSError:
         return ""
     return text.partition("\n\n")[2].strip()[-_MOST_OF_ACCOUNT:]
@@ -224,7 +213,7 @@ def _leave(end: End, result_dir: Path, rundir: RunDir, attempts: int) -> Iterato
 def _next_live(result_dir: Path, rundir: RunDir) -> str | None:
     """Return a run that was launched into ``result_dir`` after this one, and lives: the flag there is its own."""
     try:
-        log = read_regular(result_dir / LOG)[-_TAIL_BYTES:]
+        log = read_regular_file(result_dir / LOG)[-_TAIL_BYTES:]
     except OSError:
         return None
     later = log.partition(f"## Launch of {rundir.run_id}\n".encode())[2]

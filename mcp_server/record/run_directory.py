@@ -6,16 +6,16 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
-import stat
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from mcp_server.system.files import read_regular_file, sync_directory, write_atomic
 
 LAYOUT = 3
 Facts = dict[str, Any]
@@ -104,49 +104,19 @@ def boot_id() -> str:
 def read_json(path: Path) -> Facts | None:
     """Return the JSON object in ``path``, or None when it is missing, unreadable or not an object."""
     try:
-        value = json.loads(read_regular(path))
+        value = json.loads(read_regular_file(path))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def read_regular(path: Path) -> bytes:
-    """Read a file that may be anything: a FIFO would wait for ever."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        return file.read()
-
-
 def write_json(path: Path, value: Facts) -> None:
-    """Write ``value`` so that a reader sees all of it or none: new file, fsync, rename, fsync."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(json.dumps(value, ensure_ascii=False).encode(errors="replace") + b"\n")
-            file.flush()
-            os.fsync(fd)
-        part.rename(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    sync_dir(path.parent)
+    """Replace ``path`` by one JSON line, atomically.
 
-
-def private(path: str, flags: int) -> int:
-    """Open a file that nobody else may read, and that no child inherits: an ``opener`` for ``open``."""
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
-def sync_dir(path: Path) -> None:
-    """Make renames in ``path`` survive a power cut."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    Raises:
+        OSError: nothing was changed.
+    """
+    write_atomic(path, json.dumps(value, ensure_ascii=False).encode(errors="replace") + b"\n")
 
 
 class ExitRecord:
@@ -166,7 +136,7 @@ class ExitRecord:
         os.fsync(self._fd)
         os.close(self._fd)
         self._part.rename(self._path)
-        sync_dir(self._path.parent)
+        sync_directory(self._path.parent)
 
 
 def take_lock(path: Path, patience_s: float = 0.0) -> int | None:

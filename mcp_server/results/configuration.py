@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 
 from mcp_server.blueprints.parser import Blueprint, parse
-from mcp_server.record.run_directory import read_regular
 from mcp_server.record.state import Run
+from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask
 
 _MOST_BYTES = 10_000_000  # of a file that is only looked at
@@ -99,6 +99,6 @@ def text_of(path: Path) -> str | None:
     try:
         if path.stat().st_size > _MOST_BYTES:
             return None
-        return read_regular(path).decode("utf-8-sig", errors="replace")
+        return read_regular_file(path).decode("utf-8-sig", errors="replace")
     except (OSError, ValueError):
         return None

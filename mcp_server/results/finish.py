@@ -14,7 +14,7 @@ from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.environment import names_a_secret, stored_secrets
 from mcp_server.record import result_directory
 from mcp_server.record.result_page import KEPT, End
-from mcp_server.record.run_directory import RunDir, now, read_regular
+from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, document, evaluations, git_state, metrics
 from mcp_server.results.answers import Finished
@@ -22,6 +22,7 @@ from mcp_server.results.document import Facts
 from mcp_server.results.git_state import Code
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import Ledger
+from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask
 
 _DIFF_MARK = "# runward run "
@@ -193,7 +194,7 @@ def _write_diff(directory: Path, run: Run, code: Code) -> Path:
     if os.path.lexists(path):
         old = b""
         with contextlib.suppress(OSError):
-            old = b"" if path.is_symlink() else read_regular(path)[:200]
+            old = b"" if path.is_symlink() else read_regular_file(path)[:200]
         if not old.startswith(f"{_DIFF_MARK}{run.run_id}:".encode()):
             path = directory / f"code-{run.run_id}.diff"
     result_directory.write_text(path, first + code.diff + ("\n# cut off here: it is longer\n" if code.cut else ""))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from mcp_server.record.run_directory import RunDir, now, private
+from mcp_server.record.run_directory import RunDir, now
 from mcp_server.supervisor.attempt import Attempt
+from mcp_server.system.files import open_private
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
@@ -51,5 +52,5 @@ class Account:
             self._write(f"\n{why}\n")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError), open(self._path, "a", opener=private) as file:
+        with contextlib.suppress(OSError), open(self._path, "a", opener=open_private) as file:
             file.write(text)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mcp_server.gpus.deviations import Usage
 from mcp_server.gpus.snapshot import Snapshot
-from mcp_server.record.run_directory import now, private
+from mcp_server.record.run_directory import now
+from mcp_server.system.files import open_private
 
 if TYPE_CHECKING:
     from mcp_server.supervisor.control import Desk
@@ -209,7 +210,7 @@ class GpuWatch:
     def _write(self, facts: dict[str, Any]) -> None:
         """Add a line to the record; one that does not fit whole, as on a full disk, is taken back."""
         line = json.dumps(facts).encode() + b"\n"
-        with contextlib.suppress(OSError), open(self._record, "ab", buffering=0, opener=private) as file:
+        with contextlib.suppress(OSError), open(self._record, "ab", buffering=0, opener=open_private) as file:
             before = file.tell()
             written = 0
             try:

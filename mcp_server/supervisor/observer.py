@@ -13,9 +13,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_server.record.exit_status import Asked, Ending
-from mcp_server.record.run_directory import now, private
+from mcp_server.record.run_directory import now
 from mcp_server.supervisor.control import Desk
 from mcp_server.system import processes
+from mcp_server.system.files import open_private
 from mcp_server.system.time_limit import within
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ class Observer:
         self._written = facts
         part = self._path.with_name(f".{self._path.name}")
         try:
-            with open(part, "w", opener=private) as file:
+            with open(part, "w", opener=open_private) as file:
                 json.dump({"at": now(), **facts}, file)
             part.rename(self._path)
         except OSError:  # a full disk: the next write may do

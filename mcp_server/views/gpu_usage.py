@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mcp_server.record.run_directory import read_regular
 from mcp_server.record.state import Run, posix
+from mcp_server.system.files import read_regular_file
 from mcp_server.views.gpu_report import Use
 
 
@@ -32,7 +32,7 @@ def read(run: Run, record: Path, now_s: float, since_s: float | None = None) -> 
 
 def _records(path: Path) -> Iterable[dict[str, Any]]:
     with contextlib.suppress(OSError):
-        for line in read_regular(path).splitlines():
+        for line in read_regular_file(path).splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # the last may be half written
                 facts = json.loads(line)
                 if isinstance(facts, dict):

@@ -96,7 +96,7 @@ def start(directory: Path) -> Iterator[Starts]:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """Where the leases will be; reachable for every user."""
-    for above in (tmp_path, *tmp_path.parents[:2]):
+    for above in (tmp_path, *tmp_path.parents[:3]):
         if above.stat().st_uid == os.geteuid():
             above.chmod(above.stat().st_mode | 0o011)
     return tmp_path / "runward"

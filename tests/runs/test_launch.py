@@ -483,7 +483,7 @@ def test_a_config_that_is_not_what_it_should_be_is_refused(tmp_path: Path, text:
         config(tmp_path, text)
     file = tmp_path / "config.toml"
     assert str(refused.value).startswith(f"{file}: {cause}")
-    assert str(refused.value).endswith(" Nothing was done. A person should mend the file.")
+    assert str(refused.value).endswith(" Nothing was done. A person should fix the file.")
 
 
 def test_a_config_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

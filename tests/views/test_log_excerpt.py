@@ -235,7 +235,7 @@ def test_an_unusable_pattern_is_refused_with_its_cause(log: Path, pattern: str, 
     with pytest.raises(PatternError, match=cause) as error:
         grep(log, pattern)
     assert isinstance(error.value, RunwardError)
-    assert (error.value.pattern, cause in error.value.cause) == (pattern, True)
+    assert (error.value.pattern, cause in error.value.why) == (pattern, True)
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+", r"(\w+\s?)*$", "((ab)*c)*", "(?:x+y){2,}", "(?P<n>a*)+b", "((a+))*"])

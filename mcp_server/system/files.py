@@ -1,0 +1,70 @@
+"""Files that may be anything, and files that must be whole: one safe read, one atomic write."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+
+
+def open_regular_file(path: Path, *, follow_links: bool = True) -> int:
+    """Return a descriptor to read a regular file; opening a FIFO or a device never blocks.
+
+    Raises:
+        OSError: the file is missing, unreadable, not regular, or a link where ``follow_links`` is false.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
+    fd = os.open(path, flags)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_regular_file(path: Path, *, max_bytes: int | None = None, follow_links: bool = True) -> bytes:
+    """Return the content of a regular file, at most its first ``max_bytes``.
+
+    Raises:
+        OSError: as ``open_regular_file``.
+    """
+    with os.fdopen(open_regular_file(path, follow_links=follow_links), "rb") as file:
+        return file.read(-1 if max_bytes is None else max_bytes)
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Replace ``path`` so that a reader sees all of ``data`` or the former content; survives a power cut.
+
+    A symbolic link at ``path`` is replaced, not followed. ``mode`` is subject to the umask.
+
+    Raises:
+        OSError: nothing was changed.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
+    part.unlink(missing_ok=True)
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        part.rename(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a file that no other user may read and no child inherits: an ``opener`` for ``open``."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames in ``path`` survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

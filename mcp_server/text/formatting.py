@@ -1,0 +1,58 @@
+"""Numbers, durations and long texts as people and models read them. Pure."""
+
+from __future__ import annotations
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
+_KIBI = 1024
+
+
+def shorten_middle(text: str, chars: int) -> str:
+    """Return ``text`` cut to at most ``chars`` characters, two thirds from its beginning and the rest from its end.
+
+    The beginning names a thing, the end of a message often states the cause.
+    """
+    if len(text) <= chars:
+        return text
+    head = chars * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (chars - head - 1) :]}"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as hours, minutes, seconds: ``26:03:09``."""
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{left:02}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in the largest unit up to hours, with up to four digits: ``24 h``, ``20 min``, ``1.5 s``."""
+    for size, unit in ((_HOUR_S, "h"), (_MINUTE_S, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds:.4g} s"
+
+
+def ago(age_s: float) -> str:
+    """Return an age in whole units: ``3 d ago``, ``12 min ago``; a negative age is ``0 s ago``."""
+    for size, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
+        if age_s >= size:
+            return f"{age_s / size:.0f} {unit} ago"
+    return f"{max(0.0, age_s):.0f} s ago"
+
+
+def significant(value: float, digits: int = 4) -> float:
+    """Return ``value`` rounded to ``digits`` significant digits: more is noise to a reader and costs tokens."""
+    return float(f"{value:.{digits}g}")
+
+
+def round_seconds(seconds: float) -> float:
+    """Return a duration rounded to tenths below a minute and to whole seconds above, never negative."""
+    return round(max(0.0, seconds), 1) if seconds < _MINUTE_S else float(round(seconds))
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in binary units: ``312 B``, ``1.2 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < _KIBI:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= _KIBI
+    return f"{count:.1f} TiB"
