@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sandbox import House
+from tests.support.sandbox import Sandbox
 
 
 @pytest.fixture
@@ -15,8 +15,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     """A state directory and a tmux server of its own; nothing is left of them."""
-    house = House(tmp_path, f"runward-test-{secrets.token_hex(4)}")
-    yield house
-    house.close()
+    sandbox = Sandbox(tmp_path, f"runward-test-{secrets.token_hex(4)}")
+    yield sandbox
+    sandbox.close()

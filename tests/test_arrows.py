@@ -108,7 +108,7 @@ def test_the_package_holds_packages_and_at_most_five_modules() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("record.state", "from mcp_server.store.run_store import Ledger"),
+        ("record.state", "from mcp_server.store.run_store import RunStore"),
         ("runs.wait", "def f():\n    from mcp_server.results import compare"),
         ("cli.ls", "from mcp_server.supervisor import attempt"),
         ("gpus.leases", "import pydantic"),

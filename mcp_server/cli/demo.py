@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.text import Text
 
 from mcp_server.backends import tmux_client
-from mcp_server.store.state_home import Home
+from mcp_server.store.state_home import StateHome
 
 
 def demo(steps: int) -> int:
     """Train a small language model on Python's own library; return 0 when it was launched, watched and learned."""
     tmux_client.require()
-    Home.of(os.environ).make()
+    StateHome.of(os.environ).make()
     return anyio.run(_demo, steps)
 
 

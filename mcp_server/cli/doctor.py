@@ -29,8 +29,8 @@ from mcp_server.record.run_directory import is_held, take_lock
 from mcp_server.runs.preflight.checks import Wish
 from mcp_server.runs.preflight.preflight import preflight
 from mcp_server.store.file_watch import is_shared, news_of_files
-from mcp_server.store.run_store import Ledger
-from mcp_server.store.state_home import Home, tmux_socket
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome, tmux_socket
 
 _LOW_DISK_BYTES = 2**30
 _COLOURS = {"ok": "green", "warning": "yellow", "missing": "red"}
@@ -48,7 +48,7 @@ class Finding:
 
 def doctor(*, as_json: bool) -> int:
     """Print what was found; return 1 when runs cannot be started here."""
-    findings = list(examine(Home.of(os.environ)))
+    findings = list(examine(StateHome.of(os.environ)))
     fit = all(f.verdict != "missing" for f in findings)
     if as_json:
         print(json.dumps({"ok": fit, "findings": [asdict(f) for f in findings]}, indent=2))
@@ -64,7 +64,7 @@ def doctor(*, as_json: bool) -> int:
     return 0 if fit else 1
 
 
-def examine(home: Home) -> Iterator[Finding]:
+def examine(home: StateHome) -> Iterator[Finding]:
     """Look at everything a run needs; leaves nothing behind but the state directory."""
     system = platform.system()
     yield Finding("system", "ok" if system == "Linux" else "warning", f"{system}, Python {platform.python_version()}")
@@ -78,10 +78,10 @@ def examine(home: Home) -> Iterator[Finding]:
     yield from _preflight(home)
 
 
-def _preflight(home: Home) -> Iterator[Finding]:
+def _preflight(home: StateHome) -> Iterator[Finding]:
     """Tell what a launch without arguments would lack: of hosts.toml, its default environment, a Ray of its own."""
     try:
-        found = anyio.run(preflight, Wish(), Ledger(home), os.environ)
+        found = anyio.run(preflight, Wish(), RunStore(home), os.environ)
     except RunwardError as error:
         yield Finding("preflight", "missing", str(error))
         return
@@ -120,7 +120,7 @@ def _programs() -> Iterator[Finding]:
         yield Finding(name, "ok" if path else "missing", detail, "" if path else f"sudo apt-get install {name}")
 
 
-def _state(home: Home) -> Iterator[Finding]:
+def _state(home: StateHome) -> Iterator[Finding]:
     try:
         home.make()
         with tempfile.TemporaryFile(dir=home.path):
@@ -147,7 +147,7 @@ def _readable(what: str, read: Callable[[], object]) -> Finding:
     return Finding(what, "ok", "readable, or not there")
 
 
-def _kernel(home: Home) -> Iterator[Finding]:
+def _kernel(home: StateHome) -> Iterator[Finding]:
     shared = is_shared(home.path)
     news = news_of_files() and not shared
     detail = "inotify" if news else "asked for every second: " + ("a shared filesystem" if shared else "no inotify")

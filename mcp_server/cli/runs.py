@@ -27,8 +27,8 @@ from mcp_server.record.state import ENDED, Run
 from mcp_server.runs import stop as kill
 from mcp_server.runs.wait import Memory, watch
 from mcp_server.store.file_watch import Changes
-from mcp_server.store.run_store import Ledger
-from mcp_server.store.state_home import Home
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
 from mcp_server.views.log_excerpt import grep_lines, tail_lines
 from mcp_server.views.run_status import status_of
 
@@ -41,8 +41,8 @@ _COLOURS = {"finished": "green", "failed": "red", "killed": "yellow", "timed_out
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry out one command and return its exit status."""
-    ledger = Ledger(Home.of(os.environ))
-    verbs: dict[str, Callable[[argparse.Namespace, Ledger], int]] = {
+    store = RunStore(StateHome.of(os.environ))
+    verbs: dict[str, Callable[[argparse.Namespace, RunStore], int]] = {
         "ls": _ls,
         "wait": _wait,
         "attach": _attach,
@@ -50,17 +50,17 @@ def run(arguments: argparse.Namespace) -> int:
         "kill": _kill,
         "diagnose": _diagnose,
     }
-    return verbs[arguments.command](arguments, ledger)
+    return verbs[arguments.command](arguments, store)
 
 
 def _print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2))
 
 
-def _ls(arguments: argparse.Namespace, ledger: Ledger) -> int:
+def _ls(arguments: argparse.Namespace, store: RunStore) -> int:
     wanted = arguments.state
-    runs = [r for r in ledger.runs() if wanted in (None, r.state, "ended" if r.ended else "live")]
-    statuses = [status_of(ledger, r, since=r.last_seq, listed=True) for r in runs[: arguments.limit]]
+    runs = [r for r in store.runs() if wanted in (None, r.state, "ended" if r.ended else "live")]
+    statuses = [status_of(store, r, since=r.last_seq, listed=True) for r in runs[: arguments.limit]]
     if arguments.json:
         _print_json({"runs": [s.model_dump(mode="json") for s in statuses], "total": len(runs)})
         return 0
@@ -99,19 +99,19 @@ def _clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def _wait(arguments: argparse.Namespace, ledger: Ledger) -> int:
-    rundir = ledger.rundir(arguments.run_id)
+def _wait(arguments: argparse.Namespace, store: RunStore) -> int:
+    rundir = store.rundir(arguments.run_id)
     limit_s = float("inf") if arguments.timeout is None else arguments.timeout
 
     async def until_end() -> Run:
         with contextlib.closing(Changes()) as changes, changes.of([rundir.path]) as ticket:
             known = {arguments.run_id: Memory()}
-            outcome = await watch([arguments.run_id], ledger.observe, ticket, known, until="end", timeout_s=limit_s)
+            outcome = await watch([arguments.run_id], store.observe, ticket, known, until="end", timeout_s=limit_s)
             return outcome.runs[0]
 
     found = anyio.run(until_end)
     if arguments.json:
-        _print_json(status_of(ledger, found).model_dump(mode="json"))
+        _print_json(status_of(store, found).model_dump(mode="json"))
     elif found.ended:
         last = found.events[-1] if found.events else {}
         text = f"{found.state}: {found.reason}" if found.reason else last.get("text", found.state)
@@ -128,13 +128,13 @@ def _exit_status(found: Run) -> int:
     return shell_status(found.exit_code, found.signal)
 
 
-def _attach(arguments: argparse.Namespace, ledger: Ledger) -> int:
-    found = ledger.observe(arguments.run_id)
+def _attach(arguments: argparse.Namespace, store: RunStore) -> int:
+    found = store.observe(arguments.run_id)
     tmux_client.require()
     spec = found.spec
     if spec.session not in tmux_client.sessions(spec.tmux_socket):
         # tmux died or the session was closed: a new one follows the log.
-        log = RunDir(ledger.home.runs / found.run_id).log(found.attempt)
+        log = RunDir(store.home.runs / found.run_id).log(found.attempt)
         tmux_client.new_session(spec.session, ["tail", "-n", "10000", "-F", str(log)], socket=spec.tmux_socket)
     around = Path(os.environ.pop("TMUX", "").partition(",")[0]).name
     verb = "switch-client" if around == spec.tmux_socket else "attach-session"
@@ -143,16 +143,16 @@ def _attach(arguments: argparse.Namespace, ledger: Ledger) -> int:
     os.execvp("tmux", ["tmux", "-L", spec.tmux_socket, verb, "-t", f"={spec.session}"])
 
 
-def _logs(arguments: argparse.Namespace, ledger: Ledger) -> int:
-    found = ledger.observe(arguments.run_id)
-    path = ledger.rundir(arguments.run_id).log(found.attempt)
+def _logs(arguments: argparse.Namespace, store: RunStore) -> int:
+    found = store.observe(arguments.run_id)
+    path = store.rundir(arguments.run_id).log(found.attempt)
     if arguments.path:
         print(path)
         return 0
     if not path.is_file():
         raise BadArgument("RUN", f"{found.run_id} ({found.state}) has no output.")
     if arguments.follow:
-        return _follow(found, ledger, arguments.tail)
+        return _follow(found, store, arguments.tail)
     label = f"run {found.run_id}"
     if arguments.grep:
         text = grep_lines(path, arguments.grep, 0, label=label)
@@ -166,16 +166,16 @@ def _logs(arguments: argparse.Namespace, ledger: Ledger) -> int:
     return 0
 
 
-def _follow(found: Run, ledger: Ledger, lines: int) -> int:
+def _follow(found: Run, store: RunStore, lines: int) -> int:
     """Print a run's output as it comes, from one attempt to the next, until the run has ended."""
     while True:
-        number, path = found.attempt, ledger.rundir(found.run_id).log(found.attempt)
+        number, path = found.attempt, store.rundir(found.run_id).log(found.attempt)
         # No --pid: tmux 3.3a leaves a dead supervisor as a zombie now and then, which `tail` takes for alive.
         watched = [] if found.ended else ["-F"]
         with subprocess.Popen(["tail", "-n", str(lines), *watched, str(path)]) as tail:
             while tail.poll() is None and found.attempt == number and not (watched and found.ended):
                 time.sleep(_LOOK_S)
-                found = ledger.observe(found.run_id)
+                found = store.observe(found.run_id)
             if tail.poll() is None:
                 time.sleep(_REST_S)
                 tail.terminate()
@@ -185,7 +185,7 @@ def _follow(found: Run, ledger: Ledger, lines: int) -> int:
         lines = 1_000_000_000  # of the next attempt all
 
 
-def _diagnose(arguments: argparse.Namespace, ledger: Ledger) -> int:
+def _diagnose(arguments: argparse.Namespace, store: RunStore) -> int:
     from mcp_server.diagnosis.log_file import examine  # noqa: PLC0415 - its patterns take a while to compile
 
     path, name = Path(arguments.log), _signal_name(arguments.signal)
@@ -193,8 +193,8 @@ def _diagnose(arguments: argparse.Namespace, ledger: Ledger) -> int:
     if exit_code is not None and exit_code < 0:  # as Python tells a signal
         name, exit_code = _signal_name(str(-exit_code)), None
     if "/" not in arguments.log and not os.path.lexists(path):
-        found = ledger.observe(arguments.log)
-        path = ledger.rundir(found.run_id).log(found.attempt)
+        found = store.observe(arguments.log)
+        path = store.rundir(found.run_id).log(found.attempt)
         if exit_code is None and name is None:
             exit_code, name = found.exit_code, found.signal
     if not os.path.isfile(path):  # noqa: PTH113 - False for a name that is too long
@@ -234,9 +234,9 @@ def _signal_name(text: str | None) -> str | None:
     return name
 
 
-def _kill(arguments: argparse.Namespace, ledger: Ledger) -> int:
-    found = ledger.observe(arguments.run_id)
-    leftovers = ledger.leftovers(found)
+def _kill(arguments: argparse.Namespace, store: RunStore) -> int:
+    found = store.observe(arguments.run_id)
+    leftovers = store.leftovers(found)
     if found.ended and not leftovers:
         if arguments.json:
             _print_json({"status": "already_ended", "run_id": found.run_id, "state": found.state})
@@ -250,11 +250,11 @@ def _kill(arguments: argparse.Namespace, ledger: Ledger) -> int:
     if sys.stdin.readline().strip() != found.run_id:
         print(f"Left alone: {found.run_id} is still {found.state}.", file=sys.stderr)
         return 1
-    by = f"{ledger.home.owner(os.environ)}, on a terminal"
+    by = f"{store.home.owner(os.environ)}, on a terminal"
 
     async def stop() -> kill.Stopped:
         with contextlib.closing(Changes()) as changes:
-            return await kill.stop(found, ledger, changes, by=by, reason=arguments.reason)
+            return await kill.stop(found, store, changes, by=by, reason=arguments.reason)
 
     stopped = anyio.run(stop)
     if arguments.json:

@@ -20,8 +20,8 @@ from mcp_server.errors import RunNotFound, RunwardError
 from mcp_server.scalars.plot import NotDrawn, picture
 from mcp_server.scalars.run_scalars import LATEST, Scalars, find, path_of
 from mcp_server.scalars.text import digits, narrowed
-from mcp_server.store.run_store import Ledger
-from mcp_server.store.state_home import Home
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
 from mcp_server.views.scalar_report import Asked, Report, report
 
 if TYPE_CHECKING:
@@ -37,18 +37,18 @@ _ARROWS = {"up": Text("↑", style="green"), "down": Text("↓", style="yellow")
 
 def tb(arguments: argparse.Namespace) -> int:
     """Show the scalars of a run or a directory, or open TensorBoard on them."""
-    ledger = Ledger(Home.of(os.environ))
-    scalars = Scalars(ledger.home)
-    target = _target(arguments.source, ledger)
+    store = RunStore(StateHome.of(os.environ))
+    scalars = Scalars(store.home)
+    target = _target(arguments.source, store)
     if arguments.serve:
-        return _serve(target, scalars, ledger)
+        return _serve(target, scalars, store)
     asked = Asked(
         target=target,
         tags=tuple(arguments.tags or ()),
         points=arguments.points or 0,
         plot=arguments.plot is not None,
     )
-    found = report(asked, scalars, ledger)
+    found = report(asked, scalars, store)
     if arguments.plot is not None:
         _save(found, Path(arguments.plot))
     if arguments.json:
@@ -58,13 +58,13 @@ def tb(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _target(words: str | None, ledger: Ledger) -> str:
+def _target(words: str | None, store: RunStore) -> str:
     """Return a run's id as it is, and a path as an absolute one."""
     if words is None or words == LATEST:
         return LATEST
     if "/" not in words and not words.startswith((".", "~")):
         with contextlib.suppress(RunNotFound):
-            return ledger.observe(words).run_id
+            return store.observe(words).run_id
         if not Path(words).exists():
             return words  # to be told that there is no such run
     return str(Path(words).expanduser().absolute())
@@ -163,11 +163,11 @@ def _number(value: float | None) -> str:
     return "" if value is None else digits(value)
 
 
-def _serve(target: str, scalars: Scalars, ledger: Ledger) -> int:
+def _serve(target: str, scalars: Scalars, store: RunStore) -> int:
     """Become TensorBoard on the directories of ``target``; it prints its address and ends with Ctrl-C."""
     if importlib.util.find_spec("tensorboard") is None:
         raise RunwardError("TensorBoard is not installed. Nothing is served. A person should: pip install tensorboard")
-    found = find(target, scalars, ledger)
+    found = find(target, scalars, store)
     directories = [path for place in found.places if (path := path_of(place)) and isinstance(place, Path)]
     if not directories:
         raise RunwardError(f"{found.path} is no directory of event files: TensorBoard cannot show it.")

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from mcp_server.errors import BadArgument, ConfigInvalid
 from mcp_server.hosts.environment import check_environment, holds_a_secret, names_a_secret
-from mcp_server.store.state_home import Home
+from mcp_server.store.state_home import StateHome
 from mcp_server.text.redaction import SHORTEST_SECRET
 from mcp_server.text.regex import checked
 
@@ -137,7 +137,7 @@ class Site(_Table):
         raise BadArgument("environment", f"there is no {name[:80]!r} in hosts.toml. There are {known}.")
 
 
-def settings(home: Home) -> Site:
+def settings(home: StateHome) -> Site:
     """Read ``hosts.toml``; a missing file means no hosts and no environments.
 
     Raises:

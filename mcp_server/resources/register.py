@@ -32,7 +32,7 @@ from mcp.types import (
 from mcp_server.errors import RunNotFound, RunwardError
 from mcp_server.resources import documents as library
 from mcp_server.resources.documents import Document
-from mcp_server.tools.context import Toolbox
+from mcp_server.tools.context import ToolContext
 from mcp_server.views.log_excerpt import tail_lines
 from mcp_server.views.run_status import status_of
 
@@ -45,7 +45,7 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def register(server: MCPServer[None], box: Toolbox) -> None:
+def register(server: MCPServer[None], box: ToolContext) -> None:
     """Give ``server`` its resources, its prompts, and its one completion handler."""
     for document in library.documents("prompts").values():
         if uri := document.facts.get("uri"):
@@ -70,7 +70,7 @@ def _file(uri: str, document: Document) -> FunctionResource:
     )
 
 
-def _templates(server: MCPServer[None], box: Toolbox) -> None:
+def _templates(server: MCPServer[None], box: ToolContext) -> None:
     @server.resource(
         "agent://{name}", title="Agent", description="How an agent of this name works", mime_type=_MARKDOWN
     )
@@ -83,12 +83,12 @@ def _templates(server: MCPServer[None], box: Toolbox) -> None:
 
     @server.resource("run://{run_id}", title="Run", description="How a run fares: its RunStatus", mime_type=_JSON)
     def run(run_id: str) -> str:
-        return _told(lambda: status_of(box.ledger, box.ledger.observe(run_id)).model_dump_json())
+        return _told(lambda: status_of(box.store, box.store.observe(run_id)).model_dump_json())
 
     @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
     def log(run_id: str) -> str:
         def newest() -> str:
-            path = box.ledger.rundir(run_id).log(box.ledger.observe(run_id).attempt)
+            path = box.store.rundir(run_id).log(box.store.observe(run_id).attempt)
             return tail_lines(path, _LOG_LINES, label=f"run {run_id}").text
 
         return _told(newest)
@@ -136,7 +136,7 @@ def _told(answer: Callable[[], str]) -> str:
 # --- prompts
 
 
-def _prompt(document: Document, box: Toolbox) -> Prompt:
+def _prompt(document: Document, box: ToolContext) -> Prompt:
     asked = document.tables["arguments"]
     arguments = [
         PromptArgument(name=name, description=text, required=not text.startswith(_OPTIONAL))
@@ -152,7 +152,7 @@ def _prompt(document: Document, box: Toolbox) -> Prompt:
     )
 
 
-def _render(document: Document, box: Toolbox, /, **given: str) -> str:
+def _render(document: Document, box: ToolContext, /, **given: str) -> str:
     """Return a prompt's text with what was given in its places.
 
     Raises:
@@ -168,7 +168,7 @@ def _render(document: Document, box: Toolbox, /, **given: str) -> str:
             raise MCPError(INVALID_PARAMS, f"{name} is longer than {_LONGEST_ARGUMENT:,} characters: name a file.")
     if run_id := given.get("run_id"):
         try:
-            box.ledger.rundir(run_id)
+            box.store.rundir(run_id)
         except RunNotFound as error:
             raise MCPError(INVALID_PARAMS, str(error)) from error
     listed = "\n".join(_item(name, value) for name, value in given.items() if value.strip())
@@ -197,9 +197,9 @@ def _in_line(value: str) -> str:
 # --- completion
 
 
-def _completions(server: MCPServer[None], box: Toolbox) -> None:
+def _completions(server: MCPServer[None], box: ToolContext) -> None:
     def run_ids() -> list[str]:
-        return [run.run_id for run in box.ledger.runs()]
+        return [run.run_id for run in box.store.runs()]
 
     def nothing() -> list[str]:
         return []

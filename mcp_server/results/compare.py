@@ -22,7 +22,7 @@ from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.evaluations import Evaluation, Value, markdown
 from mcp_server.results.metrics import Metric
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.store.run_store import Ledger
+from mcp_server.store.run_store import RunStore
 
 _MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS = 20, 8, 6, 6
 _CELL_CHARS = 36
@@ -47,7 +47,7 @@ class Side:
 
 
 def compare(
-    ledger: Ledger,
+    store: RunStore,
     scalars: Scalars,
     *,
     run_ids: Sequence[str] = (),
@@ -61,10 +61,10 @@ def compare(
         BadArgument: no run is meant.
         RunNotFound: there is no such run; names those that come near.
     """
-    runs, notes = _runs(ledger, run_ids, tags)
+    runs, notes = _runs(store, run_ids, tags)
     home = _common([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
     found = cache(checkpoints.beneath), cache(evaluations.beneath)  # several runs share a directory
-    sides = [_side(run, ledger.rundir(run.run_id), scalars, metrics, home, *found) for run in runs]
+    sides = [_side(run, store.rundir(run.run_id), scalars, metrics, home, *found) for run in runs]
     differing = _differences([side.settings for side in sides])
     shown = _columns([[one.tag for one in side.metrics] for side in sides], metrics, _MOST_METRICS, notes, "metrics")
     figures = _columns([list(side.figures) for side in sides], metrics, _MOST_EVALUATIONS, notes, "evaluation figures")
@@ -98,19 +98,19 @@ def compare(
     )
 
 
-def _runs(ledger: Ledger, run_ids: Sequence[str], tags: Sequence[str]) -> tuple[list[Run], list[str]]:
+def _runs(store: RunStore, run_ids: Sequence[str], tags: Sequence[str]) -> tuple[list[Run], list[str]]:
     """Return the runs that are meant, in the order asked for, then newest first."""
     missing: list[RunNotFound] = []
     found: dict[str, Run] = {}
     for run_id in run_ids:
         try:
-            found.setdefault(run_id, ledger.observe(run_id))
+            found.setdefault(run_id, store.observe(run_id))
         except RunNotFound as error:
             missing.append(error)
     if missing:
         raise missing[0]
     if tags:
-        found |= {run.run_id: run for run in ledger.runs() if set(tags) <= set(run.spec.tags)}
+        found |= {run.run_id: run for run in store.runs() if set(tags) <= set(run.spec.tags)}
     if not found:
         asked = f"no run has the tags {', '.join(tags)}" if tags else "name run_ids or tags"
         raise BadArgument("tags" if tags else "run_ids", f"{asked}; list_runs tells what there is.")

@@ -21,7 +21,7 @@ from mcp_server.results.answers import Finished
 from mcp_server.results.document import Facts
 from mcp_server.results.git_state import Code
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.store.run_store import Ledger
+from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask
 
@@ -37,7 +37,7 @@ class NotFinished(RunwardError):
 
 def finish(
     run: Run,
-    ledger: Ledger,
+    store: RunStore,
     scalars: Scalars,
     *,
     summary: str | None = None,
@@ -64,8 +64,8 @@ def finish(
     if summary is not None and len(summary) > _LONGEST_SUMMARY:
         raise BadArgument("summary", f"has more than {_LONGEST_SUMMARY:,} characters.")
     directory = _directory(run, result_dir)
-    secrets = _secrets(run, ledger, environ)
-    rundir = ledger.rundir(run.run_id)
+    secrets = _secrets(run, store, environ)
+    rundir = store.rundir(run.run_id)
     code = git_state.look(Path(run.spec.cwd or "/"), environ)
     code = replace(code, diff=mask(code.diff, secrets), subject=mask(code.subject, secrets))
     facts = Facts(
@@ -77,9 +77,9 @@ def finish(
         checkpoints=checkpoints.of_run(run, directory),
         account=result_directory.account(rundir),
         code=code,
-        leftovers=len(ledger.leftovers(run)),
+        leftovers=len(store.leftovers(run)),
     )
-    later = _later(run, directory, ledger)
+    later = _later(run, directory, store)
     if not _WRITES.acquire(timeout=_PATIENCE_S):
         raise NotFinished(f"{run.run_id}: other results have been written for {_PATIENCE_S:g} s; call again.")
     try:
@@ -132,10 +132,10 @@ def _directory(run: Run, asked: str | None) -> Path:
     return path
 
 
-def _later(run: Run, directory: Path, ledger: Ledger) -> str | None:
+def _later(run: Run, directory: Path, store: RunStore) -> str | None:
     """Return the newest run of the same result directory that was launched after this one."""
     place = os.path.realpath(directory)
-    for other in ledger.runs():
+    for other in store.runs():
         if other.spec.created_at <= run.spec.created_at:
             return None
         if (own := getattr(other.spec, "result_dir", None)) and os.path.realpath(own) == place:
@@ -143,11 +143,11 @@ def _later(run: Run, directory: Path, ledger: Ledger) -> str | None:
     return None
 
 
-def _secrets(run: Run, ledger: Ledger, environ: Mapping[str, str]) -> dict[str, str]:
+def _secrets(run: Run, store: RunStore, environ: Mapping[str, str]) -> dict[str, str]:
     """Return every secret that could stand in what the run left, by name."""
     found = {name: value for name, value in environ.items() if names_a_secret(name) or name in run.spec.secrets}
     with contextlib.suppress(RunwardError):  # a file that others can read is not used at a launch either
-        found |= stored_secrets(ledger.home.secrets)
+        found |= stored_secrets(store.home.secrets)
     return found
 
 

@@ -16,7 +16,7 @@ from mcp_server.errors import LaunchFailed, RunNotFound
 from mcp_server.record.run_directory import RunDir, is_held, now, take_lock, write_json
 from mcp_server.record.state import Run
 from mcp_server.store.file_watch import Changes
-from mcp_server.store.run_store import Ledger
+from mcp_server.store.run_store import RunStore
 
 _PROBES_S = 0.1  # longer than readers hold a lock
 _PATIENCE_S = 30.0  # longer than a launch takes
@@ -28,17 +28,17 @@ class Key:
 
     file: Path
 
-    async def run(self, ledger: Ledger, changes: Changes) -> Run | None:
+    async def run(self, store: RunStore, changes: Changes) -> Run | None:
         """Return the first run with this key, unless its launch was cut off before the command started."""
         run_id = self.file.read_text().strip()
-        if not run_id or not (ledger.home.runs / run_id / "spec.json").exists():
+        if not run_id or not (store.home.runs / run_id / "spec.json").exists():
             return None
-        rundir = RunDir(ledger.home.runs / run_id)
+        rundir = RunDir(store.home.runs / run_id)
         # A supervisor that holds the lock is about to start the command, or to refuse.
         with changes.of([rundir.path]) as ticket, anyio.move_on_after(_PATIENCE_S / 2):
-            while is_held(rundir.lock) and not ledger.observe(run_id).events:
+            while is_held(rundir.lock) and not store.observe(run_id).events:
                 await ticket.news()
-        run = ledger.observe(run_id)
+        run = store.observe(run_id)
         if _was_accepted(run) or run.state == "running":
             return run
         if run.events:
@@ -57,12 +57,12 @@ class Key:
         self.file.write_text(run_id + "\n")
 
 
-def known_run(ledger: Ledger, key: str | None) -> Run | None:
+def known_run(store: RunStore, key: str | None) -> Run | None:
     """Return the run that was started with this key, if there is one; touches nothing."""
     if key is None:
         return None
     with contextlib.suppress(OSError, RunNotFound):
-        run = ledger.observe(_file(ledger, key).read_text().strip())
+        run = store.observe(_file(store, key).read_text().strip())
         return run if _was_accepted(run) else None
     return None
 
@@ -72,17 +72,17 @@ def _was_accepted(run: Run) -> bool:
     return any(event["kind"] in ("queued", "started") for event in run.events)
 
 
-def _file(ledger: Ledger, key: str) -> Path:
-    return ledger.home.keys / hashlib.sha256(key.encode(errors="replace")).hexdigest()[:32]
+def _file(store: RunStore, key: str) -> Path:
+    return store.home.keys / hashlib.sha256(key.encode(errors="replace")).hexdigest()[:32]
 
 
 @contextlib.asynccontextmanager
-async def held_key(ledger: Ledger, key: str | None) -> AsyncIterator[Key | None]:
+async def held_key(store: RunStore, key: str | None) -> AsyncIterator[Key | None]:
     """Hold the key's lock while a launch is under way."""
     if key is None:
         yield None
         return
-    path = _file(ledger, key)
+    path = _file(store, key)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with anyio.move_on_after(_PATIENCE_S) as waiting:

@@ -34,8 +34,8 @@ from mcp_server.runs.gpu_admission import admit, checked_gpus, cpu_slots
 from mcp_server.runs.idempotency import held_key, known_run
 from mcp_server.runs.parameters import check_no_secret, check_params, checked_policy
 from mcp_server.store.file_watch import Changes
-from mcp_server.store.run_store import Ledger
-from mcp_server.store.state_home import Home, tmux_socket
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome, tmux_socket
 from mcp_server.text.regex import checked
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
@@ -57,7 +57,7 @@ def check_name(name: str) -> None:
         raise BadArgument("name", "must hold no '/', '\\', ':', '..' or control characters.")
 
 
-def plan(request: Request, home: Home, environ: Mapping[str, str]) -> tuple[RunSpec, Handover]:
+def plan(request: Request, home: StateHome, environ: Mapping[str, str]) -> tuple[RunSpec, Handover]:
     """Turn a request into a spec and what is handed over in memory; touches nothing.
 
     Raises:
@@ -169,23 +169,23 @@ def _directory(cwd: str | None) -> Path:
     return path
 
 
-async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Mapping[str, str]) -> Run:
+async def launch(request: Request, store: RunStore, changes: Changes, environ: Mapping[str, str]) -> Run:
     """Start a run and return once its command runs; with a repeated idempotency key, return the first run.
 
     Raises:
         RunwardError: the command does not run. What was refused before its directory was made left nothing there.
     """
     try:
-        spec, handover = plan(request, ledger.home, environ)
+        spec, handover = plan(request, store.home, environ)
     except RunwardError:
-        if (first := known_run(ledger, request.idempotency_key)) is not None:
+        if (first := known_run(store, request.idempotency_key)) is not None:
             return first  # what has changed since does not concern it
         raise
-    ledger.home.make()
+    store.home.make()
     with anyio.move_on_after(_TIDY_S):
-        await tmux_client.patiently(partial(tidy, ledger, spec.tmux_socket))
-    async with held_key(ledger, request.idempotency_key) as key:
-        if key is not None and (first := await key.run(ledger, changes)) is not None:
+        await tmux_client.patiently(partial(tidy, store, spec.tmux_socket))
+    async with held_key(store, request.idempotency_key) as key:
+        if key is not None and (first := await key.run(store, changes)) is not None:
             return first
         snapshot = await admit(spec, handover.env)
         handover = replace(handover, snapshot=snapshot.facts() if snapshot else None)
@@ -193,15 +193,15 @@ async def launch(request: Request, ledger: Ledger, changes: Changes, environ: Ma
             from mcp_server.record.experiment_log import begin_log  # noqa: PLC0415 - only blueprints have one
 
             begin_log(Path(spec.result_dir), spec)
-        rundir = _create(spec, ledger)
+        rundir = _create(spec, store)
         if key is not None:
             key.remember(spec.run_id)
-        return await _start(RunDir(rundir), spec, handover, ledger, changes)
+        return await _start(RunDir(rundir), spec, handover, store, changes)
 
 
-def _create(spec: RunSpec, ledger: Ledger) -> Path:
+def _create(spec: RunSpec, store: RunStore) -> Path:
     """Make the run's directory appear whole, with its spec and script in it."""
-    path = ledger.home.runs / spec.run_id
+    path = store.home.runs / spec.run_id
     new = RunDir(path.with_name(f".new-{spec.run_id}"))
     new.path.mkdir(mode=0o700)
     try:
@@ -212,11 +212,11 @@ def _create(spec: RunSpec, ledger: Ledger) -> Path:
         new.path.rename(path)
     except OSError as error:
         shutil.rmtree(new.path, ignore_errors=True)
-        raise LaunchFailed(f"{ledger.home.path}: {error.strerror}. Nothing was started.") from error
+        raise LaunchFailed(f"{store.home.path}: {error.strerror}. Nothing was started.") from error
     return path
 
 
-async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, ledger: Ledger, changes: Changes) -> Run:
+async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, store: RunStore, changes: Changes) -> Run:
     # Open at both ends before the supervisor exists: it meets the end of file if this process dies.
     fifo = os.open(rundir.handover, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -234,7 +234,7 @@ async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, ledger: Ledg
                     raise
             await _hand_over(fifo, handover.encode())
             while True:
-                run = ledger.observe(spec.run_id)
+                run = store.observe(spec.run_id)
                 if (refused := next((e for e in run.events if e["kind"] == "refused"), None)) is not None:
                     if (why := refused.get("not_free")) is None:
                         raise LaunchFailed(f"{refused['text']} See {rundir.path}.")

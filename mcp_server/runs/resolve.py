@@ -12,7 +12,7 @@ from mcp_server.hosts.config import Environment, Host, Site, host_here, settings
 from mcp_server.hosts.defaults import fitted
 from mcp_server.hosts.path_checks import Roots, check_foreign, check_paths
 from mcp_server.record.launch_request import Request
-from mcp_server.store.state_home import Home
+from mcp_server.store.state_home import StateHome
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Settled:
         check_paths(self.request, self.site, self.host, self.environment, strict=False)
 
 
-def settle(request: Request, home: Home, environ: Mapping[str, str]) -> Settled:
+def settle(request: Request, home: StateHome, environ: Mapping[str, str]) -> Settled:
     """Fill in what ``request`` leaves open; what it says itself wins.
 
     Raises:

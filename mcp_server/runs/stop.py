@@ -22,7 +22,7 @@ from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.run_directory import is_held, now, write_json
 from mcp_server.record.state import Run
 from mcp_server.store.file_watch import Changes
-from mcp_server.store.run_store import Ledger
+from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from mcp_server.views.run_status import Leftover
 
@@ -120,7 +120,7 @@ class Stopped:
         return f"{text}."
 
 
-async def stop(run: Run, ledger: Ledger, changes: Changes, *, by: str, reason: str) -> Stopped:
+async def stop(run: Run, store: RunStore, changes: Changes, *, by: str, reason: str) -> Stopped:
     """Stop a run with everything it started, and verify. Call it only after confirmation.
 
     Raises:
@@ -128,19 +128,19 @@ async def stop(run: Run, ledger: Ledger, changes: Changes, *, by: str, reason: s
     """
     if not run.here:
         raise RunElsewhere(run.run_id, run.spec.host)
-    rundir = ledger.rundir(run.run_id)
+    rundir = store.rundir(run.run_id)
     request = {"by": by, "reason": reason, "at": now()}
     if is_held(rundir.lock):
         with contextlib.suppress(OSError):  # a full disk: the signal alone stops it too
             write_json(rundir.stop, request)
         with changes.of([rundir.path]) as ticket:
             # One that has not started its command yet reads the request by itself, or tells its number soon.
-            await _within(_ANSWER_WITHIN_S, ticket.news, lambda: bool(ledger.observe(run.run_id).events))
-            signal_supervisor(rundir.path, ledger.observe(run.run_id), signal.SIGTERM)
-            if await _within(_ANSWER_WITHIN_S, ticket.news, lambda: _answered(ledger.observe(run.run_id))):
+            await _within(_ANSWER_WITHIN_S, ticket.news, lambda: bool(store.observe(run.run_id).events))
+            signal_supervisor(rundir.path, store.observe(run.run_id), signal.SIGTERM)
+            if await _within(_ANSWER_WITHIN_S, ticket.news, lambda: _answered(store.observe(run.run_id))):
                 longest_s = 2 * run.spec.stop_grace_s + 10
-                await _within(longest_s, ticket.news, lambda: ledger.observe(run.run_id).ended)
-        run = ledger.observe(run.run_id)
+                await _within(longest_s, ticket.news, lambda: store.observe(run.run_id).ended)
+        run = store.observe(run.run_id)
         if run.ended and run.state != "lost":
             end = run.events[-1]
             return Stopped(
@@ -149,12 +149,12 @@ async def stop(run: Run, ledger: Ledger, changes: Changes, *, by: str, reason: s
                 tuple(Leftover.model_validate(p) for p in end.get("survivors") or ()),
             )
     unsupervised = supervisor_of(rundir.path, run) is None
-    sent, left = await _finish_job(rundir.path, run, ledger)
+    sent, left = await _finish_job(rundir.path, run, store)
     carried_out = {} if left else {"carried_out": {"at": now(), "signals_sent": sent}}
     with contextlib.suppress(OSError):
         write_json(rundir.stop, {**request, **carried_out})
     survivors = tuple(Leftover(pid=p.pid, command=processes.program(p)) for p in left)
-    return Stopped(ledger.observe(run.run_id), tuple(sent), survivors, unsupervised)
+    return Stopped(store.observe(run.run_id), tuple(sent), survivors, unsupervised)
 
 
 async def gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, str] | None:
@@ -209,12 +209,12 @@ def signal_supervisor(path: Path, run: Run, number: signal.Signals) -> None:
         processes.send(supervisor, number)
 
 
-async def _finish_job(path: Path, run: Run, ledger: Ledger) -> tuple[list[str], list[processes.Process]]:
+async def _finish_job(path: Path, run: Run, store: RunStore) -> tuple[list[str], list[processes.Process]]:
     """Stop everything of a run whose supervisor is dead or stuck; return signals sent and survivors."""
     stopping = processes.Stopping(processes.stages(run.spec.stop_grace_s))
     while True:
         supervisor = supervisor_of(path, run)
-        living = _living(run, supervisor, ledger)
+        living = _living(run, supervisor, store)
         if stopping.step(living, time.monotonic()):
             break
         await anyio.sleep(_TICK_S)
@@ -224,14 +224,14 @@ async def _finish_job(path: Path, run: Run, ledger: Ledger) -> tuple[list[str], 
         with anyio.move_on_after(_ANSWER_WITHIN_S):  # one that waits for a disk cannot even die
             while processes.process(supervisor.pid) == supervisor:  # noqa: ASYNC110 - nobody tells
                 await anyio.sleep(_TICK_S)
-    return sent, _living(run, None, ledger)
+    return sent, _living(run, None, store)
 
 
-def _living(run: Run, supervisor: processes.Process | None, ledger: Ledger) -> list[processes.Process]:
+def _living(run: Run, supervisor: processes.Process | None, store: RunStore) -> list[processes.Process]:
     """Return the run's processes: its supervisor's descendants, else what carries its id; never ourselves."""
     if supervisor is not None:
         found = processes.descendants(supervisor.pid)
     else:
-        found = processes.with_variable("RUNWARD_RUN_ID", run.run_id) + ledger.leftovers(run)
+        found = processes.with_variable("RUNWARD_RUN_ID", run.run_id) + store.leftovers(run)
     ourselves = set(processes.ancestors(os.getpid()))
     return [p for p in dict.fromkeys(found) if p.pid not in ourselves]

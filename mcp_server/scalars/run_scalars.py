@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
-from mcp_server.store.run_store import Ledger
-from mcp_server.store.state_home import Home
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
 
 if TYPE_CHECKING:
     from mcp_server.scalars.formats.detect import OtherReader
@@ -47,7 +47,7 @@ class Reading:
 class Scalars:
     """Finds and reads scalars, and remembers what it has read: may be shared by threads."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: StateHome) -> None:
         self._cache = home.path / "scalars"
         self._reader: Reader | None = None
         self._others: OtherReader | None = None
@@ -130,7 +130,7 @@ class Target:
         return path_of(self.places[0])
 
 
-def find(target: str, scalars: Scalars, ledger: Ledger) -> Target:
+def find(target: str, scalars: Scalars, store: RunStore) -> Target:
     """Return what ``target`` means: ``latest``, a run_id, or a path, whose last part may be ``latest``.
 
     Raises:
@@ -140,14 +140,14 @@ def find(target: str, scalars: Scalars, ledger: Ledger) -> Target:
     """
     if target == LATEST:
         begun_s = time.monotonic()
-        for run in ledger.runs()[:_LATEST_OF]:
+        for run in store.runs()[:_LATEST_OF]:
             if places := scalars.of_run(run):
                 return Target(run.run_id, places, run.run_id)
             if time.monotonic() - begun_s > _LOOKING_S:
                 break
         raise NoScalars("None of the newest runs has written scalars. Pass logdir=/absolute/path.")
     if "/" not in target and not target.startswith("~"):
-        run = ledger.observe(target)
+        run = store.observe(target)
         if places := scalars.of_run(run):
             return Target(run.run_id, places, run.run_id)
         raise NoScalars(

@@ -25,7 +25,7 @@ from mcp_server.tools import (
     results,
     wait_run,
 )
-from mcp_server.tools.context import Toolbox
+from mcp_server.tools.context import ToolContext
 
 INSTRUCTIONS = """\
 Training runs that cannot get lost. launch_run starts one and returns; wait_run then returns when something happened \
@@ -45,9 +45,9 @@ class _Server(MCPServer[None]):
             raise MCPError(INVALID_PARAMS, str(error)) from error
 
 
-def build(environ: Mapping[str, str], box: Toolbox | None = None) -> MCPServer[None]:
+def build(environ: Mapping[str, str], box: ToolContext | None = None) -> MCPServer[None]:
     """Return the server for the state directory that ``environ`` names, or with the tools of ``box``."""
-    box = box or Toolbox.of(environ)
+    box = box or ToolContext.of(environ)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: MCPServer[None]) -> AsyncIterator[None]:

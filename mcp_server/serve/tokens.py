@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.store.state_home import Home
+from mcp_server.store.state_home import StateHome
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
@@ -51,7 +51,7 @@ class Tokens:
     Once there was a file, a missing one means that nobody may come in: a lost file must not open the door.
     """
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: StateHome) -> None:
         self.file = home.path / "tokens.toml"
         self._seen: tuple[int, ...] | None = None
         self._hashes: Mapping[str, str] = {}
@@ -182,7 +182,7 @@ def _parse(file: Path, data: bytes) -> dict[str, str]:
 
 def token(arguments: argparse.Namespace) -> int:
     """Carry out `runward token add NAME`, `ls` or `rm NAME`, and return the exit status."""
-    tokens = Tokens(Home.of(os.environ))
+    tokens = Tokens(StateHome.of(os.environ))
     if arguments.action == "add":
         print(tokens.add(arguments.name))
         print(f"Shown this once. {arguments.name} sends it as: Authorization: Bearer TOKEN", file=sys.stderr)

@@ -16,20 +16,20 @@ from mcp_server.record.events import is_time, read_events, read_record, read_sto
 from mcp_server.record.run_directory import RunDir, boot_id, is_held, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Run, attempt_of, fold, posix
-from mcp_server.store.state_home import Home
+from mcp_server.store.state_home import StateHome
 from mcp_server.system import processes
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
 
-class Ledger:
+class RunStore:
     """Answers what is known of every run.
 
     Specs, and runs that have ended, never change: they are read once. What a directory no longer holds
     is forgotten.
     """
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: StateHome) -> None:
         self.home = home
         self._specs: dict[str, RunSpec] = {}
         self._ended: dict[str, Run] = {}

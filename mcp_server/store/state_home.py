@@ -32,13 +32,13 @@ class Config(BaseModel):
 
 
 @dataclass(frozen=True)
-class Home:
+class StateHome:
     """The state directory."""
 
     path: Path
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Home:
+    def of(cls, environ: Mapping[str, str]) -> StateHome:
         """Return ``$RUNWARD_HOME``, else ``$XDG_STATE_HOME/runward``, else ``~/.local/state/runward``."""
         if home := environ.get("RUNWARD_HOME"):
             return cls(Path(home).expanduser().absolute())

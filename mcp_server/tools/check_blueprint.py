@@ -9,10 +9,10 @@ from pydantic import Field
 
 from mcp_server.blueprints.answers import BlueprintCheck
 from mcp_server.errors import ConfigInvalid
-from mcp_server.tools.context import LOOKS, Toolbox, tool
+from mcp_server.tools.context import LOOKS, ToolContext, tool
 
 
-def tools(box: Toolbox) -> list[Tool]:
+def tools(box: ToolContext) -> list[Tool]:
     """Return the tool that reads blueprints."""
 
     async def check_blueprint(
@@ -31,7 +31,7 @@ def tools(box: Toolbox) -> list[Tool]:
 
             roots = None
             with suppress(ConfigInvalid):  # told by launch_run and preflight; the document can be read all the same
-                site = settings(box.ledger.home)
+                site = settings(box.store.home)
                 roots = Roots.of(site, host_here(site))
             return check(path, roots=roots)
 

@@ -21,19 +21,19 @@ from mcp_server.runs.stop import Confirmations, check_owner
 from mcp_server.runs.wait import Callers, Memory
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import Changes
-from mcp_server.store.run_store import Ledger
-from mcp_server.store.state_home import Home
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
 
 LOOKS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 
 @dataclass
-class Toolbox:
+class ToolContext:
     """What the tools of one server work with."""
 
-    home: Home
+    home: StateHome
     environ: Mapping[str, str]
-    ledger: Ledger
+    store: RunStore
     changes: Changes = field(default_factory=Changes)
     callers: Callers = field(default_factory=Callers)
     confirmations: Confirmations = field(default_factory=Confirmations)
@@ -44,10 +44,10 @@ class Toolbox:
         self.scalars = Scalars(self.home)
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Toolbox:
-        """Return the toolbox of the state directory that ``environ`` names."""
-        home = Home.of(environ)
-        return cls(home, environ, Ledger(home))
+    def of(cls, environ: Mapping[str, str]) -> ToolContext:
+        """Return the context of the state directory that ``environ`` names."""
+        home = StateHome.of(environ)
+        return cls(home, environ, RunStore(home))
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -119,7 +119,7 @@ def caller(ctx: Context[Any, Any]) -> str | None:
     return " ".join(part for part in (identity(ctx), ctx.headers.get("mcp-session-id")) if part) or None
 
 
-def remember(box: Toolbox, ctx: Context[Any, Any], known: Mapping[str, Memory]) -> None:
+def remember(box: ToolContext, ctx: Context[Any, Any], known: Mapping[str, Memory]) -> None:
     """Note what the caller has been told, if it can be told apart from others."""
     if (name := caller(ctx)) is not None:
         for run_id, memory in known.items():

@@ -14,13 +14,13 @@ from mcp_server.gpus import placement, query
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.run_directory import RunDir
-from mcp_server.tools.context import LOOKS, Toolbox, tool
+from mcp_server.tools.context import LOOKS, ToolContext, tool
 from mcp_server.views import gpu_report, gpu_usage
 
 _WITHIN_S = 1.9  # an agent waits for the answer
 
 
-def tools(box: Toolbox) -> list[Tool]:
+def tools(box: ToolContext) -> list[Tool]:
     """Return the tool that looks at GPUs."""
 
     async def gpu_check(
@@ -51,7 +51,7 @@ def tools(box: Toolbox) -> list[Tool]:
         if run_id is not None:
             if demands is not None:
                 raise BadArgument("require", "says what GPUs to be had must fulfil: leave it out, or run_id.")
-            run = await anyio.to_thread.run_sync(box.ledger.observe, run_id)
+            run = await anyio.to_thread.run_sync(box.store.observe, run_id)
             record = RunDir(box.home.runs / run.run_id).attempt(run.attempt) / "gpus.jsonl"
             use = await anyio.to_thread.run_sync(partial(gpu_usage.read, run, record, time.time(), since_s))
             told = gpu_report.is_told_by_driver(run)

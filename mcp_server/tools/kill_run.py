@@ -11,7 +11,7 @@ from mcp_server.answer import Answer
 from mcp_server.errors import KillNotConfirmed, RunElsewhere
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs import stop
-from mcp_server.tools.context import Toolbox, tool
+from mcp_server.tools.context import ToolContext, tool
 from mcp_server.views.run_status import Leftover
 
 KillStatus = Literal["killed", "declined", "confirmation_required", "already_ended"]
@@ -36,18 +36,18 @@ class KillResult(Answer):
     gpu_memory_released: bool | None = None
 
 
-def tools(box: Toolbox) -> list[Tool]:
+def tools(box: ToolContext) -> list[Tool]:
     """Return kill_run."""
 
     async def ask(
         run_id: str, confirm_token: str | None, force_other_owner: bool, ctx: Context[Any, Any]
     ) -> Confirm | Elicit[Confirm]:
         # Runs once a round of the conversation: it looks, and changes nothing.
-        run = box.ledger.observe(run_id)
+        run = box.store.observe(run_id)
         if confirm_token is not None or _is_over(box, run) or not _can_ask(ctx):
             return Confirm(run_id="")
         box.check_owner(ctx, run, force=force_other_owner)
-        return Elicit(f"Stop this run? {stop.facts(run, box.ledger.leftovers(run))}", Confirm)
+        return Elicit(f"Stop this run? {stop.facts(run, box.store.leftovers(run))}", Confirm)
 
     async def kill_run(
         run_id: str,
@@ -62,7 +62,7 @@ def tools(box: Toolbox) -> list[Tool]:
         A person is asked where possible. Otherwise nothing is stopped yet: you get confirm_token; check that
         this is the run you mean, then call again with it. Waits for the processes to be gone.
         """
-        run = box.ledger.observe(run_id)
+        run = box.store.observe(run_id)
         if _is_over(box, run):
             return _result("already_ended", run, f"{run_id} has ended already: {run.state}.")
         if not run.here:
@@ -81,7 +81,7 @@ def tools(box: Toolbox) -> list[Tool]:
             if verdict is None:
                 return _ask_again(box, run)
             by = "a person, asked through the client"
-        stopped = await stop.stop(run, box.ledger, box.changes, by=by, reason=reason)
+        stopped = await stop.stop(run, box.store, box.changes, by=by, reason=reason)
         return _done(stopped, await stop.gpu_memory(stopped.run, box.environ))
 
     destroys = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
@@ -95,11 +95,11 @@ def _verdict(answer: ElicitationResult[Confirm], run: Run) -> Literal["confirmed
     return "declined" if answer.action == "decline" else None
 
 
-def _ask_again(box: Toolbox, run: Run) -> KillResult:
+def _ask_again(box: ToolContext, run: Run) -> KillResult:
     """Nobody could be asked: a token, or where the policy says so a person's command."""
     if _humans_only(box):
         return _result("confirmation_required", run, _for_people(run))
-    about = stop.facts(run, box.ledger.leftovers(run))
+    about = stop.facts(run, box.store.leftovers(run))
     message = f"Kill not confirmed: still {run.state}. {about}. To stop it, call again with confirm_token."
     return _result("confirmation_required", run, message, confirm_token=box.confirmations.grant(run))
 
@@ -122,13 +122,13 @@ def _result(status: KillStatus, run: Run, message: str, **more: Any) -> KillResu
     return KillResult(status=status, run_id=run.run_id, state=run.state, message=message, **more)
 
 
-def _humans_only(box: Toolbox) -> bool:
+def _humans_only(box: ToolContext) -> bool:
     return "human" in (box.home.config().kill_policy, box.environ.get("RUNWARD_KILL_POLICY"))
 
 
-def _is_over(box: Toolbox, run: Run) -> bool:
+def _is_over(box: ToolContext, run: Run) -> bool:
     """Whether nothing is left to stop: a lost run may have left processes behind."""
-    return run.ended and not box.ledger.leftovers(run)
+    return run.ended and not box.store.leftovers(run)
 
 
 def _can_ask(ctx: Context[Any, Any]) -> bool:

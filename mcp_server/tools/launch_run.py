@@ -15,7 +15,7 @@ from mcp_server.record.script import render
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.launch import launch, plan
 from mcp_server.runs.wait import Memory
-from mcp_server.tools.context import Toolbox, remember, tool
+from mcp_server.tools.context import ToolContext, remember, tool
 
 
 class Launched(Answer):
@@ -36,7 +36,7 @@ class Launched(Answer):
     next_step: str
 
 
-def tools(box: Toolbox) -> list[Tool]:
+def tools(box: ToolContext) -> list[Tool]:
     """Return the tool that starts runs."""
 
     async def launch_run(
@@ -137,7 +137,7 @@ def tools(box: Toolbox) -> list[Tool]:
             step = "Nothing was started: call launch_run without dry_run."
             return Launched(name=spec.name, owner=spec.owner, dry_run_script=render(spec), next_step=step)
         begun_at = now()
-        run = await launch(request, box.ledger, box.changes, box.environ)
+        run = await launch(request, box.store, box.changes, box.environ)
         remember(box, ctx, {run.run_id: Memory(run.last_seq, run.state)})
         return _launched(run, box, repeated=run.spec.created_at < begun_at)
 
@@ -145,7 +145,7 @@ def tools(box: Toolbox) -> list[Tool]:
     return [tool(launch_run, title="Launch run", annotations=starts)]
 
 
-def _launched(run: Run, box: Toolbox, *, repeated: bool) -> Launched:
+def _launched(run: Run, box: ToolContext, *, repeated: bool) -> Launched:
     rundir = RunDir(box.home.runs / run.run_id)
     warning = "This idempotency key has started it before; nothing was started now. " if repeated else ""
     command = run.spec.command

@@ -12,7 +12,7 @@ from mcp_server.backends import tmux_client
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.other_trainings import Stranger, trainings
 from mcp_server.store.state_home import tmux_socket
-from mcp_server.tools.context import LOOKS, Toolbox, tool
+from mcp_server.tools.context import LOOKS, ToolContext, tool
 from mcp_server.views.run_status import RunStatus, status_of
 
 
@@ -31,7 +31,7 @@ class RunList(Answer):
     others: Others | None = None
 
 
-def tools(box: Toolbox) -> list[Tool]:
+def tools(box: ToolContext) -> list[Tool]:
     """Return the tool that lists."""
 
     async def list_runs(
@@ -47,7 +47,7 @@ def tools(box: Toolbox) -> list[Tool]:
         """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""
 
         def look() -> RunList:
-            found = [run for run in box.ledger.runs() if _matches(run, state, owner, name)]
+            found = [run for run in box.store.runs() if _matches(run, state, owner, name)]
             return RunList(runs=[_brief(box, run) for run in found[:limit]], total=len(found))
 
         listed = await anyio.to_thread.run_sync(look)
@@ -60,9 +60,9 @@ def tools(box: Toolbox) -> list[Tool]:
     return [tool(list_runs, title="List runs", annotations=LOOKS)]
 
 
-def _brief(box: Toolbox, run: Run) -> RunStatus:
+def _brief(box: ToolContext, run: Run) -> RunStatus:
     """Return one line of a list: no events, no output."""
-    return status_of(box.ledger, run, since=run.last_seq, listed=True)
+    return status_of(box.store, run, since=run.last_seq, listed=True)
 
 
 def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -> bool:
@@ -74,9 +74,9 @@ def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -
     )
 
 
-def _others(box: Toolbox) -> Others:
+def _others(box: ToolContext) -> Others:
     socket = tmux_socket(box.environ)
-    ours = {run.spec.session for run in box.ledger.runs()}
+    ours = {run.spec.session for run in box.store.runs()}
     return Others(
         tmux_sessions=[session for session in tmux_client.sessions(socket) if session not in ours],
         processes=trainings(),

@@ -6,10 +6,10 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 from mcp_server.runs.preflight.answers import Preflight
-from mcp_server.tools.context import LOOKS, Toolbox, tool
+from mcp_server.tools.context import LOOKS, ToolContext, tool
 
 
-def tools(box: Toolbox) -> list[Tool]:
+def tools(box: ToolContext) -> list[Tool]:
     """Return the tool that looks before a launch."""
 
     async def look(
@@ -52,7 +52,7 @@ def tools(box: Toolbox) -> list[Tool]:
             host=host,
             environment=environment,
         )
-        return await preflight(wish, box.ledger, box.environ, blueprint)
+        return await preflight(wish, box.store, box.environ, blueprint)
 
     look.__name__ = "preflight"
     return [tool(look, title="Preflight", annotations=LOOKS)]

@@ -11,11 +11,11 @@ from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.scalars.plot import NotDrawn, picture
-from mcp_server.tools.context import LOOKS, Toolbox, tool
+from mcp_server.tools.context import LOOKS, ToolContext, tool
 from mcp_server.views.scalar_report import Asked, Report, ScalarReport, report
 
 
-def tools(box: Toolbox) -> list[Tool]:
+def tools(box: ToolContext) -> list[Tool]:
     """Return the tool that reads scalars."""
 
     async def read_tb(
@@ -52,7 +52,7 @@ def tools(box: Toolbox) -> list[Tool]:
             compare=tuple(compare or ()),
             plot=plot,
         )
-        found = await anyio.to_thread.run_sync(report, asked, box.scalars, box.ledger)
+        found = await anyio.to_thread.run_sync(report, asked, box.scalars, box.store)
         return await _result(found)
 
     return [tool(read_tb, title="Read training curves", annotations=LOOKS)]

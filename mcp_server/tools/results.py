@@ -10,12 +10,12 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from mcp_server.results.answers import Comparison, Finished
-from mcp_server.tools.context import LOOKS, Toolbox, tool
+from mcp_server.tools.context import LOOKS, ToolContext, tool
 
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
 
-def tools(box: Toolbox) -> list[Tool]:
+def tools(box: ToolContext) -> list[Tool]:
     """Return the tools for results."""
 
     async def finish_blueprint(
@@ -34,11 +34,11 @@ def tools(box: Toolbox) -> list[Tool]:
         def write() -> Finished:
             from mcp_server.results.finish import finish  # noqa: PLC0415 - as answers.py says
 
-            run = box.ledger.observe(run_id)
+            run = box.store.observe(run_id)
             box.check_owner(ctx, run, force=True)  # of those without a token finish() speaks itself
             return finish(
                 run,
-                box.ledger,
+                box.store,
                 box.scalars,
                 summary=summary,
                 result_dir=result_dir,
@@ -63,7 +63,7 @@ def tools(box: Toolbox) -> list[Tool]:
         return await anyio.to_thread.run_sync(
             partial(
                 compare,
-                box.ledger,
+                box.store,
                 box.scalars,
                 run_ids=run_ids or (),
                 tags=tags or (),

@@ -14,7 +14,7 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.runs.metric_wait import Awaited, Watcher
 from mcp_server.runs.wait import Memory, Reason, Until, guess, watch
-from mcp_server.tools.context import LOOKS, Toolbox, caller, remember, tool
+from mcp_server.tools.context import LOOKS, ToolContext, caller, remember, tool
 from mcp_server.views.log_excerpt import tail_lines
 from mcp_server.views.run_status import RunStatus, status_of
 
@@ -35,7 +35,7 @@ class WaitResult(Answer):
     next_timeout_s: float
 
 
-def tools(box: Toolbox) -> list[Tool]:
+def tools(box: ToolContext) -> list[Tool]:
     """Return the tool that waits."""
     watchers: dict[tuple[str, str, str], Watcher] = {}
 
@@ -74,10 +74,10 @@ def tools(box: Toolbox) -> list[Tool]:
         async def progress(waited_s: float, limit_s: float) -> None:
             await ctx.report_progress(waited_s, limit_s, f"{', '.join(ids[:3])}: no news for {waited_s:.0f} s")
 
-        with box.waiting(), box.changes.of([box.ledger.rundir(run_id).path for run_id in ids]) as ticket:
+        with box.waiting(), box.changes.of([box.store.rundir(run_id).path for run_id in ids]) as ticket:
             outcome = await watch(
                 ids,
-                box.ledger.observe,
+                box.store.observe,
                 ticket,
                 known,
                 until=plain or "condition",
@@ -101,9 +101,9 @@ def tools(box: Toolbox) -> list[Tool]:
     return [tool(wait_run, title="Wait for runs", annotations=LOOKS)]
 
 
-def _memory(box: Toolbox, ctx: Context[Any, Any], run_id: str, since: int | dict[str, int] | None) -> Memory:
+def _memory(box: ToolContext, ctx: Context[Any, Any], run_id: str, since: int | dict[str, int] | None) -> Memory:
     name = caller(ctx)
-    run = box.ledger.observe(run_id)
+    run = box.store.observe(run_id)
     memory = guess(run, time.time()) if name is None else box.callers.recall(name, run_id)
     seq = since.get(run_id) if isinstance(since, dict) else since
     if seq is not None:
@@ -111,14 +111,14 @@ def _memory(box: Toolbox, ctx: Context[Any, Any], run_id: str, since: int | dict
     return memory
 
 
-def _status(box: Toolbox, run: Run, since: int) -> RunStatus:
+def _status(box: ToolContext, run: Run, since: int) -> RunStatus:
     # A failure brings its own lines, and a step says more than the line that it was read from.
     told = run.failure is not None or (not run.ended and "step" in run.progress)
     tail = [] if told else _tail(box, run)
-    return status_of(box.ledger, run, since=since, tail=tail, brief=not run.ended)
+    return status_of(box.store, run, since=since, tail=tail, brief=not run.ended)
 
 
-def _tail(box: Toolbox, run: Run) -> list[str]:
+def _tail(box: ToolContext, run: Run) -> list[str]:
     lines, max_bytes = _TAIL.get(run.state, _HEARTBEAT_TAIL)
     path = RunDir(box.home.runs / run.run_id).log(run.attempt)
     shown = tail_lines(path, lines, label=run.run_id, numbered=False).body.splitlines() if path.is_file() else []

@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_server.answer import Answer
 from mcp_server.record.state import Run, RunState
-from mcp_server.store.run_store import Ledger
+from mcp_server.store.run_store import RunStore
 from mcp_server.system.processes import program
 
 # A failure has 300 tokens, with everything that is told beside it.
@@ -73,7 +73,7 @@ class RunStatus(Answer):
 
 
 def status_of(
-    store: Ledger,
+    store: RunStore,
     run: Run,
     *,
     since: int = 0,
@@ -97,7 +97,7 @@ def status_of(
     )
 
 
-def _leftovers(store: Ledger, run: Run) -> list[Leftover]:
+def _leftovers(store: RunStore, run: Run) -> list[Leftover]:
     """Return left-over processes by program; one without a program is about to exit, such as the guard."""
     named = [(process.pid, program(process)) for process in store.leftovers(run)]
     return [Leftover(pid=pid, command=name) for pid, name in named if name]

@@ -17,7 +17,7 @@ from mcp_server.scalars import text
 from mcp_server.scalars.condition import named
 from mcp_server.scalars.plot import MOST_PANELS, POINTS, Line, Panel
 from mcp_server.scalars.run_scalars import LATEST, NoScalars, Reading, Scalars, Target, find
-from mcp_server.store.run_store import Ledger
+from mcp_server.store.run_store import RunStore
 
 if TYPE_CHECKING:
     from mcp_server.scalars.locate import Place
@@ -77,7 +77,7 @@ class Report:
     told: Mapping[str, Mapping[str, Figures]] | None = None
 
 
-def report(asked: Asked, scalars: Scalars, ledger: Ledger) -> Report:
+def report(asked: Asked, scalars: Scalars, store: RunStore) -> Report:
     """Return what ``asked`` asks for. Reads files: to be called in a thread.
 
     Raises:
@@ -88,9 +88,9 @@ def report(asked: Asked, scalars: Scalars, ledger: Ledger) -> Report:
     now_s = time.time()
     if asked.compare:
         wanted = list(dict.fromkeys([*([asked.target] if asked.target else []), *asked.compare]))
-        targets = [find(target, scalars, ledger) for target in wanted]
+        targets = [find(target, scalars, store) for target in wanted]
     else:
-        targets = [find(asked.target or LATEST, scalars, ledger)]
+        targets = [find(asked.target or LATEST, scalars, store)]
     # One run may be meant twice: by its id and by its path, or by two paths.
     targets = list({tuple(map(_real, target.places)): target for target in reversed(targets)}.values())[::-1]
     first, most = targets[0], _MOST_COMPARED

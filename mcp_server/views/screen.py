@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from mcp_server.backends import tmux_client
 from mcp_server.errors import BadArgument, ScreenNotFound
-from mcp_server.store.run_store import Ledger
+from mcp_server.store.run_store import RunStore
 from mcp_server.text.log_text import bounded, clean_lines, collapse
 
 _MOST_BYTES = 8192
 _HEADER_BYTES = 300
 
 
-def capture(ledger: Ledger, socket: str, *, run_id: str | None, session: str | None, lines: int, history: bool) -> str:
+def capture(store: RunStore, socket: str, *, run_id: str | None, session: str | None, lines: int, history: bool) -> str:
     """Return the last ``lines`` of a run's or a session's screen, at most 8 KB.
 
     ``socket``: the tmux server of ``session``; a run knows its own.
@@ -24,7 +24,7 @@ def capture(ledger: Ledger, socket: str, *, run_id: str | None, session: str | N
         raise BadArgument("run_id", "name either a run_id or a session.")
     target = session or ""
     if run_id:
-        run = ledger.observe(run_id)
+        run = store.observe(run_id)
         socket, target = run.spec.tmux_socket, run.spec.session
     try:
         shown = tmux_client.capture(target, socket=socket, history=history)

@@ -28,11 +28,11 @@ from tests.benchmarks import (
     tokens,
     watching,
 )
-from tests.benchmarks.harness import House, house
+from tests.benchmarks.harness import Sandbox, sandbox
 from tests.benchmarks.report import Row, Table, machine
 
 _LONGEST_S = 150.0
-_GROUPS: dict[str, Callable[[House], Awaitable[Table]]] = {
+_GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "shapes": shapes.measure,
     "latency": latency.measure,
     "watching": watching.measure,
@@ -49,7 +49,7 @@ _GROUPS: dict[str, Callable[[House], Awaitable[Table]]] = {
     "canary": canary.measure,
 }
 # Need more than `make setup` installs: only when named.
-_ON_DEMAND: dict[str, Callable[[House], Awaitable[Table]]] = {"frameworks": frameworks.measure}
+_ON_DEMAND: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {"frameworks": frameworks.measure}
 _ALL = {**_GROUPS, **_ON_DEMAND}
 
 
@@ -77,11 +77,11 @@ def main() -> int:
 
 
 def _measure(name: str) -> Table:
-    async def within_limit(place: House) -> Table:
+    async def within_limit(place: Sandbox) -> Table:
         with anyio.fail_after(frameworks.LONGEST_S if name in _ON_DEMAND else _LONGEST_S):
             return await _ALL[name](place)
 
-    with house() as place:
+    with sandbox() as place:
         try:
             return anyio.run(within_limit, place)
         except Exception:  # one group that fails must not hide the others' figures

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from tests.benchmarks import processes
-from tests.benchmarks.harness import House, NotMeasured, Server, program, shell, until
+from tests.benchmarks.harness import NotMeasured, Sandbox, Server, program, shell, until
 from tests.benchmarks.report import Row, Table
 
 _NAME = "CANARY_API_KEY"
@@ -22,13 +22,13 @@ _LIVE_S = 2.5
 _PLACES = ("argv of all processes", "tmux environment", "pane", "log", "state directory", "answers")
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Let a run print a secret in all ways, and look for it everywhere, while it runs and afterwards."""
     canary = f"cnry{secrets.token_hex(8)}-/+{secrets.token_hex(8)}"
     needles = _spellings(canary)
-    async with house.server(**{_NAME: canary}) as server:
-        ours = await _under_runward(house, server, needles)
-    plain = await _in_plain_tmux(house, canary, needles)
+    async with sandbox.server(**{_NAME: canary}) as server:
+        ours = await _under_runward(sandbox, server, needles)
+    plain = await _in_plain_tmux(sandbox, canary, needles)
     rows = tuple(
         Row(
             f"canary found in {place}",
@@ -101,24 +101,24 @@ class Watcher:
         self._stop.set()
 
 
-async def _under_runward(house: House, server: Server, needles: dict[str, bytes]) -> Hits:
+async def _under_runward(sandbox: Sandbox, server: Server, needles: dict[str, bytes]) -> Hits:
     hits, watcher = Hits(needles), Watcher()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(anyio.to_thread.run_sync, watcher.watch)
         try:
             command = program("leak", _NAME, _LIVE_S)
             run_id = await server.launch(command, secrets=[_NAME], name="leak", tags=["canary"])
-            if not await until(lambda: _has_said(house.log(run_id))):
+            if not await until(lambda: _has_said(sandbox.log(run_id))):
                 raise NotMeasured("the run did not say all within 10 s")
             await _ask_all(server, run_id)
-            _look_at_tmux(house, hits, house.socket, run_id)
-            _look_at_files(house, hits, run_id)
+            _look_at_tmux(sandbox, hits, sandbox.socket, run_id)
+            _look_at_files(sandbox, hits, run_id)
             await server.wait(run_id)
         finally:
             watcher.stop()
     await _ask_all(server, run_id)
-    _look_at_tmux(house, hits, house.socket, run_id)
-    _look_at_files(house, hits, run_id)
+    _look_at_tmux(sandbox, hits, sandbox.socket, run_id)
+    _look_at_files(sandbox, hits, run_id)
     for answer in server.answers:
         hits.look("answers", answer)
         hits.look("answers", answer.replace("\\n", ""))
@@ -144,19 +144,19 @@ async def _ask_all(server: Server, run_id: str) -> None:
     await server.call("kill_run", run_id=run_id)
 
 
-def _look_at_tmux(house: House, hits: Hits, socket: str, session: str) -> None:
+def _look_at_tmux(sandbox: Sandbox, hits: Hits, socket: str, session: str) -> None:
     for scope in (["-g"], ["-t", f"={session}"]):
-        hits.look("tmux environment", house.tmux("show-environment", *scope, socket=socket))
-    server = house.tmux("display-message", "-p", "#{pid}", socket=socket).strip()
+        hits.look("tmux environment", sandbox.tmux("show-environment", *scope, socket=socket))
+    server = sandbox.tmux("display-message", "-p", "#{pid}", socket=socket).strip()
     hits.look("tmux environment", Path(f"/proc/{server}/environ").read_bytes())
     for joined in ([], ["-J"]):
-        hits.look("pane", house.tmux("capture-pane", "-p", *joined, "-S", "-", "-t", f"={session}:", socket=socket))
+        hits.look("pane", sandbox.tmux("capture-pane", "-p", *joined, "-S", "-", "-t", f"={session}:", socket=socket))
 
 
-def _look_at_files(house: House, hits: Hits, run_id: str) -> None:
-    hits.look("log", house.log(run_id).read_bytes())
-    for path in _files(house.home):
-        if path != house.log(run_id):
+def _look_at_files(sandbox: Sandbox, hits: Hits, run_id: str) -> None:
+    hits.look("log", sandbox.log(run_id).read_bytes())
+    for path in _files(sandbox.home):
+        if path != sandbox.log(run_id):
             hits.look("state directory", path.read_bytes())
 
 
@@ -164,18 +164,18 @@ def _files(top: Path) -> Iterable[Path]:
     return [path for path in top.rglob("*") if path.is_file()]
 
 
-async def _in_plain_tmux(house: House, canary: str, needles: dict[str, bytes]) -> Hits:
+async def _in_plain_tmux(sandbox: Sandbox, canary: str, needles: dict[str, bytes]) -> Hits:
     """Do it as people do: the secret by `-e` into a session that starts the server."""
     hits = Hits(needles)
     command = shell(program("leak", _NAME, _LIVE_S))
-    log = house.work / "plain.log"
-    house.tmux(
+    log = sandbox.work / "plain.log"
+    sandbox.tmux(
         "-f", "/dev/null", "new-session", "-d", "-s", "leak", "-e", f"{_NAME}={canary}", f"{command} | tee {log}"
     )
     if not await until(lambda: _has_said(log)):
         raise NotMeasured("the plain run did not say all within 10 s")
     for pid in processes.pids():
         hits.look("argv of all processes", b" ".join(processes.argv(pid)))
-    _look_at_tmux(house, hits, house.plain_socket, "leak")
+    _look_at_tmux(sandbox, hits, sandbox.plain_socket, "leak")
     hits.look("log", log.read_bytes())
     return hits

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from tests.benchmarks.harness import House, NotMeasured, Server, program, shell, until
+from tests.benchmarks.harness import NotMeasured, Sandbox, Server, program, shell, until
 from tests.benchmarks.programs.flood import line, work
 from tests.benchmarks.report import Row, Table, amount, median
 
@@ -22,9 +22,9 @@ _SLOWED_PERCENT = 10.0
 Took = dict[str, float]
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Run the same program with its output to a file, under runward, and in a plain pane, in turn."""
-    house.start_plain_tmux()
+    sandbox.start_plain_tmux()
     turns = _calibrate()
     to_file: list[Took] = []
     ours: list[Took] = []
@@ -32,16 +32,18 @@ async def measure(house: House) -> Table:
     bare: list[Took] = []
     wrong: list[str] = []
     lost: list[int] = []
-    async with house.server() as server:
+    async with sandbox.server() as server:
         for number in range(_ROUNDS):
-            to_file.append(await _to_file(house, turns, house.work / f"file-{number}"))
-            run_id, took = await _under_runward(server, turns, house.work / f"ours-{number}")
+            to_file.append(await _to_file(sandbox, turns, sandbox.work / f"file-{number}"))
+            run_id, took = await _under_runward(server, turns, sandbox.work / f"ours-{number}")
             ours.append(took)
-            wrong += _wrong_lines(house.log(run_id))
-            took, kept = await _in_pane(house, turns, house.work / f"plain-{number}")
+            wrong += _wrong_lines(sandbox.log(run_id))
+            took, kept = await _in_pane(sandbox, turns, sandbox.work / f"plain-{number}")
             plain.append(took)
             lost.append(_LINES - kept)
-            bare.append(await anyio.to_thread.run_sync(_in_bare_terminal, house, turns, house.work / f"bare-{number}"))
+            bare.append(
+                await anyio.to_thread.run_sync(_in_bare_terminal, sandbox, turns, sandbox.work / f"bare-{number}")
+            )
         answers = await _answers(server, run_id)
     beside_pane = _slowed(ours, plain, "wall_s")
     slowed, busier = _slowed(ours, to_file, "wall_s"), _slowed(ours, to_file, "cpu_s")
@@ -104,9 +106,9 @@ def _argv(turns: int, result: Path) -> list[str]:
     return program("flood", _LINES, turns, result)
 
 
-async def _to_file(house: House, turns: int, result: Path) -> Took:
+async def _to_file(sandbox: Sandbox, turns: int, result: Path) -> Took:
     with result.with_suffix(".log").open("wb") as log:
-        await anyio.run_process(_argv(turns, result), stdout=log, env=house.environment())
+        await anyio.run_process(_argv(turns, result), stdout=log, env=sandbox.environment())
     return _read(result)
 
 
@@ -116,23 +118,23 @@ async def _under_runward(server: Server, turns: int, result: Path) -> tuple[str,
     return run_id, _read(result)
 
 
-async def _in_pane(house: House, turns: int, result: Path) -> tuple[Took, int]:
+async def _in_pane(sandbox: Sandbox, turns: int, result: Path) -> tuple[Took, int]:
     """Return what the program took, and how many of its lines tmux still has."""
     log = shell(_argv(turns, result))
-    house.tmux("new-session", "-d", "-s", result.name, "-x", "200", "-y", "50", log)
+    sandbox.tmux("new-session", "-d", "-s", result.name, "-x", "200", "-y", "50", log)
     if not await until(lambda: result.exists() and result.stat().st_size > 0, within_s=60, every_s=0.1):
         raise NotMeasured("the flood in a plain pane did not end within 60 s")
     target = f"={result.name}:"
     await anyio.sleep(0.2)  # tmux reads on after the program has ended
-    kept = house.tmux("capture-pane", "-p", "-S", "-", "-t", target).count("loss 2.3456")
-    house.tmux("kill-session", "-t", target)
+    kept = sandbox.tmux("capture-pane", "-p", "-S", "-", "-t", target).count("loss 2.3456")
+    sandbox.tmux("kill-session", "-t", target)
     return _read(result), kept
 
 
-def _in_bare_terminal(house: House, turns: int, result: Path) -> Took:
+def _in_bare_terminal(sandbox: Sandbox, turns: int, result: Path) -> Took:
     master, slave = os.openpty()
     try:
-        with subprocess.Popen(_argv(turns, result), stdout=slave, env=house.environment()):
+        with subprocess.Popen(_argv(turns, result), stdout=slave, env=sandbox.environment()):
             os.close(slave)
             with contextlib.suppress(OSError):  # the program has ended
                 while os.read(master, 65536):

@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 
-from tests.benchmarks.harness import REPOSITORY, House, Server
+from tests.benchmarks.harness import REPOSITORY, Sandbox, Server
 from tests.benchmarks.report import Row, Table
 from tests.benchmarks.scoring import Verdict, by_keywords
 
@@ -118,14 +118,14 @@ class Told:
         return (self.status.get("step"), self.status.get("total_steps")) == self.program.end
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Run every program, healthy and with each mishap."""
     title = "Real frameworks"
     python = os.environ.get(_PYTHON)
     if why := _missing(python):
         hint = f"{_PYTHON}=PATH names a Python with {', '.join(_NEEDS)}"
         return Table(title, (Row("not measured", why),), (f"{hint}; CPU builds are enough.",))
-    told = await _run_all(house, str(python))
+    told = await _run_all(sandbox, str(python))
     healthy = [one for one in told if one.mishap is None]
     stepped = [one for one in told if one.mishap is None or one.mishap.steps]
     stuck = [one for one in told if one not in stepped]
@@ -158,17 +158,17 @@ def _missing(python: str | None) -> str:
     return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
 
 
-async def _run_all(house: House, python: str) -> list[Told]:
+async def _run_all(sandbox: Sandbox, python: str) -> list[Told]:
     told: list[Told] = []
     limit = anyio.CapacityLimiter(_AT_ONCE)
 
     async def one(server: Server, program: Program, mishap: Mishap | None, port: int) -> None:
         async with limit:
-            told.append(await _run(house, server, program, mishap, _command(python, program, mishap, port)))
+            told.append(await _run(sandbox, server, program, mishap, _command(python, program, mishap, port)))
 
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        async with house.server() as server, anyio.create_task_group() as tasks:
+        async with sandbox.server() as server, anyio.create_task_group() as tasks:
             for program in _PROGRAMS:
                 for mishap in (None, *_MISHAPS):
                     tasks.start_soon(one, server, program, mishap, port)
@@ -188,13 +188,13 @@ def _command(python: str, program: Program, mishap: Mishap | None, port: int) ->
     return f"ulimit -v {_MOST_VIRTUAL_KIB}; {line}" if mishap and mishap.name == "memory" else line
 
 
-async def _run(house: House, server: Server, program: Program, mishap: Mishap | None, command: str) -> Told:
+async def _run(sandbox: Sandbox, server: Server, program: Program, mishap: Mishap | None, command: str) -> Told:
     name = f"{program.module}-{mishap.name if mishap else 'healthy'}".replace("_", "-")
     environment = {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    run_id = await server.launch(command, name=name, cwd=str(house.work), env=environment)
+    run_id = await server.launch(command, name=name, cwd=str(sandbox.work), env=environment)
     answer = await server.wait(run_id, timeout_s=_RUN_S, until="end")
-    events = [json.loads(line) for line in (house.run_dir(run_id) / "events.jsonl").read_text().splitlines()]
-    grep = by_keywords(house.log(run_id).read_text(errors="replace"))
+    events = [json.loads(line) for line in (sandbox.run_dir(run_id) / "events.jsonl").read_text().splitlines()]
+    grep = by_keywords(sandbox.log(run_id).read_text(errors="replace"))
     return Told(program, mishap, answer.data["runs"][0], events, grep)
 
 

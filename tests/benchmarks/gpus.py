@@ -11,7 +11,7 @@ import time
 from mcp_server.gpus import query
 from mcp_server.gpus.placement import require
 from mcp_server.views import gpu_report
-from tests.benchmarks.harness import House, NotMeasured, Server, elapsed_ms
+from tests.benchmarks.harness import NotMeasured, Sandbox, Server, elapsed_ms
 from tests.benchmarks.report import Row, Table, amount, measured, median, percentile
 from tests.benchmarks.tokens import count
 from tests.support.fake_nvml import FAULTS, UUIDS, Fault, Machine, library
@@ -38,14 +38,14 @@ for i in range(n.nvmlDeviceGetCount()):
 """
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Ask a server of eight fake GPUs."""
     made = library()
     if made is None:
         raise NotMeasured("no C compiler is here to make the fake driver with")
-    machine = Machine(house.work, made)
+    machine = Machine(sandbox.work, made)
     machine.tells(gpus=8)
-    async with house.server(**machine.environ) as server:
+    async with sandbox.server(**machine.environ) as server:
         answer = await server.call("gpu_check")
         tokens = max(count(json.dumps(answer.data)), count(json.dumps(answer.data, separators=(",", ":"))))
         ours = [await _check_ms(server) for _ in range(_CALLS)]

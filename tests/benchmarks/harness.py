@@ -71,14 +71,14 @@ class Server:
 
 
 @dataclass(frozen=True)
-class House:
+class Sandbox:
     """A state directory and two tmux servers, one of runward's and one for baselines; all gone afterwards."""
 
     root: Path
 
     @property
     def token(self) -> str:
-        """A word that every process of this house carries in its arguments or environment."""
+        """A word that every process of this sandbox carries in its arguments or environment."""
         return self.root.name
 
     @property
@@ -156,9 +156,9 @@ class House:
 
 
 @contextlib.contextmanager
-def house() -> Iterator[House]:
-    """Open a house, and leave nothing of it behind, whatever happens."""
-    found = House(Path(tempfile.mkdtemp(prefix="runward-bench-")))
+def sandbox() -> Iterator[Sandbox]:
+    """Open a sandbox, and leave nothing of it behind, whatever happens."""
+    found = Sandbox(Path(tempfile.mkdtemp(prefix="runward-bench-")))
     try:
         found.work.mkdir()
         yield found

@@ -13,7 +13,7 @@ from functools import partial
 
 from mcp_server.diagnosis.output_monitor import Judge
 from tests.benchmarks import stalls
-from tests.benchmarks.harness import REPOSITORY, House, NotMeasured, elapsed_ms
+from tests.benchmarks.harness import REPOSITORY, NotMeasured, Sandbox, elapsed_ms
 from tests.benchmarks.report import Row, Table, amount, measured, median
 from tests.benchmarks.scoring import Score, by_keywords, by_runward
 
@@ -26,12 +26,12 @@ _LINES, _STARTS = 20_000, 9
 _LEAST_F1, _LEAST_PERCENT, _LEAST_MB_S = 0.90, 95.0, 50.0
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Judge the labelled logs, a stream, and a large file, each beside what people do without."""
     rows, notes = _labelled() if _LOGS.is_dir() else ([], ["No labelled logs here: their rows are left out."])
     rows += stalls.rows()
     rows += _stream()
-    rows += _large(house)
+    rows += _large(sandbox)
     rows += _imports()
     notes += [
         "Baselines of the logs: the last line with one of the usual keywords, which also names the kind; a plain "
@@ -183,10 +183,10 @@ RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 768x768)
 """
 
 
-def _large(house: House) -> list[Row]:
-    if shutil.disk_usage(house.work).free < _LARGE_BYTES + _SPARE_BYTES:
+def _large(sandbox: Sandbox) -> list[Row]:
+    if shutil.disk_usage(sandbox.work).free < _LARGE_BYTES + _SPARE_BYTES:
         return [Row(f"examined: {_LARGE_BYTES / 1e9:g} GB", "not measured: too little disk")]
-    path = house.work / "large.log"
+    path = sandbox.work / "large.log"
     try:
         block = b"".join(ordinary(_MIB))
         with path.open("wb") as file:

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 
 from tests.benchmarks import processes
-from tests.benchmarks.harness import House, NotMeasured, Server, program, shell, started_facts, until
+from tests.benchmarks.harness import NotMeasured, Sandbox, Server, program, shell, started_facts, until
 from tests.benchmarks.report import Row, Table
 
 _GRACE_S = 1
@@ -45,35 +45,35 @@ class Bystander:
         return self.process.poll() is not None or bool(self.log.read_text())
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Kill runs of every shape, by their supervisors and without, and the same trees as people do."""
-    house.home.mkdir(mode=0o700)
-    (house.home / "config.toml").write_text(f"stop_grace_s = {_GRACE_S}\n")
-    house.start_plain_tmux()
-    async with house.server() as server:
+    sandbox.home.mkdir(mode=0o700)
+    (sandbox.home / "config.toml").write_text(f"stop_grace_s = {_GRACE_S}\n")
+    sandbox.start_plain_tmux()
+    async with sandbox.server() as server:
         run_ids = {
-            shape: await server.launch(program("tree", _mark(house, shape, "ours"), shape), name=shape)
+            shape: await server.launch(program("tree", _mark(sandbox, shape, "ours"), shape), name=shape)
             for shape in _SHAPES
         }
         orphaned = {
-            shape: await server.launch(program("tree", _mark(house, shape, "lost"), shape), name=shape)
+            shape: await server.launch(program("tree", _mark(sandbox, shape, "lost"), shape), name=shape)
             for shape in _SHAPES
         }
-        await _grown(house, "ours")
-        await _grown(house, "lost")
-        strangers = _bystanders(house, [*run_ids.values(), *orphaned.values()])
+        await _grown(sandbox, "ours")
+        await _grown(sandbox, "lost")
+        strangers = _bystanders(sandbox, [*run_ids.values(), *orphaned.values()])
         session = f"{run_ids['deaf']}2"
-        house.tmux("new-session", "-d", "-s", session, "sleep 100", socket=house.socket)
+        sandbox.tmux("new-session", "-d", "-s", session, "sleep 100", socket=sandbox.socket)
         for run_id in orphaned.values():
-            os.kill(int(started_facts(house.run_dir(run_id))["supervisor_pid"]), signal.SIGKILL)
+            os.kill(int(started_facts(sandbox.run_dir(run_id))["supervisor_pid"]), signal.SIGKILL)
         told: dict[str, bool] = {}
         async with anyio.create_task_group() as tasks:
             for run_id in [*run_ids.values(), *orphaned.values()]:
                 tasks.start_soon(_kill, server, run_id, told)
-        ours, lost = await _left(house, "ours"), await _left(house, "lost")
-        closed, group = await _plain(house, "session"), await _plain(house, "group")
+        ours, lost = await _left(sandbox, "ours"), await _left(sandbox, "lost")
+        closed, group = await _plain(sandbox, "session"), await _plain(sandbox, "group")
         hit = [s for s in strangers if s.signalled]
-        there = session in house.tmux("list-sessions", "-F", "#{session_name}", socket=house.socket).split()
+        there = session in sandbox.tmux("list-sessions", "-F", "#{session_name}", socket=sandbox.socket).split()
     for stranger in strangers:
         stranger.process.kill()
         stranger.process.wait()
@@ -111,16 +111,16 @@ async def measure(house: House) -> Table:
     return Table("Killing", tuple(rows), (note, *hits))
 
 
-def _mark(house: House, shape: str, who: str) -> str:
-    # With the house's token in it: without environment nothing else tells whose a process is.
-    return f"{house.token}-{who}-{shape}"
+def _mark(sandbox: Sandbox, shape: str, who: str) -> str:
+    # With the sandbox's token in it: without environment nothing else tells whose a process is.
+    return f"{sandbox.token}-{who}-{shape}"
 
 
-async def _grown(house: House, who: str) -> None:
+async def _grown(sandbox: Sandbox, who: str) -> None:
     """Wait until every tree has all its processes."""
     for shape, (_, size) in _SHAPES.items():
-        if not await until(partial(_has, _mark(house, shape, who), size)):
-            raise NotMeasured(f"{shape} has {_count(_mark(house, shape, who))} processes, not {size}")
+        if not await until(partial(_has, _mark(sandbox, shape, who), size)):
+            raise NotMeasured(f"{shape} has {_count(_mark(sandbox, shape, who))} processes, not {size}")
 
 
 def _has(mark: str, size: int) -> bool:
@@ -131,10 +131,10 @@ def _count(mark: str) -> int:
     return len(processes.with_argument(mark))
 
 
-async def _left(house: House, who: str) -> dict[str, int]:
+async def _left(sandbox: Sandbox, who: str) -> dict[str, int]:
     """Return how many processes of each tree are there a moment later."""
-    await until(lambda: not any(_count(_mark(house, shape, who)) for shape in _SHAPES), within_s=_GONE_WITHIN_S)
-    return {shape: _count(_mark(house, shape, who)) for shape in _SHAPES}
+    await until(lambda: not any(_count(_mark(sandbox, shape, who)) for shape in _SHAPES), within_s=_GONE_WITHIN_S)
+    return {shape: _count(_mark(sandbox, shape, who)) for shape in _SHAPES}
 
 
 async def _kill(server: Server, run_id: str, told: dict[str, bool]) -> None:
@@ -152,35 +152,37 @@ def _with(left: Mapping[str, int], run_ids: Mapping[str, str], told: Mapping[str
     return [(left[shape], told[run_id]) for shape, run_id in run_ids.items()]
 
 
-def _bystanders(house: House, run_ids: list[str]) -> list[Bystander]:
+def _bystanders(sandbox: Sandbox, run_ids: list[str]) -> list[Bystander]:
     """Start processes that careless hands would hit: same words, same names, ids that begin alike."""
     one = run_ids[0]
     looks: list[tuple[list[str], dict[str, str]]] = [
-        (["tree.py", _mark(house, "deaf", "ours") + "2", "deaf"], {}),
-        ([one, str(house.run_dir(one))], {}),
+        (["tree.py", _mark(sandbox, "deaf", "ours") + "2", "deaf"], {}),
+        ([one, str(sandbox.run_dir(one))], {}),
         ([f"runward-{one}"], {"RUNWARD_RUN_ID": f"{one}2"}),
-        ([], {"RUNWARD_RUN_ID": one[:-1], "RUNWARD_RUN_DIR": str(house.run_dir(one))}),
+        ([], {"RUNWARD_RUN_ID": one[:-1], "RUNWARD_RUN_DIR": str(sandbox.run_dir(one))}),
         ([], {"NOTE": f"RUNWARD_RUN_ID={one}"}),
-        ([str(house.home), "mcp_server/supervisor", f"{house.run_dir(one)}2"], {}),
+        ([str(sandbox.home), "mcp_server/supervisor", f"{sandbox.run_dir(one)}2"], {}),
     ]
     found = []
     for number, (words, env) in enumerate(looks):
-        log = house.work / f"bystander-{number}"
+        log = sandbox.work / f"bystander-{number}"
         argv = program("bystander", log, *words)
-        found.append(Bystander(subprocess.Popen(argv, env={**house.environment(), **env}), log))
+        found.append(Bystander(subprocess.Popen(argv, env={**sandbox.environment(), **env}), log))
     return found
 
 
-async def _plain(house: House, how: str) -> dict[str, int]:
+async def _plain(sandbox: Sandbox, how: str) -> dict[str, int]:
     """Return what is left of the same trees in plain tmux."""
     for shape in _SHAPES:
-        house.tmux("new-session", "-d", "-s", f"{how}-{shape}", shell(program("tree", _mark(house, shape, how), shape)))
-    await _grown(house, how)
+        sandbox.tmux(
+            "new-session", "-d", "-s", f"{how}-{shape}", shell(program("tree", _mark(sandbox, shape, how), shape))
+        )
+    await _grown(sandbox, how)
     for shape in _SHAPES:
         target = f"={how}-{shape}:"
-        pid = int(house.tmux("display-message", "-p", "-t", target, "#{pane_pid}"))
+        pid = int(sandbox.tmux("display-message", "-p", "-t", target, "#{pane_pid}"))
         if how == "group":
             os.killpg(pid, signal.SIGKILL)
         else:
-            house.tmux("kill-session", "-t", target)
-    return await _left(house, how)
+            sandbox.tmux("kill-session", "-t", target)
+    return await _left(sandbox, how)

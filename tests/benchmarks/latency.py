@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.benchmarks.harness import House, Server, elapsed_ms, program, read_number
+from tests.benchmarks.harness import Sandbox, Server, elapsed_ms, program, read_number
 from tests.benchmarks.report import Row, Table, measured, median, percentile
 
 _RUNS = 60
@@ -16,20 +16,20 @@ _WORKS_S = 0.35
 _POLLED, _POLL_S, _POLLED_ENDS_S = 30, 2.0, 6.0
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Launch runs one after the other, each with a wait open at its end; plain tmux sessions between them."""
-    house.start_plain_tmux()
+    sandbox.start_plain_tmux()
     launches: list[float] = []
     news: list[float] = []
     plain: list[float] = []
-    async with house.server() as server:
-        first_ms, _ = await _one(server, house.work / "first")
+    async with sandbox.server() as server:
+        first_ms, _ = await _one(server, sandbox.work / "first")
         for number in range(_RUNS):
-            launch_ms, news_ms = await _one(server, house.work / f"stamp-{number}")
+            launch_ms, news_ms = await _one(server, sandbox.work / f"stamp-{number}")
             launches.append(launch_ms)
             news += [] if news_ms is None else [news_ms]
-            plain.append(_plain_launch(house, number))
-    polled = await _polled(house)
+            plain.append(_plain_launch(sandbox, number))
+    polled = await _polled(sandbox)
     rows = [
         measured("launch_run, p50", median(launches), "ms", baseline=median(plain), at_most=250),
         measured("launch_run, p99", percentile(launches, 99), "ms", baseline=percentile(plain, 99)),
@@ -71,28 +71,28 @@ async def _one(server: Server, stamp: Path) -> tuple[float, float | None]:
     return launch_ms, (answered_ns - stamped_ns) / 1e6
 
 
-def _plain_launch(house: House, number: int) -> float:
+def _plain_launch(sandbox: Sandbox, number: int) -> float:
     begun_s = time.perf_counter()
-    house.tmux("new-session", "-d", "-s", f"plain-{number}", "sleep 0.1")
+    sandbox.tmux("new-session", "-d", "-s", f"plain-{number}", "sleep 0.1")
     took_ms = elapsed_ms(begun_s)
-    house.tmux("kill-session", "-t", f"=plain-{number}")
+    sandbox.tmux("kill-session", "-t", f"=plain-{number}")
     return took_ms
 
 
-async def _polled(house: House) -> list[float]:
+async def _polled(sandbox: Sandbox) -> list[float]:
     """Return how old the news of an end is when somebody looks every 2 s, in ms."""
     stamps: dict[str, Path] = {}
     chance = random.Random(2)
     for number in range(_POLLED):
         name = f"polled-{number}"
-        stamps[name] = house.work / name
+        stamps[name] = sandbox.work / name
         argv = program("worker", "--stamp", stamps[name], "--seconds", f"{1 + chance.random() * _POLLED_ENDS_S:.3f}")
-        house.tmux("new-session", "-d", "-s", name, "--", *argv)
+        sandbox.tmux("new-session", "-d", "-s", name, "--", *argv)
     found: list[float] = []
     until_s = time.monotonic() + 3 * _POLLED_ENDS_S
     while stamps and time.monotonic() < until_s:
         await anyio.sleep(_POLL_S)
-        panes = house.tmux("list-panes", "-a", "-F", "#{session_name} #{pane_dead}").splitlines()
+        panes = sandbox.tmux("list-panes", "-a", "-F", "#{session_name} #{pane_dead}").splitlines()
         seen_ns = time.time_ns()
         dead = [name for name in stamps if f"{name} 1" in panes]
         ended = [read_number(stamps.pop(name)) for name in dead]

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from mcp_server.gpus.request import Wanted, compete
-from tests.benchmarks.harness import House, NotMeasured, program
+from tests.benchmarks.harness import NotMeasured, Sandbox, program
 from tests.benchmarks.report import Row, Table, measured, median
 
 _ROUNDS, _HANDOVERS = 1_000, 40
@@ -19,11 +19,11 @@ _AT_MOST_MS = 1_000.0
 Told = list[dict[str, Any]]
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Let launchers take leases, then let others look at what is in use and start, as is done without leases."""
-    ours, free = await _run(house, "storm", _ROUNDS)
-    naive, _ = await _run(house, "naive", _ROUNDS)
-    times = await _handovers(house)
+    ours, free = await _run(sandbox, "storm", _ROUNDS)
+    naive, _ = await _run(sandbox, "naive", _ROUNDS)
+    times = await _handovers(sandbox)
     doubles, naive_doubles = (sum(line["what"] == "double" for line in told) for told in (ours, naive))
     jumped = _jumped(ours)
     rows = (
@@ -47,16 +47,16 @@ async def measure(house: House) -> Table:
     )
 
 
-async def _run(house: House, what: str, rounds: int) -> tuple[Told, bool]:
+async def _run(sandbox: Sandbox, what: str, rounds: int) -> tuple[Told, bool]:
     """Return what everybody told, in order, and whether nothing was left held."""
-    directory = house.work / what
+    directory = sandbox.work / what
     directory.mkdir()
     answer = await _program(what, directory, rounds)
     return [json.loads(line) for line in (directory / "log").read_text().splitlines()], bool(answer["all_free"])
 
 
-async def _handovers(house: House) -> list[dict[str, float]]:
-    directory = house.work / "handover"
+async def _handovers(sandbox: Sandbox) -> list[dict[str, float]]:
+    directory = sandbox.work / "handover"
     directory.mkdir()
     times: list[dict[str, float]] = (await _program("handover", directory, _HANDOVERS))["times"]
     return times

@@ -9,22 +9,22 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.harness import House, NotMeasured, elapsed_ms, program
+from tests.benchmarks.harness import NotMeasured, Sandbox, elapsed_ms, program
 from tests.benchmarks.report import Row, Table, amount, measured, median, percentile
 
 _RUNS, _CALLS = 1000, 40
 _LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Copy one real ended run a thousand times, and list them with a server that has seen none of them."""
-    async with house.server() as server:
+    async with sandbox.server() as server:
         run_id = await server.launch(program("failing_training"), name="qwen2-7b-sft")
         await server.wait(run_id)
-    _multiply(house.run_dir(run_id), _RUNS - 1)
+    _multiply(sandbox.run_dir(run_id), _RUNS - 1)
     ours: list[float] = []
     naive: list[float] = []
-    async with house.server() as server:
+    async with sandbox.server() as server:
         begun_s = time.perf_counter()
         total = (await server.call("list_runs")).data["total"]
         first_ms = elapsed_ms(begun_s)
@@ -35,7 +35,7 @@ async def measure(house: House) -> Table:
             await server.call("list_runs")
             ours.append(elapsed_ms(begun_s))
             begun_s = time.perf_counter()
-            _naive(house.home / "runs")
+            _naive(sandbox.home / "runs")
             naive.append(elapsed_ms(begun_s))
         begun_s = time.perf_counter()
         await server.call("list_runs", limit=500)

@@ -20,7 +20,7 @@ from tensorboard.util import tensor_util
 from mcp_server.scalars.tensorboard.reader import Reader
 from mcp_server.scalars.tensorboard.scan import Points, newest, scan
 from tests.benchmarks import event_files
-from tests.benchmarks.harness import House, NotMeasured, elapsed_ms
+from tests.benchmarks.harness import NotMeasured, Sandbox, elapsed_ms
 from tests.benchmarks.report import Row, Table, measured, median
 
 _POINTS, _FEW_POINTS, _TAGS = 1_000_000, 100_000, 20
@@ -43,9 +43,9 @@ print(1000 * (time.perf_counter() - begun_s))
 _EVERYTHING = {"scalars": 0, "tensors": 0, "images": 0, "histograms": 0}
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Read files of a million points, and two hundred small runs."""
-    root = house.root / "events"
+    root = sandbox.root / "events"
     root.mkdir()
     kinds: dict[str, tuple[Callable[[int], Iterable[bytes]], str]] = {
         "simple": (lambda points: event_files.simple_values(points, _TAGS), "simple values"),

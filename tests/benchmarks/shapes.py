@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.benchmarks.harness import Answer, House, NotMeasured, Server, program, read_number
+from tests.benchmarks.harness import Answer, NotMeasured, Sandbox, Server, program, read_number
 from tests.benchmarks.report import Row, Table
 
 _ROUNDS, _PLAIN_ROUNDS = 3, 2
@@ -103,10 +103,10 @@ class Verdict:
     wrong: str = ""
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Run every shape a few times under runward, and in plain tmux panes."""
     ours: list[tuple[Shape, Verdict]] = []
-    async with house.server() as server, anyio.create_task_group() as tasks:
+    async with sandbox.server() as server, anyio.create_task_group() as tasks:
         limiter = anyio.CapacityLimiter(_AT_ONCE)
 
         async def one(shape: Shape, place: Place) -> None:
@@ -115,8 +115,8 @@ async def measure(house: House) -> Table:
 
         for number in range(_ROUNDS):
             for shape in SHAPES:
-                tasks.start_soon(one, shape, _place(house, shape, f"ours-{number}"))
-    plain = await _plain(house)
+                tasks.start_soon(one, shape, _place(sandbox, shape, f"ours-{number}"))
+    plain = await _plain(sandbox)
     size, plain_size = len(ours), len(plain)
     exact, early = sum(v.exact for _, v in ours), sum(v.early for _, v in ours)
     plain_exact, plain_early = sum(v.exact for _, v in plain), sum(v.early for _, v in plain)
@@ -154,8 +154,8 @@ def _told(who: str, verdicts: list[tuple[Shape, Verdict]]) -> list[str]:
     return [f"Wrong with {who}: {'; '.join(told)}."] if told else []
 
 
-def _place(house: House, shape: Shape, name: str) -> Place:
-    place = Place(house.work / f"{name}-{SHAPES.index(shape)}")
+def _place(sandbox: Sandbox, shape: Shape, name: str) -> Place:
+    place = Place(sandbox.work / f"{name}-{SHAPES.index(shape)}")
     (place.directory / shape.cwd).mkdir(parents=True, exist_ok=True)
     return place
 
@@ -192,22 +192,22 @@ def _facts(shape: Shape, place: Place) -> str:
     return "" if facts == due else f"received {facts}"
 
 
-async def _plain(house: House) -> list[tuple[Shape, Verdict]]:
+async def _plain(sandbox: Sandbox) -> list[tuple[Shape, Verdict]]:
     """Run the shapes in tmux as people do, and read of each pane what tmux knows."""
-    house.start_plain_tmux()
+    sandbox.start_plain_tmux()
     verdicts: list[tuple[Shape, Verdict]] = []
     for number in range(_PLAIN_ROUNDS):
         open_now: dict[str, tuple[Shape, Place]] = {}
         for index, shape in enumerate(SHAPES):
-            place, name = _place(house, shape, f"plain-{number}"), f"s{number}-{index}"
+            place, name = _place(sandbox, shape, f"plain-{number}"), f"s{number}-{index}"
             command = shape.command(place)
             words = [command] if isinstance(command, str) else command
-            house.tmux("new-session", "-d", "-s", name, "-c", str(place.directory / shape.cwd), "--", *words)
+            sandbox.tmux("new-session", "-d", "-s", name, "-c", str(place.directory / shape.cwd), "--", *words)
             open_now[name] = shape, place
         early: set[str] = set()
         until_s = time.monotonic() + 10
         while open_now and time.monotonic() < until_s:
-            for name, dead, status, signal, current in _panes(house):
+            for name, dead, status, signal, current in _panes(sandbox):
                 if name not in open_now:
                     continue
                 shape, place = open_now[name]
@@ -224,7 +224,7 @@ async def _plain(house: House) -> list[tuple[Shape, Verdict]]:
     return verdicts
 
 
-def _panes(house: House) -> list[tuple[str, bool, str, str, str]]:
+def _panes(sandbox: Sandbox) -> list[tuple[str, bool, str, str, str]]:
     form = "#{session_name}:#{pane_dead}:#{pane_dead_status}:#{pane_dead_signal}:#{pane_current_command}"
-    found = [line.split(":") for line in house.tmux("list-panes", "-a", "-F", form).splitlines()]
+    found = [line.split(":") for line in sandbox.tmux("list-panes", "-a", "-F", form).splitlines()]
     return [(name, dead == "1", status, signal, command) for name, dead, status, signal, command in found]

@@ -9,7 +9,7 @@ from mcp.client import Client
 from mcp.client.stdio import stdio_client
 
 from tests.benchmarks import processes
-from tests.benchmarks.harness import PROGRAMS, House, elapsed_ms
+from tests.benchmarks.harness import PROGRAMS, Sandbox, elapsed_ms
 from tests.benchmarks.report import Row, Table, amount, measured, median, percentile
 
 _PAIRS = 12
@@ -17,11 +17,11 @@ _RUNWARD = ["-m", "mcp_server", "serve"]
 _BARE = [str(PROGRAMS / "bare_server.py")]
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Start runward and a bare SDK server in turn."""
     for arguments in (_RUNWARD, _BARE):
-        await _start(house, arguments)  # compiles, and fills the page cache
-    pairs = [(await _start(house, _RUNWARD), await _start(house, _BARE)) for _ in range(_PAIRS)]
+        await _start(sandbox, arguments)  # compiles, and fills the page cache
+    pairs = [(await _start(sandbox, _RUNWARD), await _start(sandbox, _BARE)) for _ in range(_PAIRS)]
     ours, bare = [a for a, _ in pairs], [b for _, b in pairs]
     ratio = median([a.ready_ms / b.ready_ms for a, b in pairs])
     ours_ms, bare_ms = [a.ready_ms for a in ours], [b.ready_ms for b in bare]
@@ -62,10 +62,10 @@ class _Start:
         self.rss_mib, self.pss_mib = memory_mib
 
 
-async def _start(house: House, arguments: list[str]) -> _Start:
+async def _start(sandbox: Sandbox, arguments: list[str]) -> _Start:
     before = set(processes.children(os.getpid()))
-    parameters = house.parameters(arguments)
-    with (house.root / "server.log").open("a") as log:
+    parameters = sandbox.parameters(arguments)
+    with (sandbox.root / "server.log").open("a") as log:
         begun_s = time.perf_counter()
         async with Client(stdio_client(parameters, errlog=log)) as client:
             await client.list_tools()

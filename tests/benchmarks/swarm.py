@@ -21,9 +21,9 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_server.serve.tokens import Tokens
-from mcp_server.store.state_home import Home
+from mcp_server.store.state_home import StateHome
 from tests.benchmarks import processes
-from tests.benchmarks.harness import House, NotMeasured, elapsed_ms, program, read_number, until
+from tests.benchmarks.harness import NotMeasured, Sandbox, elapsed_ms, program, read_number, until
 from tests.benchmarks.report import Row, Table, measured, median, percentile
 
 _AGENTS, _CROWDS = 64, 2  # real clients cost more than the server: a few processes share them
@@ -31,34 +31,34 @@ _CALLS, _PAUSE_S, _SINGLES = 400, 0.02, 15
 _TOOLS = ("list_runs", "wait_run", "read_log")
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Open 64 waits, call from a process of its own before and meanwhile, then end all runs at once."""
-    tokens = Tokens(Home(house.home))
+    tokens = Tokens(StateHome(sandbox.home))
     names = [f"agent-{number}" for number in range(_AGENTS)]
     given = {name: tokens.add(name) for name in [*names, "caller"]}
-    async with _server(house) as (url, pid):
+    async with _server(sandbox) as (url, pid):
         alone_mib = processes.memory_mib(pid)[0]
-        gate = house.work / "gate"
+        gate = sandbox.work / "gate"
         os.mkfifo(gate)  # every run opens it to read, which none can before somebody opens it to write
         async with _agent(url, given["caller"]) as caller:
-            runs = [await _launch(caller, gate, house.work / name, name) for name in names]
-        quiet = await _calls(house, url, given["caller"], runs[0])
+            runs = [await _launch(caller, gate, sandbox.work / name, name) for name in names]
+        quiet = await _calls(sandbox, url, given["caller"], runs[0])
         agents = {name: {"token": given[name], "run_id": run} for name, run in zip(names, runs, strict=True)}
         shares = [dict(list(agents.items())[number::_CROWDS]) for number in range(_CROWDS)]
-        crowds = [_helper(house, "wait", {"url": url, "agents": share}) for share in shares]
+        crowds = [_helper(sandbox, "wait", {"url": url, "agents": share}) for share in shares]
         if not await until(lambda: _waits(url) == _AGENTS, within_s=40, every_s=0.2):
             raise NotMeasured(f"{_waits(url)} of {_AGENTS} waits were open")
         used_s, begun_s = processes.cpu_s(pid), time.monotonic()
-        busy = await _calls(house, url, given["caller"], runs[0])
+        busy = await _calls(sandbox, url, given["caller"], runs[0])
         core = (processes.cpu_s(pid) - used_s) / (time.monotonic() - begun_s) * 100
-        single = await _singles(house, url, given["caller"])
+        single = await _singles(sandbox, url, given["caller"])
         used_s = processes.cpu_s(pid)
         gate.write_text("")
         told = [await _told(crowd) for crowd in crowds]
         telling_ms = (processes.cpu_s(pid) - used_s) * 1000
         most_mib = processes.memory_mib(pid)[0]
     answers = {name: answer for part in told for name, answer in part.items()}
-    late = [_late_ms(house.work / name, answers[name]) for name in names if _whole(answers.get(name))]
+    late = [_late_ms(sandbox.work / name, answers[name]) for name in names if _whole(answers.get(name))]
     news = [_news_ms(answers[name]) for name in names if _whole(answers.get(name))]
     if not news:
         raise NotMeasured("no end arrived")
@@ -87,13 +87,13 @@ async def measure(house: House) -> Table:
 
 
 @contextlib.asynccontextmanager
-async def _server(house: House) -> AsyncIterator[tuple[str, int]]:
+async def _server(sandbox: Sandbox) -> AsyncIterator[tuple[str, int]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with (house.root / "server.log").open("a") as log:
+    with (sandbox.root / "server.log").open("a") as log:
         argv = [sys.executable, "-m", "mcp_server", "serve", "--http", f"127.0.0.1:{port}"]
-        process = subprocess.Popen(argv, env=house.environment(), stderr=log)
+        process = subprocess.Popen(argv, env=sandbox.environment(), stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
         if not await until(lambda: _waits(url) == 0):
@@ -127,11 +127,11 @@ async def _launch(client: Client, gate: Path, stamp: Path, name: str) -> str:
     return str((result.structured_content or {})["run_id"])
 
 
-def _helper(house: House, what: str, facts: Any) -> subprocess.Popen[str]:
+def _helper(sandbox: Sandbox, what: str, facts: Any) -> subprocess.Popen[str]:
     """Start one of the programs at the end of this file in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", __name__, what, json.dumps(facts)],
-        env=house.environment(),
+        env=sandbox.environment(),
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -144,8 +144,8 @@ async def _told(helper: subprocess.Popen[str]) -> Any:
     return json.loads(said)
 
 
-async def _calls(house: House, url: str, token: str, run_id: str) -> list[float]:
-    found: list[float] = await _told(_helper(house, "call", {"url": url, "token": token, "run_id": run_id}))
+async def _calls(sandbox: Sandbox, url: str, token: str, run_id: str) -> list[float]:
+    found: list[float] = await _told(_helper(sandbox, "call", {"url": url, "token": token, "run_id": run_id}))
     return found
 
 
@@ -161,12 +161,12 @@ def _late_ms(stamp: Path, answer: dict[str, Any]) -> float:
     return (int(answer["at_ns"]) - (read_number(stamp) or 0)) / 1e6
 
 
-async def _singles(house: House, url: str, token: str) -> list[float]:
+async def _singles(sandbox: Sandbox, url: str, token: str) -> list[float]:
     """Launch short runs one after the other and wait for each; return how old the news of its end was, in ms."""
     found = []
     async with _agent(url, token) as client:
         for number in range(_SINGLES):
-            stamp = house.work / f"single-{number}"
+            stamp = sandbox.work / f"single-{number}"
             launch = {"command": program("worker", "--stamp", stamp, "--seconds", 0.4, "--exit", 3), "name": "single"}
             run_id = ((await client.call_tool("launch_run", launch)).structured_content or {})["run_id"]
             await client.call_tool("wait_run", {"run_ids": run_id, "until": "end", "timeout_s": 30})

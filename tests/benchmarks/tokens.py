@@ -13,7 +13,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from tests.benchmarks.harness import Answer, House, NotMeasured, program, until
+from tests.benchmarks.harness import Answer, NotMeasured, Sandbox, program, until
 from tests.benchmarks.report import Row, Table, amount, measured
 
 _LIVE_S = 4.0
@@ -22,24 +22,26 @@ _NAME = "qwen2-7b-sft-lr2e-4"
 _CORE = ("launch_run", "wait_run", "kill_run", "capture_pane", "read_log", "list_runs", "gpu_check", "read_tb")
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Count the schemas, and the answers about one training that runs and then fails."""
-    async with house.server() as server:
+    async with sandbox.server() as server:
         schemas = await _schemas(server.client)
         launched = await server.call("launch_run", command=program("failing_training", _LIVE_S), name=_NAME)
         run_id, session = launched.data["run_id"], launched.data["session"]
-        if not await until(lambda: b"240/720" in house.log(run_id).read_bytes()):
+        if not await until(lambda: b"240/720" in sandbox.log(run_id).read_bytes()):
             raise NotMeasured("the training did not come to its step 240")
         await server.wait(run_id, until="first_step")
-        if not await until(lambda: house.progress(run_id).exists() and b"240" in house.progress(run_id).read_bytes()):
+        if not await until(
+            lambda: sandbox.progress(run_id).exists() and b"240" in sandbox.progress(run_id).read_bytes()
+        ):
             raise NotMeasured("the step 240 of 720 was not recognised")
         heartbeat = await server.wait(run_id, timeout_s=0.2, until="event")
-        live_pane = _capture(house, session)
+        live_pane = _capture(sandbox, session)
         failed = await server.wait(run_id, until="event")
-        failed_pane = _capture(house, session)
+        failed_pane = _capture(sandbox, session)
         listed = await server.call("list_runs")
         log = await server.call("read_log", run_id=run_id)
-        curves = await server.call("read_tb", logdir=str(_curves(house.root / "curves")))
+        curves = await server.call("read_tb", logdir=str(_curves(sandbox.root / "curves")))
     reasons = (heartbeat.data["reason"], failed.data["reason"], failed.data["runs"][0]["state"])
     if reasons != ("heartbeat", "ended", "failed"):
         raise NotMeasured(f"the waits returned with {reasons}")
@@ -105,8 +107,8 @@ async def _schemas(client: Client) -> dict[str, int]:
     return {name: count(_compact(tool)) for name, tool in seen.items()}
 
 
-def _capture(house: House, session: str) -> str:
-    return house.tmux("capture-pane", "-p", "-S", "-200", "-t", f"={session}:", socket=house.socket)
+def _capture(sandbox: Sandbox, session: str) -> str:
+    return sandbox.tmux("capture-pane", "-p", "-S", "-200", "-t", f"={session}:", socket=sandbox.socket)
 
 
 def _tokens(answer: Answer) -> int:

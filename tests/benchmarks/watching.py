@@ -9,31 +9,31 @@ from collections.abc import Iterable
 import anyio
 
 from tests.benchmarks import processes
-from tests.benchmarks.harness import House, Server, program, shell, started_facts
+from tests.benchmarks.harness import Sandbox, Server, program, shell, started_facts
 from tests.benchmarks.report import Row, Table, amount, measured
 
 _RUNS, _WINDOW_S, _SETTLE_S, _POLL_S = 20, 22.0, 3.0, 2.0
 _CORE_PERCENT = 2.0
 
 
-async def measure(house: House) -> Table:
+async def measure(sandbox: Sandbox) -> Table:
     """Watch 20 runs by one open wait, and beside them 20 plain panes that a loop captures every 2 s."""
-    house.start_plain_tmux()
+    sandbox.start_plain_tmux()
     for number in range(_RUNS):
-        house.tmux("new-session", "-d", "-s", f"plain-{number}", "--", *program("ticker", 120))
-    async with house.server() as server, anyio.create_task_group() as tasks:
+        sandbox.tmux("new-session", "-d", "-s", f"plain-{number}", "--", *program("ticker", 120))
+    async with sandbox.server() as server, anyio.create_task_group() as tasks:
         run_ids = [await server.launch(program("ticker", 120), name=f"watched-{n}") for n in range(_RUNS)]
-        facts = [started_facts(house.run_dir(run_id)) for run_id in run_ids]
+        facts = [started_facts(sandbox.run_dir(run_id)) for run_id in run_ids]
         supervisors = [int(fact["supervisor_pid"]) for fact in facts]
         tasks.start_soon(_wait, server, run_ids)
-        poller = _poller(house)
+        poller = _poller(sandbox)
         await anyio.sleep(_SETTLE_S)
         groups = {
             "server": [server.pid],
             "supervisors": supervisors + [int(fact["guard_pid"]) for fact in facts],
-            "tmux": [_tmux_pid(house, house.socket)],
+            "tmux": [_tmux_pid(sandbox, sandbox.socket)],
             "loop": [poller.pid],
-            "plain tmux": [_tmux_pid(house, house.plain_socket)],
+            "plain tmux": [_tmux_pid(sandbox, sandbox.plain_socket)],
         }
         used = await _used(groups)
         memory = sum(processes.memory_mib(pid)[1] for pid in supervisors)
@@ -65,14 +65,14 @@ async def _wait(server: Server, run_ids: list[str]) -> None:
     await server.wait(run_ids, timeout_s=600)
 
 
-def _poller(house: House) -> subprocess.Popen[bytes]:
-    capture = shell(["tmux", "-L", house.plain_socket, "capture-pane", "-p", "-t"])
+def _poller(sandbox: Sandbox) -> subprocess.Popen[bytes]:
+    capture = shell(["tmux", "-L", sandbox.plain_socket, "capture-pane", "-p", "-t"])
     loop = f"while :; do for n in {{0..{_RUNS - 1}}}; do {capture} =plain-$n: >/dev/null; done; sleep {_POLL_S:g}; done"
-    return subprocess.Popen(["bash", "-c", loop], env=house.environment())
+    return subprocess.Popen(["bash", "-c", loop], env=sandbox.environment())
 
 
-def _tmux_pid(house: House, socket: str) -> int:
-    return int(house.tmux("display-message", "-p", "#{pid}", socket=socket))
+def _tmux_pid(sandbox: Sandbox, socket: str) -> int:
+    return int(sandbox.tmux("display-message", "-p", "#{pid}", socket=socket))
 
 
 async def _used(groups: dict[str, list[int]]) -> dict[str, float]:

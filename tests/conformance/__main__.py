@@ -28,17 +28,17 @@ def main() -> int:
         print(problem, file=sys.stderr)
         return 2
     # The fixtures of the live tests, so that nothing of the caller's own runs is touched.
-    from tests.support.sandbox import House  # noqa: PLC0415
+    from tests.support.sandbox import Sandbox  # noqa: PLC0415
     from tests.support.service import serve  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="runward-conformance-") as place:
-        house = House(Path(place), "runward-conformance")
+        sandbox = Sandbox(Path(place), "runward-conformance")
         try:
-            with serve(house) as service:
+            with serve(sandbox) as service:
                 statuses = [_run(service.url, era, Path(place)) for era in ERAS]
                 noise = "Traceback" in service.log.read_text()
         finally:
-            house.close()
+            sandbox.close()
     if noise:
         print("The server wrote a traceback.", file=sys.stderr)
     return int(any(statuses) or noise)

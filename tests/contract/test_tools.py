@@ -13,7 +13,7 @@ import pytest
 from mcp.client import Client
 
 from mcp_server.serve.app import build
-from tests.support.sandbox import House
+from tests.support.sandbox import Sandbox
 
 pytestmark = pytest.mark.anyio
 
@@ -76,13 +76,13 @@ VOLATILE = (
 )
 
 
-async def test_answers_are_as_the_snapshot_says(house: House) -> None:
+async def test_answers_are_as_the_snapshot_says(sandbox: Sandbox) -> None:
     command = "echo step 1; echo 'RuntimeError: shapes do not match' >&2; until test -e go; do sleep 0.02; done; exit 1"
-    async with house.agent(RUNWARD_OWNER="alice") as agent:
-        launched = await agent.call("launch_run", command=command, name="cfm", cwd=str(house.path))
+    async with sandbox.agent(RUNWARD_OWNER="alice") as agent:
+        launched = await agent.call("launch_run", command=command, name="cfm", cwd=str(sandbox.path))
         run_id = launched["run_id"]
         asked = await agent.call("kill_run", run_id=run_id)
-        (house.path / "go").touch()
+        (sandbox.path / "go").touch()
         ended = await agent.call("wait_run", run_ids=run_id, until="end")
         listed = await agent.call("list_runs")
         log = await agent.text("read_log", run_id=run_id)

@@ -9,7 +9,7 @@ import pytest
 
 from mcp_server.errors import BadArgument, ConfigInvalid
 from mcp_server.hosts.config import Environment, Host, Ray, Site, foreign_roots, host_here, settings
-from mcp_server.store.state_home import Home
+from mcp_server.store.state_home import StateHome
 
 WHOLE = f"""
 [hosts.machine1]
@@ -37,7 +37,7 @@ capacity_threshold = 0.98
 
 def read(text: str, home: Path) -> Site:
     (home / "hosts.toml").write_text(text)
-    return settings(Home(home))
+    return settings(StateHome(home))
 
 
 def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
 
 
 def test_no_file_means_this_host_and_no_environments(tmp_path: Path) -> None:
-    site = settings(Home(tmp_path / "none"))
+    site = settings(StateHome(tmp_path / "none"))
     assert site == Site()
     assert host_here(site, socket.gethostname()).name == socket.gethostname()
     assert host_here(site, "localhost") == host_here(site)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from mcp_server.gpus.leases import Leases
-from tests.support.sandbox import Agent, House, text_of, until, until_async
+from tests.support.sandbox import Agent, Sandbox, text_of, until, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -18,46 +18,46 @@ pytestmark = pytest.mark.anyio
 WAITS = 'until [ -e "$1" ]; do sleep 0.05; done'
 
 
-def waits(house: House, name: str) -> list[str]:
-    return ["bash", "-c", WAITS, "waits", str(house.path / name)]
+def waits(sandbox: Sandbox, name: str) -> list[str]:
+    return ["bash", "-c", WAITS, "waits", str(sandbox.path / name)]
 
 
-def go(house: House, name: str) -> None:
-    (house.path / name).touch()
+def go(sandbox: Sandbox, name: str) -> None:
+    (sandbox.path / name).touch()
 
 
 @pytest.fixture
-def one_slot(house: House) -> House:
-    house.ledger.home.make()
-    (house.path / "state" / "config.toml").write_text("cpu_slots = 1\n")
-    return house
+def one_slot(sandbox: Sandbox) -> Sandbox:
+    sandbox.store.home.make()
+    (sandbox.path / "state" / "config.toml").write_text("cpu_slots = 1\n")
+    return sandbox
 
 
-def held(house: House) -> dict[str, str]:
-    return {uuid: holder.run_id for uuid, holder in Leases(house.path / "leases").holders().items()}
+def held(sandbox: Sandbox) -> dict[str, str]:
+    return {uuid: holder.run_id for uuid, holder in Leases(sandbox.path / "leases").holders().items()}
 
 
-async def test_a_slot_is_one_runs_alone_and_free_when_its_end_is_told(one_slot: House) -> None:
-    house = one_slot
-    async with house.agent() as agent:
-        first = await agent.call("launch_run", command=waits(house, "a"), gpus="cpu", name="first")
+async def test_a_slot_is_one_runs_alone_and_free_when_its_end_is_told(one_slot: Sandbox) -> None:
+    sandbox = one_slot
+    async with sandbox.agent() as agent:
+        first = await agent.call("launch_run", command=waits(sandbox, "a"), gpus="cpu", name="first")
         assert first["gpus"] == ["cpu-0"]
         refused = await agent.refusal("launch_run", command="true", gpus="cpu")
         assert first["run_id"] in refused
         assert "queue=true" in refused
-        assert len(list((house.path / "state" / "runs").iterdir())) == 1
-        go(house, "a")
+        assert len(list((sandbox.path / "state" / "runs").iterdir())) == 1
+        go(sandbox, "a")
         assert (await agent.end(first["run_id"]))["state"] == "finished"
         second = await agent.call("launch_run", command="true", gpus="cpu")  # at once: the end came after the release
         assert second["gpus"] == ["cpu-0"]
 
 
-async def test_who_came_first_is_served_first(one_slot: House) -> None:
-    house = one_slot
-    async with house.agent() as agent:
-        first = await agent.call("launch_run", command=waits(house, "a"), gpus="cpu", name="first")
+async def test_who_came_first_is_served_first(one_slot: Sandbox) -> None:
+    sandbox = one_slot
+    async with sandbox.agent() as agent:
+        first = await agent.call("launch_run", command=waits(sandbox, "a"), gpus="cpu", name="first")
         line: list[dict[str, Any]] = [
-            await agent.call("launch_run", command=waits(house, name), gpus="cpu", queue=True, name=f"run-{name}")
+            await agent.call("launch_run", command=waits(sandbox, name), gpus="cpu", queue=True, name=f"run-{name}")
             for name in "bcd"
         ]
         assert [(run["state"], run["queue_position"]) for run in line] == [("queued", n) for n in (1, 2, 3)]
@@ -66,57 +66,57 @@ async def test_who_came_first_is_served_first(one_slot: House) -> None:
         assert "overtake" not in await agent.refusal("launch_run", command="true", gpus=["cpu-0"])
         holder = first["run_id"]
         for name, run in zip("abc", line, strict=True):
-            go(house, name)
+            go(sandbox, name)
             heard = await agent.call("wait_run", run_ids=run["run_id"], timeout_s=30)
             assert (heard["reason"], heard["runs"][0]["gpus"]) == ("started", ["cpu-0"])
             assert (await agent.end(holder))["state"] == "finished"
-            assert held(house) == {"cpu-0": run["run_id"]}
+            assert held(sandbox) == {"cpu-0": run["run_id"]}
             holder = run["run_id"]
-        go(house, "d")
+        go(sandbox, "d")
         assert (await agent.end(holder))["state"] == "finished"
 
 
-async def test_a_run_that_waits_can_be_stopped_and_leaves_the_line(one_slot: House) -> None:
-    house = one_slot
-    async with house.agent() as agent:
-        first = await agent.launch(waits(house, "a"), gpus="cpu")
-        second = await agent.launch("touch never", cwd=str(house.path), gpus="cpu", queue=True)
+async def test_a_run_that_waits_can_be_stopped_and_leaves_the_line(one_slot: Sandbox) -> None:
+    sandbox = one_slot
+    async with sandbox.agent() as agent:
+        first = await agent.launch(waits(sandbox, "a"), gpus="cpu")
+        second = await agent.launch("touch never", cwd=str(sandbox.path), gpus="cpu", queue=True)
         third = await agent.launch("true", gpus="cpu", queue=True)
         assert (await agent.kill(second))["status"] == "killed"
-        await until_async(lambda: house.run(third).queue_position == 1, "the next in line")
-        go(house, "a")
+        await until_async(lambda: sandbox.run(third).queue_position == 1, "the next in line")
+        go(sandbox, "a")
         assert (await agent.end(third))["state"] == "finished"
-        assert house.run(first).state == "finished"
-        assert house.run(second).state == "killed"
-        assert not (house.path / "never").exists()
+        assert sandbox.run(first).state == "finished"
+        assert sandbox.run(second).state == "killed"
+        assert not (sandbox.path / "never").exists()
 
 
 @pytest.mark.parametrize("who", ["holder", "waiter"])
-async def test_a_supervisor_that_is_killed_gives_back_what_it_held(one_slot: House, who: str) -> None:
-    house = one_slot
-    async with house.agent() as agent:
-        first = await agent.launch(waits(house, "a"), gpus="cpu")
+async def test_a_supervisor_that_is_killed_gives_back_what_it_held(one_slot: Sandbox, who: str) -> None:
+    sandbox = one_slot
+    async with sandbox.agent() as agent:
+        first = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         second = await agent.launch("true", gpus="cpu", queue=True)
         third = await agent.launch("true", gpus="cpu", queue=True)
         if who == "holder":
-            os.kill(house.supervisor(first), signal.SIGKILL)
+            os.kill(sandbox.supervisor(first), signal.SIGKILL)
             assert (await agent.end(second))["state"] == "finished"
-            go(house, "a")
+            go(sandbox, "a")
         else:
-            pid = Leases(house.path / "leases").waiting()[0].holder.pid
+            pid = Leases(sandbox.path / "leases").waiting()[0].holder.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            await until_async(lambda: house.run(second).state == "lost", "the end of the killed one")
-            go(house, "a")
+            await until_async(lambda: sandbox.run(second).state == "lost", "the end of the killed one")
+            go(sandbox, "a")
         assert (await agent.end(third))["state"] == "finished"
 
 
-async def test_words_in_the_command_stand_for_what_was_had(house: House) -> None:
+async def test_words_in_the_command_stand_for_what_was_had(sandbox: Sandbox) -> None:
     script = (
         "import os, sys; print(sys.argv[1:], os.environ['MINE'], [os.environ.get(n) for n in "
         "('CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER', 'RUNWARD_GPUS')])"
     )
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
             [sys.executable, "-c", script, "--on={gpus}", "{params}"],
             gpus=["cpu-1", "cpu-0"],
@@ -125,15 +125,15 @@ async def test_words_in_the_command_stand_for_what_was_had(house: House) -> None
         )
         assert (await agent.end(run_id))["exit_code"] == 0
     had = "['--on=cpu-0,cpu-1', '--devices', '0,1'] 0,1 ['', 'PCI_BUS_ID', 'cpu-0,cpu-1']"
-    assert had in house.log(run_id)
+    assert had in sandbox.log(run_id)
 
 
-async def test_a_run_that_asks_for_no_gpus_sees_none_and_one_that_does_not_ask_is_let_be(house: House) -> None:
-    async with house.agent(CUDA_VISIBLE_DEVICES="3") as agent:
+async def test_a_run_that_asks_for_no_gpus_sees_none_and_one_that_does_not_ask_is_let_be(sandbox: Sandbox) -> None:
+    async with sandbox.agent(CUDA_VISIBLE_DEVICES="3") as agent:
         for asked, seen in (({"gpus": 0}, "<>"), ({"gpus": "none"}, "<>"), ({}, "<3>")):
             run_id = await agent.launch('echo "<$CUDA_VISIBLE_DEVICES>"', **asked)
             await agent.end(run_id)
-            assert seen in house.log(run_id), asked
+            assert seen in sandbox.log(run_id), asked
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-async def test_what_cannot_be_had_is_refused_with_nothing_made(one_slot: House) -> None:
+async def test_what_cannot_be_had_is_refused_with_nothing_made(one_slot: Sandbox) -> None:
     async with one_slot.agent() as agent:
         for name, (arguments, words) in REFUSED.items():
             assert words in await agent.refusal("launch_run", command="true", **arguments), name
@@ -155,27 +155,27 @@ async def test_what_cannot_be_had_is_refused_with_nothing_made(one_slot: House) 
     assert not Path(one_slot.path / "leases").exists()
 
 
-async def test_a_repeated_key_returns_the_run_that_waits(one_slot: House) -> None:
-    house = one_slot
-    async with house.agent() as agent:
-        holder = await agent.launch(waits(house, "a"), gpus="cpu")
+async def test_a_repeated_key_returns_the_run_that_waits(one_slot: Sandbox) -> None:
+    sandbox = one_slot
+    async with sandbox.agent() as agent:
+        holder = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         first = await agent.launch("true", gpus="cpu", queue=True, idempotency_key="cell-7")
         assert await agent.launch("true", gpus="cpu", queue=True, idempotency_key="cell-7") == first
         await agent.kill(first)
         assert await agent.launch("true", gpus="cpu", queue=True, idempotency_key="cell-7") == first
-        go(house, "a")
+        go(sandbox, "a")
         await agent.end(holder)
 
 
-async def test_of_many_who_come_at_once_one_is_served_and_the_others_leave_nothing(one_slot: House) -> None:
-    house = one_slot
+async def test_of_many_who_come_at_once_one_is_served_and_the_others_leave_nothing(one_slot: Sandbox) -> None:
+    sandbox = one_slot
     answers: list[Any] = []
 
     async def launch(agent: Agent) -> None:
-        arguments = {"command": waits(house, "a"), "gpus": "cpu"}
+        arguments = {"command": waits(sandbox, "a"), "gpus": "cpu"}
         answers.append(await agent.client.call_tool("launch_run", arguments, read_timeout_seconds=60))
 
-    async with house.agent() as one, house.agent() as other, anyio.create_task_group() as at_once:
+    async with sandbox.agent() as one, sandbox.agent() as other, anyio.create_task_group() as at_once:
         for agent in (one, other) * 4:
             at_once.start_soon(launch, agent)
     (served,) = [answer.structured_content["run_id"] for answer in answers if not answer.is_error]
@@ -183,49 +183,49 @@ async def test_of_many_who_come_at_once_one_is_served_and_the_others_leave_nothi
         assert refused.startswith("GPUs not free: ")
         assert f"leased by {served}" in refused
         assert refused.endswith("Nothing was started. Pass queue=true to wait in line, or call gpu_check.")
-    assert [path.name for path in (house.path / "state" / "runs").iterdir()] == [served]
-    assert [line.partition(":")[0] for line in house.tmux("ls").splitlines()] == [served]
-    go(house, "a")
+    assert [path.name for path in (sandbox.path / "state" / "runs").iterdir()] == [served]
+    assert [line.partition(":")[0] for line in sandbox.tmux("ls").splitlines()] == [served]
+    go(sandbox, "a")
 
 
-async def test_a_waiter_that_does_not_answer_can_be_killed(one_slot: House) -> None:
-    house = one_slot
-    async with house.agent() as agent:
-        holder = await agent.launch(waits(house, "a"), gpus="cpu")
+async def test_a_waiter_that_does_not_answer_can_be_killed(one_slot: Sandbox) -> None:
+    sandbox = one_slot
+    async with sandbox.agent() as agent:
+        holder = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         stuck = await agent.launch("true", gpus="cpu", queue=True)
         behind = await agent.launch("true", gpus="cpu", queue=True)
-        os.kill(house.supervisor(stuck), signal.SIGSTOP)
+        os.kill(sandbox.supervisor(stuck), signal.SIGSTOP)
         killed = await agent.kill(stuck)
         assert (killed["status"], killed["state"]) == ("killed", "killed")
-        go(house, "a")
+        go(sandbox, "a")
         assert (await agent.end(behind))["state"] == "finished"
-        assert house.run(holder).state == "finished"
+        assert sandbox.run(holder).state == "finished"
 
 
-async def test_who_stopped_a_run_that_waited_is_told_and_shown(one_slot: House) -> None:
-    house = one_slot
-    async with house.agent() as agent:
-        holder = await agent.launch(waits(house, "a"), gpus="cpu")
+async def test_who_stopped_a_run_that_waited_is_told_and_shown(one_slot: Sandbox) -> None:
+    sandbox = one_slot
+    async with sandbox.agent() as agent:
+        holder = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         run_id = await agent.launch("true", gpus="cpu", queue=True)
-        house.tmux("send-keys", "-t", f"={run_id}:", "C-c")
+        sandbox.tmux("send-keys", "-t", f"={run_id}:", "C-c")
         end = await agent.end(run_id)
         told = "Never started: it was stopped before (Ctrl-C; a person at the terminal)."
         assert (end["state"], end["events"][-1]["text"]) == ("killed", told)
         assert told in await agent.text("capture_pane", run_id=run_id)
-        go(house, "a")
+        go(sandbox, "a")
         await agent.end(holder)
 
 
-async def test_a_door_that_is_held_for_long_does_not_end_the_wait(one_slot: House) -> None:
-    house = one_slot
-    leases = Leases(house.path / "leases")
-    async with house.agent() as agent:
-        holder = await agent.launch(waits(house, "a"), gpus="cpu")
+async def test_a_door_that_is_held_for_long_does_not_end_the_wait(one_slot: Sandbox) -> None:
+    sandbox = one_slot
+    leases = Leases(sandbox.path / "leases")
+    async with sandbox.agent() as agent:
+        holder = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         first = await agent.launch("true", gpus="cpu", queue=True)
         with leases.door():
-            go(house, "a")
+            go(sandbox, "a")
             await agent.end(holder)
-            await anyio.to_thread.run_sync(_is_shut_out, house.supervisor(first))
+            await anyio.to_thread.run_sync(_is_shut_out, sandbox.supervisor(first))
         assert (await agent.end(first))["state"] == "finished"
 
 

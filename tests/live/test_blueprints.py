@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sandbox import House, until_async
+from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -48,132 +48,136 @@ python train.py ${{exp_yaml_path}}
 
 
 @pytest.fixture
-def blueprint(house: House) -> Path:
+def blueprint(sandbox: Sandbox) -> Path:
     """A blueprint whose code, python and configuration are there, on a host with a keyword."""
-    code = house.path / "code"
+    code = sandbox.path / "code"
     (code / "configs").mkdir(parents=True)
     (code / "configs" / "small.yaml").write_text("lr: 0.1\n")
     (code / "train.py").write_text(TRAIN)
-    path = house.path / "lr.md"
-    path.write_text(BLUEPRINT.format(code=code, python=sys.executable, results=house.path / "results"))
-    house.ledger.home.make()
+    path = sandbox.path / "lr.md"
+    path.write_text(BLUEPRINT.format(code=code, python=sys.executable, results=sandbox.path / "results"))
+    sandbox.store.home.make()
     host = f'[hosts.here]\nhostnames = ["{os.uname().nodename}"]\nkeyword = "ajet"\n'
-    (house.path / "state" / "hosts.toml").write_text(host)
+    (sandbox.path / "state" / "hosts.toml").write_text(host)
     return path
 
 
-def left(house: House) -> set[str]:
-    return {path.name for path in (house.path / "results").iterdir()}
+def left(sandbox: Sandbox) -> set[str]:
+    return {path.name for path in (sandbox.path / "results").iterdir()}
 
 
-async def test_a_blueprint_is_checked_launched_ended_and_finished(house: House, blueprint: Path) -> None:
-    async with house.agent() as agent:
+async def test_a_blueprint_is_checked_launched_ended_and_finished(sandbox: Sandbox, blueprint: Path) -> None:
+    async with sandbox.agent() as agent:
         check = await agent.call("check_blueprint", path=str(blueprint))
         assert (check["ok"], check["time_limit_s"], check["problems"]) == (True, 1200, [])
         run = await agent.call("launch_run", blueprint=str(blueprint))
         assert run["session"].startswith("ajet-Compare-the-learning-rate")
-        spec = house.run(run["run_id"]).spec
-        assert (spec.time_limit_s, spec.cwd) == (1200, str(house.path / "code"))
-        log = (house.path / "results" / "experiment_log.md").read_text()
-        assert f"train.py {house.path}/code/configs/small.yaml" in log
+        spec = sandbox.run(run["run_id"]).spec
+        assert (spec.time_limit_s, spec.cwd) == (1200, str(sandbox.path / "code"))
+        log = (sandbox.path / "results" / "experiment_log.md").read_text()
+        assert f"train.py {sandbox.path}/code/configs/small.yaml" in log
         end = await agent.end(run["run_id"])
         assert end["state"] == "finished"
-        flag = json.loads((house.path / "results" / "finish.flag").read_text())  # the end came after it
+        flag = json.loads((sandbox.path / "results" / "finish.flag").read_text())  # the end came after it
         assert (flag["run_id"], flag["state"]) == (run["run_id"], "finished")
-        assert f"config lr: 0.1 with {sys.executable}" in house.log(run["run_id"])
+        assert f"config lr: 0.1 with {sys.executable}" in sandbox.log(run["run_id"])
         for _ in range(2):
             finished = await agent.call("finish_blueprint", run_id=run["run_id"], summary="It learned.")
             text = Path(finished["results_path"]).read_text()
             assert "It learned." in text
             assert "Compare the learning rate" in text
-    assert left(house) >= {"experiment_log.md", "results.md", "finish.flag"}
+    assert left(sandbox) >= {"experiment_log.md", "results.md", "finish.flag"}
 
 
-async def test_a_failure_leaves_its_results_and_its_flag_as_well(house: House, blueprint: Path) -> None:
-    (house.path / "code" / "fail").touch()
-    async with house.agent() as agent:
+async def test_a_failure_leaves_its_results_and_its_flag_as_well(sandbox: Sandbox, blueprint: Path) -> None:
+    (sandbox.path / "code" / "fail").touch()
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
         end = await agent.end(run_id)
         assert (end["state"], end["failure"]["kind"]) == ("failed", "python_error")
-    assert json.loads((house.path / "results" / "finish.flag").read_text())["state"] == "failed"
-    assert "KeyError: 'lr'" in (house.path / "results" / "results.md").read_text()
+    assert json.loads((sandbox.path / "results" / "finish.flag").read_text())["state"] == "failed"
+    assert "KeyError: 'lr'" in (sandbox.path / "results" / "results.md").read_text()
 
 
-async def test_what_is_said_explicitly_wins(house: House, blueprint: Path) -> None:
-    async with house.agent() as agent:
+async def test_what_is_said_explicitly_wins(sandbox: Sandbox, blueprint: Path) -> None:
+    async with sandbox.agent() as agent:
         run = await agent.call(
             "launch_run",
             blueprint=str(blueprint),
             command="echo mine",
             name="mine",
             time_limit_s=60,
-            cwd=str(house.path),
+            cwd=str(sandbox.path),
         )
         await agent.end(run["run_id"])
-        spec = house.run(run["run_id"]).spec
-    assert (spec.command, spec.name, spec.time_limit_s, spec.cwd) == ("echo mine", "mine", 60, str(house.path))
+        spec = sandbox.run(run["run_id"]).spec
+    assert (spec.command, spec.name, spec.time_limit_s, spec.cwd) == ("echo mine", "mine", 60, str(sandbox.path))
 
 
-async def test_a_blueprint_that_cannot_be_run_starts_nothing_and_names_its_lines(house: House, blueprint: Path) -> None:
+async def test_a_blueprint_that_cannot_be_run_starts_nothing_and_names_its_lines(
+    sandbox: Sandbox, blueprint: Path
+) -> None:
     blueprint.write_text(blueprint.read_text().replace("20 minutes", "soon"))
     line = blueprint.read_text().splitlines().index("soon") + 1
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         refused = await agent.refusal("launch_run", blueprint=str(blueprint))
         assert f"Line {line}:" in refused
         check = await agent.call("check_blueprint", path=str(blueprint))
         assert [problem["line"] for problem in check["problems"]] == [line]
-    assert not (house.path / "results").exists()
-    assert list((house.path / "state" / "runs").iterdir()) == []
+    assert not (sandbox.path / "results").exists()
+    assert list((sandbox.path / "state" / "runs").iterdir()) == []
 
 
-async def test_a_new_launch_takes_an_old_flag_away_before_it_starts(house: House, blueprint: Path) -> None:
-    (house.path / "code" / "train.py").write_text("import time\ntime.sleep(300)\n")
-    (house.path / "results").mkdir()
-    (house.path / "results" / "finish.flag").write_text("old")
-    async with house.agent() as agent:
+async def test_a_new_launch_takes_an_old_flag_away_before_it_starts(sandbox: Sandbox, blueprint: Path) -> None:
+    (sandbox.path / "code" / "train.py").write_text("import time\ntime.sleep(300)\n")
+    (sandbox.path / "results").mkdir()
+    (sandbox.path / "results" / "finish.flag").write_text("old")
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
-        assert "finish.flag" not in left(house)
-        os.kill(house.supervisor(run_id), signal.SIGKILL)
-        await until_async(lambda: house.run(run_id).state == "lost", "the supervisor's end")
+        assert "finish.flag" not in left(sandbox)
+        os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
+        await until_async(lambda: sandbox.run(run_id).state == "lost", "the supervisor's end")
         finished = await agent.call("finish_blueprint", run_id=run_id)
         assert finished["state"] == "lost"
-        assert "finish.flag" in left(house)
+        assert "finish.flag" in left(sandbox)
         await agent.kill(run_id)
 
 
 @pytest.fixture
-def other_root(house: House) -> str:
-    """The root of another machine, which is ``house.path / "code"`` here; every run here wants a secret."""
-    other = f"{house.path}/elsewhere"
+def other_root(sandbox: Sandbox) -> str:
+    """The root of another machine, which is ``sandbox.path / "code"`` here; every run here wants a secret."""
+    other = f"{sandbox.path}/elsewhere"
     hosts = f"""
 [hosts.here]
 hostnames = ["{os.uname().nodename}"]
-roots = ["{house.path}/code"]
+roots = ["{sandbox.path}/code"]
 environment = "rl"
 [hosts.there]
 roots = ["{other}"]
 [environments.rl]
 secrets = ["WANDB_API_KEY"]
 """
-    house.ledger.home.make()
-    (house.path / "state" / "hosts.toml").write_text(hosts)
+    sandbox.store.home.make()
+    (sandbox.path / "state" / "hosts.toml").write_text(hosts)
     return other
 
 
 async def test_a_blueprint_of_another_host_is_refused_with_every_line_rewritten(
-    house: House, blueprint: Path, other_root: str
+    sandbox: Sandbox, blueprint: Path, other_root: str
 ) -> None:
-    text = blueprint.read_text().replace(f"{house.path}/code", other_root).replace("configs/", f"{other_root}/configs/")
+    text = (
+        blueprint.read_text().replace(f"{sandbox.path}/code", other_root).replace("configs/", f"{other_root}/configs/")
+    )
     blueprint.write_text(text.replace("python train.py", f"python {other_root}/train.py"))
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         check = await agent.call("check_blueprint", path=str(blueprint))
         refused = await agent.refusal("launch_run", blueprint=str(blueprint), environment="none")
         found = await agent.call("preflight", blueprint=str(blueprint), environment="none")
     assert check["ok"]
     assert [each["text"].partition(" is a path of another host")[2] for each in check["problems"]] == [
-        f": {other_root}. Write {house.path}/code.",
-        f": {other_root}/configs/small.yaml. Write {house.path}/code/configs/small.yaml.",
-        f", and this is here. Use `python {house.path}/code/train.py {house.path}/code/configs/small.yaml`.",
+        f": {other_root}. Write {sandbox.path}/code.",
+        f": {other_root}/configs/small.yaml. Write {sandbox.path}/code/configs/small.yaml.",
+        f", and this is here. Use `python {sandbox.path}/code/train.py {sandbox.path}/code/configs/small.yaml`.",
     ]
     for each in check["problems"]:
         assert f"Line {each['line']}: {each['text'].rstrip('.')}." in refused
@@ -182,31 +186,31 @@ async def test_a_blueprint_of_another_host_is_refused_with_every_line_rewritten(
     ]
 
 
-async def test_another_hosts_path_is_told_before_whatever_else_is_wrong(house: House, other_root: str) -> None:
-    (house.path / "code").mkdir()
-    async with house.agent() as agent:  # it has no WANDB_API_KEY
+async def test_another_hosts_path_is_told_before_whatever_else_is_wrong(sandbox: Sandbox, other_root: str) -> None:
+    (sandbox.path / "code").mkdir()
+    async with sandbox.agent() as agent:  # it has no WANDB_API_KEY
         refused = await agent.refusal("launch_run", command="python train.py", cwd=other_root)
         found = await agent.call("preflight", command="python train.py", cwd=other_root)
-    assert f"Use `{house.path}/code`" in refused
-    assert {"what": "cwd", "text": f"{other_root} is no directory.", "remedy": f"Use {house.path}/code."} in found[
+    assert f"Use `{sandbox.path}/code`" in refused
+    assert {"what": "cwd", "text": f"{other_root} is no directory.", "remedy": f"Use {sandbox.path}/code."} in found[
         "problems"
     ]
 
 
-async def test_two_runs_of_one_result_directory_leave_its_flag_to_the_later(house: House, blueprint: Path) -> None:
-    (house.path / "code" / "train.py").write_text("import time\ntime.sleep(300)\n")
-    async with house.agent() as agent:
+async def test_two_runs_of_one_result_directory_leave_its_flag_to_the_later(sandbox: Sandbox, blueprint: Path) -> None:
+    (sandbox.path / "code" / "train.py").write_text("import time\ntime.sleep(300)\n")
+    async with sandbox.agent() as agent:
         first = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
         second = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
         await agent.kill(first)
         await agent.end(first)
-        assert "finish.flag" not in left(house)
+        assert "finish.flag" not in left(sandbox)
         await agent.kill(second)
         await agent.end(second)
-    assert json.loads((house.path / "results" / "finish.flag").read_text())["run_id"] == second
+    assert json.loads((sandbox.path / "results" / "finish.flag").read_text())["run_id"] == second
 
 
-async def test_a_blueprint_is_read_where_the_hosts_file_is_broken(house: House, blueprint: Path) -> None:
-    (house.path / "state" / "hosts.toml").write_text("[hosts")
-    async with house.agent() as agent:
+async def test_a_blueprint_is_read_where_the_hosts_file_is_broken(sandbox: Sandbox, blueprint: Path) -> None:
+    (sandbox.path / "state" / "hosts.toml").write_text("[hosts")
+    async with sandbox.agent() as agent:
         assert (await agent.call("check_blueprint", path=str(blueprint)))["ok"]

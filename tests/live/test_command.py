@@ -12,78 +12,78 @@ from collections.abc import Iterator
 import pytest
 from mcp.client import Client
 
-from tests.support.sandbox import Agent, House, until
+from tests.support.sandbox import Agent, Sandbox, until
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_wait_exits_with_the_runs_own_exit_code(house: House) -> None:
-    async with house.agent() as agent:
+async def test_wait_exits_with_the_runs_own_exit_code(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         ids = [await agent.launch(c) for c in ("sleep 0.5; exit 7", "true", "kill -KILL $$", "sleep 300")]
-    assert [house.runward("wait", i).returncode for i in ids[:3]] == [7, 0, 128 + signal.SIGKILL]
-    still = house.runward("wait", ids[3], "--timeout", "0.1")
+    assert [sandbox.runward("wait", i).returncode for i in ids[:3]] == [7, 0, 128 + signal.SIGKILL]
+    still = sandbox.runward("wait", ids[3], "--timeout", "0.1")
     assert (still.returncode, "still running" in still.stderr) == (124, True)
-    status = json.loads(house.runward("wait", ids[0], "--json").stdout)
+    status = json.loads(sandbox.runward("wait", ids[0], "--json").stdout)
     assert (status["state"], status["exit_code"]) == ("failed", 7)
 
 
-async def test_wait_says_why_a_run_is_lost(house: House) -> None:
-    async with house.agent() as agent:
+async def test_wait_says_why_a_run_is_lost(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
-    os.kill(house.supervisor(run_id), signal.SIGKILL)
-    told = house.runward("wait", run_id)
+    os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
+    told = sandbox.runward("wait", run_id)
     assert (told.returncode, "supervisor is gone" in told.stdout) == (125, True)
 
 
-async def test_lists_and_logs_are_for_people_and_for_scripts(house: House) -> None:
-    assert "No runs yet" in house.runward("ls").stdout
-    async with house.agent() as agent:
+async def test_lists_and_logs_are_for_people_and_for_scripts(sandbox: Sandbox) -> None:
+    assert "No runs yet" in sandbox.runward("ls").stdout
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("echo one; echo two; exit 3", name="cfm")
         await agent.end(run_id)
-    table = house.runward("ls").stdout
+    table = sandbox.runward("ls").stdout
     assert run_id in table
     assert "failed" in table
-    listed = json.loads(house.runward("ls", "--json", "--state", "ended").stdout)
+    listed = json.loads(sandbox.runward("ls", "--json", "--state", "ended").stdout)
     assert [r["run_id"] for r in listed["runs"]] == [run_id]
-    assert house.runward("logs", run_id, "-n", "1").stdout == "two\n"
-    assert house.runward("logs", run_id, "--grep", "on").stdout == "1:one\n"
-    assert house.runward("logs", run_id, "--path").stdout.strip() == str(house.rundir(run_id).log(1))
-    missing = house.runward("logs", run_id[:-1])
+    assert sandbox.runward("logs", run_id, "-n", "1").stdout == "two\n"
+    assert sandbox.runward("logs", run_id, "--grep", "on").stdout == "1:one\n"
+    assert sandbox.runward("logs", run_id, "--path").stdout.strip() == str(sandbox.rundir(run_id).log(1))
+    missing = sandbox.runward("logs", run_id[:-1])
     assert (missing.returncode, missing.stdout) == (2, "")
     assert f"Did you mean {run_id}?" in missing.stderr
 
 
-async def test_no_owner_or_command_can_disturb_a_list_or_a_question(house: House) -> None:
-    async with house.agent() as agent:
+async def test_no_owner_or_command_can_disturb_a_list_or_a_question(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("true #\r\x1b[2K\x1b]0;x\x07", owner="[/x]")
         await agent.end(run_id)
         assert "owner" in await agent.refusal("launch_run", command="true", owner="a\x1b[31m")
         asked = await agent.call("kill_run", run_id=await agent.launch("sleep 300 #\r\x1b[2Kdone"))
     assert "\x1b" not in asked["message"]
-    listed = house.runward("ls")
+    listed = sandbox.runward("ls")
     assert (listed.returncode, "[/x]" in listed.stdout, "\x1b" in listed.stdout) == (0, True, False)
 
 
-async def test_attach_opens_a_new_screen_when_tmux_has_died(house: House) -> None:
-    async with house.agent() as agent:
+async def test_attach_opens_a_new_screen_when_tmux_has_died(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("echo before; sleep 300")
-    house.tmux("kill-server")
-    until(lambda: "screen_lost" in [e["kind"] for e in house.run(run_id).events])
-    assert house.runward("attach", run_id).returncode != 0, "no terminal here to attach with"
-    until(lambda: "before" in house.tmux("capture-pane", "-p", "-t", f"={run_id}:"))
-    house.tmux("kill-session", "-t", f"={run_id}")
-    assert house.run(run_id).state == "running", "closing a reader's screen closes no run"
+    sandbox.tmux("kill-server")
+    until(lambda: "screen_lost" in [e["kind"] for e in sandbox.run(run_id).events])
+    assert sandbox.runward("attach", run_id).returncode != 0, "no terminal here to attach with"
+    until(lambda: "before" in sandbox.tmux("capture-pane", "-p", "-t", f"={run_id}:"))
+    sandbox.tmux("kill-session", "-t", f"={run_id}")
+    assert sandbox.run(run_id).state == "running", "closing a reader's screen closes no run"
 
 
-def test_doctor_says_what_is_missing_and_what_to_type(house: House) -> None:
-    assert house.runward("doctor").returncode == 0
-    report = json.loads(house.runward("doctor", "--json").stdout)
+def test_doctor_says_what_is_missing_and_what_to_type(sandbox: Sandbox) -> None:
+    assert sandbox.runward("doctor").returncode == 0
+    report = json.loads(sandbox.runward("doctor", "--json").stdout)
     assert report["ok"] is True
-    (house.path / "state" / "config.toml").write_text('kill_polcy = "human"\n')
-    (house.path / "state" / "secrets.env").write_text("A_KEY=12345678\n")
-    (house.path / "state" / "secrets.env").chmod(0o644)
-    house.environ["PATH"] = str(house.path)
-    broken = json.loads(house.runward("doctor", "--json").stdout)
+    (sandbox.path / "state" / "config.toml").write_text('kill_polcy = "human"\n')
+    (sandbox.path / "state" / "secrets.env").write_text("A_KEY=12345678\n")
+    (sandbox.path / "state" / "secrets.env").chmod(0o644)
+    sandbox.environ["PATH"] = str(sandbox.path)
+    broken = json.loads(sandbox.runward("doctor", "--json").stdout)
     found = {f["what"]: f for f in broken["findings"]}
     assert broken["ok"] is False
     assert found["tmux"]["remedy"] == "sudo apt-get install tmux"
@@ -92,23 +92,23 @@ def test_doctor_says_what_is_missing_and_what_to_type(house: House) -> None:
     assert "12345678" not in json.dumps(broken)
 
 
-async def test_an_invalid_setting_stops_nothing_silently(house: House) -> None:
-    async with house.agent() as agent:
+async def test_an_invalid_setting_stops_nothing_silently(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
-        (house.path / "state" / "config.toml").write_text('kill_polcy = "human"\n')
+        (sandbox.path / "state" / "config.toml").write_text('kill_polcy = "human"\n')
         assert "kill_polcy" in await agent.refusal("kill_run", run_id=run_id)
         assert "kill_polcy" in await agent.refusal("launch_run", command="true")
         assert (await agent.call("list_runs"))["total"] == 1
 
 
 @pytest.fixture
-def port(house: House) -> Iterator[int]:
+def port(sandbox: Sandbox) -> Iterator[int]:
     """A server over HTTP on a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number: int = free.getsockname()[1]
     words = [sys.executable, "-m", "mcp_server", "serve", "--http", f"127.0.0.1:{number}"]
-    server = subprocess.Popen(words, env=house.environ)
+    server = subprocess.Popen(words, env=sandbox.environ)
     until(lambda: _listens(number), "the server")
     yield number
     if server.poll() is None:
@@ -123,7 +123,7 @@ def _listens(number: int) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_the_same_tools_over_http(house: House, port: int, mode: str) -> None:
+async def test_the_same_tools_over_http(sandbox: Sandbox, port: int, mode: str) -> None:
     async with Client(f"http://127.0.0.1:{port}/mcp", mode=mode) as client:
         agent = Agent(client)
         run_id = await agent.launch("sleep 0.3; exit 7")
@@ -132,45 +132,45 @@ async def test_the_same_tools_over_http(house: House, port: int, mode: str) -> N
         beat = await agent.call("wait_run", run_ids=[run_id, other], timeout_s=0.2)
         assert beat["reason"] == "heartbeat", "a known end is no news for ever"
         assert (await agent.kill(other))["status"] == "killed"
-    assert house.run(run_id).exit_code == 7
+    assert sandbox.run(run_id).exit_code == 7
 
 
-def test_nobody_else_may_reach_a_server_without_tokens(house: House) -> None:
-    refused = house.runward("serve", "--http", "0.0.0.0:8765")
+def test_nobody_else_may_reach_a_server_without_tokens(sandbox: Sandbox) -> None:
+    refused = sandbox.runward("serve", "--http", "0.0.0.0:8765")
     assert refused.returncode == 2
     assert "can be reached by others" in refused.stderr
-    assert house.runward("serve", "--http", "nonsense").returncode == 2
+    assert sandbox.runward("serve", "--http", "nonsense").returncode == 2
 
 
-async def test_diagnose_tells_why_a_log_or_a_run_failed(house: House) -> None:
-    log = house.path / "train.log"
+async def test_diagnose_tells_why_a_log_or_a_run_failed(sandbox: Sandbox) -> None:
+    log = sandbox.path / "train.log"
     trace = "Traceback (most recent call last):\n  File \"t.py\", line 1\nKeyError: 'lr'\n"
     log.write_text(f"step 7 loss 0.5\n{trace}Done.\n")
-    facts = json.loads(house.runward("diagnose", "--json", str(log), "--exit-code", "1").stdout)
+    facts = json.loads(sandbox.runward("diagnose", "--json", str(log), "--exit-code", "1").stdout)
     assert set(facts) == {
         *("kind", "line", "line_number", "retryable", "action", "advice", "first_step_seen", "step"),
     }
     assert (facts["kind"], facts["line"], facts["line_number"]) == ("python_error", "KeyError: 'lr'", 4)
     assert (facts["first_step_seen"], facts["step"]) == (True, 7)
-    assert "python_error" in house.runward("diagnose", str(log)).stdout
+    assert "python_error" in sandbox.runward("diagnose", str(log)).stdout
 
     log.write_text("step 7 loss 0.5\nTraining completed\n")
-    assert json.loads(house.runward("diagnose", "--json", str(log)).stdout)["kind"] == "ok"
-    killed = json.loads(house.runward("diagnose", "--json", str(log), "--signal", "9").stdout)
+    assert json.loads(sandbox.runward("diagnose", "--json", str(log)).stdout)["kind"] == "ok"
+    killed = json.loads(sandbox.runward("diagnose", "--json", str(log), "--signal", "9").stdout)
     assert killed["kind"] == "killed"
-    assert killed == json.loads(house.runward("diagnose", "--json", str(log), "--signal", "SIGKILL").stdout)
+    assert killed == json.loads(sandbox.runward("diagnose", "--json", str(log), "--signal", "SIGKILL").stdout)
 
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("echo 'OSError: [Errno 28] No space left on device'; exit 1")
         await agent.end(run_id)
-    assert json.loads(house.runward("diagnose", "--json", run_id).stdout)["kind"] == "disk_full"
+    assert json.loads(sandbox.runward("diagnose", "--json", run_id).stdout)["kind"] == "disk_full"
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [(["/no/such.log"], "no file"), (["/"], "no file"), (["/dev/null", "--signal", "SIGNONE"], "SIGNONE")],
 )
-def test_what_cannot_be_diagnosed_is_refused_with_the_cause(house: House, words: list[str], told: str) -> None:
-    done = house.runward("diagnose", *words)
+def test_what_cannot_be_diagnosed_is_refused_with_the_cause(sandbox: Sandbox, words: list[str], told: str) -> None:
+    done = sandbox.runward("diagnose", *words)
     assert done.returncode == 2
     assert told in done.stderr

@@ -7,15 +7,15 @@ import signal
 import pytest
 from mcp.types import ResourceTemplateReference, TextContent
 
-from tests.support.sandbox import House, until_async
+from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-async def test_a_run_can_be_read_completed_and_asked_about(house: House, legacy: bool) -> None:
-    async with house.agent(legacy=legacy) as agent:
-        run_id = await agent.launch("echo step 1; echo step 2; exit 3", name="cfm", cwd=str(house.path))
+async def test_a_run_can_be_read_completed_and_asked_about(sandbox: Sandbox, legacy: bool) -> None:
+    async with sandbox.agent(legacy=legacy) as agent:
+        run_id = await agent.launch("echo step 1; echo step 2; exit 3", name="cfm", cwd=str(sandbox.path))
         await agent.end(run_id)
         status = (await agent.client.read_resource(f"run://{run_id}")).contents[0]
         log = (await agent.client.read_resource(f"run://{run_id}/log")).contents[0]
@@ -32,11 +32,11 @@ async def test_a_run_can_be_read_completed_and_asked_about(house: House, legacy:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-async def test_a_run_that_goes_on_and_one_that_is_lost_are_told_as_they_are(house: House, legacy: bool) -> None:
-    async with house.agent(legacy=legacy) as agent:
+async def test_a_run_that_goes_on_and_one_that_is_lost_are_told_as_they_are(sandbox: Sandbox, legacy: bool) -> None:
+    async with sandbox.agent(legacy=legacy) as agent:
         live, lost = [await agent.launch("seq -f 'öäü %g öäü öäü' 2000; echo newest; sleep 600") for _ in range(2)]
-        os.kill(house.supervisor(lost), signal.SIGKILL)
-        await until_async(lambda: "newest" in house.log(live) and house.run(lost).state == "lost")
+        os.kill(sandbox.supervisor(lost), signal.SIGKILL)
+        await until_async(lambda: "newest" in sandbox.log(live) and sandbox.run(lost).state == "lost")
         for run_id, state in ((live, "running"), (lost, "lost")):
             (status,) = (await agent.client.read_resource(f"run://{run_id}")).contents
             assert json.loads(status.text)["state"] == state  # type: ignore[union-attr]

@@ -8,20 +8,20 @@ import time
 import pytest
 
 from tests.support.fake_nvml import UUIDS, Machine, machine
-from tests.support.sandbox import House, text_of
+from tests.support.sandbox import Sandbox, text_of
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def nvml(house: House) -> Machine:
-    found = machine(house.path)
-    house.environ |= found.environ
+def nvml(sandbox: Sandbox) -> Machine:
+    found = machine(sandbox.path)
+    sandbox.environ |= found.environ
     return found
 
 
-async def test_an_agent_is_told_of_free_and_of_leased_gpus(house: House, nvml: Machine) -> None:
-    async with house.agent() as agent:
+async def test_an_agent_is_told_of_free_and_of_leased_gpus(sandbox: Sandbox, nvml: Machine) -> None:
+    async with sandbox.agent() as agent:
         before = await agent.call("gpu_check")
         assert (before["ok"], before["reasons"], before["free"]) == (True, [], list(UUIDS[:2]))
         assert before["header"] == "2 NVIDIA H100 80GB HBM3, 81559 MiB, 700 W"
@@ -35,9 +35,9 @@ async def test_an_agent_is_told_of_free_and_of_leased_gpus(house: House, nvml: M
         assert its["gpus"][0].startswith(f"1 {UUIDS[1]} ")
 
 
-async def test_a_hanging_and_a_lost_gpu_do_not_hide_the_others(house: House, nvml: Machine) -> None:
+async def test_a_hanging_and_a_lost_gpu_do_not_hide_the_others(sandbox: Sandbox, nvml: Machine) -> None:
     nvml.tells("hang nvmlDeviceGetTemperature 30 1", "fault nvmlDeviceGetUUID 15 2", gpus=4)
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         found = await agent.call("gpu_check")
     assert (found["ok"], found["free"]) == (False, [UUIDS[0], UUIDS[3]])
     assert "; HANGS" in found["gpus"][1]
@@ -45,9 +45,9 @@ async def test_a_hanging_and_a_lost_gpu_do_not_hide_the_others(house: House, nvm
 
 
 @pytest.mark.parametrize("what", ["nvmlInitWithFlags 60", "nvmlDeviceGetUtilizationRates 1"])
-async def test_an_agent_does_not_wait_for_a_driver_that_hangs(house: House, nvml: Machine, what: str) -> None:
+async def test_an_agent_does_not_wait_for_a_driver_that_hangs(sandbox: Sandbox, nvml: Machine, what: str) -> None:
     nvml.tells(f"hang {what}", gpus=8)
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         begun_s = time.monotonic()
         result = await agent.client.call_tool("gpu_check", {}, read_timeout_seconds=90)
         took_s = time.monotonic() - begun_s
@@ -55,8 +55,8 @@ async def test_an_agent_does_not_wait_for_a_driver_that_hangs(house: House, nvml
     assert took_s < 5, "all the others in a driver's start, which may take 8 s, would not"
 
 
-async def test_of_a_run_without_gpus_is_told_why(house: House, nvml: Machine) -> None:
-    async with house.agent() as agent:
+async def test_of_a_run_without_gpus_is_told_why(sandbox: Sandbox, nvml: Machine) -> None:
+    async with sandbox.agent() as agent:
         holder = await agent.launch("sleep 300", gpus=2)
         waiting = await agent.launch("true", gpus=1, queue=True)
         told = await agent.call("gpu_check", run_id=waiting)
@@ -70,8 +70,8 @@ async def test_of_a_run_without_gpus_is_told_why(house: House, nvml: Machine) ->
         assert (await agent.call("gpu_check", run_id=slot))["gpus"] == ["cpu-0"]
 
 
-async def test_no_driver_is_an_error_and_no_gpus_are_none(house: House, nvml: Machine) -> None:
-    async with house.agent() as agent:
+async def test_no_driver_is_an_error_and_no_gpus_are_none(sandbox: Sandbox, nvml: Machine) -> None:
+    async with sandbox.agent() as agent:
         nvml.tells("fault nvmlInitWithFlags 9")
         refusal = await agent.refusal("gpu_check")
         assert refusal.startswith("No NVIDIA driver: The NVIDIA driver is not loaded.")
@@ -81,24 +81,24 @@ async def test_no_driver_is_an_error_and_no_gpus_are_none(house: House, nvml: Ma
         assert (found["ok"], found["free"], found["gpus"]) == (False, [], [])
 
 
-async def test_what_cannot_be_required_is_refused(house: House, nvml: Machine) -> None:
-    async with house.agent() as agent:
+async def test_what_cannot_be_required_is_refused(sandbox: Sandbox, nvml: Machine) -> None:
+    async with sandbox.agent() as agent:
         refusal = await agent.refusal("gpu_check", require={"memory": 3})
         assert refusal.startswith("require: 'memory' is not known. There are free_memory_mib")
         assert "Run not found" in await agent.refusal("gpu_check", run_id="cfm-7kqz")
 
 
-def test_the_command_prints_the_same_verdict(house: House, nvml: Machine) -> None:
-    done = house.runward("gpu", "--json")
+def test_the_command_prints_the_same_verdict(sandbox: Sandbox, nvml: Machine) -> None:
+    done = sandbox.runward("gpu", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["free"] == list(UUIDS[:2])
     nvml.tells("set 1 remap_pending 1")
-    done = house.runward("gpu")
+    done = sandbox.runward("gpu")
     assert done.returncode == 1
     assert "NVIDIA H100 80GB HBM3, 81559 MiB, 700 W; driver 550.54.15" in done.stdout
     assert "row remap pending" in done.stdout
     assert "GPU 1: needs a reset" in done.stdout
     nvml.tells("fault nvmlInitWithFlags 9")
-    done = house.runward("gpu")
+    done = sandbox.runward("gpu")
     assert done.returncode != 0
     assert "No NVIDIA driver" in done.stderr

@@ -11,7 +11,7 @@ import pytest
 from mcp_server.gpus.leases import Leases
 from tests.live.test_allotment import go, waits
 from tests.support.fake_nvml import UUIDS, Machine, machine
-from tests.support.sandbox import House, until_async
+from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -21,12 +21,12 @@ SETTINGS = "gpu_sample_s = 0.1\ngpu_window_s = 1.0\n"
 
 
 @pytest.fixture
-def gpus(house: House) -> Machine:
+def gpus(sandbox: Sandbox) -> Machine:
     """Two healthy, idle GPUs, and a server that samples them often."""
-    house.ledger.home.make()
-    (house.path / "state" / "config.toml").write_text(SETTINGS)
-    found = machine(house.path)
-    house.environ |= found.environ
+    sandbox.store.home.make()
+    (sandbox.path / "state" / "config.toml").write_text(SETTINGS)
+    found = machine(sandbox.path)
+    sandbox.environ |= found.environ
     return found
 
 
@@ -38,33 +38,33 @@ def stranger() -> Iterator[int]:
         process.kill()
 
 
-async def test_a_run_gets_what_it_asks_for_by_uuid(house: House, gpus: Machine) -> None:
+async def test_a_run_gets_what_it_asks_for_by_uuid(sandbox: Sandbox, gpus: Machine) -> None:
     gpus.tells(gpus=4)
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run = await agent.call("launch_run", command=SHOW, gpus=[2, UUIDS[3][:12]])
         assert run["gpus"] == list(UUIDS[2:4])
         end = await agent.end(run["run_id"])
         assert (end["state"], end["gpus"]) == ("finished", list(UUIDS[2:4]))
     both = ",".join(UUIDS[2:4])
-    assert f"<{both}> <PCI_BUS_ID> <2,3> <{both}>" in house.log(run["run_id"])
+    assert f"<{both}> <PCI_BUS_ID> <2,3> <{both}>" in sandbox.log(run["run_id"])
 
 
-async def test_no_gpu_is_had_twice(house: House, gpus: Machine) -> None:
-    async with house.agent() as agent:
-        first = await agent.call("launch_run", command=waits(house, "a"), gpus=1)
-        second = await agent.call("launch_run", command=waits(house, "a"), gpus=1)
+async def test_no_gpu_is_had_twice(sandbox: Sandbox, gpus: Machine) -> None:
+    async with sandbox.agent() as agent:
+        first = await agent.call("launch_run", command=waits(sandbox, "a"), gpus=1)
+        second = await agent.call("launch_run", command=waits(sandbox, "a"), gpus=1)
         assert {*first["gpus"], *second["gpus"]} == set(UUIDS[:2])
         refused = await agent.refusal("launch_run", command="true", gpus=1)
         assert first["run_id"] in refused
         assert second["run_id"] in refused
-        go(house, "a")
+        go(sandbox, "a")
         for run in (first, second):
             await agent.end(run["run_id"])
 
 
-async def test_a_strangers_gpu_is_left_alone(house: House, gpus: Machine, stranger: int) -> None:
+async def test_a_strangers_gpu_is_left_alone(sandbox: Sandbox, gpus: Machine, stranger: int) -> None:
     gpus.tells(f"proc 0 {stranger} 31000")
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         assert (await agent.call("launch_run", command="true", gpus=1))["gpus"] == [UUIDS[1]]
         refused = await agent.refusal("launch_run", command="true", gpus=[0])
         assert "31,000 MiB" in refused
@@ -73,18 +73,18 @@ async def test_a_strangers_gpu_is_left_alone(house: House, gpus: Machine, strang
         assert shared["gpus"] == [UUIDS[0]]
 
 
-async def test_a_run_waits_for_a_stranger_to_go(house: House, gpus: Machine, stranger: int) -> None:
+async def test_a_run_waits_for_a_stranger_to_go(sandbox: Sandbox, gpus: Machine, stranger: int) -> None:
     gpus.tells(f"proc 0 {stranger} 31000", f"proc 1 {stranger} 31000")
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         waiting = await agent.call("launch_run", command="true", gpus=2, queue=True)
         assert (waiting["state"], waiting["queue_position"]) == ("queued", 1)
         gpus.tells()
         assert (await agent.end(waiting["run_id"]))["state"] == "finished"
 
 
-async def test_what_is_required_is_held_against_the_gpus_and_the_remedy_told(house: House, gpus: Machine) -> None:
+async def test_what_is_required_is_held_against_the_gpus_and_the_remedy_told(sandbox: Sandbox, gpus: Machine) -> None:
     gpus.tells("set 1 limit 400000")
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         refused = await agent.refusal("launch_run", command="true", gpus=2, require={"power_limit_w": 400})
         assert "sudo nvidia-smi -i 0 -pl 400" in refused
         assert "-i 1" not in refused
@@ -92,32 +92,32 @@ async def test_what_is_required_is_held_against_the_gpus_and_the_remedy_told(hou
         assert run["gpus"] == [UUIDS[1]]
 
 
-async def test_a_gpu_that_gets_too_hot_is_told_while_the_run_goes_on(house: House, gpus: Machine) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch(waits(house, "a"), gpus=1)
+async def test_a_gpu_that_gets_too_hot_is_told_while_the_run_goes_on(sandbox: Sandbox, gpus: Machine) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
         gpus.tells("set 0 throttle 32")
         heard = await agent.call("wait_run", run_ids=run_id, timeout_s=30)
         assert heard["reason"] == "gpu_deviation"
         assert heard["runs"][0]["state"] == "running"
         assert "thermal" in heard["runs"][0]["events"][-1]["text"]
-        go(house, "a")
+        go(sandbox, "a")
         assert (await agent.end(run_id))["state"] == "finished"
 
 
-async def test_a_gpu_that_idles_beside_the_others_is_told(house: House, gpus: Machine) -> None:
+async def test_a_gpu_that_idles_beside_the_others_is_told(sandbox: Sandbox, gpus: Machine) -> None:
     def loads(first: int, second: int) -> None:
         loaded = (f"{UUIDS[0]} NVIDIA_H100_80GB_HBM3 81559 {first}", f"{UUIDS[1]} NVIDIA_H100_80GB_HBM3 81559 {second}")
         gpus.tells(*(f"gpu {index} {each} 40 300000" for index, each in enumerate(loaded)), gpus=0)
 
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         loads(0, 0)
-        run_id = await agent.launch(waits(house, "a"), gpus=2)
+        run_id = await agent.launch(waits(sandbox, "a"), gpus=2)
         loads(98, 20)
         heard = await agent.call("wait_run", run_ids=run_id, timeout_s=30)
         assert heard["reason"] == "gpu_deviation"
-        go(house, "a")
+        go(sandbox, "a")
         await agent.end(run_id)
-    used = house.run(run_id).events[-1]["gpus"]
+    used = sandbox.run(run_id).events[-1]["gpus"]
     assert set(used) == set(UUIDS[:2])
     assert used[UUIDS[0]]["mean_util"] > used[UUIDS[1]]["mean_util"]
 
@@ -125,15 +125,17 @@ async def test_a_gpu_that_idles_beside_the_others_is_told(house: House, gpus: Ma
 @pytest.mark.parametrize(
     "trouble", ["fault nvmlInitWithFlags 9", "crash nvmlDeviceGetTemperature", "hang nvmlInitWithFlags 60"]
 )
-async def test_a_sampler_that_fails_harms_no_run(house: House, gpus: Machine, trouble: str) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch(waits(house, "a"), gpus=1)
+async def test_a_sampler_that_fails_harms_no_run(sandbox: Sandbox, gpus: Machine, trouble: str) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
         gpus.tells(trouble)
         if "hang" not in trouble:
-            await until_async(lambda: "sampler_lost" in [e["kind"] for e in house.run(run_id).events], "a lost sampler")
-        go(house, "a")
+            await until_async(
+                lambda: "sampler_lost" in [e["kind"] for e in sandbox.run(run_id).events], "a lost sampler"
+            )
+        go(sandbox, "a")
         assert (await agent.end(run_id))["state"] == "finished"
-    assert not [p for p in house.own_processes() if "gpu.py" in p.command]
+    assert not [p for p in sandbox.own_processes() if "gpu.py" in p.command]
 
 
 @pytest.mark.parametrize(
@@ -147,9 +149,9 @@ async def test_a_sampler_that_fails_harms_no_run(house: House, gpus: Machine, tr
     ],
 )
 async def test_whether_memory_was_given_back_is_told_as_far_as_it_is_known(
-    house: House, gpus: Machine, line: str, told: bool | None, words: str
+    sandbox: Sandbox, gpus: Machine, line: str, told: bool | None, words: str
 ) -> None:
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300", gpus=[0])
         gpus.tells(line)
         killed = await agent.kill(run_id)
@@ -157,25 +159,27 @@ async def test_whether_memory_was_given_back_is_told_as_far_as_it_is_known(
         assert words in killed["message"]
 
 
-async def test_a_killed_supervisor_leaves_no_lease_and_no_sampler(house: House, gpus: Machine) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch(waits(house, "a"), gpus=1)
-        os.kill(house.supervisor(run_id), signal.SIGKILL)
+async def test_a_killed_supervisor_leaves_no_lease_and_no_sampler(sandbox: Sandbox, gpus: Machine) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
+        os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
         await until_async(lambda: not Leases(Path(gpus.environ["RUNWARD_LEASES"])).holders(), "the lease to be free")
-        await until_async(lambda: not [p for p in house.own_processes() if "gpu.py" in p.command], "the sampler to go")
-        go(house, "a")
+        await until_async(
+            lambda: not [p for p in sandbox.own_processes() if "gpu.py" in p.command], "the sampler to go"
+        )
+        go(sandbox, "a")
 
 
-async def test_a_retry_gets_another_gpu_than_the_one_that_failed(house: House, gpus: Machine) -> None:
+async def test_a_retry_gets_another_gpu_than_the_one_that_failed(sandbox: Sandbox, gpus: Machine) -> None:
     script = f'echo "<$CUDA_VISIBLE_DEVICES>"; [ "$CUDA_VISIBLE_DEVICES" = {UUIDS[1]} ] || ' + (
         '{ echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"; exit 1; }'
     )
     recovery = {"cuda_error": {"do": "retry", "change": {"@gpu": "other"}}}
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         for arguments in ({"gpus": 1}, {"env": {"CUDA_VISIBLE_DEVICES": "0"}}):
             run_id = await agent.launch(script, recovery=recovery, **arguments)
             end = await agent.end(run_id)
             assert (end["state"], end["attempt"]) == ("finished", 2), arguments
-            started = [e for e in house.run(run_id).events if e["kind"] == "started"]
+            started = [e for e in sandbox.run(run_id).events if e["kind"] == "started"]
             assert started[-1]["gpus"] == [UUIDS[1]]
     assert Leases(Path(gpus.environ["RUNWARD_LEASES"])).holders() == {}

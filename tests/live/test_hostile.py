@@ -16,7 +16,7 @@ import pytest
 
 from mcp_server.serve.tokens import hash_of
 from tests.support import hostile_requests
-from tests.support.sandbox import House
+from tests.support.sandbox import Sandbox
 from tests.support.service import Service, serve, tokens
 
 _BLANK = b"\r\n\r\n"
@@ -38,7 +38,7 @@ class Siege:
     def state(self) -> dict[str, str]:
         """Every file of the state directory and of the traps, but for what the living run itself writes."""
         found = {}
-        for root in (self.service.house.path / "state", Path(self.words["trap"])):
+        for root in (self.service.sandbox.path / "state", Path(self.words["trap"])):
             for path in sorted(root.rglob("*")):
                 kept = path.is_file() and not path.is_symlink() and path.name not in ("progress.json", "output.log")
                 found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest() if kept else ""
@@ -47,19 +47,23 @@ class Siege:
 
 @pytest.fixture(scope="module")
 def siege(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
-    house = House(tmp_path_factory.mktemp("siege"), f"runward-test-{secrets.token_hex(4)}")
-    known = tokens(house)
+    sandbox = Sandbox(tmp_path_factory.mktemp("siege"), f"runward-test-{secrets.token_hex(4)}")
+    known = tokens(sandbox)
     words = {name: known.add(name) for name in ("alice", "bob", "removed")}
     known.remove("removed")
-    words |= {"trap": str(_traps(house.path)), "alice_half": words["alice"][:25], "alice_upper": words["alice"].upper()}
+    words |= {
+        "trap": str(_traps(sandbox.path)),
+        "alice_half": words["alice"][:25],
+        "alice_upper": words["alice"].upper(),
+    }
     words |= {"alice_hash": hash_of(words["alice"])}
     try:
-        with serve(house) as service:
+        with serve(sandbox) as service:
             words |= {"port": str(service.port), "session": _session(service, words["alice"])}
             words["bobs_run"] = anyio.run(_bobs_run, service, words["bob"])
             yield Siege(service, words)
     finally:
-        house.close()
+        sandbox.close()
 
 
 def _traps(path: Path) -> Path:
@@ -100,7 +104,7 @@ def test_a_hostile_request_is_refused_and_reads_and_changes_nothing(
     else:
         assert _refuses(told), (status, told[:500])
     assert siege.state() == before
-    assert siege.service.house.run(siege.words["bobs_run"]).state == "running"
+    assert siege.service.sandbox.run(siege.words["bobs_run"]).state == "running"
 
 
 def _refuses(told: bytes) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from mcp_server import __version__
 from tests.support import hostile_requests
-from tests.support.sandbox import Agent, House, until_async
+from tests.support.sandbox import Agent, Sandbox, until_async
 from tests.support.service import free_port, serve, tokens
 
 pytestmark = pytest.mark.anyio
@@ -23,14 +23,14 @@ STOPS_WITHIN_S = 3.0
 # --- who is let in, by which name
 
 
-async def test_a_run_belongs_to_the_token_it_was_launched_with_and_others_may_only_look(house: House) -> None:
-    alices, bobs = tokens(house).add("alice"), tokens(house).add("bob")
-    with serve(house) as service:
+async def test_a_run_belongs_to_the_token_it_was_launched_with_and_others_may_only_look(sandbox: Sandbox) -> None:
+    alices, bobs = tokens(sandbox).add("alice"), tokens(sandbox).add("bob")
+    with serve(sandbox) as service:
         async with service.agent(alices) as alice, service.agent(bobs, legacy=True) as bob:
             run = await alice.call("launch_run", command="echo begun; sleep 600", owner="alice")
             run_id = run["run_id"]
             assert run["owner"] == "alice"
-            await until_async(lambda: "begun" in house.log(run_id), "output")
+            await until_async(lambda: "begun" in sandbox.log(run_id), "output")
             assert (await bob.call("wait_run", run_ids=run_id, timeout_s=0))["runs"][0]["state"] == "running"
             assert "begun" in await bob.text("read_log", run_id=run_id)
             assert [r["run_id"] for r in (await bob.call("list_runs"))["runs"]] == [run_id]
@@ -40,12 +40,12 @@ async def test_a_run_belongs_to_the_token_it_was_launched_with_and_others_may_on
                 assert "left alone, still running" in told
             assert "leave owner out" in await bob.refusal("launch_run", command="true", owner="alice")
             assert (await alice.kill(run_id))["status"] == "killed"
-    assert json.loads(house.rundir(run_id).stop.read_text())["by"] == "alice"
+    assert json.loads(sandbox.rundir(run_id).stop.read_text())["by"] == "alice"
 
 
-async def test_a_key_is_its_owners_alone(house: House) -> None:
-    alices, bobs = tokens(house).add("alice"), tokens(house).add("bob")
-    with serve(house) as service:
+async def test_a_key_is_its_owners_alone(sandbox: Sandbox) -> None:
+    alices, bobs = tokens(sandbox).add("alice"), tokens(sandbox).add("bob")
+    with serve(sandbox) as service:
         async with service.agent(alices) as alice, service.agent(bobs) as bob:
             hers = await alice.call("launch_run", command="sleep 600", idempotency_key="sweep/1")
             his = await bob.call("launch_run", command="echo his; sleep 600", idempotency_key="sweep/1")
@@ -58,9 +58,9 @@ async def test_a_key_is_its_owners_alone(house: House) -> None:
             assert again == [hers["run_id"], his["run_id"]]
 
 
-async def test_callers_without_sessions_are_told_apart_by_their_tokens(house: House) -> None:
-    alices, bobs = tokens(house).add("alice"), tokens(house).add("bob")
-    with serve(house) as service:
+async def test_callers_without_sessions_are_told_apart_by_their_tokens(sandbox: Sandbox) -> None:
+    alices, bobs = tokens(sandbox).add("alice"), tokens(sandbox).add("bob")
+    with serve(sandbox) as service:
         async with service.agent(alices) as alice, service.agent(bobs) as bob:
             run_id = await alice.launch("true")
             told = [await agent.end(run_id) for agent in (alice, alice, bob, bob)]
@@ -68,10 +68,10 @@ async def test_callers_without_sessions_are_told_apart_by_their_tokens(house: Ho
             assert kinds == [["ended"], [], ["ended"], []]
 
 
-async def test_a_token_taken_back_or_given_counts_from_the_next_request_on(house: House) -> None:
-    known = tokens(house)
+async def test_a_token_taken_back_or_given_counts_from_the_next_request_on(sandbox: Sandbox) -> None:
+    known = tokens(sandbox)
     token = known.add("alice")
-    with serve(house) as service:
+    with serve(sandbox) as service:
         request = hostile_requests.plain().replace(b"{port}", str(service.port).encode())
         assert service.send(request.replace(b"{alice}", token.encode()))[0] == 200
         known.remove("alice")
@@ -83,26 +83,26 @@ async def test_a_token_taken_back_or_given_counts_from_the_next_request_on(house
         assert service.send(request.replace(b"{alice}", again.encode()))[0] == 401
 
 
-async def test_without_tokens_all_on_this_machine_may_come_in_until_there_are_some(house: House) -> None:
-    with serve(house) as service:
+async def test_without_tokens_all_on_this_machine_may_come_in_until_there_are_some(sandbox: Sandbox) -> None:
+    with serve(sandbox) as service:
         async with service.agent() as anyone:
             assert (await anyone.call("launch_run", command="true", owner="me"))["owner"] == "me"
         request = hostile_requests.plain(token=None).replace(b"{port}", str(service.port).encode())
         assert service.send(request)[0] == 200
-        tokens(house).add("alice")
+        tokens(sandbox).add("alice")
         assert service.send(request)[0] == 401
 
 
-def test_a_file_of_tokens_that_others_can_read_lets_nobody_in(house: House) -> None:
-    token = tokens(house).add("alice")
-    with serve(house) as service:
-        tokens(house).file.chmod(0o644)
+def test_a_file_of_tokens_that_others_can_read_lets_nobody_in(sandbox: Sandbox) -> None:
+    token = tokens(sandbox).add("alice")
+    with serve(sandbox) as service:
+        tokens(sandbox).file.chmod(0o644)
         request = (
             hostile_requests.plain().replace(b"{alice}", token.encode()).replace(b"{port}", str(service.port).encode())
         )
         assert [service.send(request)[0] for _ in range(3)] == [503] * 3
         assert service.log.read_text().count("chmod 600") == 1
-    refused = house.runward("serve", "--http", f"127.0.0.1:{free_port()}")
+    refused = sandbox.runward("serve", "--http", f"127.0.0.1:{free_port()}")
     assert (refused.returncode, "chmod 600" in refused.stderr) == (2, True)
 
 
@@ -110,36 +110,36 @@ def test_a_file_of_tokens_that_others_can_read_lets_nobody_in(house: House) -> N
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.0.2.1"])
-def test_beyond_this_machine_it_listens_only_with_tokens(house: House, host: str) -> None:
-    refused = house.runward("serve", "--http", f"{host}:{free_port()}")
+def test_beyond_this_machine_it_listens_only_with_tokens(sandbox: Sandbox, host: str) -> None:
+    refused = sandbox.runward("serve", "--http", f"{host}:{free_port()}")
     assert refused.returncode == 2
     assert "runward token add NAME" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
-def test_with_tokens_it_listens_on_every_address_and_still_refuses_rebound_names(house: House) -> None:
-    token = tokens(house).add("alice")
-    with serve(house, "0.0.0.0") as service:
+def test_with_tokens_it_listens_on_every_address_and_still_refuses_rebound_names(sandbox: Sandbox) -> None:
+    token = tokens(sandbox).add("alice")
+    with serve(sandbox, "0.0.0.0") as service:
         request = hostile_requests.plain(host="{host}").replace(b"{alice}", token.encode())
         for host, status in (("localhost", 200), (socket.gethostname(), 200), ("evil.example", 421), ("8.8.8.8", 421)):
             assert service.send(request.replace(b"{host}", host.encode()))[0] == status, host
 
 
-async def test_it_serves_over_ipv6(house: House) -> None:
-    with serve(house, "[::1]") as service:
+async def test_it_serves_over_ipv6(sandbox: Sandbox) -> None:
+    with serve(sandbox, "[::1]") as service:
         async with service.agent() as agent:
             assert (await agent.call("list_runs"))["total"] == 0
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "127.0.0.1:99999", "::1:8765", "127.0.0.1:x", "no host:1"])
-def test_an_address_that_is_none_is_refused(house: House, address: str) -> None:
-    refused = house.runward("serve", "--http", address)
+def test_an_address_that_is_none_is_refused(sandbox: Sandbox, address: str) -> None:
+    refused = sandbox.runward("serve", "--http", address)
     assert (refused.returncode, "Nothing is served" in refused.stderr) == (2, True), refused.stderr
 
 
-def test_a_port_in_use_is_said(house: House) -> None:
-    with serve(house) as service:
-        refused = house.runward("serve", "--http", f"127.0.0.1:{service.port}")
+def test_a_port_in_use_is_said(sandbox: Sandbox) -> None:
+    with serve(sandbox) as service:
+        refused = sandbox.runward("serve", "--http", f"127.0.0.1:{service.port}")
         assert refused.returncode == 2
         assert f"Cannot listen at 127.0.0.1:{service.port}" in refused.stderr
         assert "Traceback" not in refused.stderr
@@ -151,9 +151,9 @@ def test_a_port_in_use_is_said(house: House) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("legacy", [False, True], ids=["stateless", "sessions"])
 async def test_it_stops_within_three_seconds_with_waits_open_and_starts_again_at_once(
-    house: House, number: signal.Signals, legacy: bool
+    sandbox: Sandbox, number: signal.Signals, legacy: bool
 ) -> None:
-    with serve(house) as service:
+    with serve(sandbox) as service:
         async with contextlib.AsyncExitStack() as stack:
             # A client whose server has gone may say so in many ways; it is not what is looked at.
             agents = [await stack.enter_async_context(service.agent(legacy=legacy)) for _ in range(3)]
@@ -169,7 +169,7 @@ async def test_it_stops_within_three_seconds_with_waits_open_and_starts_again_at
                 await until_async(lambda: service.health()["waits"] == 3, "three open waits")
                 took_s = await anyio.to_thread.run_sync(service.stop, number)
                 waits.cancel_scope.cancel()
-            with serve(house, port=service.port) as successor:
+            with serve(sandbox, port=service.port) as successor:
                 assert successor.health()["waits"] == 0
             with contextlib.suppress(Exception):
                 await stack.aclose()
@@ -177,4 +177,4 @@ async def test_it_stops_within_three_seconds_with_waits_open_and_starts_again_at
     assert service.process.returncode == 0
     greeting = f"runward {__version__} at {service.url} (no tokens: open to all on this machine)\n"
     assert service.log.read_text() == 2 * greeting
-    assert house.run(run_id).state == "running"
+    assert sandbox.run(run_id).state == "running"

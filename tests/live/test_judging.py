@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sandbox import Agent, House, until_async
+from tests.support.sandbox import Agent, Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +24,8 @@ def until(name):
 """
 
 
-def python(house: House, code: str) -> list[str]:
-    path = house.path / "train.py"
+def python(sandbox: Sandbox, code: str) -> list[str]:
+    path = sandbox.path / "train.py"
     path.write_text(code)
     return [sys.executable, str(path)]
 
@@ -35,73 +35,73 @@ async def news(agent: Agent, run_id: str, **arguments: Any) -> tuple[str, dict[s
     return answer["reason"], answer["runs"][0]
 
 
-async def test_the_first_step_is_news_and_later_steps_are_told_with_every_answer(house: House) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch(python(house, GO_ON + STEPS + "until('go')"), cwd=str(house.path))
+async def test_the_first_step_is_news_and_later_steps_are_told_with_every_answer(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(python(sandbox, GO_ON + STEPS + "until('go')"), cwd=str(sandbox.path))
         reason, status = await news(agent, run_id, until="first_step")
         assert reason == "first_step"
         assert [e["kind"] for e in status["events"]] == ["first_step"]
-        await until_async(lambda: house.run(run_id).progress.get("step") == 3, "progress on disk")
+        await until_async(lambda: sandbox.run(run_id).progress.get("step") == 3, "progress on disk")
         now = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"][0]
         assert (now["step"], now["total_steps"], now["metrics"]["loss"]) == (3, 40, 0.3333)
-        (house.path / "go").touch()
+        (sandbox.path / "go").touch()
         assert (await agent.end(run_id))["step"] == 3
 
 
-async def test_a_wait_for_the_first_step_ends_at_once_when_it_has_been_made(house: House) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch(python(house, GO_ON + STEPS + "until('go')"), cwd=str(house.path))
+async def test_a_wait_for_the_first_step_ends_at_once_when_it_has_been_made(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(python(sandbox, GO_ON + STEPS + "until('go')"), cwd=str(sandbox.path))
         assert (await news(agent, run_id, until="first_step"))[0] == "first_step"
         assert (await news(agent, run_id, until="first_step"))[0] == "first_step"
-        (house.path / "go").touch()
+        (sandbox.path / "go").touch()
 
 
-async def test_a_first_step_that_does_not_come_is_told_and_stops_nothing(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_first_step_that_does_not_come_is_told_and_stops_nothing(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            python(house, GO_ON + "print('loading', flush=True)\nuntil('go')"),
-            cwd=str(house.path),
+            python(sandbox, GO_ON + "print('loading', flush=True)\nuntil('go')"),
+            cwd=str(sandbox.path),
             first_step_timeout_s=0.5,
         )
         reason, status = await news(agent, run_id)
         assert (reason, status["state"]) == ("first_step_timeout", "running")
         assert "'loading'" in status["events"][-1]["text"]
-        (house.path / "go").touch()
+        (sandbox.path / "go").touch()
         assert (await agent.end(run_id))["state"] == "finished"
 
 
-async def test_a_first_step_pattern_decides_alone(house: House) -> None:
+async def test_a_first_step_pattern_decides_alone(sandbox: Sandbox) -> None:
     code = (
         GO_ON + "print('epoch 1 loss 0.5', flush=True)\nuntil('go')\nprint('kl loss: 0.01', flush=True)\nuntil('end')"
     )
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            python(house, code), cwd=str(house.path), first_step_pattern=r"kl loss: ", first_step_timeout_s=0.5
+            python(sandbox, code), cwd=str(sandbox.path), first_step_pattern=r"kl loss: ", first_step_timeout_s=0.5
         )
         assert (await news(agent, run_id))[0] == "first_step_timeout"
-        (house.path / "go").touch()
+        (sandbox.path / "go").touch()
         assert (await news(agent, run_id))[0] == "first_step"
-        (house.path / "end").touch()
+        (sandbox.path / "end").touch()
 
 
-async def test_a_stall_is_told_with_evidence_and_so_is_its_end(house: House) -> None:
+async def test_a_stall_is_told_with_evidence_and_so_is_its_end(sandbox: Sandbox) -> None:
     code = GO_ON + STEPS + "until('go')\nprint('epoch 4/40 loss 0.2', flush=True)\nuntil('end')"
-    async with house.agent() as agent:
-        run_id = await agent.launch(python(house, code), cwd=str(house.path), stall_timeout_s=1)
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path), stall_timeout_s=1)
         assert (await news(agent, run_id, until="first_step"))[0] == "first_step"
         reason, status = await news(agent, run_id)
         assert (reason, status["state"]) == ("stalled", "stalled")
-        stalled = house.run(run_id).events[-1]
+        stalled = sandbox.run(run_id).events[-1]
         assert "epoch 3/40" in stalled["text"]
         assert stalled["cpu_used_s"] < 1
         assert any("python" in name for name in stalled["waits_in"])
-        (house.path / "go").touch()
-        await until_async(lambda: house.run(run_id).state == "running", "the end of the stall")
-        assert house.run(run_id).events[-1]["kind"] == "resumed"
-        (house.path / "end").touch()
+        (sandbox.path / "go").touch()
+        await until_async(lambda: sandbox.run(run_id).state == "running", "the end of the stall")
+        assert sandbox.run(run_id).events[-1]["kind"] == "resumed"
+        (sandbox.path / "end").touch()
 
 
-async def test_an_error_of_a_process_that_does_not_end_is_told(house: House) -> None:
+async def test_an_error_of_a_process_that_does_not_end_is_told(sandbox: Sandbox) -> None:
     code = f"""{GO_ON}
 import traceback
 for step in range(1, 5):
@@ -111,19 +111,19 @@ try: {{}}['missing']
 except KeyError: traceback.print_exc()
 until('end')
 """
-    async with house.agent() as agent:
-        run_id = await agent.launch(python(house, code), cwd=str(house.path))
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path))
         assert (await news(agent, run_id, until="first_step"))[0] == "first_step"
         reason, status = await news(agent, run_id)
         assert (reason, status["state"]) == ("error_seen", "running")
         assert status["failure"]["kind"] == "python_error"
         assert status["failure"]["line"] == "KeyError: 'missing'"
-        (house.path / "end").touch()
+        (sandbox.path / "end").touch()
         end = await agent.end(run_id)
         assert (end["state"], "failure" in end) == ("finished", False)
 
 
-async def test_an_error_that_steps_follow_is_not_told(house: House) -> None:
+async def test_an_error_that_steps_follow_is_not_told(sandbox: Sandbox) -> None:
     code = f"""{GO_ON}
 import traceback
 for step in range(1, 60):
@@ -132,85 +132,85 @@ for step in range(1, 60):
         try: {{}}['missing']
         except KeyError: traceback.print_exc()
 """
-    async with house.agent() as agent:
-        run_id = await agent.launch(python(house, code), cwd=str(house.path))
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path))
         end = await agent.end(run_id)
     assert end["state"] == "finished"
-    assert "error_seen" not in [e["kind"] for e in house.run(run_id).events]
+    assert "error_seen" not in [e["kind"] for e in sandbox.run(run_id).events]
     assert "failure" not in end
 
 
-async def test_divergence_is_told_while_the_run_goes_on_and_at_its_end(house: House) -> None:
+async def test_divergence_is_told_while_the_run_goes_on_and_at_its_end(sandbox: Sandbox) -> None:
     code = (
         GO_ON
         + "for s in range(1, 40): print(f'step {s} loss {0.5 if s < 9 else float(\"nan\")}', flush=True)\nuntil('end')"
     )
-    async with house.agent() as agent:
-        run_id = await agent.launch(python(house, code), cwd=str(house.path))
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path))
         reason, status = await news(agent, run_id, until="event")
         assert reason in ("first_step", "error_seen")
         if reason == "first_step" and "failure" not in status:
             reason, status = await news(agent, run_id)
         assert status["failure"]["kind"] == "divergence"
         assert "nan" in status["failure"]["line"]
-        (house.path / "end").touch()
+        (sandbox.path / "end").touch()
         end = await agent.end(run_id)
     assert (end["state"], end["exit_code"], end["failure"]["kind"]) == ("finished", 0, "divergence")
 
 
-async def test_a_failure_is_told_with_the_line_that_proves_it(house: House) -> None:
+async def test_a_failure_is_told_with_the_line_that_proves_it(sandbox: Sandbox) -> None:
     code = "print('start', flush=True)\nraise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')"
-    async with house.agent() as agent:
-        run_id = await agent.launch(python(house, code), cwd=str(house.path))
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path))
         end = await agent.end(run_id)
     failure = end["failure"]
     assert (end["state"], failure["kind"], failure["retryable"]) == ("failed", "oom_gpu", True)
     assert failure["line"] == "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
     # Python 3.13 colours it.
-    line = re.sub(r"\x1b\[[\d;]*m", "", house.log(run_id).splitlines()[failure["line_number"] - 1])
+    line = re.sub(r"\x1b\[[\d;]*m", "", sandbox.log(run_id).splitlines()[failure["line_number"] - 1])
     assert line == failure["line"]
     assert failure["advice"]
 
 
-async def test_a_run_that_a_person_stops_has_no_failure(house: House) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch(python(house, GO_ON + STEPS + "until('never')"), cwd=str(house.path))
+async def test_a_run_that_a_person_stops_has_no_failure(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(python(sandbox, GO_ON + STEPS + "until('never')"), cwd=str(sandbox.path))
         assert (await news(agent, run_id, until="first_step"))[0] == "first_step"
         await agent.kill(run_id)
         end = await agent.end(run_id)
     assert (end["state"], "failure" in end) == ("killed", False)
 
 
-async def test_a_pattern_that_never_ends_costs_the_judging_and_not_the_run(house: House) -> None:
+async def test_a_pattern_that_never_ends_costs_the_judging_and_not_the_run(sandbox: Sandbox) -> None:
     code = "import time\nprint('a' * 3000 + '!', flush=True)\nprint('after', flush=True)\ntime.sleep(600)"
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            python(house, code), cwd=str(house.path), first_step_pattern="(a|aa)+$", time_limit_s=4
+            python(sandbox, code), cwd=str(sandbox.path), first_step_pattern="(a|aa)+$", time_limit_s=4
         )
         end = await agent.end(run_id)
     assert end["state"] == "timed_out"
-    assert "observer_error" in [e["kind"] for e in house.run(run_id).events]
-    assert "after" in house.log(run_id)
+    assert "observer_error" in [e["kind"] for e in sandbox.run(run_id).events]
+    assert "after" in sandbox.log(run_id)
 
 
-async def test_a_stack_tells_no_secret(house: House) -> None:
-    tools = house.path / "bin"
+async def test_a_stack_tells_no_secret(sandbox: Sandbox) -> None:
+    tools = sandbox.path / "bin"
     tools.mkdir()
     spy = tools / "py-spy"
     spy.write_text("#!/bin/sh\necho python train.py --key $WANDB_API_KEY_COPY; echo main train.py:3\n")
     spy.chmod(0o755)
     secret = "wandb-0123456789abcdef"
     spy.write_text(f"#!/bin/sh\necho python train.py --key {secret}; echo main train.py:3\n")
-    path = f"{tools}:{house.environ['PATH']}"
-    async with house.agent(PATH=path, WANDB_API_KEY=secret) as agent:
+    path = f"{tools}:{sandbox.environ['PATH']}"
+    async with sandbox.agent(PATH=path, WANDB_API_KEY=secret) as agent:
         run_id = await agent.launch(
-            python(house, GO_ON + "print('step 1 loss 0.5', flush=True)\nuntil('go')"),
-            cwd=str(house.path),
+            python(sandbox, GO_ON + "print('step 1 loss 0.5', flush=True)\nuntil('go')"),
+            cwd=str(sandbox.path),
             secrets=["WANDB_API_KEY"],
             stall_timeout_s=1,
         )
-        await until_async(lambda: house.run(run_id).state == "stalled", "the stall")
-        (house.path / "go").touch()
-    stalled = next(e for e in house.run(run_id).events if e["kind"] == "stalled")
+        await until_async(lambda: sandbox.run(run_id).state == "stalled", "the stall")
+        (sandbox.path / "go").touch()
+    stalled = next(e for e in sandbox.run(run_id).events if e["kind"] == "stalled")
     assert "main train.py:3" in stalled["stack"]
-    assert secret not in house.rundir(run_id).events.read_text()
+    assert secret not in sandbox.rundir(run_id).events.read_text()

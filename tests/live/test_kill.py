@@ -12,7 +12,7 @@ import pytest
 from mcp.types import ElicitResult
 
 from mcp_server.system import processes
-from tests.support.sandbox import House, until, until_async
+from tests.support.sandbox import Sandbox, until, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -26,48 +26,48 @@ while :; do sleep 1; done
 """
 
 
-def gentle(house: House) -> None:
+def gentle(sandbox: Sandbox) -> None:
     """Let stubborn trees be killed after half a second rather than five."""
-    (house.path / "state").mkdir(mode=0o700)
-    (house.path / "state" / "config.toml").write_text("stop_grace_s = 0.25\n")
+    (sandbox.path / "state").mkdir(mode=0o700)
+    (sandbox.path / "state" / "config.toml").write_text("stop_grace_s = 0.25\n")
 
 
-def survivors(house: House) -> list[str]:
-    return [p.command for p in house.own_processes() if "sleep" in p.command or "bash" in p.command]
+def survivors(sandbox: Sandbox) -> list[str]:
+    return [p.command for p in sandbox.own_processes() if "sleep" in p.command or "bash" in p.command]
 
 
-async def test_a_first_call_stops_nothing_and_a_token_stops_the_whole_tree(house: House) -> None:
-    gentle(house)
+async def test_a_first_call_stops_nothing_and_a_token_stops_the_whole_tree(sandbox: Sandbox) -> None:
+    gentle(sandbox)
     # A stranger with the same command, beside the run.
     stranger = subprocess.Popen(["bash", "-c", "while :; do sleep 1; done"])
     try:
-        async with house.agent() as agent:
-            run_id = await agent.launch(STUBBORN, cwd=str(house.path))
-            await until_async((house.path / "ready").exists)
+        async with sandbox.agent() as agent:
+            run_id = await agent.launch(STUBBORN, cwd=str(sandbox.path))
+            await until_async((sandbox.path / "ready").exists)
             asked = await agent.call("kill_run", run_id=run_id, reason="test")
             assert asked["status"] == "confirmation_required"
             assert run_id in asked["message"]
-            assert house.run(run_id).state == "running"
+            assert sandbox.run(run_id).state == "running"
             done = await agent.call("kill_run", run_id=run_id, confirm_token=asked["confirm_token"], reason="test")
             again = await agent.call("kill_run", run_id=run_id, confirm_token=asked["confirm_token"])
         assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
         assert done["signals_sent"] == ["SIGINT", "SIGTERM", "SIGKILL"]
         assert again["status"] == "already_ended"
-        assert survivors(house) == []
+        assert survivors(sandbox) == []
         assert stranger.poll() is None
-        assert "test" in house.run(run_id).events[-1]["text"]
+        assert "test" in sandbox.run(run_id).events[-1]["text"]
     finally:
         stranger.kill()
         stranger.wait()
 
 
-async def test_a_token_is_for_one_run_and_one_use(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_token_is_for_one_run_and_one_use(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         one, two = await agent.launch("sleep 300"), await agent.launch("sleep 300")
         token = (await agent.call("kill_run", run_id=one))["confirm_token"]
         assert "still running" in await agent.refusal("kill_run", run_id=two, confirm_token=token)
         assert "still running" in await agent.refusal("kill_run", run_id=one, confirm_token=token), "used up"
-    assert house.run(one).state == house.run(two).state == "running"
+    assert sandbox.run(one).state == sandbox.run(two).state == "running"
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["modern", "legacy"])
@@ -82,7 +82,7 @@ async def test_a_token_is_for_one_run_and_one_use(house: House) -> None:
     ids=["right id", "wrong id", "decline", "nobody there"],
 )
 async def test_a_person_is_asked_where_the_client_can(
-    house: House, answer: Callable[[str], ElicitResult], status: str, legacy: bool
+    sandbox: Sandbox, answer: Callable[[str], ElicitResult], status: str, legacy: bool
 ) -> None:
     questions: list[str] = []
     run_id = ""
@@ -91,87 +91,89 @@ async def test_a_person_is_asked_where_the_client_can(
         questions.append(params.message)
         return answer(run_id)
 
-    async with house.agent(elicit=elicit, legacy=legacy) as agent:
+    async with sandbox.agent(elicit=elicit, legacy=legacy) as agent:
         run_id = await agent.launch("sleep 300")
         result = await agent.call("kill_run", run_id=run_id)
     assert result["status"] == status, result
     assert run_id in questions[0]
     assert ("confirm_token" in result) == (status == "confirmation_required")
-    assert house.run(run_id).state == ("killed" if status == "killed" else "running")
+    assert sandbox.run(run_id).state == ("killed" if status == "killed" else "running")
 
 
 @pytest.mark.parametrize("environ", [{}, {"RUNWARD_KILL_POLICY": "human"}], ids=["file", "environment"])
-async def test_under_the_human_policy_no_token_is_given(house: House, environ: dict[str, str]) -> None:
+async def test_under_the_human_policy_no_token_is_given(sandbox: Sandbox, environ: dict[str, str]) -> None:
     if not environ:
-        (house.path / "state").mkdir(mode=0o700)
-        (house.path / "state" / "config.toml").write_text('kill_policy = "human"\n')
-    house.environ.update(environ)
-    async with house.agent() as agent:
+        (sandbox.path / "state").mkdir(mode=0o700)
+        (sandbox.path / "state" / "config.toml").write_text('kill_policy = "human"\n')
+    sandbox.environ.update(environ)
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
         result = await agent.call("kill_run", run_id=run_id)
         assert "confirm_token" not in result
         assert f"runward kill {run_id}" in result["message"]
         assert "person" in await agent.refusal("kill_run", run_id=run_id, confirm_token="guessed")
-    assert house.run(run_id).state == "running"
+    assert sandbox.run(run_id).state == "running"
 
 
-async def test_a_person_kills_by_typing_the_id_on_a_terminal(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_person_kills_by_typing_the_id_on_a_terminal(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
-    assert house.runward("kill", run_id).returncode == 2, "no terminal, nobody to ask"
+    assert sandbox.runward("kill", run_id).returncode == 2, "no terminal, nobody to ask"
     for typed, status, state in (("wrong", 1, "running"), (run_id, 0, "killed")):
         ours, theirs = pty.openpty()
         words = [sys.executable, "-m", "mcp_server", "kill", run_id]
-        asking = subprocess.Popen(words, env=house.environ, stdin=theirs, stdout=theirs, stderr=theirs)
+        asking = subprocess.Popen(words, env=sandbox.environ, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
         os.write(ours, f"{typed}\n".encode())
         assert asking.wait(30) == status
         os.close(ours)
-        assert house.run(run_id).state == state
+        assert sandbox.run(run_id).state == state
 
 
-async def test_another_owners_run_needs_force(house: House) -> None:
-    async with house.agent(RUNWARD_OWNER="alice") as agent:
+async def test_another_owners_run_needs_force(sandbox: Sandbox) -> None:
+    async with sandbox.agent(RUNWARD_OWNER="alice") as agent:
         run_id = await agent.launch("sleep 300")
-    async with house.agent(RUNWARD_OWNER="bob") as agent:
+    async with sandbox.agent(RUNWARD_OWNER="bob") as agent:
         assert "belongs to 'alice'" in await agent.refusal("kill_run", run_id=run_id)
-        assert house.run(run_id).state == "running"
+        assert sandbox.run(run_id).state == "running"
         done = await agent.kill(run_id, force_other_owner=True)
     assert done["status"] == "killed"
 
 
-async def test_a_stuck_supervisor_does_not_save_its_run(house: House) -> None:
-    gentle(house)
-    async with house.agent() as agent:
-        run_id = await agent.launch(STUBBORN, cwd=str(house.path))
-        await until_async((house.path / "ready").exists)
-        os.kill(house.supervisor(run_id), signal.SIGSTOP)
+async def test_a_stuck_supervisor_does_not_save_its_run(sandbox: Sandbox) -> None:
+    gentle(sandbox)
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(STUBBORN, cwd=str(sandbox.path))
+        await until_async((sandbox.path / "ready").exists)
+        os.kill(sandbox.supervisor(run_id), signal.SIGSTOP)
         done = await agent.kill(run_id)
     assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
-    assert survivors(house) == []
+    assert survivors(sandbox) == []
 
 
-async def test_what_a_dead_supervisor_left_behind_is_listed_and_can_be_stopped(house: House) -> None:
-    gentle(house)
-    async with house.agent() as agent:
-        run_id = await agent.launch("trap '' HUP INT TERM; touch ready; while :; do sleep 1; done", cwd=str(house.path))
-        await until_async((house.path / "ready").exists)
-        os.kill(house.supervisor(run_id), signal.SIGKILL)
+async def test_what_a_dead_supervisor_left_behind_is_listed_and_can_be_stopped(sandbox: Sandbox) -> None:
+    gentle(sandbox)
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(
+            "trap '' HUP INT TERM; touch ready; while :; do sleep 1; done", cwd=str(sandbox.path)
+        )
+        await until_async((sandbox.path / "ready").exists)
+        os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
         lost = (await agent.call("wait_run", run_ids=run_id, timeout_s=60))["runs"][0]
         assert lost["state"] == "lost"
         assert "exit_code" not in lost
         assert any(p["command"].startswith("/bin/bash") for p in lost["leftovers"])
         done = await agent.kill(run_id)
     assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
-    assert survivors(house) == []
+    assert survivors(sandbox) == []
 
 
-async def test_a_run_that_has_ended_is_left_as_it_is(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_run_that_has_ended_is_left_as_it_is(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("exit 3")
         await agent.end(run_id)
         assert (await agent.call("kill_run", run_id=run_id))["status"] == "already_ended"
-    assert not house.rundir(run_id).stop.exists()
+    assert not sandbox.rundir(run_id).stop.exists()
 
 
 def test_a_reused_number_is_never_signalled() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sandbox import House, until_async
+from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -48,8 +48,8 @@ SHAPES: dict[str, tuple[str | list[str], int | None, str | None]] = {
 }
 
 
-async def test_the_end_of_every_launch_shape_is_told_exactly(house: House) -> None:
-    async with house.agent() as agent:
+async def test_the_end_of_every_launch_shape_is_told_exactly(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         ids = {shape: await agent.launch(command) for shape, (command, _, _) in SHAPES.items()}
         for shape, run_id in ids.items():
             _, code, signal = SHAPES[shape]
@@ -58,34 +58,34 @@ async def test_the_end_of_every_launch_shape_is_told_exactly(house: House) -> No
             assert status["state"] == ("finished" if code == 0 else "failed"), shape
 
 
-async def test_what_a_command_leaves_behind_is_stopped_and_told(house: House) -> None:
-    async with house.agent() as agent:
+async def test_what_a_command_leaves_behind_is_stopped_and_told(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("(setsid sleep 301 &); sleep 302 & exit 0")
         status = await agent.end(run_id)
     assert status["state"] == "finished"
     assert "Stopped 2 process" in status["events"][-1]["text"]
-    assert len(house.run(run_id).events[-1]["leftovers"]) == 2
-    assert not [p for p in house.own_processes() if "sleep" in p.command]
+    assert len(sandbox.run(run_id).events[-1]["leftovers"]) == 2
+    assert not [p for p in sandbox.own_processes() if "sleep" in p.command]
 
 
-async def test_a_run_that_ended_before_the_call_returns_at_once(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_run_that_ended_before_the_call_returns_at_once(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("exit 3")
-        await until_async(lambda: house.run(run_id).ended)
+        await until_async(lambda: sandbox.run(run_id).ended)
         answer = await agent.call("wait_run", run_ids=run_id)
     assert answer["reason"] == "ended"
     assert answer["waited_s"] < 1
     assert answer["runs"][0]["exit_code"] == 3
 
 
-async def test_the_command_gets_its_directory_environment_and_a_terminal(house: House) -> None:
-    cwd = house.path / "my 'dir' ü"
+async def test_the_command_gets_its_directory_environment_and_a_terminal(sandbox: Sandbox) -> None:
+    cwd = sandbox.path / "my 'dir' ü"
     cwd.mkdir()
     script = "import os, json, sys; print(json.dumps([os.getcwd(), dict(os.environ), sys.stdout.isatty()]))"
-    async with house.agent(HF_TOKEN="hf_not_asked_for") as agent:
+    async with sandbox.agent(HF_TOKEN="hf_not_asked_for") as agent:
         run_id = await agent.launch([PYTHON, "-c", script], cwd=str(cwd), env={"LR": "3e-4 'x'", "N": "1"})
         await agent.end(run_id)
-    told: tuple[str, dict[str, str], bool] = json.loads(house.log(run_id))
+    told: tuple[str, dict[str, str], bool] = json.loads(sandbox.log(run_id))
     assert told[0] == str(cwd)
     assert told[2] is True
     assert told[1]["LR"] == "3e-4 'x'"
@@ -94,7 +94,7 @@ async def test_the_command_gets_its_directory_environment_and_a_terminal(house: 
     assert "TMUX" not in told[1]
 
 
-async def test_secrets_reach_the_command_and_nothing_else(house: House) -> None:
+async def test_secrets_reach_the_command_and_nothing_else(sandbox: Sandbox) -> None:
     canary = "canary-5f2a91c07d-value"
     script = (
         "import base64, os, sys, time\n"
@@ -106,20 +106,20 @@ async def test_secrets_reach_the_command_and_nothing_else(house: House) -> None:
         "print(k.encode().hex())\n"
         "print(len(k)); sys.exit(4)"
     )
-    async with house.agent(WANDB_API_KEY=canary) as agent:
+    async with sandbox.agent(WANDB_API_KEY=canary) as agent:
         answers: list[Any] = [await agent.call("launch_run", command=[PYTHON, "-c", script], secrets=["WANDB_API_KEY"])]
         run_id = answers[0]["run_id"]
-        commands = [p.command for p in house.own_processes()]
+        commands = [p.command for p in sandbox.own_processes()]
         answers.append(await agent.end(run_id))
         answers.append(await agent.text("read_log", run_id=run_id))
-        await until_async(lambda: "failed: exit code 4" in house.tmux("capture-pane", "-p", "-t", f"={run_id}:"))
+        await until_async(lambda: "failed: exit code 4" in sandbox.tmux("capture-pane", "-p", "-t", f"={run_id}:"))
         answers.append(await agent.text("capture_pane", run_id=run_id, history=True))
         answers.append(await agent.call("list_runs", others=True))
-        environment = house.tmux("show-environment", "-g") + house.tmux("show-environment", "-t", run_id)
-    assert str(len(canary)) in house.log(run_id).splitlines(), "the command did get it"
-    assert house.log(run_id).count("[secret:WANDB_API_KEY]") == 7
+        environment = sandbox.tmux("show-environment", "-g") + sandbox.tmux("show-environment", "-t", run_id)
+    assert str(len(canary)) in sandbox.log(run_id).splitlines(), "the command did get it"
+    assert sandbox.log(run_id).count("[secret:WANDB_API_KEY]") == 7
     places = [json.dumps(answers), *commands, environment]
-    places += [f.read_text() for f in (house.path / "state").rglob("*") if f.is_file()]
+    places += [f.read_text() for f in (sandbox.path / "state").rglob("*") if f.is_file()]
     core = "Y2FuYXJ5LTVmMmE5MWMwN2QtdmFsd"  # the base64 digits that the canary alone decides
     for place in places:
         assert canary not in place
@@ -127,10 +127,10 @@ async def test_secrets_reach_the_command_and_nothing_else(house: House) -> None:
         assert canary.encode().hex() not in place
 
 
-async def test_a_highlighted_secret_is_masked_in_log_and_answers(house: House) -> None:
+async def test_a_highlighted_secret_is_masked_in_log_and_answers(sandbox: Sandbox) -> None:
     canary = "abcd/efgh/1234/ijkl+mnop"
     script = "import os; from rich.console import Console; Console(force_terminal=True).print(os.environ['P_KEY'])"
-    async with house.agent(P_KEY=canary) as agent:
+    async with sandbox.agent(P_KEY=canary) as agent:
         run_id = await agent.launch([PYTHON, "-c", script], secrets=["P_KEY"])
         status = await agent.end(run_id)
         text = await agent.text("read_log", run_id=run_id)
@@ -138,20 +138,20 @@ async def test_a_highlighted_secret_is_masked_in_log_and_answers(house: House) -
     assert text.splitlines()[-1] == "[secret:P_KEY]"
 
 
-async def test_a_run_has_the_umask_of_whoever_launched_it(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_run_has_the_umask_of_whoever_launched_it(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         await agent.end(await agent.launch("true"))  # tmux has this umask
     before = os.umask(0o027)
     try:
-        async with house.agent() as agent:
+        async with sandbox.agent() as agent:
             run_id = await agent.launch("umask")
             await agent.end(run_id)
     finally:
         os.umask(before)
-    assert house.log(run_id) == "0027\n"
+    assert sandbox.log(run_id) == "0027\n"
 
 
-async def test_refused_arguments_create_nothing(house: House) -> None:
+async def test_refused_arguments_create_nothing(sandbox: Sandbox) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"command": ""}, "empty"),
         ({"command": []}, "empty"),
@@ -167,97 +167,97 @@ async def test_refused_arguments_create_nothing(house: House) -> None:
         ({"command": "true", "time_limit_s": 0}, "time_limit_s"),
         ({}, "command"),
     ]
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         for arguments, words in refused:
             assert words in await agent.refusal("launch_run", **arguments), arguments
         assert (await agent.call("list_runs"))["total"] == 0
-    assert not (house.path / "state").exists()
-    assert house.tmux("list-sessions") == ""
+    assert not (sandbox.path / "state").exists()
+    assert sandbox.tmux("list-sessions") == ""
 
 
-async def test_a_dry_run_shows_the_script_and_starts_nothing(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_dry_run_shows_the_script_and_starts_nothing(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         answer = await agent.call("launch_run", command="python train.py", cwd="/", env={"A": "1"}, dry_run=True)
     assert answer["dry_run_script"] == (
         "#!/usr/bin/env bash\nset -o pipefail\nexport A=1\ncd -- / || exit\nexec python train.py\n"
     )
     assert "run_id" not in answer
-    assert not (house.path / "state").exists()
+    assert not (sandbox.path / "state").exists()
 
 
-async def test_a_repeated_key_returns_the_first_run_from_any_server(house: House) -> None:
-    command = f"echo ran >> {house.path}/effects; sleep 300"
-    async with house.agent() as one, house.agent() as other:
+async def test_a_repeated_key_returns_the_first_run_from_any_server(sandbox: Sandbox) -> None:
+    command = f"echo ran >> {sandbox.path}/effects; sleep 300"
+    async with sandbox.agent() as one, sandbox.agent() as other:
         first = await one.launch(command, idempotency_key="sweep-3/cell-7")
         assert await other.launch(command, idempotency_key="sweep-3/cell-7") == first
         assert await one.launch("true", idempotency_key="another") != first
-        await until_async((house.path / "effects").exists)
-    assert (house.path / "effects").read_text() == "ran\n"
+        await until_async((sandbox.path / "effects").exists)
+    assert (sandbox.path / "effects").read_text() == "ran\n"
 
 
-async def test_a_time_limit_ends_a_run_as_timed_out(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_time_limit_ends_a_run_as_timed_out(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         status = await agent.end(await agent.launch("sleep 300", time_limit_s=0.5))
     assert (status["state"], status["signal"]) == ("timed_out", "SIGINT")
     assert "0.5 s have passed" in status["events"][-1]["text"]
 
 
-async def test_the_session_stays_for_reading_and_says_how_it_ended(house: House) -> None:
-    async with house.agent() as agent:
+async def test_the_session_stays_for_reading_and_says_how_it_ended(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run = await agent.call("launch_run", command="echo last words; exit 3", name="cfm 训练 v1.2")
         await agent.end(run["run_id"])
-        await until_async(lambda: "failed: exit" in house.tmux("capture-pane", "-p", "-t", f"={run['run_id']}:"))
+        await until_async(lambda: "failed: exit" in sandbox.tmux("capture-pane", "-p", "-t", f"={run['run_id']}:"))
         screen = await agent.text("capture_pane", run_id=run["run_id"])
     assert "last words" in screen
     assert "failed: exit code 3" in screen
-    assert run["session"] in house.tmux("list-sessions", "-F", "#{session_name}").split()
+    assert run["session"] in sandbox.tmux("list-sessions", "-F", "#{session_name}").split()
     assert run["run_id"].startswith("cfm-v1-2-")
 
 
-async def test_files_are_readable_by_their_owner_alone(house: House) -> None:
-    async with house.agent() as agent:
+async def test_files_are_readable_by_their_owner_alone(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("echo x")
         await agent.end(run_id)
     open_to_others = stat.S_IRWXG | stat.S_IRWXO
-    found = [house.path / "state", *(house.path / "state").rglob("*")]
+    found = [sandbox.path / "state", *(sandbox.path / "state").rglob("*")]
     assert len(found) > 8
     assert [f for f in found if f.lstat().st_mode & open_to_others and f.name != "attempts"] == []
 
 
-async def test_tmux_is_started_with_a_bare_environment(house: House) -> None:
-    async with house.agent(SOME_API_KEY="canary-in-the-server", EDITOR="vi") as agent:
+async def test_tmux_is_started_with_a_bare_environment(sandbox: Sandbox) -> None:
+    async with sandbox.agent(SOME_API_KEY="canary-in-the-server", EDITOR="vi") as agent:
         await agent.end(await agent.launch("true"))
-    environment = house.tmux("show-environment", "-g")
+    environment = sandbox.tmux("show-environment", "-g")
     assert "PATH=" in environment
     assert "canary" not in environment
     assert "EDITOR" not in environment
 
 
-async def test_without_tmux_the_line_to_type_is_told(house: House, tmp_path: Path) -> None:
+async def test_without_tmux_the_line_to_type_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "bash").symlink_to(shutil.which("bash") or "/bin/bash")
-    async with house.agent(PATH=os.fspath(tmp_path / "bin")) as agent:
+    async with sandbox.agent(PATH=os.fspath(tmp_path / "bin")) as agent:
         assert "apt-get install tmux" in await agent.refusal("launch_run", command="true")
-    assert not (house.path / "state").exists()
+    assert not (sandbox.path / "state").exists()
 
 
-async def test_old_screens_are_closed_and_others_left_alone(house: House) -> None:
-    (house.path / "state").mkdir(mode=0o700)
-    (house.path / "state" / "config.toml").write_text("keep_sessions = 1\n")
-    async with house.agent() as agent:
+async def test_old_screens_are_closed_and_others_left_alone(sandbox: Sandbox) -> None:
+    (sandbox.path / "state").mkdir(mode=0o700)
+    (sandbox.path / "state" / "config.toml").write_text("keep_sessions = 1\n")
+    async with sandbox.agent() as agent:
         live = await agent.launch("sleep 300")
-        house.tmux("new-session", "-d", "-s", "theirs")
+        sandbox.tmux("new-session", "-d", "-s", "theirs")
         ended = [await agent.launch("echo done") for _ in range(3)]
         for run_id in ended:
             await agent.end(run_id)
         newest = await agent.launch("sleep 300")
         assert "done" in await agent.text("read_log", run_id=ended[0])
-    sessions = set(house.tmux("list-sessions", "-F", "#{session_name}").split())
+    sessions = set(sandbox.tmux("list-sessions", "-F", "#{session_name}").split())
     assert sessions == {live, "theirs", ended[-1], newest}
-    assert house.run(live).state == "running"
+    assert sandbox.run(live).state == "running"
 
 
-async def test_a_state_directory_that_cannot_be_made_is_told(house: House) -> None:
-    (house.path / "file").write_text("x")
-    async with house.agent(RUNWARD_HOME=str(house.path / "file" / "state")) as agent:
+async def test_a_state_directory_that_cannot_be_made_is_told(sandbox: Sandbox) -> None:
+    (sandbox.path / "file").write_text("x")
+    async with sandbox.agent(RUNWARD_HOME=str(sandbox.path / "file" / "state")) as agent:
         assert "Not a directory" in await agent.refusal("launch_run", command="true")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.sandbox import House
+from tests.support.sandbox import Sandbox
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_an_agent_learns_what_is_missing_and_who_trains(house: House) -> None:
-    async with house.agent() as agent:
+async def test_an_agent_learns_what_is_missing_and_who_trains(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         assert await agent.call("preflight") == {"ok": True, "problems": []}
         run_id = await agent.launch("sleep 300", owner="alice")
         found = await agent.call("preflight", command="python trian.py", imports=["json"], secrets=["WANDB_API_KEY"])

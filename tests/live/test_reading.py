@@ -5,14 +5,14 @@ import time
 import anyio
 import pytest
 
-from tests.support.sandbox import House, until_async
+from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_wait_blocks_no_other_call_and_returns_with_the_end(house: House) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch("until test -e go; do sleep 0.02; done; exit 3", cwd=str(house.path))
+async def test_a_wait_blocks_no_other_call_and_returns_with_the_end(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch("until test -e go; do sleep 0.02; done; exit 3", cwd=str(sandbox.path))
         answers = []
 
         async def wait() -> None:
@@ -24,13 +24,13 @@ async def test_a_wait_blocks_no_other_call_and_returns_with_the_end(house: House
             assert (await agent.call("list_runs", state="live"))["total"] == 1
             assert (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["reason"] == "heartbeat"
             assert answers == []
-            (house.path / "go").touch()
+            (sandbox.path / "go").touch()
     assert [a["reason"] for a in answers] == ["ended"] * 5
     assert all(a["runs"][0]["exit_code"] == 3 for a in answers)
 
 
-async def test_a_cancelled_wait_leaves_the_run_and_the_server_alone(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_cancelled_wait_leaves_the_run_and_the_server_alone(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
         for _ in range(3):
             with anyio.move_on_after(0.2):
@@ -39,13 +39,13 @@ async def test_a_cancelled_wait_leaves_the_run_and_the_server_alone(house: House
     assert answer["runs"][0]["state"] == "running"
 
 
-async def test_several_runs_are_awaited_any_or_all(house: House) -> None:
-    async with house.agent() as agent:
-        slow = await agent.launch("until test -e go; do sleep 0.02; done; exit 2", cwd=str(house.path))
+async def test_several_runs_are_awaited_any_or_all(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        slow = await agent.launch("until test -e go; do sleep 0.02; done; exit 2", cwd=str(sandbox.path))
         quick = await agent.launch("exit 1")
         any_of = await agent.call("wait_run", run_ids=[quick, slow], timeout_s=60)
         assert [r["state"] for r in any_of["runs"]] == ["failed", "running"]
-        (house.path / "go").touch()
+        (sandbox.path / "go").touch()
         rest = await agent.call("wait_run", run_ids=[quick, slow], timeout_s=60)
         assert [r["exit_code"] for r in rest["runs"]] == [1, 2], "a known end is no news"
         again = await agent.call("wait_run", run_ids=[quick, slow], until="end")
@@ -54,10 +54,10 @@ async def test_several_runs_are_awaited_any_or_all(house: House) -> None:
         assert [e["kind"] for e in resumed["runs"][0]["events"]] == ["ended"]
 
 
-async def test_of_two_waits_at_once_both_are_told(house: House) -> None:
-    async with house.agent() as agent:
+async def test_of_two_waits_at_once_both_are_told(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         command = "until test -e go; do sleep 0.02; done; exit 3"
-        quick = await agent.launch(command, cwd=str(house.path))
+        quick = await agent.launch(command, cwd=str(sandbox.path))
         others = [await agent.launch("sleep 300") for _ in range(2)]
         answers = []
 
@@ -68,26 +68,26 @@ async def test_of_two_waits_at_once_both_are_told(house: House) -> None:
             for other in others:
                 tasks.start_soon(wait, other)
             await agent.call("wait_run", run_ids=quick, timeout_s=0)
-            (house.path / "go").touch()
+            (sandbox.path / "go").touch()
     assert [(a["reason"], a["runs"][0]["state"]) for a in answers] == [("ended", "failed")] * 2
 
 
-async def test_progress_is_reported_while_nothing_happens(house: House) -> None:
+async def test_progress_is_reported_while_nothing_happens(sandbox: Sandbox) -> None:
     heard: list[tuple[float, float | None]] = []
 
     async def progress(progress: float, total: float | None, message: str | None) -> None:
         heard.append((progress, total))
 
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
         await agent.client.call_tool("wait_run", {"run_ids": run_id, "timeout_s": 20}, progress_callback=progress)
     assert [(15 <= done < 20, total) for done, total in heard] == [(True, 20.0)]
 
 
-async def test_a_heartbeat_says_what_the_next_wait_will_be(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_heartbeat_says_what_the_next_wait_will_be(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("echo step 1; sleep 300")
-        await until_async(lambda: "step 1" in house.log(run_id))
+        await until_async(lambda: "step 1" in sandbox.log(run_id))
         begun = time.monotonic()
         beat = await agent.call("wait_run", run_ids=run_id, timeout_s=0.3)
     assert time.monotonic() - begun >= 0.3
@@ -96,8 +96,8 @@ async def test_a_heartbeat_says_what_the_next_wait_will_be(house: House) -> None
     assert beat["runs"][0]["last_output_s"] < 30
 
 
-async def test_logs_are_searched_and_sliced(house: House) -> None:
-    async with house.agent() as agent:
+async def test_logs_are_searched_and_sliced(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("for i in $(seq 1 500); do echo step $i; done; echo 'Error: no such file' >&2")
         await agent.end(run_id)
         found = await agent.text("read_log", run_id=run_id, grep=r"Error|step 42$", context=1)
@@ -114,20 +114,20 @@ async def test_logs_are_searched_and_sliced(house: House) -> None:
     assert f"Did you mean {run_id}?" in near
 
 
-async def test_a_screen_that_is_gone_says_where_the_output_is(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_screen_that_is_gone_says_where_the_output_is(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("exit 3")
         await agent.end(run_id)
-        house.tmux("kill-session", "-t", f"={run_id}")
+        sandbox.tmux("kill-session", "-t", f"={run_id}")
         text = await agent.refusal("capture_pane", run_id=run_id)
     assert "read_log" in text
     assert "failed" in text
 
 
-async def test_others_are_named_and_their_arguments_are_not(house: House) -> None:
-    async with house.agent() as agent:
+async def test_others_are_named_and_their_arguments_are_not(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
-        house.tmux(
+        sandbox.tmux(
             "new-session", "-d", "-s", "theirs", "python3 -c 'import time; time.sleep(300)' train.py --key=s3cret"
         )
         listed = await agent.call("list_runs", others=True)
@@ -140,8 +140,8 @@ async def test_others_are_named_and_their_arguments_are_not(house: House) -> Non
     assert "Run not found" in refused
 
 
-async def test_lists_are_filtered(house: House) -> None:
-    async with house.agent() as agent:
+async def test_lists_are_filtered(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         for name, owner, command in (("cfm", "alice", "exit 1"), ("dp3", "bob", "exit 0"), ("cfm", "bob", "sleep 300")):
             run_id = await agent.launch(command, name=name, owner=owner)
             if "sleep" not in command:

@@ -9,7 +9,7 @@ import anyio.to_thread
 import pytest
 
 from tests.support.fake_nvml import UUIDS, machine
-from tests.support.sandbox import House, until, until_async
+from tests.support.sandbox import Sandbox, until, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -27,52 +27,52 @@ if args.num_envs > 1024:
 FAST = {"oom_gpu": [{"do": "retry", "wait_s": 0, "change": {"num_envs": "halve"}, "times": 3}]}
 
 
-def script(house: House, code: str) -> list[str]:
-    path = house.path / "train.py"
+def script(sandbox: Sandbox, code: str) -> list[str]:
+    path = sandbox.path / "train.py"
     path.write_text(code)
     return [sys.executable, str(path)]
 
 
-def logs(house: House, run_id: str) -> list[str]:
-    run = house.run(run_id)
-    return [house.rundir(run_id).log(n).read_text() for n in range(1, run.attempt + 1)]
+def logs(sandbox: Sandbox, run_id: str) -> list[str]:
+    run = sandbox.run(run_id)
+    return [sandbox.rundir(run_id).log(n).read_text() for n in range(1, run.attempt + 1)]
 
 
 async def test_a_retry_halves_the_environments_until_they_fit_and_every_attempt_keeps_its_log_and_its_exit(
-    house: House,
+    sandbox: Sandbox,
 ) -> None:
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            script(house, TRAIN),
+            script(sandbox, TRAIN),
             params={"num_envs": 4096},
             recovery=FAST,
             resume_args=["--resume"],
-            cwd=str(house.path),
+            cwd=str(sandbox.path),
         )
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"], end["exit_code"]) == ("finished", 3, 0)
-    first, second, third = logs(house, run_id)
+    first, second, third = logs(sandbox, run_id)
     assert "attempt 1 num_envs 4096 resume False" in first
     assert "CUDA out of memory" in first
     assert "attempt 2 num_envs 2048 resume True" in second
     assert "attempt 3 num_envs 1024 resume True" in third
-    exits = [json.loads(house.rundir(run_id).exit(n).read_text())["exit_code"] for n in (1, 2, 3)]
+    exits = [json.loads(sandbox.rundir(run_id).exit(n).read_text())["exit_code"] for n in (1, 2, 3)]
     assert exits == [1, 1, 0]
-    events = house.run(run_id).events
+    events = sandbox.run(run_id).events
     assert [e["kind"] for e in events] == ["started", "retrying", "started", "retrying", "started", "ended"]
     assert [e["params"] for e in events if e["kind"] == "retrying"] == [{"num_envs": 2048}, {"num_envs": 1024}]
-    account = house.rundir(run_id).account.read_text()
+    account = sandbox.rundir(run_id).account.read_text()
     assert account.count("oom_gpu") == 2
     assert [line.split(" | ")[0] for line in account.splitlines()[4:]] == ["| 1", "| 2", "| 3"]
 
 
-async def test_a_retry_is_news(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_retry_is_news(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            script(house, TRAIN),
+            script(sandbox, TRAIN),
             params={"num_envs": 4096},
             recovery={"oom_gpu": {"do": "retry", "wait_s": 600}},
-            cwd=str(house.path),
+            cwd=str(sandbox.path),
         )
         answer = await agent.call("wait_run", run_ids=run_id, timeout_s=40)
         status = answer["runs"][0]
@@ -82,32 +82,32 @@ async def test_a_retry_is_news(house: House) -> None:
         assert (await agent.kill(run_id))["status"] == "killed"
         end = await agent.end(run_id)
     assert (end["state"], end.get("attempt", 1)) == ("killed", 1)
-    assert house.own_processes() == [p for p in house.own_processes() if "tmux" in p.name]
+    assert sandbox.own_processes() == [p for p in sandbox.own_processes() if "tmux" in p.name]
 
 
-async def test_without_a_policy_nothing_is_tried_again_and_the_remedy_is_proposed(house: House) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch(script(house, TRAIN), params={"num_envs": 4096}, cwd=str(house.path))
+async def test_without_a_policy_nothing_is_tried_again_and_the_remedy_is_proposed(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(script(sandbox, TRAIN), params={"num_envs": 4096}, cwd=str(sandbox.path))
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("failed", 1)
     assert end["failure"]["action"].startswith("retry")
 
 
-async def test_the_time_limit_counts_over_all_attempts(house: House) -> None:
+async def test_the_time_limit_counts_over_all_attempts(sandbox: Sandbox) -> None:
     code = "import sys\nprint('ConnectionError: connection refused', flush=True)\nsys.exit(1)"
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            script(house, code),
+            script(sandbox, code),
             recovery={"any": {"do": "retry", "wait_s": 30, "times": 3}},
             time_limit_s=1.5,
-            cwd=str(house.path),
+            cwd=str(sandbox.path),
         )
         end = await agent.end(run_id)
     assert end["state"] == "timed_out"
     assert end["elapsed_s"] < 20
 
 
-async def test_a_port_that_is_taken_is_changed(house: House) -> None:
+async def test_a_port_that_is_taken_is_changed(sandbox: Sandbox) -> None:
     code = """
 import os, socket
 server = socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"])))
@@ -115,17 +115,17 @@ print("bound", os.environ["MASTER_PORT"])
 """
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        async with house.agent() as agent:
+        async with sandbox.agent() as agent:
             run_id = await agent.launch(
-                script(house, code), env={"MASTER_PORT": str(port)}, recovery="default", cwd=str(house.path)
+                script(sandbox, code), env={"MASTER_PORT": str(port)}, recovery="default", cwd=str(sandbox.path)
             )
             end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("finished", 2), end
-    assert "bound" in logs(house, run_id)[1]
-    assert f"export MASTER_PORT={port}" in (house.rundir(run_id).attempt(2) / "run.sh").read_text()
+    assert "bound" in logs(sandbox, run_id)[1]
+    assert f"export MASTER_PORT={port}" in (sandbox.rundir(run_id).attempt(2) / "run.sh").read_text()
 
 
-async def test_a_stall_is_stopped_and_tried_again_if_the_policy_says_so(house: House) -> None:
+async def test_a_stall_is_stopped_and_tried_again_if_the_policy_says_so(sandbox: Sandbox) -> None:
     code = """
 import os, time
 for step in range(1, 4):
@@ -133,49 +133,49 @@ for step in range(1, 4):
 if os.environ["RUNWARD_ATTEMPT"] == "1":
     time.sleep(600)
 """
-    async with house.agent() as agent:
-        run_id = await agent.launch(script(house, code), recovery="default", stall_timeout_s=1, cwd=str(house.path))
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(script(sandbox, code), recovery="default", stall_timeout_s=1, cwd=str(sandbox.path))
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("finished", 2)
-    retrying = next(e for e in house.run(run_id).events if e["kind"] == "retrying")
+    retrying = next(e for e in sandbox.run(run_id).events if e["kind"] == "retrying")
     assert retrying["failure"]["kind"] == "stall"
 
 
-async def test_the_same_error_at_the_same_step_is_not_tried_a_third_time(house: House) -> None:
-    async with house.agent() as agent:
+async def test_the_same_error_at_the_same_step_is_not_tried_a_third_time(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            script(house, "raise ValueError('shapes do not match')"),
+            script(sandbox, "raise ValueError('shapes do not match')"),
             recovery={"any": {"do": "retry", "wait_s": 0, "times": 10}, "max_retries": 10, "max_same_kind": 10},
-            cwd=str(house.path),
+            cwd=str(sandbox.path),
         )
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("failed", 2)
 
 
-async def test_a_server_that_dies_between_two_attempts_changes_nothing(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_server_that_dies_between_two_attempts_changes_nothing(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            script(house, TRAIN),
+            script(sandbox, TRAIN),
             params={"num_envs": 2048},
             recovery={"oom_gpu": {"do": "retry", "wait_s": 1.5, "change": {"num_envs": "halve"}}},
-            cwd=str(house.path),
+            cwd=str(sandbox.path),
         )
-        await until_async(lambda: house.run(run_id).state == "retrying", "the pause")
-    until(lambda: house.run(run_id).ended, "the end")
-    assert house.run(run_id).state == "finished"
+        await until_async(lambda: sandbox.run(run_id).state == "retrying", "the pause")
+    until(lambda: sandbox.run(run_id).ended, "the end")
+    assert sandbox.run(run_id).state == "finished"
 
 
-async def test_a_supervisor_that_dies_between_two_attempts_leaves_a_failed_run(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_supervisor_that_dies_between_two_attempts_leaves_a_failed_run(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            script(house, TRAIN),
+            script(sandbox, TRAIN),
             params={"num_envs": 2048},
             recovery={"oom_gpu": {"do": "retry", "wait_s": 600}},
-            cwd=str(house.path),
+            cwd=str(sandbox.path),
         )
-        await until_async(lambda: house.run(run_id).state == "retrying", "the pause")
-        os.kill(house.supervisor(run_id), 9)
-        await until_async(lambda: house.run(run_id).ended, "the end")
+        await until_async(lambda: sandbox.run(run_id).state == "retrying", "the pause")
+        os.kill(sandbox.supervisor(run_id), 9)
+        await until_async(lambda: sandbox.run(run_id).ended, "the end")
         end = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"][0]
     assert (end["state"], end["exit_code"], end["failure"]["kind"]) == ("failed", 1, "oom_gpu")
 
@@ -189,21 +189,21 @@ async def test_a_supervisor_that_dies_between_two_attempts_leaves_a_failed_run(h
     ],
 )
 async def test_a_policy_that_makes_no_sense_is_refused_before_anything_starts(
-    house: House, recovery: object, told: str
+    sandbox: Sandbox, recovery: object, told: str
 ) -> None:
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         text = await agent.refusal("launch_run", command="true", recovery=recovery)
     assert told in text
-    assert house.ledger.runs() == []
+    assert sandbox.store.runs() == []
 
 
-async def test_parameters_without_a_place_are_refused_and_a_placeholder_is_one(house: House) -> None:
-    async with house.agent() as agent:
+async def test_parameters_without_a_place_are_refused_and_a_placeholder_is_one(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         text = await agent.refusal("launch_run", command="cd / && echo hi", params={"lr": 0.1})
         assert "{params}" in text
         run_id = await agent.launch("cd / && echo got {params} && true", params={"lr": 0.1}, param_style="k=v")
         assert (await agent.end(run_id))["state"] == "finished"
-    assert "got lr=0.1" in house.log(run_id)
+    assert "got lr=0.1" in sandbox.log(run_id)
 
 
 LEAVES_A_DAEMON = """
@@ -214,37 +214,37 @@ exit 3
 AGAIN = {"any": {"do": "retry", "wait_s": 0.2, "times": 5}}
 
 
-async def ended_first(house: House, run_id: str) -> None:
+async def ended_first(sandbox: Sandbox, run_id: str) -> None:
     """Wait until the first attempt's command has ended; what it left behind holds its attempt up for 2 s more."""
-    await until_async(house.rundir(run_id).exit(1).exists, "the first exit")
+    await until_async(sandbox.rundir(run_id).exit(1).exists, "the first exit")
 
 
-async def test_closing_the_session_during_a_short_pause_starts_nothing_more(house: House) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch("exit 3", recovery={"any": {"do": "retry", "wait_s": 1}}, cwd=str(house.path))
-        await until_async(lambda: house.run(run_id).state == "retrying", "the pause")
-        house.tmux("kill-session", "-t", f"={run_id}")
+async def test_closing_the_session_during_a_short_pause_starts_nothing_more(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch("exit 3", recovery={"any": {"do": "retry", "wait_s": 1}}, cwd=str(sandbox.path))
+        await until_async(lambda: sandbox.run(run_id).state == "retrying", "the pause")
+        sandbox.tmux("kill-session", "-t", f"={run_id}")
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("killed", 1)
 
 
 @pytest.mark.parametrize("way", ["kill_run", "ctrl-c", "close"])
-async def test_a_stop_while_a_failed_attempt_is_cleared_away_starts_nothing_more(house: House, way: str) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch(LEAVES_A_DAEMON, recovery=AGAIN, cwd=str(house.path))
-        await ended_first(house, run_id)
+async def test_a_stop_while_a_failed_attempt_is_cleared_away_starts_nothing_more(sandbox: Sandbox, way: str) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(LEAVES_A_DAEMON, recovery=AGAIN, cwd=str(sandbox.path))
+        await ended_first(sandbox, run_id)
         if way == "kill_run":
             await agent.kill(run_id)
         elif way == "ctrl-c":
-            house.tmux("send-keys", "-t", f"={run_id}:", "C-c")
+            sandbox.tmux("send-keys", "-t", f"={run_id}:", "C-c")
         else:
-            house.tmux("kill-session", "-t", f"={run_id}")
+            sandbox.tmux("kill-session", "-t", f"={run_id}")
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"], end["exit_code"]) == ("killed", 1, 3)
-    assert "Trying again" not in house.run(run_id).events[-1]["text"]
+    assert "Trying again" not in sandbox.run(run_id).events[-1]["text"]
 
 
-async def test_a_stalled_attempt_that_ends_gracefully_is_a_stall_all_the_same(house: House) -> None:
+async def test_a_stalled_attempt_that_ends_gracefully_is_a_stall_all_the_same(sandbox: Sandbox) -> None:
     code = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
@@ -252,52 +252,52 @@ print("step 1 loss 0.5", flush=True)
 if os.environ["RUNWARD_ATTEMPT"] == "1":
     time.sleep(600)
 """
-    async with house.agent() as agent:
-        run_id = await agent.launch(script(house, code), recovery="default", stall_timeout_s=1, cwd=str(house.path))
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(script(sandbox, code), recovery="default", stall_timeout_s=1, cwd=str(sandbox.path))
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("finished", 2)
 
 
-async def test_a_retry_may_turn_the_last_flag_off(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_retry_may_turn_the_last_flag_off(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            script(house, "import sys\nprint(sys.argv[1:])\nsys.exit(len(sys.argv) > 1)"),
+            script(sandbox, "import sys\nprint(sys.argv[1:])\nsys.exit(len(sys.argv) > 1)"),
             params={"fp16": True},
             recovery={"any": {"do": "retry", "wait_s": 0, "change": {"fp16": False}}},
-            cwd=str(house.path),
+            cwd=str(sandbox.path),
         )
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("finished", 2)
-    assert logs(house, run_id)[1] == "[]\n"
+    assert logs(sandbox, run_id)[1] == "[]\n"
 
 
-async def test_the_account_of_a_retry_that_was_called_off_says_so(house: House) -> None:
-    async with house.agent() as agent:
-        run_id = await agent.launch("exit 3", recovery={"any": {"do": "retry", "wait_s": 600}}, cwd=str(house.path))
-        await until_async(lambda: house.run(run_id).state == "retrying", "the pause")
+async def test_the_account_of_a_retry_that_was_called_off_says_so(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch("exit 3", recovery={"any": {"do": "retry", "wait_s": 600}}, cwd=str(sandbox.path))
+        await until_async(lambda: sandbox.run(run_id).state == "retrying", "the pause")
         await agent.kill(run_id)
         end = await agent.end(run_id)
     assert end["events"][-1]["text"].endswith("The retry was called off.")
-    account = house.rundir(run_id).account.read_text()
+    account = sandbox.rundir(run_id).account.read_text()
     assert account.count("| 1 |") == 1
     assert account.endswith("The retry was called off.\n")
 
 
-async def test_a_follower_of_the_log_follows_to_the_next_attempt(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_follower_of_the_log_follows_to_the_next_attempt(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            script(house, TRAIN),
+            script(sandbox, TRAIN),
             params={"num_envs": 2048},
             recovery={"oom_gpu": {"do": "retry", "wait_s": 1, "change": {"num_envs": "halve"}}},
-            cwd=str(house.path),
+            cwd=str(sandbox.path),
         )
-        done = await anyio.to_thread.run_sync(lambda: house.runward("logs", "-f", run_id))
+        done = await anyio.to_thread.run_sync(lambda: sandbox.runward("logs", "-f", run_id))
     assert "attempt 1 num_envs 2048" in done.stdout
     assert "attempt 2 num_envs 1024" in done.stdout
 
 
-async def test_a_broken_gpu_is_left_for_another_free_one(house: House) -> None:
-    driver = machine(house.path)
+async def test_a_broken_gpu_is_left_for_another_free_one(sandbox: Sandbox) -> None:
+    driver = machine(sandbox.path)
     driver.tells(f"proc 1 {os.getpid()} 70000", gpus=3)
     code = """
 import os
@@ -305,11 +305,11 @@ if os.environ["CUDA_VISIBLE_DEVICES"] == "0":
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 print("on", os.environ["CUDA_VISIBLE_DEVICES"])
 """
-    house.environ |= driver.environ
-    async with house.agent() as agent:
+    sandbox.environ |= driver.environ
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            script(house, code), env={"CUDA_VISIBLE_DEVICES": "0"}, recovery="default", cwd=str(house.path)
+            script(sandbox, code), env={"CUDA_VISIBLE_DEVICES": "0"}, recovery="default", cwd=str(sandbox.path)
         )
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("finished", 3)
-    assert f"on {UUIDS[2]}" in logs(house, run_id)[2]
+    assert f"on {UUIDS[2]}" in logs(sandbox, run_id)[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.system import processes
-from tests.support.sandbox import House, until_async
+from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +31,8 @@ if ending == "stays":
 """
 
 
-async def launch(agent, house: House, name: str, rate: float, ending: str) -> str:  # type: ignore[no-untyped-def]
-    cwd = house.path / name
+async def launch(agent, sandbox: Sandbox, name: str, rate: float, ending: str) -> str:  # type: ignore[no-untyped-def]
+    cwd = sandbox.path / name
     cwd.mkdir()
     (cwd / "train.py").write_text(TRAINING)
     return str(
@@ -40,14 +40,14 @@ async def launch(agent, house: House, name: str, rate: float, ending: str) -> st
     )
 
 
-async def test_a_good_and_a_failed_run_are_finished_and_compared(house: House) -> None:
-    async with house.agent() as agent:
-        good = await launch(agent, house, "good", 0.5, "ends")
-        bad = await launch(agent, house, "bad", 0.25, "fails")
+async def test_a_good_and_a_failed_run_are_finished_and_compared(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        good = await launch(agent, sandbox, "good", 0.5, "ends")
+        bad = await launch(agent, sandbox, "bad", 0.25, "fails")
         for run_id in (good, bad):
             await agent.end(run_id)
         assert "Pass result_dir=" in await agent.refusal("finish_blueprint", run_id=bad)
-        out = house.path / "out"
+        out = sandbox.path / "out"
         answer = await agent.call("finish_blueprint", run_id=bad, summary="It needs less.", result_dir=str(out))
         assert (answer["status"], answer["state"]) == ("written", "failed")
         text = (out / "results.md").read_text()
@@ -56,7 +56,7 @@ async def test_a_good_and_a_failed_run_are_finished_and_compared(house: House) -
         assert json.loads((out / "finish.flag").read_text())["failure"] == "oom_gpu"
         again = await agent.call("finish_blueprint", run_id=bad, result_dir=str(out))
         assert again["files"] == answer["files"]
-        better = await agent.call("finish_blueprint", run_id=good, result_dir=str(house.path / "out2"))
+        better = await agent.call("finish_blueprint", run_id=good, result_dir=str(sandbox.path / "out2"))
         assert "| mean_reward | 5.0 |" in Path(better["results_path"]).read_text()
         found = await agent.call("compare_runs", tags=["both"])
         names = found["columns"].split("|")
@@ -65,21 +65,21 @@ async def test_a_good_and_a_failed_run_are_finished_and_compared(house: House) -
         assert rows[bad]["state"] == "failed (oom_gpu)"
         assert rows[good]["eval mean_reward"] == "5"
         assert rows[bad]["checkpoint"].startswith(
-            f"{house.path.joinpath('bad/ckpt_10.pt').relative_to(found['root'])} "
+            f"{sandbox.path.joinpath('bad/ckpt_10.pt').relative_to(found['root'])} "
         )
         table = await agent.call("compare_runs", run_ids=[good, bad], markdown=True)
         assert table["markdown"].startswith("| run | state |")
         assert "Did you mean" in await agent.refusal("compare_runs", run_ids=[good[:-1]])
 
 
-async def test_a_run_whose_supervisor_was_killed_is_finished_as_lost(house: House) -> None:
-    async with house.agent() as agent:
-        run_id = await launch(agent, house, "gone", 1, "stays")
-        await until_async((house.path / "gone" / "begun").exists, "its start")
-        out = str(house.path / "out")
+async def test_a_run_whose_supervisor_was_killed_is_finished_as_lost(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await launch(agent, sandbox, "gone", 1, "stays")
+        await until_async((sandbox.path / "gone" / "begun").exists, "its start")
+        out = str(sandbox.path / "out")
         assert "still running" in await agent.refusal("finish_blueprint", run_id=run_id, result_dir=out)
-        os.kill(house.supervisor(run_id), signal.SIGKILL)
-        await until_async(lambda: house.run(run_id).state == "lost", "its loss")
+        os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
+        await until_async(lambda: sandbox.run(run_id).state == "lost", "its loss")
         answer = await agent.call("finish_blueprint", run_id=run_id, result_dir=out)
         assert answer["state"] == "lost"
         assert json.loads(Path(answer["flag_path"]).read_text())["ended_at"] is None

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support.sandbox import House, until_async
+from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -32,33 +32,33 @@ writer.close()
 """
 
 
-async def test_the_curves_of_a_run_are_found_while_it_runs_and_after_its_end(house: House) -> None:
-    (house.path / "train.py").write_text(TRAINING)
-    async with house.agent() as agent:
+async def test_the_curves_of_a_run_are_found_while_it_runs_and_after_its_end(sandbox: Sandbox) -> None:
+    (sandbox.path / "train.py").write_text(TRAINING)
+    async with sandbox.agent() as agent:
         assert "has written scalars" in await agent.refusal("read_tb")
-        run_id = await agent.launch([sys.executable, "train.py"], cwd=str(house.path))
-        await until_async((house.path / "told").exists, "the first hundred steps")
+        run_id = await agent.launch([sys.executable, "train.py"], cwd=str(sandbox.path))
+        await until_async((sandbox.path / "told").exists, "the first hundred steps")
         answer = await agent.call("read_tb", run_id=run_id)
-        assert (answer["run_id"], answer["source"]) == (run_id, str(house.path / "runs" / "first"))
+        assert (answer["run_id"], answer["source"]) == (run_id, str(sandbox.path / "runs" / "first"))
         assert answer["step"] == 100
         assert answer["tags"][0].startswith("Train/reward 50 ↑500 0.5@1 50@100 0")
-        (house.path / "go").touch()
+        (sandbox.path / "go").touch()
         await agent.end(run_id)
-    async with house.agent() as another:
+    async with sandbox.agent() as another:
         answer = await another.call("read_tb", tags="loss", points=3)
         assert answer["run_id"] == run_id
         loss = answer["values"]["loss"]
         assert (loss["last"], loss["nan"], loss["first_nan_step"], loss["count"]) == ("nan", 1, 101, 101)
         assert loss["shape"].endswith("x")
-        printed = json.loads(house.runward("tb", run_id, "--json").stdout)
+        printed = json.loads(sandbox.runward("tb", run_id, "--json").stdout)
         assert printed["run_id"] == run_id
 
 
-async def test_a_picture_comes_beside_the_figures(house: House) -> None:
+async def test_a_picture_comes_beside_the_figures(sandbox: Sandbox) -> None:
     rows = "".join(f"{step},{1 / (step + 1)},{step}\n" for step in range(500))
-    (house.path / "progress.csv").write_text(f"step,loss,reward\n{rows}")
-    async with house.agent() as agent:
-        asked = {"logdir": str(house.path / "progress.csv"), "tags": ["loss", "reward"], "plot": True}
+    (sandbox.path / "progress.csv").write_text(f"step,loss,reward\n{rows}")
+    async with sandbox.agent() as agent:
+        asked = {"logdir": str(sandbox.path / "progress.csv"), "tags": ["loss", "reward"], "plot": True}
         result = await agent.client.call_tool("read_tb", asked)
         assert not result.is_error
         text, image = result.content
@@ -69,13 +69,13 @@ async def test_a_picture_comes_beside_the_figures(house: House) -> None:
         assert image.mime_type == "image/png"
         assert struct.unpack(">II", png[16:24]) == (900, 500)
         assert len(png) <= 200_000
-    drawn = house.runward("tb", "progress.csv", "--plot", "curves.png")
+    drawn = sandbox.runward("tb", "progress.csv", "--plot", "curves.png")
     assert drawn.returncode == 0, drawn.stderr
     assert "reward" in drawn.stdout
-    assert (house.path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (sandbox.path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-async def test_a_refusal_on_the_command_line_is_a_sentence(house: House) -> None:
-    done = house.runward("tb", "./nowhere")
+async def test_a_refusal_on_the_command_line_is_a_sentence(sandbox: Sandbox) -> None:
+    done = sandbox.runward("tb", "./nowhere")
     assert done.returncode == 2
     assert done.stderr.startswith("runward: logdir: there is no ")

@@ -21,46 +21,46 @@ from mcp_server.backends.tmux_client import supervisor_argv
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
-from tests.support.sandbox import Agent, House, until, until_async
+from tests.support.sandbox import Agent, Sandbox, until, until_async
 
 pytestmark = pytest.mark.anyio
 
 PRINTS = "for i in $(seq 1 60); do echo line $i; sleep 0.05; done; exit 6"
 
 
-async def test_a_server_killed_at_any_point_of_a_launch_leaves_the_truth(house: House) -> None:
+async def test_a_server_killed_at_any_point_of_a_launch_leaves_the_truth(sandbox: Sandbox) -> None:
     dice = random.Random(7)
-    command = f"echo ran >> {house.path}/effects; sleep 0.3; exit 5"
-    async with house.agent() as agent:
+    command = f"echo ran >> {sandbox.path}/effects; sleep 0.3; exit 5"
+    async with sandbox.agent() as agent:
         await agent.end(await agent.launch("true"))  # tmux runs
     for trial in range(12):
-        server = StdioServerParameters(command=sys.executable, args=["-m", "mcp_server"], env=house.environ)
+        server = StdioServerParameters(command=sys.executable, args=["-m", "mcp_server"], env=sandbox.environ)
         with contextlib.suppress(Exception):  # however the client takes its server's death
             async with Client(stdio_client(server)) as client, anyio.create_task_group() as tasks:
                 await client.list_tools()
                 tasks.start_soon(_launch, client, command, f"trial-{trial}")
                 await anyio.sleep(dice.uniform(0, 0.08))  # the point of the launch, not a wait for it
-                _kill_servers(house)
+                _kill_servers(sandbox)
     started = 0
-    for run in house.ledger.runs():
+    for run in sandbox.store.runs():
         if run.spec.name != "trial":
             continue
         if run.state == "starting":  # cut off before its supervisor: in a quarter of a minute it is told as lost
-            spec = json.loads(house.rundir(run.run_id).spec.read_text())
-            house.rundir(run.run_id).spec.write_text(json.dumps({**spec, "created_at": "2026-01-01T00:00:00Z"}))
-        end = await until_async(functools.partial(_ended, house, run.run_id))
+            spec = json.loads(sandbox.rundir(run.run_id).spec.read_text())
+            sandbox.rundir(run.run_id).spec.write_text(json.dumps({**spec, "created_at": "2026-01-01T00:00:00Z"}))
+        end = await until_async(functools.partial(_ended, sandbox, run.run_id))
         assert (end.state, end.exit_code) in {("failed", 5), ("failed", None), ("lost", None)}
         started += end.exit_code == 5
-    effects = house.path / "effects"
+    effects = sandbox.path / "effects"
     assert len(effects.read_text().splitlines() if effects.exists() else []) == started
-    async with house.agent() as agent:  # what was cut off can be launched again with its key, what ran is not
+    async with sandbox.agent() as agent:  # what was cut off can be launched again with its key, what ran is not
         for trial in range(12):
             await agent.end(await agent.launch(command, idempotency_key=f"trial-{trial}"))
     assert effects.read_text().splitlines() == ["ran"] * 12
 
 
-def _ended(house: House, run_id: str) -> Run | None:
-    run = house.run(run_id)
+def _ended(sandbox: Sandbox, run_id: str) -> Run | None:
+    run = sandbox.run(run_id)
     return run if run.ended else None
 
 
@@ -69,71 +69,71 @@ async def _launch(client: Client, command: str, key: str) -> None:
     await client.call_tool("launch_run", arguments)
 
 
-def _kill_servers(house: House) -> None:
-    for p in house.own_processes():
+def _kill_servers(sandbox: Sandbox) -> None:
+    for p in sandbox.own_processes():
         if p.command.endswith("-m mcp_server"):
             os.kill(p.pid, signal.SIGKILL)
 
 
-async def test_the_death_of_tmux_does_not_end_a_run(house: House) -> None:
-    async with house.agent() as agent:
+async def test_the_death_of_tmux_does_not_end_a_run(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(PRINTS)
-        pid = int(house.tmux("display-message", "-p", "#{pid}"))
+        pid = int(sandbox.tmux("display-message", "-p", "#{pid}"))
         os.kill(pid, signal.SIGKILL)
         status = await agent.end(run_id)
     assert (status["state"], status["exit_code"]) == ("failed", 6)
-    assert house.log(run_id).splitlines() == [f"line {i}" for i in range(1, 61)]
-    assert "screen_lost" in [e["kind"] for e in house.run(run_id).events]
+    assert sandbox.log(run_id).splitlines() == [f"line {i}" for i in range(1, 61)]
+    assert "screen_lost" in [e["kind"] for e in sandbox.run(run_id).events]
 
 
-async def test_a_frozen_tmux_is_told_and_starts_nothing_later(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_frozen_tmux_is_told_and_starts_nothing_later(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         await agent.end(await agent.launch("true"))
-        pid = int(house.tmux("display-message", "-p", "#{pid}"))
+        pid = int(sandbox.tmux("display-message", "-p", "#{pid}"))
         os.kill(pid, signal.SIGSTOP)
         try:
-            assert "tmux does not answer" in await agent.refusal("launch_run", command=f"touch {house.path}/late")
+            assert "tmux does not answer" in await agent.refusal("launch_run", command=f"touch {sandbox.path}/late")
             assert "tmux does not answer" in await agent.refusal("list_runs", others=True)
             assert (await agent.call("list_runs"))["total"] == 1
         finally:
             os.kill(pid, signal.SIGCONT)
         await agent.end(await agent.launch("true"))
-    assert not (house.path / "late").exists()
+    assert not (sandbox.path / "late").exists()
 
 
-async def test_a_frozen_tmux_holds_nothing_up(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_frozen_tmux_holds_nothing_up(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("for i in $(seq 1 60000); do echo a line of some length, number $i; done; exit 6")
-        pid = int(house.tmux("display-message", "-p", "#{pid}"))
+        pid = int(sandbox.tmux("display-message", "-p", "#{pid}"))
         os.kill(pid, signal.SIGSTOP)
         try:
             status = await agent.end(run_id)
         finally:
             os.kill(pid, signal.SIGCONT)
     assert status["exit_code"] == 6
-    assert len(house.log(run_id).splitlines()) == 60000
+    assert len(sandbox.log(run_id).splitlines()) == 60000
 
 
-async def test_a_session_closed_by_a_person_ends_its_run_also_when_it_is_the_last(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_session_closed_by_a_person_ends_its_run_also_when_it_is_the_last(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         for _ in range(2):
             run_id = await agent.launch("sleep 300")
-            house.tmux("kill-session", "-t", f"={run_id}")
+            sandbox.tmux("kill-session", "-t", f"={run_id}")
             status = await agent.end(run_id)
             assert status["state"] == "killed"
             assert "session was closed" in status["events"][-1]["text"]
 
 
-async def test_a_stopped_tmux_server_does_not_end_a_run(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_stopped_tmux_server_does_not_end_a_run(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(PRINTS)
-        house.tmux("kill-server")
+        sandbox.tmux("kill-server")
         status = await agent.end(run_id)
     assert (status["state"], status["exit_code"]) == ("failed", 6)
 
 
-async def test_a_killed_supervisor_wakes_whoever_waits(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_killed_supervisor_wakes_whoever_waits(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
         answers = []
 
@@ -143,7 +143,7 @@ async def test_a_killed_supervisor_wakes_whoever_waits(house: House) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
             await agent.call("wait_run", run_ids=run_id, timeout_s=0)
-            os.kill(house.supervisor(run_id), signal.SIGKILL)
+            os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
     status = answers[0]["runs"][0]
     assert (answers[0]["reason"], status["state"]) == ("ended", "lost")
     assert answers[0]["waited_s"] < 30
@@ -151,49 +151,49 @@ async def test_a_killed_supervisor_wakes_whoever_waits(house: House) -> None:
     assert "signal" not in status
 
 
-async def test_a_killed_guard_changes_nothing(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_killed_guard_changes_nothing(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         command = "trap '' HUP; touch ready; until test -e go; do sleep 0.02; done; exit 6"
-        run_id = await agent.launch(command, cwd=str(house.path))
-        await until_async((house.path / "ready").exists)
-        os.kill(house.run(run_id).at_start["guard_pid"], signal.SIGKILL)
-        (house.path / "go").touch()
+        run_id = await agent.launch(command, cwd=str(sandbox.path))
+        await until_async((sandbox.path / "ready").exists)
+        os.kill(sandbox.run(run_id).at_start["guard_pid"], signal.SIGKILL)
+        (sandbox.path / "go").touch()
         status = await agent.end(run_id)
     assert (status["state"], status["exit_code"]) == ("failed", 6)
 
 
-async def test_another_server_knows_everything(house: House) -> None:
-    async with house.agent() as agent:
+async def test_another_server_knows_everything(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 0.5; exit 6")
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         assert (await agent.end(run_id))["exit_code"] == 6
         assert (await agent.call("list_runs"))["runs"][0]["run_id"] == run_id
 
 
 @pytest.fixture
-def small_disk(house: House) -> Iterator[Path]:
+def small_disk(sandbox: Sandbox) -> Iterator[Path]:
     """A state directory of two megabytes."""
-    state = house.path / "state"
+    state = sandbox.path / "state"
     state.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(state)]
     if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a small disk takes root")
     yield state
-    house.close()
+    sandbox.close()
     subprocess.run(["umount", "-l", str(state)], check=True)
 
 
-async def test_a_full_disk_loses_output_but_not_the_end(house: House, small_disk: Path) -> None:
+async def test_a_full_disk_loses_output_but_not_the_end(sandbox: Sandbox, small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(b"x" * 1_000_000)
     command = (
-        f"for i in $(seq 1 40000); do echo a line of some length, number $i; done; touch {house.path}/full;"
-        f"until test -e {house.path}/go; do sleep 0.05; done; echo after; sleep 0.2; echo last; exit 6"
+        f"for i in $(seq 1 40000); do echo a line of some length, number $i; done; touch {sandbox.path}/full;"
+        f"until test -e {sandbox.path}/go; do sleep 0.05; done; echo after; sleep 0.2; echo last; exit 6"
     )
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(command)
-        await until_async((house.path / "full").exists)
+        await until_async((sandbox.path / "full").exists)
         (small_disk / "ballast").unlink()
-        (house.path / "go").touch()
+        (sandbox.path / "go").touch()
         status = await agent.end(run_id)
         # What the terminal still held when there was space again may stand between the note and the end.
         note = await agent.text("read_log", run_id=run_id, grep="bytes of output were lost here")
@@ -201,35 +201,35 @@ async def test_a_full_disk_loses_output_but_not_the_end(house: House, small_disk
     assert (status["state"], status["exit_code"]) == ("failed", 6)
     assert "bytes of output were lost here: No space left on device]" in note
     assert tail.splitlines()[-1] == "last"
-    assert "log_lost" in [e["kind"] for e in house.run(run_id).events]
+    assert "log_lost" in [e["kind"] for e in sandbox.run(run_id).events]
 
 
-async def test_a_disk_that_stays_full_still_takes_the_end(house: House, small_disk: Path) -> None:
+async def test_a_disk_that_stays_full_still_takes_the_end(sandbox: Sandbox, small_disk: Path) -> None:
     command = "for i in $(seq 1 60000); do echo a line of some length, number $i; done; exit 6"
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(command)
         status = await agent.end(run_id)
     assert (status["state"], status["exit_code"]) == ("failed", 6)
 
 
-async def test_a_home_behind_a_link_is_the_same_home(house: House) -> None:
-    (house.path / "elsewhere").symlink_to(house.path / "state")
-    async with house.agent() as agent:
+async def test_a_home_behind_a_link_is_the_same_home(sandbox: Sandbox) -> None:
+    (sandbox.path / "elsewhere").symlink_to(sandbox.path / "state")
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
-    async with house.agent(RUNWARD_HOME=str(house.path / "elsewhere")) as agent:
+    async with sandbox.agent(RUNWARD_HOME=str(sandbox.path / "elsewhere")) as agent:
         done = await agent.kill(run_id)
     assert (done["status"], done["state"], done["signals_sent"]) == ("killed", "killed", ["SIGINT"])
 
 
-async def test_left_overs_of_a_supervisor_killed_after_the_end_can_be_stopped(house: House) -> None:
+async def test_left_overs_of_a_supervisor_killed_after_the_end_can_be_stopped(sandbox: Sandbox) -> None:
     command = (
         "setsid bash -c \"trap '' TERM HUP; touch ready; exec sleep 301\" &"
         "until test -e ready; do sleep 0.02; done; exit 6"
     )
-    async with house.agent() as agent:
-        run_id = await agent.launch(command, cwd=str(house.path))
-        await until_async(house.rundir(run_id).exit(1).exists)
-        os.kill(house.supervisor(run_id), signal.SIGKILL)
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(command, cwd=str(sandbox.path))
+        await until_async(sandbox.rundir(run_id).exit(1).exists)
+        os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
         status = await agent.end(run_id)
         assert (status["state"], status["exit_code"]) == ("failed", 6)
         assert [p["command"] for p in status["leftovers"]] == ["sleep"]
@@ -237,12 +237,12 @@ async def test_left_overs_of_a_supervisor_killed_after_the_end_can_be_stopped(ho
     assert (done["status"], done["survivors"]) == ("killed", [])
 
 
-async def test_after_a_reboot_a_run_is_lost(house: House) -> None:
-    async with house.agent() as agent:
+async def test_after_a_reboot_a_run_is_lost(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
-        copy = house.path / "state" / "runs" / "copy-aaaa"
+        copy = sandbox.path / "state" / "runs" / "copy-aaaa"
         # What a power cut leaves: a lock file that nobody holds, and another boot's id.
-        shutil.copytree(house.rundir(run_id).path, copy)
+        shutil.copytree(sandbox.rundir(run_id).path, copy)
         spec = json.loads((copy / "spec.json").read_text())
         (copy / "spec.json").write_text(json.dumps({**spec, "run_id": "copy-aaaa", "boot_id": "another"}))
         status = (await agent.call("wait_run", run_ids="copy-aaaa"))["runs"][0]
@@ -255,11 +255,11 @@ LAYOUTS = Path(__file__).parents[1] / "data" / "layouts"
 
 
 @pytest.mark.parametrize("layout", sorted(p.name for p in LAYOUTS.iterdir()))
-async def test_directories_of_every_layout_stay_readable(house: House, layout: str) -> None:
-    shutil.copytree(LAYOUTS / layout, house.path / "state" / "runs")
-    expected = json.loads((house.path / "state" / "runs" / "expected.json").read_text())
-    (house.path / "state" / "runs" / "expected.json").unlink()
-    async with house.agent() as agent:
+async def test_directories_of_every_layout_stay_readable(sandbox: Sandbox, layout: str) -> None:
+    shutil.copytree(LAYOUTS / layout, sandbox.path / "state" / "runs")
+    expected = json.loads((sandbox.path / "state" / "runs" / "expected.json").read_text())
+    (sandbox.path / "state" / "runs" / "expected.json").unlink()
+    async with sandbox.agent() as agent:
         listed = {run["run_id"]: run for run in (await agent.call("list_runs"))["runs"]}
         assert {run_id: run["state"] for run_id, run in listed.items()} == {
             run_id: facts["state"] for run_id, facts in expected.items()
@@ -270,9 +270,9 @@ async def test_directories_of_every_layout_stay_readable(house: House, layout: s
             assert "step 2" in await agent.text("read_log", run_id=run_id)
 
 
-async def test_what_is_no_run_neither_shows_nor_harms(house: House) -> None:
-    runs = house.path / "state" / "runs"
-    async with house.agent() as agent:
+async def test_what_is_no_run_neither_shows_nor_harms(sandbox: Sandbox) -> None:
+    runs = sandbox.path / "state" / "runs"
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("exit 3")
         await agent.end(run_id)
         (runs / "stray-file").write_text("x")
@@ -292,88 +292,88 @@ async def test_what_is_no_run_neither_shows_nor_harms(house: House) -> None:
             assert "Run not found" in await agent.refusal("read_log", run_id=bad)
 
 
-async def test_two_servers_with_one_key_start_one_run(house: House) -> None:
-    command = f"echo ran >> {house.path}/effects; sleep 300"
+async def test_two_servers_with_one_key_start_one_run(sandbox: Sandbox) -> None:
+    command = f"echo ran >> {sandbox.path}/effects; sleep 300"
     ids: list[str] = []
 
     async def launch(agent: Agent) -> None:
         ids.append(await agent.launch(command, idempotency_key="k"))
 
-    async with house.agent() as one, house.agent() as two, anyio.create_task_group() as tasks:
+    async with sandbox.agent() as one, sandbox.agent() as two, anyio.create_task_group() as tasks:
         for agent in (one, two, one, two):
             tasks.start_soon(launch, agent)
     assert len(set(ids)) == 1
-    until((house.path / "effects").exists)
-    assert (house.path / "effects").read_text() == "ran\n"
+    until((sandbox.path / "effects").exists)
+    assert (sandbox.path / "effects").read_text() == "ran\n"
 
 
-async def test_a_time_limit_of_months_is_kept(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_time_limit_of_months_is_kept(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 0.3; exit 5", time_limit_s=90 * 86400)
         assert (await agent.end(run_id))["exit_code"] == 5
 
 
-async def test_a_paused_run_still_reaches_its_limit_and_its_end(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_paused_run_still_reaches_its_limit_and_its_end(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         limited = await agent.launch("sleep 300", time_limit_s=1)
-        os.killpg(house.run(limited).at_start["guard_pid"], signal.SIGSTOP)
+        os.killpg(sandbox.run(limited).at_start["guard_pid"], signal.SIGSTOP)
         assert (await agent.end(limited))["state"] == "timed_out"
-        ends = await agent.launch("until test -e go; do sleep 0.02; done; exit 5", cwd=str(house.path))
-        os.kill(house.run(ends).at_start["guard_pid"], signal.SIGSTOP)
-        (house.path / "go").touch()
+        ends = await agent.launch("until test -e go; do sleep 0.02; done; exit 5", cwd=str(sandbox.path))
+        os.kill(sandbox.run(ends).at_start["guard_pid"], signal.SIGSTOP)
+        (sandbox.path / "go").touch()
         assert (await agent.end(ends))["exit_code"] == 5
 
 
-async def test_a_tmux_server_that_a_run_started_stays(house: House) -> None:
-    async with house.agent() as agent:
+async def test_a_tmux_server_that_a_run_started_stays(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch(
-            f"tmux -L {house.socket}-inner new-session -d -s theirs 'sleep 300'; sleep 300 & exit 5"
+            f"tmux -L {sandbox.socket}-inner new-session -d -s theirs 'sleep 300'; sleep 300 & exit 5"
         )
         try:
             assert (await agent.end(run_id))["exit_code"] == 5
             inner = subprocess.run(
-                ["tmux", "-L", f"{house.socket}-inner", "list-sessions", "-F", "#{session_name}"],
+                ["tmux", "-L", f"{sandbox.socket}-inner", "list-sessions", "-F", "#{session_name}"],
                 capture_output=True,
                 text=True,
                 check=False,
             )
             assert inner.stdout == "theirs\n"
-            assert [p["command"] for p in house.run(run_id).events[-1]["leftovers"]] != []
+            assert [p["command"] for p in sandbox.run(run_id).events[-1]["leftovers"]] != []
         finally:
-            subprocess.run(["tmux", "-L", f"{house.socket}-inner", "kill-server"], check=False)
-            Path(f"/tmp/tmux-{os.getuid()}/{house.socket}-inner").unlink(missing_ok=True)
+            subprocess.run(["tmux", "-L", f"{sandbox.socket}-inner", "kill-server"], check=False)
+            Path(f"/tmp/tmux-{os.getuid()}/{sandbox.socket}-inner").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("setting", ["set -g destroy-unattached on", "set -g exit-empty on", "set -g base-index 1"])
-async def test_a_tmux_that_a_person_set_up_serves_as_well(house: House, setting: str) -> None:
-    (house.path / ".tmux.conf").write_text(setting + "\n")
-    environ = {**house.environ, "TERM": "xterm-256color"}
+async def test_a_tmux_that_a_person_set_up_serves_as_well(sandbox: Sandbox, setting: str) -> None:
+    (sandbox.path / ".tmux.conf").write_text(setting + "\n")
+    environ = {**sandbox.environ, "TERM": "xterm-256color"}
     subprocess.run(
-        ["tmux", "-L", house.socket, "new-session", "-d", "-s", "mine", "sleep 300"], env=environ, check=True
+        ["tmux", "-L", sandbox.socket, "new-session", "-d", "-s", "mine", "sleep 300"], env=environ, check=True
     )
-    async with house.agent() as agent:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
-        house.tmux("kill-session", "-t", "=mine")
-        house.tmux("kill-session", "-t", f"={run_id}")
+        sandbox.tmux("kill-session", "-t", "=mine")
+        sandbox.tmux("kill-session", "-t", f"={run_id}")
         assert (await agent.end(run_id))["state"] == "killed"
 
 
-async def test_another_hosts_run_is_told_and_left_to_it(house: House) -> None:
-    async with house.agent() as agent:
+async def test_another_hosts_run_is_told_and_left_to_it(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
-        copy = house.path / "state" / "runs" / "copy-aaaa"
-        shutil.copytree(house.rundir(run_id).path, copy)
+        copy = sandbox.path / "state" / "runs" / "copy-aaaa"
+        shutil.copytree(sandbox.rundir(run_id).path, copy)
         spec = json.loads((copy / "spec.json").read_text())
         (copy / "spec.json").write_text(json.dumps({**spec, "boot_id": "another", "host": "elsewhere"}))
         status = (await agent.call("wait_run", run_ids="copy-aaaa", timeout_s=0))["runs"][0]
         assert (status["state"], "elsewhere" in status["reason"]) == ("running", True)
         assert "Stop it there" in await agent.refusal("kill_run", run_id="copy-aaaa")
-        assert house.run(run_id).state == "running"
+        assert sandbox.run(run_id).state == "running"
     assert not (copy / "stop.json").exists()
 
 
-async def test_one_corrupt_directory_hides_no_other_run(house: House) -> None:
-    async with house.agent() as agent:
+async def test_one_corrupt_directory_hides_no_other_run(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
         good = await agent.launch("exit 5")
         await agent.end(good)
         spec = {"layout": 1, "created_at": "2026-11-01T00:00:00Z", "command": "x"}
@@ -388,11 +388,11 @@ async def test_one_corrupt_directory_hides_no_other_run(house: House) -> None:
             "deep": {"events.jsonl": "[" * 200_000 + "\n", "attempts/1/exit.json": "[" * 200_000},
         }
         for name, files in bad.items():
-            path = house.path / "state" / "runs" / name
+            path = sandbox.path / "state" / "runs" / name
             (path / "attempts" / "1").mkdir(parents=True)
             for file, text in {"spec.json": json.dumps(spec), **files}.items():
                 (path / file).write_text(text)
-        pipes = house.path / "state" / "runs" / "pipes"
+        pipes = sandbox.path / "state" / "runs" / "pipes"
         (pipes / "attempts" / "1").mkdir(parents=True)
         (pipes / "spec.json").write_text(json.dumps(spec))
         for file in ("events.jsonl", "stop.json", "supervisor.lock", "attempts/1/exit.json", "attempts/1/output.log"):
@@ -406,11 +406,11 @@ async def test_one_corrupt_directory_hides_no_other_run(house: House) -> None:
             await agent.client.call_tool("read_log", {"run_id": name}, read_timeout_seconds=10)
 
 
-def test_a_supervisor_that_comes_after_a_stop_starts_nothing(house: House) -> None:
-    path = house.path / "state" / "runs" / "late-aaaa"
+def test_a_supervisor_that_comes_after_a_stop_starts_nothing(sandbox: Sandbox) -> None:
+    path = sandbox.path / "state" / "runs" / "late-aaaa"
     path.mkdir(parents=True)
     (path / "spec.json").write_text(json.dumps({"layout": 1, "created_at": now()}))
-    (path / "run.sh").write_text(f"touch {house.path}/late\n")
+    (path / "run.sh").write_text(f"touch {sandbox.path}/late\n")
     (path / "stop.json").write_text('{"by": "launch_run", "reason": "it did not start in time"}')
     os.mkfifo(path / "handover", 0o600)
     launcher = os.open(path / "handover", os.O_RDWR)
@@ -418,5 +418,5 @@ def test_a_supervisor_that_comes_after_a_stop_starts_nothing(house: House) -> No
     done = subprocess.run(supervisor_argv(sys.executable, path), capture_output=True, check=False, timeout=30)
     os.close(launcher)
     assert done.stderr == b""
-    assert (house.run("late-aaaa").state, house.run("late-aaaa").started_at) == ("killed", None)
-    assert not (house.path / "late").exists()
+    assert (sandbox.run("late-aaaa").state, sandbox.run("late-aaaa").started_at) == ("killed", None)
+    assert not (sandbox.path / "late").exists()

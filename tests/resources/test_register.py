@@ -15,7 +15,7 @@ from mcp.types import INVALID_PARAMS, PromptReference, ResourceTemplateReference
 from mcp_server.record.events import EventLog
 from mcp_server.resources import documents as library
 from mcp_server.resources import register
-from mcp_server.tools.context import Toolbox
+from mcp_server.tools.context import ToolContext
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ AGENTS = ["blueprint-executor", "eval-monitor", "experiment-runner", "launcher-m
 @asynccontextmanager
 async def client(home: Path) -> AsyncIterator[Client]:
     server: MCPServer[None] = MCPServer("test")
-    register.register(server, Toolbox.of({"RUNWARD_HOME": str(home)}))
+    register.register(server, ToolContext.of({"RUNWARD_HOME": str(home)}))
     async with Client(server) as client:
         yield client
 

@@ -101,7 +101,7 @@ def test_a_runs_own_are_those_written_while_it_ran(tmp_path: Path) -> None:
     write(cwd / "ckpt_20.pt", at_s=BEGAN_S + 60)
     write(elsewhere / "model.safetensors", at_s=BEGAN_S + 120)
     write(cwd / "ckpt_40.pt", at_s=BEGAN_S + 86400)
-    assert [one.step for one in of_run(runs.ledger.observe("cfm-7kqz"))] == [30, 20]
+    assert [one.step for one in of_run(runs.store.observe("cfm-7kqz"))] == [30, 20]
 
 
 def test_sizes_have_three_digits() -> None:

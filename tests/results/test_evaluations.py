@@ -149,7 +149,7 @@ def test_a_runs_evaluations_are_found_beneath_its_directories(tmp_path: Path) ->
     os.utime(out / "validation.md", (BEGAN_S + 86400,) * 2)  # the directory is the run's own: evaluated later
     (out / "results.md").write_text("<!-- runward run cfm-7kqz, written by finish_blueprint: -->\n| a |\n| - |\n")
     (out / "elsewhere").symlink_to(tmp_path / "work")
-    run = runs.ledger.observe("cfm-7kqz")
+    run = runs.store.observe("cfm-7kqz")
     found = [str(one.source.relative_to(tmp_path)) for one in of_run(run, out)]
     assert found == ["out/validation.md", "work/cfm-7kqz/a/b/c/metrics.json", "work/cfm-7kqz/outputs/eval_results.json"]
 

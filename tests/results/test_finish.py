@@ -37,9 +37,9 @@ def put(path: Path, text: str) -> None:
 
 
 def done(runs: Runs, run_id: str = "cfm-7kqz", **arguments: Any) -> Finished:
-    ledger = runs.ledger
+    store = runs.store
     asked = {"result_dir": str(runs.path / "out"), "environ": ENVIRON, **arguments}
-    return finish(ledger.observe(run_id), ledger, runs.scalars, **asked)
+    return finish(store.observe(run_id), store, runs.scalars, **asked)
 
 
 def git(directory: Path, *words: str) -> None:

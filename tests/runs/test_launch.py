@@ -28,8 +28,8 @@ from mcp_server.record.script import LONGEST_NAME, render
 from mcp_server.recovery.policy import policy_of
 from mcp_server.runs.launch import check_name, launch, plan
 from mcp_server.store.file_watch import Changes
-from mcp_server.store.run_store import Ledger
-from mcp_server.store.state_home import Config, Home, tmux_socket
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import Config, StateHome, tmux_socket
 
 ENVIRON = {
     "HOME": "/home/alice",
@@ -42,10 +42,10 @@ ENVIRON = {
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateHome:
     """A home that does not exist yet, on a host that has tmux."""
     monkeypatch.setattr(tmux_client, "require", lambda: None)
-    return Home(tmp_path / "state" / "runward")
+    return StateHome(tmp_path / "state" / "runward")
 
 
 def everything_below(path: Path) -> dict[str, tuple[int, int]]:
@@ -89,7 +89,7 @@ def test_a_name_that_could_be_something_else_is_refused(name: str) -> None:
 # --- a plan
 
 
-def test_a_request_becomes_a_spec_and_a_handover(home: Home, tmp_path: Path) -> None:
+def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path) -> None:
     request = Request(
         ["python", "train.py"],
         name="cfm v2",
@@ -154,40 +154,40 @@ def test_a_request_becomes_a_spec_and_a_handover(home: Home, tmp_path: Path) -> 
     assert handover.env == {"HOME": "/home/alice", "PATH": "/usr/bin:/bin", "LANG": "en_GB.UTF-8", "PIN": "1234"}
 
 
-def test_the_value_of_a_secret_is_in_neither_spec_nor_script(home: Home, tmp_path: Path) -> None:
+def test_the_value_of_a_secret_is_in_neither_spec_nor_script(home: StateHome, tmp_path: Path) -> None:
     spec, _ = plan(Request("python train.py", cwd=str(tmp_path), secrets=["HF_TOKEN"]), home, ENVIRON)
     assert ENVIRON["HF_TOKEN"] not in json.dumps(spec.facts()) + render(spec)
 
 
-def test_a_plan_touches_nothing(home: Home, tmp_path: Path) -> None:
+def test_a_plan_touches_nothing(home: StateHome, tmp_path: Path) -> None:
     before = everything_below(tmp_path)
     plan(Request("python train.py", cwd=str(tmp_path), secrets=["HF_TOKEN"]), home, ENVIRON)
     assert everything_below(tmp_path) == before
 
 
-def test_what_is_not_said_has_a_default(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_said_has_a_default(home: StateHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     spec, handover = plan(Request("python train.py"), home, ENVIRON)
     assert (spec.name, spec.cwd, spec.time_limit_s, spec.tmux_socket) == ("train", str(tmp_path), None, "default")
     assert handover.secrets == {}
 
 
-def test_a_secret_named_twice_is_handed_over_once(home: Home, tmp_path: Path) -> None:
+def test_a_secret_named_twice_is_handed_over_once(home: StateHome, tmp_path: Path) -> None:
     spec, _ = plan(Request("x", cwd=str(tmp_path), secrets=["HF_TOKEN", "HF_TOKEN"]), home, ENVIRON)
     assert spec.secrets == ["HF_TOKEN"]
 
 
-def test_a_tilde_in_cwd_is_the_home_directory(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_in_cwd_is_the_home_directory(home: StateHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert plan(Request("x", cwd="~"), home, ENVIRON)[0].cwd == str(tmp_path)
 
 
-def test_two_runs_of_one_name_have_two_ids(home: Home, tmp_path: Path) -> None:
+def test_two_runs_of_one_name_have_two_ids(home: StateHome, tmp_path: Path) -> None:
     ids = {plan(Request("x", cwd=str(tmp_path)), home, ENVIRON)[0].run_id for _ in range(20)}
     assert len(ids) == 20
 
 
-def test_an_id_made_from_a_long_name_can_be_found_again(home: Home, tmp_path: Path) -> None:
+def test_an_id_made_from_a_long_name_can_be_found_again(home: StateHome, tmp_path: Path) -> None:
     spec, _ = plan(Request("x", name="a b" * 21, cwd=str(tmp_path)), home, ENVIRON)
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,120}", spec.run_id)
 
@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.parametrize(("request_", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_refused_request_says_why_and_changes_nothing_on_disk(
-    request_: Request, message: str, home: Home, tmp_path: Path
+    request_: Request, message: str, home: StateHome, tmp_path: Path
 ) -> None:
     before = everything_below(tmp_path)
     with pytest.raises(RunwardError) as refused:
@@ -236,12 +236,12 @@ def test_a_refused_request_says_why_and_changes_nothing_on_disk(
     assert "Nothing was " in str(refused.value)
 
     with pytest.raises(RunwardError):  # nor does the tool's own way in
-        anyio.run(launch, request_, Ledger(home), cast("Changes", None), ENVIRON)
+        anyio.run(launch, request_, RunStore(home), cast("Changes", None), ENVIRON)
     assert everything_below(tmp_path) == before
     assert not home.path.exists()
 
 
-def test_a_refusal_never_says_a_secret(home: Home) -> None:
+def test_a_refusal_never_says_a_secret(home: StateHome) -> None:
     for request in (replace(OK, env={"MY_TOKEN": "s3cr3t-value"}), replace(OK, env={"MY_TOKEN": "s3cr3t\0value"})):
         with pytest.raises(BadArgument) as refused:
             plan(request, home, ENVIRON)
@@ -251,10 +251,10 @@ def test_a_refusal_never_says_a_secret(home: Home) -> None:
 def test_without_tmux_nothing_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(TmuxMissing, match=r"^tmux is not installed\. Nothing was started\."):
-        plan(OK, Home(tmp_path / "home"), ENVIRON)
+        plan(OK, StateHome(tmp_path / "home"), ENVIRON)
 
 
-def test_without_a_valid_config_nothing_is_planned(home: Home) -> None:
+def test_without_a_valid_config_nothing_is_planned(home: StateHome) -> None:
     home.make()
     (home.path / "config.toml").write_text("kill_polcy = 'human'\n")
     with pytest.raises(ConfigInvalid, match="kill_polcy"):
@@ -262,7 +262,7 @@ def test_without_a_valid_config_nothing_is_planned(home: Home) -> None:
     assert list(home.runs.iterdir()) == []
 
 
-def test_a_directory_whose_name_is_no_utf_8_is_refused(home: Home, tmp_path: Path) -> None:
+def test_a_directory_whose_name_is_no_utf_8_is_refused(home: StateHome, tmp_path: Path) -> None:
     # Neither spec.json nor an answer can hold it; past the plan it would leave a half-made run behind.
     cwd = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
     Path(cwd).mkdir()
@@ -423,11 +423,11 @@ def test_home_is_where_the_environment_says(
 ) -> None:
     monkeypatch.setenv("HOME", "/home/alice")
     monkeypatch.setattr(os, "getcwd", lambda: "/anywhere")
-    assert Home.of(environ).path == Path(path)
+    assert StateHome.of(environ).path == Path(path)
 
 
 def test_home_is_made_for_its_owner_alone(tmp_path: Path) -> None:
-    home = Home(tmp_path / "a" / "b")
+    home = StateHome(tmp_path / "a" / "b")
     home.make()
     home.make()
     assert {p.name: oct(p.stat().st_mode & 0o777) for p in (home.path, home.runs, home.keys)} == {
@@ -442,18 +442,18 @@ def test_a_home_that_cannot_be_made_says_where_and_why(tmp_path: Path) -> None:
     file.touch()
     for path in (file, file / "runward"):
         with pytest.raises(StateUnusable, match=f"^{re.escape(str(path))}: .*Nothing was done") as refused:
-            Home(path).make()
+            StateHome(path).make()
         assert refused.value.path == path
-    assert Home(file / "runward").config() == Config()
+    assert StateHome(file / "runward").config() == Config()
 
 
 def config(tmp_path: Path, text: str | bytes) -> Config:
     (tmp_path / "config.toml").write_bytes(text.encode() if isinstance(text, str) else text)
-    return Home(tmp_path).config()
+    return StateHome(tmp_path).config()
 
 
 def test_no_config_means_the_defaults(tmp_path: Path) -> None:
-    assert Home(tmp_path).config() == config(tmp_path, "") == Config()
+    assert StateHome(tmp_path).config() == config(tmp_path, "") == Config()
     assert (Config().kill_policy, Config().owner, Config().stop_grace_s) == ("confirm", "", 5.0)
 
 
@@ -489,13 +489,13 @@ def test_a_config_that_is_not_what_it_should_be_is_refused(tmp_path: Path, text:
 def test_a_config_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.toml").mkdir()
     with pytest.raises(ConfigInvalid, match="Is a directory"):
-        Home(tmp_path).config()
+        StateHome(tmp_path).config()
 
 
 def test_the_owner_is_the_environments_then_the_configs_then_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = Home(tmp_path)
+    home = StateHome(tmp_path)
     monkeypatch.setenv("LOGNAME", "carol")
     assert home.owner({}) == "carol"
     config(tmp_path, 'owner = "bob"')
@@ -511,7 +511,7 @@ def test_the_tmux_server_is_the_users_own_unless_told_otherwise() -> None:
 @pytest.mark.parametrize("secret", ['ab"cd12345', "back\\slash99", "plain-value-1"])
 @pytest.mark.parametrize("argument", ["params", "resume_args", "recovery"])
 def test_no_kept_argument_may_hold_the_value_of_a_secret(
-    home: Home, tmp_path: Path, argument: str, secret: str
+    home: StateHome, tmp_path: Path, argument: str, secret: str
 ) -> None:
     held: dict[str, dict[str, Any]] = {
         "params": {"params": {"key_file": f"x{secret}"}},

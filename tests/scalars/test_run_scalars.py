@@ -27,10 +27,10 @@ from mcp_server.scalars.condition import parse
 from mcp_server.scalars.formats.detect import Source
 from mcp_server.scalars.locate import Lately, Place, Spot, beneath
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
-from mcp_server.store.state_home import Home
+from mcp_server.store.state_home import StateHome
 from mcp_server.system import processes
 from mcp_server.tools import read_tb as metrics
-from mcp_server.tools.context import Toolbox
+from mcp_server.tools.context import ToolContext
 from mcp_server.views.scalar_report import Asked, report
 from tests.support.sandbox import text_of
 
@@ -203,7 +203,7 @@ def live(tmp_path: Path) -> Run:
 
 def test_a_condition_is_met_by_what_is_told_between_two_looks(tmp_path: Path) -> None:
     csv(tmp_path, "step,train/reward", "1,50", "2,3")
-    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("reward >= 20"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("reward >= 20"))
     run = live(tmp_path)
     assert watcher.look(run) is None, "what was before the first look is no news"
     csv(tmp_path, "3,20.5", "4,1")
@@ -213,12 +213,12 @@ def test_a_condition_is_met_by_what_is_told_between_two_looks(tmp_path: Path) ->
 
 def test_the_newest_value_meets_a_condition_at_the_first_look(tmp_path: Path) -> None:
     csv(tmp_path, "step,reward", "1,3", "2,50")
-    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("reward >= 20"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("reward >= 20"))
     assert watcher.look(live(tmp_path)) == "reward = 50 at step 2"
 
 
 def test_of_a_tag_that_came_after_the_first_look_every_point_is_looked_at(tmp_path: Path) -> None:
-    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("reward >= 20"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("reward >= 20"))
     run = live(tmp_path)
     assert watcher.look(run) is None
     csv(tmp_path, "step,reward", "1,50", "2,3")
@@ -227,13 +227,13 @@ def test_of_a_tag_that_came_after_the_first_look_every_point_is_looked_at(tmp_pa
 
 def test_a_nan_is_news_whenever_it_was(tmp_path: Path) -> None:
     csv(tmp_path, "step,loss", "1,nan", "2,3")
-    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("loss is nan"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("loss is nan"))
     assert watcher.look(live(tmp_path)) == "loss = nan at step 1"
 
 
 def test_what_another_reader_has_taken_is_not_missed(tmp_path: Path) -> None:
     csv(tmp_path, "step,loss", "1,3")
-    scalars, run = Scalars(Home(tmp_path / "state")), live(tmp_path)
+    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
     watcher = Watcher(scalars, parse("loss < 1"))
     assert watcher.look(run) is None
     csv(tmp_path, "2,0.5", "3,2")
@@ -242,7 +242,7 @@ def test_what_another_reader_has_taken_is_not_missed(tmp_path: Path) -> None:
 
 
 def test_after_a_restart_its_points_are_looked_at(tmp_path: Path) -> None:
-    scalars, run = Scalars(Home(tmp_path / "state")), live(tmp_path)
+    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
     writer = Writer(tmp_path / "tb")
     for step in range(10):
         writer.tell(step, loss=3.0)
@@ -256,7 +256,7 @@ def test_after_a_restart_its_points_are_looked_at(tmp_path: Path) -> None:
 
 
 def test_after_two_restarts_those_of_the_first_are_looked_at_too(tmp_path: Path) -> None:
-    scalars, run = Scalars(Home(tmp_path / "state")), live(tmp_path)
+    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
     writer = Writer(tmp_path / "tb")
     for step in range(10):
         writer.tell(step, loss=3.0)
@@ -269,12 +269,12 @@ def test_after_two_restarts_those_of_the_first_are_looked_at_too(tmp_path: Path)
 
 
 def test_the_tag_once_chosen_stays_when_another_directory_has_one_of_that_name(tmp_path: Path) -> None:
-    scalars, run = Scalars(Home(tmp_path / "state")), live(tmp_path)
+    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
     write(tmp_path / "train", 3, {"loss": lambda _: 3.0})
     watcher = Watcher(scalars, parse("loss < 1"))
     assert watcher.look(run) is None
     write(tmp_path / "eval", 3, {"loss": lambda _: 0.5})
-    scalars = Scalars(Home(tmp_path / "state"))  # does not remember that there was one directory
+    scalars = Scalars(StateHome(tmp_path / "state"))  # does not remember that there was one directory
     watcher = copy.copy(watcher)
     watcher._scalars = scalars
     assert watcher.look(run) is None
@@ -284,7 +284,7 @@ def test_the_tag_once_chosen_stays_when_another_directory_has_one_of_that_name(t
 
 def test_the_next_wait_hears_of_a_blip_between_the_two_and_of_the_newest_point_again(tmp_path: Path) -> None:
     csv(tmp_path, "step,loss", "1,3")
-    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("loss < 1"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("loss < 1"))
     run = live(tmp_path)
     assert watcher.look(run) is None
     csv(tmp_path, "2,0.5", "3,2")
@@ -297,7 +297,7 @@ def test_the_next_wait_hears_of_a_blip_between_the_two_and_of_the_newest_point_a
 
 
 async def test_a_metric_that_nobody_tells_is_named_with_what_is_near(tmp_path: Path) -> None:
-    scalars, run = Scalars(Home(tmp_path / "state")), live(tmp_path)
+    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
     awaited = Awaited(scalars, "lss < 1", {}, "client", ["cfm-7kqz"])
     assert await awaited.met([run]) is None
     assert awaited.note() == "No 'lss' so far. No scalars at all are told."
@@ -311,7 +311,7 @@ async def test_a_metric_that_nobody_tells_is_named_with_what_is_near(tmp_path: P
 
 async def test_one_caller_goes_on_where_its_last_wait_ended_and_another_begins_anew(tmp_path: Path) -> None:
     csv(tmp_path, "step,loss", "1,3")
-    scalars, run, ids = Scalars(Home(tmp_path / "state")), live(tmp_path), ["cfm-7kqz"]
+    scalars, run, ids = Scalars(StateHome(tmp_path / "state")), live(tmp_path), ["cfm-7kqz"]
     kept: dict[tuple[str, str, str], Watcher] = {}
     first = Awaited(scalars, "loss < 1", kept, "one", ids)
     assert await first.met([run]) is None
@@ -326,7 +326,7 @@ async def test_one_caller_goes_on_where_its_last_wait_ended_and_another_begins_a
 
 
 def test_where_there_are_no_scalars_what_the_run_prints_counts(tmp_path: Path) -> None:
-    watcher = Watcher(Scalars(Home(tmp_path / "state")), parse("loss < 1"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("loss < 1"))
     assert watcher.look(replace(live(tmp_path), progress={"step": 7, "metrics": {"loss": 2.0}})) is None
     run = replace(live(tmp_path), progress={"step": 9, "metrics": {"loss": "0.5", "mode": "fast"}})
     assert watcher.look(run) == "loss = 0.5 at step 9"
@@ -335,19 +335,19 @@ def test_where_there_are_no_scalars_what_the_run_prints_counts(tmp_path: Path) -
 def test_an_ambiguous_condition_names_the_candidates(tmp_path: Path) -> None:
     csv(tmp_path, "step,train/loss,eval/loss", "1,2,3")
     with pytest.raises(BadArgument, match="train/loss, eval/loss"):
-        Watcher(Scalars(Home(tmp_path / "state")), parse("loss < 1")).look(live(tmp_path))
+        Watcher(Scalars(StateHome(tmp_path / "state")), parse("loss < 1")).look(live(tmp_path))
 
 
 def test_several_directories_are_one_run_with_prefixes(tmp_path: Path) -> None:
     for name in ("train", "eval"):
         write(tmp_path / name, 2, {"loss": float})
-    reading = Scalars(Home(tmp_path / "state")).read([tmp_path / "train", tmp_path / "eval"], "x")
+    reading = Scalars(StateHome(tmp_path / "state")).read([tmp_path / "train", tmp_path / "eval"], "x")
     assert list(reading.series) == ["train/loss", "eval/loss"]
 
 
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(NoScalars, match=r"^No scalars of x can be read: [^.]*\. Pass another"):
-        Scalars(Home(tmp_path / "state")).read([tmp_path / "none"], "x")
+        Scalars(StateHome(tmp_path / "state")).read([tmp_path / "none"], "x")
 
 
 # --- the tool
@@ -355,7 +355,7 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 class Tool:
     def __init__(self, home: Path) -> None:
-        self.box = Toolbox.of({"RUNWARD_HOME": str(home)})
+        self.box = ToolContext.of({"RUNWARD_HOME": str(home)})
         self.server: MCPServer[None] = MCPServer("scalars", tools=metrics.tools(self.box))
 
     async def __call__(self, **arguments: Any) -> Any:
@@ -458,7 +458,7 @@ async def test_points_come_without_tags_being_named(read_tb: Tool, logs: Path) -
 async def test_a_picture_of_an_unasked_choice_begins_with_what_is_odd(read_tb: Tool, tmp_path: Path) -> None:
     curves: dict[str, Callable[[int], float]] = {f"loss{n}": float for n in range(9)}
     write(tmp_path / "tb", 3, {**curves, "zeta": lambda _: math.nan})
-    found = report(Asked(str(tmp_path / "tb"), plot=True), read_tb.box.scalars, read_tb.box.ledger)
+    found = report(Asked(str(tmp_path / "tb"), plot=True), read_tb.box.scalars, read_tb.box.store)
     assert [panel.title for panel in found.panels] == ["zeta", *(f"loss{n}" for n in range(5))]
     assert found.answer.notes == ["The picture shows 6 of 10 tags."]
 

@@ -16,7 +16,7 @@ from mcp_server.serve import gateway as door_module
 from mcp_server.serve import http
 from mcp_server.serve.gateway import Door
 from mcp_server.serve.tokens import Tokens
-from mcp_server.store.state_home import Home
+from mcp_server.store.state_home import StateHome
 
 pytestmark = pytest.mark.anyio
 LOCAL = ("127.0.0.1", 8765)
@@ -47,7 +47,9 @@ def inner() -> Inner:
 
 @pytest.fixture
 def door(tmp_path: Path, inner: Inner) -> Door:
-    return Door(inner, Tokens(Home(tmp_path)), frozenset(("localhost", "127.0.0.1", "[::1]", "train.lan")), lambda: 0)
+    return Door(
+        inner, Tokens(StateHome(tmp_path)), frozenset(("localhost", "127.0.0.1", "[::1]", "train.lan")), lambda: 0
+    )
 
 
 async def ask(

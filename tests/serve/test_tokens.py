@@ -9,12 +9,12 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.serve.tokens import Tokens, TokensUnusable, hash_of, token
-from mcp_server.store.state_home import Home
+from mcp_server.store.state_home import StateHome
 
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> Tokens:
-    return Tokens(Home(tmp_path / "state"))
+    return Tokens(StateHome(tmp_path / "state"))
 
 
 def test_a_token_is_its_holders_and_nobody_elses(tokens: Tokens) -> None:
@@ -39,7 +39,7 @@ def test_the_file_is_its_owners_alone(tokens: Tokens) -> None:
 
 
 def test_another_process_sees_what_was_added_and_removed(tokens: Tokens) -> None:
-    other = Tokens(Home(tokens.file.parent))
+    other = Tokens(StateHome(tokens.file.parent))
     assert other.names == []
     made = tokens.add("alice")
     assert other.holder(made) == "alice"

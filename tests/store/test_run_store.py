@@ -8,8 +8,8 @@ import pytest
 from mcp_server.record.events import EventLog
 from mcp_server.record.run_directory import is_held, take_lock
 from mcp_server.store import run_store as module
-from mcp_server.store.run_store import Ledger
-from mcp_server.store.state_home import Home
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
 from mcp_server.views.run_status import status_of
 
 
@@ -29,7 +29,7 @@ def test_a_supervisor_that_starts_between_two_looks_is_not_called_lost(
         return held
 
     monkeypatch.setattr(module, "is_held", held_just_before_it_starts)
-    assert Ledger(Home(tmp_path)).observe("cfm-7kqz").state == "running"
+    assert RunStore(StateHome(tmp_path)).observe("cfm-7kqz").state == "running"
 
 
 def test_what_has_ended_is_read_once(tmp_path: Path) -> None:
@@ -37,10 +37,10 @@ def test_what_has_ended_is_read_once(tmp_path: Path) -> None:
     (run / "attempts" / "1").mkdir(parents=True)
     (run / "spec.json").write_text(json.dumps({"layout": 1, "created_at": "2026-11-21T10:00:00Z"}))
     EventLog(run / "events.jsonl").append("ended", "finished: exit code 0.", state="finished")
-    ledger = Ledger(Home(tmp_path))
-    first = ledger.observe("cfm-7kqz")
+    store = RunStore(StateHome(tmp_path))
+    first = store.observe("cfm-7kqz")
     (run / "events.jsonl").unlink()
-    assert ledger.observe("cfm-7kqz") is first
+    assert store.observe("cfm-7kqz") is first
 
 
 NONSENSE: dict[str, dict[str, object]] = {
@@ -61,8 +61,8 @@ def test_nonsense_in_one_run_breaks_no_list(tmp_path: Path, name: str) -> None:
     EventLog(run / "events.jsonl").append("started", "The command runs.", attempt=1)
     with (run / name.strip()).open("a") as file:
         file.write(json.dumps(NONSENSE[name]) + "\n")
-    ledger = Ledger(Home(tmp_path))
-    (found,) = ledger.runs()
-    told = status_of(ledger, found).model_dump_json()
+    store = RunStore(StateHome(tmp_path))
+    (found,) = store.runs()
+    told = status_of(store, found).model_dump_json()
     assert "NaN" not in told
     assert "Infinity" not in told

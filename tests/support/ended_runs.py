@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.store.run_store import Ledger
-from mcp_server.store.state_home import Home
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
 
 BEGAN, ENDED_AT = "2026-11-21T15:30:00.000Z", "2026-11-21T16:32:03.000Z"
 BEGAN_S = 1795275000.0
@@ -20,12 +20,12 @@ class Runs:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.home = Home(path / "state")
+        self.home = StateHome(path / "state")
         self.home.make()
 
     @property
-    def ledger(self) -> Ledger:
-        return Ledger(self.home)
+    def store(self) -> RunStore:
+        return RunStore(self.home)
 
     @property
     def scalars(self) -> Scalars:

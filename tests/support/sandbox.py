@@ -19,8 +19,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
-from mcp_server.store.run_store import Ledger
-from mcp_server.store.state_home import Home
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
 from mcp_server.system import processes
 
 PATIENCE_S = 30.0
@@ -73,7 +73,7 @@ def text_of(result: Any) -> str:
 
 
 @dataclass
-class House:
+class Sandbox:
     path: Path
     socket: str
     environ: dict[str, str] = field(default_factory=dict)
@@ -91,15 +91,15 @@ class House:
         }
 
     @property
-    def ledger(self) -> Ledger:
+    def store(self) -> RunStore:
         """A reader that has seen nothing before."""
-        return Ledger(Home(self.path / "state"))
+        return RunStore(StateHome(self.path / "state"))
 
     def run(self, run_id: str) -> Run:
-        return self.ledger.observe(run_id)
+        return self.store.observe(run_id)
 
     def rundir(self, run_id: str) -> RunDir:
-        return self.ledger.rundir(run_id)
+        return self.store.rundir(run_id)
 
     def log(self, run_id: str) -> str:
         return self.rundir(run_id).log(1).read_text()
@@ -136,7 +136,7 @@ class House:
         return pid
 
     def own_processes(self) -> list[processes.Process]:
-        """Everything that this house started and that still lives, but for its tmux server."""
+        """Everything that this sandbox started and that still lives, but for its tmux server."""
         mark = str(self.path)
         mine = []
         for p in processes.all_processes():

@@ -1,4 +1,4 @@
-"""A server over HTTP in a house of its own, real clients of it, and bytes sent to it."""
+"""A server over HTTP in a sandbox of its own, real clients of it, and bytes sent to it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_server.serve.tokens import Tokens
-from mcp_server.store.state_home import Home
+from mcp_server.store.state_home import StateHome
 from tests.support import hostile_requests
-from tests.support.sandbox import Agent, House, until
+from tests.support.sandbox import Agent, Sandbox, until
 
 
 def free_port() -> int:
@@ -32,9 +32,9 @@ def free_port() -> int:
 
 @dataclass
 class Service:
-    """A server over HTTP in a house of its own."""
+    """A server over HTTP in a sandbox of its own."""
 
-    house: House
+    sandbox: Sandbox
     port: int
     process: subprocess.Popen[str]
     host: str = "127.0.0.1"
@@ -45,7 +45,7 @@ class Service:
 
     @property
     def log(self) -> Path:
-        return self.house.path / "server.log"
+        return self.sandbox.path / "server.log"
 
     @contextlib.asynccontextmanager
     async def agent(self, token: str | None = None, *, legacy: bool = False) -> AsyncIterator[Agent]:
@@ -89,18 +89,18 @@ def _whole(told: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def serve(house: House, host: str = "127.0.0.1", port: int | None = None) -> Iterator[Service]:
+def serve(sandbox: Sandbox, host: str = "127.0.0.1", port: int | None = None) -> Iterator[Service]:
     port = port or free_port()
-    with (house.path / "server.log").open("a") as log:
+    with (sandbox.path / "server.log").open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "mcp_server", "serve", "--http", f"{host}:{port}"],
-            env=house.environ,
-            cwd=house.path,
+            env=sandbox.environ,
+            cwd=sandbox.path,
             stdin=subprocess.DEVNULL,
             stderr=log,
             text=True,
         )
-    service = Service(house, port, process, host)
+    service = Service(sandbox, port, process, host)
     try:
         until(lambda: process.poll() is not None or _answers(service), "an answer")
         assert process.poll() is None, service.log.read_text()
@@ -116,5 +116,5 @@ def _answers(service: Service) -> bool:
     return False
 
 
-def tokens(house: House) -> Tokens:
-    return Tokens(Home(house.path / "state"))
+def tokens(sandbox: Sandbox) -> Tokens:
+    return Tokens(StateHome(sandbox.path / "state"))

@@ -26,7 +26,7 @@ from mcp_server.runs.gpu_admission import admit, checked_gpus, cpu_slots
 from mcp_server.runs.preflight import python_imports as imports
 from mcp_server.runs.preflight.answers import Problem
 from mcp_server.store import other_trainings
-from mcp_server.store.run_store import Ledger
+from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
 
 _RAY_PATIENCE_S, _RAY_PORT = 5.0, 6379
@@ -62,7 +62,7 @@ class Ground:
     """What all checks look at: the wish, and what this machine would make of it."""
 
     wish: Wish
-    ledger: Ledger
+    store: RunStore
     environ: Mapping[str, str]
     site: Site
     host: Host
@@ -166,7 +166,7 @@ def secrets(ground: Ground) -> Iterator[Problem]:
     """Yield secrets that the server does not have; their values are not told."""
     for name in dict.fromkeys([*ground.wish.secrets, *ground.environment.secrets]):
         try:
-            secrets_by_name([name], ground.environ, ground.ledger.home.secrets)
+            secrets_by_name([name], ground.environ, ground.store.home.secrets)
         except RunwardError as error:
             yield told("secret", error)
 
@@ -203,7 +203,7 @@ async def gpus(ground: Ground) -> list[Problem]:
         return []
     some = 1 if wish.gpus is None and "count" not in (wish.require or {}) else wish.gpus
     asked = checked_gpus(some, wish.require, {}, queue=False)
-    slots = cpu_slots(ground.ledger.home.config().cpu_slots)
+    slots = cpu_slots(ground.store.home.config().cpu_slots)
     require = dict(wish.require) if wish.require else None
     spec = RunSpec(gpus=asked, require=require, leases=str(lease_directory(ground.environ)), cpu_slots=slots)
     await admit(spec, ground.env)
@@ -235,7 +235,7 @@ async def running(ground: Ground) -> list[str]:
     """Return who trains here: the runs that live, then what is not runward's."""
 
     def look() -> list[str]:
-        live = [run for run in ground.ledger.runs() if not run.ended]
+        live = [run for run in ground.store.runs() if not run.ended]
         ours = [
             f"{run.run_id} {run.state} ({run.spec.owner}{f', {len(run.gpus)} GPUs' if run.gpus else ''})"
             for run in live

@@ -17,7 +17,7 @@ from mcp_server.hosts.path_checks import Roots, is_missing
 from mcp_server.runs.preflight import checks, python_imports
 from mcp_server.runs.preflight.answers import Preflight, Problem
 from mcp_server.runs.preflight.checks import Ground, Wish, told
-from mcp_server.store.run_store import Ledger
+from mcp_server.store.run_store import RunStore
 
 _PATIENCE_S, _GPU_PATIENCE_S = 10.0, 30.0
 _LOOKS = {
@@ -29,13 +29,13 @@ _LOOKS = {
 }
 
 
-async def preflight(wish: Wish, ledger: Ledger, environ: Mapping[str, str], blueprint: str | None = None) -> Preflight:
+async def preflight(wish: Wish, store: RunStore, environ: Mapping[str, str], blueprint: str | None = None) -> Preflight:
     """Look at everything that ``wish`` and a blueprint name, and at what every run needs; says only what is wrong.
 
     What ``wish`` says stands above what the blueprint says.
     """
     first: list[Problem] = []
-    ground = _ground(wish, ledger, environ, first)
+    ground = _ground(wish, store, environ, first)
     if blueprint is not None:
         roots = Roots.of(ground.site, ground.host)
         wish = await anyio.to_thread.run_sync(partial(_with_blueprint, wish, blueprint, first, roots))
@@ -97,10 +97,10 @@ def _with_blueprint(wish: Wish, path: str, problems: list[Problem], roots: Roots
     )
 
 
-def _ground(wish: Wish, ledger: Ledger, environ: Mapping[str, str], problems: list[Problem]) -> Ground:
+def _ground(wish: Wish, store: RunStore, environ: Mapping[str, str], problems: list[Problem]) -> Ground:
     site, host, environment = Site(), Host(), Environment()
     try:
-        site = settings(ledger.home)
+        site = settings(store.home)
         host = host_here(site)
         host_here(site, wish.host)
     except RunwardError as error:
@@ -109,7 +109,7 @@ def _ground(wish: Wish, ledger: Ledger, environ: Mapping[str, str], problems: li
         environment = site.environment(wish.environment, host)
     except RunwardError as error:
         problems.append(told("environment", error))
-    return Ground(wish, ledger, environ, site, host, environment)
+    return Ground(wish, store, environ, site, host, environment)
 
 
 async def _aside(look: Callable[[Ground], Iterator[Problem]], ground: Ground) -> list[Problem]:
