@@ -32,7 +32,7 @@ from mcp.types import (
 from mcp_server.errors import RunNotFound, RunwardError
 from mcp_server.resources import documents as library
 from mcp_server.resources.documents import Document
-from mcp_server.tools.context import ToolContext
+from mcp_server.tools.context import ServerContext
 from mcp_server.views.log_excerpt import tail_lines
 from mcp_server.views.run_status import status_of
 
@@ -45,17 +45,17 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def register(server: MCPServer[None], box: ToolContext) -> None:
+def register(server: MCPServer[ServerContext], context: ServerContext) -> None:
     """Give ``server`` its resources, its prompts, and its one completion handler."""
     for document in library.documents("prompts").values():
         if uri := document.facts.get("uri"):
             server.add_resource(_file(uri, document))
         if "arguments" in document.tables:
-            server.add_prompt(_prompt(document, box))
+            server.add_prompt(_prompt(document, context))
     for document in library.documents("agents").values():
         server.add_resource(_file(f"agent://{document.name}", document))
-    _templates(server, box)
-    _completions(server, box)
+    _templates(server, context)
+    _completions(server, context)
 
 
 # --- resources
@@ -70,7 +70,7 @@ def _file(uri: str, document: Document) -> FunctionResource:
     )
 
 
-def _templates(server: MCPServer[None], box: ToolContext) -> None:
+def _templates(server: MCPServer[ServerContext], context: ServerContext) -> None:
     @server.resource(
         "agent://{name}", title="Agent", description="How an agent of this name works", mime_type=_MARKDOWN
     )
@@ -83,12 +83,12 @@ def _templates(server: MCPServer[None], box: ToolContext) -> None:
 
     @server.resource("run://{run_id}", title="Run", description="How a run fares: its RunStatus", mime_type=_JSON)
     def run(run_id: str) -> str:
-        return _told(lambda: status_of(box.store, box.store.observe(run_id)).model_dump_json())
+        return _told(lambda: status_of(context.store, context.store.observe(run_id)).model_dump_json())
 
     @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
     def log(run_id: str) -> str:
         def newest() -> str:
-            path = box.store.rundir(run_id).log(box.store.observe(run_id).attempt)
+            path = context.store.rundir(run_id).log(context.store.observe(run_id).attempt)
             return tail_lines(path, _LOG_LINES, label=f"run {run_id}").text
 
         return _told(newest)
@@ -136,7 +136,7 @@ def _told(answer: Callable[[], str]) -> str:
 # --- prompts
 
 
-def _prompt(document: Document, box: ToolContext) -> Prompt:
+def _prompt(document: Document, context: ServerContext) -> Prompt:
     asked = document.tables["arguments"]
     arguments = [
         PromptArgument(name=name, description=text, required=not text.startswith(_OPTIONAL))
@@ -147,12 +147,12 @@ def _prompt(document: Document, box: ToolContext) -> Prompt:
         title=document.facts.get("title"),
         description=document.description,
         arguments=arguments,
-        fn=partial(_render, document, box),
+        fn=partial(_render, document, context),
         context_kwarg=None,
     )
 
 
-def _render(document: Document, box: ToolContext, /, **given: str) -> str:
+def _render(document: Document, context: ServerContext, /, **given: str) -> str:
     """Return a prompt's text with what was given in its places.
 
     Raises:
@@ -168,7 +168,7 @@ def _render(document: Document, box: ToolContext, /, **given: str) -> str:
             raise MCPError(INVALID_PARAMS, f"{name} is longer than {_LONGEST_ARGUMENT:,} characters: name a file.")
     if run_id := given.get("run_id"):
         try:
-            box.store.rundir(run_id)
+            context.store.rundir(run_id)
         except RunNotFound as error:
             raise MCPError(INVALID_PARAMS, str(error)) from error
     listed = "\n".join(_item(name, value) for name, value in given.items() if value.strip())
@@ -197,9 +197,9 @@ def _in_line(value: str) -> str:
 # --- completion
 
 
-def _completions(server: MCPServer[None], box: ToolContext) -> None:
+def _completions(server: MCPServer[ServerContext], context: ServerContext) -> None:
     def run_ids() -> list[str]:
-        return [run.run_id for run in box.store.runs()]
+        return [run.run_id for run in context.store.runs()]
 
     def nothing() -> list[str]:
         return []

@@ -23,7 +23,7 @@ from mcp_server.errors import RunwardError
 from mcp_server.serve.app import build
 from mcp_server.serve.gateway import LARGEST_BODY, LARGEST_HEAD, PATH, Door
 from mcp_server.serve.tokens import Tokens
-from mcp_server.tools.context import ToolContext
+from mcp_server.tools.context import ServerContext
 
 # Whoever does not say in this time what it wants holds a connection for nothing.
 _HEAD_S = 10.0
@@ -89,7 +89,7 @@ class _Server(uvicorn.Server):
 
 def application(environ: Mapping[str, str], names: Iterable[str]) -> Door:
     """Return the ASGI application for the state directory that ``environ`` names, called by ``names`` or an address."""
-    box = ToolContext.of(environ)
+    box = ServerContext.of(environ)
     inner = build(environ, box).streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=LARGEST_BODY,
@@ -201,6 +201,6 @@ def _listener(family: socket.AddressFamily, at: Any) -> socket.socket:
 
 def _names(host: str, environ: Mapping[str, str]) -> list[str]:
     """Return the names by which this server may be called beside its addresses."""
-    configured = ToolContext.of(environ).home.config().http_hosts
+    configured = ServerContext.of(environ).home.config().http_hosts
     named = [] if _HOST_IS_ADDRESS.fullmatch(host) else [host]  # of addresses only the one that a request came in by
     return [*named, socket.gethostname(), *configured]

@@ -4,37 +4,36 @@ from contextlib import suppress
 from typing import Annotated
 
 import anyio.to_thread
-from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 from mcp_server.blueprints.answers import BlueprintCheck
 from mcp_server.errors import ConfigInvalid
-from mcp_server.tools.context import LOOKS, ToolContext, tool
+from mcp_server.tools.context import LOOKS, Call, server_of, tool
 
 
-def tools(box: ToolContext) -> list[Tool]:
-    """Return the tool that reads blueprints."""
+async def check_blueprint(
+    ctx: Call,
+    path: Annotated[str, Field(description="Absolute path of the blueprint (markdown)")],
+) -> BlueprintCheck:
+    """Read an experiment's blueprint: whether it can be run as written, its sections, and problems by line.
 
-    async def check_blueprint(
-        path: Annotated[str, Field(description="Absolute path of the blueprint (markdown)")],
-    ) -> BlueprintCheck:
-        """Read an experiment's blueprint: whether it can be run as written, its sections, and problems by line.
+    ok is about the document; what is not on this host is a problem as well, and launch_run refuses it.
+    Starts nothing, changes nothing. Then call launch_run(blueprint=path).
+    """
+    server = server_of(ctx)
 
-        ok is about the document; what is not on this host is a problem as well, and launch_run refuses it.
-        Starts nothing, changes nothing. Then call launch_run(blueprint=path).
-        """
+    def look() -> BlueprintCheck:
+        from mcp_server.blueprints.apply import check  # noqa: PLC0415 - as answers.py says
+        from mcp_server.hosts.config import host_here, settings  # noqa: PLC0415
+        from mcp_server.hosts.path_checks import Roots  # noqa: PLC0415
 
-        def look() -> BlueprintCheck:
-            from mcp_server.blueprints.apply import check  # noqa: PLC0415 - as answers.py says
-            from mcp_server.hosts.config import host_here, settings  # noqa: PLC0415
-            from mcp_server.hosts.path_checks import Roots  # noqa: PLC0415
+        roots = None
+        with suppress(ConfigInvalid):  # told by launch_run and preflight; the document can be read all the same
+            site = settings(server.store.home)
+            roots = Roots.of(site, host_here(site))
+        return check(path, roots=roots)
 
-            roots = None
-            with suppress(ConfigInvalid):  # told by launch_run and preflight; the document can be read all the same
-                site = settings(box.store.home)
-                roots = Roots.of(site, host_here(site))
-            return check(path, roots=roots)
+    return await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
 
-        return await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
 
-    return [tool(check_blueprint, title="Check blueprint", annotations=LOOKS)]
+TOOL = tool(check_blueprint, title="Check blueprint", annotations=LOOKS)

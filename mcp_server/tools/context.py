@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
+from mcp_server.runs.metric_wait import Watcher
 from mcp_server.runs.stop import Confirmations, check_owner
 from mcp_server.runs.wait import Callers, Memory
 from mcp_server.scalars.run_scalars import Scalars
@@ -28,7 +29,7 @@ LOOKS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 
 @dataclass
-class ToolContext:
+class ServerContext:
     """What the tools of one server work with."""
 
     home: StateHome
@@ -38,13 +39,14 @@ class ToolContext:
     callers: Callers = field(default_factory=Callers)
     confirmations: Confirmations = field(default_factory=Confirmations)
     scalars: Scalars = field(init=False)
+    watchers: dict[tuple[str, str, str], Watcher] = field(default_factory=dict)
     waits: int = 0  # open now
 
     def __post_init__(self) -> None:
         self.scalars = Scalars(self.home)
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> ToolContext:
+    def of(cls, environ: Mapping[str, str]) -> ServerContext:
         """Return the context of the state directory that ``environ`` names."""
         home = StateHome.of(environ)
         return cls(home, environ, RunStore(home))
@@ -58,11 +60,11 @@ class ToolContext:
         finally:
             self.waits -= 1
 
-    def actor(self, ctx: Context[Any, Any]) -> str:
+    def actor(self, ctx: Call) -> str:
         """Return on whose behalf a call acts: the name of its token, else whoever this server belongs to."""
         return identity(ctx) or self.home.owner(self.environ)
 
-    def owner(self, ctx: Context[Any, Any], asked: str | None) -> str | None:
+    def owner(self, ctx: Call, asked: str | None) -> str | None:
         """Return the owner of what a call starts; None leaves it to the server.
 
         Raises:
@@ -72,12 +74,12 @@ class ToolContext:
             return name or asked
         raise BadArgument("owner", f"your token is {name!r}'s: leave owner out.")
 
-    def key(self, ctx: Context[Any, Any], asked: str | None) -> str | None:
+    def key(self, ctx: Call, asked: str | None) -> str | None:
         """Return an idempotency key that no other owner's is: what another started is not this caller's to be given."""
         name = identity(ctx)
         return asked if asked is None or name is None else f"{name}: {asked}"  # no token's name holds a colon
 
-    def check_owner(self, ctx: Context[Any, Any], run: Run, *, force: bool = False) -> None:
+    def check_owner(self, ctx: Call, run: Run, *, force: bool = False) -> None:
         """Refuse to change another owner's run; ``force`` counts only where no tokens tell callers apart.
 
         Raises:
@@ -102,14 +104,22 @@ class ReadOnlyRun(RunwardError):
         self.run_id, self.owner = run.run_id, run.spec.owner
 
 
-def identity(ctx: Context[Any, Any]) -> str | None:
+Call = Context[ServerContext, Any]
+
+
+def server_of(ctx: Call) -> ServerContext:
+    """Return what the tools of the called server work with."""
+    return ctx.request_context.lifespan_context
+
+
+def identity(ctx: Call) -> str | None:
     """Return the name of the caller's token; None over stdio, and over HTTP where no tokens are needed."""
     request = ctx.request_context.request
     user = request.scope.get("user") if request is not None else None
     return user.username if isinstance(user, AuthenticatedUser) else None
 
 
-def caller(ctx: Context[Any, Any]) -> str | None:
+def caller(ctx: Call) -> str | None:
     """Return who calls: the one client of a stdio server, a token's name and a session over HTTP as far as it has them.
 
     None: it cannot be told apart from others.
@@ -119,11 +129,11 @@ def caller(ctx: Context[Any, Any]) -> str | None:
     return " ".join(part for part in (identity(ctx), ctx.headers.get("mcp-session-id")) if part) or None
 
 
-def remember(box: ToolContext, ctx: Context[Any, Any], known: Mapping[str, Memory]) -> None:
+def remember(server: ServerContext, ctx: Call, known: Mapping[str, Memory]) -> None:
     """Note what the caller has been told, if it can be told apart from others."""
     if (name := caller(ctx)) is not None:
         for run_id, memory in known.items():
-            box.callers.remember(name, run_id, memory)
+            server.callers.remember(name, run_id, memory)
 
 
 class RunwardTool(Tool):

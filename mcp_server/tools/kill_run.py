@@ -2,8 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from mcp.server.mcpserver import Context, Elicit, ElicitationResult, Resolve
-from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver import Elicit, ElicitationResult, Resolve
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
@@ -11,7 +10,7 @@ from mcp_server.answer import Answer
 from mcp_server.errors import KillNotConfirmed, RunElsewhere
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs import stop
-from mcp_server.tools.context import ToolContext, tool
+from mcp_server.tools.context import Call, ServerContext, server_of, tool
 from mcp_server.views.run_status import Leftover
 
 KillStatus = Literal["killed", "declined", "confirmation_required", "already_ended"]
@@ -36,56 +35,57 @@ class KillResult(Answer):
     gpu_memory_released: bool | None = None
 
 
-def tools(box: ToolContext) -> list[Tool]:
-    """Return kill_run."""
+async def _ask(run_id: str, confirm_token: str | None, force_other_owner: bool, ctx: Call) -> Confirm | Elicit[Confirm]:
+    # Runs once a round of the conversation: it looks, and changes nothing.
+    server = server_of(ctx)
+    run = server.store.observe(run_id)
+    if confirm_token is not None or _is_over(server, run) or not _can_ask(ctx):
+        return Confirm(run_id="")
+    server.check_owner(ctx, run, force=force_other_owner)
+    return Elicit(f"Stop this run? {stop.facts(run, server.store.leftovers(run))}", Confirm)
 
-    async def ask(
-        run_id: str, confirm_token: str | None, force_other_owner: bool, ctx: Context[Any, Any]
-    ) -> Confirm | Elicit[Confirm]:
-        # Runs once a round of the conversation: it looks, and changes nothing.
-        run = box.store.observe(run_id)
-        if confirm_token is not None or _is_over(box, run) or not _can_ask(ctx):
-            return Confirm(run_id="")
-        box.check_owner(ctx, run, force=force_other_owner)
-        return Elicit(f"Stop this run? {stop.facts(run, box.store.leftovers(run))}", Confirm)
 
-    async def kill_run(
-        run_id: str,
-        answer: Annotated[ElicitationResult[Confirm], Resolve(ask)],
-        ctx: Context[Any, Any],
-        reason: Annotated[str, Field(description="Why; kept with the run")] = "",
-        confirm_token: Annotated[str | None, Field(description="From an earlier confirmation_required")] = None,
-        force_other_owner: bool = False,
-    ) -> KillResult:
-        """Stop a run and everything it started, after confirmation. Irreversible.
+async def kill_run(
+    run_id: str,
+    answer: Annotated[ElicitationResult[Confirm], Resolve(_ask)],
+    ctx: Call,
+    reason: Annotated[str, Field(description="Why; kept with the run")] = "",
+    confirm_token: Annotated[str | None, Field(description="From an earlier confirmation_required")] = None,
+    force_other_owner: bool = False,
+) -> KillResult:
+    """Stop a run and everything it started, after confirmation. Irreversible.
 
-        A person is asked where possible. Otherwise nothing is stopped yet: you get confirm_token; check that
-        this is the run you mean, then call again with it. Waits for the processes to be gone.
-        """
-        run = box.store.observe(run_id)
-        if _is_over(box, run):
-            return _result("already_ended", run, f"{run_id} has ended already: {run.state}.")
-        if not run.here:
-            raise RunElsewhere(run_id, run.spec.host)
-        box.check_owner(ctx, run, force=force_other_owner)
-        by = box.actor(ctx)
-        if confirm_token is not None:
-            if _humans_only(box):
-                raise KillNotConfirmed(_for_people(run))
-            box.confirmations.redeem(confirm_token, run)
-        else:
-            verdict = _verdict(answer, run) if _can_ask(ctx) else None
-            if verdict == "declined":
-                said = "declined, or another id was typed"
-                return _result("declined", run, f"Kill not confirmed: {said}. {run_id} is still {run.state}.")
-            if verdict is None:
-                return _ask_again(box, run)
-            by = "a person, asked through the client"
-        stopped = await stop.stop(run, box.store, box.changes, by=by, reason=reason)
-        return _done(stopped, await stop.gpu_memory(stopped.run, box.environ))
+    A person is asked where possible. Otherwise nothing is stopped yet: you get confirm_token; check that
+    this is the run you mean, then call again with it. Waits for the processes to be gone.
+    """
+    server = server_of(ctx)
+    run = server.store.observe(run_id)
+    if _is_over(server, run):
+        return _result("already_ended", run, f"{run_id} has ended already: {run.state}.")
+    if not run.here:
+        raise RunElsewhere(run_id, run.spec.host)
+    server.check_owner(ctx, run, force=force_other_owner)
+    by = server.actor(ctx)
+    if confirm_token is not None:
+        if _humans_only(server):
+            raise KillNotConfirmed(_for_people(run))
+        server.confirmations.redeem(confirm_token, run)
+    else:
+        verdict = _verdict(answer, run) if _can_ask(ctx) else None
+        if verdict == "declined":
+            said = "declined, or another id was typed"
+            return _result("declined", run, f"Kill not confirmed: {said}. {run_id} is still {run.state}.")
+        if verdict is None:
+            return _ask_again(server, run)
+        by = "a person, asked through the client"
+    stopped = await stop.stop(run, server.store, server.changes, by=by, reason=reason)
+    return _done(stopped, await stop.gpu_memory(stopped.run, server.environ))
 
-    destroys = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
-    return [tool(kill_run, title="Kill run", annotations=destroys)]
+
+destroys = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+
+
+TOOL = tool(kill_run, title="Kill run", annotations=destroys)
 
 
 def _verdict(answer: ElicitationResult[Confirm], run: Run) -> Literal["confirmed", "declined"] | None:
@@ -95,13 +95,13 @@ def _verdict(answer: ElicitationResult[Confirm], run: Run) -> Literal["confirmed
     return "declined" if answer.action == "decline" else None
 
 
-def _ask_again(box: ToolContext, run: Run) -> KillResult:
+def _ask_again(server: ServerContext, run: Run) -> KillResult:
     """Nobody could be asked: a token, or where the policy says so a person's command."""
-    if _humans_only(box):
+    if _humans_only(server):
         return _result("confirmation_required", run, _for_people(run))
-    about = stop.facts(run, box.store.leftovers(run))
+    about = stop.facts(run, server.store.leftovers(run))
     message = f"Kill not confirmed: still {run.state}. {about}. To stop it, call again with confirm_token."
-    return _result("confirmation_required", run, message, confirm_token=box.confirmations.grant(run))
+    return _result("confirmation_required", run, message, confirm_token=server.confirmations.grant(run))
 
 
 def _done(stopped: stop.Stopped, gpu_memory: tuple[bool, str] | None) -> KillResult:
@@ -122,16 +122,16 @@ def _result(status: KillStatus, run: Run, message: str, **more: Any) -> KillResu
     return KillResult(status=status, run_id=run.run_id, state=run.state, message=message, **more)
 
 
-def _humans_only(box: ToolContext) -> bool:
-    return "human" in (box.home.config().kill_policy, box.environ.get("RUNWARD_KILL_POLICY"))
+def _humans_only(server: ServerContext) -> bool:
+    return "human" in (server.home.config().kill_policy, server.environ.get("RUNWARD_KILL_POLICY"))
 
 
-def _is_over(box: ToolContext, run: Run) -> bool:
+def _is_over(server: ServerContext, run: Run) -> bool:
     """Whether nothing is left to stop: a lost run may have left processes behind."""
-    return run.ended and not box.store.leftovers(run)
+    return run.ended and not server.store.leftovers(run)
 
 
-def _can_ask(ctx: Context[Any, Any]) -> bool:
+def _can_ask(ctx: Call) -> bool:
     """Whether the client declared that it can ask a person."""
     can = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
     if can is None or (can.form is None and can.url is not None):

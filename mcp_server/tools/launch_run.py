@@ -2,8 +2,6 @@
 
 from typing import Annotated, Any, Literal
 
-from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
@@ -15,7 +13,7 @@ from mcp_server.record.script import render
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.launch import launch, plan
 from mcp_server.runs.wait import Memory
-from mcp_server.tools.context import ToolContext, remember, tool
+from mcp_server.tools.context import Call, ServerContext, remember, server_of, tool
 
 
 class Launched(Answer):
@@ -36,117 +34,116 @@ class Launched(Answer):
     next_step: str
 
 
-def tools(box: ToolContext) -> list[Tool]:
-    """Return the tool that starts runs."""
+async def launch_run(
+    ctx: Call,
+    command: Annotated[
+        str | list[str] | None,
+        Field(description="Shell command line (bash), or argv list. No trailing &, nohup or tee"),
+    ] = None,
+    blueprint: Annotated[str | None, Field(description="Path of a blueprint, which fills in what you omit")] = None,
+    name: Annotated[str | None, Field(description="Short label, part of run_id")] = None,
+    cwd: Annotated[str | None, Field(description="Absolute working directory")] = None,
+    env: Annotated[dict[str, str] | None, Field(description="Extra environment; no secrets")] = None,
+    secrets: Annotated[
+        list[str] | None,
+        Field(description='Names only, e.g. ["WANDB_API_KEY"]: the server has the values, output masks them'),
+    ] = None,
+    time_limit_s: Annotated[
+        float | None,
+        Field(description="Stop the run after so many seconds (state timed_out). Default: none"),
+    ] = None,
+    first_step_timeout_s: Annotated[
+        float | None, Field(description="Tell when no training step was seen by then. Default 1200")
+    ] = None,
+    first_step_pattern: Annotated[
+        str | None, Field(description="Regex of the first step's line; known frameworks need none")
+    ] = None,
+    stall_timeout_s: Annotated[
+        float | None, Field(description="Tell when nothing advances for so long. Default: by the observed pace")
+    ] = None,
+    recovery: Annotated[
+        Literal["none", "default"] | dict[str, Any] | None,
+        Field(
+            description="none: report and propose. default: retry what a retry can cure, stop what hangs or "
+            "diverges. Or a table: "
+            '{"oom_gpu": {"do": "retry", "times": 2, "change": {"num_envs": "halve"}}, "max_retries": 3}'
+        ),
+    ] = None,
+    params: Annotated[
+        dict[str, str | int | float | bool | None] | None,
+        Field(description="Arguments that recovery may change; end of the command, or at {params} in it"),
+    ] = None,
+    param_style: Annotated[ParamStyle, Field(description="How params are written")] = "--k v",
+    resume_args: Annotated[list[str] | None, Field(description="Further arguments of every retry")] = None,
+    gpus: Annotated[
+        int | str | list[int | str] | None,
+        Field(description='Leased for this run alone: a count, [4, 5], UUIDs, "4-7", or "cpu" for a cpu slot. 0: none'),
+    ] = None,
+    queue: Annotated[bool, Field(description="Wait in line for the GPUs instead of being refused")] = False,
+    require: Annotated[
+        dict[str, int | float | bool] | None,
+        Field(description="Of each GPU: free_memory_mib, power_limit_w and max_sm_clock_mhz at most, no_strangers"),
+    ] = None,
+    tensorboard: Annotated[str | None, Field(description="Its TensorBoard directory, for read_tb")] = None,
+    environment: Annotated[str | None, Field(description="A named environment of hosts.toml, or none")] = None,
+    host: Annotated[str | None, Field(description="Must be this machine")] = None,
+    backend: Literal["tmux"] = "tmux",  # noqa: ARG001 - the only one there is
+    owner: Annotated[str | None, Field(description="Who answers for the run. Default: the server's owner")] = None,
+    tags: Annotated[list[str] | None, Field(description="Free words, kept with the run")] = None,
+    idempotency_key: Annotated[
+        str | None, Field(description="A repeated key returns the first run instead of starting another")
+    ] = None,
+    dry_run: Annotated[bool, Field(description="Only check, and show the script")] = False,
+) -> Launched:
+    """Start a training run (or any long command) that outlives this call, this agent and this server.
 
-    async def launch_run(
-        ctx: Context[Any, Any],
-        command: Annotated[
-            str | list[str] | None,
-            Field(description="Shell command line (bash), or argv list. No trailing &, nohup or tee"),
-        ] = None,
-        blueprint: Annotated[str | None, Field(description="Path of a blueprint, which fills in what you omit")] = None,
-        name: Annotated[str | None, Field(description="Short label, part of run_id")] = None,
-        cwd: Annotated[str | None, Field(description="Absolute working directory")] = None,
-        env: Annotated[dict[str, str] | None, Field(description="Extra environment; no secrets")] = None,
-        secrets: Annotated[
-            list[str] | None,
-            Field(description='Names only, e.g. ["WANDB_API_KEY"]: the server has the values, output masks them'),
-        ] = None,
-        time_limit_s: Annotated[
-            float | None,
-            Field(description="Stop the run after so many seconds (state timed_out). Default: none"),
-        ] = None,
-        first_step_timeout_s: Annotated[
-            float | None, Field(description="Tell when no training step was seen by then. Default 1200")
-        ] = None,
-        first_step_pattern: Annotated[
-            str | None, Field(description="Regex of the first step's line; known frameworks need none")
-        ] = None,
-        stall_timeout_s: Annotated[
-            float | None, Field(description="Tell when nothing advances for so long. Default: by the observed pace")
-        ] = None,
-        recovery: Annotated[
-            Literal["none", "default"] | dict[str, Any] | None,
-            Field(
-                description="none: report and propose. default: retry what a retry can cure, stop what hangs or "
-                "diverges. Or a table: "
-                '{"oom_gpu": {"do": "retry", "times": 2, "change": {"num_envs": "halve"}}, "max_retries": 3}'
-            ),
-        ] = None,
-        params: Annotated[
-            dict[str, str | int | float | bool | None] | None,
-            Field(description="Arguments that recovery may change; end of the command, or at {params} in it"),
-        ] = None,
-        param_style: Annotated[ParamStyle, Field(description="How params are written")] = "--k v",
-        resume_args: Annotated[list[str] | None, Field(description="Further arguments of every retry")] = None,
-        gpus: Annotated[
-            int | str | list[int | str] | None,
-            Field(
-                description='Leased for this run alone: a count, [4, 5], UUIDs, "4-7", or "cpu" for a cpu slot. 0: none'
-            ),
-        ] = None,
-        queue: Annotated[bool, Field(description="Wait in line for the GPUs instead of being refused")] = False,
-        require: Annotated[
-            dict[str, int | float | bool] | None,
-            Field(description="Of each GPU: free_memory_mib, power_limit_w and max_sm_clock_mhz at most, no_strangers"),
-        ] = None,
-        tensorboard: Annotated[str | None, Field(description="Its TensorBoard directory, for read_tb")] = None,
-        environment: Annotated[str | None, Field(description="A named environment of hosts.toml, or none")] = None,
-        host: Annotated[str | None, Field(description="Must be this machine")] = None,
-        backend: Literal["tmux"] = "tmux",  # noqa: ARG001 - the only one there is
-        owner: Annotated[str | None, Field(description="Who answers for the run. Default: the server's owner")] = None,
-        tags: Annotated[list[str] | None, Field(description="Free words, kept with the run")] = None,
-        idempotency_key: Annotated[
-            str | None, Field(description="A repeated key returns the first run instead of starting another")
-        ] = None,
-        dry_run: Annotated[bool, Field(description="Only check, and show the script")] = False,
-    ) -> Launched:
-        """Start a training run (or any long command) that outlives this call, this agent and this server.
-
-        Use it instead of tmux, nohup or `&`. Returns as soon as the command runs; then call wait_run.
-        The full output is logged, the exit code kept. Refused arguments start nothing.
-        """
-        request = Request(
-            command=command or "",
-            blueprint=blueprint,
-            host=host,
-            environment=environment,
-            name=name,
-            cwd=cwd,
-            env=env or {},
-            secrets=secrets or [],
-            owner=box.owner(ctx, owner),
-            tags=tags or [],
-            time_limit_s=time_limit_s,
-            idempotency_key=box.key(ctx, idempotency_key),
-            first_step_timeout_s=first_step_timeout_s,
-            first_step_pattern=first_step_pattern,
-            stall_timeout_s=stall_timeout_s,
-            recovery=recovery,
-            params=params or {},
-            param_style=param_style,
-            resume_args=resume_args or [],
-            gpus=gpus,
-            queue=queue,
-            require=require,
-            tensorboard=tensorboard,
-        )
-        if dry_run:
-            spec, _ = plan(request, box.home, box.environ)
-            step = "Nothing was started: call launch_run without dry_run."
-            return Launched(name=spec.name, owner=spec.owner, dry_run_script=render(spec), next_step=step)
-        begun_at = now()
-        run = await launch(request, box.store, box.changes, box.environ)
-        remember(box, ctx, {run.run_id: Memory(run.last_seq, run.state)})
-        return _launched(run, box, repeated=run.spec.created_at < begun_at)
-
-    starts = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
-    return [tool(launch_run, title="Launch run", annotations=starts)]
+    Use it instead of tmux, nohup or `&`. Returns as soon as the command runs; then call wait_run.
+    The full output is logged, the exit code kept. Refused arguments start nothing.
+    """
+    server = server_of(ctx)
+    request = Request(
+        command=command or "",
+        blueprint=blueprint,
+        host=host,
+        environment=environment,
+        name=name,
+        cwd=cwd,
+        env=env or {},
+        secrets=secrets or [],
+        owner=server.owner(ctx, owner),
+        tags=tags or [],
+        time_limit_s=time_limit_s,
+        idempotency_key=server.key(ctx, idempotency_key),
+        first_step_timeout_s=first_step_timeout_s,
+        first_step_pattern=first_step_pattern,
+        stall_timeout_s=stall_timeout_s,
+        recovery=recovery,
+        params=params or {},
+        param_style=param_style,
+        resume_args=resume_args or [],
+        gpus=gpus,
+        queue=queue,
+        require=require,
+        tensorboard=tensorboard,
+    )
+    if dry_run:
+        spec, _ = plan(request, server.home, server.environ)
+        step = "Nothing was started: call launch_run without dry_run."
+        return Launched(name=spec.name, owner=spec.owner, dry_run_script=render(spec), next_step=step)
+    begun_at = now()
+    run = await launch(request, server.store, server.changes, server.environ)
+    remember(server, ctx, {run.run_id: Memory(run.last_seq, run.state)})
+    return _launched(run, server, repeated=run.spec.created_at < begun_at)
 
 
-def _launched(run: Run, box: ToolContext, *, repeated: bool) -> Launched:
-    rundir = RunDir(box.home.runs / run.run_id)
+starts = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
+
+
+TOOL = tool(launch_run, title="Launch run", annotations=starts)
+
+
+def _launched(run: Run, server: ServerContext, *, repeated: bool) -> Launched:
+    rundir = RunDir(server.home.runs / run.run_id)
     warning = "This idempotency key has started it before; nothing was started now. " if repeated else ""
     command = run.spec.command
     if isinstance(command, str) and command.rstrip().endswith("&") and not command.rstrip().endswith("&&"):

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Annotated, Literal
 
 import anyio.to_thread
-from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 from mcp_server.answer import Answer
@@ -12,7 +11,7 @@ from mcp_server.backends import tmux_client
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.other_trainings import Stranger, trainings
 from mcp_server.store.state_home import tmux_socket
-from mcp_server.tools.context import LOOKS, ToolContext, tool
+from mcp_server.tools.context import LOOKS, Call, ServerContext, server_of, tool
 from mcp_server.views.run_status import RunStatus, status_of
 
 
@@ -31,38 +30,38 @@ class RunList(Answer):
     others: Others | None = None
 
 
-def tools(box: ToolContext) -> list[Tool]:
-    """Return the tool that lists."""
+async def list_runs(
+    ctx: Call,
+    state: Annotated[
+        RunState | Literal["live", "ended"] | None,
+        Field(description="A state, or live / ended for all such"),
+    ] = None,
+    owner: Annotated[str | None, Field(description="Exactly this owner")] = None,
+    name: Annotated[str | None, Field(description="Part of the name or run_id")] = None,
+    limit: Annotated[int, Field(ge=1, le=500, description="At most so many")] = 20,
+    others: Annotated[bool, Field(description="Also name tmux sessions and trainings that are not ours")] = False,
+) -> RunList:
+    """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""
+    server = server_of(ctx)
 
-    async def list_runs(
-        state: Annotated[
-            RunState | Literal["live", "ended"] | None,
-            Field(description="A state, or live / ended for all such"),
-        ] = None,
-        owner: Annotated[str | None, Field(description="Exactly this owner")] = None,
-        name: Annotated[str | None, Field(description="Part of the name or run_id")] = None,
-        limit: Annotated[int, Field(ge=1, le=500, description="At most so many")] = 20,
-        others: Annotated[bool, Field(description="Also name tmux sessions and trainings that are not ours")] = False,
-    ) -> RunList:
-        """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""
+    def look() -> RunList:
+        found = [run for run in server.store.runs() if _matches(run, state, owner, name)]
+        return RunList(runs=[_brief(server, run) for run in found[:limit]], total=len(found))
 
-        def look() -> RunList:
-            found = [run for run in box.store.runs() if _matches(run, state, owner, name)]
-            return RunList(runs=[_brief(box, run) for run in found[:limit]], total=len(found))
-
-        listed = await anyio.to_thread.run_sync(look)
-        return (
-            listed.model_copy(update={"others": await tmux_client.patiently(partial(_others, box))})
-            if others
-            else listed
-        )
-
-    return [tool(list_runs, title="List runs", annotations=LOOKS)]
+    listed = await anyio.to_thread.run_sync(look)
+    return (
+        listed.model_copy(update={"others": await tmux_client.patiently(partial(_others, server))})
+        if others
+        else listed
+    )
 
 
-def _brief(box: ToolContext, run: Run) -> RunStatus:
+TOOL = tool(list_runs, title="List runs", annotations=LOOKS)
+
+
+def _brief(server: ServerContext, run: Run) -> RunStatus:
     """Return one line of a list: no events, no output."""
-    return status_of(box.store, run, since=run.last_seq, listed=True)
+    return status_of(server.store, run, since=run.last_seq, listed=True)
 
 
 def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -> bool:
@@ -74,9 +73,9 @@ def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -
     )
 
 
-def _others(box: ToolContext) -> Others:
-    socket = tmux_socket(box.environ)
-    ours = {run.spec.session for run in box.store.runs()}
+def _others(server: ServerContext) -> Others:
+    socket = tmux_socket(server.environ)
+    ours = {run.spec.session for run in server.store.runs()}
     return Others(
         tmux_sessions=[session for session in tmux_client.sessions(socket) if session not in ours],
         processes=trainings(),

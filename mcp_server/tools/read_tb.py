@@ -5,57 +5,56 @@ import json
 from typing import Annotated
 
 import anyio.to_thread
-from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, ImageContent, TextContent
 from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.scalars.plot import NotDrawn, picture
-from mcp_server.tools.context import LOOKS, ToolContext, tool
+from mcp_server.tools.context import LOOKS, Call, server_of, tool
 from mcp_server.views.scalar_report import Asked, Report, ScalarReport, report
 
 
-def tools(box: ToolContext) -> list[Tool]:
-    """Return the tool that reads scalars."""
+async def read_tb(
+    ctx: Call,
+    logdir: Annotated[
+        str | None, Field(description="Absolute path of logs, a file, or many runs (…/latest: the newest)")
+    ] = None,
+    run_id: Annotated[str | None, Field(description="A launched run, or latest (default)")] = None,
+    tags: Annotated[
+        str | list[str] | None, Field(description="Names or globs. Up to 4 are told in full. None: overview")
+    ] = None,
+    points: Annotated[
+        int | None, Field(ge=0, le=1000, description="Points per tag, extremes kept. Default 20 when told in full")
+    ] = None,
+    since_step: int | None = None,
+    smooth: Annotated[float, Field(ge=0, lt=1, description="EMA weight")] = 0.6,
+    compare: Annotated[list[str] | None, Field(description="run_ids or paths, side by side")] = None,
+    plot: Annotated[bool, Field(description="Add a PNG")] = False,
+) -> Annotated[CallToolResult, ScalarReport]:
+    """Read training curves: TensorBoard event files, CSV, JSON lines, wandb, MLflow, Trackio.
 
-    async def read_tb(
-        logdir: Annotated[
-            str | None, Field(description="Absolute path of logs, a file, or many runs (…/latest: the newest)")
-        ] = None,
-        run_id: Annotated[str | None, Field(description="A launched run, or latest (default)")] = None,
-        tags: Annotated[
-            str | list[str] | None, Field(description="Names or globs. Up to 4 are told in full. None: overview")
-        ] = None,
-        points: Annotated[
-            int | None, Field(ge=0, le=1000, description="Points per tag, extremes kept. Default 20 when told in full")
-        ] = None,
-        since_step: int | None = None,
-        smooth: Annotated[float, Field(ge=0, lt=1, description="EMA weight")] = 0.6,
-        compare: Annotated[list[str] | None, Field(description="run_ids or paths, side by side")] = None,
-        plot: Annotated[bool, Field(description="Add a PNG")] = False,
-    ) -> Annotated[CallToolResult, ScalarReport]:
-        """Read training curves: TensorBoard event files, CSV, JSON lines, wandb, MLflow, Trackio.
+    Use it instead of parsing logs. A line is: tag, last value, slope per 1,000 steps over the last tenth
+    (~ flat), min, max (@step), shape over all steps (0 low to 9 high, x NaN/Inf, . none).
+    """
+    server = server_of(ctx)
+    if logdir is not None and run_id is not None:
+        raise BadArgument("run_id", "give either it or logdir; to see both use compare.")
+    if logdir is not None and "/" not in logdir and not logdir.startswith("~") and logdir != "latest":
+        raise BadArgument("logdir", f"is not absolute: {logdir!r}; a run goes into run_id.")
+    asked = Asked(
+        target=logdir or run_id,
+        tags=(tags,) if isinstance(tags, str) else tuple(tags or ()),
+        points=points,
+        since_step=since_step,
+        smooth=smooth,
+        compare=tuple(compare or ()),
+        plot=plot,
+    )
+    found = await anyio.to_thread.run_sync(report, asked, server.scalars, server.store)
+    return await _result(found)
 
-        Use it instead of parsing logs. A line is: tag, last value, slope per 1,000 steps over the last tenth
-        (~ flat), min, max (@step), shape over all steps (0 low to 9 high, x NaN/Inf, . none).
-        """
-        if logdir is not None and run_id is not None:
-            raise BadArgument("run_id", "give either it or logdir; to see both use compare.")
-        if logdir is not None and "/" not in logdir and not logdir.startswith("~") and logdir != "latest":
-            raise BadArgument("logdir", f"is not absolute: {logdir!r}; a run goes into run_id.")
-        asked = Asked(
-            target=logdir or run_id,
-            tags=(tags,) if isinstance(tags, str) else tuple(tags or ()),
-            points=points,
-            since_step=since_step,
-            smooth=smooth,
-            compare=tuple(compare or ()),
-            plot=plot,
-        )
-        found = await anyio.to_thread.run_sync(report, asked, box.scalars, box.store)
-        return await _result(found)
 
-    return [tool(read_tb, title="Read training curves", annotations=LOOKS)]
+TOOL = tool(read_tb, title="Read training curves", annotations=LOOKS)
 
 
 async def _result(found: Report) -> CallToolResult:

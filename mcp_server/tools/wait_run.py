@@ -1,20 +1,18 @@
 """wait_run: hearing of runs."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio.to_thread
-from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
-from mcp_server.runs.metric_wait import Awaited, Watcher
+from mcp_server.runs.metric_wait import Awaited
 from mcp_server.runs.wait import Memory, Reason, Until, guess, watch
-from mcp_server.tools.context import LOOKS, ToolContext, caller, remember, tool
+from mcp_server.tools.context import LOOKS, Call, ServerContext, caller, remember, server_of, tool
 from mcp_server.views.log_excerpt import tail_lines
 from mcp_server.views.run_status import RunStatus, status_of
 
@@ -35,92 +33,90 @@ class WaitResult(Answer):
     next_timeout_s: float
 
 
-def tools(box: ToolContext) -> list[Tool]:
-    """Return the tool that waits."""
-    watchers: dict[tuple[str, str, str], Watcher] = {}
+async def wait_run(
+    ctx: Call,
+    run_ids: Annotated[str | list[str], Field(description="One run_id or several")],
+    timeout_s: Annotated[
+        float | None,
+        Field(ge=0, le=86400, description="Default: backoff 30 s to 16 min. 0: state now"),
+    ] = None,
+    until: Annotated[
+        str,
+        Field(
+            description="event: the first news of any run. first_step: all train. end: all have ended. "
+            'Or a metric: "loss is nan", "Train/mean_reward >= 20"'
+        ),
+    ] = "event",
+    since: Annotated[
+        int | dict[str, int] | None,
+        Field(description="Event number (per run) already known. Default: what you were last told"),
+    ] = None,
+) -> WaitResult:
+    """Wait until a training run ends, fails, stalls, or makes its first step.
 
-    async def wait_run(
-        ctx: Context[Any, Any],
-        run_ids: Annotated[str | list[str], Field(description="One run_id or several")],
-        timeout_s: Annotated[
-            float | None,
-            Field(ge=0, le=86400, description="Default: backoff 30 s to 16 min. 0: state now"),
-        ] = None,
-        until: Annotated[
-            str,
-            Field(
-                description="event: the first news of any run. first_step: all train. end: all have ended. "
-                'Or a metric: "loss is nan", "Train/mean_reward >= 20"'
-            ),
-        ] = "event",
-        since: Annotated[
-            int | dict[str, int] | None,
-            Field(description="Event number (per run) already known. Default: what you were last told"),
-        ] = None,
-    ) -> WaitResult:
-        """Wait until a training run ends, fails, stalls, or makes its first step.
+    Prefer this to sleeping and reading logs: one call watches the whole interval and returns at once
+    with the reason, a failure's proof and what to do; reason heartbeat means still running, call again.
+    Never stops or restarts a run.
+    """
+    server = server_of(ctx)
+    ids = list(dict.fromkeys([run_ids] if isinstance(run_ids, str) else run_ids))
+    if not ids:
+        raise BadArgument("run_ids", "names no run.")
+    plain = next((word for word in _PLAIN if word == until), None)
+    metric = None if plain else Awaited(server.scalars, until, server.watchers, caller(ctx), ids)
+    known = {run_id: _memory(server, ctx, run_id, since) for run_id in ids}
 
-        Prefer this to sleeping and reading logs: one call watches the whole interval and returns at once
-        with the reason, a failure's proof and what to do; reason heartbeat means still running, call again.
-        Never stops or restarts a run.
-        """
-        ids = list(dict.fromkeys([run_ids] if isinstance(run_ids, str) else run_ids))
-        if not ids:
-            raise BadArgument("run_ids", "names no run.")
-        plain = next((word for word in _PLAIN if word == until), None)
-        metric = None if plain else Awaited(box.scalars, until, watchers, caller(ctx), ids)
-        known = {run_id: _memory(box, ctx, run_id, since) for run_id in ids}
+    async def progress(waited_s: float, limit_s: float) -> None:
+        await ctx.report_progress(waited_s, limit_s, f"{', '.join(ids[:3])}: no news for {waited_s:.0f} s")
 
-        async def progress(waited_s: float, limit_s: float) -> None:
-            await ctx.report_progress(waited_s, limit_s, f"{', '.join(ids[:3])}: no news for {waited_s:.0f} s")
-
-        with box.waiting(), box.changes.of([box.store.rundir(run_id).path for run_id in ids]) as ticket:
-            outcome = await watch(
-                ids,
-                box.store.observe,
-                ticket,
-                known,
-                until=plain or "condition",
-                timeout_s=timeout_s,
-                progress=progress,
-                condition=metric.met if metric is not None else None,
-            )
-        runs = [await anyio.to_thread.run_sync(_status, box, run, outcome.since[run.run_id]) for run in outcome.runs]
-        remember(box, ctx, known)
-        if metric is not None:
-            metric.remember()
-        return WaitResult(
-            reason=outcome.reason,
-            runs=runs,
-            met=outcome.met,
-            note=metric.note() if metric is not None and outcome.reason == "heartbeat" else None,
-            waited_s=round(outcome.waited_s, 1),
-            next_timeout_s=outcome.next_timeout_s,
+    with server.waiting(), server.changes.of([server.store.rundir(run_id).path for run_id in ids]) as ticket:
+        outcome = await watch(
+            ids,
+            server.store.observe,
+            ticket,
+            known,
+            until=plain or "condition",
+            timeout_s=timeout_s,
+            progress=progress,
+            condition=metric.met if metric is not None else None,
         )
+    runs = [await anyio.to_thread.run_sync(_status, server, run, outcome.since[run.run_id]) for run in outcome.runs]
+    remember(server, ctx, known)
+    if metric is not None:
+        metric.remember()
+    return WaitResult(
+        reason=outcome.reason,
+        runs=runs,
+        met=outcome.met,
+        note=metric.note() if metric is not None and outcome.reason == "heartbeat" else None,
+        waited_s=round(outcome.waited_s, 1),
+        next_timeout_s=outcome.next_timeout_s,
+    )
 
-    return [tool(wait_run, title="Wait for runs", annotations=LOOKS)]
+
+TOOL = tool(wait_run, title="Wait for runs", annotations=LOOKS)
 
 
-def _memory(box: ToolContext, ctx: Context[Any, Any], run_id: str, since: int | dict[str, int] | None) -> Memory:
+def _memory(server: ServerContext, ctx: Call, run_id: str, since: int | dict[str, int] | None) -> Memory:
     name = caller(ctx)
-    run = box.store.observe(run_id)
-    memory = guess(run, time.time()) if name is None else box.callers.recall(name, run_id)
+    run = server.store.observe(run_id)
+    memory = guess(run, time.time()) if name is None else server.callers.recall(name, run_id)
     seq = since.get(run_id) if isinstance(since, dict) else since
     if seq is not None:
         memory.seq, memory.state = seq, run.state if seq >= run.last_seq else ""
     return memory
 
 
-def _status(box: ToolContext, run: Run, since: int) -> RunStatus:
+def _status(server: ServerContext, run: Run, since: int) -> RunStatus:
     # A failure brings its own lines, and a step says more than the line that it was read from.
     told = run.failure is not None or (not run.ended and "step" in run.progress)
-    tail = [] if told else _tail(box, run)
-    return status_of(box.store, run, since=since, tail=tail, brief=not run.ended)
+    tail = [] if told else _tail(server, run)
+    return status_of(server.store, run, since=since, tail=tail, brief=not run.ended)
 
 
-def _tail(box: ToolContext, run: Run) -> list[str]:
+def _tail(server: ServerContext, run: Run) -> list[str]:
     lines, max_bytes = _TAIL.get(run.state, _HEARTBEAT_TAIL)
-    path = RunDir(box.home.runs / run.run_id).log(run.attempt)
+    path = RunDir(server.home.runs / run.run_id).log(run.attempt)
     shown = tail_lines(path, lines, label=run.run_id, numbered=False).body.splitlines() if path.is_file() else []
     return newest([line for line in shown if line], lines, max_bytes)
 

@@ -15,7 +15,7 @@ from mcp.types import INVALID_PARAMS, PromptReference, ResourceTemplateReference
 from mcp_server.record.events import EventLog
 from mcp_server.resources import documents as library
 from mcp_server.resources import register
-from mcp_server.tools.context import ToolContext
+from mcp_server.tools.context import ServerContext
 
 pytestmark = pytest.mark.anyio
 
@@ -25,8 +25,8 @@ AGENTS = ["blueprint-executor", "eval-monitor", "experiment-runner", "launcher-m
 
 @asynccontextmanager
 async def client(home: Path) -> AsyncIterator[Client]:
-    server: MCPServer[None] = MCPServer("test")
-    register.register(server, ToolContext.of({"RUNWARD_HOME": str(home)}))
+    server: MCPServer[ServerContext] = MCPServer("test")
+    register.register(server, ServerContext.of({"RUNWARD_HOME": str(home)}))
     async with Client(server) as client:
         yield client
 

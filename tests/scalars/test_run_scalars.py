@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from mcp.client import Client
-from mcp.server import MCPServer
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -27,10 +26,11 @@ from mcp_server.scalars.condition import parse
 from mcp_server.scalars.formats.detect import Source
 from mcp_server.scalars.locate import Lately, Place, Spot, beneath
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
+from mcp_server.serve.app import build
 from mcp_server.store.state_home import StateHome
 from mcp_server.system import processes
 from mcp_server.tools import read_tb as metrics
-from mcp_server.tools.context import ToolContext
+from mcp_server.tools.context import ServerContext
 from mcp_server.views.scalar_report import Asked, report
 from tests.support.sandbox import text_of
 
@@ -355,8 +355,8 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 class Tool:
     def __init__(self, home: Path) -> None:
-        self.box = ToolContext.of({"RUNWARD_HOME": str(home)})
-        self.server: MCPServer[None] = MCPServer("scalars", tools=metrics.tools(self.box))
+        self.context = ServerContext.of({"RUNWARD_HOME": str(home)})
+        self.server = build({}, self.context)
 
     async def __call__(self, **arguments: Any) -> Any:
         async with Client(self.server) as client:
@@ -458,7 +458,7 @@ async def test_points_come_without_tags_being_named(read_tb: Tool, logs: Path) -
 async def test_a_picture_of_an_unasked_choice_begins_with_what_is_odd(read_tb: Tool, tmp_path: Path) -> None:
     curves: dict[str, Callable[[int], float]] = {f"loss{n}": float for n in range(9)}
     write(tmp_path / "tb", 3, {**curves, "zeta": lambda _: math.nan})
-    found = report(Asked(str(tmp_path / "tb"), plot=True), read_tb.box.scalars, read_tb.box.store)
+    found = report(Asked(str(tmp_path / "tb"), plot=True), read_tb.context.scalars, read_tb.context.store)
     assert [panel.title for panel in found.panels] == ["zeta", *(f"loss{n}" for n in range(5))]
     assert found.answer.notes == ["The picture shows 6 of 10 tags."]
 
@@ -475,7 +475,7 @@ async def test_hundreds_of_tags_and_endless_names_stay_short(read_tb: Tool, tmp_
 
 async def test_every_answer_keeps_to_the_schema_and_has_no_bare_nan(read_tb: Tool, logs: Path) -> None:
     validate = pytest.importorskip("jsonschema").validate
-    schema = metrics.tools(read_tb.box)[0].output_schema
+    schema = metrics.TOOL.output_schema
     for arguments in ({"logdir": str(logs)}, {"logdir": str(logs / "two")}, {"logdir": str(logs / "two"), "tags": "*"}):
         answer = await read_tb(**arguments)
         validate(answer, schema)
@@ -506,7 +506,7 @@ async def test_a_refusal_says_what_to_do(read_tb: Tool, logs: Path, arguments: d
 async def test_the_schema_is_short(read_tb: Tool) -> None:
     openai = pytest.importorskip("rs_bpe").openai
     async with Client(read_tb.server) as client:
-        (tool,) = (await client.list_tools()).tools
+        tool = next(tool for tool in (await client.list_tools()).tools if tool.name == "read_tb")
     shown = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert shown["annotations"]["readOnlyHint"]
     seen = json.dumps({key: shown[key] for key in ("name", "description", "inputSchema")}, separators=(",", ":"))

@@ -1,0 +1,40 @@
+"""compare_runs: several runs in one table."""
+
+from functools import partial
+from typing import Annotated
+
+import anyio.to_thread
+from pydantic import Field
+
+from mcp_server.results.answers import Comparison
+from mcp_server.tools.context import LOOKS, Call, server_of, tool
+
+
+async def compare_runs(
+    ctx: Call,
+    run_ids: list[str] | None = None,
+    tags: Annotated[list[str] | None, Field(description="All runs that were launched with all of these")] = None,
+    metrics: Annotated[list[str] | None, Field(description="Scalar names or globs. None: the telling ones")] = None,
+    markdown: Annotated[bool, Field(description="A markdown table for people")] = False,
+) -> Comparison:
+    """Compare runs in one table.
+
+    Tells settings that differ, state, steps, time, metrics (last/best), evaluations, newest checkpoint.
+    """
+    server = server_of(ctx)
+    from mcp_server.results.compare import compare  # noqa: PLC0415 - as answers.py says
+
+    return await anyio.to_thread.run_sync(
+        partial(
+            compare,
+            server.store,
+            server.scalars,
+            run_ids=run_ids or (),
+            tags=tags or (),
+            metrics=metrics or (),
+            as_markdown=markdown,
+        )
+    )
+
+
+TOOL = tool(compare_runs, title="Compare runs", annotations=LOOKS)

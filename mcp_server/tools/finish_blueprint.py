@@ -1,0 +1,47 @@
+"""finish_blueprint: the results document and the flag of an ended run."""
+
+from typing import Annotated
+
+import anyio.to_thread
+from mcp.types import ToolAnnotations
+from pydantic import Field
+
+from mcp_server.results.answers import Finished
+from mcp_server.tools.context import Call, server_of, tool
+
+_WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+
+
+async def finish_blueprint(
+    ctx: Call,
+    run_id: str,
+    summary: Annotated[
+        str | None, Field(description="Your conclusions, markdown; what you tried, what came out")
+    ] = None,
+    result_dir: Annotated[str | None, Field(description="Absolute; default: the blueprint's")] = None,
+) -> Finished:
+    """Write results.md of an ended run (metrics, evaluations, failure, configuration, code), then finish.flag.
+
+    Call it after the end, also after failure. Again: brings both up to date.
+    """
+    server = server_of(ctx)
+
+    def write() -> Finished:
+        from mcp_server.results.finish import finish  # noqa: PLC0415 - as answers.py says
+
+        run = server.store.observe(run_id)
+        server.check_owner(ctx, run, force=True)  # of those without a token finish() speaks itself
+        return finish(
+            run,
+            server.store,
+            server.scalars,
+            summary=summary,
+            result_dir=result_dir,
+            caller=server.actor(ctx),
+            environ=server.environ,
+        )
+
+    return await anyio.to_thread.run_sync(write)
+
+
+TOOL = tool(finish_blueprint, title="Write a run's results", annotations=_WRITES)
