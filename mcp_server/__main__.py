@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from mcp_server import __version__
-
-# As mcp_server.run has them; importing that takes longer than printing the help.
-_STATES = (
-    *("queued", "starting", "running", "stalled", "retrying"),
-    *("finished", "failed", "killed", "timed_out", "lost"),
-)
+from mcp_server.cli.parser import make_parser
+from mcp_server.errors import RunwardError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     if sys.platform == "win32":
-        print("runward needs Linux (or macOS, as far as it goes): on Windows use it inside WSL.", file=sys.stderr)
+        print("runward needs Linux (or macOS, with limits): on Windows use it inside WSL.", file=sys.stderr)
         return 2
     words = list(sys.argv[1:] if argv is None else argv)
     if not words and not sys.stdin.isatty():
         words = ["serve"]  # how MCP clients start a server
-    arguments = _parser().parse_args(words)
+    parser = make_parser()
+    arguments = parser.parse_args(words)
     if arguments.command is None:
-        _parser().print_help()
+        parser.print_help()
         return 0
-    from mcp_server.errors import RunwardError  # noqa: PLC0415 - `runward --help` answers at once
-
     try:
-        return int(_call(arguments))
+        if arguments.command == "serve":
+            return _serve(arguments.http)
+        # Only the module of the verb: a verb imports what it needs, and the others cost nothing.
+        return int(import_module(f"mcp_server.cli.{arguments.command}").run(arguments))
     except RunwardError as error:
         print(f"runward: {error}", file=sys.stderr)
         return 2
@@ -41,128 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _call(arguments: argparse.Namespace) -> int:
-    """Import only what the command needs, and run it."""
-    match arguments.command:
-        case "serve":
-            if arguments.http:
-                from mcp_server.serve import http  # noqa: PLC0415
-
-                http.serve_http(arguments.http)
-            else:
-                from mcp_server.serve import app  # noqa: PLC0415
-
-                app.serve_stdio()
-            return 0
-        case "doctor":
-            from mcp_server.cli import doctor  # noqa: PLC0415
-
-            return doctor.doctor(as_json=arguments.json)
-        case "gpu":
-            from mcp_server.cli import gpu as gpus_command  # noqa: PLC0415
-
-            return gpus_command.gpu(arguments)
-        case "tb":
-            from mcp_server.cli import tb  # noqa: PLC0415
-
-            return tb.tb(arguments)
-        case "token":
-            from mcp_server.serve import tokens  # noqa: PLC0415
-
-            return tokens.token(arguments)
-        case "install":
-            from mcp_server.cli import install  # noqa: PLC0415
-
-            return install.install(arguments)
-        case "demo":
-            from mcp_server.cli import demo  # noqa: PLC0415
-
-            return demo.demo(steps=arguments.steps)
-        case _:
-            from mcp_server.cli import runs  # noqa: PLC0415
-
-            return runs.run(arguments)
-
-
-def _count(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def _seconds(text: str) -> float:
-    if not (number := float(text)) >= 0:
-        raise argparse.ArgumentTypeError("must be a number of seconds")
-    return number
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="runward",
-        description="Training runs that cannot get lost: an MCP server for agents, and the same for people.",
-    )
-    parser.add_argument("--version", action="version", version=f"runward {__version__}")
-    verbs = parser.add_subparsers(dest="command", metavar="COMMAND")
-
-    serve = verbs.add_parser("serve", help="speak MCP over stdio (what clients start), or over HTTP")
-    serve.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP, e.g. at 127.0.0.1:8765")
-
-    listing = verbs.add_parser("ls", help="list runs, newest first")
-    states = ["live", "ended", *_STATES]
-    listing.add_argument("--state", choices=states, metavar="STATE", help=f"only these: {', '.join(states)}")
-    listing.add_argument("-n", "--limit", type=_count, default=20, help="at most so many (20)")
-
-    wait = verbs.add_parser("wait", help="wait until a run has ended; exit with its exit code")
-    wait.add_argument("run_id")
-    wait.add_argument("--timeout", type=_seconds, metavar="S", help="give up after so many seconds (exit status 124)")
-
-    attach = verbs.add_parser("attach", help="see a run live; detach with Ctrl-b d")
-    attach.add_argument("run_id")
-
-    logs = verbs.add_parser("logs", help="print a run's output")
-    logs.add_argument("run_id")
-    logs.add_argument("-n", "--tail", type=_count, default=50, metavar="N", help="the newest N lines (50)")
-    logs.add_argument("--grep", metavar="REGEX", help="matching lines instead")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on printing, as it was written")
-    logs.add_argument("--path", action="store_true", help="print where the log is")
-
-    kill = verbs.add_parser("kill", help="stop a run and all it started, after asking")
-    kill.add_argument("run_id")
-    kill.add_argument("--reason", default="", help="kept with the run")
-
-    diagnose = verbs.add_parser("diagnose", help="say why a training failed, by its log")
-    diagnose.add_argument("log", metavar="LOG", help="a file, or a run_id")
-    diagnose.add_argument("--exit-code", type=int, metavar="N", help="how it ended, if known")
-    diagnose.add_argument("--signal", metavar="N", help="a number or a name such as SIGKILL")
-
-    gpu = verbs.add_parser("gpu", help="the GPUs: what is wrong with them, who has which")
-    gpu.add_argument("--watch", action="store_true", help="again every two seconds, until Ctrl-C")
-
-    tb = verbs.add_parser("tb", help="scalars of a run, or of what lies in a directory")
-    tb.add_argument("source", nargs="?", metavar="RUN|DIR", help="the newest run that has some, if not given")
-    tb.add_argument("--tags", nargs="+", metavar="GLOB", help="only these")
-    tb.add_argument("--points", type=_count, metavar="N", help="so many points of each, extremes kept")
-    tb.add_argument("--plot", metavar="FILE.png", help="draw them")
-    tb.add_argument("--serve", action="store_true", help="open TensorBoard itself on them")
-
-    doctor = verbs.add_parser("doctor", help="check what runward needs on this machine")
-    for command in (listing, wait, logs, kill, diagnose, gpu, tb, doctor):
-        command.add_argument("--json", action="store_true", help="for scripts")
-
-    token = verbs.add_parser("token", help="who may use the server over HTTP: one token an agent")
-    actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("add", help="make one, and print it once").add_argument("name")
-    actions.add_parser("ls", help="whose there are").add_argument("--json", action="store_true", help="for scripts")
-    actions.add_parser("rm", help="take one back").add_argument("name")
-
-    installing = verbs.add_parser("install", help="make this server known to a client, with the agents")
-    installing.add_argument("client", choices=["claude", "codex", "inspector"])
-    installing.add_argument("--project", action="store_true", help="for this directory's project instead of this user")
-    installing.add_argument("--yes", action="store_true", help="do not ask; what changes is shown all the same")
-
-    demo = verbs.add_parser("demo", help="a real training through a real MCP client, start to end")
-    demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")
-    return parser
+def _serve(address: str | None) -> int:
+    """Serve over stdio, or over HTTP at ``address``."""
+    if address:
+        import_module("mcp_server.serve.http").serve_http(address)
+    else:
+        import_module("mcp_server.serve.app").serve_stdio()
+    return 0
 
 
 if __name__ == "__main__":

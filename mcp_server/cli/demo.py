@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -20,11 +21,11 @@ from mcp_server.backends import tmux_client
 from mcp_server.store.state_home import StateHome
 
 
-def demo(steps: int) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Train a small language model on Python's own library; return 0 when it was launched, watched and learned."""
     tmux_client.require()
     StateHome.of(os.environ).make()
-    return anyio.run(_demo, steps)
+    return anyio.run(_demo, arguments.steps)
 
 
 async def _demo(steps: int) -> int:

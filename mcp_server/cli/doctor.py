@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -46,11 +47,11 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(*, as_json: bool) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print what was found; return 1 when runs cannot be started here."""
     findings = list(examine(StateHome.of(os.environ)))
     fit = all(f.verdict != "missing" for f in findings)
-    if as_json:
+    if arguments.json:
         print(json.dumps({"ok": fit, "findings": [asdict(f) for f in findings]}, indent=2))
         return 0 if fit else 1
     table = Table(box=None, pad_edge=False, header_style="bold")

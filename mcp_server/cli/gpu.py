@@ -23,7 +23,7 @@ _EVERY_S = 2.0
 _COLUMNS = ("GPU", "UUID", "MEMORY MiB", "UTIL", "TEMP", "POWER", "SM CLOCK", "STATE")
 
 
-def gpu(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print the GPUs, once or again and again; return 1 when something is wrong, or none is free.
 
     Raises:

@@ -43,7 +43,7 @@ class Step:
     edit: Callable[[str], str]
 
 
-def install(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Register the server with ``arguments.client`` (``project``, ``yes``); return the exit status.
 
     0: it is registered now, or was before. 1: something was left as it was, since nobody confirmed it or it could

@@ -35,7 +35,7 @@ _LONGEST_NAME = 80
 _ARROWS = {"up": Text("↑", style="green"), "down": Text("↓", style="yellow"), "flat": Text("~", style="dim")}
 
 
-def tb(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Show the scalars of a run or a directory, or open TensorBoard on them."""
     store = RunStore(StateHome.of(os.environ))
     scalars = Scalars(store.home)

@@ -15,7 +15,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 
 from mcp_server import __version__
-from mcp_server.serve.tokens import Tokens, TokensUnusable
+from mcp_server.store.tokens import Tokens, TokensUnusable
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

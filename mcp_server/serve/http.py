@@ -22,7 +22,7 @@ from mcp_server import __version__
 from mcp_server.errors import RunwardError
 from mcp_server.serve.app import build
 from mcp_server.serve.gateway import LARGEST_BODY, LARGEST_HEAD, PATH, Door
-from mcp_server.serve.tokens import Tokens
+from mcp_server.store.tokens import Tokens
 from mcp_server.tools.context import ServerContext
 
 # Whoever does not say in this time what it wants holds a connection for nothing.

@@ -20,8 +20,8 @@ import httpx2
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from mcp_server.serve.tokens import Tokens
 from mcp_server.store.state_home import StateHome
+from mcp_server.store.tokens import Tokens
 from tests.benchmarks import processes
 from tests.benchmarks.harness import NotMeasured, Sandbox, elapsed_ms, program, read_number, until
 from tests.benchmarks.report import Row, Table, measured, median, percentile

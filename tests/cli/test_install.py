@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from mcp_server.cli import install as module
-from mcp_server.cli.install import install
 from mcp_server.errors import BadArgument
 from mcp_server.resources import documents
 
@@ -36,7 +35,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
     def call(client: str, *, project: bool = False, yes: bool = False) -> int:
-        return install(argparse.Namespace(client=client, project=project, yes=yes))
+        return module.run(argparse.Namespace(client=client, project=project, yes=yes))
 
     return call
 

@@ -48,5 +48,5 @@ def test_the_command_writes_to_a_pipe_what_a_wide_terminal_shows(
     monkeypatch.setenv("RUNWARD_HOME", str(tmp_path / "state"))
     file = csv_file(tmp_path, "step,loss\n1,2\n2,1\n")
     words = {"source": os.fspath(file), "tags": None, "points": None, "plot": None, "json": False, "serve": False}
-    assert tb.tb(argparse.Namespace(**words)) == 0
+    assert tb.run(argparse.Namespace(**words)) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["TAG", "SHAPE"]

@@ -168,7 +168,7 @@ async def test_diagnose_tells_why_a_log_or_a_run_failed(sandbox: Sandbox) -> Non
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(["/no/such.log"], "no file"), (["/"], "no file"), (["/dev/null", "--signal", "SIGNONE"], "SIGNONE")],
+    [(["/no/such.log"], "not a file"), (["/"], "not a file"), (["/dev/null", "--signal", "SIGNONE"], "SIGNONE")],
 )
 def test_what_cannot_be_diagnosed_is_refused_with_the_cause(sandbox: Sandbox, words: list[str], told: str) -> None:
     done = sandbox.runward("diagnose", *words)

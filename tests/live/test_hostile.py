@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.serve.tokens import hash_of
+from mcp_server.store.tokens import hash_of
 from tests.support import hostile_requests
 from tests.support.sandbox import Sandbox
 from tests.support.service import Service, serve, tokens

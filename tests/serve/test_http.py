@@ -15,8 +15,8 @@ from mcp_server.errors import RunwardError
 from mcp_server.serve import gateway as door_module
 from mcp_server.serve import http
 from mcp_server.serve.gateway import Door
-from mcp_server.serve.tokens import Tokens
 from mcp_server.store.state_home import StateHome
+from mcp_server.store.tokens import Tokens
 
 pytestmark = pytest.mark.anyio
 LOCAL = ("127.0.0.1", 8765)

@@ -18,8 +18,8 @@ import httpx2
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from mcp_server.serve.tokens import Tokens
 from mcp_server.store.state_home import StateHome
+from mcp_server.store.tokens import Tokens
 from tests.support import hostile_requests
 from tests.support.sandbox import Agent, Sandbox, until
 

@@ -1,6 +1,5 @@
 """The file of agents' tokens."""
 
-import argparse
 import os
 import stat
 from pathlib import Path
@@ -8,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.serve.tokens import Tokens, TokensUnusable, hash_of, token
 from mcp_server.store.state_home import StateHome
+from mcp_server.store.tokens import Tokens, TokensUnusable, hash_of
 
 
 @pytest.fixture
@@ -103,18 +102,3 @@ def test_a_second_token_of_a_name_is_refused_and_the_first_one_stays(tokens: Tok
     with pytest.raises(BadArgument, match="Who has: alice"):
         tokens.remove("bob")
     assert tokens.holder(made) == "alice"
-
-
-def test_the_command_prints_a_token_once_and_then_names_only(
-    tokens: Tokens, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("RUNWARD_HOME", str(tokens.file.parent))
-    assert token(argparse.Namespace(action="add", name="alice")) == 0
-    told = capsys.readouterr()
-    assert tokens.holder(told.out.strip()) == "alice"
-    assert token(argparse.Namespace(action="ls", json=True)) == 0
-    assert capsys.readouterr().out == '{"tokens": ["alice"]}\n'
-    assert token(argparse.Namespace(action="ls", json=False)) == 0
-    assert capsys.readouterr().out == "alice\n"
-    assert token(argparse.Namespace(action="rm", name="alice")) == 0
-    assert tokens.names == []

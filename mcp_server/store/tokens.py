@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import hashlib
 import hmac
-import json
 import os
 import re
 import secrets
 import stat
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -178,19 +175,3 @@ def _parse(file: Path, data: bytes) -> dict[str, str]:
         if not _NAME.fullmatch(name) or not isinstance(stored, str) or not _HASH.fullmatch(stored):
             raise TokensUnusable(file, f'{name[:80]!r} is not NAME = "sha256:…" as `runward token add` writes it')
     return table
-
-
-def token(arguments: argparse.Namespace) -> int:
-    """Carry out `runward token add NAME`, `ls` or `rm NAME`, and return the exit status."""
-    tokens = Tokens(StateHome.of(os.environ))
-    if arguments.action == "add":
-        print(tokens.add(arguments.name))
-        print(f"Shown this once. {arguments.name} sends it as: Authorization: Bearer TOKEN", file=sys.stderr)
-    elif arguments.action == "rm":
-        tokens.remove(arguments.name)
-        print(f"{arguments.name} may not come in any more; its runs go on.")
-    elif arguments.json:
-        print(json.dumps({"tokens": tokens.names}))
-    else:
-        print("\n".join(tokens.names) or "No tokens: runward token add NAME")
-    return 0

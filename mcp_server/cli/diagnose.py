@@ -1,0 +1,73 @@
+"""`runward diagnose`: say why a training run failed, by its log."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from mcp_server.cli.output import print_json
+from mcp_server.diagnosis.log_file import examine
+from mcp_server.errors import BadArgument
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the kind of failure, the line that proves it, and what to do."""
+    path, exit_code, signal_name = _log_and_end(arguments)
+    if not os.path.isfile(path):  # noqa: PTH113 - False for a name that is too long
+        raise BadArgument("LOG", f"is not a file: {str(path)[:200]!r}.")
+    try:
+        examined = examine(path, exit_code, signal_name)
+    except OSError as error:
+        raise BadArgument("LOG", f"cannot be read: {error.strerror}.") from error
+    facts = examined.facts()
+    if arguments.json:
+        print_json(facts)
+        return 0
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text(facts["kind"], style="bold green" if examined.failure is None else "bold red"))
+    if examined.failure is not None:
+        where = f"line {facts['line_number']:,}: " if facts["line_number"] else ""
+        console.print(Text(f"{where}{facts['line']}"))
+        console.print(Text(f"{facts['action']}: {facts['advice']}", style="cyan"))
+    began = f"training had begun (step {facts['step']})" if facts["step"] is not None else "training had begun"
+    console.print(Text(began if facts["first_step_seen"] else "no training step seen", style="dim"))
+    return 0
+
+
+def _log_and_end(arguments: argparse.Namespace) -> tuple[Path, int | None, str | None]:
+    """Return the log, the exit code and the signal: of a file as given, of a run as recorded."""
+    path, signal_name = Path(arguments.log), _signal_name(arguments.signal)
+    exit_code: int | None = arguments.exit_code
+    if exit_code is not None and exit_code < 0:  # as Python reports a signal
+        signal_name, exit_code = _signal_name(str(-exit_code)), None
+    if "/" in arguments.log or os.path.lexists(path):
+        return path, exit_code, signal_name
+    store = RunStore(StateHome.of(os.environ))
+    run = store.observe(arguments.log)
+    path = store.rundir(run.run_id).log(run.attempt)
+    if exit_code is None and signal_name is None:
+        return path, run.exit_code, run.signal
+    return path, exit_code, signal_name
+
+
+def _signal_name(text: str | None) -> str | None:
+    """Return the name of a signal that is given by name or number.
+
+    Raises:
+        BadArgument: there is no such signal.
+    """
+    if text is None:
+        return None
+    name = f"SIG{text.upper().removeprefix('SIG')}"
+    if text.isdecimal() and int(text) in signal.valid_signals():
+        name = signal.Signals(int(text)).name
+    if name not in signal.Signals.__members__:
+        raise BadArgument("--signal", f"unknown signal {text!r}.")
+    return name

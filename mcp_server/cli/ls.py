@@ -1,0 +1,63 @@
+"""`runward ls`: list runs, newest first."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mcp_server.cli.output import print_json
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+from mcp_server.text.formatting import clock
+from mcp_server.views.run_status import RunStatus, status_of
+
+_COLUMNS = ("RUN", "STATE", "EXIT", "STEP", "ELAPSED", "LAST OUTPUT", "OWNER", "STARTED")
+_COLOURS = {"finished": "green", "failed": "red", "killed": "yellow", "timed_out": "yellow", "lost": "magenta"}
+_PIPE_COLUMNS = 240  # a pipe has no width to keep to
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the runs in the asked state, at most ``arguments.limit``; return the exit status."""
+    store = RunStore(StateHome.of(os.environ))
+    state = arguments.state
+    runs = [run for run in store.runs() if state in (None, run.state, "ended" if run.ended else "live")]
+    statuses = [status_of(store, run, since=run.last_seq, listed=True) for run in runs[: arguments.limit]]
+    if arguments.json:
+        print_json({"runs": [status.model_dump(mode="json") for status in statuses], "total": len(runs)})
+        return 0
+    if not statuses:
+        print("No runs yet." if state is None else f"No runs: {state}.")
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in _COLUMNS:
+        table.add_column(column, no_wrap=column in ("RUN", "STATE"))
+    for run_, status in zip(runs, statuses, strict=False):
+        table.add_row(*_cells(status, run_.spec.owner))
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    console.print(table)
+    if len(runs) > len(statuses):
+        console.print(f"{len(runs) - len(statuses)} older runs: -n {len(runs)}", style="dim")
+    return 0
+
+
+def _cells(status: RunStatus, owner: str) -> tuple[str | Text, ...]:
+    """Return the cells of one row, in the order of the columns."""
+    code = status.signal or ("" if status.exit_code is None else str(status.exit_code))
+    step = (
+        "" if status.step is None else f"{status.step}/{status.total_steps}" if status.total_steps else f"{status.step}"
+    )
+    return (
+        status.run_id,
+        Text(status.state, style=_COLOURS.get(status.state, "cyan")),
+        status.failure.kind if status.failure else code,
+        step,
+        "" if status.elapsed_s is None else clock(status.elapsed_s),
+        "" if status.last_output_s is None else f"{clock(status.last_output_s)} ago",
+        Text(owner),
+        (status.started_at or "")[:16].replace("T", " "),
+    )

@@ -1,0 +1,11 @@
+"""Output shared by the verbs of the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """Print a JSON value for scripts."""
+    print(json.dumps(value, ensure_ascii=False, indent=2))
