@@ -16,6 +16,7 @@ from mcp_server.diagnosis.divergence import Divergence
 from mcp_server.diagnosis.failure.diagnose import FATAL_WORDS, fatal
 from mcp_server.diagnosis.progress.tracker import Progress
 from mcp_server.diagnosis.stall import Pace
+from mcp_server.record.events import EventKind
 from mcp_server.text.lines import LINE_CHARS, split
 
 _FIRST_STEP_TIMEOUT_S = 1200.0
@@ -38,7 +39,7 @@ _CHECKPOINT = re.compile(
 class Finding:
     """Something that an agent should hear of: the kind and the text of an event, and its facts."""
 
-    kind: str
+    kind: EventKind
     text: str
     facts: Mapping[str, Any] = field(default_factory=dict)
 

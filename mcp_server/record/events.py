@@ -1,20 +1,124 @@
-"""What a supervisor writes and all others read: events, and the records of an attempt. Anything may stand in a file."""
+"""Events of a run: their kinds, what each kind means to readers, and reading and appending ``events.jsonl``.
+
+A file may have been damaged, or written by another version: fields of a wrong type are dropped on reading.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
 
 from mcp_server.record.run_directory import Facts, now, read_json
 from mcp_server.system.files import read_regular_file
 
+LiveState = Literal["queued", "starting", "running", "stalled", "retrying"]
+# Kinds that deserve a decision, the most urgent first.
+Noteworthy = Literal["error_seen", "stalled", "retrying", "gpu_deviation", "first_step_timeout", "first_step"]
+EventKind = Literal[
+    Noteworthy,
+    "queued",
+    "refused",
+    "started",
+    "resumed",
+    "stopping",
+    "interrupted",
+    "ended",
+    "screen_lost",
+    "log_lost",
+    "sampler_lost",
+    "observer_error",
+]
+
+
+class KindTraits(NamedTuple):
+    """What readers conclude from an event of one kind.
+
+    ``live_state``: the state of a supervised run whose newest event with such a state this is.
+    ``clears_failure``: failures of earlier events no longer hold.
+    ``is_trouble``: a first step, or a metric, may never come now.
+    """
+
+    live_state: LiveState | None = None
+    clears_failure: bool = False
+    is_trouble: bool = False
+    ends_run: bool = False
+
+
+TRAITS: Mapping[EventKind, KindTraits] = {
+    "queued": KindTraits(live_state="queued"),
+    "refused": KindTraits(ends_run=True),  # the command never started
+    "started": KindTraits(live_state="running", clears_failure=True),
+    "first_step": KindTraits(),
+    "first_step_timeout": KindTraits(is_trouble=True),
+    "stalled": KindTraits(live_state="stalled", is_trouble=True),
+    "resumed": KindTraits(live_state="running", clears_failure=True),
+    "error_seen": KindTraits(is_trouble=True),
+    "gpu_deviation": KindTraits(is_trouble=True),
+    "retrying": KindTraits(live_state="retrying", is_trouble=True),
+    "stopping": KindTraits(),
+    "interrupted": KindTraits(),
+    "ended": KindTraits(ends_run=True),
+    "screen_lost": KindTraits(),
+    "log_lost": KindTraits(),
+    "sampler_lost": KindTraits(),
+    "observer_error": KindTraits(),
+}
+# The columns of the table, for readers. Kinds of newer versions are in none of them.
+NOTEWORTHY: tuple[Noteworthy, ...] = get_args(Noteworthy)
+LIVE_STATES: Mapping[str, LiveState] = {kind: t.live_state for kind, t in TRAITS.items() if t.live_state}
+ENDING = frozenset(kind for kind, traits in TRAITS.items() if traits.ends_run)
+CLEARING = frozenset(kind for kind, traits in TRAITS.items() if traits.clears_failure)
+TROUBLE = frozenset(kind for kind, traits in TRAITS.items() if traits.is_trouble)
+
+
+class _Numbered(TypedDict):
+    seq: int
+    kind: EventKind
+
+
+class Event(_Numbered, total=False):
+    """One line of ``events.jsonl``. Only ``seq`` and ``kind`` are always there.
+
+    A newer version may have written other kinds and other fields: readers pass over those.
+    """
+
+    at: str
+    text: str
+    attempt: int
+    state: str
+    exit_code: int
+    signal: str
+    started_at: str
+    ended_at: str
+    elapsed_s: float
+    wait_s: float
+    step: int
+    position: int
+    what: str
+    arguments: list[str]
+    params: dict[str, Any]
+    environment: dict[str, str]
+    at_start: dict[str, Any]
+    failure: dict[str, Any]
+    gpus: Any  # a list of UUIDs, or by UUID what samples came to
+    gpu_indices: list[int]
+    leftovers: list[Any]
+    survivors: list[Any]
+    signals_sent: list[str]
+    never: bool
+    not_free: str
+    stack: str
+    cpu_used_s: float
+    waits_in: str
+
 
 class EventLog:
-    """Appends events. A full disk delays them and never raises: judging must not stop a healthy run."""
+    """Appends events. A full disk delays them and never raises: monitoring must not stop a healthy run."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -26,7 +130,7 @@ class EventLog:
         """Whether events wait for the disk to take them."""
         return bool(self._waiting)
 
-    def append(self, kind: str, text: str, **facts: Any) -> None:
+    def append(self, kind: EventKind, text: str, **facts: Any) -> None:
         """Add one event; ``facts`` that are None are left out."""
         self._seq += 1
         event = {"seq": self._seq, "at": now(), "kind": kind, "text": text}
@@ -48,7 +152,7 @@ class EventLog:
             return
 
 
-def read_events(path: Path, after: int = 0) -> list[Facts]:
+def read_events(path: Path, after: int = 0) -> list[Event]:
     """Return the events with ``seq`` above ``after``, oldest first; a torn last line is left for later."""
     try:
         lines = read_regular_file(path).split(b"\n")[:-1]
@@ -60,8 +164,8 @@ def read_events(path: Path, after: int = 0) -> list[Facts]:
             event = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if _is_event(event) and event["seq"] > after:
-            events.append(_typed(event))
+        if _is_numbered(event) and event["seq"] > after:
+            events.append(cast(Event, _typed(event)))
     return events
 
 
@@ -140,8 +244,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
 
 
-def _is_event(value: object) -> TypeGuard[Facts]:
-    return isinstance(value, dict) and isinstance(value.get("seq"), int) and isinstance(value.get("kind"), str)
+def _is_numbered(event: object) -> bool:
+    return isinstance(event, dict) and isinstance(event.get("seq"), int) and isinstance(event.get("kind"), str)
 
 
 def is_time(text: object) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
 
+from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, Event, LiveState
 from mcp_server.record.spec import RunSpec
 
-LiveState = Literal["queued", "starting", "running", "stalled", "retrying"]
 EndedState = Literal["finished", "failed", "killed", "timed_out", "lost"]
 RunState = Literal[LiveState, EndedState]
 ENDED: frozenset[str] = frozenset(get_args(EndedState))
@@ -28,7 +28,7 @@ class Evidence:
     """
 
     spec: RunSpec
-    events: tuple[dict[str, Any], ...] = ()
+    events: tuple[Event, ...] = ()
     exit: dict[str, Any] | None = None
     progress: dict[str, Any] | None = None
     stop: dict[str, Any] | None = None
@@ -47,7 +47,7 @@ class Run:
 
     spec: RunSpec
     state: RunState
-    events: tuple[dict[str, Any], ...] = ()
+    events: tuple[Event, ...] = ()
     exit_code: int | None = None
     signal: str | None = None
     started_at: str | None = None
@@ -95,8 +95,8 @@ class Run:
 def fold(evidence: Evidence) -> Run:
     """Turn evidence into a run. An end on disk is believed first, then the lock; nothing is invented."""
     state, reason = _state(evidence)
-    starts = [e for e in evidence.events if e["kind"] == "started"] or [{}]
-    last: dict[str, Any] = next((e for e in reversed(evidence.events) if e["kind"] in _ENDS), {})
+    starts: Sequence[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] == "started"] or [{}]
+    last: Mapping[str, Any] = next((e for e in reversed(evidence.events) if e["kind"] in ENDING), {})
     end = evidence.exit or last
     ended_at = end.get("ended_at") or last.get("at")
     carried_out = (evidence.stop or {}).get("carried_out") or {}
@@ -121,31 +121,20 @@ def fold(evidence: Evidence) -> Run:
     )
 
 
-_ENDS = frozenset({"ended", "refused"})
-# The state of a run that is supervised, by the newest event of these.
-_LIVE: dict[str, LiveState] = {
-    "queued": "queued",
-    "started": "running",
-    "resumed": "running",
-    "stalled": "stalled",
-    "retrying": "retrying",
-}
-# Until one of these nothing has gone wrong, or it has been put right.
-_FRESH = frozenset({"started", "resumed"})
-
-
-def attempt_of(events: Sequence[dict[str, Any]]) -> int:
+def attempt_of(events: Sequence[Event]) -> int:
     """Return the number of the attempt that began last, from 1."""
     return next((e.get("attempt", 1) for e in reversed(events) if e["kind"] == "started"), 1)
 
 
-def _failure(events: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def _failure(events: Sequence[Event]) -> dict[str, Any] | None:
     """Return what is known to have gone wrong last, unless the run has gone on since."""
-    newest: dict[str, Any] = next((e for e in reversed(events) if "failure" in e or e["kind"] in _FRESH | _ENDS), {})
+    newest: Mapping[str, Any] = next(
+        (e for e in reversed(events) if "failure" in e or e["kind"] in CLEARING | ENDING), {}
+    )
     return newest.get("failure")
 
 
-def _recorded(exit_: dict[str, Any], events: Sequence[dict[str, Any]]) -> tuple[RunState, str | None]:
+def _recorded(exit_: dict[str, Any], events: Sequence[Event]) -> tuple[RunState, str | None]:
     """Return the state of a run whose supervisor wrote an attempt's end and no more."""
     state: RunState = exit_.get("state") or "failed"
     if state not in ENDED or exit_.get("state") is None:
@@ -157,12 +146,12 @@ def _recorded(exit_: dict[str, Any], events: Sequence[dict[str, Any]]) -> tuple[
 
 def _state(evidence: Evidence) -> tuple[RunState, str | None]:
     """First match wins."""
-    ends = [e for e in evidence.events if e["kind"] in _ENDS]
+    ends: list[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] in ENDING]
     if ends and ends[-1].get("state") in ENDED:
         return ends[-1]["state"], None
     if evidence.held:
         newest: RunState | None = next(
-            (_LIVE[e["kind"]] for e in reversed(evidence.events) if e["kind"] in _LIVE), None
+            (LIVE_STATES[e["kind"]] for e in reversed(evidence.events) if e["kind"] in LIVE_STATES), None
         )
         return newest or ("running" if evidence.events else "starting"), None
     if evidence.exit is not None:

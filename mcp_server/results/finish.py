@@ -13,6 +13,7 @@ from typing import Any
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.environment import names_a_secret, stored_secrets
 from mcp_server.record import result_directory
+from mcp_server.record.events import ENDING
 from mcp_server.record.result_page import KEPT, End
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.state import Run
@@ -96,9 +97,7 @@ def finish(
 
 def end_of(run: Run, rundir: RunDir) -> End:
     """Return how a run ended; of a lost one it is not known when."""
-    last: Mapping[str, Any] = next(
-        (event for event in reversed(run.events) if event["kind"] in ("ended", "refused")), {}
-    )
+    last: Mapping[str, Any] = next((event for event in reversed(run.events) if event["kind"] in ENDING), {})
     elapsed_s = last.get("elapsed_s")
     return End(
         run_id=run.run_id,

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import anyio
 
+from mcp_server.record.events import NOTEWORTHY, TROUBLE, Noteworthy
 from mcp_server.record.state import Run, posix
 
 Until = Literal["event", "first_step", "end", "condition"]
-# Kinds of events that are worth a decision, the most urgent first.
-Noteworthy = Literal["error_seen", "stalled", "retrying", "gpu_deviation", "first_step_timeout", "first_step"]
 Reason = Literal["ended", "condition_met", Noteworthy, "started", "heartbeat"]
-_NEWS: tuple[Noteworthy, ...] = get_args(Noteworthy)
-# What a wait for the first step, or for a number, also ends with: it may never come.
-_INSTEAD = ("error_seen", "stalled", "retrying", "gpu_deviation", "first_step_timeout")
 
 # Clients drop a silent call: Claude Code after 300 s over HTTP. Each report resets their clock.
 PROGRESS_S = 15.0
@@ -134,8 +130,8 @@ def decide(runs: Sequence[Run], known: Mapping[str, Memory], until: Until) -> Re
     if until in ("first_step", "condition"):
         if until == "first_step" and all(run.ended or run.stepped for run in runs):
             return "first_step"
-        return next((kind for kind in _NEWS if kind in told and kind in _INSTEAD), None)
-    if (news := next((kind for kind in _NEWS if kind in told), None)) is not None:
+        return next((kind for kind in NOTEWORTHY if kind in told and kind in TROUBLE), None)
+    if (news := next((kind for kind in NOTEWORTHY if kind in told), None)) is not None:
         return news
     if any(known[run.run_id].state == "queued" and run.state == "running" for run in runs):
         return "started"

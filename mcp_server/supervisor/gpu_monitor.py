@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mcp_server.gpus.deviations import Usage
 from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.events import EventKind
 from mcp_server.record.run_directory import now
 from mcp_server.system.files import open_private
 
@@ -61,7 +62,7 @@ class GpuWatch:
         every_s: float = 5.0,
         window_s: float = 120.0,
         require: Mapping[str, Any] | None = None,
-        tell: Callable[[str, str, dict[str, Any]], None],
+        tell: Callable[[EventKind, str, dict[str, Any]], None],
         record: Path,
         sampler: Callable[[str, Mapping[str, str], Sequence[str], float], SamplerLike] | None = None,
         clock: Callable[[], float] = time.monotonic,

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from mcp_server.record import handover, run_directory
-from mcp_server.record.events import EventLog, read_events
 from mcp_server.record.handover import Handover, HandoverError, receive
 from mcp_server.record.run_directory import ExitRecord, RunDir, is_held, now, read_json, take_lock, write_json
 
@@ -165,129 +164,6 @@ def test_without_space_for_its_end_a_run_does_not_begin(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "write", failing)
     with pytest.raises(OSError, match="No space"):
         ExitRecord(tmp_path / "exit.json")
-
-
-# --- events
-
-
-class Disk:
-    """Stands before ``os.write``: takes ``room`` bytes, then is full."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self._write = os.write
-
-    def write(self, fd: int, data: bytes) -> int:
-        if not self.room:
-            raise FULL
-        taken = self._write(fd, data[: self.room])
-        self.room -= taken
-        return taken
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    found = Disk(10**9)
-    monkeypatch.setattr(os, "write", found.write)
-    return found
-
-
-def told(path: Path) -> list[tuple[int, str]]:
-    return [(event["seq"], event["kind"]) for event in read_events(path)]
-
-
-def test_events_are_numbered_lines_without_what_is_none(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "events.jsonl")
-    log.append("started", "The command runs.", attempt=1, signal=None)
-    log.append("note", "zwei\nZeilen")
-    first, second = (tmp_path / "events.jsonl").read_text(encoding="utf-8").splitlines()
-    at = json.loads(first)["at"]
-    assert json.loads(first) == {"seq": 1, "at": at, "kind": "started", "text": "The command runs.", "attempt": 1}
-    assert json.loads(second)["text"] == "zwei\nZeilen"
-    assert not log.behind
-
-
-def test_events_on_a_full_disk_wait_and_come_in_order(tmp_path: Path, disk: Disk) -> None:
-    path = tmp_path / "events.jsonl"
-    log = EventLog(path)
-    log.append("first", "")
-    disk.room = 0
-    log.append("second", "")
-    log.append("third", "")
-    assert (told(path), log.behind) == ([(1, "first")], True)
-    log.flush()
-    assert (told(path), log.behind) == ([(1, "first")], True)
-
-    disk.room = 10**9
-    log.append("fourth", "")
-    assert told(path) == [(1, "first"), (2, "second"), (3, "third"), (4, "fourth")]
-    assert not log.behind
-
-
-def test_an_event_that_did_not_fit_whole_is_taken_back(tmp_path: Path, disk: Disk) -> None:
-    path = tmp_path / "events.jsonl"
-    log = EventLog(path)
-    log.append("first", "")
-    size = path.stat().st_size
-    for room in range(1, 60, 7):
-        disk.room = room
-        log.append("note", "x" * 100)
-        assert path.stat().st_size == size, room
-    disk.room = 10**9
-    log.flush()
-    assert [seq for seq, _ in told(path)] == list(range(1, 11))
-
-
-def test_no_event_is_lost_wherever_the_disk_runs_full(tmp_path: Path, disk: Disk) -> None:
-    for room in range(0, 420, 11):
-        path = tmp_path / f"{room}.jsonl"
-        log = EventLog(path)
-        disk.room = room
-        for kind in ("a", "b", "c"):
-            log.append(kind, "größe")
-        assert told(path) == [(1, "a"), (2, "b"), (3, "c")][: len(told(path))]
-        disk.room = 10**9
-        log.flush()
-        assert told(path) == [(1, "a"), (2, "b"), (3, "c")], room
-
-
-def test_an_event_that_is_no_unicode_is_told_all_the_same(tmp_path: Path) -> None:
-    # json.loads takes the half of an emoji that somebody's stop.json ends with; judging must not end the run.
-    log = EventLog(tmp_path / "events.jsonl")
-    log.append("stopping", json.loads(r'"Stopping: diverged \ud83d"'))
-    assert told(tmp_path / "events.jsonl") == [(1, "stopping")]
-
-
-def test_only_events_after_the_cursor_are_read(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "events.jsonl")
-    for kind in "abc":
-        log.append(kind, "")
-    assert [[e["kind"] for e in read_events(tmp_path / "events.jsonl", n)] for n in range(5)] == [
-        ["a", "b", "c"],
-        ["b", "c"],
-        ["c"],
-        [],
-        [],
-    ]
-
-
-def test_a_torn_last_line_is_left_for_later(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    whole = b'{"seq": 1, "kind": "a"}\n{"seq": 2, "kind": "b\xc3\xa9"}\n'
-    first = whole.index(b"\n") + 1
-    for length in range(len(whole) + 1):
-        path.write_bytes(whole[:length])
-        assert len(read_events(path)) == (length >= first) + (length == len(whole)), length
-
-
-def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(b'garbage\n[1]\n\n{"kind": "x"}\n{"seq": "1"}\n\xff\n{"seq": 7, "kind": "a"}\n')
-    assert told(path) == [(7, "a")]
-
-
-def test_without_a_file_there_are_no_events(tmp_path: Path) -> None:
-    assert read_events(tmp_path / "events.jsonl") == []
 
 
 # --- the lock

@@ -3,27 +3,28 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 
+from mcp_server.record.events import Event, EventKind, LiveState
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import ENDED, STARTING_S, Evidence, LiveState, Run, RunState, fold, posix
+from mcp_server.record.state import ENDED, STARTING_S, Evidence, Run, RunState, fold, posix
 
 SPEC = RunSpec(layout=1, run_id="cfm-7kqz", name="cfm", host="node7")
 BEGAN, BEGAN_S = "2026-11-21T15:30:45.500Z", datetime(2026, 11, 21, 15, 30, 45, 500_000, UTC).timestamp()
 ENDED_AT = "2026-11-21T15:31:26.500Z"
 
 
-def event(seq: int, kind: str, at: str = BEGAN, text: str = "", **facts: Any) -> dict[str, Any]:
-    return {"seq": seq, "at": at, "kind": kind, "text": text or f"{kind}.", **facts}
+def event(seq: int, kind: EventKind, at: str = BEGAN, text: str = "", **facts: Any) -> Event:
+    return cast(Event, {"seq": seq, "at": at, "kind": kind, "text": text or f"{kind}.", **facts})
 
 
 STARTED = event(1, "started", attempt=1, at_start={"pid": 812, "supervisor_pid": 810})
 INTERRUPTED = event(2, "interrupted")
 
 
-def ended(state: str | None, seq: int = 2, **facts: Any) -> dict[str, Any]:
+def ended(state: str | None, seq: int = 2, **facts: Any) -> Event:
     return event(seq, "ended", ENDED_AT, **({} if state is None else {"state": state}), **facts)
 
 
@@ -247,7 +248,7 @@ ERROR_SEEN = event(2, "error_seen", failure=OOM)
     ],
 )
 def test_a_live_run_is_what_its_newest_event_says(
-    events: tuple[dict[str, Any], ...], state: RunState, attempt: int, failure: dict[str, Any] | None
+    events: tuple[Event, ...], state: RunState, attempt: int, failure: dict[str, Any] | None
 ) -> None:
     run = fold(Evidence(SPEC, events, held=True))
     assert (run.state, run.attempt, run.failure) == (state, attempt, failure)

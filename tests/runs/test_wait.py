@@ -12,6 +12,7 @@ import pytest
 from trio.testing import MockClock
 
 from mcp_server.errors import RunNotFound
+from mcp_server.record.events import Event, EventKind
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState, posix
 from mcp_server.runs.wait import Callers, Memory, Outcome, Until, backoff, decide, guess, watch
@@ -34,8 +35,8 @@ def virtually(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
 
 def at(state: RunState, events: int = 1, run_id: str = A, **facts: Any) -> Run:
     """A run in ``state`` that has told so many events."""
-    told = tuple({"seq": seq, "at": "", "kind": "note", "text": ""} for seq in range(1, events + 1))
-    return replace(Run(RunSpec(run_id=run_id), state, told), **facts)
+    plain = tuple(Event(seq=seq, at="", kind="screen_lost", text="") for seq in range(1, events + 1))
+    return replace(Run(RunSpec(run_id=run_id), state, plain), **facts)
 
 
 @dataclass
@@ -307,9 +308,10 @@ async def test_of_two_runs_the_one_that_is_due_first_sets_the_wait() -> None:
 # --- what a supervisor notices
 
 
-def noticing(*kinds: str, run_id: str = A, state: RunState = "running") -> Run:
+def noticing(*kinds: EventKind, run_id: str = A, state: RunState = "running") -> Run:
     """A live run whose events are of these kinds, the first of them its start."""
-    events = tuple({"seq": seq, "at": "", "kind": kind, "text": ""} for seq, kind in enumerate(("started", *kinds), 1))
+    all_kinds: tuple[EventKind, ...] = ("started", *kinds)
+    events = tuple(Event(seq=seq, at="", kind=kind, text="") for seq, kind in enumerate(all_kinds, 1))
     return replace(at(state, run_id=run_id), events=events)
 
 
@@ -325,7 +327,7 @@ def noticing(*kinds: str, run_id: str = A, state: RunState = "running") -> Run:
         (("interrupted", "screen_lost"), None),
     ],
 )
-def test_of_several_events_the_most_urgent_is_the_reason(kinds: tuple[str, ...], reason: str | None) -> None:
+def test_of_several_events_the_most_urgent_is_the_reason(kinds: tuple[EventKind, ...], reason: str | None) -> None:
     run = noticing(*kinds)
     assert decide([run], {A: Memory(1, "running")}, "event") == reason
     assert decide([run], {A: Memory(run.last_seq, "running")}, "event") is None, "it has been told"
@@ -344,7 +346,7 @@ def test_of_several_events_the_most_urgent_is_the_reason(kinds: tuple[str, ...],
     ],
 )
 def test_a_wait_for_the_first_step_also_ends_where_it_may_never_come(
-    kinds: tuple[str, ...], reason: str | None
+    kinds: tuple[EventKind, ...], reason: str | None
 ) -> None:
     assert decide([noticing(*kinds)], {A: Memory(1, "running")}, "first_step") == reason
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.output_monitor import Judge
-from mcp_server.record.events import EventLog, read_events, read_record
+from mcp_server.record.events import EventKind, EventLog, read_events, read_record
 from mcp_server.record.exit_status import Ending
 from mcp_server.record.run_directory import RunDir
 from mcp_server.supervisor import observer as module
@@ -56,7 +56,7 @@ def test_a_first_step_is_on_disk_before_it_is_told(rundir: RunDir, monkeypatch: 
     steps: list[object] = []
     append = EventLog.append
 
-    def look(self: EventLog, kind: str, text: str, **facts: Any) -> None:
+    def look(self: EventLog, kind: EventKind, text: str, **facts: Any) -> None:
         steps.append((read_record(rundir.progress(1)) or {}).get("step"))
         append(self, kind, text, **facts)
 

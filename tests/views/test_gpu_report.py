@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mcp_server.gpus.snapshot import Gpu, GpuProcess, Snapshot
+from mcp_server.record.events import Event
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.views import gpu_report, gpu_usage
@@ -42,7 +43,7 @@ def machine(*gpus: Gpu) -> Snapshot:
     return Snapshot("2026-11-21T15:30:45.123Z", "550.54.15", gpus)
 
 
-def run(*uuids: str, events: tuple[dict[str, Any], ...] = (), **progress: Any) -> Run:
+def run(*uuids: str, events: tuple[Event, ...] = (), **progress: Any) -> Run:
     return Run(RunSpec(run_id="cfm-7kqz"), "running", events=events, gpus=uuids, progress=progress)
 
 
@@ -153,7 +154,7 @@ def test_balanced_idle_and_single_gpus_are_no_imbalance() -> None:
 
 
 def test_of_a_run_trouble_deviations_and_absent_gpus_are_told() -> None:
-    deviation = {"seq": 3, "kind": "gpu_deviation", "at": "2026-11-21T15:30:45Z", "text": "GPU 0 worked at 3 %."}
+    deviation: Event = {"seq": 3, "kind": "gpu_deviation", "at": "2026-11-21T15:30:45Z", "text": "GPU 0 worked at 3 %."}
     found = gpu_report.of_run(run(*UUIDS[:2], events=(deviation,)), machine(gpu(0, ecc_uncorrected=1)), {})
     assert found.ok is False
     assert found.reasons[0].startswith(f"{UUIDS[0]}: 1 uncorrected ECC errors")

@@ -70,13 +70,13 @@ def test_empty_lists_are_absent() -> None:
 
 
 def test_only_events_after_since_are_told_and_the_start_is_in_the_state_already() -> None:
-    found = run(events=(STARTED, *(event(seq, "note") for seq in range(2, 5))))
+    found = run(events=(STARTED, *(event(seq, "screen_lost") for seq in range(2, 5))))
     seqs = {since: [e.seq for e in describe(found, now_s=BEGAN_S, since=since).events or []] for since in range(6)}
     assert seqs == {0: [2, 3, 4], 1: [2, 3, 4], 2: [3, 4], 3: [4], 4: [], 5: []}
 
 
 def test_of_many_events_the_newest_are_told() -> None:
-    found = run(events=tuple(event(seq, "note") for seq in range(1, 41)))
+    found = run(events=tuple(event(seq, "screen_lost") for seq in range(1, 41)))
     assert [e.seq for e in describe(found, now_s=BEGAN_S).events or []] == [35, 36, 37, 38, 39, 40]
     failed = replace(found, failure={"kind": "other", "line": "?"})
     assert [e.seq for e in describe(failed, now_s=BEGAN_S).events or []] == [39, 40]
