@@ -1,8 +1,8 @@
-"""What a run leaves for people in its result directory: `experiment_log.md`, `results.md`, and `finish.flag` last.
+"""Files of a run in its result directory: `experiment_log.md`, `results.md`, and `finish.flag`, which is written last.
 
-The supervisor leaves plain ones at the end of the last attempt, in case that nobody does it better. A document
-that was generated names its run in the first line; what a person wrote is never touched. The directory is the user's:
-anything may stand there under these names, and a dead file server may answer never.
+The supervisor writes plain results at the end of the last attempt, in case no agent calls `finish_blueprint`. The first
+line of a generated document names its run. A document that a person wrote is never changed. The directory belongs to
+the user: links, FIFOs and devices may have these names, and a dead file server may never answer.
 """
 
 from __future__ import annotations
@@ -18,22 +18,89 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mcp_server.record.result_page import KEPT, End, gpu_lines, page
+from mcp_server.errors import RunwardError
+from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
 from mcp_server.record.run_directory import RunDir, is_held, now, read_json
+from mcp_server.record.script import render
+from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import read_regular_file, write_atomic
+from mcp_server.text.durations import told
 
-LOG, RESULTS, FLAG = "experiment_log.md", "results.md", "finish.flag"
+EXPERIMENT_LOG, RESULTS_DOCUMENT, FINISH_FLAG = "experiment_log.md", "results.md", "finish.flag"
 T = TypeVar("T")
 
-_PATIENCE_S = 10.0  # for a file server
-_MARK = re.compile(rb"<!-- runward run (?P<run_id>[A-Za-z0-9_-]{1,120}), written by (?P<maker>[a-z_ ]{1,40})[.:]")
-_MARK_BYTES = 400
-_LAUNCH = re.compile(rb"^## Launch of (?P<run_id>[A-Za-z0-9_-]{1,120})\n\n- run: (?P=run_id)$", re.MULTILINE)
-_TAIL_BYTES = 1 << 20  # of a log in which the note of an end is looked for
-_MOST_OF_ACCOUNT, _MOST_KEPT = 20_000, 1_000_000
+_FILE_SERVER_TIMEOUT_S = 10.0
+_ORIGIN = re.compile(rb"<!-- runward run (?P<run_id>[A-Za-z0-9_-]{1,120}), written by (?P<maker>[a-z_ ]{1,40})[.:]")
+_ORIGIN_BYTES = 400
+_LAUNCH_ENTRY = re.compile(rb"^## Launch of (?P<run_id>[A-Za-z0-9_-]{1,120})\n\n- run: (?P=run_id)$", re.MULTILINE)
+_TAIL_BYTES = 1 << 20  # searched for the entry of a launch or an end
+_MAX_REPORT_CHARS, _MAX_ADDITIONS_CHARS = 20_000, 1_000_000
+_LOG_HEADING = "# Experiment log\n"
 
 
-def close(
+class ResultDirUnusable(RunwardError):
+    """The result directory of a blueprint cannot be written."""
+
+    def __init__(self, path: Path, cause: str) -> None:
+        super().__init__(
+            f"Result directory not usable: {path}: {cause}.", "Nothing was started.", "Name another directory."
+        )
+        self.path = path
+
+
+def append_launch(result_dir: Path, spec: RunSpec) -> None:
+    """Append the launch of ``spec`` to the experiment log in ``result_dir``; both are created if missing.
+
+    Removes the flag of an earlier run, and changes nothing else. A refused launch leaves no entry.
+
+    Raises:
+        ResultDirUnusable: a file cannot be created or written, the log is not a regular file, or a flag cannot be
+            removed.
+    """
+    entry = _launch_entry(spec)
+    log = result_dir / EXPERIMENT_LOG
+    try:
+        result_dir.mkdir(parents=True, exist_ok=True)
+        fd = _open_log(log)
+        try:
+            former_size = _append_whole(fd, log, entry)
+            try:
+                remove_flag(result_dir)
+            except OSError:
+                _truncate_log(fd, log, former_size)
+                raise
+        finally:
+            os.close(fd)
+    except OSError as error:
+        causes = {
+            errno.ELOOP: f"{EXPERIMENT_LOG} is a symbolic link",
+            errno.EINVAL: f"{EXPERIMENT_LOG} is not a regular file",
+        }
+        cause = causes.get(error.errno or 0) or error.strerror or "it cannot be written"
+        if str(error.filename or "").endswith(f"/{FINISH_FLAG}"):
+            cause = f"an old {FINISH_FLAG} cannot be removed: {cause}"
+        raise ResultDirUnusable(result_dir, cause) from error
+
+
+def append_end(result_dir: Path, end: RunEnd) -> None:
+    """Append the end of a run to the experiment log, once.
+
+    Raises:
+        OSError: the log is not a regular file, or cannot be written.
+    """
+    path = result_dir / EXPERIMENT_LOG
+    marker = f"<!-- runward end of {end.run_id} -->"
+    with os.fdopen(_open_log(path), "r+b", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if marker.encode() in os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)):
+            return
+        file.write(b"" if size else _LOG_HEADING.encode())
+        lines = [f"## End of {end.run_id}: {end.state}", marker, "", *end.lines]
+        file.write(("\n" + "\n".join(lines) + "\n").encode(errors="replace"))
+        os.fsync(file.fileno())
+
+
+def write_end(
     spec: Mapping[str, Any],
     rundir: RunDir,
     *,
@@ -43,16 +110,16 @@ def close(
     attempts: int,
     elapsed_s: float,
 ) -> str | None:
-    """Leave the end of a run in the ``result_dir`` of its spec; return what could not be done, None if nothing.
+    """Write log entry, plain results and flag into the ``result_dir`` of ``spec``; return what failed, or None.
 
-    Never raises, and gives up after 10 s. ``text`` tells the end in a sentence, ``failure`` is as events keep it.
+    Never raises, and gives up after 10 s. ``text`` is the end in one sentence, ``failure`` as in the event.
     """
     if not (result_dir := spec.get("result_dir")):
         return None
 
-    def act() -> str | None:
+    def write_all() -> str | None:
         first, last = (read_json(rundir.exit(number)) or {} for number in (1, attempts))
-        end = End(
+        end = RunEnd(
             run_id=rundir.run_id,
             state=state,
             text=text,
@@ -65,108 +132,86 @@ def close(
             signal=last.get("signal"),
             failure=failure,
         )
-        return "; ".join(_leave(end, Path(str(result_dir)), rundir, attempts)) or None
+        return "; ".join(_write_files(end, Path(str(result_dir)), rundir, attempts)) or None
 
     try:
-        problem = _patiently(act)
+        problem = _call_with_timeout(write_all)
     except Exception as error:
         problem = f"{error.__class__.__name__}: {error}"
     return f"Not all results could be left in {result_dir}: {problem}." if problem else None
 
 
-def clear_flag(result_dir: str | Path) -> None:
-    """Remove an older run's flag: who waits for it must not take it for the next run's.
+def remove_flag(result_dir: str | Path) -> None:
+    """Remove the flag of an earlier run, so that a waiting program does not take it for the next run's flag.
 
     Raises:
-        OSError: one stays there.
+        OSError: a flag remains.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        (Path(result_dir) / FLAG).unlink()
+        (Path(result_dir) / FINISH_FLAG).unlink()
 
 
 def write_flag(result_dir: Path, facts: Mapping[str, Any]) -> Path:
-    """Write `finish.flag`, atomically; to be done after everything else.
+    """Write `finish.flag` atomically. Call it after all other files are written.
 
     Raises:
-        OSError: it is not there, or empty: a full disk has room for a name at most.
+        OSError: the flag is missing, or empty: a full disk may have room for a file name only.
     """
-    path = result_dir / FLAG
+    path = result_dir / FINISH_FLAG
     try:
         write_text(path, json.dumps(dict(facts), ensure_ascii=False) + "\n")
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # whoever waits for it waits no longer
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # an empty flag still ends the wait of another program
             with contextlib.suppress(OSError):
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
         raise
     return path
 
 
-def note_end(result_dir: Path, end: End) -> None:
-    """Append the end of a run to `experiment_log.md`, once.
+def choose_document_path(result_dir: Path, run_id: str) -> Path:
+    """Return the path for a run's results document: `results.md`, or `results-<run_id>.md` if that is a person's.
 
-    Raises:
-        OSError: the log is no file, or cannot be written.
-    """
-    path = result_dir / LOG
-    mark = f"<!-- runward end of {end.run_id} -->"
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        tail = os.pread(file.fileno(), _TAIL_BYTES, max(0, status.st_size - _TAIL_BYTES))
-        if mark.encode() in tail:
-            return
-        file.write(b"" if status.st_size else b"# Experiment log\n")
-        lines = [f"## End of {end.run_id}: {end.state}", mark, "", *end.lines]
-        file.write(("\n" + "\n".join(lines) + "\n").encode(errors="replace"))
-        os.fsync(file.fileno())
-
-
-def document(result_dir: Path, run_id: str) -> Path:
-    """Return where the document of a run goes; one of an earlier run makes room and is kept under its own name.
-
-    That is `results.md` unless a person, or a link, has it: then `results-<run_id>.md`.
+    A document of an earlier run is renamed to `results-<its run id>.md`.
 
     Raises:
         OSError: the directory cannot be used.
     """
-    path, own = result_dir / RESULTS, result_dir / f"results-{run_id}.md"
+    path, own = result_dir / RESULTS_DOCUMENT, result_dir / f"results-{run_id}.md"
     if not os.path.lexists(path):
         return path
-    made_of, _ = maker_of(path)
-    if made_of == run_id:
+    earlier_run, _ = read_origin(path)
+    if earlier_run == run_id:
         return path
-    if made_of is None:
+    if earlier_run is None:
         return own
-    aside = result_dir / f"results-{made_of}.md"
-    if os.path.lexists(aside):
+    renamed = result_dir / f"results-{earlier_run}.md"
+    if os.path.lexists(renamed):
         return own
-    path.rename(aside)
+    path.rename(renamed)
     return path
 
 
-def maker_of(path: Path) -> tuple[str | None, str | None]:
-    """Return which run a document is of, and who generated it; (None, None) where a person may have written it."""
+def read_origin(path: Path) -> tuple[str | None, str | None]:
+    """Return the run id and the generator of a document; (None, None) if a person may have written it."""
     try:
         if path.is_symlink():
             return None, None
-        match = _MARK.match(read_regular_file(path)[:_MARK_BYTES])
+        match = _ORIGIN.match(read_regular_file(path, max_bytes=_ORIGIN_BYTES))
     except OSError:
         return None, None
     return (match["run_id"].decode(), match["maker"].decode()) if match else (None, None)
 
 
-def kept(path: Path) -> str:
-    """Return what a person added to an earlier document below its last mark."""
-    if maker_of(path) == (None, None):
+def read_additions(path: Path) -> str:
+    """Return the text that a person added to a generated document below its last mark."""
+    if read_origin(path) == (None, None):
         return ""
     text = read_regular_file(path).decode(errors="replace")
-    return text.partition(KEPT)[2].removeprefix("\n")[:_MOST_KEPT]
+    return text.partition(ADDITIONS_MARK)[2].removeprefix("\n")[:_MAX_ADDITIONS_CHARS]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file for people, atomically; a link at ``path`` is replaced, not followed.
+    """Replace a file for people atomically; a link at ``path`` is replaced, not followed.
 
     Raises:
         OSError: nothing was changed.
@@ -174,91 +219,152 @@ def write_text(path: Path, text: str) -> None:
     write_atomic(path, text.encode(errors="replace"), mode=0o666)
 
 
-def account(rundir: RunDir) -> str:
-    """Return the account of the attempts of a run that was retried, without its heading; empty without one."""
+def read_attempts_report(rundir: RunDir) -> str:
+    """Return the report on the attempts of a retried run, without its heading; empty if there is none."""
     try:
         text = read_regular_file(rundir.account).decode(errors="replace")
     except OSError:
         return ""
-    return text.partition("\n\n")[2].strip()[-_MOST_OF_ACCOUNT:]
+    return text.partition("\n\n")[2].strip()[-_MAX_REPORT_CHARS:]
 
 
-def _leave(end: End, result_dir: Path, rundir: RunDir, attempts: int) -> Iterator[str]:
-    """Leave log, document and flag; yield what went wrong. One that cannot be written keeps no other back."""
+def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, attempts: int) -> Iterator[str]:
+    """Write log entry, document and flag; yield each failure. A failure of one does not prevent the others."""
     try:
         result_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        yield _said(error)
+        yield _describe(error)
         return
     written: dict[str, str] = {}
     try:
-        note_end(result_dir, end)
+        append_end(result_dir, end)
     except OSError as error:
-        yield _said(error)
+        yield _describe(error)
     try:
-        path = document(result_dir, end.run_id)
-        if maker_of(path) != (end.run_id, "finish_blueprint"):
+        path = choose_document_path(result_dir, end.run_id)
+        if read_origin(path) != (end.run_id, "finish_blueprint"):
             progress = read_json(rundir.progress(attempts)) or {}
-            write_text(path, _plain(end, progress, account(rundir), kept(path)))
+            write_text(path, _render_plain(end, progress, read_attempts_report(rundir), read_additions(path)))
         written["results"] = path.name
     except OSError as error:
-        yield _said(error)
+        yield _describe(error)
     try:
-        if _next_live(result_dir, rundir) is None:
+        if _find_later_live_run(result_dir, rundir) is None:
             write_flag(result_dir, {**end.facts, **written})
     except OSError as error:
-        yield _said(error)
+        yield _describe(error)
 
 
-def _next_live(result_dir: Path, rundir: RunDir) -> str | None:
-    """Return a run that was launched into ``result_dir`` after this one, and lives: the flag there is its own."""
+def _find_later_live_run(result_dir: Path, rundir: RunDir) -> str | None:
+    """Return a live run that was launched into ``result_dir`` after this one, or None: the flag belongs to it."""
     try:
-        log = read_regular_file(result_dir / LOG)[-_TAIL_BYTES:]
+        log = read_regular_file(result_dir / EXPERIMENT_LOG)[-_TAIL_BYTES:]
     except OSError:
         return None
     later = log.partition(f"## Launch of {rundir.run_id}\n".encode())[2]
-    others = (match["run_id"].decode() for match in _LAUNCH.finditer(later))
-    return next((one for one in others if is_held(RunDir(rundir.path.with_name(one)).lock)), None)
+    run_ids = (match["run_id"].decode() for match in _LAUNCH_ENTRY.finditer(later))
+    return next((run_id for run_id in run_ids if is_held(RunDir(rundir.path.with_name(run_id)).lock)), None)
 
 
-def _plain(end: End, progress: Mapping[str, Any], attempts: str, added: str) -> str:
-    """Return the document as far as the supervisor knows the facts."""
+def _render_plain(end: RunEnd, progress: Mapping[str, Any], attempts_report: str, additions: str) -> str:
+    """Return a results document with the facts that the supervisor has."""
     sections = [("Result", [*end.lines])]
     numbers = {name: value for name, value in progress.items() if name in ("step", "total_steps", "checkpoint")}
     metrics = progress.get("metrics")
     numbers |= metrics if isinstance(metrics, Mapping) else {}
     if numbers:
-        told = [f"- {name}: {value}" for name, value in numbers.items()]
-        sections.append(("Last numbers in the output", told))
-    if attempts:
-        sections.append(("Attempts", [attempts]))
+        sections.append(("Last numbers in the output", [f"- {name}: {value}" for name, value in numbers.items()]))
+    if attempts_report:
+        sections.append(("Attempts", [attempts_report]))
     if gpus := gpu_lines(progress.get("gpus")):
         sections.append(("GPUs", gpus))
-    more = "The command is in `experiment_log.md`. finish_blueprint adds curves, evaluations, checkpoints and the code."
-    return page(
-        end.run_id, "the supervisor", f"Results of {end.run_id}: {end.state}", [*sections, ("More", [more])], added
-    )
+    more = f"The command is in `{EXPERIMENT_LOG}`. finish_blueprint adds curves, evaluations, checkpoints and the code."
+    title = f"Results of {end.run_id}: {end.state}"
+    return render_page(end.run_id, "the supervisor", title, [*sections, ("More", [more])], additions)
 
 
-def _said(error: OSError) -> str:
+def _launch_entry(spec: RunSpec) -> str:
+    """Return the log entry of a launch: where and when it runs, and the exact script."""
+    facts = {
+        "run": spec.run_id,
+        "started": spec.created_at,
+        "host": spec.host,
+        "directory": spec.cwd,
+        "blueprint": spec.blueprint or "",
+        "time limit": told(spec.time_limit_s) if spec.time_limit_s else "none",
+        "owner": spec.owner,
+    }
+    lines = [f"- {name}: {' '.join(value.split())}" for name, value in facts.items() if value]
+    # The script has the exact command with its variables and parameters, and secrets by name only.
+    script = render(spec).rstrip("\n")
+    longest_run = max((len(ticks) for ticks in re.findall("`+", script)), default=0)
+    fence = "`" * max(3, 1 + longest_run)
+    return f"## Launch of {spec.run_id}\n\n" + "\n".join(lines) + f"\n\n{fence}bash\n{script}\n{fence}\n"
+
+
+def _open_log(log: Path) -> int:
+    """Return a descriptor that appends to the experiment log, which is created if missing.
+
+    Raises:
+        OSError: the log is a link or not a regular file, or cannot be opened.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(log, flags, 0o644)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a regular file", str(log))
+
+
+def _append_whole(fd: int, log: Path, entry: str) -> int:
+    """Append all of ``entry`` or nothing; return the former size of the log in bytes.
+
+    Raises:
+        OSError: nothing was appended.
+    """
+    size = os.fstat(fd).st_size
+    head = _LOG_HEADING
+    if size:
+        head = "" if os.pread(fd, 1, size - 1) == b"\n" else "\n"
+    data = f"{head}\n{entry}".encode(errors="replace")
+    complete = False
+    try:
+        complete = os.write(fd, data) == len(data)
+        os.fsync(fd)
+    finally:
+        if not complete:
+            _truncate_log(fd, log, size)
+    if not complete:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return size
+
+
+def _truncate_log(fd: int, log: Path, size: int) -> None:
+    """Restore the former size of the log in bytes; remove the log if it was empty."""
+    os.ftruncate(fd, size)
+    if not size:
+        log.unlink(missing_ok=True)
+
+
+def _describe(error: OSError) -> str:
     name = Path(str(error.filename)).name if error.filename else ""
     return f"{name}: {error.strerror or error}".strip(": ")
 
 
-def _patiently(act: Callable[[], T]) -> T | str:
-    """Return what ``act`` returns; on a file server that does not answer, that it did not."""
-    done: list[T] = []
-    wrong: list[BaseException] = []
+def _call_with_timeout(function: Callable[[], T]) -> T | str:
+    """Return the result of ``function``, or a sentence if a file server does not answer in time."""
+    results: list[T] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            done.append(act())
+            results.append(function())
         except BaseException as error:
-            wrong.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(_PATIENCE_S)
-    if wrong:
-        raise wrong[0]
-    return done[0] if done else f"no answer within {_PATIENCE_S:g} s"
+    thread.join(_FILE_SERVER_TIMEOUT_S)
+    if errors:
+        raise errors[0]
+    return results[0] if results else f"no answer within {_FILE_SERVER_TIMEOUT_S:g} s"

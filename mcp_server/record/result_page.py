@@ -1,4 +1,4 @@
-"""How a run's results read: the parts of the documents that the supervisor and finish_blueprint write. Pure."""
+"""Text of a run's results documents, as the supervisor and finish_blueprint write them. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-KEPT = "<!-- Below this line is yours: it is kept when the document is written again. -->"
+from mcp_server.text.formatting import clock
+
+ADDITIONS_MARK = "<!-- Below this line is yours: it is kept when the document is written again. -->"
 
 Maker = Literal["finish_blueprint", "the supervisor"]
 
 
 @dataclass(frozen=True)
-class End:
-    """How a run ended, as its directory tells it. Times in ISO 8601 UTC, durations in seconds."""
+class RunEnd:
+    """The end of a run, from its directory. Times in ISO 8601 UTC, durations in seconds."""
 
     run_id: str
     state: str
@@ -30,15 +32,15 @@ class End:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `finish.flag` says."""
+        """Content of `finish.flag`; absent values are omitted."""
         facts = {name: getattr(self, name) for name in ("started_at", "elapsed_s", "attempts", "exit_code", "signal")}
         facts["failure"] = self.failure.get("kind") if self.failure else None
-        told = {name: value for name, value in facts.items() if value is not None}
-        return {"run_id": self.run_id, "state": self.state, "ended_at": self.ended_at, **told}
+        present = {name: value for name, value in facts.items() if value is not None}
+        return {"run_id": self.run_id, "state": self.state, "ended_at": self.ended_at, **present}
 
     @property
     def lines(self) -> list[str]:
-        """The same for people, as a list in markdown."""
+        """The end as items of a markdown list."""
         lines = [
             f"- End: {' '.join(self.text.split()) or self.state}",
             f"- Started: {self.started_at or 'never'}",
@@ -51,46 +53,42 @@ class End:
         return [*lines, *failure_lines(self.failure)]
 
 
-def mark(run_id: str, maker: Maker) -> str:
-    """Return the first line of a generated document."""
+def origin_line(run_id: str, maker: Maker) -> str:
+    """Return the first line of a generated document; it names the run and the generator."""
     return f"<!-- runward run {run_id}, written by {maker}: what you change above the last mark is overwritten. -->"
 
 
-def page(run_id: str, maker: Maker, title: str, sections: Sequence[tuple[str, Sequence[str]]], kept: str = "") -> str:
-    """Return a document of headed sections; ``kept`` is what a person added below its last mark."""
-    body = "\n\n".join(f"## {head}\n\n" + "\n".join(lines) for head, lines in sections)
-    return f"{mark(run_id, maker)}\n# {title}\n\n{body}\n\n{KEPT}\n{kept}"
+def render_page(
+    run_id: str, maker: Maker, title: str, sections: Sequence[tuple[str, Sequence[str]]], additions: str = ""
+) -> str:
+    """Return a document of headed sections; ``additions`` is a person's text below the last mark."""
+    body = "\n\n".join(f"## {heading}\n\n" + "\n".join(lines) for heading, lines in sections)
+    return f"{origin_line(run_id, maker)}\n# {title}\n\n{body}\n\n{ADDITIONS_MARK}\n{additions}"
 
 
 def failure_lines(failure: Mapping[str, Any] | None) -> list[str]:
-    """Return why a run failed, as a list in markdown; empty where it did not."""
+    """Return the cause of a failure as items of a markdown list; empty without a failure."""
     if not failure:
         return []
     at = f" (line {failure['line_number']} of the log)" if failure.get("line_number") else ""
     line = " ".join(str(failure.get("line", "")).split()).replace("`", "'")
-    told = [f"- Failure: {failure.get('kind')}{at}" + (f": `{line}`" if line else "")]
-    return [*told, f"- Advice: {failure['advice']}"] if failure.get("advice") else told
-
-
-def clock(seconds: float) -> str:
-    """Write a duration, e.g. `26:03:09`: hours, minutes, seconds."""
-    minutes, left = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{left:02}"
+    lines = [f"- Failure: {failure.get('kind')}{at}" + (f": `{line}`" if line else "")]
+    return [*lines, f"- Advice: {failure['advice']}"] if failure.get("advice") else lines
 
 
 def gpu_lines(gpus: object) -> list[str]:
-    """Return how each GPU was used, as a list in markdown."""
+    """Return the usage of each GPU as items of a markdown list."""
     lines = []
-    for uuid, used in gpus.items() if isinstance(gpus, Mapping) else ():
-        told = [
-            f"{what} {used[name]:g} {unit}"
-            for name, what, unit in (
+    for uuid, usage in gpus.items() if isinstance(gpus, Mapping) else ():
+        values = [
+            f"{label} {usage[name]:g} {unit}"
+            for name, label, unit in (
                 ("peak_mib", "peak memory", "MiB"),
                 ("mean_util", "mean utilisation", "%"),
                 ("mean_w", "mean power", "W"),
                 ("max_c", "hottest", "°C"),
             )
-            if isinstance(used, Mapping) and isinstance(used.get(name), int | float)
+            if isinstance(usage, Mapping) and isinstance(usage.get(name), (int, float))
         ]
-        lines.append(f"- `{uuid}`: {', '.join(told) or 'no samples'}")
+        lines.append(f"- `{uuid}`: {', '.join(values) or 'no samples'}")
     return lines

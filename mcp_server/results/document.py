@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcp_server.record.result_directory import maker_of
-from mcp_server.record.result_page import KEPT, End, clock, gpu_lines, page
+from mcp_server.record.result_directory import read_origin
+from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
 from mcp_server.record.state import Run, posix
 from mcp_server.results.checkpoints import Checkpoint, size
 from mcp_server.results.configuration import blueprint_of, files_of, text_of
 from mcp_server.results.evaluations import Evaluation, markdown, table
 from mcp_server.results.git_state import Code
 from mcp_server.results.metrics import Metric, Numbers
+from mcp_server.text.formatting import clock
 
 Sections = list[tuple[str, Sequence[str]]]
 
@@ -34,7 +35,7 @@ class Facts:
     """All that is told of a run that has ended. ``leftovers``: processes of it that still run."""
 
     run: Run
-    end: End
+    end: RunEnd
     summary: str | None
     numbers: Numbers
     evaluations: Sequence[Evaluation]
@@ -67,7 +68,7 @@ def render(facts: Facts, *, diff: str | None, kept: str) -> str:
     if told := doubts(facts):
         sections.append(("What to doubt", [f"- {one}" for one in told]))
     title = (purpose or run.spec.name).split("\n")[0][:120]
-    return page(run.run_id, "finish_blueprint", f"Results: {title}", sections, kept)
+    return render_page(run.run_id, "finish_blueprint", f"Results: {title}", sections, kept)
 
 
 def doubts(facts: Facts) -> list[str]:
@@ -96,15 +97,15 @@ def _doubt_of_blueprint(path: Path, begun_s: float) -> Iterator[str]:
 
 def summary_in(path: Path, run_id: str) -> str | None:
     """Return the summary that an earlier document of this run has; None without one."""
-    if maker_of(path) != (run_id, "finish_blueprint"):
+    if read_origin(path) != (run_id, "finish_blueprint"):
         return None
-    match = _SUMMARY.search((text_of(path) or "").partition(KEPT)[0])
+    match = _SUMMARY.search((text_of(path) or "").partition(ADDITIONS_MARK)[0])
     return match["text"] if match else None
 
 
 def _lower_headings(text: str) -> str:
     """Put an agent's headings below the document's own."""
-    text = text.replace(KEPT, "")
+    text = text.replace(ADDITIONS_MARK, "")
     if re.search(r"^##?\s", text, re.MULTILINE) is None:
         return text  # lowered already
     return re.sub(r"^(#{1,4})(?=\s)", r"\1##", text, flags=re.MULTILINE)

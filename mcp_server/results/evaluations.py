@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mcp_server.record.result_directory import maker_of
+from mcp_server.record.result_directory import read_origin
 from mcp_server.record.state import Run
 from mcp_server.results.directory_scan import Walk, roots, span
 
@@ -79,7 +79,7 @@ def of_run(
 
 def _is_evaluation(path: Path) -> bool:
     name = path.name
-    return bool(_NAME.fullmatch(name)) and not _NOT_EVALUATIONS.fullmatch(name) and maker_of(path) == (None, None)
+    return bool(_NAME.fullmatch(name)) and not _NOT_EVALUATIONS.fullmatch(name) and read_origin(path) == (None, None)
 
 
 def read(path: Path) -> list[Evaluation]:

@@ -14,7 +14,7 @@ from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.environment import names_a_secret, stored_secrets
 from mcp_server.record import result_directory
 from mcp_server.record.events import ENDING
-from mcp_server.record.result_page import KEPT, End
+from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, document, evaluations, git_state, metrics
@@ -76,7 +76,7 @@ def finish(
         numbers=metrics.numbers(run, scalars, rundir=rundir),
         evaluations=evaluations.of_run(run, directory),
         checkpoints=checkpoints.of_run(run, directory),
-        account=result_directory.account(rundir),
+        account=result_directory.read_attempts_report(rundir),
         code=code,
         leftovers=len(store.leftovers(run)),
     )
@@ -95,11 +95,11 @@ def finish(
         _WRITES.release()
 
 
-def end_of(run: Run, rundir: RunDir) -> End:
+def end_of(run: Run, rundir: RunDir) -> RunEnd:
     """Return how a run ended; of a lost one it is not known when."""
     last: Mapping[str, Any] = next((event for event in reversed(run.events) if event["kind"] in ENDING), {})
     elapsed_s = last.get("elapsed_s")
-    return End(
+    return RunEnd(
         run_id=run.run_id,
         state=run.state,
         text=str(last.get("text") or run.reason or run.state),
@@ -154,25 +154,27 @@ def _write(directory: Path, facts: Facts, secrets: Mapping[str, str], *, later: 
     """Write log, diff, document and flag, in this order."""
     run, files, notes = facts.run, [], []
     try:
-        result_directory.note_end(directory, facts.end)
-        files.append(directory / result_directory.LOG)
+        result_directory.append_end(directory, facts.end)
+        files.append(directory / result_directory.EXPERIMENT_LOG)
     except OSError as error:
-        notes.append(f"{result_directory.LOG} was left as it is: {error.strerror or error}.")
+        notes.append(f"{result_directory.EXPERIMENT_LOG} was left as it is: {error.strerror or error}.")
     if facts.code.diff:
         files.append(_write_diff(directory, run, facts.code))
     own = directory / f"results-{run.run_id}.md"
-    path = own if later else result_directory.document(directory, run.run_id)
+    path = own if later else result_directory.choose_document_path(directory, run.run_id)
     if facts.summary is None:
         facts = replace(facts, summary=document.summary_in(path, run.run_id))
-    text = document.render(facts, diff=files[-1].name if facts.code.diff else None, kept=result_directory.kept(path))
-    head, kept_mark, kept = text.partition(KEPT)
+    text = document.render(
+        facts, diff=files[-1].name if facts.code.diff else None, kept=result_directory.read_additions(path)
+    )
+    head, kept_mark, kept = text.partition(ADDITIONS_MARK)
     result_directory.write_text(path, mask(head, secrets) + kept_mark + kept)
-    if path.name != result_directory.RESULTS and not later:
-        notes.append(f"{result_directory.RESULTS} is a person's and was left alone.")
+    if path.name != result_directory.RESULTS_DOCUMENT and not later:
+        notes.append(f"{result_directory.RESULTS_DOCUMENT} is a person's and was left alone.")
     files.append(path)
     flag = None
     if later:
-        notes.append(f"{later} uses this directory since: its {result_directory.FLAG} was left alone.")
+        notes.append(f"{later} uses this directory since: its {result_directory.FINISH_FLAG} was left alone.")
     else:
         flag = result_directory.write_flag(directory, {**facts.end.facts, "results": path.name, "finished_at": now()})
         files.append(flag)

@@ -190,9 +190,9 @@ async def launch(request: Request, store: RunStore, changes: Changes, environ: M
         snapshot = await admit(spec, handover.env)
         handover = replace(handover, snapshot=snapshot.facts() if snapshot else None)
         if spec.result_dir is not None:
-            from mcp_server.record.experiment_log import begin_log  # noqa: PLC0415 - only blueprints have one
+            from mcp_server.record.result_directory import append_launch  # noqa: PLC0415 - only blueprints have one
 
-            begin_log(Path(spec.result_dir), spec)
+            append_launch(Path(spec.result_dir), spec)
         rundir = _create(spec, store)
         if key is not None:
             key.remember(spec.run_id)

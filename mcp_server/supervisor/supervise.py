@@ -80,9 +80,9 @@ def _refuse(desk: Desk, why: str, **facts: object) -> int:
 def _leave_results(desk: Desk, **end: Any) -> None:
     """Leave log, plain results and flag where the run's blueprint wants them, before its end is told."""
     if desk.spec.get("result_dir"):
-        from mcp_server.record.result_directory import close  # noqa: PLC0415 - few runs need it
+        from mcp_server.record.result_directory import write_end  # noqa: PLC0415 - few runs need it
 
-        if (problem := close(desk.spec, desk.rundir, **end)) is not None:
+        if (problem := write_end(desk.spec, desk.rundir, **end)) is not None:
             desk.events.append("observer_error", problem)
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 import subprocess
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,7 @@ import pytest
 from mcp_server.blueprints.apply import BlueprintInvalid, BlueprintUnreadable, check, fill, name_of, read
 from mcp_server.blueprints.parser import parse
 from mcp_server.blueprints.paths import places
-from mcp_server.record.experiment_log import LOG_NAME, ResultDirUnusable, begin_log
 from mcp_server.record.launch_request import Request
-from mcp_server.record.spec import RunSpec
 
 TEXT = """\
 ## [exp_purpose]
@@ -166,6 +164,12 @@ def test_a_directory_of_a_virtual_environment_means_its_python(blueprint: Path) 
     assert check(str(blueprint)).venv_exe == str(blueprint.parent / "venv/bin/python")
 
 
+def test_a_python_named_by_its_activation_is_the_python_beside_it(blueprint: Path, tmp_path: Path) -> None:
+    named = f"{tmp_path}/venv/bin/python"
+    blueprint.write_text(blueprint.read_text().replace(named, f"source {tmp_path}/venv/bin/activate"))
+    assert check(str(blueprint)).venv_exe == named
+
+
 # --- filling in
 
 
@@ -270,78 +274,3 @@ def test_a_run_is_named_after_keyword_and_purpose(purpose: str, file: str, keywo
     found = name_of(Path("/data/stage_1") / file, parse(f"exp_purpose: {purpose}\n"), keyword)
     assert (found, len(found) <= 64) == (name, True)
     assert re.fullmatch(r"[\w-]+", found, re.ASCII)
-
-
-# --- the log of an experiment
-
-
-def spec(run_id: str = "lora-7kqz", command: str = "python train.py") -> RunSpec:
-    return RunSpec(run_id=run_id, command=command, cwd="/data/code", host="gpu4", created_at="2026-11-21T15:30:45.123Z")
-
-
-def test_the_log_has_the_exact_command_before_anything_runs(tmp_path: Path) -> None:
-    results = tmp_path / "a" / "results"
-    launched = replace(spec(command="python train.py --name 'a ``` b'"), blueprint=f"{tmp_path}/b.md")
-    begin_log(results, launched)
-    text = (results / LOG_NAME).read_text()
-    assert text.startswith("# Experiment log\n\n## Launch of lora-7kqz\n\n- run: lora-7kqz\n")
-    for told in (
-        "started: 2026-11-21T15:30:45.123Z",
-        "host: gpu4",
-        "directory: /data/code",
-        f"blueprint: {tmp_path}/b.md",
-    ):
-        assert f"- {told}\n" in text
-    assert "exec python train.py --name 'a ``` b'\n````\n" in text
-
-
-def test_a_second_launch_and_what_a_person_wrote_stay_in_the_log(tmp_path: Path) -> None:
-    log = tmp_path / LOG_NAME
-    log.write_text("my own words")
-    begin_log(tmp_path, spec("first-1"))
-    begin_log(tmp_path, spec("second-2"))
-    text = log.read_text()
-    assert text.startswith("my own words\n\n## Launch of first-1\n")
-    assert text.count("## Launch of") == 2
-
-
-def test_a_log_that_is_no_file_of_its_own_is_refused(tmp_path: Path) -> None:
-    for name in ("fifo", "link", "directory"):
-        (tmp_path / name).mkdir()
-    os.mkfifo(tmp_path / "fifo" / LOG_NAME)
-    (tmp_path / "link" / LOG_NAME).symlink_to(tmp_path / "target")
-    (tmp_path / "directory" / LOG_NAME).mkdir()
-    (tmp_path / "file").touch()
-    for place in (tmp_path / "fifo", tmp_path / "link", tmp_path / "directory", tmp_path / "file"):
-        with pytest.raises(ResultDirUnusable, match="Nothing was started"):
-            begin_log(place, spec())
-    assert not (tmp_path / "target").exists()
-
-
-def test_of_an_entry_that_does_not_fit_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin_log(tmp_path / "old", spec())
-    before = (tmp_path / "old" / LOG_NAME).read_bytes()
-    whole = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: whole(fd, data[:20]))
-    for place in ("old", "new"):
-        with pytest.raises(ResultDirUnusable, match="No space left"):
-            begin_log(tmp_path / place, spec())
-    assert (tmp_path / "old" / LOG_NAME).read_bytes() == before
-    assert list((tmp_path / "new").iterdir()) == []
-
-
-def test_a_python_named_by_its_activation_is_the_python_beside_it(blueprint: Path, tmp_path: Path) -> None:
-    named = f"{tmp_path}/venv/bin/python"
-    blueprint.write_text(blueprint.read_text().replace(named, f"source {tmp_path}/venv/bin/activate"))
-    assert check(str(blueprint)).venv_exe == named
-
-
-def test_of_a_launch_whose_old_flag_stays_no_entry_is_left(tmp_path: Path) -> None:
-    (tmp_path / "finish.flag").mkdir()
-    with pytest.raises(ResultDirUnusable, match=r"an old finish\.flag cannot be taken away"):
-        begin_log(tmp_path, spec())
-    assert [path.name for path in tmp_path.iterdir()] == ["finish.flag"]
-    (tmp_path / LOG_NAME).write_text("mine\n")
-    with pytest.raises(ResultDirUnusable):
-        begin_log(tmp_path, spec())
-    assert (tmp_path / LOG_NAME).read_text() == "mine\n"

@@ -6,15 +6,25 @@ import errno
 import json
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_server.record import result_directory
-from mcp_server.record.result_directory import close, document, maker_of, write_text
-from mcp_server.record.result_page import KEPT, clock, failure_lines, gpu_lines, mark
+from mcp_server.record.result_directory import (
+    EXPERIMENT_LOG,
+    ResultDirUnusable,
+    append_launch,
+    choose_document_path,
+    read_origin,
+    write_end,
+    write_text,
+)
+from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, failure_lines, gpu_lines, origin_line
 from mcp_server.record.run_directory import RunDir, take_lock
+from mcp_server.record.spec import RunSpec
 
 FAILURE = {
     "kind": "oom_gpu",
@@ -40,7 +50,7 @@ def rundir(tmp_path: Path) -> RunDir:
 def leave(rundir: RunDir, result_dir: Path | None, state: str = "failed", **facts: Any) -> str | None:
     spec = {} if result_dir is None else {"result_dir": str(result_dir)}
     told = {"text": f"{state}: exit code 1.", "failure": FAILURE, "attempts": 2, "elapsed_s": 3600.4, **facts}
-    return close(spec, rundir, state=state, **told)
+    return write_end(spec, rundir, state=state, **told)
 
 
 def names(directory: Path) -> list[str]:
@@ -108,7 +118,7 @@ def test_a_persons_results_are_left_alone(rundir: RunDir, tmp_path: Path) -> Non
     assert leave(rundir, tmp_path) is None
     assert (tmp_path / "results.md").read_text() == "mine\n"
     assert flag(tmp_path)["results"] == "results-cfm-7kqz.md"
-    assert maker_of(tmp_path / "results-cfm-7kqz.md") == ("cfm-7kqz", "the supervisor")
+    assert read_origin(tmp_path / "results-cfm-7kqz.md") == ("cfm-7kqz", "the supervisor")
 
 
 def test_what_a_person_added_to_plain_results_is_kept(rundir: RunDir, tmp_path: Path) -> None:
@@ -116,12 +126,12 @@ def test_what_a_person_added_to_plain_results_is_kept(rundir: RunDir, tmp_path: 
     path = tmp_path / "results.md"
     path.write_text(path.read_text() + "Look at the curve.\n")
     leave(rundir, tmp_path)
-    assert path.read_text().endswith(f"{KEPT}\nLook at the curve.\n")
-    assert path.read_text().count(KEPT) == 1
+    assert path.read_text().endswith(f"{ADDITIONS_MARK}\nLook at the curve.\n")
+    assert path.read_text().count(ADDITIONS_MARK) == 1
 
 
 def test_a_document_of_finish_blueprint_stays(rundir: RunDir, tmp_path: Path) -> None:
-    text = mark("cfm-7kqz", "finish_blueprint") + "\nbetter\n"
+    text = origin_line("cfm-7kqz", "finish_blueprint") + "\nbetter\n"
     (tmp_path / "results.md").write_text(text)
     assert leave(rundir, tmp_path) is None
     assert (tmp_path / "results.md").read_text() == text
@@ -129,22 +139,22 @@ def test_a_document_of_finish_blueprint_stays(rundir: RunDir, tmp_path: Path) ->
 
 
 def test_an_earlier_runs_document_makes_room_and_is_kept(rundir: RunDir, tmp_path: Path) -> None:
-    text = mark("old-aaaa", "finish_blueprint") + "\nfirst try\n"
+    text = origin_line("old-aaaa", "finish_blueprint") + "\nfirst try\n"
     (tmp_path / "results.md").write_text(text)
     leave(rundir, tmp_path)
     assert (tmp_path / "results-old-aaaa.md").read_text() == text
-    assert maker_of(tmp_path / "results.md") == ("cfm-7kqz", "the supervisor")
+    assert read_origin(tmp_path / "results.md") == ("cfm-7kqz", "the supervisor")
     (tmp_path / "results.md").write_text(text)  # and once more, where its own name is taken
-    assert document(tmp_path, "cfm-7kqz") == tmp_path / "results-cfm-7kqz.md"
+    assert choose_document_path(tmp_path, "cfm-7kqz") == tmp_path / "results-cfm-7kqz.md"
 
 
 def test_an_older_flag_is_replaced_and_can_be_cleared(rundir: RunDir, tmp_path: Path) -> None:
     (tmp_path / "finish.flag").write_text("old")
     leave(rundir, tmp_path)
     assert flag(tmp_path)["run_id"] == "cfm-7kqz"
-    result_directory.clear_flag(tmp_path)
-    result_directory.clear_flag(str(tmp_path))
-    result_directory.clear_flag(tmp_path / "nowhere")
+    result_directory.remove_flag(tmp_path)
+    result_directory.remove_flag(str(tmp_path))
+    result_directory.remove_flag(tmp_path / "nowhere")
     assert not (tmp_path / "finish.flag").exists()
 
 
@@ -200,7 +210,7 @@ def test_whatever_stands_there_the_rest_is_written(rundir: RunDir, tmp_path: Pat
         assert flag(there)["state"] == "failed"
     if name == "experiment_log.md":
         assert problem is not None
-    assert maker_of(there / "results.md")[0] or maker_of(there / "results-cfm-7kqz.md")[0]
+    assert read_origin(there / "results.md")[0] or read_origin(there / "results-cfm-7kqz.md")[0]
     assert not [left for left in names(there) if left.startswith(".")]
 
 
@@ -234,8 +244,8 @@ def test_a_file_server_that_never_answers_does_not_hold_up_the_end(
     import threading  # noqa: PLC0415
 
     never = threading.Event()
-    monkeypatch.setattr(result_directory, "_PATIENCE_S", 0.05)
-    monkeypatch.setattr(result_directory, "_leave", lambda *_: never.wait(20) and [])
+    monkeypatch.setattr(result_directory, "_FILE_SERVER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(result_directory, "_write_files", lambda *_: never.wait(20) and [])
     problem = leave(rundir, tmp_path)
     never.set()
     assert problem == f"Not all results could be left in {tmp_path}: no answer within 0.05 s."
@@ -257,15 +267,17 @@ def test_writing_replaces_what_stands_there_and_leaves_nothing_beside_it(tmp_pat
     assert names(tmp_path) == ["results.md", "target"]
 
 
-def test_durations_are_written_as_clocks() -> None:
-    assert [clock(seconds) for seconds in (0, 59.6, 3600, 93789)] == ["0:00:00", "0:01:00", "1:00:00", "26:03:09"]
+def test_durations_are_written_as_clocks(tmp_path: Path) -> None:
+    for seconds, clock in ((0, "0:00:00"), (59.6, "0:01:00"), (3600, "1:00:00"), (93789, "26:03:09")):
+        end = RunEnd("cfm-7kqz", "finished", "finished: exit code 0.", 1, seconds, None, None, tmp_path / "log")
+        assert f"- Took: {clock}" in end.lines
 
 
 def test_what_is_absent_is_left_out() -> None:
     assert failure_lines(None) == gpu_lines(None) == []
     assert failure_lines({"kind": "other", "line": ""}) == ["- Failure: other"]
     assert gpu_lines({"GPU-1": {}, "GPU-2": {"max_c": 71}}) == ["- `GPU-1`: no samples", "- `GPU-2`: hottest 71 °C"]
-    assert KEPT.startswith("<!--")
+    assert ADDITIONS_MARK.startswith("<!--")
 
 
 def test_a_run_that_never_started_leaves_its_flag_too(tmp_path: Path) -> None:
@@ -276,8 +288,77 @@ def test_a_run_that_never_started_leaves_its_flag_too(tmp_path: Path) -> None:
         "attempts": 1,
         "elapsed_s": 0.0,
     }
-    assert close({"result_dir": str(tmp_path / "out")}, RunDir(tmp_path / "runs" / "none-aaaa"), **told) is None
+    assert write_end({"result_dir": str(tmp_path / "out")}, RunDir(tmp_path / "runs" / "none-aaaa"), **told) is None
     assert flag(tmp_path / "out")["state"] == "failed"
     text = (tmp_path / "out" / "experiment_log.md").read_text()
     assert text.startswith("# Experiment log\n\n## End of none-aaaa: failed\n")
     assert "- Started: never" in text
+
+
+# --- the entry of a launch
+
+
+def spec(run_id: str = "lora-7kqz", command: str = "python train.py") -> RunSpec:
+    return RunSpec(run_id=run_id, command=command, cwd="/data/code", host="gpu4", created_at="2026-11-21T15:30:45.123Z")
+
+
+def test_the_log_has_the_exact_command_before_anything_runs(tmp_path: Path) -> None:
+    results = tmp_path / "a" / "results"
+    launched = replace(spec(command="python train.py --name 'a ``` b'"), blueprint=f"{tmp_path}/b.md")
+    append_launch(results, launched)
+    text = (results / EXPERIMENT_LOG).read_text()
+    assert text.startswith("# Experiment log\n\n## Launch of lora-7kqz\n\n- run: lora-7kqz\n")
+    for told in (
+        "started: 2026-11-21T15:30:45.123Z",
+        "host: gpu4",
+        "directory: /data/code",
+        f"blueprint: {tmp_path}/b.md",
+    ):
+        assert f"- {told}\n" in text
+    assert "exec python train.py --name 'a ``` b'\n````\n" in text
+
+
+def test_a_second_launch_and_what_a_person_wrote_stay_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / EXPERIMENT_LOG
+    log.write_text("my own words")
+    append_launch(tmp_path, spec("first-1"))
+    append_launch(tmp_path, spec("second-2"))
+    text = log.read_text()
+    assert text.startswith("my own words\n\n## Launch of first-1\n")
+    assert text.count("## Launch of") == 2
+
+
+def test_a_log_that_is_no_file_of_its_own_is_refused(tmp_path: Path) -> None:
+    for name in ("fifo", "link", "directory"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "fifo" / EXPERIMENT_LOG)
+    (tmp_path / "link" / EXPERIMENT_LOG).symlink_to(tmp_path / "target")
+    (tmp_path / "directory" / EXPERIMENT_LOG).mkdir()
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "fifo", tmp_path / "link", tmp_path / "directory", tmp_path / "file"):
+        with pytest.raises(ResultDirUnusable, match="Nothing was started"):
+            append_launch(place, spec())
+    assert not (tmp_path / "target").exists()
+
+
+def test_of_an_entry_that_does_not_fit_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_launch(tmp_path / "old", spec())
+    before = (tmp_path / "old" / EXPERIMENT_LOG).read_bytes()
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: whole(fd, data[:20]))
+    for place in ("old", "new"):
+        with pytest.raises(ResultDirUnusable, match="No space left"):
+            append_launch(tmp_path / place, spec())
+    assert (tmp_path / "old" / EXPERIMENT_LOG).read_bytes() == before
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_of_a_launch_whose_old_flag_stays_no_entry_is_left(tmp_path: Path) -> None:
+    (tmp_path / "finish.flag").mkdir()
+    with pytest.raises(ResultDirUnusable, match=r"an old finish\.flag cannot be removed"):
+        append_launch(tmp_path, spec())
+    assert [path.name for path in tmp_path.iterdir()] == ["finish.flag"]
+    (tmp_path / EXPERIMENT_LOG).write_text("mine\n")
+    with pytest.raises(ResultDirUnusable):
+        append_launch(tmp_path, spec())
+    assert (tmp_path / EXPERIMENT_LOG).read_text() == "mine\n"

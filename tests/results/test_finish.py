@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.result_page import KEPT, mark
+from mcp_server.record.result_page import ADDITIONS_MARK, origin_line
 from mcp_server.record.run_directory import RunDir, take_lock
 from mcp_server.results.answers import Finished
 from mcp_server.results.finish import NotFinished, finish
@@ -120,10 +120,10 @@ def test_a_second_call_brings_it_up_to_date_and_keeps_a_persons_part(runs: Runs)
     assert "second" in text
     assert "first" not in text.replace("first (step)", "")
     assert "| mean_reward | 0.75 |" in text
-    assert text.count(KEPT) == 1
-    assert text.endswith(f"{KEPT}\n\nMy own remarks: hunter2-hunter2\n")
+    assert text.count(ADDITIONS_MARK) == 1
+    assert text.endswith(f"{ADDITIONS_MARK}\n\nMy own remarks: hunter2-hunter2\n")
     done(runs)
-    assert path.read_text().endswith(f"{KEPT}\n\nMy own remarks: hunter2-hunter2\n")
+    assert path.read_text().endswith(f"{ADDITIONS_MARK}\n\nMy own remarks: hunter2-hunter2\n")
     assert (path.parent / "experiment_log.md").read_text().count("## End of cfm-7kqz") == 1
 
 
@@ -164,7 +164,7 @@ def test_the_python_of_the_environment_and_a_changed_blueprint_are_told(runs: Ru
 def test_plain_results_of_the_supervisor_are_replaced_and_a_persons_are_not(runs: Runs, tmp_path: Path) -> None:
     runs.add()
     results = tmp_path / "out" / "results.md"
-    put(results, mark("cfm-7kqz", "the supervisor") + "\nfew words\n")
+    put(results, origin_line("cfm-7kqz", "the supervisor") + "\nfew words\n")
     assert done(runs).results_path == str(results)
     assert "few words" not in results.read_text()
     put(results, "A person wrote this.\n")
