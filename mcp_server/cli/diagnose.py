@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mcp_server.cli.output import print_json
-from mcp_server.diagnosis.log_file import examine
+from mcp_server.diagnosis.log_file import examine_log
 from mcp_server.errors import BadArgument
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not os.path.isfile(path):  # noqa: PTH113 - False for a name that is too long
         raise BadArgument("LOG", f"is not a file: {str(path)[:200]!r}.")
     try:
-        examined = examine(path, exit_code, signal_name)
+        examined = examine_log(path, exit_code, signal_name)
     except OSError as error:
         raise BadArgument("LOG", f"cannot be read: {error.strerror}.") from error
     facts = examined.facts()

@@ -23,37 +23,37 @@ from enum import IntEnum
 from statistics import median
 from typing import NamedTuple
 
-from mcp_server.diagnosis.loss_trends import Grade, History, Skips, Word
-from mcp_server.diagnosis.progress.tracker import Reading
+from mcp_server.diagnosis.loss_trends import Grade, LossHistory, RuleResult, SkippedSteps
+from mcp_server.diagnosis.progress.tracker import MetricLine
 
-_NAMES_KEPT = 256
+_MAX_NAMES = 256
 _RECOVERED_AFTER = 5  # healthy readings
-_RANKS = 32  # that many lines of one step may be one line of each rank
+_MAX_RANKS = 32  # that many lines of one step may be one line of each rank
 _BAR = re.compile(r"%\||it/s|s/it|\u2501")
 
 
-class _Readings(NamedTuple):
+class _StreakLimits(NamedTuple):
     """How many readings in a row prove it: as the end of a log, and while the run goes on."""
 
     at_end: int
     live: int
 
 
-_NAN = _Readings(3, 3)
-_NEVER_FINITE = _Readings(2, 3)
-_INFINITE = _Readings(3, 10)
-_IN_BAR = _Readings(5, 25)
-_NEVER_FINITE_IN_BAR = _Readings(5, 200)
-_RL_NEVER_FINITE = _Readings(20, 100)
-_DEAD_GRADIENT = _Readings(3, 5)
-_GRADIENT_ALONE = _Readings(20, 40)
-_ZERO_LOSS = _Readings(5, 5)  # and a loss on held-out data that is NaN
+_NAN = _StreakLimits(3, 3)
+_NEVER_FINITE = _StreakLimits(2, 3)
+_INFINITE = _StreakLimits(3, 10)
+_IN_BAR = _StreakLimits(5, 25)
+_NEVER_FINITE_IN_BAR = _StreakLimits(5, 200)
+_RL_NEVER_FINITE = _StreakLimits(20, 100)
+_DEAD_GRADIENT = _StreakLimits(3, 5)
+_GRADIENT_ALONE = _StreakLimits(20, 40)
+_ZERO_LOSS = _StreakLimits(5, 5)  # and a loss on held-out data that is NaN
 
 _FALLS = 0.98  # a loss that trains falls below this share of its start
 _ENDS = 5  # readings, of which the medians are compared
 
 
-class _Sort(IntEnum):
+class _Role(IntEnum):
     """What a number is; whole numbers, since every number of every line is asked for its sort."""
 
     WHOLE = 0  # the training loss
@@ -78,25 +78,25 @@ _RL = _words("reward rewards rew return returns episode episodes episodic rollou
 _SPLIT = re.compile(r"[^a-z0-9]+")
 
 
-def _sort_of(name: str) -> _Sort:
-    words = [word for word in _SPLIT.split(name.lower().replace("\u635f\u5931", " loss ")) if word]
-    kinds = frozenset(words)
-    if any(word.endswith(("loss", "losses")) or word == "nll" for word in words):
+def _role_of(name: str) -> _Role:
+    results = [result for result in _SPLIT.split(name.lower().replace("\u635f\u5931", " loss ")) if result]
+    kinds = frozenset(results)
+    if any(result.endswith(("loss", "losses")) or result == "nll" for result in results):
         if kinds & _NO_LOSS:
-            return _Sort.NONE
+            return _Role.NONE
         if kinds & _HELD:
-            return _Sort.HELD_OUT
-        return _Sort.WHOLE if kinds <= _PLAIN else _Sort.PART
-    if any(word.startswith(("grad", "gnorm")) for word in words):
-        return _Sort.GRADIENT if words == ["grad"] or any("norm" in word for word in words) else _Sort.NONE
-    return _Sort.RL if kinds & _RL else _Sort.NONE
+            return _Role.HELD_OUT
+        return _Role.WHOLE if kinds <= _PLAIN else _Role.PART
+    if any(result.startswith(("grad", "gnorm")) for result in results):
+        return _Role.GRADIENT if results == ["grad"] or any("norm" in result for result in results) else _Role.NONE
+    return _Role.RL if kinds & _RL else _Role.NONE
 
 
 @dataclass
 class _Streak:
     """Readings in a row that were all bad in one respect."""
 
-    ever_well: bool = False
+    ever_good: bool = False
     nan: bool = False
     since: int | None = None
     losses: list[float] = field(default_factory=list)
@@ -107,25 +107,25 @@ class _Streak:
     @property
     def count(self) -> int:
         """How many; lines of one step are those of several ranks, unless steps are never told apart."""
-        return max(self._steps, self._repeats // _RANKS)
+        return max(self._steps, self._repeats // _MAX_RANKS)
 
-    def bad(self, reading: Reading) -> None:
+    def bad(self, metric_line: MetricLine) -> None:
         if self._last is None:
-            self.since = reading.step
+            self.since = metric_line.step
         step, line = self._last or (None, "")
-        if reading.step is None or reading.step != step:
+        if metric_line.step is None or metric_line.step != step:
             self._steps += 1
-        elif reading.line != line:
+        elif metric_line.line != line:
             self._repeats += 1
-        self._last = (reading.step, reading.line)
+        self._last = (metric_line.step, metric_line.line)
 
-    def grade(self, needed: _Readings) -> Grade | None:
-        if self.count >= needed.live:
+    def grade(self, limits: _StreakLimits) -> Grade | None:
+        if self.count >= limits.live:
             return Grade.PROVEN
-        return Grade.END_OF_LOG if self.count >= needed.at_end else None
+        return Grade.END_OF_LOG if self.count >= limits.at_end else None
 
 
-class Divergence:
+class DivergenceDetector:
     """Reads what training prints; ``line`` and ``text`` are None while nothing speaks against it.
 
     ``line``: the newest line that would prove it if the log ended there. ``text``: one sentence, once it is proven
@@ -138,120 +138,120 @@ class Divergence:
         self.since_step: int | None = None
         self.recovered = False
         self._rule = ""
-        self._well = 0
-        self._sorts: dict[str, _Sort] = {}
+        self._good_lines = 0
+        self._roles: dict[str, _Role] = {}
         self._streaks: dict[str, _Streak] = {}
-        self._loss: float | None = None  # the newest
-        self._rl = False
-        self._skips = Skips()
-        self._history = History()
+        self._last_loss: float | None = None  # the newest
+        self._is_rl = False
+        self._skips = SkippedSteps()
+        self._history = LossHistory()
 
-    def feed(self, reading: Reading) -> None:
+    def read_metrics(self, metric_line: MetricLine) -> None:
         """Take the numbers of one line."""
-        if not reading.metrics and reading.skipped is None:
+        if not metric_line.metrics and metric_line.skipped is None:
             return
-        words = list(self._judge(reading))
-        worst = max(words, key=lambda word: word.grade, default=None)
+        results = list(self._apply_rules(metric_line))
+        worst = max(results, key=lambda result: result.grade, default=None)
         if worst is not None and worst.grade:
-            self._accuse(worst, reading.line)
-        elif any(word.rule == self._rule for word in words):
-            self._acquit()
+            self._note_suspicion(worst, metric_line.line)
+        elif any(result.rule == self._rule for result in results):
+            self._note_good_line()
 
-    def _accuse(self, word: Word, line: str) -> None:
-        if self.text is not None and word.grade < Grade.PROVEN:
+    def _note_suspicion(self, result: RuleResult, line: str) -> None:
+        if self.text is not None and result.grade < Grade.PROVEN:
             return
-        self.line, self.since_step, self._rule, self._well = line, word.since, word.rule, 0
-        if word.grade is Grade.PROVEN:
-            self.text, self.recovered = word.text, False
+        self.line, self.since_step, self._rule, self._good_lines = line, result.since, result.rule, 0
+        if result.grade is Grade.PROVEN:
+            self.text, self.recovered = result.text, False
 
-    def _acquit(self) -> None:
+    def _note_good_line(self) -> None:
         if self.text is None:
             self.line, self.since_step, self._rule = None, None, ""
             return
-        self._well += 1
-        self.recovered = self._well >= _RECOVERED_AFTER
+        self._good_lines += 1
+        self.recovered = self._good_lines >= _RECOVERED_AFTER
 
-    def _judge(self, reading: Reading) -> Iterator[Word]:
-        sorted_: list[dict[str, float]] = [{}, {}, {}, {}, {}, {}]
-        for name, value in reading.metrics.items():
-            sorted_[self._sort(name)][name] = value
-        self._rl = self._rl or bool(sorted_[_Sort.RL])
-        whole, parts = sorted_[_Sort.WHOLE], sorted_[_Sort.PART]
+    def _apply_rules(self, metric_line: MetricLine) -> Iterator[RuleResult]:
+        values_by_role: list[dict[str, float]] = [{}, {}, {}, {}, {}, {}]
+        for name, value in metric_line.metrics.items():
+            values_by_role[self._role(name)][name] = value
+        self._is_rl = self._is_rl or bool(values_by_role[_Role.RL])
+        whole, parts = values_by_role[_Role.WHOLE], values_by_role[_Role.PART]
         finite = [value for value in whole.values() if math.isfinite(value)]
         if whole:
-            self._loss = next(iter(whole.values()))
+            self._last_loss = next(iter(whole.values()))
         for name, value in (whole if finite else whole | parts).items():
-            yield from self._nonfinite(name, value, reading)
-        yield from self._gradient(list(sorted_[_Sort.GRADIENT].values()), reading)
-        yield from self._zero(bool(whole), list(sorted_[_Sort.HELD_OUT].values()), reading)
-        yield from self._skips.feed(reading)
-        if finite and not self._rl:
-            yield from self._history.feed(finite[0], reading.step)
+            yield from self._check_finite(name, value, metric_line)
+        yield from self._check_gradient(list(values_by_role[_Role.GRADIENT].values()), metric_line)
+        yield from self._check_zero_loss(bool(whole), list(values_by_role[_Role.HELD_OUT].values()), metric_line)
+        yield from self._skips.check(metric_line)
+        if finite and not self._is_rl:
+            yield from self._history.check(finite[0], metric_line.step)
 
-    def _sort(self, name: str) -> _Sort:
-        if (sort := self._sorts.get(name)) is None:
-            if len(self._sorts) >= _NAMES_KEPT:
-                return _Sort.NONE
-            sort = self._sorts[name] = _sort_of(name)
+    def _role(self, name: str) -> _Role:
+        if (sort := self._roles.get(name)) is None:
+            if len(self._roles) >= _MAX_NAMES:
+                return _Role.NONE
+            sort = self._roles[name] = _role_of(name)
         return sort
 
-    def _streak(self, rule: str, *, bad: bool, reading: Reading) -> _Streak:
+    def _update_streak(self, rule: str, *, bad: bool, metric_line: MetricLine) -> _Streak:
         streak = self._streaks.get(rule)
         if streak is None or not bad:
-            streak = self._streaks[rule] = _Streak(ever_well=not bad)
+            streak = self._streaks[rule] = _Streak(ever_good=not bad)
         if bad:
-            streak.bad(reading)
+            streak.bad(metric_line)
         return streak
 
-    def _nonfinite(self, name: str, value: float, reading: Reading) -> Iterator[Word]:
-        streak = self._streak(name, bad=not math.isfinite(value), reading=reading)
+    def _check_finite(self, name: str, value: float, metric_line: MetricLine) -> Iterator[RuleResult]:
+        streak = self._update_streak(name, bad=not math.isfinite(value), metric_line=metric_line)
         if math.isfinite(value):
-            yield Word(name, Grade.WELL)
+            yield RuleResult(name, Grade.GOOD)
             return
         streak.nan = streak.nan or math.isnan(value)
-        if grade := streak.grade(self._needed(streak, reading.line)):
+        if grade := streak.grade(self._limits_for(streak, metric_line.line)):
             text = f"{name} has been {value} in {streak.count} readings in a row{_since(streak.since)}."
-            yield Word(name, grade, text, streak.since)
+            yield RuleResult(name, grade, text, streak.since)
 
-    def _needed(self, streak: _Streak, line: str) -> _Readings:
-        if self._rl and not streak.ever_well:
+    def _limits_for(self, streak: _Streak, line: str) -> _StreakLimits:
+        if self._is_rl and not streak.ever_good:
             return _RL_NEVER_FINITE
         if _BAR.search(line) and "{" not in line:
-            return _IN_BAR if streak.ever_well else _NEVER_FINITE_IN_BAR
+            return _IN_BAR if streak.ever_good else _NEVER_FINITE_IN_BAR
         if not streak.nan:
             return _INFINITE
-        return _NAN if streak.ever_well else _NEVER_FINITE
+        return _NAN if streak.ever_good else _NEVER_FINITE
 
-    def _gradient(self, norms: list[float], reading: Reading) -> Iterator[Word]:
+    def _check_gradient(self, norms: list[float], metric_line: MetricLine) -> Iterator[RuleResult]:
         if not norms:
             return
         bad = not math.isfinite(norms[0])
-        streak = self._streak("gradient", bad=bad, reading=reading)
-        alive = self._loss is None or (math.isfinite(self._loss) and self._loss != 0)
-        dead = self._streak("dead gradient", bad=bad and not alive, reading=reading)
+        streak = self._update_streak("gradient", bad=bad, metric_line=metric_line)
+        alive = self._last_loss is None or (math.isfinite(self._last_loss) and self._last_loss != 0)
+        dead = self._update_streak("dead gradient", bad=bad and not alive, metric_line=metric_line)
         if not bad:
-            yield Word("gradient", Grade.WELL)
+            yield RuleResult("gradient", Grade.GOOD)
             return
-        if alive and self._loss is not None:
-            streak.losses = [*streak.losses[:_ENDS], *streak.losses[_ENDS:][-_ENDS + 1 :], self._loss]
-        if alive and (self._rl or _falls(streak.losses)):
+        if alive and self._last_loss is not None:
+            streak.losses = [*streak.losses[:_ENDS], *streak.losses[_ENDS:][-_ENDS + 1 :], self._last_loss]
+        if alive and (self._is_rl or _falls(streak.losses)):
             return
         if grade := streak.grade(_GRADIENT_ALONE) if alive else dead.grade(_DEAD_GRADIENT):
             count = streak.count if alive else dead.count
-            of_loss = "the loss does not fall" if alive else f"the loss is {self._loss:g}"
+            of_loss = "the loss does not fall" if alive else f"the loss is {self._last_loss:g}"
             text = f"The gradient norm has been {norms[0]} in {count} readings in a row while {of_loss}."
-            yield Word("gradient", grade, text, streak.since)
+            yield RuleResult("gradient", grade, text, streak.since)
 
-    def _zero(self, told: bool, held_out: list[float], reading: Reading) -> Iterator[Word]:
-        if told:
-            streak = self._streak("zero", bad=self._loss == 0, reading=reading)
-            if self._loss != 0:
-                yield Word("zero", Grade.WELL)
-        elif held_out and not self._rl and all(math.isnan(value) for value in held_out):
+    def _check_zero_loss(self, has_loss: bool, held_out: list[float], metric_line: MetricLine) -> Iterator[RuleResult]:
+        if has_loss:
+            streak = self._update_streak("zero", bad=self._last_loss == 0, metric_line=metric_line)
+            if self._last_loss != 0:
+                yield RuleResult("zero", Grade.GOOD)
+        elif held_out and not self._is_rl and all(math.isnan(value) for value in held_out):
             streak = self._streaks.get("zero", _Streak())
             if grade := streak.grade(_ZERO_LOSS):
                 text = f"The loss is 0 and NaN on held-out data{_since(streak.since)}."
-                yield Word("zero", grade, text, streak.since)
+                yield RuleResult("zero", grade, text, streak.since)
 
 
 def _falls(losses: list[float]) -> bool:

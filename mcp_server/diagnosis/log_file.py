@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mcp_server.diagnosis.divergence import Divergence
-from mcp_server.diagnosis.failure.diagnose import Failure, Hints, diagnose
-from mcp_server.diagnosis.progress.tracker import Progress
+from mcp_server.diagnosis.divergence import DivergenceDetector
+from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
+from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.text.lines import numbered
 
 _TAIL_BYTES = 4 * 2**20  # of a log that is examined by itself
@@ -42,7 +42,7 @@ class Examination:
         }
 
 
-def examine(path: Path, exit_code: int | None = None, signal: str | None = None) -> Examination:
+def examine_log(path: Path, exit_code: int | None = None, signal: str | None = None) -> Examination:
     """Judge a whole log; of a large one the last 4 MiB, and for its steps the first 1/4 MiB and the last 1/2 MiB.
 
     Raises:
@@ -51,33 +51,33 @@ def examine(path: Path, exit_code: int | None = None, signal: str | None = None)
     with path.open("rb") as file:
         size = file.seek(0, 2)
         start = max(0, size - _TAIL_BYTES)
-        before = _line_feeds(file, start) if size <= _NUMBERED_BYTES else 0
-        tail = _read(file, start, size - start)
-        head = _read(file, 0, _HEAD_BYTES) if size > _HEAD_BYTES + _NEWEST_BYTES else b""
-    lines = numbered(tail, before + 1)
-    progress, divergence = Progress(), Divergence()
+        lines_before = _line_feeds(file, start) if size <= _NUMBERED_BYTES else 0
+        tail = _read_bytes(file, start, size - start)
+        head = _read_bytes(file, 0, _HEAD_BYTES) if size > _HEAD_BYTES + _NEWEST_BYTES else b""
+    lines = numbered(tail, lines_before + 1)
+    progress, divergence = ProgressTracker(), DivergenceDetector()
     numbers: dict[str, int] = {}
-    first = before + tail.count(b"\n", 0, -_NEWEST_BYTES) + 1 if head else 0
+    first = lines_before + tail.count(b"\n", 0, -_NEWEST_BYTES) + 1 if head else 0
     for number, text in [*numbered(head), *(line for line in lines if line.number > first)]:
-        for reading in progress.feed([text]):
-            divergence.feed(reading)
-            if divergence.line == reading.line:
-                numbers[reading.line] = number
+        for metric_line in progress.read_lines([text]):
+            divergence.read_metrics(metric_line)
+            if divergence.line == metric_line.line:
+                numbers[metric_line.line] = number
     diverged = None if divergence.recovered else divergence.line
-    hints = Hints(diverged=diverged, diverged_number=numbers.get(diverged or ""))
-    failure = diagnose(lines, exit_code, signal, hints)
+    run_facts = RunFacts(diverged=diverged, diverged_number=numbers.get(diverged or ""))
+    failure = diagnose(lines, exit_code, signal, run_facts)
     if failure is not None and size > _NUMBERED_BYTES:
         failure = replace(failure, line_number=None)
     return Examination(failure, progress.first_step_seen, progress.step)
 
 
-def examine_end(
+def examine_log_end(
     path: Path,
     line_feeds: int,
     suspect: tuple[int, int] | None,
     exit_code: int | None,
     signal: str | None,
-    hints: Hints,
+    run_facts: RunFacts,
 ) -> Failure | None:
     """Judge the end of an attempt's log, which has ``line_feeds`` lines, in well under a second.
 
@@ -89,15 +89,15 @@ def examine_end(
     with path.open("rb") as file:
         size = file.seek(0, 2)
         start = max(0, size - _LIVE_TAIL_BYTES)
-        tail = _read(file, start, size - start)
+        tail = _read_bytes(file, start, size - start)
         lines = numbered(tail, max(0, line_feeds - tail.count(b"\n")) + 1)
         if suspect is not None and suspect[0] < start:
-            around = _read(file, suspect[0], min(_AROUND_BYTES, start - suspect[0]))
+            around = _read_bytes(file, suspect[0], min(_AROUND_BYTES, start - suspect[0]))
             lines = numbered(around, suspect[1]) + lines
-    return diagnose(lines, exit_code, signal, hints)
+    return diagnose(lines, exit_code, signal, run_facts)
 
 
-def _read(file: BinaryIO, start: int, length: int) -> bytes:
+def _read_bytes(file: BinaryIO, start: int, length: int) -> bytes:
     file.seek(start)
     return file.read(length)
 

@@ -9,24 +9,24 @@ from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
-from mcp_server.diagnosis.progress.tracker import Reading
+from mcp_server.diagnosis.progress.tracker import MetricLine
 
 # Steps in a row. A loss scale of 2^32, where some begin, reaches 1 within 33 skipped steps.
 _SKIPPED_AT_END, _SKIPPED_LIVE = 20, 40
 _HISTORY, _RISEN, _FACTOR = 20, 5, 10.0
 _LEAST_EXPLODED = 1.0  # below, a factor of 10 is a curriculum, or a loss that began at 0
-_MOST_KEPT = 1_000
+_MAX_VALUES = 1_000
 
 
 class Grade(IntEnum):
     """How sure a rule is."""
 
-    WELL = 0
+    GOOD = 0
     END_OF_LOG = 1
     PROVEN = 2
 
 
-class Word(NamedTuple):
+class RuleResult(NamedTuple):
     """What one rule says of a reading; a rule that has nothing to say yields none."""
 
     rule: str
@@ -35,35 +35,35 @@ class Word(NamedTuple):
     since: int | None = None
 
 
-class Skips:
+class SkippedSteps:
     """Optimizer steps that were skipped, of those made."""
 
     def __init__(self) -> None:
         self._start: tuple[int, int] | None = None  # step, skipped
         self._last = (0, 0)
 
-    def feed(self, reading: Reading) -> Iterator[Word]:
+    def check(self, metric_line: MetricLine) -> Iterator[RuleResult]:
         """Compare the steps skipped with the steps made since the last reading."""
-        if reading.skipped is None or reading.step is None:
+        if metric_line.skipped is None or metric_line.step is None:
             return
-        here, (step, before) = (reading.step, reading.skipped), self._last
-        if self._start is None or reading.step < step:
-            self._start = (0, 0) if reading.step == reading.skipped > 0 else here
-        elif reading.step == step:
+        current, (step, before) = (metric_line.step, metric_line.skipped), self._last
+        if self._start is None or metric_line.step < step:
+            self._start = (0, 0) if metric_line.step == metric_line.skipped > 0 else current
+        elif metric_line.step == step:
             return
-        elif reading.skipped - before != reading.step - step:
-            self._start = here
-        self._last = here
-        steps = reading.step - self._start[0]
+        elif metric_line.skipped - before != metric_line.step - step:
+            self._start = current
+        self._last = current
+        steps = metric_line.step - self._start[0]
         if steps == 0:
-            yield Word("skips", Grade.WELL)
+            yield RuleResult("skips", Grade.GOOD)
         elif steps >= _SKIPPED_AT_END:
             text = f"Every optimizer step since step {self._start[0] + 1} was skipped, {steps} of them."
             grade = Grade.PROVEN if steps >= _SKIPPED_LIVE else Grade.END_OF_LOG
-            yield Word("skips", grade, text, self._start[0] + 1)
+            yield RuleResult("skips", grade, text, self._start[0] + 1)
 
 
-class History:
+class LossHistory:
     """The values of the training loss, old ones two by two."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class History:
         self._recent: deque[float] = deque(maxlen=_RISEN)
         self._step: int | None = None
 
-    def feed(self, value: float, step: int | None) -> Iterator[Word]:
+    def check(self, value: float, step: int | None) -> Iterator[RuleResult]:
         """Compare the last five values with all that lie before their rise."""
         if step is not None and self._step is not None:
             if step == self._step:  # another rank
@@ -80,22 +80,22 @@ class History:
                 self._values.clear()
                 self._recent.clear()
         self._step = step
-        self._keep(abs(value))
+        self._add_value(abs(value))
         values, low = self._values, min(self._recent)
         # No history lies below its first values: the cheap question first.
         if len(values) < _HISTORY + _RISEN or low <= max(_FACTOR * max(values[:_HISTORY]), _LEAST_EXPLODED):
-            yield Word("explosion", Grade.WELL)
+            yield RuleResult("explosion", Grade.GOOD)
             return
         # It rises since it last lay where it usually does: a slow rise is no history of its own.
         usual = 2 * median(values)
         start = next((n for n in range(len(values), 0, -1) if values[n - 1] <= usual), 0)
         if start >= _HISTORY and low > _FACTOR * (before := max(values[:start])):
             text = f"The loss has exploded to {value:.3g}; it never was above {before:.3g} before."
-            yield Word("explosion", Grade.PROVEN, text, step)
+            yield RuleResult("explosion", Grade.PROVEN, text, step)
 
-    def _keep(self, size: float) -> None:
+    def _add_value(self, size: float) -> None:
         self._recent.append(size)
-        values, half = self._values, _MOST_KEPT // 2
-        if len(values) >= _MOST_KEPT:
+        values, half = self._values, _MAX_VALUES // 2
+        if len(values) >= _MAX_VALUES:
             values[:half] = list(map(max, islice(values, 0, half, 2), islice(values, 1, half, 2)))
         values.append(size)

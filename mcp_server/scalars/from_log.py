@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcp_server.diagnosis.progress.tracker import Progress
+from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.record.run_directory import RunDir
 from mcp_server.text.lines import split
 
@@ -38,12 +38,12 @@ def of_run(rundir: RunDir, attempts: int, first_step_pattern: str | None = None)
 
 
 def _read(log: Path, first_step_pattern: str | None) -> Printed:
-    progress = Progress(first_step_pattern)
+    progress = ProgressTracker(first_step_pattern)
     points: dict[str, Points] = {}
     parts, cut = _ends(log)
     for part in parts:
         for line in split(part.decode(errors="replace")):
-            for reading in progress.feed([line]):
+            for reading in progress.read_lines([line]):
                 for name, value in reading.metrics.items() if progress.first_step_seen else ():
                     if name in points or len(points) < _MOST_NAMES:
                         points.setdefault(name, []).append((progress.step, value))

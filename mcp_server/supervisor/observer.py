@@ -21,7 +21,7 @@ from mcp_server.system.time_limit import within
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
-    from mcp_server.diagnosis.output_monitor import Finding, Judge
+    from mcp_server.diagnosis.output_monitor import OutputEvent, OutputMonitor
     from mcp_server.supervisor.gpu_monitor import GpuWatch
     from mcp_server.supervisor.start_command import NoWatch
 
@@ -67,7 +67,7 @@ class Observer:
         self._events = desk.events
         self._path = desk.rundir.progress(number)
         self._log = desk.rundir.log(number)
-        self._judge: Judge | None = None
+        self._monitor: OutputMonitor | None = None
         self._stop_on = frozenset((desk.spec.get("recovery") or {}).get("stop_on", ()))
         self._wish: Asked | None = None
         self._stopped_for: str | None = None
@@ -90,12 +90,12 @@ class Observer:
     @property
     def step(self) -> int | None:
         """The newest step."""
-        return self._judge.progress.step if self._judge else None
+        return self._monitor.progress.step if self._monitor else None
 
     @property
     def checkpoint(self) -> str | None:
         """The newest checkpoint that the output names."""
-        return self._judge.checkpoint if self._judge else None
+        return self._monitor.checkpoint if self._monitor else None
 
     def feed(self, data: bytes) -> None:
         """Read output."""
@@ -125,54 +125,54 @@ class Observer:
             return None
 
     def _learn(self) -> None:
-        from mcp_server.diagnosis.output_monitor import Judge  # noqa: PLC0415 - its patterns take a while to compile
+        from mcp_server.diagnosis.output_monitor import OutputMonitor  # noqa: PLC0415 - its patterns take a while to compile
 
         self._oom_kills = processes.oom_kills()
-        self._judge = Judge(self._desk.spec, time.monotonic())
+        self._monitor = OutputMonitor(self._desk.spec, time.monotonic())
 
     @property
-    def _reader(self) -> Judge:
-        if self._judge is None:
+    def _reader(self) -> OutputMonitor:
+        if self._monitor is None:
             raise RuntimeError("nothing was read")
-        return self._judge
+        return self._monitor
 
     def _due_s(self) -> float | None:
-        return min((t for t in (self._reader.due_s, self._write_due_s) if t is not None), default=None)
+        return min((t for t in (self._reader.next_check_s, self._write_due_s) if t is not None), default=None)
 
     def _feed(self, data: bytes) -> None:
-        for finding in self._reader.feed(data, time.monotonic()):
-            self._tell(finding)
+        for event in self._reader.read_output(data, time.monotonic()):
+            self._tell(event)
         if self._write_due_s is None:
             self._write_due_s = self._written_s + min(_WRITE_S, _SLOWER_S * self._writes)
 
-    def _tell(self, finding: Finding) -> None:
+    def _tell(self, event: OutputEvent) -> None:
         self._publish()  # whoever is told reads it next
-        facts = dict(finding.facts)
+        facts = dict(event.facts)
         if facts.pop("divergence", False):
             facts["failure"] = event_facts(self._examine(0, None))
             self._stop("divergence", "the training diverged")
-        self._events.append(finding.kind, finding.text, **facts)
+        self._events.append(event.kind, event.text, **facts)
 
     def _look(self) -> None:
         now_s = time.monotonic()
-        judge = self._reader
+        monitor = self._reader
         if self._write_due_s is not None and now_s >= self._write_due_s:
             self._write()
-        if judge.first_step_overdue(now_s):
-            text = f"No training step seen for {now_s - judge.started_s:.0f} s. {self._last_line}"
+        if monitor.check_first_step_timeout(now_s):
+            text = f"No training step seen for {now_s - monitor.started_s:.0f} s. {self._last_line}"
             self._events.append("first_step_timeout", text)
-        if (due_s := judge.stall_due_s) is not None and now_s >= due_s:
+        if (due_s := monitor.stall_check_s) is not None and now_s >= due_s:
             used_s, idle = self._used()
-            if judge.pace.stalled(now_s, idle):
+            if monitor.stall_detector.detect_stall(now_s, idle):
                 self._on_stall(now_s, used_s)
             elif not idle:
                 self._mark_now()
-        if judge.suspect is None:
+        if monitor.suspect is None:
             return
         idle = self._used()[1]
-        if judge.suspicious(now_s, idle=idle):
+        if monitor.should_diagnose_suspect(now_s, idle=idle):
             failure = self._examine(None, None)
-            judge.told_suspect(confirmed=failure is not None)
+            monitor.note_suspect_diagnosed(confirmed=failure is not None)
             if failure is not None:
                 text = f"{failure.kind}: {failure.line[:TOLD_LINE]} (the process still runs, without progress)"
                 self._events.append("error_seen", text, failure=event_facts(failure))
@@ -190,10 +190,14 @@ class Observer:
         return spent_s, spent_s < _IDLE * max(time.monotonic() - at_s, 1e-3)
 
     def _on_stall(self, now_s: float, used_s: float) -> None:
-        judge = self._reader
-        usual = f"; usual is one in {judge.pace.median_gap_s:.3g} s" if judge.pace.median_gap_s else ""
+        monitor = self._reader
+        usual = (
+            f"; usual is one in {monitor.stall_detector.median_gap_s:.3g} s"
+            if monitor.stall_detector.median_gap_s
+            else ""
+        )
         text = (
-            f"No progress for {now_s - judge.pace.last_sign_s:.0f} s{usual}. Processor time used since: "
+            f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{usual}. Processor time used since: "
             f"{used_s:.1f} s. {self._last_line}"
         )
         living = self._living()
@@ -241,36 +245,36 @@ class Observer:
 
     def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
         """Judge the log as it is now; before the end the exit status is unknown, or 0 to look at numbers only."""
-        from mcp_server.diagnosis.failure.diagnose import Hints  # noqa: PLC0415 - as above
-        from mcp_server.diagnosis.log_file import examine_end  # noqa: PLC0415
+        from mcp_server.diagnosis.failure.diagnose import RunFacts  # noqa: PLC0415 - as above
+        from mcp_server.diagnosis.log_file import examine_log_end  # noqa: PLC0415
 
-        judge = self._reader
-        divergence = judge.divergence
+        monitor = self._reader
+        divergence = monitor.divergence
         if ended and self._stopped_for is not None:  # how it ended is our doing
             exit_code, signal = (0 if self._stopped_for == "divergence" else None), None
-        hints = Hints(
+        run_facts = RunFacts(
             oom_killed=ended and processes.oom_kills() > self._oom_kills,
             diverged=None if divergence.recovered else divergence.line,
             stopped_for=self._stopped_for if ended else None,
         )
-        if exit_code == 0 and hints.diverged is None:
+        if exit_code == 0 and run_facts.diverged is None:
             return None
-        suspect = (judge.suspect.offset, judge.suspect.number) if judge.suspect else None
-        return examine_end(self._log, judge.line_feeds, suspect, exit_code, signal, hints)
+        suspect = (monitor.suspect.offset, monitor.suspect.number) if monitor.suspect else None
+        return examine_log_end(self._log, monitor.line_feeds, suspect, exit_code, signal, run_facts)
 
     def _write(self) -> None:
         now_s = time.monotonic()
         self._written_s, self._write_due_s, self._writes = now_s, None, self._writes + 1
         if now_s - self._mark[0] >= _MARK_S:
             self._mark_now()
-        for finding in self._reader.settle(now_s):
-            self._tell(finding)
-        if self._reader.unsettled:
+        for event in self._reader.read_unfinished_line(now_s):
+            self._tell(event)
+        if self._reader.has_unread_line:
             self._write_due_s = now_s + _SLOWER_S
         self._publish()
 
     def _publish(self) -> None:
-        facts = self._reader.snapshot()
+        facts = self._reader.progress_facts()
         if self._gpus and (used := self._gpus.figures()):
             facts = {**facts, "gpus": used}
         if not facts or facts == self._written:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from mcp_server.diagnosis.output_monitor import Judge
+from mcp_server.diagnosis.output_monitor import OutputMonitor
 from tests.benchmarks import stalls
 from tests.benchmarks.harness import REPOSITORY, NotMeasured, Sandbox, elapsed_ms
 from tests.benchmarks.report import Row, Table, amount, measured, median
@@ -147,10 +147,10 @@ def _fastest(*ways: Callable[[], object]) -> list[float]:
 
 
 def _feed(pieces: Iterable[bytes]) -> None:
-    judge = Judge({}, time.perf_counter())
+    monitor = OutputMonitor({}, time.perf_counter())
     for piece in pieces:
-        judge.feed(piece, time.perf_counter())
-    if not judge.progress.first_step_seen or judge.suspect is not None:
+        monitor.read_output(piece, time.perf_counter())
+    if not monitor.progress.first_step_seen or monitor.suspect is not None:
         raise NotMeasured("the ordinary log was not judged to be healthy")
 
 

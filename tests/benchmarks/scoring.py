@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mcp_server.diagnosis.log_file import examine
+from mcp_server.diagnosis.log_file import examine_log
 
 # What agents grep logs for, and what they take it for; the first that occurs anywhere decides.
 _KEYWORDS = (
@@ -101,7 +101,7 @@ def by_keywords(text: str) -> Verdict:
 
 def by_runward(path: Path, exit_code: int | None = None, signal: str | None = None) -> Verdict:
     """Return what judging makes of it."""
-    found = examine(path, exit_code, signal)
+    found = examine_log(path, exit_code, signal)
     failure = found.failure
     if failure is None:
         return Verdict("ok", "", None, found.first_step_seen)

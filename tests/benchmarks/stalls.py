@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from itertools import islice
 
-from mcp_server.diagnosis.stall import Pace
+from mcp_server.diagnosis.stall import StallDetector
 from tests.benchmarks.report import Row
 from tests.diagnosis.test_stall import Sign, first_stall_s, healthy
 
@@ -20,11 +20,11 @@ def rows() -> list[Row]:
     for seed in range(_HISTORIES):
         chance = random.Random(seed)
         signs = list(islice(healthy(chance), chance.choice([20, 600])))
-        alarms += first_stall_s(Pace(0.0), signs, signs[-1].at_s, cpu_idle=True) is not None
+        alarms += first_stall_s(StallDetector(0.0), signs, signs[-1].at_s, cpu_idle=True) is not None
         fixed_alarms += _after_60_s(signs, signs[-1].at_s) is not None
         signs = signs[: chance.randint(10, len(signs))]
         end_s = signs[-1].at_s + _WEEK_S
-        late += not _found(first_stall_s(Pace(0.0), signs, end_s, cpu_idle=True), signs)
+        late += not _found(first_stall_s(StallDetector(0.0), signs, end_s, cpu_idle=True), signs)
         fixed_late += not _found(_after_60_s(signs, end_s), signs)
     found, fixed_found = (100 * (1 - missed / _HISTORIES) for missed in (late, fixed_late))
     return [

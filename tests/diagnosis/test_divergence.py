@@ -6,25 +6,25 @@ from collections.abc import Mapping
 
 import pytest
 
-from mcp_server.diagnosis.divergence import Divergence
-from mcp_server.diagnosis.progress.tracker import Progress, Reading
+from mcp_server.diagnosis.divergence import DivergenceDetector
+from mcp_server.diagnosis.progress.tracker import MetricLine, ProgressTracker
 
 NAN, INF = math.nan, math.inf
 BAR = "Epoch 0:  12%|#2   | {0}/900 [00:30<03:00, 4.9it/s, loss=x]"
 
 
-def row(step: int | None, metrics: Mapping[str, float], line: str = "", skipped: int | None = None) -> Reading:
-    return Reading(step, dict(metrics), line or f"step {step}: {dict(metrics)}", skipped)
+def row(step: int | None, metrics: Mapping[str, float], line: str = "", skipped: int | None = None) -> MetricLine:
+    return MetricLine(step, dict(metrics), line or f"step {step}: {dict(metrics)}", skipped)
 
 
-def after(*readings: Reading) -> Divergence:
-    divergence = Divergence()
-    for reading in readings:
-        divergence.feed(reading)
+def after(*readings: MetricLine) -> DivergenceDetector:
+    divergence = DivergenceDetector()
+    for metric_line in readings:
+        divergence.read_metrics(metric_line)
     return divergence
 
 
-def losses(*values: float, name: str = "loss", **others: float) -> list[Reading]:
+def losses(*values: float, name: str = "loss", **others: float) -> list[MetricLine]:
     return [row(step, {name: value, **others}) for step, value in enumerate(values, 1)]
 
 
@@ -78,7 +78,7 @@ def test_a_short_run_whose_every_loss_was_nan_ends_diverged_and_the_newest_line_
     ],
     ids=str,
 )
-def test_what_healthy_runs_print_is_no_divergence(readings: list[Reading]) -> None:
+def test_what_healthy_runs_print_is_no_divergence(readings: list[MetricLine]) -> None:
     divergence = after(*readings)
     assert (divergence.line, divergence.text, divergence.since_step) == (None, None, None)
 
@@ -144,7 +144,7 @@ def test_a_loss_of_zero_is_dead_when_held_out_data_tell_nan() -> None:
 # --- steps that were skipped
 
 
-def skips(*pairs: tuple[int, int]) -> list[Reading]:
+def skips(*pairs: tuple[int, int]) -> list[MetricLine]:
     return [row(step, {}, f"[Rank 0] step={step}, skipped={skipped}, lr=[0.1]", skipped) for step, skipped in pairs]
 
 
@@ -214,7 +214,7 @@ def test_an_exponential_rise_is_no_history_of_its_own() -> None:
     ],
     ids=lambda readings: str(readings[-1].line),
 )
-def test_a_loss_that_stumbles_grows_or_means_little_is_healthy(readings: list[Reading]) -> None:
+def test_a_loss_that_stumbles_grows_or_means_little_is_healthy(readings: list[MetricLine]) -> None:
     assert after(*readings).text is None
 
 
@@ -234,8 +234,8 @@ def test_a_loss_that_stumbles_grows_or_means_little_is_healthy(readings: list[Re
     ],
 )
 def test_what_frameworks_print_of_a_dead_training_is_read(template: str, steps: int) -> None:
-    progress, lines = Progress(), [template.format(n=n) for n in range(1, steps + 1)]
-    divergence = after(*progress.feed(lines))
+    progress, lines = ProgressTracker(), [template.format(n=n) for n in range(1, steps + 1)]
+    divergence = after(*progress.read_lines(lines))
     assert divergence.line == lines[-1]
     assert divergence.text is not None
 
@@ -251,7 +251,7 @@ def test_a_run_recovers_with_its_fifth_healthy_reading_and_may_diverge_again() -
     assert divergence.recovered
     assert divergence.line == ill[-1].line
     for step in range(10, 13):
-        divergence.feed(row(step, {"loss": NAN}))
+        divergence.read_metrics(row(step, {"loss": NAN}))
     assert (divergence.recovered, divergence.since_step) == (False, 10)
 
 
@@ -261,11 +261,11 @@ def test_a_healthy_number_of_another_kind_is_no_recovery() -> None:
 
 
 def test_a_flood_of_names_and_numbers_is_read_quickly_and_fills_no_memory() -> None:
-    divergence, noise = Divergence(), random.Random(0)
+    divergence, noise = DivergenceDetector(), random.Random(0)
     for step in range(3_000):
-        divergence.feed(row(step, {f"loss_{step}": NAN, "loss": noise.lognormvariate(0, 1)}))
+        divergence.read_metrics(row(step, {f"loss_{step}": NAN, "loss": noise.lognormvariate(0, 1)}))
     assert divergence.line is None
-    assert len(divergence._sorts) <= 256
+    assert len(divergence._roles) <= 256
 
 
 def test_no_random_healthy_loss_diverges() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.log_file import Examination, examine
+from mcp_server.diagnosis.log_file import Examination, examine_log
 
 LOGS = Path(__file__).parents[3] / "shared" / "logs"
 LABELS = LOGS / "labels.jsonl"
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not LABELS.exists(), reason="the labelled logs a
 @pytest.fixture(scope="module")
 def told() -> list[tuple[dict[str, Any], Examination]]:
     labels = [json.loads(line) for line in LABELS.read_text().splitlines()]
-    return [(label, examine(LOGS / label["file"])) for label in labels]
+    return [(label, examine_log(LOGS / label["file"])) for label in labels]
 
 
 def kind(examination: Examination) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from mcp_server.diagnosis.stall import Pace
+from mcp_server.diagnosis.stall import StallDetector
 
 HISTORIES = 300  # of each sort; 20,000 were run when the numbers were chosen
 
@@ -22,24 +22,24 @@ class Sign(NamedTuple):
     text: str = ""
 
 
-def run(*, every_s: float, steps: int, start_s: float = 0.0, stall_timeout_s: float | None = None) -> Pace:
+def run(*, every_s: float, steps: int, start_s: float = 0.0, stall_timeout_s: float | None = None) -> StallDetector:
     """A run that printed ``steps`` steps, the last at ``start_s + every_s * steps``."""
-    pace = Pace(0.0, stall_timeout_s)
+    detector = StallDetector(0.0, stall_timeout_s)
     for n in range(1, steps + 1):
-        pace.advanced(start_s + n * every_s)
-    return pace
+        detector.note_step(start_s + n * every_s)
+    return detector
 
 
-def first_stall_s(pace: Pace, signs: Iterable[Sign], until_s: float, *, cpu_idle: bool) -> float | None:
+def first_stall_s(detector: StallDetector, signs: Iterable[Sign], until_s: float, *, cpu_idle: bool) -> float | None:
     """Play ``signs``, look at every deadline, and return when the first stall is called."""
     for sign in [*signs, Sign(until_s, False)]:
-        while (due_s := pace.due_s()) is not None and due_s <= sign.at_s:
-            if pace.stalled(due_s, cpu_idle):
+        while (due_s := detector.due_s()) is not None and due_s <= sign.at_s:
+            if detector.detect_stall(due_s, cpu_idle):
                 return due_s
         if sign.step:
-            pace.advanced(sign.at_s)
+            detector.note_step(sign.at_s)
         elif sign.at_s < until_s:
-            pace.output(sign.at_s, sign.text)
+            detector.note_output(sign.at_s, sign.text)
     return None
 
 
@@ -47,19 +47,19 @@ def first_stall_s(pace: Pace, signs: Iterable[Sign], until_s: float, *, cpu_idle
 
 
 def test_no_deadline_runs_before_the_first_step() -> None:
-    pace = Pace(100.0)
-    assert (pace.due_s(), pace.median_gap_s, pace.is_stalled) == (None, None, False)
-    pace.output(101.0, "Loading data")
-    assert pace.due_s() is None
+    detector = StallDetector(100.0)
+    assert (detector.due_s(), detector.median_gap_s, detector.is_stalled) == (None, None, False)
+    detector.note_output(101.0, "Loading data")
+    assert detector.due_s() is None
 
 
 def test_three_gaps_make_a_pace_and_the_one_after_the_first_step_is_no_part_of_it() -> None:
-    pace = Pace(0.0)
+    detector = StallDetector(0.0)
     for at_s in (60.0, 900.0, 901.0, 902.0):  # the second step compiles
-        pace.advanced(at_s)
-    assert pace.due_s() == 902 + 60 * 840, "no pace yet"
-    pace.advanced(903.0)
-    assert (pace.median_gap_s, pace.due_s()) == (1.0, 903.0 + 300)
+        detector.note_step(at_s)
+    assert detector.due_s() == 902 + 60 * 840, "no pace yet"
+    detector.note_step(903.0)
+    assert (detector.median_gap_s, detector.due_s()) == (1.0, 903.0 + 300)
 
 
 @pytest.mark.parametrize(
@@ -67,49 +67,49 @@ def test_three_gaps_make_a_pace_and_the_one_after_the_first_step_is_no_part_of_i
     [(0.01, 300), (1, 300), (7.5, 300), (8, 320), (107, 4_280), (230, 9_200), (1_140, 45_600)],
 )
 def test_the_limit_is_forty_steps_and_never_less_than_five_minutes(every_s: float, limit_s: float) -> None:
-    pace = run(every_s=every_s, steps=1_000)
-    assert pace.due_s() == pytest.approx(1_000 * every_s + limit_s)
+    detector = run(every_s=every_s, steps=1_000)
+    assert detector.due_s() == pytest.approx(1_000 * every_s + limit_s)
 
 
 def test_the_longest_gap_so_far_may_come_again_three_times_as_long() -> None:
-    pace = run(every_s=10, steps=50)
-    pace.advanced(500 + 400)
-    assert pace.due_s() == 900 + 3 * 400
+    detector = run(every_s=10, steps=50)
+    detector.note_step(500 + 400)
+    assert detector.due_s() == 900 + 3 * 400
 
 
 def test_a_slow_down_is_learnt_within_two_steps() -> None:
-    pace = run(every_s=60, steps=100)
-    pace.advanced(6_000 + 180)
-    pace.advanced(6_000 + 360)
-    assert pace.due_s() == 6_360 + 40 * 180
+    detector = run(every_s=60, steps=100)
+    detector.note_step(6_000 + 180)
+    detector.note_step(6_000 + 360)
+    assert detector.due_s() == 6_360 + 40 * 180
 
 
 def test_steps_that_arrive_together_are_one_print() -> None:
-    pace = Pace(0.0)
+    detector = StallDetector(0.0)
     for flush in range(1, 8):
         for line in range(80):
-            pace.advanced(flush * 600 + line * 0.001)
-    assert pace.median_gap_s == pytest.approx(600, rel=0.001)
+            detector.note_step(flush * 600 + line * 0.001)
+    assert detector.median_gap_s == pytest.approx(600, rel=0.001)
 
 
 def test_a_busy_silence_gets_three_times_as_long_and_no_more() -> None:
-    pace = run(every_s=1, steps=20)
-    assert not pace.stalled(320.0, cpu_idle=False)  # a silent evaluation
-    assert pace.due_s() == 20 + 900
-    assert not pace.stalled(919.9, cpu_idle=False)
-    assert pace.stalled(920.0, cpu_idle=False)  # ranks that wait for one another spin
+    detector = run(every_s=1, steps=20)
+    assert not detector.detect_stall(320.0, cpu_idle=False)  # a silent evaluation
+    assert detector.due_s() == 20 + 900
+    assert not detector.detect_stall(919.9, cpu_idle=False)
+    assert detector.detect_stall(920.0, cpu_idle=False)  # ranks that wait for one another spin
 
 
 def test_a_stall_is_told_once_and_a_step_ends_it() -> None:
-    pace = run(every_s=1, steps=20)
-    assert not pace.stalled(319.9, cpu_idle=True)
-    assert pace.stalled(320.0, cpu_idle=True)
-    assert (pace.is_stalled, pace.due_s()) == (True, None)
-    assert not pace.stalled(999.0, cpu_idle=True)
-    assert not pace.output(1_000.0, "still here")
-    assert pace.advanced(1_001.0)
-    assert not pace.advanced(1_002.0)
-    assert (pace.is_stalled, pace.due_s()) == (False, 1_002.0 + 3 * (1_001 - 20))
+    detector = run(every_s=1, steps=20)
+    assert not detector.detect_stall(319.9, cpu_idle=True)
+    assert detector.detect_stall(320.0, cpu_idle=True)
+    assert (detector.is_stalled, detector.due_s()) == (True, None)
+    assert not detector.detect_stall(999.0, cpu_idle=True)
+    assert not detector.note_output(1_000.0, "still here")
+    assert detector.note_step(1_001.0)
+    assert not detector.note_step(1_002.0)
+    assert (detector.is_stalled, detector.due_s()) == (False, 1_002.0 + 3 * (1_001 - 20))
 
 
 @pytest.mark.parametrize(
@@ -127,68 +127,68 @@ def test_a_stall_is_told_once_and_a_step_ends_it() -> None:
     ],
 )
 def test_talk_of_what_steps_wait_for_triples_the_limit_once(text: str, due_s: float) -> None:
-    pace = run(every_s=1, steps=20)
+    detector = run(every_s=1, steps=20)
     for at_s in (30.0, 200.0, 310.0):
-        assert not pace.output(at_s, text)
-    assert pace.due_s() == due_s
-    pace.advanced(311.0)
-    assert pace.due_s() == 311 + 3 * 291  # and holds until the next step only
+        assert not detector.note_output(at_s, text)
+    assert detector.due_s() == due_s
+    detector.note_step(311.0)
+    assert detector.due_s() == 311 + 3 * 291  # and holds until the next step only
 
 
 def test_a_bar_that_moves_keeps_a_long_evaluation_alive_and_one_that_stands_does_not() -> None:
-    pace = run(every_s=1, steps=20)
+    detector = run(every_s=1, steps=20)
     for n in range(60):
-        assert not pace.stalled(20 + 60.0 * n, cpu_idle=True)
-        pace.output(20 + 60.0 * n, f" {n}%|##   | {n}/100 [{n}:00<40:00, 60.1s/it]")
+        assert not detector.detect_stall(20 + 60.0 * n, cpu_idle=True)
+        detector.note_output(20 + 60.0 * n, f" {n}%|##   | {n}/100 [{n}:00<40:00, 60.1s/it]")
     moved_s = 20 + 60.0 * 59
-    assert pace.due_s() == moved_s + 300
+    assert detector.due_s() == moved_s + 300
     for later_s in range(10, 300, 10):
-        pace.output(moved_s + later_s, f" 59%|##   | 59/100 [59:{later_s}<40:00, 60.1s/it]")
-    assert pace.stalled(moved_s + 300, cpu_idle=False)
+        detector.note_output(moved_s + later_s, f" 59%|##   | 59/100 [59:{later_s}<40:00, 60.1s/it]")
+    assert detector.detect_stall(moved_s + 300, cpu_idle=False)
 
 
 def test_two_bars_redrawn_in_turn_do_not_move() -> None:
-    pace = run(every_s=1, steps=20)
+    detector = run(every_s=1, steps=20)
     for n in range(30):
-        pace.output(20.0 + n, ("rank 0: 37/100 [01:00<02:00]", "rank 1: 41/100 [01:00<02:00]")[n % 2])
-    assert pace.due_s() == 21 + 300
+        detector.note_output(20.0 + n, ("rank 0: 37/100 [01:00<02:00]", "rank 1: 41/100 [01:00<02:00]")[n % 2])
+    assert detector.due_s() == 21 + 300
 
 
 def test_a_fixed_limit_counts_steps_once_there_are_any_and_all_output_before() -> None:
-    pace = Pace(100.0, stall_timeout_s=60)
-    assert pace.due_s() == 160
-    assert not pace.output(110.0, "Loading")
-    assert pace.due_s() == 170
-    assert pace.stalled(170.0, cpu_idle=False)
-    assert pace.output(180.0, "Loaded")
-    assert not pace.advanced(200.0)
-    assert not pace.output(230.0, "Evaluating 3/10 [00:10<00:20]")
-    assert pace.due_s() == 260
-    assert pace.stalled(260.0, cpu_idle=False)
-    assert pace.advanced(261.0)
+    detector = StallDetector(100.0, stall_timeout_s=60)
+    assert detector.due_s() == 160
+    assert not detector.note_output(110.0, "Loading")
+    assert detector.due_s() == 170
+    assert detector.detect_stall(170.0, cpu_idle=False)
+    assert detector.note_output(180.0, "Loaded")
+    assert not detector.note_step(200.0)
+    assert not detector.note_output(230.0, "Evaluating 3/10 [00:10<00:20]")
+    assert detector.due_s() == 260
+    assert detector.detect_stall(260.0, cpu_idle=False)
+    assert detector.note_step(261.0)
 
 
 def test_a_hang_before_there_is_a_pace_is_found_where_the_processes_idle() -> None:
-    pace = Pace(0.0)
-    pace.advanced(30.0)
-    pace.advanced(40.0)
-    assert pace.due_s() == 40 + 3_600
-    assert not pace.stalled(3_640.0, cpu_idle=False)
-    assert pace.stalled(3_940.0, cpu_idle=True)
+    detector = StallDetector(0.0)
+    detector.note_step(30.0)
+    detector.note_step(40.0)
+    assert detector.due_s() == 40 + 3_600
+    assert not detector.detect_stall(3_640.0, cpu_idle=False)
+    assert detector.detect_stall(3_940.0, cpu_idle=True)
 
 
 def test_a_run_without_steps_stalls_only_when_silent_and_idle() -> None:
-    pace = Pace(0.0)
+    detector = StallDetector(0.0)
     for n in range(1, 10):
-        pace.output(n * 5.0, "working")
-    assert pace.due_s() is None
-    pace.output(50.0, "working")
-    assert pace.due_s() == 50 + 1_800
-    assert not pace.stalled(1_850.0, cpu_idle=False)
-    assert pace.due_s() == 1_850 + 300
-    assert pace.stalled(2_150.0, cpu_idle=True)
-    assert pace.output(2_200.0, "working")
-    assert (pace.last_sign_s, pace.due_s()) == (2_200, 2_200 + 3 * 2_150)
+        detector.note_output(n * 5.0, "working")
+    assert detector.due_s() is None
+    detector.note_output(50.0, "working")
+    assert detector.due_s() == 50 + 1_800
+    assert not detector.detect_stall(1_850.0, cpu_idle=False)
+    assert detector.due_s() == 1_850 + 300
+    assert detector.detect_stall(2_150.0, cpu_idle=True)
+    assert detector.note_output(2_200.0, "working")
+    assert (detector.last_sign_s, detector.due_s()) == (2_200, 2_200 + 3 * 2_150)
 
 
 # --- the rules against random runs
@@ -223,7 +223,7 @@ def test_no_healthy_run_is_called_stalled() -> None:
     for seed in range(HISTORIES):
         chance = random.Random(seed)
         signs = list(islice(healthy(chance), chance.choice([20, 600])))
-        assert first_stall_s(Pace(0.0), signs, signs[-1].at_s, cpu_idle=True) is None, seed
+        assert first_stall_s(StallDetector(0.0), signs, signs[-1].at_s, cpu_idle=True) is None, seed
 
 
 def test_hangs_are_found_within_three_times_the_limit_of_their_pace() -> None:
@@ -239,7 +239,7 @@ def test_hangs_are_found_within_three_times_the_limit_of_their_pace() -> None:
         if beats := chance.random() < 0.5:
             line = chance.choice(["[monitor] alive", "train: 37/100 [01:00<02:00, 1.2s/it]", "Saving checkpoint"])
             signs += [Sign(hung_s + bound_s * n / 40, False, line) for n in range(1, 40)]
-        stall_s = first_stall_s(Pace(0.0), signs, hung_s + bound_s + 1, cpu_idle=not beats)
+        stall_s = first_stall_s(StallDetector(0.0), signs, hung_s + bound_s + 1, cpu_idle=not beats)
         found += stall_s is not None and stall_s >= hung_s
     assert found >= 0.95 * HISTORIES
 
@@ -248,4 +248,4 @@ def test_no_healthy_run_without_recognised_steps_is_called_stalled() -> None:
     for seed in range(HISTORIES):
         chance = random.Random(seed)
         signs = [Sign(sign.at_s, False, "tick") for sign in islice(healthy(chance), 300)]
-        assert first_stall_s(Pace(0.0), signs, signs[-1].at_s + 86_400, cpu_idle=False) is None, seed
+        assert first_stall_s(StallDetector(0.0), signs, signs[-1].at_s + 86_400, cpu_idle=False) is None, seed

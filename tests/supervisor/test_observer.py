@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.output_monitor import Judge
+from mcp_server.diagnosis.output_monitor import OutputMonitor
 from mcp_server.record.events import EventKind, EventLog, read_events, read_record
 from mcp_server.record.exit_status import Ending
 from mcp_server.record.run_directory import RunDir
@@ -36,7 +36,7 @@ def test_a_judge_that_fails_is_told_once_and_asked_no_more(rundir: RunDir, monke
     def fails(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Judge, "feed", fails)
+    monkeypatch.setattr(OutputMonitor, "feed", fails)
     observer = observing(rundir)
     for _ in range(3):
         observer.feed(b"step 1 loss 0.5\n")

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mcp_server.diagnosis.failure import tracebacks
-from mcp_server.diagnosis.failure.error_patterns import signature
-from mcp_server.diagnosis.failure.evidence import Evidence
+from mcp_server.diagnosis.failure.error_patterns import match_error_kind
+from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
 
@@ -32,7 +32,7 @@ _ROOT_RANK = re.compile(r"rank +: (\d+) \(local_rank")
 _KERNEL = re.compile(
     r".*(?:oom-kill:|invoked oom-killer|[Oo]ut of memory: Kill|Memory cgroup out of memory|oom_reaper)"
 )
-_LOST_BY_RAY = re.compile(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unexpected)")
+_RAY_LOST_PROCESS = re.compile(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unexpected)")
 # Kinds that a later, vaguer exception of the same chain does not explain away.
 _HARD = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict", "divergence", "killed"})
 _VAGUE = frozenset({"python_error", "other"})
@@ -55,43 +55,45 @@ _TRIALS_OWN = re.compile(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: "
 _REFUSED = re.compile(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting")
 
 
-def choose(lines: Sequence[Line], stand: Sequence[Evidence]) -> Evidence:
+def choose_cause(lines: Sequence[Line], candidates: Sequence[FailureEvidence]) -> FailureEvidence:
     """Return the evidence to quote; ``stand`` is what no work came after, and holds at least one."""
-    stand = _latest_launch(_unchained(stand))
-    several = _is_several(lines, stand)
-    stops = [one for one in stand if one.weight == Weight.STOPPED]
-    causes: Sequence[Evidence] = [one for one in stand if one.weight == Weight.OWN]
+    candidates = _latest_launch(_join_chains(candidates))
+    multi_process = _is_multi_process(lines, candidates)
+    stops = [one for one in candidates if one.weight == Weight.STOPPED]
+    causes: Sequence[FailureEvidence] = [one for one in candidates if one.weight == Weight.OWN]
     if stops and causes:
         before = [one for one in causes if one.sure and one.at < stops[0].at]
-        causes = before if several or (before and stops[0].at - before[-1].at <= _AT_ONCE_LINES) else []
+        causes = before if multi_process or (before and stops[0].at - before[-1].at <= _AT_ONCE_LINES) else []
     causes = [one for one in causes if one.sure] or causes
-    kept = _own_words(causes, stand)
-    if len(kept) < len(causes):
-        left_out = {id(one) for one in causes} - {id(one) for one in kept}
-        stand = [one for one in stand if id(one) not in left_out]
-        causes = kept
+    own_causes = _drop_hearsay(causes, candidates)
+    if len(own_causes) < len(causes):
+        left_out = {id(one) for one in causes} - {id(one) for one in own_causes}
+        candidates = [one for one in candidates if id(one) not in left_out]
+        causes = own_causes
     if causes:
-        return _cause(lines, causes, several=several)
-    return _heaviest(stand)
+        return _pick_cause(lines, causes, multi_process=multi_process)
+    return _pick_heaviest(candidates)
 
 
-def _own_words(causes: Sequence[Evidence], stand: Sequence[Evidence]) -> Sequence[Evidence]:
+def _drop_hearsay(
+    causes: Sequence[FailureEvidence], candidates: Sequence[FailureEvidence]
+) -> Sequence[FailureEvidence]:
     """Leave out what the kernel and Ray say of a process that itself, or another, says why it died."""
-    native = any(one.weight == Weight.CRASH and one.kind == "segfault" for one in stand)
-    told: Sequence[Evidence] = [one for one in causes if not _is_lost_by_ray(one)]
+    native = any(one.weight == Weight.CRASH and one.kind == "segfault" for one in candidates)
+    told: Sequence[FailureEvidence] = [one for one in causes if not _is_lost_by_ray(one)]
     if told or native:
         causes = told
-    own: Sequence[Evidence] = [one for one in causes if not _KERNEL.match(one.text)]
+    own: Sequence[FailureEvidence] = [one for one in causes if not _KERNEL.match(one.text)]
     return own if any(one.kind == "oom_host" for one in own) else causes
 
 
-def _is_lost_by_ray(one: Evidence) -> bool:
-    return one.kind == "ray_error" and bool(one.frames and _LOST_BY_RAY.match(one.text))
+def _is_lost_by_ray(one: FailureEvidence) -> bool:
+    return one.kind == "ray_error" and bool(one.frames and _RAY_LOST_PROCESS.match(one.text))
 
 
-def _cause(lines: Sequence[Line], causes: Sequence[Evidence], *, several: bool) -> Evidence:
+def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, multi_process: bool) -> FailureEvidence:
     """Of several causes: the first of ranks that failed together, the last of processes that ran one after another."""
-    if not several:
+    if not multi_process:
         child = next((one for one in causes if one.child), None)
         return child or causes[-1]
     if causes[0].kind in _VAGUE and not causes[0].tag:
@@ -102,28 +104,28 @@ def _cause(lines: Sequence[Line], causes: Sequence[Evidence], *, several: bool) 
     for named in (f"rank{rank}]", "rank0]", " GPU 0 "):
         found = [one for one in alike if named in one.tag or named in one.text]
         if found:
-            return _final_word(found[0], found)
-    return _final_word(causes[0], causes)
+            return _prefer_what(found[0], found)
+    return _prefer_what(causes[0], causes)
 
 
-def _final_word(first: Evidence, causes: Sequence[Evidence]) -> Evidence:
+def _prefer_what(first: FailureEvidence, causes: Sequence[FailureEvidence]) -> FailureEvidence:
     """Prefer, for the same rank and kind, what the process died of (`what():`) to what a watchdog logged before."""
     died = [one for one in causes if one.kind == first.kind and one.text.lstrip().startswith("what():")]
     return died[0] if died and not first.frames else first
 
 
-def _heaviest(stand: Sequence[Evidence]) -> Evidence:
+def _pick_heaviest(candidates: Sequence[FailureEvidence]) -> FailureEvidence:
     """Return the heaviest evidence: the first of lost peers and crashes, the last word of launchers and schedulers."""
-    stops = [one for one in stand if one.weight == Weight.STOPPED]
-    harder = [one for one in stand if one.weight > Weight.STOPPED]
+    stops = [one for one in candidates if one.weight == Weight.STOPPED]
+    harder = [one for one in candidates if one.weight > Weight.STOPPED]
     peers = [one.at for one in harder if one.weight == Weight.PEER]
     if peers:  # whom the launcher kills after ranks lost each other did not die of itself
         harder = [one for one in harder if one.kind != "killed" or one.at < peers[0]]
     if stops and (not harder or stops[0].at < harder[0].at):
-        return max(stops, key=lambda one: (_told(one), one.at))
+        return max(stops, key=lambda one: (_stop_detail(one), one.at))
     if not harder:
-        heaviest = max(one.weight for one in stand)
-        last = [one for one in stand if one.weight == heaviest]
+        heaviest = max(one.weight for one in candidates)
+        last = [one for one in candidates if one.weight == heaviest]
         own = heaviest == Weight.ABORT
         told = [one for one in last if own and not (_ABORTED.match(one.text) or _HEARSAY.search(one.text))]
         return next((one for one in told if one.text.lstrip().startswith("what():")), (told[:1] or last[-1:])[0])
@@ -135,16 +137,16 @@ def _heaviest(stand: Sequence[Evidence]) -> Evidence:
     return next((one for one in by_itself if not _GENERAL_CRASH.match(one.text)), (by_itself[:1] or found[-1:])[0])
 
 
-def _told(one: Evidence) -> int:
+def _stop_detail(one: FailureEvidence) -> int:
     """Rank what is told of a stop: a reason first, then the whole job, then one of its steps."""
     text = one.text
     return 3 if "DUE TO" in text else 2 if "JOB" in text or "ignal" in text or "exiting" in text else 1
 
 
-def _unchained(stand: Sequence[Evidence]) -> list[Evidence]:
+def _join_chains(candidates: Sequence[FailureEvidence]) -> list[FailureEvidence]:
     """Join exceptions that were raised while another was handled: mostly the last one is told."""
-    joined: list[Evidence] = []
-    for one in stand:
+    joined: list[FailureEvidence] = []
+    for one in candidates:
         if one.chained and joined and one.weight <= Weight.OWN:
             before = joined[-1]
             vaguer = one.kind in _VAGUE or one.weight < before.weight
@@ -162,44 +164,47 @@ def _unchained(stand: Sequence[Evidence]) -> list[Evidence]:
     return joined
 
 
-def _latest_launch(stand: Sequence[Evidence]) -> Sequence[Evidence]:
+def _latest_launch(candidates: Sequence[FailureEvidence]) -> Sequence[FailureEvidence]:
     """Leave out launches that were over before another one failed: their launcher had given its verdict."""
     failed_later = False
-    for n in range(len(stand) - 1, -1, -1):
-        if stand[n].launcher and failed_later:
-            return stand[n + 1 :]
-        failed_later = failed_later or (not stand[n].launcher and stand[n].weight >= Weight.PEER)
-    return stand
+    for n in range(len(candidates) - 1, -1, -1):
+        if candidates[n].launcher and failed_later:
+            return candidates[n + 1 :]
+        failed_later = failed_later or (not candidates[n].launcher and candidates[n].weight >= Weight.PEER)
+    return candidates
 
 
-def _is_several(lines: Sequence[Line], stand: Sequence[Evidence]) -> bool:
-    if any(one.launcher or one.weight == Weight.PEER or one.tag for one in stand):
+def _is_multi_process(lines: Sequence[Line], candidates: Sequence[FailureEvidence]) -> bool:
+    if any(one.launcher or one.weight == Weight.PEER or one.tag for one in candidates):
         return True
-    start, end = stand[0].start, stand[-1].end + _EPILOGUE_LINES
+    start, end = candidates[0].start, candidates[-1].end + _EPILOGUE_LINES
     near = [*lines[start : start + _NEAR_LINES], *lines[max(end - _NEAR_LINES, start) : end]]
     return any(_SEVERAL.search(line.text, 0, _FIRST_CHARS) for line in near)
 
 
-def _lost_trial(lines: Sequence[Line], chosen: Evidence) -> Evidence:
+def _lost_trial(lines: Sequence[Line], chosen: FailureEvidence) -> FailureEvidence:
     """Return what Tune said of the trials, above its own error: a lost node first, else what the trial raised."""
-    said = [(at, tracebacks.shape(lines[at].text).text) for at in range(max(chosen.at - _DETAIL_LINES, 0), chosen.at)]
+    text_near = [
+        (at, tracebacks.strip_prefixes(lines[at].text).text)
+        for at in range(max(chosen.at - _DETAIL_LINES, 0), chosen.at)
+    ]
     for pattern in (_NODE_LOST, _TRIALS_OWN):
-        for at, text in said:
+        for at, text in text_near:
             if pattern.match(text) and not _TUNE.match(text):
-                kind = "ray_error" if pattern is _NODE_LOST else signature(text) or chosen.kind
+                kind = "ray_error" if pattern is _NODE_LOST else match_error_kind(text) or chosen.kind
                 return replace(chosen, at=at, text=text, kind=kind, frames=())
     return chosen
 
 
-def named_cause(lines: Sequence[Line], chosen: Evidence) -> Evidence:
+def resolve_general_message(lines: Sequence[Line], chosen: FailureEvidence) -> FailureEvidence:
     """Return, in place of a general message, the line near it that says what happened."""
     text = chosen.text.strip()
     if _ANNOUNCED.match(text):
         for at in range(chosen.at + 1, min(chosen.at + _DETAIL_LINES, len(lines))):
-            said = tracebacks.shape(lines[at].text).text
-            kind = None if tracebacks.is_frame(said) or said[:1].isspace() else signature(said)
+            text_near = tracebacks.strip_prefixes(lines[at].text).text
+            kind = None if tracebacks.is_frame(text_near) or text_near[:1].isspace() else match_error_kind(text_near)
             if kind:
-                return replace(chosen, at=at, end=at, kind=kind, text=said)
+                return replace(chosen, at=at, end=at, kind=kind, text=text_near)
     before: re.Pattern[str] | None = None
     if _BARE_WHAT.match(text):
         before = _THROWN
@@ -208,7 +213,7 @@ def named_cause(lines: Sequence[Line], chosen: Evidence) -> Evidence:
     elif chosen.kind == "network_error" and _NOT_ON_HUB.match(text):
         before = _REFUSED
     for at in range(chosen.at - 1, max(chosen.at - _DETAIL_LINES, -1), -1) if before else ():
-        said = tracebacks.shape(lines[at].text).text.lstrip()
-        if before and before.match(said):
-            return replace(chosen, at=at, text=said, frames=())
+        text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
+        if before and before.match(text_near):
+            return replace(chosen, at=at, text=text_near, frames=())
     return chosen

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.failure import kinds, log_statements, root_cause, tracebacks
-from mcp_server.diagnosis.failure.evidence import Evidence, collect
+from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
 
@@ -28,11 +28,11 @@ _SIGNAL_NAMES = dict(
 )
 _CRASHES = frozenset({"SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGTRAP", "SIGSYS"})
 # Not to be tried again: a person or a limit wanted the end.
-_WANTED = re.compile(
+_DELIBERATE_STOP = re.compile(
     r"(?i)TIME LIMIT|walltime|RUNLIMIT|DeadlineExceeded|TERM_OWNER|TERM_ADMIN|timed.out"
     r"|interrupt|SIGINT|signal:? 2\b|\^C|code 130\b|training early"
 )
-_TAKEN = re.compile(r"(?i)PREEMPT|NODE.?FAIL|REQUEUE|evicted|SIGTERM|SIGHUP|SIGUSR|signal Terminated|SIGKILL")
+_OUTSIDE_STOP = re.compile(r"(?i)PREEMPT|NODE.?FAIL|REQUEUE|evicted|SIGTERM|SIGHUP|SIGUSR|signal Terminated|SIGKILL")
 _NAN = re.compile(r"(?i)\bnan\b|non-?finite")
 _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
 _OTHERS_CODE = re.compile(
@@ -43,7 +43,7 @@ _MEANINGLESS = re.compile(r"^(?:\W*|\[runward\].*|wandb: .*|.*\[INFO\].*sigkill_
 
 
 @dataclass(frozen=True)
-class Hints:
+class RunFacts:
     """What the supervisor knows beside the text; all optional."""
 
     oom_killed: bool = False  # the kernel's OOM killer counted a kill in this run's cgroup
@@ -66,7 +66,7 @@ class Failure:
 
 
 def diagnose(
-    lines: Sequence[Line], exit_code: int | None = None, signal: str | None = None, hints: Hints = Hints()
+    lines: Sequence[Line], exit_code: int | None = None, signal: str | None = None, run_facts: RunFacts = RunFacts()
 ) -> Failure | None:
     """Return what failed and the line that proves it; None where nothing failed.
 
@@ -75,97 +75,107 @@ def diagnose(
     """
     if signal is None and (name := _SIGNAL_NAMES.get((exit_code or 0) - _SIGNAL_BASE)):
         signal = f"SIG{name}"
-    failed = exit_code != 0 and bool(exit_code or signal or hints.stopped_for or hints.oom_killed)
-    found = root_cause.root(lines, collect(lines), failed=failed)
-    if exit_code == 0 and found and found.kind != "divergence":
-        found = None
-    if hints.diverged is not None and (found is None or found.weight <= Weight.HINT):
-        return _failure("divergence", hints.diverged.strip(), hints.diverged_number, ())
-    if found and hints.diverged is not None and found.kind == "python_error" and _NAN.search(found.text):
-        return _of(lines, found, "divergence")
+    failed = exit_code != 0 and bool(exit_code or signal or run_facts.stopped_for or run_facts.oom_killed)
+    evidence = root_cause.find_root_cause(lines, collect_evidence(lines), failed=failed)
+    if exit_code == 0 and evidence and evidence.kind != "divergence":
+        evidence = None
+    if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):
+        return _build_failure("divergence", run_facts.diverged.strip(), run_facts.diverged_number, ())
+    if evidence and run_facts.diverged is not None and evidence.kind == "python_error" and _NAN.search(evidence.text):
+        return _failure_from(lines, evidence, "divergence")
     if not failed:
-        return _of(lines, found, found.kind) if found else None
-    return _certain(lines, found, exit_code, signal, hints)
+        return _failure_from(lines, evidence, evidence.kind) if evidence else None
+    return _diagnose_failed_run(lines, evidence, exit_code, signal, run_facts)
 
 
-def _certain(
-    lines: Sequence[Line], found: Evidence | None, exit_code: int | None, signal: str | None, hints: Hints
+def _diagnose_failed_run(
+    lines: Sequence[Line],
+    evidence: FailureEvidence | None,
+    exit_code: int | None,
+    signal: str | None,
+    run_facts: RunFacts,
 ) -> Failure:
     """Judge a run that failed for sure: the best evidence, else what its exit status says."""
-    own = found is not None and found.weight >= Weight.PEER and found.kind != "killed"
-    if hints.oom_killed and not (found and found.weight == Weight.OWN and found.kind not in _MAY_BE_MEMORY):
-        return _of(lines, found, "oom_host")
-    if hints.stopped_for == "stall" and not (found and own and found.sure):
-        last = root_cause.last_work(lines)
-        return _failure("stall", last.text.strip(), last.number, ()) if last else _of(lines, None, "stall")
+    own = evidence is not None and evidence.weight >= Weight.PEER and evidence.kind != "killed"
+    if run_facts.oom_killed and not (
+        evidence and evidence.weight == Weight.OWN and evidence.kind not in _MAY_BE_MEMORY
+    ):
+        return _failure_from(lines, evidence, "oom_host")
+    if run_facts.stopped_for == "stall" and not (evidence and own and evidence.sure):
+        last = root_cause.find_last_work_line(lines)
+        return (
+            _build_failure("stall", last.text.strip(), last.number, ()) if last else _failure_from(lines, None, "stall")
+        )
     by_signal = ("segfault" if signal in _CRASHES else "killed") if signal else None
-    if found is None:
+    if evidence is None:
         by_code = {_TIMED_OUT: "timeout", _USAGE: "config_error" if _has_usage(lines) else None}.get(exit_code or 0)
-        return _of(lines, None, by_signal or by_code or "other", signal or "")
-    heard_only = found.weight <= Weight.ABORT
-    return _of(lines, found, by_signal if by_signal and heard_only else found.kind, signal or "")
+        return _failure_from(lines, None, by_signal or by_code or "other", signal or "")
+    heard_only = evidence.weight <= Weight.ABORT
+    return _failure_from(lines, evidence, by_signal if by_signal and heard_only else evidence.kind, signal or "")
 
 
 def _has_usage(lines: Sequence[Line]) -> bool:
     return any(line.text.lstrip().lower().startswith("usage:") for line in lines[-60:])
 
 
-def _of(lines: Sequence[Line], found: Evidence | None, kind: str, signal: str = "") -> Failure:
-    if found is not None:
-        line = lines[found.at]
-        return _failure(kind, line.text.strip() or found.text, line.number, _context(lines, found), signal)
+def _failure_from(lines: Sequence[Line], evidence: FailureEvidence | None, kind: str, signal: str = "") -> Failure:
+    if evidence is not None:
+        line = lines[evidence.at]
+        return _build_failure(kind, line.text.strip() or evidence.text, line.number, _context(lines, evidence), signal)
     at = next((n for n in range(len(lines) - 1, -1, -1) if not _MEANINGLESS.match(lines[n].text[:400])), len(lines) - 1)
     if at < 0:
-        return _failure(kind, _NO_OUTPUT, None, (), signal)
+        return _build_failure(kind, _NO_OUTPUT, None, (), signal)
     context = tuple(line.text.strip() for line in lines[max(at - _FORE_LINES, 0) : at + 1])
-    return _failure(kind, lines[at].text.strip() or _NO_OUTPUT, lines[at].number, context, signal)
+    return _build_failure(kind, lines[at].text.strip() or _NO_OUTPUT, lines[at].number, context, signal)
 
 
-def _failure(kind: str, line: str, number: int | None, context: tuple[str, ...], signal: str = "") -> Failure:
+def _build_failure(kind: str, line: str, number: int | None, context: tuple[str, ...], signal: str = "") -> Failure:
     retryable = kinds.KINDS[kind].retryable
     if kind == "killed":
-        retryable = _is_to_be_tried_again(line, signal)
-    said = f"{line} {signal}" if kind == "killed" else line
+        retryable = _is_retryable_kill(line, signal)
+    texts = f"{line} {signal}" if kind == "killed" else line
     action = kinds.action_for(kind, line, retryable=retryable)
-    return Failure(kind, line, number, retryable, action, kinds.advice_for(kind, said), context)
+    return Failure(kind, line, number, retryable, action, kinds.advice_for(kind, texts), context)
 
 
-def _is_to_be_tried_again(line: str, signal: str) -> bool:
-    if _WANTED.search(line) or signal == "SIGINT":
+def _is_retryable_kill(line: str, signal: str) -> bool:
+    if _DELIBERATE_STOP.search(line) or signal == "SIGINT":
         return False
-    return bool(_TAKEN.search(line)) or "CANCELLED" not in line
+    return bool(_OUTSIDE_STOP.search(line)) or "CANCELLED" not in line
 
 
-def _context(lines: Sequence[Line], found: Evidence) -> tuple[str, ...]:
+def _context(lines: Sequence[Line], evidence: FailureEvidence) -> tuple[str, ...]:
     """Return a handful of lines around the root line: the user's last frames, or what stands beside it."""
-    root = tracebacks.shape(lines[found.at].text).text.strip()
-    if not found.frames:
-        near = range(max(found.at - _FORE_LINES, 0), min(found.at + _AFTER_LINES + 1, len(lines)))
-        said = [root if at == found.at else tracebacks.shape(lines[at].text).text.strip() for at in near]
-        return tuple(dict.fromkeys(filter(None, said)))
-    own = [at for at in found.frames if not _OTHERS_CODE.search(lines[at].text)] or list(found.frames)
-    shown: list[str] = []
+    root_line = tracebacks.strip_prefixes(lines[evidence.at].text).text.strip()
+    if not evidence.frames:
+        near = range(max(evidence.at - _FORE_LINES, 0), min(evidence.at + _AFTER_LINES + 1, len(lines)))
+        texts = [
+            root_line if at == evidence.at else tracebacks.strip_prefixes(lines[at].text).text.strip() for at in near
+        ]
+        return tuple(dict.fromkeys(filter(None, texts)))
+    own = [at for at in evidence.frames if not _OTHERS_CODE.search(lines[at].text)] or list(evidence.frames)
+    context: list[str] = []
     for at in own[-_FORE_LINES:]:
-        tag, frame, _ = tracebacks.shape(lines[at].text)
-        below = (tracebacks.shape(line.text) for line in lines[at + 1 : min(at + 8, found.at)])
+        tag, frame, _ = tracebacks.strip_prefixes(lines[at].text)
+        below = (tracebacks.strip_prefixes(line.text) for line in lines[at + 1 : min(at + 8, evidence.at)])
         code = next((shape.text.rstrip() for shape in below if shape.tag == tag), "")
-        shown += [frame.rstrip(), code if not tracebacks.is_frame(code) else ""]
-    after = [n for n in range(found.at + 1, min(found.at + 3, len(lines))) if lines[n].text[:1].isspace()]
-    shown += [root, *(lines[n].text.strip() for n in after[:1])]
-    return tuple(dict.fromkeys(filter(None, shown)))[-_CONTEXT_LINES:]
+        context += [frame.rstrip(), code if not tracebacks.is_frame(code) else ""]
+    after = [n for n in range(evidence.at + 1, min(evidence.at + 3, len(lines))) if lines[n].text[:1].isspace()]
+    context += [root_line, *(lines[n].text.strip() for n in after[:1])]
+    return tuple(dict.fromkeys(filter(None, context)))[-_CONTEXT_LINES:]
 
 
-def fatal(line: str) -> bool:
+def may_be_fatal(line: str) -> bool:
     """Tell whether one line of a live run could be the proof of a failure; a cheap test, for an event only."""
     if not any(word in line for word in FATAL_WORDS):
         return False
-    tag, text, warned = tracebacks.shape(line[:_FIRST_CHARS])
-    if warned:
+    tag, text, is_warning = tracebacks.strip_prefixes(line[:_FIRST_CHARS])
+    if is_warning:
         return False
-    stated = log_statements.read(text)
-    if stated and stated.weight >= Weight.ABORT:
+    statement = log_statements.parse_statement(text)
+    if statement and statement.weight >= Weight.ABORT:
         return True
     if text[:1].isspace():
         return False
-    found = tracebacks.exception_name(text, after_frames=bool(tag))
-    return bool(found and not found["name"].endswith(("Warning", "Traceback", "Exit")))
+    evidence = tracebacks.match_exception(text, after_frames=bool(tag))
+    return bool(evidence and not evidence["name"].endswith(("Warning", "Traceback", "Exit")))

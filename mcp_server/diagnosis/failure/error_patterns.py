@@ -287,14 +287,14 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
         (r"(?i:(?:exceeded|reached|ran over) (?:the |its |a )?(?:\w+ )?(?:time ?(?:budget|limit)|wall ?time))",),
     ),
 )
-SIGNATURES: tuple[tuple[str, re.Pattern[str]], ...] = tuple((kind, re.compile("|".join(p))) for kind, p in _TABLE)
+ERROR_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((kind, re.compile("|".join(p))) for kind, p in _TABLE)
 
 
-def signature(text: str) -> str | None:
+def match_error_kind(text: str) -> str | None:
     """Return the kind that the words of ``text`` prove, or None."""
-    return _signature(text[:TEXT_CHARS])
+    return _match_error_kind(text[:TEXT_CHARS])
 
 
 @lru_cache(maxsize=2_048)
-def _signature(text: str) -> str | None:
-    return next((kind for kind, pattern in SIGNATURES if pattern.search(text)), None)
+def _match_error_kind(text: str) -> str | None:
+    return next((kind for kind, pattern in ERROR_PATTERNS if pattern.search(text)), None)

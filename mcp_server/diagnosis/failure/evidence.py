@@ -9,29 +9,29 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from mcp_server.diagnosis.failure import log_statements, tracebacks
-from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, signature
-from mcp_server.diagnosis.failure.exception_types import SURE_TYPES, kind_of
+from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, match_error_kind
+from mcp_server.diagnosis.failure.exception_types import SURE_TYPES, exception_kind
 from mcp_server.diagnosis.failure.log_statements import Weight
-from mcp_server.diagnosis.failure.tracebacks import Raised
+from mcp_server.diagnosis.failure.tracebacks import RaisedException
 from mcp_server.text.lines import Line
 
 # A window holds at most so many lines that hold one word, the last ones; hostile output stays cheap.
-_MOST_OF_A_WORD = 2_000
-_MOST_TRACEBACKS = 300
-_MOST_CANDIDATES = 20_000
-_MOST_BARE = 300  # exceptions without a traceback
+_MAX_LINES_PER_WORD = 2_000
+_MAX_TRACEBACKS = 300
+_MAX_CANDIDATES = 20_000
+_MAX_BARE = 300  # exceptions without a traceback
 _EXCEPTION_WORDS = ("Error", "Exception", "Interrupt", "exc.", ".Empty", "Unsupported", "Exit", "Expired", "NotFound")
 _HEADER_WORD = "Traceback (most recent"
 
 # Tracebacks of which the run does not die.
-_SHRUGGED = re.compile(
+_SURVIVED = re.compile(
     r"Exception ignored|--- Logging error|Error in atexit|Error in sys\.(?:excepthook|unraisable)|never retrieved"
     r"|(?:Exception|Unhandled exception|Error) in (?:thread|callback|event)|future: <|exception was never"
     r"|Trial \d+ failed|WON'T CONVERT"
     r"|(?i:non-?fatal|will (?:retry|be retried|continue|skip)|falling back|retrying).{0,80}$"
 )
 # ... nor of these, where somebody caught them; above what the interpreter printed they were about something else.
-_PASSED_OVER = re.compile(r"(?i:skipp(?:ing|ed)|ignor(?:ing|ed)).{0,80}$")
+_SKIPPED = re.compile(r"(?i:skipp(?:ing|ed)|ignor(?:ing|ed)).{0,80}$")
 _NOT_OF_AN_ERROR = re.compile(r"(?i:overflow|loss.?scale|gradient|Skipping step)")
 _AT_EXIT = re.compile(
     r", in (?:_exitfunc|_run_exitfuncs|_exit_function|_run_finalizers|__del__)\b"
@@ -72,12 +72,18 @@ _LAUNCHER = re.compile(
 )
 _HARD = frozenset({"oom_gpu", "oom_host", "cuda_error", "disk_full", "divergence", "auth_error"})
 _BY_SIGNAL = re.compile(r"is killed by signal: (\w+)|DataLoader worker .{1,80}exited unexpectedly")
-_BY_SIGNALS = {"": "killed", "Killed": "oom_host", "Terminated": "killed", "Interrupt": "killed", "Hangup": "killed"}
+_KINDS_BY_SIGNAL = {
+    "": "killed",
+    "Killed": "oom_host",
+    "Terminated": "killed",
+    "Interrupt": "killed",
+    "Hangup": "killed",
+}
 _NAN = re.compile(r"(?i)\bnan\b")
 
 
 @dataclass(frozen=True)
-class Evidence:
+class FailureEvidence:
     """One proof or half a proof. ``start`` to ``end`` are positions in the window; the proving line is at ``at``."""
 
     start: int
@@ -94,28 +100,28 @@ class Evidence:
     launcher: bool = False  # raised in a launcher: that launch is over
 
 
-def collect(lines: Sequence[Line]) -> list[Evidence]:
+def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
     """Return the evidence of ``lines`` in the order in which it stands there."""
     candidates = _candidates(lines)
-    found: list[Evidence] = []
+    found: list[FailureEvidence] = []
     taken: set[int] = set()
     headers = [at for at in candidates if tracebacks.is_header(lines[at].text)]
-    for at in headers[-_MOST_TRACEBACKS:]:
-        raised = tracebacks.read(lines, at)
+    for at in headers[-_MAX_TRACEBACKS:]:
+        raised = tracebacks.read_traceback(lines, at)
         if raised and raised.end not in taken:
             taken.add(raised.end)
-            found.append(_judged(lines, raised))
+            found.append(_assess_exception(lines, raised))
         elif raised is None and at >= len(lines) - 400:
-            found.append(_cut_off(lines, at))
+            found.append(_assess_cut_traceback(lines, at))
     bare = 0
     for at in reversed(candidates):
         if at in taken:
             continue
-        tag, text, warned = tracebacks.shape(lines[at].text)
-        if stated := log_statements.read(text):
-            sure = not warned and (stated.weight, stated.kind) != (Weight.ECHO, "other")
-            found.append(Evidence(at, at, at, stated.weight, stated.kind, text, tag, sure=sure))
-        elif bare < _MOST_BARE and (one := _bare(lines, at, text, taken)):
+        tag, text, is_warning = tracebacks.strip_prefixes(lines[at].text)
+        if statement := log_statements.parse_statement(text):
+            sure = not is_warning and (statement.weight, statement.kind) != (Weight.ECHO, "other")
+            found.append(FailureEvidence(at, at, at, statement.weight, statement.kind, text, tag, sure=sure))
+        elif bare < _MAX_BARE and (one := _assess_bare_exception(lines, at, text, taken)):
             bare += 1
             found.append(one)
     found.sort(key=lambda evidence: (evidence.at, evidence.start))
@@ -129,22 +135,22 @@ def _candidates(lines: Sequence[Line]) -> list[int]:
     hits: set[int] = set()
     for word in (_HEADER_WORD, *_EXCEPTION_WORDS, *log_statements.WORDS):
         at = len(text)
-        for _ in range(_MOST_OF_A_WORD):
+        for _ in range(_MAX_LINES_PER_WORD):
             at = text.rfind(word, 0, at)
             if at < 0:
                 break
             position = bisect_right(starts, at) - 1
             hits.add(position)
             at = starts[position]
-    return sorted(hits)[-_MOST_CANDIDATES:]
+    return sorted(hits)[-_MAX_CANDIDATES:]
 
 
-def _bare(lines: Sequence[Line], at: int, text: str, taken: Container[int]) -> Evidence | None:
+def _assess_bare_exception(lines: Sequence[Line], at: int, text: str, taken: Container[int]) -> FailureEvidence | None:
     """Judge an exception's line that no header led to; without frames above it, it may only be spoken of."""
-    raised = tracebacks.bare(lines, at) if any(word in text for word in _EXCEPTION_WORDS) else None
+    raised = tracebacks.read_bare_exception(lines, at) if any(word in text for word in _EXCEPTION_WORDS) else None
     if raised is None:
         return None
-    evidence = _judged(lines, raised)
+    evidence = _assess_exception(lines, raised)
     if raised.frames and "ray::" in lines[max(raised.start - 1, 0)].text:
         return replace(evidence, sure=True, child=True)  # what an actor raised, told where it was asked for
     if raised.frames or "SyntaxError" in raised.name:
@@ -152,52 +158,52 @@ def _bare(lines: Sequence[Line], at: int, text: str, taken: Container[int]) -> E
     return replace(evidence, weight=min(evidence.weight, Weight.HINT), sure=False)
 
 
-def _cut_off(lines: Sequence[Line], header: int) -> Evidence:
+def _assess_cut_traceback(lines: Sequence[Line], header: int) -> FailureEvidence:
     """Judge a traceback whose end is not there: the log was cut, or the process was killed while it printed."""
-    tag, _, warned = tracebacks.shape(lines[header].text)
+    tag, _, is_warning = tracebacks.strip_prefixes(lines[header].text)
     end = header
     for at in range(header + 1, min(header + 400, len(lines))):
-        if lines[at].text[:1].isspace() or tracebacks.shape(lines[at].text).text[:1].isspace():
+        if lines[at].text[:1].isspace() or tracebacks.strip_prefixes(lines[at].text).text[:1].isspace():
             end = at
-    weight = Weight.HINT if warned else Weight.ECHO
-    return Evidence(header, end, end, weight, "python_error", lines[end].text.strip(), tag, sure=False)
+    weight = Weight.HINT if is_warning else Weight.ECHO
+    return FailureEvidence(header, end, end, weight, "python_error", lines[end].text.strip(), tag, sure=False)
 
 
-def _judged(lines: Sequence[Line], raised: Raised) -> Evidence:
+def _assess_exception(lines: Sequence[Line], raised: RaisedException) -> FailureEvidence:
     """Say what an exception proves."""
     files = [lines[at].text for at in raised.frames]
-    kind = _kind(lines, raised, files)
-    weight = _weight(raised, kind, files)
-    told = log_statements.read(raised.text) if weight == Weight.ECHO else None
-    if told and told.weight > weight:
-        weight, kind = told
+    kind = _kind_of_exception(lines, raised, files)
+    weight = _weight_of_exception(raised, kind, files)
+    statement = log_statements.parse_statement(raised.text) if weight == Weight.ECHO else None
+    if statement and statement.weight > weight:
+        weight, kind = statement
     sure = raised.uncaught or raised.name == "KeyboardInterrupt" or bool(_WHOLE_PROGRAM.search(raised.context))
     at_exit = bool(files) and bool(_AT_EXIT.search(files[0]))
-    if raised.warned or at_exit or _is_shrugged(raised):
+    if raised.is_warning or at_exit or _is_survived(raised):
         weight, sure = Weight.HINT, False
     child = bool(_CHILD.search(raised.context)) or "Original Traceback" in lines[raised.start].text
     launcher = any(_LAUNCHER.search(file) for file in files[-6:])
-    return Evidence(
+    return FailureEvidence(
         raised.start, raised.end, raised.end, weight, kind, raised.text, raised.tag, sure or child, raised.chained,
         raised.frames, child, launcher,
     )  # fmt: skip
 
 
-def _is_shrugged(raised: Raised) -> bool:
+def _is_survived(raised: RaisedException) -> bool:
     """Tell whether the line above a traceback says that the run goes on without what failed."""
-    if _SHRUGGED.search(raised.context):
+    if _SURVIVED.search(raised.context):
         return True
-    passed_over = not raised.uncaught and bool(_PASSED_OVER.search(raised.context))
+    passed_over = not raised.uncaught and bool(_SKIPPED.search(raised.context))
     return passed_over and not _NOT_OF_AN_ERROR.search(raised.context)
 
 
-def _kind(lines: Sequence[Line], raised: Raised, files: Sequence[str]) -> str:
+def _kind_of_exception(lines: Sequence[Line], raised: RaisedException, files: Sequence[str]) -> str:
     text = raised.text[:TEXT_CHARS]
     if by := _BY_SIGNAL.search(text):
-        return _BY_SIGNALS.get(by[1] or "", "segfault")
-    kind = kind_of(raised.name, text)
+        return _KINDS_BY_SIGNAL.get(by[1] or "", "segfault")
+    kind = exception_kind(raised.name, text)
     if kind in {"python_error", "nccl_error"} and raised.name not in SURE_TYPES:
-        kind = _read_on(lines, raised, kind)
+        kind = _kind_from_next_lines(lines, raised, kind)
     if kind == "python_error" or (kind == "data_error" and raised.name == "JSONDecodeError"):
         last = lines[raised.frames[-1] + 1].text if raised.frames and raised.frames[-1] + 1 < raised.end else ""
         in_config = any(_CONFIG_FILES.search(file) for file in files[-3:])
@@ -207,14 +213,14 @@ def _kind(lines: Sequence[Line], raised: Raised, files: Sequence[str]) -> str:
     return kind
 
 
-def _read_on(lines: Sequence[Line], raised: Raised, kind: str) -> str:
+def _kind_from_next_lines(lines: Sequence[Line], raised: RaisedException, kind: str) -> str:
     """Read the lines after one that only introduces what was found: `Last error:`, `invalid values:`."""
     if not raised.text.endswith((":", "(s)", ",")) and kind != "nccl_error":
         return kind
-    said = [tracebacks.shape(line.text).text[:300] for line in lines[raised.end + 1 : raised.end + 12]]
+    said = [tracebacks.strip_prefixes(line.text).text[:300] for line in lines[raised.end + 1 : raised.end + 12]]
     said = said[: next((n for n, text in enumerate(said) if tracebacks.is_header(text)), len(said))]
     for text in said:
-        found = signature(text) if not text.lstrip().startswith("File ") else None
+        found = match_error_kind(text) if not text.lstrip().startswith("File ") else None
         if found == "oom_gpu" or (found in _HARD and kind != "nccl_error"):
             return found
     if "invalid values" in raised.text and any(_NAN.search(text) for text in said):
@@ -222,7 +228,7 @@ def _read_on(lines: Sequence[Line], raised: Raised, kind: str) -> str:
     return kind
 
 
-def _weight(raised: Raised, kind: str, files: Sequence[str]) -> Weight:
+def _weight_of_exception(raised: RaisedException, kind: str, files: Sequence[str]) -> Weight:
     """Say how much an exception proves: its own cause, lost peers, a stop, or an echo."""
     if kind == "killed" and raised.name not in _ECHO_TYPES:
         return Weight.STOPPED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mcp_server.diagnosis.failure.error_patterns import signature
+from mcp_server.diagnosis.failure.error_patterns import match_error_kind
 
 # Types that say it all, whatever their message ...
 _SURE_TYPES = {
@@ -66,18 +66,18 @@ def _by_name(table: dict[str, str]) -> dict[str, str]:
 SURE_TYPES, TYPES = _by_name(_SURE_TYPES), _by_name(_TYPES)
 # Types whose message quotes the program's own names: a key or an attribute called "gpu" proves nothing.
 _OWN_WORDS = frozenset({"KeyError", "AttributeError", "TypeError"})
-_SAID_OF_OWN_WORDS = frozenset({"config_error", "import_error", "auth_error"})
-_OF_A_STORE = re.compile(r"PermissionError: (?:Access ?Denied|Forbidden|Unauthorized)")  # S3 and its like
+_TRUSTED_FOR_OWN_WORDS = frozenset({"config_error", "import_error", "auth_error"})
+_OBJECT_STORE_DENIED = re.compile(r"PermissionError: (?:Access ?Denied|Forbidden|Unauthorized)")  # S3 and its like
 _PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
 
 
-def kind_of(name: str, text: str) -> str:
+def exception_kind(name: str, text: str) -> str:
     """Return the kind of an exception: ``name`` is its type's last part, ``text`` its whole line."""
     if sure := SURE_TYPES.get(name):
         return sure
-    found = signature(text)
-    if name in _OWN_WORDS and found not in _SAID_OF_OWN_WORDS:
+    kind = match_error_kind(text)
+    if name in _OWN_WORDS and kind not in _TRUSTED_FOR_OWN_WORDS:
         return "python_error"
-    if name in _PATHS and found not in {"disk_full", "network_error"} and not _OF_A_STORE.search(text):
+    if name in _PATHS and kind not in {"disk_full", "network_error"} and not _OBJECT_STORE_DENIED.search(text):
         return "data_error"
-    return found or TYPES.get(name, "python_error")
+    return kind or TYPES.get(name, "python_error")

@@ -11,7 +11,7 @@ ACTIONS = ("stop", "retry", "retry_changed", "retry_later", "retry_other_port", 
 ADVICE_CHARS = 160
 
 
-class Kind(NamedTuple):
+class KindPolicy(NamedTuple):
     """The default for one kind; evidence may refine it."""
 
     retryable: bool
@@ -20,44 +20,44 @@ class Kind(NamedTuple):
 
 
 # fmt: off
-KINDS: dict[str, Kind] = {
-    "oom_gpu": Kind(
+KINDS: dict[str, KindPolicy] = {
+    "oom_gpu": KindPolicy(
         True, "retry", "GPU memory ran out: look for other users of the GPU, then halve the batch size or num_envs."),
-    "oom_host": Kind(
+    "oom_host": KindPolicy(
         True, "retry_changed", "Host memory ran out: fewer workers or environments, a smaller cache, or more memory."),
-    "cuda_error": Kind(
+    "cuda_error": KindPolicy(
         True, "retry", "CUDA failed: retry once, then on another GPU; CUDA_LAUNCH_BLOCKING=1 shows the call."),
-    "nccl_error": Kind(
+    "nccl_error": KindPolicy(
         True, "retry", "Ranks lost each other: retry as is; should it come back, NCCL_DEBUG=INFO tells which rank."),
-    "segfault": Kind(
+    "segfault": KindPolicy(
         True, "retry", "Native code crashed: retry once; should it come back, PYTHONFAULTHANDLER=1 shows where."),
-    "killed": Kind(
+    "killed": KindPolicy(
         True, "retry", "The run was killed from outside: resume it from its last checkpoint."),
-    "stall": Kind(
+    "stall": KindPolicy(
         True, "retry", "No more progress was made: retry from the last checkpoint; py-spy dump shows where it hangs."),
-    "python_error": Kind(
+    "python_error": KindPolicy(
         False, "stop", "The program has an error: correct it at the last frame of the context, then launch_run again."),
-    "config_error": Kind(
+    "config_error": KindPolicy(
         False, "stop", "The arguments or the configuration are wrong: correct them, then launch_run again."),
-    "import_error": Kind(
+    "import_error": KindPolicy(
         False, "stop", "The Python environment does not fit: install or align the packages, then launch_run again."),
-    "data_error": Kind(
+    "data_error": KindPolicy(
         False, "stop", "A file is missing, broken or in the way: correct the path or the file, then launch_run again."),
-    "network_error": Kind(
+    "network_error": KindPolicy(
         True, "retry_later", "The network failed: retry later, or fetch the files first and set HF_HUB_OFFLINE=1."),
-    "auth_error": Kind(
+    "auth_error": KindPolicy(
         False, "stop", "Access was refused: name a valid token in launch_run's secrets, or ask for access."),
-    "disk_full": Kind(
+    "disk_full": KindPolicy(
         False, "stop", "The disk or the quota is full: free space or write elsewhere, then launch_run again."),
-    "port_conflict": Kind(
+    "port_conflict": KindPolicy(
         True, "retry_other_port", "The port is taken: launch_run again with another MASTER_PORT or rendezvous port."),
-    "ray_error": Kind(
+    "ray_error": KindPolicy(
         True, "retry", "Ray lost a process: retry as is; the raylet's logs in Ray's temp directory tell why."),
-    "divergence": Kind(
+    "divergence": KindPolicy(
         False, "stop", "The numbers blew up: lower the learning rate or clip gradients, and resume from before it."),
-    "timeout": Kind(
+    "timeout": KindPolicy(
         False, "stop", "The time limit was reached: raise it, or resume from the last checkpoint."),
-    "other": Kind(
+    "other": KindPolicy(
         True, "retry", "The cause is not known: read the end of the log with read_log before trying again."),
 }
 
@@ -120,7 +120,7 @@ _DETAILS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
 # fmt: on
 
 # A GPU that is itself in trouble: the same command may run well on another one.
-_SICK_GPU = re.compile(
+_FAULTY_GPU = re.compile(
     r"(?i)\bECC\b|\bXid\b|fallen off the bus|CUDA-capable device|devices? .{0,20}(?:busy|unavailable)|NVLink error"
 )
 
@@ -128,10 +128,10 @@ _SICK_GPU = re.compile(
 def advice_for(kind: str, line: str) -> str:
     """Return one sentence of at most ADVICE_CHARS for an agent, made concrete by what the line names."""
     for owner, pattern, advice in _DETAILS:
-        found = pattern.search(line) if owner == kind else None
-        if found:
-            named = advice.format(*(part.strip() for part in found.groups()))
-            return named if len(named) <= ADVICE_CHARS else KINDS[kind].advice
+        match = pattern.search(line) if owner == kind else None
+        if match:
+            advice_with_names = advice.format(*(part.strip() for part in match.groups()))
+            return advice_with_names if len(advice_with_names) <= ADVICE_CHARS else KINDS[kind].advice
     return KINDS[kind].advice
 
 
@@ -139,6 +139,6 @@ def action_for(kind: str, line: str, *, retryable: bool) -> str:
     """Return the proposed next step, one of ACTIONS."""
     if not retryable:
         return "stop"
-    if kind == "cuda_error" and _SICK_GPU.search(line):
+    if kind == "cuda_error" and _FAULTY_GPU.search(line):
         return "retry_other_gpu"
     return KINDS[kind].action if KINDS[kind].retryable else "retry"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mcp_server.diagnosis.failure import tracebacks
-from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, signature
+from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, match_error_kind
 from mcp_server.text.lines import Line
 
 _LAST_LINES = 12  # of the log, in which a last word is looked for; a shutdown says a few more lines
@@ -57,13 +57,13 @@ _TOOL = re.compile(
     r"|Error response from daemon: |Permission denied \(publickey"
 )
 _USAGE_ERROR = re.compile(r"(?:\S{1,80}: )?error: |Error: |\W{0,3}Error\W{1,5}")
-_NO_LAST_WORD = re.compile(
+_NOT_FINAL = re.compile(
     r"(?i).{0,200}(?:retry|will (?:be|continue|use|try)|continu|fall(?:ing)? ?back|skipp|ignor|\bwandb: (?!ERROR api)"
     r"|errors?[:=] ?\d|warning|no errors?|register|upload|tensorboard|not a git|scratch|instead|default)"
 )
 
 
-class LastWord(NamedTuple):
+class FinalLine(NamedTuple):
     """What a line near the end says, and what kind of failure that is."""
 
     at: int
@@ -73,39 +73,43 @@ class LastWord(NamedTuple):
     plain: bool  # only called an error: after steps, more likely the noise of a shutdown
 
 
-def hint(text: str) -> str | None:
+def guess_kind(text: str) -> str | None:
     """Return the kind that ``text`` may be about, where the exit status says that the run failed."""
     text = text[:TEXT_CHARS].strip()
-    found = _SHELL.match(text)
-    if found:
-        return f"{found.lastgroup}_error"
-    kind = signature(text)
+    match = _SHELL.match(text)
+    if match:
+        return f"{match.lastgroup}_error"
+    kind = match_error_kind(text)
     if _ERROR_LINE.match(text) or kind in _TELLING:
         return kind or "other"
     return None
 
 
-def last_word(lines: Sequence[Line]) -> LastWord | None:
+def find_final_line(lines: Sequence[Line]) -> FinalLine | None:
     """Return the first of the last lines that says that the run is over, while nobody knows its exit status."""
     end = len(lines)
     for at in range(max(end - _LAST_LINES, 0), end):
-        tag, text, warned = tracebacks.shape(lines[at].text)
-        kind = None if warned else _ends(lines, at, lines[at].text[:TEXT_CHARS].strip(), text[:TEXT_CHARS].strip())
+        tag, text, is_warning = tracebacks.strip_prefixes(lines[at].text)
+        kind = (
+            None
+            if is_warning
+            else _ending_kind(lines, at, lines[at].text[:TEXT_CHARS].strip(), text[:TEXT_CHARS].strip())
+        )
         if kind:
-            return LastWord(at, kind, text, tag, kind in _AT_SHUTDOWN and not _FATAL_LINE.match(lines[at].text))
+            return FinalLine(at, kind, text, tag, kind in _AT_SHUTDOWN and not _FATAL_LINE.match(lines[at].text))
     return None
 
 
-def _ends(lines: Sequence[Line], at: int, whole: str, text: str) -> str | None:
+def _ending_kind(lines: Sequence[Line], at: int, whole: str, text: str) -> str | None:
     """Return the kind of failure of which ``text`` tells for sure; ``whole`` has its prefixes, so its level."""
     if _SHELL_ENDS.match(text):
         late = at >= len(lines) - _LAST_OF_SHELL and not _SHELL_GOES_ON.match(text)
-        return hint(text) if late else None
-    if _NO_LAST_WORD.match(whole):
+        return guess_kind(text) if late else None
+    if _NOT_FINAL.match(whole):
         return None
     if _USAGE_ERROR.match(text) and _usage_above(lines, at):
         return "config_error"
-    kind = signature(text)
+    kind = match_error_kind(text)
     if kind and _TOOL.match(text) and at >= len(lines) - _LAST_OF_SHELL:
         return kind
     if kind and _FATAL_LINE.match(whole):
@@ -119,3 +123,104 @@ def _ends(lines: Sequence[Line], at: int, whole: str, text: str) -> str | None:
 
 def _usage_above(lines: Sequence[Line], at: int) -> bool:
     return any(line.text.lstrip().lower().startswith("usage:") for line in lines[max(at - _USAGE_LINES, 0) : at])
+
+
+# --- repetition
+
+_REPEAT_WINDOW = 120  # of the log, that are looked at; a stall may be told by every rank
+_REPEAT_CHARS = 600
+_MIN_REPEATS = 3  # lines that say the same
+_MIN_WAIT_S = 300.0  # a shorter wait is a slow checkpoint
+_MAX_LINES_AFTER = 10  # that may stand after the last of them
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+_WAITS = re.compile(
+    r"(?i)\b(?:waiting (?:for|on|at)|no (?:new |training )?(?:step|progress|iteration|batch|heartbeat|output)s?\b"
+    r"|(?:is|has|been|are) stalled|may be stuck|did not advance|has not advanced)"
+    r".{0,200}?[ (]\d+(?:\.\d+)? ?(?:s|sec|secs|seconds|m|min|mins|minutes|h|hours)\b"
+)
+_MAY_WAIT = re.compile(r"aiting|stuck|stalled|advance|\b[Nn]o ")
+_TIME = re.compile(r"[ (](\d+(?:\.\d+)?) ?([smh])(?:ec|ecs|econds|in|ins|inutes|ours)?\b")
+_FOR_WHOM = re.compile(
+    r"(?i)\b(?:ranks?|workers?|peers?|barrier|nodes?|process(?:es)?|threads?|tensors?|steps?|iterations?|batch(?:es)?"
+    r"|progress|heartbeats?|actors?|output)\b"
+)
+# Waits that end by themselves, however long they take.
+_WITH_REASON = re.compile(
+    r"(?i)download|tokeni|preprocess|compil|\block\b|cach|resource|build|cop(?:y|ied)|upload|eval|sav(?:e|ing)"
+    r"|checkpoint|early|patience|sleep|retry|queue|schedul|autotun|warm.?up|loading"
+    r"|\bto (?:start|load|finish|init|come)|\b(?:total|average|avg|mean|cumulated)\b"
+)
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}:\d\d:\d\d(?:[.,]\d+)?|\b[IWEF]\d{4}\b|\+\d\d:?\d\d\b")
+_NAN_COUNT = re.compile(r"number of nan iterations: *(\d{1,9})\b")
+_FINITE_LOSS = re.compile(r"\bloss: *[-+]?\d")
+
+
+class Repetition(NamedTuple):
+    """The line to quote, and what kind of failure it tells of."""
+
+    at: int
+    kind: str
+    first: int  # where the repetition begins
+
+
+class _Wait(NamedTuple):
+    seconds: float
+    text: str  # without times
+
+
+def find_repetition(lines: Sequence[Line]) -> Repetition | None:
+    """Return what the end of the log repeats, where that means that the run makes no more progress."""
+    return _nan_only(lines) or _find_waits(lines)
+
+
+def _nan_only(lines: Sequence[Line]) -> Repetition | None:
+    """Megatron counts the NaN iterations of each stretch that it reports; the loss of such a stretch is left out."""
+    bad: list[int] = []
+    for at in range(len(lines) - 1, max(len(lines) - _REPEAT_WINDOW, 0) - 1, -1):
+        match = _NAN_COUNT.search(lines[at].text)
+        if not match:
+            continue
+        if int(match[1]) == 0 or _FINITE_LOSS.search(lines[at].text):
+            break
+        bad.append(at)
+    return Repetition(bad[0], "divergence", bad[-1]) if len(bad) >= _MIN_REPEATS else None
+
+
+def _find_waits(lines: Sequence[Line]) -> Repetition | None:
+    """Return the first of the last lines that tell how long the run has been waiting, once that is long.
+
+    They say the same but for the time: where another figure changes, something goes on.
+    """
+    start = max(len(lines) - _REPEAT_WINDOW, 0)
+    waits = [(at, wait) for at in range(start, len(lines)) if (wait := _parse_wait(lines[at].text)) is not None]
+    if not waits or waits[-1][0] < len(lines) - 1 - _MAX_LINES_AFTER:
+        return None
+    newest = waits[-1][1]
+    run: list[tuple[int, float]] = []
+    for at, wait in reversed(waits):
+        if wait.text != newest.text:
+            continue
+        if run and wait.seconds > run[-1][1]:
+            break  # an earlier wait, which ended
+        run.append((at, wait.seconds))
+    grown = newest.seconds - run[-1][1]
+    if len({seconds for _, seconds in run}) < _MIN_REPEATS or newest.seconds < _MIN_WAIT_S or grown < _MIN_WAIT_S / 2:
+        return None
+    return Repetition(run[-1][0], "stall", run[-1][0])
+
+
+def _parse_wait(text: str) -> _Wait | None:
+    """Return for how many seconds ``text`` says that nothing happened; None where it is about something else."""
+    text = text[:_REPEAT_CHARS]
+    if not _MAY_WAIT.search(text):
+        return None
+    match = _WAITS.search(text)
+    if not match or _WITH_REASON.search(text) or not _FOR_WHOM.search(text, match.start()):
+        return None
+    times = list(_TIME.finditer(text, match.start()))
+    if not times:
+        return None
+    last = times[-1]
+    text = _CLOCK.sub("", text[: last.start(1)]) + text[last.end() :]
+    return _Wait(float(last[1]) * _UNITS[last[2].lower()], text)

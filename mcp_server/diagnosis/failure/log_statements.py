@@ -7,7 +7,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, signature
+from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, match_error_kind
 
 
 class Weight(IntEnum):
@@ -36,8 +36,8 @@ _SIGNALS = {
     9: (Weight.CRASH, "killed"),
     15: (Weight.ECHO, "killed"),  # mostly a launcher that stops the healthy ranks
 }
-_TOLD = "told"  # the kind is what the number in the line says
-_READ = "read"  # the kind is what signatures.py reads in the line
+_BY_SIGNAL = "told"  # the kind is what the number in the line says
+_BY_TEXT = "read"  # the kind is what signatures.py reads in the line
 
 _CHILD = r"(?:\S+: line \d+: +|\[\d+\][+-]? +)?(?:\d+ +)?"  # what a shell puts before the fate of its child
 _HELPER = r"(?!.*(?:tensorboard|nvidia-smi|dcgm|gpustat|monitor|Xvfb|http\.server|jupyter|\bsleep |\btail ))"
@@ -92,8 +92,8 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("closed by remote", r"Connection to \S+ closed by remote host"),
         ("Hangup", _HELPER + _CHILD + "Hangup" + _FATE),
     )),
-    (Weight.STOPPED, _TOLD, (("received by PID", r"traceback *: Signal (\d+) \(SIG\w+\) received by PID"),)),
-    (Weight.CRASH, _TOLD, (
+    (Weight.STOPPED, _BY_SIGNAL, (("received by PID", r"traceback *: Signal (\d+) \(SIG\w+\) received by PID"),)),
+    (Weight.CRASH, _BY_SIGNAL, (
         ("exit", r".*exits with return code = -(\d+)|.*failed \(exitcode: -(\d+)\)|exitcode *: -(\d+) "),
         ("EXIT STRING", r".*EXIT STRING: .*\(signal (\d+)\)"),
         ("exited on signal", r".*exited on signal (\d+)"),
@@ -133,7 +133,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("SIGABRT", r"\*{3} SIGABRT"),
         ("terminate called", r"terminate called (?:after|without|recursively)"),
     )),
-    (Weight.ABORT, _READ, (
+    (Weight.ABORT, _BY_TEXT, (
         ("what():", r"what\(\): "),
         ("Check failed", r"(?:F\d{4} |.*: F |.*\bFATAL\b|F tensorflow).*Check failed"),
         ("Check failed: ", r"(?:[\w./-]{1,99}:\d+: )?Check failed: "),
@@ -143,12 +143,12 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("register worker", r".*(?:Failed to|Unable to) register worker (?:to|with) [Rr]aylet"),
         ("GCS", r".*Failed to connect to GCS within \d+|.*GCS may have been killed"),
     )),
-    (Weight.OWN, _READ, (
+    (Weight.OWN, _BY_TEXT, (
         ("panicked at", r"thread '.*' panicked at"),
         ("cuda error", r"(?:\[Error\] .*)?Gym cuda error"),
         ("fatal: ", r"fatal: (?:unable to access|could not read|Authentication|repository|Could not read)"),
     )),
-    (Weight.PEER, _READ, (
+    (Weight.PEER, _BY_TEXT, (
         ("atchdog", r".*[Ww]atchdog (?:caught collective operation timeout|thread terminated with exception)"),
     )),
     (Weight.PEER, "nccl_error", (
@@ -248,29 +248,35 @@ _NAMED_SIGNALS = {
 WORDS: tuple[str, ...] = tuple(dict.fromkeys(word for word, *_ in _STATEMENTS))
 
 
-def read(text: str) -> Statement | None:
+def parse_statement(text: str) -> Statement | None:
     """Return what ``text``, a line without its prefixes, states; None for ordinary output."""
-    return _stated(text[:TEXT_CHARS].lstrip())
+    return _parse_statement(text[:TEXT_CHARS].lstrip())
 
 
 @lru_cache(maxsize=4_096)
-def _stated(text: str) -> Statement | None:
+def _parse_statement(text: str) -> Statement | None:
     for word, weight, kind, pattern in _STATEMENTS:
-        found = pattern.match(text) if word in text else None
-        if found:
-            return _told(found) if kind == _TOLD else _read(text, weight) if kind == _READ else Statement(weight, kind)
+        match = pattern.match(text) if word in text else None
+        if match:
+            return (
+                _from_signal(match)
+                if kind == _BY_SIGNAL
+                else _from_text(text, weight)
+                if kind == _BY_TEXT
+                else Statement(weight, kind)
+            )
     return None
 
 
-def _told(found: re.Match[str]) -> Statement:
+def _from_signal(match: re.Match[str]) -> Statement:
     """Return what the number or the name of a signal says."""
-    told = next(filter(None, found.groups()), "")
-    number = _NAMED_SIGNALS.get(told) or int(told if told.isdecimal() else 0)
+    signal = next(filter(None, match.groups()), "")
+    number = _NAMED_SIGNALS.get(signal) or int(signal if signal.isdecimal() else 0)
     return Statement(*_SIGNALS.get(number % _SIGNAL_BASE, (Weight.ECHO, "other")))
 
 
-def _read(text: str, weight: Weight) -> Statement:
-    kind = signature(text)
+def _from_text(text: str, weight: Weight) -> Statement:
+    kind = match_error_kind(text)
     if kind is None:
         return Statement(weight, "segfault" if weight == Weight.ABORT else "other")
     return Statement(Weight.PEER if kind == "nccl_error" else Weight.OWN, kind)

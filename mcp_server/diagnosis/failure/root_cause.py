@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mcp_server.diagnosis.failure import last_lines, tracebacks
-from mcp_server.diagnosis.failure.cause_ranking import choose, named_cause
-from mcp_server.diagnosis.failure.evidence import Evidence
+from mcp_server.diagnosis.failure.cause_ranking import choose_cause, resolve_general_message
+from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.log_statements import Weight
-from mcp_server.diagnosis.failure.repeated_lines import repeated
 from mcp_server.text.lines import Line
 
 # A dying Python flushes what its standard output held back, after its traceback: mostly a line or two, at most 8 KiB.
@@ -60,44 +59,44 @@ _TO_BE_RESUMED = re.compile(r"(?i)preempt|requeue|node.?fail")
 
 
 @dataclass
-class Work:
+class WorkCount:
     """How much ordinary work was printed in a stretch of lines."""
 
     bars: int = 0
     lines: int = 0
     other: int = 0
-    over: bool = False
-    anew: int = 0  # of the lines and bars, those after a restart
+    is_over: bool = False
+    after_restart: int = 0  # of the lines and bars, those after a restart
     resumed: int = 0  # ... and those after a checkpoint was loaded
 
-    def outlives(self, evidence: Evidence) -> bool:
+    def outlives(self, evidence: FailureEvidence) -> bool:
         """Tell whether so much work after ``evidence`` means that it was survived."""
         if not evidence.sure:
-            return self.over or self.lines + self.bars > _LAST_LINES_OF_UNSURE
+            return self.is_over or self.lines + self.bars > _LAST_LINES_OF_UNSURE
         stopped = evidence.weight == Weight.STOPPED
         return (
             self.lines > _FLUSH_LINES
-            or self.anew > (0 if stopped else _LAST_LINES_OF_UNSURE)
+            or self.after_restart > (0 if stopped else _LAST_LINES_OF_UNSURE)
             or (self.resumed > 0 and stopped and bool(_TO_BE_RESUMED.search(evidence.text)))
             or self.bars > _LAST_BARS
             or self.other > _EPILOGUE_LINES
-            or (self.over and self.lines + self.bars > 0)
+            or (self.is_over and self.lines + self.bars > 0)
         )
 
     @property
-    def plenty(self) -> bool:
+    def is_enough(self) -> bool:
         """No more work would change the judgement."""
         return self.lines > _LAUNCHER_WORK or self.bars > _LAUNCHER_WORK
 
 
-def work(lines: Sequence[Line], start: int, end: int) -> Work:
+def count_work(lines: Sequence[Line], start: int, end: int) -> WorkCount:
     """Measure the ordinary work between two positions, ``end`` left out."""
-    done = Work()
+    done = WorkCount()
     again = resumed = False
     for at in range(start, end):
         text = lines[at].text
         found = _WORK.search(text, 0, _FIRST_CHARS)
-        done.over = done.over or bool(_OVER.search(text, 0, _FIRST_CHARS))
+        done.is_over = done.is_over or bool(_OVER.search(text, 0, _FIRST_CHARS))
         if not found or _NO_WORK.match(text):
             done.other += not text[:1].isspace()
         elif found["bar"]:
@@ -107,117 +106,136 @@ def work(lines: Sequence[Line], start: int, end: int) -> Work:
         again = again or bool(_AGAIN.search(text, 0, _FIRST_CHARS))
         resumed = resumed or bool(_RESUMED.search(text, 0, _FIRST_CHARS))
         at_work = bool(found) and not _NO_WORK.match(text)
-        done.anew += again and at_work
+        done.after_restart += again and at_work
         done.resumed += resumed and at_work
-        if done.plenty:
+        if done.is_enough:
             break
     return done
 
 
-def root(lines: Sequence[Line], evidence: Sequence[Evidence], *, failed: bool) -> Evidence | None:
+def find_root_cause(
+    lines: Sequence[Line], evidence: Sequence[FailureEvidence], *, failed: bool
+) -> FailureEvidence | None:
     """Return the evidence to quote, or None where nothing at the end of the window proves a failure.
 
     ``failed``: the exit status says so; then a hint is better than nothing.
     """
-    strong = _not_survived(lines, [one for one in evidence if one.weight > Weight.HINT])
-    stand = _last_stand(lines, strong)
-    chosen = choose(lines, stand) if stand else None
+    proofs = _drop_survived(lines, [one for one in evidence if one.weight > Weight.HINT])
+    final = _final_evidence(lines, proofs)
+    chosen = choose_cause(lines, final) if final else None
     if chosen and (chosen.weight > Weight.ECHO or chosen.kind != "other"):
-        return named_cause(lines, chosen)
+        return resolve_general_message(lines, chosen)
     if not failed and not chosen:
-        return _spoken(lines, evidence) or _last_word(lines) or _repeated(lines)
-    if not failed and chosen and work(lines, max(chosen.at - _LAST_HINT_LINES, 0), chosen.at).over:
+        return _untraced_exception(lines, evidence) or _final_line_evidence(lines) or _repetition_evidence(lines)
+    if not failed and chosen and count_work(lines, max(chosen.at - _LAST_HINT_LINES, 0), chosen.at).is_over:
         return None  # only somebody's exit code, after all was done
-    word = _last_word(lines) or _repeated(lines)
-    if word and word.kind != "other":
-        return word
-    survived = [one for one in strong if one.sure and one.weight >= Weight.STOPPED]
-    return _hinted(lines, evidence) or chosen or next(reversed(survived), None)
+    final_line = _final_line_evidence(lines) or _repetition_evidence(lines)
+    if final_line and final_line.kind != "other":
+        return final_line
+    survived = [one for one in proofs if one.sure and one.weight >= Weight.STOPPED]
+    return _best_hint(lines, evidence) or chosen or next(reversed(survived), None)
 
 
-def _hinted(lines: Sequence[Line], evidence: Sequence[Evidence]) -> Evidence | None:
+def _best_hint(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:
     """Return the best hint near the end: the last that names a kind, else the first of the last error lines."""
     hints = [one for one in evidence[-_LAST_HINTS:] if one.weight == Weight.HINT]
-    hints = [one for one in hints if not work(lines, one.at + 1, len(lines)).outlives(one)]
+    hints = [one for one in hints if not count_work(lines, one.at + 1, len(lines)).outlives(one)]
     for at in range(max(len(lines) - _LAST_HINT_LINES, 0), len(lines)):
-        tag, text, _ = tracebacks.shape(lines[at].text)
-        if kind := last_lines.hint(text):
-            hints.append(Evidence(at, at, at, Weight.HINT, kind, text, tag, sure=False))
+        tag, text, _ = tracebacks.strip_prefixes(lines[at].text)
+        if kind := last_lines.guess_kind(text):
+            hints.append(FailureEvidence(at, at, at, Weight.HINT, kind, text, tag, sure=False))
     hints.sort(key=lambda one: one.at)
     named = [one for one in hints if one.kind != "other"]
     return named[-1] if named else next(iter(hints), None)
 
 
-def _last_stand(lines: Sequence[Line], strong: Sequence[Evidence]) -> list[Evidence]:
+def _final_evidence(lines: Sequence[Line], proofs: Sequence[FailureEvidence]) -> list[FailureEvidence]:
     """Return the evidence at the end of the window that no work came after, and between which no work was done."""
-    if not strong or work(lines, strong[-1].end + 1, len(lines)).outlives(strong[-1]):
+    if not proofs or count_work(lines, proofs[-1].end + 1, len(lines)).outlives(proofs[-1]):
         return []
-    stand = [strong[-1]]
-    heaviest = stand[0].weight
-    for one in reversed(strong[:-1]):
-        between = work(lines, one.end + 1, stand[-1].start)
+    final = [proofs[-1]]
+    heaviest = final[0].weight
+    for one in reversed(proofs[:-1]):
+        between = count_work(lines, one.end + 1, final[-1].start)
         if between.outlives(one):
             grace = _LAUNCHER_WORK if heaviest <= Weight.ABORT else _PEERS_WORK if heaviest == Weight.PEER else 0
             if not one.sure and between.bars + between.lines <= _LAUNCHER_WORK:
                 continue  # caught; what is before it may still be the cause
             if between.bars + between.lines > grace:
                 break
-        stand.append(one)
+        final.append(one)
         heaviest = max(heaviest, one.weight)
-    return stand[::-1]
+    return final[::-1]
 
 
-def _not_survived(lines: Sequence[Line], strong: Sequence[Evidence]) -> list[Evidence]:
+def _drop_survived(lines: Sequence[Line], proofs: Sequence[FailureEvidence]) -> list[FailureEvidence]:
     """Leave out what somebody caught who had caught the same before, at the same place, and had gone on."""
-    places = [lines[one.frames[-1]].text if one.frames and not one.sure else "" for one in strong]
+    places = [lines[one.frames[-1]].text if one.frames and not one.sure else "" for one in proofs]
     survived: set[str] = set()
     later: set[str] = set()
-    for n in range(len(strong) - 1, -1, -1):
+    for n in range(len(proofs) - 1, -1, -1):
         if places[n] in later and places[n] not in survived:
-            between = work(lines, strong[n].end + 1, strong[n + 1].start)
+            between = count_work(lines, proofs[n].end + 1, proofs[n + 1].start)
             if between.bars + between.lines > 0:
                 survived.add(places[n])
         later |= {places[n]} - {""}
-    return [one for one, place in zip(strong, places, strict=True) if place not in survived]
+    return [one for one, place in zip(proofs, places, strict=True) if place not in survived]
 
 
-def _last_word(lines: Sequence[Line]) -> Evidence | None:
+def _final_line_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
     """Return a line of the last few that says that the run is over, where no work was done after it."""
-    word = last_lines.last_word(lines)
-    if word is None:
+    final_line = last_lines.find_final_line(lines)
+    if final_line is None:
         return None
-    after = work(lines, word.at + 1, len(lines))
-    before = work(lines, max(word.at - _LAST_HINT_LINES, 0), word.at)
-    if after.bars or after.lines or after.over or before.over or (word.plain and before.bars + before.lines > 0):
+    after = count_work(lines, final_line.at + 1, len(lines))
+    before = count_work(lines, max(final_line.at - _LAST_HINT_LINES, 0), final_line.at)
+    if (
+        after.bars
+        or after.lines
+        or after.is_over
+        or before.is_over
+        or (final_line.plain and before.bars + before.lines > 0)
+    ):
         return None
-    return Evidence(word.at, word.at, word.at, Weight.HINT, word.kind, word.text, word.tag, sure=False)
+    return FailureEvidence(
+        final_line.at,
+        final_line.at,
+        final_line.at,
+        Weight.HINT,
+        final_line.kind,
+        final_line.text,
+        final_line.tag,
+        sure=False,
+    )
 
 
-def _repeated(lines: Sequence[Line]) -> Evidence | None:
+def _repetition_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
     """Return the line that the log repeats at its end, where that means that nothing went on any more."""
-    said = repeated(lines)
-    if said is None or (said.kind == "stall" and _worked(lines, said.first)):
+    repetition = last_lines.find_repetition(lines)
+    if repetition is None or (repetition.kind == "stall" and _has_work_after(lines, repetition.first)):
         return None
-    tag, text, _ = tracebacks.shape(lines[said.at].text)
-    return Evidence(said.at, said.at, said.at, Weight.HINT, said.kind, text, tag, sure=False)
+    tag, text, _ = tracebacks.strip_prefixes(lines[repetition.at].text)
+    return FailureEvidence(
+        repetition.at, repetition.at, repetition.at, Weight.HINT, repetition.kind, text, tag, sure=False
+    )
 
 
-def _worked(lines: Sequence[Line], since: int) -> bool:
+def _has_work_after(lines: Sequence[Line], since: int) -> bool:
     others = [line for line in lines[since + 1 :] if not _WAIT.search(line.text, 0, _FIRST_CHARS)]
-    done = work(others, 0, len(others))
-    return bool(done.bars or done.lines or done.over)
+    done = count_work(others, 0, len(others))
+    return bool(done.bars or done.lines or done.is_over)
 
 
-def _spoken(lines: Sequence[Line], evidence: Sequence[Evidence]) -> Evidence | None:
+def _untraced_exception(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:
     """Return an exception's line that the window ends with though no traceback is there to prove it."""
     for one in reversed(evidence):
-        spoken = one.weight == Weight.HINT and one.start == one.end and one.at >= len(lines) - _LAST_SPOKEN
-        if spoken and _BY_PYTHON.match(one.text):
+        is_untraced = one.weight == Weight.HINT and one.start == one.end and one.at >= len(lines) - _LAST_SPOKEN
+        if is_untraced and _BY_PYTHON.match(one.text):
             return one
     return None
 
 
-def last_work(lines: Sequence[Line]) -> Line | None:
+def find_last_work_line(lines: Sequence[Line]) -> Line | None:
     """Return the last line that shows the run at work."""
     near = reversed(lines[-5_000:])
     found = (line for line in near if _WORK.search(line.text, 0, _FIRST_CHARS) and not _NO_WORK.match(line.text))

@@ -10,23 +10,23 @@ from mcp_server.diagnosis.progress.named_values import (
     EPOCH,
     HELD_OUT,
     LOSS,
-    MOST,
+    MAX_COUNT,
     QUALITY,
     REWARD,
     SPEED,
     STEP,
-    Figure,
-    Name,
-    figures,
-    know,
-    whole,
+    NamedValue,
+    ValueName,
+    classify_name,
+    find_named_values,
+    parse_integer,
 )
-from mcp_server.diagnosis.progress.step_counters import Told
+from mcp_server.diagnosis.progress.step_counters import StepReading
 
-_LONGEST_HEADER = 160
+_MAX_HEADER_CHARS = 160
 _HEADED_LINES = 8  # a loss so many lines below a step belongs to it
-_LOSSES_KEPT = 64
-_TEMPLATES_KEPT = 512
+_MAX_LOSSES = 64
+_MAX_TEMPLATES = 512
 NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 _STRONG = LOSS | REWARD
 _WEAK = QUALITY | SPEED | HELD_OUT
@@ -49,7 +49,7 @@ _QUOTED = re.compile(
 )
 _RECALLED = re.compile(r"(?i)\b(?:load|resum|restor|pre-?trained|continu)")
 _EPOCH = re.compile(r"(?i)\bepoch\W{0,3}(\d+)(?:\s?(?:/|of)\s?(\d+))?")
-_PLACE = re.compile(r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)")
+_POSITION = re.compile(r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)")
 _TABLE_CELL = re.compile(r"^\s*[|│┃]")
 _REMARK = re.compile(r"WARN|[Ww]arning|\b[Cc]annot\b")  # something is amiss, nothing begins
 _TRAIN_LOSS = re.compile(r"(?i)(?:^|[\s:|>-])(?:train\w*[\s_/-]{0,3}loss|loss[\s_/-]{0,3}train\w*|训练损失)")
@@ -64,127 +64,145 @@ def _is_held_out(line: str) -> bool:
     return _HELD_OUT.search(line) is not None and _TRAINING.search(line) is None
 
 
-class Home:
+class CustomLoopReader:
     """Reads lines of no known shape. ``epoch``: the one that a line of its own announced last, and of how many."""
 
     def __init__(self) -> None:
         self.epoch: tuple[int, int | None] | None = None
-        self._headline = ""
-        self._opened: Told | None = None  # a count that waits for its loss
-        self._opened_for = 0
-        self._losses: dict[str, float] = {}
+        self._header_template = ""
+        self._open_reading: StepReading | None = None  # a count that waits for its loss
+        self._lines_since_open = 0
+        self._last_losses: dict[str, float] = {}
         self._templates: dict[str, tuple[bool, bool, bool]] = {}
 
-    def read(self, line: str, template: str, before: str = "") -> tuple[Told | None, list[Figure]]:
+    def read_line(self, line: str, template: str, before: str = "") -> tuple[StepReading | None, list[NamedValue]]:
         """Return what ``line`` tells of steps, and its figures, those of an evaluation named so.
 
         ``template``: the line without its digits. ``before``: the last line that told nothing; `Test results:` says
         what the numbers below it are.
         """
-        found = figures(line)
+        values = find_named_values(line)
         bits = 0
-        for name, _, _ in found:
+        for name, _, _ in values:
             bits |= name.bits
         if not bits & ~COUNTS:
-            return self._headed(line, template, found), []
-        is_quoted, is_held_out, is_recalled = self._words(line, template)
+            return self._read_header(line, template, values), []
+        is_quoted, is_held_out, is_recalled = self._line_properties(line, template)
         if is_quoted:
             return None, []
         if before and not is_held_out and before.rstrip().endswith(":"):
             is_held_out = _is_held_out(before) and _TRAINING.search(line) is None
         if is_held_out and not (bits & HELD_OUT and bits & COUNTS):
-            return None, [(_of_held_out(name), value, of) for name, value, of in found if not name.bits & COUNTS]
+            return None, [(_as_held_out(name), value, of) for name, value, of in values if not name.bits & COUNTS]
         if is_recalled:
-            return None, found
+            return None, values
         if not bits & COUNTS:
-            return self._uncounted(line, found) if bits & _STRONG and not bits & HELD_OUT else None, found
-        return _counted(found, bits) if bits & (_STRONG | _WEAK) else self._headed(line, template, found), found
+            return self._read_uncounted(line, values) if bits & _STRONG and not bits & HELD_OUT else None, values
+        return _read_counted(values, bits) if bits & (_STRONG | _WEAK) else self._read_header(
+            line, template, values
+        ), values
 
-    def _words(self, line: str, template: str) -> tuple[bool, bool, bool]:
+    def _line_properties(self, line: str, template: str) -> tuple[bool, bool, bool]:
         """Whether ``line`` is quoted, of held-out data, remembered: asked once for all lines that differ in digits."""
-        known = self._templates.get(template)
-        if known is None:
-            if len(self._templates) >= _TEMPLATES_KEPT:
+        properties = self._templates.get(template)
+        if properties is None:
+            if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
             is_recalled = _RECALLED.search(line) is not None
-            known = self._templates[template] = (_QUOTED.search(line) is not None, _is_held_out(line), is_recalled)
-        return known
+            properties = self._templates[template] = (_QUOTED.search(line) is not None, _is_held_out(line), is_recalled)
+        return properties
 
-    def _uncounted(self, line: str, found: list[Figure]) -> Told | None:
+    def _read_uncounted(self, line: str, values: list[NamedValue]) -> StepReading | None:
         """Losses without a counter: `[12/100] loss=0.3`, a line under `Epoch 3/10`, or each time another value."""
-        if match := _PLACE.search(line):
-            n, per = whole(match[1] or match[3]), whole(match[2] or match[4])
+        if match := _POSITION.search(line):
+            n, per = parse_integer(match[1] or match[3]), parse_integer(match[2] or match[4])
             epoch, epochs = self.epoch or (None, None)
             base = None if epoch is None else 1
-            return Told(Rank.STEP, "place", None, None, epoch, epochs, n, per, base) if 0 < n <= per else None
-        if self._opened is not None:
-            return self._opened
+            return StepReading(Rank.STEP, "place", None, None, epoch, epochs, n, per, base) if 0 < n <= per else None
+        if self._open_reading is not None:
+            return self._open_reading
         if _TABLE_CELL.match(line):
             return None
-        name, value, _ = next(figure for figure in found if figure[0].bits & _STRONG)
-        before = self._losses.get(name.text)
-        if before is not None or len(self._losses) < _LOSSES_KEPT:
-            self._losses[name.text] = value
+        name, value, _ = next(figure for figure in values if figure[0].bits & _STRONG)
+        before = self._last_losses.get(name.text)
+        if before is not None or len(self._last_losses) < _MAX_LOSSES:
+            self._last_losses[name.text] = value
         if name.headline is not None and (_TRAIN_LOSS.search(line) or before not in {None, value}):
-            return Told(Rank.LOSS, f"loss {name.text}", mark=value)
+            return StepReading(Rank.LOSS, f"loss {name.text}", mark=value)
         return None
 
-    def _headed(self, line: str, template: str, found: list[Figure]) -> Told | None:
+    def _read_header(self, line: str, template: str, values: list[NamedValue]) -> StepReading | None:
         """Keep a count that stands alone: it only begins. An epoch ends where the next begins, in the same words."""
-        self._opened_for += 1
-        if self._opened is not None and self._opened.step is not None and self._opened_for > _HEADED_LINES:
-            self._opened = None
+        self._lines_since_open += 1
+        if (
+            self._open_reading is not None
+            and self._open_reading.step is not None
+            and self._lines_since_open > _HEADED_LINES
+        ):
+            self._open_reading = None
         match = _EPOCH.search(line) if "poch" in line or "POCH" in line else None
-        if (match is None and len(found) != 1) or len(line) > _LONGEST_HEADER or any(self._words(line, template)):
+        if (
+            (match is None and len(values) != 1)
+            or len(line) > _MAX_HEADER_CHARS
+            or any(self._line_properties(line, template))
+        ):
             return None
         if match is None:
-            name, value, of = found[0]
+            name, value, of = values[0]
             if value > 0 and (not name.text.endswith("s") or "update" in name.text):  # plans are plural
                 rank = Rank.STEP if name.bits & STEP else Rank.EPOCH
-                self._opened = Told(rank, f"step {name.text}", int(min(value, MOST)), whole(of) if of else None)
-                self._opened_for = 0
+                self._open_reading = StepReading(
+                    rank, f"step {name.text}", int(min(value, MAX_COUNT)), parse_integer(of) if of else None
+                )
+                self._lines_since_open = 0
             return None
-        epoch, epochs = whole(match[1]), whole(match[2]) if match[2] else None
-        same, self._headline = template == self._headline, template
+        epoch, epochs = parse_integer(match[1]), parse_integer(match[2]) if match[2] else None
+        same, self._header_template = template == self._header_template, template
         before, self.epoch = self.epoch, (epoch, epochs)
-        self._opened = Told(Rank.EPOCH, "epoch", epoch=epoch, epochs=epochs)
+        self._open_reading = StepReading(Rank.EPOCH, "epoch", epoch=epoch, epochs=epochs)
         if same and before is not None and epoch == before[0] + 1:
-            return Told(Rank.EPOCH, "epoch", epoch=before[0], epochs=epochs)
+            return StepReading(Rank.EPOCH, "epoch", epoch=before[0], epochs=epochs)
         return None
 
 
-def _of_held_out(name: Name) -> Name:
-    return name if name.bits & HELD_OUT else know(f"val {name.text}") or name
+def _as_held_out(name: ValueName) -> ValueName:
+    return name if name.bits & HELD_OUT else classify_name(f"val {name.text}") or name
 
 
-def _counted(found: list[Figure], bits: int) -> Told | None:
+def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
     """Step 0 with held-out losses is an evaluation before training; epoch 0 with them is a finished epoch."""
     step = epoch = None
-    for figure in found:
+    for figure in values:
         if figure[0].bits & STEP and step is None and figure[1].is_integer():
             step = figure
         elif figure[0].bits & EPOCH and epoch is None:
             epoch = figure
     if step is None:
-        return _by_epoch(epoch, found, bits) if epoch is not None else None
+        return _read_epoch(epoch, values, bits) if epoch is not None else None
     name, value, of = step
-    n, total = int(min(value, MOST)), whole(of) if of else None
+    n, total = int(min(value, MAX_COUNT)), parse_integer(of) if of else None
     if n < 0 or (n == 0 and (bits & HELD_OUT or not bits & _STRONG)):
         return None
     is_in_epoch = "global" not in name.text and (total is not None or "batch" in name.text)
     if epoch is None or not is_in_epoch or not epoch[1].is_integer():
-        return Told(Rank.STEP, f"step {name.text}", n, total)
-    epochs = whole(epoch[2]) if epoch[2] else None
-    return Told(Rank.STEP, f"place {name.text}", epoch=int(min(epoch[1], MOST)), epochs=epochs, n=n, per=total)
+        return StepReading(Rank.STEP, f"step {name.text}", n, total)
+    epochs = parse_integer(epoch[2]) if epoch[2] else None
+    return StepReading(
+        Rank.STEP, f"place {name.text}", epoch=int(min(epoch[1], MAX_COUNT)), epochs=epochs, n=n, per=total
+    )
 
 
-def _by_epoch(epoch: Figure, found: list[Figure], bits: int) -> Told | None:
+def _read_epoch(epoch: NamedValue, values: list[NamedValue], bits: int) -> StepReading | None:
     name, value, of = epoch
     if not value.is_integer():
-        return Told(Rank.EPOCH, "epoch so far", mark=value)
+        return StepReading(Rank.EPOCH, "epoch so far", mark=value)
     if value < 0 or (value == 0 and not bits & _STRONG):
         return None
-    mark = next((number for measure, number, _ in found if measure.bits & _STRONG), None)
-    return Told(
-        Rank.EPOCH, f"epoch {name.text}", epoch=int(min(value, MOST)), epochs=whole(of) if of else None, mark=mark
+    mark = next((number for measure, number, _ in values if measure.bits & _STRONG), None)
+    return StepReading(
+        Rank.EPOCH,
+        f"epoch {name.text}",
+        epoch=int(min(value, MAX_COUNT)),
+        epochs=parse_integer(of) if of else None,
+        mark=mark,
     )

@@ -23,15 +23,15 @@ class Rank(IntEnum):
     NONE = 0  # says that training is over, and counts nothing
     LOSS = 1  # losses without any counter: each new one is a sign of life
     EPOCH = 2  # home-made, by epochs
-    UNTOLD = 3  # a bar that does not say what it shows
+    UNLABELLED = 3  # a bar that does not say what it shows
     STEP = 4  # home-made, by steps
     BAR = 5
-    HINT = 6  # a framework's second counter, in another unit than its first
+    SECONDARY = 6  # a framework's second counter, in another unit than its first
     FRAMEWORK = 7
     USER = 8  # the pattern that the user gave
 
 
-class Shape(NamedTuple):
+class StepFormat(NamedTuple):
     """One way in which a framework tells of a step.
 
     ``zero``: the step numbered 0 is printed after it was made. ``base``: the number of the first epoch, None where
@@ -56,8 +56,8 @@ def _row(
     zero: bool = False,
     base: int | None = None,
     adds: bool = False,
-) -> Shape:
-    return Shape(name, needle, re.compile(pattern), rank, zero, base, adds)
+) -> StepFormat:
+    return StepFormat(name, needle, re.compile(pattern), rank, zero, base, adds)
 
 
 _STEP = r"(?P<step>\d+)"
@@ -65,15 +65,15 @@ _STEP_OF = r"(?P<step>\d+)/\s*(?P<total>\d+)"
 _N_OF = r"(?P<n>\d+) ?/ ?(?P<per>\d+)"
 _EPOCH_OF = r"(?P<epoch>\d+)(?: ?/ ?(?P<epochs>\d+))?"
 # Epoch: [0][ 10/500], Epoch: [0/100]  [ 10/500], Train: 0 [ 50/1251 (4%)], Train Epoch: 1 [640/60000 (1%)]
-_PLACE = rf"\s{{0,4}}:?\s{{0,4}}\[?\s{{0,4}}{_EPOCH_OF}\s{{0,4}}\]?\s{{0,4}}:?\s{{0,4}}[\[(]\s{{0,6}}{_N_OF}\b"
+_POSITION = rf"\s{{0,4}}:?\s{{0,4}}\[?\s{{0,4}}{_EPOCH_OF}\s{{0,4}}\]?\s{{0,4}}:?\s{{0,4}}[\[(]\s{{0,6}}{_N_OF}\b"
 _TIME = r"(?:.{0,400}?\btime:? {0,3}(?P<s>\d{1,2}\.\d+))?"  # what is longer is the time since the start
 _LATER = r".{0,600}?"  # bounded: a line may be anything
 _ENDED = r"(?P<epoch>\d+)(?: ?(?:/|of) ?(?P<epochs>\d+))?[:,]? (?:is |has )?(?:finished|done|completed?|took|ended)\b"
-_SAID = r"(?i:loss|reward|return|accuracy|损失|奖励)"
+_MEASURE = r"(?i:loss|reward|return|accuracy|损失|奖励)"
 
 # fmt: off
 # First match wins. Within one framework the line that is printed once a step stands before its relatives.
-SHAPES: tuple[Shape, ...] = (
+STEP_FORMATS: tuple[StepFormat, ...] = (
     # language models
     _row("hf_trainer", "'epoch'", r"\{'(?!eval|val|test)[^{}]{0,999}?(?:loss|reward)[\w/]{0,40}': '?(?:[-\d.]|nan|inf)"
          r"[^{}]{0,999}'epoch': "),
@@ -115,7 +115,7 @@ SHAPES: tuple[Shape, ...] = (
     _row("rsl_rl", "Learning iteration", rf"Learning iteration\s+{_STEP_OF}", zero=True),
     _row("rl_games", "fps total:", rf"fps total: [\d.]+ epoch: {_STEP}(?:/(?P<total>\d+))?"),
     _row("stable_baselines3", "total", r"[|│]\s*+(?:\w+/)?+\s*+total[_ ]timesteps\s*+[|│]\s*+(?P<step>\d[\d,]*)"),
-    _row("stable_baselines3", "pdates", r"[|│]\s*+(?:\w+/)?+n_?updates\s*+[|│]\s*+(?P<step>\d[\d,]*)", Rank.HINT),
+    _row("stable_baselines3", "pdates", r"[|│]\s*+(?:\w+/)?+n_?updates\s*+[|│]\s*+(?P<step>\d[\d,]*)", Rank.SECONDARY),
     _row("guided_diffusion", "| step ", r"\| step\s+\| (?P<step>\d[\d.e+]*)\s+\|"),
     _row("cleanrl", "global", rf"\bglobal[_ ]step ?[=:] ?{_STEP}\b(?!, (?:lr|epoch|batch))"),
     _row("habitat", "update: ", rf"\bupdate: {_STEP}\s+fps:", zero=True),
@@ -137,8 +137,8 @@ SHAPES: tuple[Shape, ...] = (
     _row("paddle", "global", rf"\bglobal[_ ]step:? {_STEP}, (?:lr|epoch)"),
     _row("paddle", "[TRAIN]", rf"\[TRAIN\] epoch: \d+, iter: {_STEP_OF}"),
     _row("paddle", "[Iter: ", rf"\[Train\]\[Epoch {_EPOCH_OF}\]\[Iter: {_N_OF}\]", zero=True, base=1),
-    _row("place", "poch", rf"(?i)\bepoch{_PLACE}(?!.{{0,60}}\bval)(?={_LATER}(?:loss|\bacc|time:)){_TIME}", zero=True),
-    _row("place", "rain", rf"(?i)\b(?:train|training){_PLACE}(?={_LATER}loss){_TIME}", zero=True),
+    _row("place", "poch", rf"(?i)\bepoch{_POSITION}(?!.{{0,60}}\bval)(?={_LATER}(?:loss|\bacc|time:)){_TIME}", zero=True),
+    _row("place", "rain", rf"(?i)\b(?:train|training){_POSITION}(?={_LATER}loss){_TIME}", zero=True),
     _row("nanodet", "|Epoch", rf"\bTrain\|Epoch{_EPOCH_OF}\|Iter\d+\((?P<n>\d+)/(?P<per>\d+)\)", base=1),
     _row("word language model", "batches", r"\bepoch\s+(?P<epoch>\d+) \|\s+(?P<n>\d+)/\s*(?P<per>\d+) batches", base=1),
     _row("ultralytics", "G  ", rf"^\s*{_EPOCH_OF}\s+[\d.]+G\s{_LATER}\s(?P<n>\d+)/(?P<per>\d+)(?:\s|$)"),
@@ -167,11 +167,11 @@ SHAPES: tuple[Shape, ...] = (
     _row("wandb", "wandb: ", r"^wandb:\s+(?!\S*(?:val|test))(?:\S*/)?\w*(?:loss|reward|return)\w* "
          r"(?:-?\d|[▁▂▃▄▅▆▇█]{2})"),
     # tutorials
-    _row("loss at step", "oss", rf"\b{_SAID}\b[^:=]{{0,40}}?\b(?i:at|after|for|in) "
+    _row("loss at step", "oss", rf"\b{_MEASURE}\b[^:=]{{0,40}}?\b(?i:at|after|for|in) "
          rf"(?i:step|iter\w*|epoch|episode|update) ?{_STEP}\s?[:=] ?-?\d", Rank.STEP, zero=True),
     _row("cost after iteration", "ost after", rf"\b[Cc]ost after (?i:iteration|epoch) {_STEP}\s?[:=] ?-?\d", Rank.STEP,
          zero=True),
-    _row("dcgan", "][", rf"(?:^|\s)\[{_EPOCH_OF}\]\[{_N_OF}\](?=.{{0,99}}?{_SAID})", Rank.STEP, zero=True),
+    _row("dcgan", "][", rf"(?:^|\s)\[{_EPOCH_OF}\]\[{_N_OF}\](?=.{{0,99}}?{_MEASURE})", Rank.STEP, zero=True),
     _row("keras-gan", "[D loss", rf"^\s*{_STEP} \[D loss: ", Rank.STEP, zero=True),
     _row("td3", "Episode Num", rf"\bTotal T: {_STEP} Episode Num: "),
     _row("torch-ac", "| FPS ", rf"\bU {_STEP} \| F \d+ \| FPS "),
@@ -180,17 +180,17 @@ SHAPES: tuple[Shape, ...] = (
     _row("a checkpoint", "av", r"^(?!.{0,200}?(?i:load|resum|restor|every)).{0,200}?\b[Ss]av(?:ed|ing)\b.{0,200}?"
          r"(?:step|iter|iteration|checkpoint)[ _=-]{1,5}(?P<step>\d+)\b", Rank.LOSS),
     _row("[1, 2000] loss", "] loss", r"\[(?P<epoch>\d+), {0,5}(?P<n>\d+)\] loss", Rank.STEP, base=1),
-    _row("epoch1", "poch", rf"(?i:\bepoch)[_-]?(?P<epoch>\d+)\b(?={_LATER}{_SAID})(?!{_LATER}(?:\bload|resum|/))",
+    _row("epoch1", "poch", rf"(?i:\bepoch)[_-]?(?P<epoch>\d+)\b(?={_LATER}{_MEASURE})(?!{_LATER}(?:\bload|resum|/))",
          Rank.EPOCH, zero=True),
     _row("chinese", "第", rf"第\s?{_STEP}(?:\s?/\s?(?P<total>\d+))?\s?(?:轮|步|次迭代|个?\s?(?i:epoch)|回合)"
-         rf"{_LATER}{_SAID}", Rank.STEP),
+         rf"{_LATER}{_MEASURE}", Rank.STEP),
     _row("over", "raining", r"(?i)\b(?:pre-?|fine-?)?training (?:run |loop )?(?:is |has )?"
          r"(?:complete|finished|done|ended)"
          r"|\bfinished training\b", Rank.NONE),
 )
 
 # Tables of bare numbers: the header that opens one, and its rows.
-TABLES: tuple[tuple[re.Pattern[str], Shape], ...] = (
+TABLE_FORMATS: tuple[tuple[re.Pattern[str], StepFormat], ...] = (
     (re.compile(r"^\s*Step \(% Done\)"), _row("nerfstudio", "%)", rf"^\s*{_STEP} \([\d.]+%\)\s+(?P<ms>[\d.]+) ms")),
     (re.compile(r"^\s*E\s+#\s+LOSS "), _row("spacy", " ", rf"^\s*\d+\s+{_STEP}(?:\s+\d+\.\d+){{2,}}\s*$")),
     (
@@ -204,7 +204,7 @@ _NO_NUMBER = re.compile(r"raining (?:is )?(?:comp|finish|done)|inished (?i:train
 
 
 # fmt: off
-def may_tell(line: str) -> bool:
+def may_show_progress(line: str) -> bool:
     """Whether ``line`` may tell of training; nearly every line stops here.
 
     Literals are three times faster than one pattern of them all; without their first letters they hold for both cases.

@@ -18,23 +18,23 @@ COUNTS = STEP | EPOCH
 
 HEADLINES = ("loss", "reward", "val_loss", "grad_norm", "fps", "accuracy")  # what an agent wants to see first
 
-_NAMES_KEPT = 4_096  # names that carry a number in themselves must not fill the memory
-_LONGEST_NAME = 96
+_MAX_NAMES = 4_096  # names that carry a number in themselves must not fill the memory
+_MAX_NAME_CHARS = 96
 
 # Where a word starts; up to four words; what stands between name and number; the number; of so many.
-_FIGURE = re.compile(
+_NAMED_VALUE = re.compile(
     r"(?<![\w./@-])([^\W\d][\w/.@-]*+(?: [^\W\d][\w/.@-]*+){0,3}?(?: ?\([^()]{0,24}\)(?=['\"]?\s{0,9}[:=|]))?)"
     r"['\"]?\s*+(?:[:=|#\uff1a│]|[-=]>)?\s*+['\"\[(]*+(?:(?:tensor|[Aa]rray|(?:np|numpy)\.float\d\d)\(['\"\[]*+)?"
     r"([-+]?(?:\d{1,3}(?:,\d{3})++(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
     r"|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?!\w| iter)))([kKM](?![\w/]))?"  # Megatron: "number of nan iterations: 0"
     r"(?:(?: ?/ ?| of )(\d+)(?!\d|[:/-]\d))?"
 )
-_find = _FIGURE.findall
-MOST = 10**15  # what counts further than that is no counter
+_find_values = _NAMED_VALUE.findall
+MAX_COUNT = 10**15  # what counts further than that is no counter
 POWERS = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
 
-class Name(NamedTuple):
+class ValueName(NamedTuple):
     """What is known of a name: its text in lower case, its bits, and its headline where it has one."""
 
     text: str
@@ -42,7 +42,7 @@ class Name(NamedTuple):
     headline: str | None
 
 
-Figure = tuple[Name, float, str]  # a named number, and of how many it is one: `3/10`
+NamedValue = tuple[ValueName, float, str]  # a named number, and of how many it is one: `3/10`
 
 
 def _words(text: str) -> str:
@@ -57,7 +57,7 @@ _SETTING = re.compile(
     r"|(?:^|[ _./-])(?:max|min|clip|clipping|target|num|weight|use|no|best|init|initial|lowest|highest|warmup)[ _./-]"
     r"|(?:batch|reader)_?cost|loss_?(?:weights?|scale|coef)\b|scale|skipped"
 )
-_OF_HELD_OUT = re.compile(_words("val valid validation eval evaluation test dev") + "|验证|测试")
+_HELD_OUT_WORDS = re.compile(_words("val valid validation eval evaluation test dev") + "|验证|测试")
 # First match wins: "value_loss" is a loss, "loss/reward" too.
 _MEASURES: tuple[tuple[int, re.Pattern[str]], ...] = (
     (
@@ -142,62 +142,62 @@ _HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
 )
 
-_known: dict[str, Name | None] = {}
+_name_cache: dict[str, ValueName | None] = {}
 
 
-def know(raw: str) -> Name | None:
+def classify_name(raw: str) -> ValueName | None:
     """Return what is known of a name as it was printed; None where it is of no interest."""
-    if len(raw) > _LONGEST_NAME:
+    if len(raw) > _MAX_NAME_CHARS:
         return None
-    if len(_known) >= _NAMES_KEPT:
-        _known.clear()
+    if len(_name_cache) >= _MAX_NAMES:
+        _name_cache.clear()
     text = raw.lower().rpartition(". ")[2].strip(" .:_-")  # "41.5 s. Mean Reward: 3.1"
-    name = _known[raw] = _counting(text) or _measuring(text)
+    name = _name_cache[raw] = _count_name(text) or _measure_name(text)
     return name
 
 
-def _counting(text: str) -> Name | None:
+def _count_name(text: str) -> ValueName | None:
     words = text.replace("-", " ").split()
     scope, _, last = words[-1].rpartition("/") if words else ("", "", "")
     if scope not in _SCOPES:
         return None
-    whole = "_".join((*words[:-1], last))
+    parse_integer = "_".join((*words[:-1], last))
     is_so_far = _NOT_SO_FAR.isdisjoint(words)
-    if whole in _STEPS or (last in _STEPS and is_so_far) or (last == "updates" and _UPDATES.issuperset(words)):
-        return Name(text, STEP, None)
-    return Name(text, EPOCH, None) if whole in _EPOCHS or (last in _EPOCHS and is_so_far) else None
+    if parse_integer in _STEPS or (last in _STEPS and is_so_far) or (last == "updates" and _UPDATES.issuperset(words)):
+        return ValueName(text, STEP, None)
+    return ValueName(text, EPOCH, None) if parse_integer in _EPOCHS or (last in _EPOCHS and is_so_far) else None
 
 
-def _measuring(text: str) -> Name | None:
+def _measure_name(text: str) -> ValueName | None:
     words = text.split()
     if words and (words[-1] in _STEPS or words[-1] in _EPOCHS):
         return None  # "validation loss at iteration 100"
     bits = 0 if _SETTING.search(text) else next((bit for bit, pattern in _MEASURES if pattern.search(text)), 0)
     if not bits:
         return None
-    is_held_out = _OF_HELD_OUT.search(text) is not None
-    plain = _OF_HELD_OUT.sub(" ", text).strip(" _./-:") if is_held_out else text
+    is_held_out = _HELD_OUT_WORDS.search(text) is not None
+    plain = _HELD_OUT_WORDS.sub(" ", text).strip(" _./-:") if is_held_out else text
     headline = next((headline for headline, pattern in _HEADLINE_PATTERNS if pattern.fullmatch(plain)), None)
     if is_held_out:
-        return Name(text, HELD_OUT, "val_loss" if headline == "loss" else None)
-    return Name(text, bits, headline)
+        return ValueName(text, HELD_OUT, "val_loss" if headline == "loss" else None)
+    return ValueName(text, bits, headline)
 
 
-def number(text: str) -> float:
+def parse_number(text: str) -> float:
     """Return the value of a number as printed: `4,096`, `1.2e-05`, `-inf`."""
     return float(text.replace(",", "")) if "," in text else float(text)
 
 
-def whole(text: str) -> int:
+def parse_integer(text: str) -> int:
     """Return the whole number that digits say, at most ``MOST``."""
-    return min(int(text), MOST)
+    return min(int(text), MAX_COUNT)
 
 
-def figures(line: str) -> list[Figure]:
+def find_named_values(line: str) -> list[NamedValue]:
     """Return the named numbers of ``line`` that count or measure something, in their order."""
-    found = []
-    for raw, value, power, of in _find(line):
-        name = _known[raw] if raw in _known else know(raw)
+    values = []
+    for raw, value, power, of in _find_values(line):
+        name = _name_cache[raw] if raw in _name_cache else classify_name(raw)
         if name is not None:
-            found.append((name, number(value) * POWERS[power] if power else number(value), of))
-    return found
+            values.append((name, parse_number(value) * POWERS[power] if power else parse_number(value), of))
+    return values

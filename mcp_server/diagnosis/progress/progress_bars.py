@@ -6,12 +6,12 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
-from mcp_server.diagnosis.progress.named_values import MOST, POWERS, whole
+from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
 
 # Faster than this nothing trains that shows no loss.
-_FASTEST_S = 0.001
-_TITLES_KEPT = 1_024
-_LONGEST_TITLE = 160
+_MIN_STEP_S = 0.001
+_MAX_TITLES = 1_024
+_MAX_TITLE_CHARS = 160
 _UNITS_OF_DATA = frozenset({"B", "iB", "kB", "KB", "MB", "GB", "MiB", "examples", "files", "file", "ba"})
 
 _TQDM = re.compile(
@@ -36,25 +36,27 @@ _TRAIN = re.compile(
     r"(?i)train|epoch|\bsteps?\b|\biter|update|timestep|episode|\boptimi|learn|\bfit|fine-?tun|\bep\b|global_step"
     r"|(?:loss|reward|return|lr|rew)\b|\u8bad\u7ec3"
 )
-_FIGURE = re.compile(r"(?i)(?:loss|reward|return|rew|grad_norm|lr|ppl)\w{0,20}['\"]?\s?[=:]\s?['\"(]?-?(?:\d|nan|inf)")
+_MEASUREMENT = re.compile(
+    r"(?i)(?:loss|reward|return|rew|grad_norm|lr|ppl)\w{0,20}['\"]?\s?[=:]\s?['\"(]?-?(?:\d|nan|inf)"
+)
 
 
-class Kind(Enum):
+class BarSubject(Enum):
     """What a bar shows."""
 
     TRAINING = "training"
     OTHER = "something else"
-    UNTOLD = "it does not say"
+    UNLABELLED = "it does not say"
 
 
-class Bar(NamedTuple):
+class ProgressBar(NamedTuple):
     """A bar as drawn: ``n`` of ``total`` (None: unknown), the epoch it names, seconds per step as it prints them.
 
     ``rest``: what stands behind the speed, e.g. `loss=0.3`. ``is_young``: it was begun in this second.
     """
 
-    title: Title
-    kind: Kind
+    title: BarTitle
+    kind: BarSubject
     n: int
     total: int | None
     step_s: float | None
@@ -62,75 +64,82 @@ class Bar(NamedTuple):
     is_young: bool = False
 
 
-class Title(NamedTuple):
+class BarTitle(NamedTuple):
     """What stands before a bar: its words without numbers, the epoch they name, and what the bar shows."""
 
     key: str
     epoch: int | None
     epochs: int | None
-    kind: Kind
+    kind: BarSubject
     shows_loss: bool
     text: str
 
 
-_titles: dict[str, Title] = {}
+_title_cache: dict[str, BarTitle] = {}
 
 
-def bar(line: str) -> Bar | None:
+def find_bar(line: str) -> ProgressBar | None:
     """Return the last bar that ``line`` shows, None where it shows none."""
     start = line.rfind("%|")
     if start >= 0 or "/s" in line or "s/it" in line:
         if match := _TQDM.search(line, max(start, 0)):
             digits, power, total, total_power, unit, elapsed, rest = match.groups()
-            of = None if total == "?" else _count(total, total_power)
-            return _bar(line[: start if start >= 0 else match.start()], _count(digits, power), of, unit, elapsed, rest)
+            of = None if total == "?" else _bar_count(total, total_power)
+            return _build_bar(
+                line[: start if start >= 0 else match.start()], _bar_count(digits, power), of, unit, elapsed, rest
+            )
         if match := _COUNT.search(line):
-            return _bar(line[: match.start()], whole(match[1]), None, "", match[2], match[3])
+            return _build_bar(line[: match.start()], parse_integer(match[1]), None, "", match[2], match[3])
     return None
 
 
-def _bar(before: str, n: int, total: int | None, unit: str, elapsed: str, rest: str) -> Bar:
-    before = before.rstrip("0123456789.% ━╸╺")[-_LONGEST_TITLE:]
-    title = _titles.get(before)
+def _build_bar(before: str, n: int, total: int | None, unit: str, elapsed: str, rest: str) -> ProgressBar:
+    before = before.rstrip("0123456789.% ━╸╺")[-_MAX_TITLE_CHARS:]
+    title = _title_cache.get(before)
     if title is None:
-        if len(_titles) >= _TITLES_KEPT:
-            _titles.clear()
-        title = _titles[before] = _title(before)
+        if len(_title_cache) >= _MAX_TITLES:
+            _title_cache.clear()
+        title = _title_cache[before] = _read_title(before)
     speed = _SPEED.search(rest)
     step_s = _step_s(speed) if speed is not None else None
     rest = rest[speed.end() :] if speed is not None else rest
     kind = title.kind
     if unit or (speed is not None and speed[4] in _UNITS_OF_DATA):
-        kind = Kind.OTHER
-    elif kind is Kind.UNTOLD:
-        if rest and _FIGURE.search(rest):
-            kind = Kind.TRAINING
-        elif step_s is not None and step_s < _FASTEST_S:
-            kind = Kind.OTHER  # files are read, lists walked; training takes its time
-    return Bar(title, kind, n, total, step_s, rest, is_young=not elapsed.strip("0:"))
+        kind = BarSubject.OTHER
+    elif kind is BarSubject.UNLABELLED:
+        if rest and _MEASUREMENT.search(rest):
+            kind = BarSubject.TRAINING
+        elif step_s is not None and step_s < _MIN_STEP_S:
+            kind = BarSubject.OTHER  # files are read, lists walked; training takes its time
+    return ProgressBar(title, kind, n, total, step_s, rest, is_young=not elapsed.strip("0:"))
 
 
-def _title(before: str) -> Title:
+def _read_title(before: str) -> BarTitle:
     """Read what stands before a bar, without the marks of launchers and loggers."""
     text = re.split(r"(?:it/s|s/it)[^\]]{0,99}\]", before)[-1].strip(" \t|:-")
     while (match := _LABEL.match(text)) and match.end():
         text = text[match.end() :]
     epoch = _EPOCH.search(text)
-    told = [whole(group) for group in epoch.groups() if group] if epoch else []
-    shows_loss = _FIGURE.search(text) is not None
-    kind = Kind.UNTOLD
+    epoch_numbers = [parse_integer(group) for group in epoch.groups() if group] if epoch else []
+    shows_loss = _MEASUREMENT.search(text) is not None
+    kind = BarSubject.UNLABELLED
     if _OTHER.search(text):
-        kind = Kind.OTHER
+        kind = BarSubject.OTHER
     elif shows_loss or _TRAIN.search(text):
-        kind = Kind.TRAINING
-    return Title(
-        _DIGITS.sub("", text), told[0] if told else None, told[1] if len(told) > 1 else None, kind, shows_loss, text
+        kind = BarSubject.TRAINING
+    return BarTitle(
+        _DIGITS.sub("", text),
+        epoch_numbers[0] if epoch_numbers else None,
+        epoch_numbers[1] if len(epoch_numbers) > 1 else None,
+        kind,
+        shows_loss,
+        text,
     )
 
 
-def _count(text: str, power: str) -> int:
+def _bar_count(text: str, power: str) -> int:
     digits = text.replace(",", "")
-    return round(min(float(digits) * POWERS[power], MOST)) if digits.count(".") <= 1 else 0
+    return round(min(float(digits) * POWERS[power], MAX_COUNT)) if digits.count(".") <= 1 else 0
 
 
 def _step_s(speed: re.Match[str]) -> float | None:

@@ -11,13 +11,13 @@ from statistics import median
 from typing import NamedTuple
 
 from mcp_server.diagnosis.progress.frameworks import Rank
-from mcp_server.diagnosis.progress.named_values import MOST, POWERS, whole
+from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
 
-_ADVANCES_KEPT = 17  # the usual step of the last 16 is the median
-_SMALL = 4  # bars of several ranks stand a few steps apart
+_MAX_ADVANCES = 17  # the usual step of the last 16 is the median
+_SMALL_LEAD = 4  # bars of several ranks stand a few steps apart
 
 
-class Told(NamedTuple):
+class StepReading(NamedTuple):
     """What one line tells of steps.
 
     ``step`` of ``total``; or the place ``n`` of ``per`` in ``epoch`` of ``epochs``. ``mark``: a number that is another
@@ -39,13 +39,13 @@ class Told(NamedTuple):
     step_s: float | None = None
 
     @property
-    def counts(self) -> bool:
+    def has_position(self) -> bool:
         """Whether the line tells anything that can grow."""
         return not (self.step is None and self.n is None and self.epoch is None and self.mark is None)
 
 
 @dataclass
-class Counter:
+class StepCounter:
     """One way of counting, as one shape tells it. ``step`` and ``total`` are None where it tells no number."""
 
     rank: Rank
@@ -56,75 +56,77 @@ class Counter:
     _offset: int = 0
     _rounds: int = 0
     _base: int | None = None
-    _runs_on: bool | None = None  # a place is one in the whole run, although epochs are told
+    _spans_epochs: bool | None = None  # a place is one in the whole run, although epochs are told
 
-    def move(self, told: Told) -> bool:
+    def update(self, reading: StepReading) -> bool:
         """Take what a line told; return whether it is further than the line before."""
         last = self._last
-        if told.step is None and told.n is None and told.epoch is None:
-            self._last, grew = (told.mark or 0.0,), told.mark != self._mark
+        if reading.step is None and reading.n is None and reading.epoch is None:
+            self._last, grew = (reading.mark or 0.0,), reading.mark != self._mark
         else:
-            self._last, step, total = self._place(told, last)
+            self._last, step, total = self._position(reading, last)
             if step is not None:
                 self.step = step if self.step is None else max(self.step, step)
             self.total = total if total is None or self.step is None or total >= self.step else None
             # A batch within an epoch may be told by nothing but another loss.
-            grew = not last or self._last > last or (self._last == last and told.mark != self._mark)
-        self._mark = told.mark
+            grew = not last or self._last > last or (self._last == last and reading.mark != self._mark)
+        self._mark = reading.mark
         return grew
 
-    def _place(self, told: Told, last: tuple[float, ...]) -> tuple[tuple[float, ...], int | None, int | None]:
+    def _position(
+        self, reading: StepReading, last: tuple[float, ...]
+    ) -> tuple[tuple[float, ...], int | None, int | None]:
         """Return where the line stands, in numbers that grow, and the step and total that follow."""
-        if told.step is not None:
-            return (told.step,), told.step, told.total
-        if told.n is None:
-            epoch = told.epoch or 0
-            return (epoch,), epoch, told.epochs
-        if told.epoch is not None and told.per:
-            return self._in_epoch(told, told.epoch, told.n, told.per, last)
-        return self._in_round(told, told.n, last)
+        if reading.step is not None:
+            return (reading.step,), reading.step, reading.total
+        if reading.n is None:
+            epoch = reading.epoch or 0
+            return (epoch,), epoch, reading.epochs
+        if reading.epoch is not None and reading.per:
+            return self._in_epoch(reading, reading.epoch, reading.n, reading.per, last)
+        return self._in_round(reading, reading.n, last)
 
     def _in_epoch(
-        self, told: Told, epoch: int, n: int, per: int, last: tuple[float, ...]
+        self, reading: StepReading, epoch: int, n: int, per: int, last: tuple[float, ...]
     ) -> tuple[tuple[float, ...], int | None, int | None]:
         if self._base is None:
             # Lightning counts from 0, and says no total; loops that people write say "1/10".
-            self._base = told.base if told.base is not None else int(epoch == 1 or told.epochs is not None)
+            self._base = reading.base if reading.base is not None else int(epoch == 1 or reading.epochs is not None)
         self._base = min(self._base, epoch)
-        if self._runs_on is None:
+        if self._spans_epochs is None:
             # So it is in loops that end after so many steps; where the next epoch starts again, it was not.
-            self._runs_on = told.rank is Rank.STEP and told.epochs is None and told.base is None
-        if told.rank is Rank.STEP and last and epoch == last[0] + 1 and (n > last[1] < per) != self._runs_on:
-            self._runs_on, self.step = not self._runs_on, None
-        if self._runs_on:
+            self._spans_epochs = reading.rank is Rank.STEP and reading.epochs is None and reading.base is None
+        if reading.rank is Rank.STEP and last and epoch == last[0] + 1 and (n > last[1] < per) != self._spans_epochs:
+            self._spans_epochs, self.step = not self._spans_epochs, None
+        if self._spans_epochs:
             return (epoch, n), n, per
-        epochs = told.epochs if told.epochs and told.epochs >= epoch else None
+        epochs = reading.epochs if reading.epochs and reading.epochs >= epoch else None
         return (epoch, n), (epoch - self._base) * per + n, epochs * per if epochs else None
 
     def _in_round(
-        self, told: Told, n: int, last: tuple[float, ...]
+        self, reading: StepReading, n: int, last: tuple[float, ...]
     ) -> tuple[tuple[float, ...], int | None, int | None]:
         """Read a place in an epoch that has no number, or in one of unknown length: a fall is the next epoch."""
         if last:
             before = int(last[1])
-            again = told.epoch is not None and told.epoch != self._rounds
-            if n < before and (again or before == told.per or (before >= _SMALL and n <= before // 2)):
+            again = reading.epoch is not None and reading.epoch != self._rounds
+            if n < before and (again or before == reading.per or (before >= _SMALL_LEAD and n <= before // 2)):
                 self._offset += before
                 self._rounds += 1
-        if told.epoch is not None:
-            self._rounds = told.epoch
-        total = told.per if not self._offset and told.epoch is None and told.base is None else None
+        if reading.epoch is not None:
+            self._rounds = reading.epoch
+        total = reading.per if not self._offset and reading.epoch is None and reading.base is None else None
         return (self._rounds, n), self._offset + n, total
 
 
 @dataclass
-class Speed:
+class StepSpeed:
     """Seconds per step: as seen on the clock, else as the framework prints them."""
 
     printed_s: float | None = None
-    _seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_ADVANCES_KEPT))
+    _seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_MAX_ADVANCES))
 
-    def note(self, at_s: float, step: int) -> None:
+    def note_step(self, at_s: float, step: int) -> None:
         """Note that ``step`` was reached at ``at_s`` (monotonic seconds)."""
         if self._seen and self._seen[-1][0] >= at_s:
             at_s = self._seen.pop()[0]  # lines that came together are one look at the clock
@@ -137,15 +139,15 @@ class Speed:
         return median(slopes) if slopes else self.printed_s
 
 
-def count(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
     """Return a count as printed: `4,096`, `29.8k`, `1_100`, `1e3`; None where it is no number."""
     if text.isdecimal():
-        return whole(text)
+        return parse_integer(text)
     value = _float(text.rstrip("kM").replace("_", "").replace(",", ""))
-    return None if value is None else int(min(value * POWERS.get(text[-1], 1), MOST))
+    return None if value is None else int(min(value * POWERS.get(text[-1], 1), MAX_COUNT))
 
 
-def seconds(groups: Mapping[str, str | None]) -> float | None:
+def seconds_per_step(groups: Mapping[str, str | None]) -> float | None:
     """Return the seconds per step that a framework printed."""
     if text := groups.get("s"):
         return _float(text)

@@ -12,21 +12,27 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from mcp_server.diagnosis.progress.custom_loops import NO_DIGITS, Home, announces_other_work
-from mcp_server.diagnosis.progress.frameworks import SHAPES, TABLES, Rank, Shape, may_tell
-from mcp_server.diagnosis.progress.named_values import COUNTS, HEADLINES, Figure, figures, whole
-from mcp_server.diagnosis.progress.progress_bars import Bar, Kind, bar
-from mcp_server.diagnosis.progress.step_counters import Counter, Speed, Told, count, seconds
+from mcp_server.diagnosis.progress.custom_loops import NO_DIGITS, CustomLoopReader, announces_other_work
+from mcp_server.diagnosis.progress.frameworks import STEP_FORMATS, TABLE_FORMATS, Rank, StepFormat, may_show_progress
+from mcp_server.diagnosis.progress.named_values import COUNTS, HEADLINES, NamedValue, find_named_values, parse_integer
+from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar, find_bar
+from mcp_server.diagnosis.progress.step_counters import (
+    StepCounter,
+    StepReading,
+    StepSpeed,
+    parse_count,
+    seconds_per_step,
+)
 
-_HEADLINES_KEPT = 4
-_COUNTERS_KEPT = 64
-_TEMPLATES_KEPT, _LONGEST_TEMPLATE = 512, 512
+_MAX_HEADLINES = 4
+_MAX_COUNTERS = 64
+_MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
 # Moves of other counters, none of the one in charge, until they count as signs of life; until an equal, a worse one
 # takes over. A step told by two lines, flushed after an error, is no sign of life.
 _ALIVE, _SUCCEEDS, _REPLACES = 3, 20, 2_000
 
 
-class Reading(NamedTuple):
+class MetricLine(NamedTuple):
     """What one line told: steps so far as the framework counts, and its numbers by name as printed, in lower case.
 
     ``step`` is None where the line is not the one that counts best. Numbers of held-out data have names that say so.
@@ -39,7 +45,7 @@ class Reading(NamedTuple):
     skipped: int | None = None
 
 
-class Progress:
+class ProgressTracker:
     """Reads lines in their order; ``step`` never goes back within one way of counting.
 
     ``first_step_pattern``: a regular expression that alone decides which line is the first step; its first group,
@@ -53,22 +59,22 @@ class Progress:
         self.first_step_line = ""
         self.advances = 0
         self.metrics: dict[str, float] = {}
-        self._users = re.compile(first_step_pattern) if first_step_pattern else None
-        self._counters: dict[str, Counter] = {}
-        self._counter: Counter | None = None  # the one in charge
-        self._strays = 0
+        self._user_pattern = re.compile(first_step_pattern) if first_step_pattern else None
+        self._counters: dict[str, StepCounter] = {}
+        self._leader: StepCounter | None = None  # the one in charge
+        self._moves_of_others = 0
         self._lent_total: int | None = None
-        self._skipped = 0
-        self._speed = Speed()
-        self._home = Home()
-        self._likely: Shape | None = None
-        self._bar_is_likely = False
-        self._table: Shape | None = None
-        self._shapeless: set[str] = set()  # lines without their digits
-        self._outer: Bar | None = None
-        self._young: tuple[Bar, str] | None = None
-        self._untold: dict[str, bool] = {}
-        self._before: deque[str] = deque(maxlen=2)
+        self._skipped_steps = 0
+        self._speed = StepSpeed()
+        self._custom_loop = CustomLoopReader()
+        self._last_format: StepFormat | None = None
+        self._last_was_bar = False
+        self._open_table: StepFormat | None = None
+        self._unmatched_templates: set[str] = set()  # lines without their digits
+        self._outer_bar: ProgressBar | None = None
+        self._new_bar: tuple[ProgressBar, str] | None = None
+        self._unlabelled_bars: dict[str, bool] = {}
+        self._lines_before: deque[str] = deque(maxlen=2)
 
     @property
     def step_s(self) -> float | None:
@@ -82,201 +88,209 @@ class Progress:
             return None
         return max(0, self.total_steps - self.step) * step_s
 
-    def feed(self, lines: Iterable[str], at_s: float = 0.0) -> list[Reading]:
+    def read_lines(self, lines: Iterable[str], at_s: float = 0.0) -> list[MetricLine]:
         """Read ``lines`` (see lines.split), which came at ``at_s``, monotonic seconds; return what they tell."""
-        readings = []
+        metric_lines = []
         for line in lines:
-            if self._users is not None and (match := self._users.search(line)):
-                readings.append(self._user(match, line, at_s))
+            if self._user_pattern is not None and (match := self._user_pattern.search(line)):
+                metric_lines.append(self._read_user_match(match, line, at_s))
                 continue
-            may = may_tell(line) or self._table is not None
-            if may and (reading := self._read(line, at_s)) is not None:
-                readings.append(reading)
+            is_candidate = may_show_progress(line) or self._open_table is not None
+            if is_candidate and (metric_line := self._read_line(line, at_s)) is not None:
+                metric_lines.append(metric_line)
                 continue
-            self._before.append(line)
-        return readings
+            self._lines_before.append(line)
+        return metric_lines
 
-    def _read(self, line: str, at_s: float) -> Reading | None:
+    def _read_line(self, line: str, at_s: float) -> MetricLine | None:
         """First reader that knows the line wins; the one that knew the last line is asked first."""
-        if (reading := self._as_before(line, at_s)) is not None:
-            return reading
+        if (metric_line := self._read_like_last_line(line, at_s)) is not None:
+            return metric_line
         template = line.translate(NO_DIGITS)
-        if template not in self._shapeless:
-            for shape in SHAPES:
-                if shape.needle in line and (match := shape.pattern.search(line)):
-                    return self._shaped(shape, match, line, at_s)
-            if (drawn := bar(line)) is not None:
-                return self._barred(drawn, line, at_s)
-            self._table = next((shape for header, shape in TABLES if header.search(line)), self._table)
-            if len(self._shapeless) >= _TEMPLATES_KEPT:
-                self._shapeless.clear()
-            if len(template) <= _LONGEST_TEMPLATE:
-                self._shapeless.add(template)
-        told, found = self._home.read(line, template, self._before[-1] if self._before else "")
-        return self._tell(told, found, line, at_s) if told is not None or found else None
+        if template not in self._unmatched_templates:
+            for step_format in STEP_FORMATS:
+                if step_format.needle in line and (match := step_format.pattern.search(line)):
+                    return self._read_format(step_format, match, line, at_s)
+            if (bar := find_bar(line)) is not None:
+                return self._read_bar(bar, line, at_s)
+            self._open_table = next(
+                (step_format for header, step_format in TABLE_FORMATS if header.search(line)), self._open_table
+            )
+            if len(self._unmatched_templates) >= _MAX_TEMPLATES:
+                self._unmatched_templates.clear()
+            if len(template) <= _MAX_TEMPLATE_CHARS:
+                self._unmatched_templates.add(template)
+        reading, values = self._custom_loop.read_line(
+            line, template, self._lines_before[-1] if self._lines_before else ""
+        )
+        return self._apply_reading(reading, values, line, at_s) if reading is not None or values else None
 
-    def _as_before(self, line: str, at_s: float) -> Reading | None:
+    def _read_like_last_line(self, line: str, at_s: float) -> MetricLine | None:
         """Take ``line`` for what the last one was, None where it is something else."""
-        likely, table = self._likely, self._table
-        if likely is not None and likely.needle in line and (match := likely.pattern.search(line)):
-            return self._shaped(likely, match, line, at_s)
-        reading = None
-        if self._bar_is_likely and (drawn := bar(line)) is not None:
-            reading = self._barred(drawn, line, at_s)
-        if reading is None and table is not None and (match := table.pattern.search(line)):
-            reading = self._shaped(table, match, line, at_s)
-        return reading
+        last_format, open_table = self._last_format, self._open_table
+        if last_format is not None and last_format.needle in line and (match := last_format.pattern.search(line)):
+            return self._read_format(last_format, match, line, at_s)
+        metric_line = None
+        if self._last_was_bar and (bar := find_bar(line)) is not None:
+            metric_line = self._read_bar(bar, line, at_s)
+        if metric_line is None and open_table is not None and (match := open_table.pattern.search(line)):
+            metric_line = self._read_format(open_table, match, line, at_s)
+        return metric_line
 
-    def _user(self, match: re.Match[str], line: str, at_s: float) -> Reading:
+    def _read_user_match(self, match: re.Match[str], line: str, at_s: float) -> MetricLine:
         text = (match[1] or "").replace(",", "") if match.re.groups else ""
-        self._see(line)
-        told = Told(Rank.LOSS, "user", mark=self.advances + 1)
+        self._note_first_step(line)
+        reading = StepReading(Rank.LOSS, "user", mark=self.advances + 1)
         if text.isdecimal():
-            told = Told(Rank.USER, "user", whole(text))
-        return self._tell(told, figures(line), line, at_s)
+            reading = StepReading(Rank.USER, "user", parse_integer(text))
+        return self._apply_reading(reading, find_named_values(line), line, at_s)
 
-    def _shaped(self, shape: Shape, match: re.Match[str], line: str, at_s: float) -> Reading | None:
-        if shape.rank is Rank.NONE and any("rror" in before for before in self._before):
+    def _read_format(self, step_format: StepFormat, match: re.Match[str], line: str, at_s: float) -> MetricLine | None:
+        if step_format.rank is Rank.NONE and any("rror" in before for before in self._lines_before):
             return None  # a script says so whatever happened
-        found = figures(line)
-        told = self._told(shape, match.groupdict())
-        if told is not None:
-            self._likely, self._bar_is_likely = shape, False
-            if told.step is None and told.n is None and told.epoch is None:
-                mark = next((value for name, value, _ in found if name.text == "epoch"), None)
-                told = told._replace(rank=Rank.EPOCH, mark=mark)
-        return self._tell(told, found, line, at_s)
+        values = find_named_values(line)
+        reading = self._read_groups(step_format, match.groupdict())
+        if reading is not None:
+            self._last_format, self._last_was_bar = step_format, False
+            if reading.step is None and reading.n is None and reading.epoch is None:
+                mark = next((value for name, value, _ in values if name.text == "epoch"), None)
+                reading = reading._replace(rank=Rank.EPOCH, mark=mark)
+        return self._apply_reading(reading, values, line, at_s)
 
-    def _told(self, shape: Shape, groups: dict[str, str | None]) -> Told | None:
+    def _read_groups(self, step_format: StepFormat, groups: dict[str, str | None]) -> StepReading | None:
         """Return what the groups of a shape say, None for a place before the first step."""
-        told = {name: count(text) for name, text in groups.items() if text and name not in {"s", "ms", "rate"}}
-        numbers = {name: value for name, value in told.items() if value is not None}
-        if not shape.zero and numbers.get("n", numbers.get("step")) == 0:
+        reading = {name: parse_count(text) for name, text in groups.items() if text and name not in {"s", "ms", "rate"}}
+        numbers = {name: value for name, value in reading.items() if value is not None}
+        if not step_format.zero and numbers.get("n", numbers.get("step")) == 0:
             return None
         epoch, epochs = numbers.get("epoch"), numbers.get("epochs")
         if "last" in numbers:
             epochs = numbers["last"] + 1 if numbers["last"] > 0 else None
-        if epoch is None and "per" in numbers and self._home.epoch is not None:
-            epoch, epochs = self._home.epoch
+        if epoch is None and "per" in numbers and self._custom_loop.epoch is not None:
+            epoch, epochs = self._custom_loop.epoch
         skipped = numbers.get("skipped")
         if skipped is not None:
-            self._skipped = skipped = skipped + self._skipped if shape.adds else skipped
-        return Told(
-            shape.rank,
-            shape.name,
+            self._skipped_steps = skipped = skipped + self._skipped_steps if step_format.adds else skipped
+        return StepReading(
+            step_format.rank,
+            step_format.name,
             numbers.get("step"),
             numbers.get("total"),
             epoch,
             epochs,
             numbers.get("n"),
             numbers.get("per"),
-            shape.base,
+            step_format.base,
             skipped=skipped,
-            step_s=seconds(groups),
+            step_s=seconds_per_step(groups),
         )
 
-    def _barred(self, drawn: Bar, line: str, at_s: float) -> Reading | None:
-        title, is_untold = drawn.title, drawn.kind is Kind.UNTOLD
-        key = f"bar {title.key} {drawn.total}" if is_untold else f"bar {title.key}"
-        self._likely, self._bar_is_likely = None, True
-        if drawn.kind is Kind.OTHER or (is_untold and not self._is_training(drawn, key)):
+    def _read_bar(self, bar: ProgressBar, line: str, at_s: float) -> MetricLine | None:
+        title, is_unlabelled = bar.title, bar.kind is BarSubject.UNLABELLED
+        key = f"bar {title.key} {bar.total}" if is_unlabelled else f"bar {title.key}"
+        self._last_format, self._last_was_bar = None, True
+        if bar.kind is BarSubject.OTHER or (is_unlabelled and not self._is_training_bar(bar, key)):
             return None
-        if is_untold and drawn.n and drawn.is_young and not self.first_step_seen:
-            self._young = drawn, line  # lists are walked within a second; training takes its time
+        if is_unlabelled and bar.n and bar.is_young and not self.first_step_seen:
+            self._new_bar = bar, line  # lists are walked within a second; training takes its time
             return None
-        outer = self._outer
-        if drawn.n == 0:
-            if outer is None or outer.n > 0 or (drawn.total or 0) > (outer.total or 0):
-                self._outer = drawn
+        outer = self._outer_bar
+        if bar.n == 0:
+            if outer is None or outer.n > 0 or (bar.total or 0) > (outer.total or 0):
+                self._outer_bar = bar
             return None
-        if outer is not None and outer.total == drawn.total and outer.title.key == title.key:
-            self._outer = drawn
-        rank = Rank.UNTOLD if is_untold else Rank.BAR
-        told = Told(rank, key, None, None, title.epoch, title.epochs, drawn.n, drawn.total, step_s=drawn.step_s)
-        found = figures(drawn.rest) if drawn.rest else []
+        if outer is not None and outer.total == bar.total and outer.title.key == title.key:
+            self._outer_bar = bar
+        rank = Rank.UNLABELLED if is_unlabelled else Rank.BAR
+        reading = StepReading(rank, key, None, None, title.epoch, title.epochs, bar.n, bar.total, step_s=bar.step_s)
+        values = find_named_values(bar.rest) if bar.rest else []
         if (glued := line.rfind("]{")) >= 0:  # HF Trainer prints its numbers behind the bar that it has just drawn
-            found = found + figures(line[glued + 1 :])
-        return self._tell(told, figures(title.text) + found if title.shows_loss else found, line, at_s)
+            values = values + find_named_values(line[glued + 1 :])
+        return self._apply_reading(
+            reading, find_named_values(title.text) + values if title.shows_loss else values, line, at_s
+        )
 
-    def _is_training(self, drawn: Bar, key: str) -> bool:
+    def _is_training_bar(self, bar: ProgressBar, key: str) -> bool:
         """Whether a bar that does not say what it shows is one of training.
 
         What stood before it decides, once. One with a title is none, unless training goes on already.
         """
-        if key not in self._untold:
-            if len(self._untold) >= _COUNTERS_KEPT:
-                self._untold = {}
-            is_announced = any(announces_other_work(line) for line in self._before if "100%" not in line)
-            self._untold[key] = not is_announced and (not drawn.title.key or self.first_step_seen)
-        elif self.first_step_seen and self._counter is None and not drawn.title.key:
-            self._untold[key] = True  # training goes on, and nothing else counts its steps
-        outer = self._outer
-        if outer is None or outer.total == drawn.total or outer.total is None or drawn.total is None:
-            return self._untold[key]
+        if key not in self._unlabelled_bars:
+            if len(self._unlabelled_bars) >= _MAX_COUNTERS:
+                self._unlabelled_bars = {}
+            is_announced = any(announces_other_work(line) for line in self._lines_before if "100%" not in line)
+            self._unlabelled_bars[key] = not is_announced and (not bar.title.key or self.first_step_seen)
+        elif self.first_step_seen and self._leader is None and not bar.title.key:
+            self._unlabelled_bars[key] = True  # training goes on, and nothing else counts its steps
+        outer = self._outer_bar
+        if outer is None or outer.total == bar.total or outer.total is None or bar.total is None:
+            return self._unlabelled_bars[key]
         # Inside a bar of training that is not full, a shorter one is an evaluation.
-        return self._untold[key] and (drawn.total > outer.total or outer.n >= outer.total)
+        return self._unlabelled_bars[key] and (bar.total > outer.total or outer.n >= outer.total)
 
-    def _tell(self, told: Told | None, found: list[Figure], line: str, at_s: float) -> Reading:
+    def _apply_reading(
+        self, reading: StepReading | None, values: list[NamedValue], line: str, at_s: float
+    ) -> MetricLine:
         """Move what ``told`` moves, keep the headlines, and say what the line told."""
         metrics = {}
-        for name, value, _ in found:
+        for name, value, _ in values:
             if not name.bits & COUNTS:
                 metrics[name.text] = value
                 # HF closes with means over the whole run: better than nothing.
                 if name.headline and not ("train_runtime" in line and name.headline in self.metrics):
-                    self._keep(name.headline, value)
-        if told is None:
-            return Reading(None, metrics, line)
-        if self._users is None:
-            self._see(line)
-        if self._young is not None:  # what is told now shows what that bar was
-            young, self._young = self._young, None
-            self._barred(*young, at_s)
-        if not told.counts:
-            return Reading(None, metrics, line)
-        counter = self._move(told, at_s)
-        step = counter.step if counter is self._counter or told.skipped is not None else None
-        return Reading(step, metrics, line, told.skipped)
+                    self._keep_headline(name.headline, value)
+        if reading is None:
+            return MetricLine(None, metrics, line)
+        if self._user_pattern is None:
+            self._note_first_step(line)
+        if self._new_bar is not None:  # what is told now shows what that bar was
+            new_bar, self._new_bar = self._new_bar, None
+            self._read_bar(*new_bar, at_s)
+        if not reading.has_position:
+            return MetricLine(None, metrics, line)
+        counter = self._move_counter(reading, at_s)
+        step = counter.step if counter is self._leader or reading.skipped is not None else None
+        return MetricLine(step, metrics, line, reading.skipped)
 
-    def _move(self, told: Told, at_s: float) -> Counter:
-        counter = self._counters.get(told.key)
+    def _move_counter(self, reading: StepReading, at_s: float) -> StepCounter:
+        counter = self._counters.get(reading.key)
         if counter is None:
-            if len(self._counters) >= _COUNTERS_KEPT:
+            if len(self._counters) >= _MAX_COUNTERS:
                 self._counters.clear()
-            counter = self._counters[told.key] = Counter(told.rank)
-        grew = counter.move(told)
-        if counter is not self._counter and not self._takes_charge(counter, grew=grew):
-            self.advances += grew and self._strays >= _ALIVE
+            counter = self._counters[reading.key] = StepCounter(reading.rank)
+        grew = counter.update(reading)
+        if counter is not self._leader and not self._takes_lead(counter, grew=grew):
+            self.advances += grew and self._moves_of_others >= _ALIVE
             return counter
-        self._strays = 0
+        self._moves_of_others = 0
         self.advances += grew
         if counter.step is not None:
             self.step = counter.step
             self.total_steps = counter.total if counter.total is not None else self._lent_total
             if grew:
-                self._speed.note(at_s, counter.step)
-        if told.step_s is not None:
-            self._speed.printed_s = told.step_s
+                self._speed.note_step(at_s, counter.step)
+        if reading.step_s is not None:
+            self._speed.printed_s = reading.step_s
         return counter
 
-    def _takes_charge(self, counter: Counter, *, grew: bool) -> bool:
+    def _takes_lead(self, counter: StepCounter, *, grew: bool) -> bool:
         """Whether ``counter`` moves ``step`` from now on: the best so far does, until it is silent for long."""
-        charged = self._counter
-        if charged is not None:
-            self._lend(counter, charged)
-            if counter.rank <= charged.rank:
-                self._strays += grew
+        leader = self._leader
+        if leader is not None:
+            self._lend_total(counter, leader)
+            if counter.rank <= leader.rank:
+                self._moves_of_others += grew
                 # A shorter bar that says nothing, after the one of training, is an evaluation more often than not.
-                is_equal = counter.rank == charged.rank and not (
-                    counter.rank is Rank.UNTOLD and (counter.total or 0) < (charged.total or 0)
+                is_equal = counter.rank == leader.rank and not (
+                    counter.rank is Rank.UNLABELLED and (counter.total or 0) < (leader.total or 0)
                 )
-                if self._strays < (_SUCCEEDS if is_equal else _REPLACES):
+                if self._moves_of_others < (_SUCCEEDS if is_equal else _REPLACES):
                     return False
-        self._counter = counter
-        self._speed = Speed()
+        self._leader = counter
+        self._speed = StepSpeed()
         return True
 
-    def _lend(self, one: Counter, other: Counter) -> None:
+    def _lend_total(self, one: StepCounter, other: StepCounter) -> None:
         """Keep the total of a training bar that stands where a better counter is: verl tells its total nowhere else."""
         worse, better = (one, other) if one.rank < other.rank else (other, one)
         if worse.rank < Rank.BAR or worse.total is None or worse.step is None or better.step is None:
@@ -285,12 +299,12 @@ class Progress:
             self._lent_total = worse.total
             self.total_steps = self.total_steps or worse.total
 
-    def _keep(self, headline: str, value: float) -> None:
+    def _keep_headline(self, headline: str, value: float) -> None:
         self.metrics[headline] = value
-        if len(self.metrics) > _HEADLINES_KEPT:
-            kept = [name for name in HEADLINES if name in self.metrics][:_HEADLINES_KEPT]
-            self.metrics = {name: self.metrics[name] for name in kept}
+        if len(self.metrics) > _MAX_HEADLINES:
+            names = [name for name in HEADLINES if name in self.metrics][:_MAX_HEADLINES]
+            self.metrics = {name: self.metrics[name] for name in names}
 
-    def _see(self, line: str) -> None:
+    def _note_first_step(self, line: str) -> None:
         if not self.first_step_seen:
             self.first_step_seen, self.first_step_line = True, line

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.failure.diagnose import Failure, Hints, diagnose
+from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.text.lines import Line, numbered
 from tests.support.endings import ENDINGS, TRACE
@@ -22,7 +22,7 @@ LABELS = LOGS / "labels.jsonl"
 
 
 def judge(text: str, exit_code: int | None = None, signal: str | None = None, **hints: Any) -> Failure | None:
-    return diagnose(numbered(text.encode()), exit_code, signal, Hints(**hints))
+    return diagnose(numbered(text.encode()), exit_code, signal, RunFacts(**hints))
 
 
 def failure(text: str, exit_code: int | None = None, signal: str | None = None, **hints: Any) -> Failure:

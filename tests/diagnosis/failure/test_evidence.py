@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from mcp_server.diagnosis.failure.diagnose import diagnose, fatal
-from mcp_server.diagnosis.failure.error_patterns import SIGNATURES
+from mcp_server.diagnosis.failure.diagnose import diagnose, may_be_fatal
+from mcp_server.diagnosis.failure.error_patterns import ERROR_PATTERNS
 from mcp_server.diagnosis.failure.exception_types import SURE_TYPES, TYPES
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
-from mcp_server.diagnosis.failure.last_lines import hint
+from mcp_server.diagnosis.failure.last_lines import guess_kind
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import numbered
 from tests.support.endings import ENDINGS, TRACE
@@ -34,7 +34,7 @@ def test_no_input_raises() -> None:
             assert (found is not None) or not (exit_code or signal)
             assert found is None or (found.line and found.kind in KINDS and found.action in ACTIONS)
         for line in lines:
-            fatal(line.text)
+            may_be_fatal(line.text)
 
 
 @pytest.mark.parametrize("text", [
@@ -55,7 +55,7 @@ def test_judging_takes_linear_time_whatever_the_lines_hold(text: str) -> None:
 
 
 def test_the_tables_name_known_kinds() -> None:
-    assert {kind for kind, _ in SIGNATURES} | set(TYPES.values()) | set(SURE_TYPES.values()) <= set(KINDS)
-    assert hint("ERROR: no") is not None
-    assert hint("fine") is None
+    assert {kind for kind, _ in ERROR_PATTERNS} | set(TYPES.values()) | set(SURE_TYPES.values()) <= set(KINDS)
+    assert guess_kind("ERROR: no") is not None
+    assert guess_kind("fine") is None
     assert Weight.OWN > Weight.CRASH > Weight.PEER > Weight.STOPPED > Weight.ABORT > Weight.ECHO > Weight.HINT

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.progress.frameworks import SHAPES
-from mcp_server.diagnosis.progress.tracker import Progress
+from mcp_server.diagnosis.progress.frameworks import STEP_FORMATS
+from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.text.lines import split
 
 SAMPLES = Path(__file__).parents[2] / "data" / "metric_lines"
 
 
-def read(text: str, pattern: str | None = None) -> Progress:
-    progress = Progress(pattern)
-    progress.feed(split(text))
+def read(text: str, pattern: str | None = None) -> ProgressTracker:
+    progress = ProgressTracker(pattern)
+    progress.read_lines(split(text))
     return progress
 
 
@@ -62,29 +62,29 @@ def test_what_is_no_training_is_no_first_step(text: str) -> None:
 def test_a_frameworks_line_beats_a_bar_and_a_bar_beats_a_home_made_line() -> None:
     progress = read("epoch 1 loss 2.5")
     assert progress.step == 1
-    progress.feed([bar(40, 900, "Training: ")])
+    progress.read_lines([bar(40, 900, "Training: ")])
     assert (progress.step, progress.total_steps) == (40, 900)
-    progress.feed(["epoch 2 loss 2.4"])
+    progress.read_lines(["epoch 2 loss 2.4"])
     assert progress.step == 40
-    progress.feed([" iteration  7/ 100 | elapsed time per iteration (ms): 20.0 | lm loss: 2.1E+00 |"])
+    progress.read_lines([" iteration  7/ 100 | elapsed time per iteration (ms): 20.0 | lm loss: 2.1E+00 |"])
     assert (progress.step, progress.total_steps) == (7, 100)
-    progress.feed([bar(41, 900, "Training: "), "epoch 3 loss 2.3"])
+    progress.read_lines([bar(41, 900, "Training: "), "epoch 3 loss 2.3"])
     assert (progress.step, progress.total_steps) == (7, 100)
     assert progress.metrics["loss"] == 2.3
 
 
 def test_a_counter_that_is_silent_for_long_gives_way_to_an_equal_one() -> None:
     progress = read(bar(100, 100, "Training: "))
-    progress.feed([bar(n, 800, "Epoch: ") for n in range(1, 40)])
+    progress.read_lines([bar(n, 800, "Epoch: ") for n in range(1, 40)])
     assert (progress.step, progress.total_steps) == (39, 800)
 
 
 def test_worse_counters_are_signs_of_life_only_while_the_best_one_is_silent() -> None:
     progress = read("step:5 - actor/pg_loss:0.1")
     before = progress.advances
-    progress.feed([bar(5, 100, "Training Progress: ")])
+    progress.read_lines([bar(5, 100, "Training Progress: ")])
     assert progress.advances == before
-    progress.feed([bar(n, 100, "Training Progress: ") for n in range(6, 20)])
+    progress.read_lines([bar(n, 100, "Training Progress: ") for n in range(6, 20)])
     assert progress.advances > before
     assert progress.step == 5
 
@@ -103,11 +103,11 @@ def test_a_bar_that_is_drawn_again_is_no_advance() -> None:
 
 
 def test_bars_that_start_again_go_on_counting() -> None:
-    progress = Progress()
+    progress = ProgressTracker()
     steps = []
     for epoch in range(3):
         for n in range(26):
-            progress.feed([bar(n, 25, f"Epoch {epoch}: ")])
+            progress.read_lines([bar(n, 25, f"Epoch {epoch}: ")])
             steps.append(progress.step)
     assert progress.step == 75
     assert progress.advances == 75
@@ -116,9 +116,9 @@ def test_bars_that_start_again_go_on_counting() -> None:
 
 
 def test_bars_without_a_number_that_start_again_go_on_counting() -> None:
-    progress = Progress()
+    progress = ProgressTracker()
     for _ in range(3):
-        progress.feed([bar(n, 25, "Train: ") for n in range(26)])
+        progress.read_lines([bar(n, 25, "Train: ") for n in range(26)])
     assert (progress.step, progress.total_steps, progress.advances) == (75, None, 75)
 
 
@@ -130,7 +130,7 @@ def test_epochs_are_counted_from_the_first_number_that_was_seen_to_be_zero_or_on
 def test_a_place_is_one_in_the_run_until_it_starts_again() -> None:
     progress = read("Epoch 7 | step 100/600 | loss 1.5")
     assert (progress.step, progress.total_steps) == (100, 600)
-    progress.feed(["Epoch 7 | step 600/600 | loss 1.5", "Epoch 8 | step 100/600 | loss 1.5"])
+    progress.read_lines(["Epoch 7 | step 600/600 | loss 1.5", "Epoch 8 | step 100/600 | loss 1.5"])
     assert (progress.step, progress.total_steps) == (4900, None)
 
 
@@ -148,16 +148,16 @@ def test_a_batch_that_starts_again_each_epoch_goes_on_counting() -> None:
 
 def test_evaluations_between_steps_move_nothing() -> None:
     progress = read(f"{bar(0, 900)}\n{bar(100, 900)}")
-    progress.feed([bar(n, 25) for n in range(26)])
-    progress.feed([bar(n, 25, "Evaluating: ") for n in range(26)])
-    progress.feed(["Test: [  0/196]\tTime  1.112 ( 1.112)\tLoss 6.9112e+00 (6.9112e+00)"])
+    progress.read_lines([bar(n, 25) for n in range(26)])
+    progress.read_lines([bar(n, 25, "Evaluating: ") for n in range(26)])
+    progress.read_lines(["Test: [  0/196]\tTime  1.112 ( 1.112)\tLoss 6.9112e+00 (6.9112e+00)"])
     assert (progress.step, progress.total_steps, progress.advances) == (100, 900, 1)
 
 
 def test_a_step_never_goes_back_and_a_restart_from_a_checkpoint_is_a_sign_of_life() -> None:
     progress = read("\n".join(f"iter {n}: loss 2.5, time 10.0ms" for n in range(0, 110, 10)))
     before = progress.advances
-    progress.feed([f"iter {n}: loss 2.5, time 10.0ms" for n in (50, 60, 70)])
+    progress.read_lines([f"iter {n}: loss 2.5, time 10.0ms" for n in (50, 60, 70)])
     assert progress.step == 100
     assert progress.advances == before + 2
 
@@ -165,7 +165,7 @@ def test_a_step_never_goes_back_and_a_restart_from_a_checkpoint_is_a_sign_of_lif
 def test_losses_within_an_epoch_are_signs_of_life() -> None:
     progress = read("\n".join(f"Epoch 1, Loss: 0.{n}" for n in range(10, 20)))
     assert (progress.step, progress.advances) == (1, 10)
-    progress.feed(["Epoch 1, Loss: 0.19"] * 5)
+    progress.read_lines(["Epoch 1, Loss: 0.19"] * 5)
     assert progress.advances == 10
 
 
@@ -173,18 +173,18 @@ def test_losses_within_an_epoch_are_signs_of_life() -> None:
 
 
 def test_the_pace_is_the_median_over_recent_advances() -> None:
-    progress, at_s = Progress(), 0.0
+    progress, at_s = ProgressTracker(), 0.0
     for n in range(1, 40):
         at_s += 300.0 if n % 10 == 0 else 2.0  # an evaluation every ten steps
-        progress.feed([f"step: {n}/100 loss: 2.5"], at_s)
+        progress.read_lines([f"step: {n}/100 loss: 2.5"], at_s)
     assert progress.step_s == 2.0
     assert progress.eta_s == pytest.approx(2.0 * 61)
 
 
 def test_lines_that_came_together_are_one_look_at_the_clock() -> None:
-    progress = Progress()
+    progress = ProgressTracker()
     for at_s in range(0, 50, 5):
-        progress.feed([f"step {n} loss 2.5" for n in range(at_s * 2 + 1, at_s * 2 + 11)], float(at_s))
+        progress.read_lines([f"step {n} loss 2.5" for n in range(at_s * 2 + 1, at_s * 2 + 11)], float(at_s))
     assert progress.step_s == pytest.approx(0.5)
 
 
@@ -217,7 +217,7 @@ def test_no_total_no_remaining_time() -> None:
 
 def test_a_reading_holds_the_numbers_of_its_line_by_name() -> None:
     line = "Epoch: 07 | Train Loss: nan | Val Loss: 0.52 | LR: 1e-4 | Grad Norm: inf"
-    (reading,) = Progress().feed([line])
+    (reading,) = ProgressTracker().read_lines([line])
     assert (reading.step, reading.line, reading.skipped) == (7, line, None)
     assert math.isnan(reading.metrics["train loss"])
     assert reading.metrics["grad norm"] == math.inf
@@ -225,15 +225,15 @@ def test_a_reading_holds_the_numbers_of_its_line_by_name() -> None:
 
 
 def test_numbers_of_an_evaluation_have_a_name_that_says_so() -> None:
-    (reading,) = Progress().feed(["Test: loss = 19.4121 | f1 = 0.7498"])
+    (reading,) = ProgressTracker().read_lines(["Test: loss = 19.4121 | f1 = 0.7498"])
     assert reading.metrics == {"val loss": 19.4121, "val f1": 0.7498}
 
 
 def test_skipped_steps_are_told_in_the_unit_of_the_step() -> None:
-    (reading,) = Progress().feed(["[INFO] [Rank 0] step=120, skipped=120, lr=[1e-05], mom=[(0.9, 0.99)]"])
+    (reading,) = ProgressTracker().read_lines(["[INFO] [Rank 0] step=120, skipped=120, lr=[1e-05], mom=[(0.9, 0.99)]"])
     assert (reading.step, reading.skipped) == (120, 120)
     lines = [f" iteration {n}/ 90 | lm loss: 2.5E+00 | number of skipped iterations:   2 |" for n in (10, 20)]
-    assert [reading.skipped for reading in Progress().feed(lines)] == [2, 4]
+    assert [reading.skipped for reading in ProgressTracker().read_lines(lines)] == [2, 4]
 
 
 def test_at_most_four_headlines_are_kept_the_most_telling_ones() -> None:
@@ -242,37 +242,37 @@ def test_at_most_four_headlines_are_kept_the_most_telling_ones() -> None:
 
 
 def test_readings_of_lines_that_tell_nothing_are_left_out() -> None:
-    assert Progress().feed(["hello", "max_steps: 500", bar(3, 9, "Map: ", "1.2 examples/s")]) == []
+    assert ProgressTracker().read_lines(["hello", "max_steps: 500", bar(3, 9, "Map: ", "1.2 examples/s")]) == []
 
 
 # --- the user's own pattern
 
 
 def test_the_users_pattern_alone_decides_the_first_step() -> None:
-    progress = Progress(r"rollout (\d+) finished")
-    progress.feed(["epoch 3 loss 0.4112", bar(40, 900, "Training: ")])
+    progress = ProgressTracker(r"rollout (\d+) finished")
+    progress.read_lines(["epoch 3 loss 0.4112", bar(40, 900, "Training: ")])
     assert not progress.first_step_seen
     assert progress.step == 40
-    progress.feed(["rollout 12 finished"], 5.0)
+    progress.read_lines(["rollout 12 finished"], 5.0)
     assert (progress.first_step_seen, progress.first_step_line, progress.step) == (True, "rollout 12 finished", 12)
 
 
 def test_the_users_pattern_may_have_no_group_or_one_that_is_no_number() -> None:
     for pattern in ("dreamt", "(dreamt)", "(never)?dreamt"):
-        progress = Progress(pattern)
-        progress.feed(["dreamt once", "dreamt twice"])
+        progress = ProgressTracker(pattern)
+        progress.read_lines(["dreamt once", "dreamt twice"])
         assert (progress.first_step_seen, progress.step, progress.advances) == (True, None, 2)
 
 
 def test_the_users_pattern_moves_no_step_that_a_framework_tells() -> None:
-    progress = Progress("dreamt")
-    progress.feed(["dreamt once", " iteration  7/ 100 | lm loss: 2.1E+00 |"])
+    progress = ProgressTracker("dreamt")
+    progress.read_lines(["dreamt once", " iteration  7/ 100 | lm loss: 2.1E+00 |"])
     assert progress.step == 7
 
 
 def test_a_shorter_bar_after_a_full_one_is_a_sign_of_life_and_no_step() -> None:
     progress = read("\r".join(bar(n, 900) for n in range(901)))
-    progress.feed([bar(n, 25) for n in range(26)])
+    progress.read_lines([bar(n, 25) for n in range(26)])
     assert (progress.step, progress.total_steps) == (900, 900)
     assert progress.advances > 900
 
@@ -334,7 +334,7 @@ HOSTILE = [
 def test_no_line_takes_long(piece: str) -> None:
     lines = [(piece * 4000)[:4000], (piece + " " * 3990 + "loss: 1")[:4000], (f"loss 1 {piece}{'1' * 4000}")[:4000]]
     began = time.process_time()
-    Progress().feed(lines)
+    ProgressTracker().read_lines(lines)
     assert time.process_time() - began < 0.3
 
 
@@ -349,22 +349,26 @@ def test_numbers_of_any_length_and_sort_are_read() -> None:
 
 def test_every_needle_is_part_of_every_line_of_its_shape() -> None:
     """A pattern is only tried where its needle stands, so that a wrong one would hide a shape for good."""
-    unseen = {shape.name for shape in SHAPES}
+    unseen = {step_format.name for step_format in STEP_FORMATS}
     for row in STEPS:
         for line in split(row[-1]):
-            matching = {shape.name for shape in SHAPES if shape.pattern.search(line)}
-            found = {shape.name for shape in SHAPES if shape.needle in line and shape.pattern.search(line)}
+            matching = {step_format.name for step_format in STEP_FORMATS if step_format.pattern.search(line)}
+            found = {
+                step_format.name
+                for step_format in STEP_FORMATS
+                if step_format.needle in line and step_format.pattern.search(line)
+            }
             assert matching == found, line
             unseen -= found
     assert unseen == set()
 
 
 def test_memory_does_not_grow_with_what_is_printed() -> None:
-    progress = Progress()
+    progress = ProgressTracker()
     words = ("alpha", "beta", "gamma", "delta")
     for n in range(1, 4000):
         word = words[n % 4] + chr(97 + n % 26) * (n % 31)
-        progress.feed([f"{'x' * (n % 97)}{word}_loss: {n} {bar(n, 9000, word)}"])
+        progress.read_lines([f"{'x' * (n % 97)}{word}_loss: {n} {bar(n, 9000, word)}"])
     kept = [len(value) for value in vars(progress).values() if isinstance(value, dict | set)]
     assert max(kept) <= 512
 
@@ -382,6 +386,6 @@ def test_memory_does_not_grow_with_what_is_printed() -> None:
     ],
 )
 def test_a_number_that_is_none_ends_no_reading(line: str) -> None:
-    progress = Progress()
-    progress.feed([line, "step 7/100 loss 0.5"])
+    progress = ProgressTracker()
+    progress.read_lines([line, "step 7/100 loss 0.5"])
     assert progress.metrics["loss"] is not None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.failure.repeated_lines import repeated
+from mcp_server.diagnosis.failure.last_lines import find_repetition
 from mcp_server.text.lines import numbered
 
 
 def said(text: str) -> tuple[int, str] | None:
-    found = repeated(numbered(text.encode()))
+    found = find_repetition(numbered(text.encode()))
     return (found.at, found.kind) if found else None
 
 

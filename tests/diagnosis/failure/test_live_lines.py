@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.failure.diagnose import FATAL_WORDS, fatal
-from mcp_server.diagnosis.failure.log_statements import read
+from mcp_server.diagnosis.failure.diagnose import FATAL_WORDS, may_be_fatal
+from mcp_server.diagnosis.failure.log_statements import parse_statement
 from tests.support.endings import ENDINGS
 from tests.support.wordings import RAISED
 
@@ -25,7 +25,7 @@ from tests.support.wordings import RAISED
     "Killed",
 ])  # fmt: skip
 def test_a_line_that_could_be_the_proof_is_fatal(line: str) -> None:
-    assert fatal(line)
+    assert may_be_fatal(line)
 
 
 @pytest.mark.parametrize("line", [
@@ -45,14 +45,14 @@ def test_a_line_that_could_be_the_proof_is_fatal(line: str) -> None:
     "",
 ])  # fmt: skip
 def test_ordinary_lines_are_not_fatal(line: str) -> None:
-    assert not fatal(line)
+    assert not may_be_fatal(line)
 
 
 def test_every_fatal_line_holds_a_fatal_word() -> None:
     assert len(FATAL_WORDS) <= 12
     lines = [raised for rows in RAISED.values() for raised in rows]
     lines += [line for _, log in ENDINGS for line in log.split("\n")]
-    found = [line for line in lines if read(line) or fatal(line)]
+    found = [line for line in lines if parse_statement(line) or may_be_fatal(line)]
     assert len(found) > 250
     for line in found:
-        assert not fatal(line) or any(word in line for word in FATAL_WORDS)
+        assert not may_be_fatal(line) or any(word in line for word in FATAL_WORDS)
