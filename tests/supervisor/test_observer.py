@@ -36,7 +36,7 @@ def test_a_judge_that_fails_is_told_once_and_asked_no_more(rundir: RunDir, monke
     def fails(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(OutputMonitor, "feed", fails)
+    monkeypatch.setattr(OutputMonitor, "read_output", fails)
     observer = observing(rundir)
     for _ in range(3):
         observer.feed(b"step 1 loss 0.5\n")
