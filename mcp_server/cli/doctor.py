@@ -26,12 +26,12 @@ from mcp_server.gpus.health import trouble
 from mcp_server.gpus.leases import LeaseError, Leases, lease_directory
 from mcp_server.gpus.query import ask
 from mcp_server.hosts.environment import names_a_secret, stored_secrets
-from mcp_server.record.run_directory import is_held, take_lock
 from mcp_server.runs.preflight.checks import Wish
 from mcp_server.runs.preflight.preflight import preflight
 from mcp_server.store.file_watch import is_shared, news_of_files
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome, tmux_socket
+from mcp_server.system.lock_files import is_locked, take_lock
 
 _LOW_DISK_BYTES = 2**30
 _COLOURS = {"ok": "green", "warning": "yellow", "missing": "red"}
@@ -156,7 +156,7 @@ def _kernel(home: StateHome) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory(dir=home.path) as scratch:
         path = Path(scratch) / "lock"
         lock = take_lock(path)
-        works = lock is not None and is_held(path)
+        works = lock is not None and is_locked(path)
         if lock is not None:
             os.close(lock)
     yield Finding("locks", "ok" if works else "missing", "flock", "" if works else "put RUNWARD_HOME on a local disk")

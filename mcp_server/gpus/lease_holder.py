@@ -67,11 +67,11 @@ class Holder:
         return cls(run_id if NAME.fullmatch(run_id) else "", user=user, pid=pid)
 
     @classmethod
-    def locking(cls, fd: int, pids: Mapping[lock_files.Key, int]) -> Holder:
+    def locking(cls, fd: int, pids: Mapping[lock_files.LockKey, int]) -> Holder:
         """Return who holds an open lock file, which is in ``pids`` if the kernel tells of it.
 
         The file's text is its last writer's, who may be dead: the kernel knows better.
         """
-        pid = pids.get(lock_files.key(fd))
-        told = cls.of(lock_files.facts(fd))
+        pid = pids.get(lock_files.lock_key(fd))
+        told = cls.of(lock_files.read_facts(fd))
         return told if pid in (None, told.pid) else cls.process(pid)

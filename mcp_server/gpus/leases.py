@@ -81,7 +81,7 @@ class Held:
         """Give back ``uuids``, or all."""
         for uuid in self.uuids if uuids is None else uuids:
             if (fd := self._fds.pop(uuid, None)) is not None:
-                lock_files.write(fd, "")
+                lock_files.write_text(fd, "")
                 os.close(fd)
 
 
@@ -101,20 +101,21 @@ class Leases:
         if not self.path.parent.is_dir():
             with contextlib.suppress(OSError):
                 self.path.parent.mkdir(parents=True)
-        lock_files.make_directory(self.path)
-        lock_files.make_directory(self.queue)
+        lock_files.make_shared_directory(self.path)
+        lock_files.make_shared_directory(self.queue)
 
     def holders(self) -> dict[str, Holder]:
         """Return who holds which UUID now; a removed file counts where its process can be looked into."""
         found: dict[str, Holder] = {}
-        pids = lock_files.holders()
-        device, known = lock_files.device(self.path), _inodes(self.path) | _inodes(self.queue)
+        pids = lock_files.lock_holders()
+        device, known = lock_files.device_numbers(self.path), _inodes(self.path) | _inodes(self.queue)
         for pid in {pid for (*where, inode), pid in pids.items() if tuple(where) == device and inode not in known}:
-            found |= {name: Holder.process(pid) for name in lock_files.removed(self.path, pid) if NAME.fullmatch(name)}
+            removed = lock_files.removed_files(self.path, pid)
+            found |= {name: Holder.process(pid) for name in removed if NAME.fullmatch(name)}
         for name in _names(self.path):
             if NAME.fullmatch(name):
                 with contextlib.suppress(OSError), _looked_at(self.path / name) as fd:
-                    if lock_files.is_held(fd):
+                    if lock_files.is_fd_locked(fd):
                         found[name] = Holder.locking(fd, pids)
         return found
 
@@ -124,7 +125,7 @@ class Leases:
         for name in _names(self.queue):
             if (named := _TICKET.fullmatch(name)) and int(named[1]) < before:
                 with contextlib.suppress(OSError), _looked_at(self.queue / name) as fd:
-                    facts = lock_files.facts(fd) if lock_files.is_held(fd) else {}
+                    facts = lock_files.read_facts(fd) if lock_files.is_fd_locked(fd) else {}
                     if (wanted := Wanted.of(facts.get("wanted"))) is not None:
                         found.append(Ticket(int(named[1]), Holder.of(facts), wanted))
         return sorted(found, key=lambda ticket: ticket.number)
@@ -138,17 +139,17 @@ class Leases:
             LeaseError: a UUID cannot name a file, or its file cannot be used.
         """
         if odd := next((uuid for uuid in uuids if not NAME.fullmatch(uuid)), None):
-            raise LeaseError(f"{odd[:100]!r} cannot be leased: it is no UUID.")
+            raise LeaseError(f"{odd[:100]!r} cannot be leased: it is not a UUID.")
         fds: dict[str, int] = {}
         with contextlib.ExitStack() as undone:
             undone.callback(lambda: Held(fds).release())
             for uuid in dict.fromkeys(uuids):
-                if (fd := lock_files.take(self.path / uuid)) is None:
+                if (fd := lock_files.take_shared_lock(self.path / uuid)) is None:
                     return f"{uuid} is leased by {self.holders().get(uuid, Holder()).text}."
                 fds[uuid] = fd
             undone.pop_all()
         for fd in fds.values():
-            lock_files.write(fd, holder.written())
+            lock_files.write_text(fd, holder.written())
         return Held(fds, indices)
 
     @contextlib.contextmanager
@@ -158,12 +159,12 @@ class Leases:
         Raises:
             LeaseError: somebody holds it for too long, or it cannot be used.
         """
-        fd = lock_files.take(self.path / _DOOR, _DOOR_PATIENCE_S)
+        fd = lock_files.take_shared_lock(self.path / _DOOR, _DOOR_PATIENCE_S)
         if fd is None:
             with _looked_at(self.path / _DOOR) as door:
-                who = Holder.process(lock_files.holders().get(lock_files.key(door))).text
+                who = Holder.process(lock_files.lock_holders().get(lock_files.lock_key(door))).text
             held = f"{self.path / _DOOR} has been held for {_DOOR_PATIENCE_S:g} s by {who}"
-            raise LeaseError(f"{held}: perhaps it is stopped, and a person should let it go on or end it.")
+            raise LeaseError(f"{held}.", remedy="Perhaps it is suspended: a person should resume or end it.")
         try:
             yield fd
         finally:
@@ -181,15 +182,15 @@ class Place:
         self._leases, self.wanted = leases, wanted
         name = holder.run_id if NAME.fullmatch(holder.run_id) else "run"
         with leases.door() as door:
-            last = lock_files.read(door)
+            last = lock_files.read_text(door)
             numbers = [int(last) if last.isdecimal() else 0, *_clear(leases.queue)]
             self.number = max(numbers) + 1
-            lock_files.write(door, str(self.number))
+            lock_files.write_text(door, str(self.number))
             self._path = leases.queue / f"{self.number:012d}-{name}"
-            self._fd: int | None = lock_files.take(self._path)
-            if self._fd is None or not lock_files.write(self._fd, holder.written(wanted=asdict(wanted))):
+            self._fd: int | None = lock_files.take_shared_lock(self._path)
+            if self._fd is None or not lock_files.write_text(self._fd, holder.written(wanted=asdict(wanted))):
                 self.leave()
-                raise LeaseError(f"{self._path} cannot be written: perhaps the disk is full.")
+                raise LeaseError(f"{self._path} cannot be written.", remedy="Perhaps the disk is full.")
 
     def ahead(self) -> list[Ticket]:
         """Return the living who came before and could want the same."""
@@ -259,7 +260,7 @@ def _inodes(directory: Path) -> set[int]:
 
 @contextlib.contextmanager
 def _looked_at(path: Path) -> Iterator[int]:
-    fd = lock_files.look(path)
+    fd = lock_files.open_lock_file(path)
     try:
         yield fd
     finally:
@@ -273,6 +274,6 @@ def _clear(queue: Path) -> list[int]:
         if named := _TICKET.fullmatch(name):
             numbers.append(int(named[1]))
             with contextlib.suppress(OSError), _looked_at(queue / name) as fd:
-                if not lock_files.is_held(fd):
+                if not lock_files.is_fd_locked(fd):
                     (queue / name).unlink()
     return numbers

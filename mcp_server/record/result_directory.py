@@ -20,10 +20,11 @@ from typing import Any, TypeVar
 
 from mcp_server.errors import RunwardError
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
-from mcp_server.record.run_directory import RunDir, is_held, now, read_json
+from mcp_server.record.run_directory import RunDir, now, read_json
 from mcp_server.record.script import render
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import read_regular_file, write_atomic
+from mcp_server.system.lock_files import is_locked
 from mcp_server.text.durations import told
 
 EXPERIMENT_LOG, RESULTS_DOCUMENT, FINISH_FLAG = "experiment_log.md", "results.md", "finish.flag"
@@ -263,7 +264,7 @@ def _find_later_live_run(result_dir: Path, rundir: RunDir) -> str | None:
         return None
     later = log.partition(f"## Launch of {rundir.run_id}\n".encode())[2]
     run_ids = (match["run_id"].decode() for match in _LAUNCH_ENTRY.finditer(later))
-    return next((run_id for run_id in run_ids if is_held(RunDir(rundir.path.with_name(run_id)).lock)), None)
+    return next((run_id for run_id in run_ids if is_locked(RunDir(rundir.path.with_name(run_id)).lock)), None)
 
 
 def _render_plain(end: RunEnd, progress: Mapping[str, Any], attempts_report: str, additions: str) -> str:

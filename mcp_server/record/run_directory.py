@@ -6,23 +6,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mcp_server.system.files import read_regular_file, sync_directory, write_atomic
+from mcp_server.system.files import read_regular_file, write_atomic
 
 LAYOUT = 3
 Facts = dict[str, Any]
-
-# One block that is filled with spaces when a run starts and overwritten in place when it ends,
-# so that a full disk cannot keep the end from being recorded.
-_EXIT_RECORD_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -117,60 +110,3 @@ def write_json(path: Path, value: Facts) -> None:
         OSError: nothing was changed.
     """
     write_atomic(path, json.dumps(value, ensure_ascii=False).encode(errors="replace") + b"\n")
-
-
-class ExitRecord:
-    """The end of one attempt, on disk space that is taken when the attempt starts."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._part = path.with_name(".exit.json")
-        self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.write(self._fd, b" " * _EXIT_RECORD_BYTES)
-        os.fsync(self._fd)
-
-    def write(self, value: Facts) -> None:
-        """Publish the end under its name, atomically."""
-        line = json.dumps(value, ensure_ascii=False).encode()
-        os.pwrite(self._fd, line.ljust(_EXIT_RECORD_BYTES - 1) + b"\n", 0)
-        os.fsync(self._fd)
-        os.close(self._fd)
-        self._part.rename(self._path)
-        sync_directory(self._path.parent)
-
-
-def take_lock(path: Path, patience_s: float = 0.0) -> int | None:
-    """Take the supervisor's lock; return its descriptor, or None when another process holds it.
-
-    ``patience_s`` outlasts readers, who hold it for a few microseconds when they probe it.
-    """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until_s = time.monotonic() + patience_s
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= until_s:
-                os.close(fd)
-                return None
-            time.sleep(0.001)
-        except OSError:
-            os.close(fd)
-            raise
-        else:
-            return fd
-
-
-def is_held(path: Path) -> bool:
-    """Tell whether a process holds the lock. Probes shared, so that two readers never see each other."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, (BlockingIOError, PermissionError))
-    finally:
-        os.close(fd)
-    return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from collections.abc import AsyncIterator
@@ -13,10 +12,11 @@ from pathlib import Path
 import anyio
 
 from mcp_server.errors import LaunchFailed, RunNotFound
-from mcp_server.record.run_directory import RunDir, is_held, now, take_lock, write_json
+from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.state import Run
 from mcp_server.store.file_watch import Changes
 from mcp_server.store.run_store import RunStore
+from mcp_server.system.lock_files import is_locked, take_lock, try_lock
 
 _PROBES_S = 0.1  # longer than readers hold a lock
 _PATIENCE_S = 30.0  # longer than a launch takes
@@ -36,7 +36,7 @@ class Key:
         rundir = RunDir(store.home.runs / run_id)
         # A supervisor that holds the lock is about to start the command, or to refuse.
         with changes.of([rundir.path]) as ticket, anyio.move_on_after(_PATIENCE_S / 2):
-            while is_held(rundir.lock) and not store.observe(run_id).events:
+            while is_locked(rundir.lock) and not store.observe(run_id).events:
                 await ticket.news()
         run = store.observe(run_id)
         if _was_accepted(run) or run.state == "running":
@@ -86,12 +86,8 @@ async def held_key(store: RunStore, key: str | None) -> AsyncIterator[Key | None
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with anyio.move_on_after(_PATIENCE_S) as waiting:
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await anyio.sleep(0.02)
+            while not try_lock(fd):  # noqa: ASYNC110 - the kernel gives no news of a lock
+                await anyio.sleep(0.02)
         if waiting.cancelled_caught:
             raise LaunchFailed("Another launch with this key has been under way for 30 s. Call list_runs.")
         yield Key(path)

@@ -25,7 +25,7 @@ from mcp_server.gpus.leases import lease_directory
 from mcp_server.hosts.environment import base_environment, check_environment, secrets_by_name
 from mcp_server.record.handover import Handover
 from mcp_server.record.launch_request import Request
-from mcp_server.record.run_directory import LAYOUT, RunDir, boot_id, is_held, now, write_json
+from mcp_server.record.run_directory import LAYOUT, RunDir, boot_id, now, write_json
 from mcp_server.record.script import LONGEST_NAME, name_of, render, slug
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
@@ -36,6 +36,7 @@ from mcp_server.runs.parameters import check_no_secret, check_params, checked_po
 from mcp_server.store.file_watch import Changes
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome, tmux_socket
+from mcp_server.system.lock_files import is_locked
 from mcp_server.text.regex import checked
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
@@ -229,7 +230,7 @@ async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, store: RunSt
                 )
             except LaunchFailed:
                 # An option may have failed after the session was made.
-                if not is_held(rundir.lock):
+                if not is_locked(rundir.lock):
                     shutil.rmtree(rundir.path, ignore_errors=True)
                     raise
             await _hand_over(fifo, handover.encode())
@@ -257,7 +258,7 @@ async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, store: RunSt
 async def _clear(rundir: RunDir, spec: RunSpec) -> None:
     """Leave nothing of a launch whose GPUs another took in the same moment; that it was refused is told at once."""
     with anyio.move_on_after(_TIDY_S):
-        while is_held(rundir.lock):  # noqa: ASYNC110 - nobody tells the end of a process
+        while is_locked(rundir.lock):  # noqa: ASYNC110 - nobody tells the end of a process
             await anyio.sleep(_LOOK_S)
         await tmux_client.patiently(partial(tmux_client.close, spec.session, socket=spec.tmux_socket))
         shutil.rmtree(rundir.path, ignore_errors=True)

@@ -19,11 +19,12 @@ import anyio.to_thread
 from mcp_server.errors import ForeignRun, KillNotConfirmed, RunElsewhere
 from mcp_server.gpus.query import ask
 from mcp_server.gpus.snapshot import IDLE_MIB
-from mcp_server.record.run_directory import is_held, now, write_json
+from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.state import Run
 from mcp_server.store.file_watch import Changes
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
+from mcp_server.system.lock_files import is_locked
 from mcp_server.views.run_status import Leftover
 
 TOKEN_VALID_S = 600.0
@@ -130,7 +131,7 @@ async def stop(run: Run, store: RunStore, changes: Changes, *, by: str, reason: 
         raise RunElsewhere(run.run_id, run.spec.host)
     rundir = store.rundir(run.run_id)
     request = {"by": by, "reason": reason, "at": now()}
-    if is_held(rundir.lock):
+    if is_locked(rundir.lock):
         with contextlib.suppress(OSError):  # a full disk: the signal alone stops it too
             write_json(rundir.stop, request)
         with changes.of([rundir.path]) as ticket:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from mcp_server.errors import RunNotFound
 from mcp_server.record.events import is_time, read_events, read_record, read_stop
-from mcp_server.record.run_directory import RunDir, boot_id, is_held, read_json
+from mcp_server.record.run_directory import RunDir, boot_id, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Run, attempt_of, fold, posix
 from mcp_server.store.state_home import StateHome
 from mcp_server.system import processes
+from mcp_server.system.lock_files import is_locked
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
@@ -122,7 +123,7 @@ class RunStore:
         # between the two looks has begun its events since.
         while True:
             begun = rundir.events.exists()
-            held = is_held(rundir.lock)
+            held = is_locked(rundir.lock)
             events = read_events(rundir.events)
             if held or begun or not events:
                 break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import os
@@ -16,6 +15,8 @@ from pathlib import Path
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.store.state_home import StateHome
+from mcp_server.system.files import write_atomic
+from mcp_server.system.lock_files import hold_lock
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
@@ -143,18 +144,12 @@ class Tokens:
     def _changing(self) -> Iterator[dict[str, str]]:
         """Hand out the hashes to be changed, and put the file in place as a whole; one writer at a time."""
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (self.file.parent / ".tokens.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with hold_lock(self.file.parent / ".tokens.lock"):
             self._refresh()
             hashes = dict(self._hashes)
             yield hashes
-            draft = self.file.with_name(f".tokens.{os.getpid()}")
-            draft.unlink(missing_ok=True)
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(_HEAD + "".join(f'"{name}" = "{stored}"\n' for name, stored in sorted(hashes.items())))
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self.file)
+            lines = (f'"{name}" = "{stored}"\n' for name, stored in sorted(hashes.items()))
+            write_atomic(self.file, (_HEAD + "".join(lines)).encode())
 
 
 def _check(file: Path, facts: os.stat_result) -> None:

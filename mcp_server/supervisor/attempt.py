@@ -10,9 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mcp_server.record.exit_record import ExitRecord
 from mcp_server.record.exit_status import CTRL_C, Asked, Ending, judge
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import ExitRecord, now
+from mcp_server.record.run_directory import now
 from mcp_server.supervisor import start_command, terminal
 from mcp_server.supervisor.control import Desk
 from mcp_server.supervisor.gpu_allocation import Allotment

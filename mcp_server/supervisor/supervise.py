@@ -13,12 +13,13 @@ from mcp_server.record.command_arguments import arguments
 from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import Asked, Ending, closing_line
 from mcp_server.record.handover import Handover, HandoverError, StoppedBefore, receive
-from mcp_server.record.run_directory import RunDir, read_json, take_lock
+from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.attempts_report import Account
 from mcp_server.supervisor.control import Desk
 from mcp_server.supervisor.gpu_allocation import Allotment, NotAllotted
 from mcp_server.supervisor.observer import TOLD_LINE, event_facts
+from mcp_server.system.lock_files import take_lock
 from mcp_server.system.time_limit import within
 
 if TYPE_CHECKING:

@@ -1,4 +1,8 @@
-"""Lock files that all users of a machine share: another may have made them, tampered with them, or hold them."""
+"""Lock files: locks of one user's processes, and locks that all users of a machine share.
+
+A lock is an ``flock`` on an open file. The kernel releases it when its holder dies, however it dies. Files of the
+second kind may have been made, damaged or locked by another user.
+"""
 
 from __future__ import annotations
 
@@ -14,57 +18,122 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_CAREFUL = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-# Everybody may lock and write. Sticky: systemd-tmpfiles clears such files from no directory, however old they are.
+from mcp_server.errors import RunwardError
+
+_UNTRUSTED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# Every user may lock and write. Sticky: systemd-tmpfiles clears such files from no directory, however old they are.
 _FILE_MODE, _DIRECTORY_MODE = 0o1666, 0o1777
-_TRIES = 100  # of what somebody else may undo in the same moment
-_READERS_S = 2.0  # who only looks holds a shared lock for microseconds; a busy machine makes it longer
-_NAP_S = 0.001
+_TRIES = 100  # of what another process may undo in the same moment
+_PROBES_S = 2.0  # a probe holds a shared lock for microseconds, longer on a busy machine
+_RETRY_S = 0.001
 _LONGEST_TEXT = 65_536
 
-Key = tuple[int, int, int]  # device, as major and minor number, and inode
+LockKey = tuple[int, int, int]  # major and minor number of the device, inode
 
 
-class LeaseError(Exception):
-    """Leases cannot be had or kept in this directory; the message says why, and what a person should type."""
+class LeaseError(RunwardError):
+    """Leases cannot be taken or kept in this directory; the remedy is a command for a person."""
 
 
-def make_directory(path: Path) -> None:
-    """Make a directory in which every user may make files, and remove only their own, unless there is one.
+# --- locks of one user
+
+
+def take_lock(path: Path, patience_s: float = 0.0) -> int | None:
+    """Lock a file, created if missing, for this process; return its descriptor, or None if another process holds it.
+
+    ``patience_s`` outlasts probes (``is_locked``), which hold the lock for a few microseconds.
 
     Raises:
-        LeaseError: it cannot be made, or what is there cannot be trusted.
+        OSError: the file cannot be opened, or its filesystem has no locks.
     """
-    remedy = f"a person should type: sudo mkdir -m 1777 {path}"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until_s = time.monotonic() + patience_s
+    try:
+        while not try_lock(fd):
+            if time.monotonic() >= until_s:
+                os.close(fd)
+                return None
+            time.sleep(_RETRY_S)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+@contextlib.contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, created if missing, for a ``with`` block; waits as long as another process holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def try_lock(fd: int) -> bool:
+    """Lock an open file; return False if another process holds it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock. The probe is a shared lock, so that two readers never see each other."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, (BlockingIOError, PermissionError))
+    finally:
+        os.close(fd)
+    return False
+
+
+# --- locks that all users share
+
+
+def make_shared_directory(path: Path) -> None:
+    """Make a directory, unless it exists, in which every user may make files and remove only their own.
+
+    Raises:
+        LeaseError: it cannot be made, or what exists cannot be trusted.
+    """
+    remedy = f"sudo mkdir -m 1777 {path}"
     try:
         with contextlib.suppress(FileExistsError), _no_umask():
             path.mkdir(_DIRECTORY_MODE)
-        found = path.lstat()
+        status = path.lstat()
     except OSError as error:
-        raise LeaseError(f"The lease directory {path} cannot be made ({error.strerror}): {remedy}") from error
-    if not stat.S_ISDIR(found.st_mode):
-        raise LeaseError(f"{path} is no directory: {remedy}, once it is out of the way")
-    if found.st_mode & stat.S_ISVTX:
+        raise _lease_error(f"The lease directory {path} cannot be made ({error.strerror})", remedy) from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise _lease_error(f"{path} is not a directory", f"{remedy}, once it is out of the way")
+    if status.st_mode & stat.S_ISVTX:
         return
-    if found.st_uid not in (0, os.geteuid()):
-        raise LeaseError(f"The lease directory {path} belongs to {user_name(found.st_uid)} alone: {_shared(path)}")
-    if found.st_mode & stat.S_IWOTH:
-        raise LeaseError(f"Anybody can remove anybody's leases in {path}: {_shared(path)}")
+    if status.st_uid not in (0, os.geteuid()):
+        raise _lease_error(f"The lease directory {path} belongs to {user_name(status.st_uid)} alone", _share(path))
+    if status.st_mode & stat.S_IWOTH:
+        raise _lease_error(f"Every user can remove every user's leases in {path}", _share(path))
 
 
-def take(path: Path, patience_s: float = 0.0) -> int | None:
-    """Lock a file for this process alone, made where there is none; return its descriptor, or None: it is held.
+def take_shared_lock(path: Path, patience_s: float = 0.0) -> int | None:
+    """Lock a file, created if missing, for this process; return its descriptor, or None if another process holds it.
 
-    Another user's file that may only be read can be locked as well.
+    Another user's file that is only readable can be locked as well.
 
     Raises:
-        LeaseError: it is no plain file, or cannot be opened or made.
+        LeaseError: it is not a regular file, or cannot be opened or made.
     """
     for _ in range(_TRIES):
         try:
             fd = _open_or_make(path)
         except OSError as error:
-            raise _no_lock_file(path, error) from error
+            raise _unusable(path, error) from error
         try:
             if not _lock(fd, patience_s):
                 os.close(fd)
@@ -74,23 +143,24 @@ def take(path: Path, patience_s: float = 0.0) -> int | None:
         except OSError as error:
             os.close(fd)
             raise LeaseError(
-                f"{path} cannot be locked ({error.strerror}): set RUNWARD_LEASES to a local disk"
+                f"{path} cannot be locked ({error.strerror}).",
+                remedy="Set RUNWARD_LEASES to a directory on a local disk.",
             ) from error
-        os.close(fd)  # somebody removed it before it was locked
-    raise LeaseError(f"{path} is removed again and again")
+        os.close(fd)  # it was removed before it was locked
+    raise LeaseError(f"{path} is removed again and again.")
 
 
-def look(path: Path) -> int:
-    """Open a lock file to look at it; makes nothing.
+def open_lock_file(path: Path) -> int:
+    """Return a descriptor to read and probe a lock file; creates nothing.
 
     Raises:
-        OSError: there is none, or it is no plain file.
+        OSError: it is missing, or not a regular file.
     """
-    return _checked(os.open(path, os.O_RDONLY | _CAREFUL))
+    return _checked(os.open(path, os.O_RDONLY | _UNTRUSTED))
 
 
-def is_held(fd: int) -> bool:
-    """Tell whether somebody holds an open lock file. Probes shared, so that two readers never see each other."""
+def is_fd_locked(fd: int) -> bool:
+    """Return whether a process holds the lock of an open file, by another descriptor than ``fd``."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -99,22 +169,22 @@ def is_held(fd: int) -> bool:
     return False
 
 
-def read(fd: int) -> str:
-    """Return what its holder wrote into a lock file."""
+def read_text(fd: int) -> str:
+    """Return what the last holder wrote into a lock file."""
     return os.pread(fd, _LONGEST_TEXT, 0).decode(errors="replace")
 
 
-def facts(fd: int) -> dict[str, Any]:
-    """Return the JSON object in a lock file; empty where there is none."""
+def read_facts(fd: int) -> dict[str, Any]:
+    """Return the JSON object in a lock file; empty if it holds none."""
     try:
-        found = json.loads(read(fd))
+        value = json.loads(read_text(fd))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def write(fd: int, text: str) -> bool:
-    """Write into a lock file; False where it may only be read, or the disk is full."""
+def write_text(fd: int, text: str) -> bool:
+    """Replace the content of a lock file; return False if it is only readable, or the disk is full."""
     try:
         os.ftruncate(fd, 0)
         return os.pwrite(fd, text.encode(), 0) == len(text.encode())
@@ -122,49 +192,48 @@ def write(fd: int, text: str) -> bool:
         return False
 
 
-def key(fd: int) -> Key:
-    """Return by what the kernel's list of locks names an open file."""
-    found = os.fstat(fd)
-    return os.major(found.st_dev), os.minor(found.st_dev), found.st_ino
+def lock_key(fd: int) -> LockKey:
+    """Return the key of an open file in ``lock_holders``."""
+    status = os.fstat(fd)
+    return os.major(status.st_dev), os.minor(status.st_dev), status.st_ino
 
 
-def device(path: Path) -> tuple[int, int]:
-    """Return the first two parts of the keys of a directory's files; zeros where there is none."""
+def device_numbers(path: Path) -> tuple[int, int]:
+    """Return the first two parts of the ``lock_key`` of a directory's files; zeros if it is missing."""
     with contextlib.suppress(OSError):
-        found = path.stat().st_dev
-        return os.major(found), os.minor(found)
+        device = path.stat().st_dev
+        return os.major(device), os.minor(device)
     return 0, 0
 
 
-def holders() -> dict[Key, int]:
-    """Return which process took which exclusive lock, as far as the kernel tells; none of other pid namespaces."""
-    found: dict[Key, int] = {}
+def lock_holders() -> dict[LockKey, int]:
+    """Return the process that took each exclusive lock, as far as the kernel lists it; none of other pid namespaces."""
+    pids: dict[LockKey, int] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
-            words = (
-                line.split()
-            )  # 1: FLOCK ADVISORY WRITE 4711 00:19:1234 0 EOF; a waiter has an arrow behind the number
+            # 1: FLOCK ADVISORY WRITE 4711 00:19:1234 0 EOF; a waiter has an arrow after the number
+            words = line.split()
             if words[1:4] == ["FLOCK", "ADVISORY", "WRITE"]:
                 major, minor, inode = words[5].split(":")
-                found[int(major, 16), int(minor, 16), int(inode)] = int(words[4])
-    return found
+                pids[int(major, 16), int(minor, 16), int(inode)] = int(words[4])
+    return pids
 
 
-def removed(directory: Path, pid: int) -> list[str]:
+def removed_files(directory: Path, pid: int) -> list[str]:
     """Return the names of removed files of ``directory`` that a process has open; none of another user's process."""
     names = []
+    prefix, suffix = f"{os.path.realpath(directory)}/", " (deleted)"
     with contextlib.suppress(OSError):
-        beginning = f"{os.path.realpath(directory)}/"
         for fd in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - only names
             with contextlib.suppress(OSError):
-                target = str(Path(f"/proc/{pid}/fd/{fd}").readlink())
-                if target.startswith(beginning) and target.endswith(" (deleted)"):
-                    names.append(target.removeprefix(beginning).removesuffix(" (deleted)"))
+                target = os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115 - a text, not a path
+                if target.startswith(prefix) and target.endswith(suffix):
+                    names.append(target[len(prefix) : -len(suffix)])
     return names
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name; the number where there is none."""
+    """Return a user's name; the number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -173,49 +242,48 @@ def user_name(uid: int) -> str:
 
 @contextlib.contextmanager
 def _no_umask() -> Iterator[None]:
-    """Make files with all their rights at once: whoever is killed before a chmod would shut the others out."""
-    before = os.umask(0)
+    """Create files with their final mode: a process killed before a chmod would shut other users out."""
+    umask = os.umask(0)
     try:
         yield
     finally:
-        os.umask(before)
+        os.umask(umask)
 
 
 def _open_or_make(path: Path) -> int:
-    # Never O_CREAT on a file that is there: where fs.protected_regular is set that is refused for another user's.
+    # Never O_CREAT on an existing file: where fs.protected_regular is set, that is refused for another user's.
     for _ in range(_TRIES):
         with contextlib.suppress(FileNotFoundError):
             try:
-                return _checked(os.open(path, os.O_RDWR | _CAREFUL))
+                return _checked(os.open(path, os.O_RDWR | _UNTRUSTED))
             except PermissionError:
-                return _checked(os.open(path, os.O_RDONLY | _CAREFUL))
+                return _checked(os.open(path, os.O_RDONLY | _UNTRUSTED))
         with contextlib.suppress(FileExistsError), _no_umask():
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFUL, _FILE_MODE)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _UNTRUSTED, _FILE_MODE)
     raise FileNotFoundError(errno.ENOENT, "it is removed again and again", str(path))
 
 
 def _checked(fd: int) -> int:
-    found = os.fstat(fd)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+    """Return ``fd`` if it is a regular file with exactly one name."""
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
         return fd
     os.close(fd)
-    if stat.S_ISREG(found.st_mode) and not found.st_nlink:
+    if stat.S_ISREG(status.st_mode) and not status.st_nlink:
         raise FileNotFoundError(errno.ENOENT, "just removed")
-    if stat.S_ISREG(found.st_mode):
+    if stat.S_ISREG(status.st_mode):
         raise OSError(errno.EMLINK, "it has other names as well")
-    raise OSError(errno.EINVAL, "it is no plain file")
+    raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def _lock(fd: int, patience_s: float) -> bool:
-    """Lock an open file; False when somebody holds it for longer than ``patience_s``, or looks at it for ever."""
+    """Lock an open file; return False if it is held for longer than ``patience_s``, or probed without end."""
     began_s = time.monotonic()
-    while True:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        if time.monotonic() - began_s >= (patience_s if is_held(fd) else max(patience_s, _READERS_S)):
+    while not try_lock(fd):
+        if time.monotonic() - began_s >= (patience_s if is_fd_locked(fd) else max(patience_s, _PROBES_S)):
             return False
-        time.sleep(_NAP_S)
+        time.sleep(_RETRY_S)
+    return True
 
 
 def _is_at(fd: int, path: Path) -> bool:
@@ -224,15 +292,19 @@ def _is_at(fd: int, path: Path) -> bool:
     return False
 
 
-def _no_lock_file(path: Path, error: OSError) -> LeaseError:
+def _unusable(path: Path, error: OSError) -> LeaseError:
     if error.errno in (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EMLINK, errno.ENXIO):
         why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
-        return LeaseError(f"{path} cannot be a lock ({why}): a person should type: sudo rm -r {path}")
+        return _lease_error(f"{path} cannot be a lock ({why})", f"sudo rm -r {path}")
     if isinstance(error, PermissionError):
-        remedy = f"sudo chmod 1666 {path}" if os.path.lexists(path) else _shared(path.parent)
-        return LeaseError(f"{path} cannot be opened ({error.strerror}): a person should type: {remedy}")
+        remedy = f"sudo chmod 1666 {path}" if os.path.lexists(path) else _share(path.parent)
+        return _lease_error(f"{path} cannot be opened ({error.strerror})", remedy)
     return LeaseError(f"{path} cannot be opened ({error.strerror}).")
 
 
-def _shared(path: Path) -> str:
-    return f"a person should type: sudo chmod 1777 {path}"
+def _lease_error(cause: str, command: str) -> LeaseError:
+    return LeaseError(f"{cause}.", remedy=f"A person should run: {command}")
+
+
+def _share(path: Path) -> str:
+    return f"sudo chmod 1777 {path}"

@@ -169,7 +169,7 @@ def test_a_directory_that_cannot_be_trusted_is_refused_with_a_remedy(directory: 
     else:
         directory.mkdir()
         directory.chmod(0o777)
-    with pytest.raises(LeaseError, match=r"a person should type: sudo (mkdir -m|chmod) 1777"):
+    with pytest.raises(LeaseError, match=r"A person should run: sudo (mkdir -m|chmod) 1777"):
         Leases(directory).prepare()
 
 
@@ -258,7 +258,7 @@ def test_what_is_no_plain_file_is_refused_with_a_remedy_and_left_alone(leases: L
         "directory": path.mkdir,
     }
     makers[what]()
-    with pytest.raises(LeaseError, match=r"GPU-0 cannot be a lock \(.*\): a person should type: sudo rm -r "):
+    with pytest.raises(LeaseError, match=r"GPU-0 cannot be a lock \(.*\)\. A person should run: sudo rm -r "):
         leases.take(("GPU-1", "GPU-0"), ME)
     assert leases.holders() == {}
     assert other.read_text() == "text"
@@ -368,7 +368,7 @@ def test_a_lock_is_taken_on_the_file_that_has_the_name(leases: Leases, monkeypat
         return lock(fd, patience_s)
 
     monkeypatch.setattr(lock_files, "_lock", meanwhile)
-    fd = lock_files.take(path)
+    fd = lock_files.take_shared_lock(path)
     assert fd is not None
     assert os.path.samestat(os.fstat(fd), path.stat())
     os.close(fd)
@@ -424,7 +424,7 @@ def test_another_users_file_that_may_only_be_read_is_leased_as_well(leases: Leas
 def test_another_users_file_that_may_not_even_be_read_is_refused_with_a_remedy(leases: Leases, start: Starts) -> None:
     (leases.path / "GPU-0").touch(0o600)
     code = "try:\n    leases.take(('GPU-0',), me)\nexcept LeaseError as error:\n    say(error)\n"
-    assert f"a person should type: sudo chmod 1666 {leases.path / 'GPU-0'}" in start(code, user=NOBODY).hear()
+    assert f"A person should run: sudo chmod 1666 {leases.path / 'GPU-0'}" in start(code, user=NOBODY).hear()
 
 
 @as_root
@@ -530,8 +530,8 @@ def test_what_can_never_be_had_is_told_even_behind_others(leases: Leases) -> Non
 
 
 def test_a_full_disk_leaves_no_ticket(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_files, "write", lambda *_: False)
-    with pytest.raises(LeaseError, match="perhaps the disk is full"):
+    monkeypatch.setattr(lock_files, "write_text", lambda *_: False)
+    with pytest.raises(LeaseError, match="Perhaps the disk is full"):
         Place(leases, ME, Wanted(count=1))
     assert list(leases.queue.iterdir()) == []
 

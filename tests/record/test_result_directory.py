@@ -23,8 +23,9 @@ from mcp_server.record.result_directory import (
     write_text,
 )
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, failure_lines, gpu_lines, origin_line
-from mcp_server.record.run_directory import RunDir, take_lock
+from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import RunSpec
+from mcp_server.system.lock_files import take_lock
 
 FAILURE = {
     "kind": "oom_gpu",

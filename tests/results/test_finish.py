@@ -13,10 +13,11 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.result_page import ADDITIONS_MARK, origin_line
-from mcp_server.record.run_directory import RunDir, take_lock
+from mcp_server.record.run_directory import RunDir
 from mcp_server.results.answers import Finished
 from mcp_server.results.finish import NotFinished, finish
 from mcp_server.results.git_state import look
+from mcp_server.system.lock_files import take_lock
 from mcp_server.text.secret_patterns import MASKED
 from tests.support.ended_runs import BEGAN_S, Runs
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record.events import EventLog
-from mcp_server.record.run_directory import is_held, take_lock
 from mcp_server.store import run_store as module
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.system.lock_files import is_locked, take_lock
 from mcp_server.views.run_status import status_of
 
 
@@ -22,13 +22,13 @@ def test_a_supervisor_that_starts_between_two_looks_is_not_called_lost(
     locks: list[int | None] = []
 
     def held_just_before_it_starts(path: Path) -> bool:
-        held = is_held(path)
+        held = is_locked(path)
         if not locks:
             locks.append(take_lock(run / "supervisor.lock"))
             EventLog(run / "events.jsonl").append("started", "The command runs.")
         return held
 
-    monkeypatch.setattr(module, "is_held", held_just_before_it_starts)
+    monkeypatch.setattr(module, "is_locked", held_just_before_it_starts)
     assert RunStore(StateHome(tmp_path)).observe("cfm-7kqz").state == "running"
 
 
