@@ -1,4 +1,4 @@
-"""How an attempt ended: from a wait status and a request to one word. Pure."""
+"""How an attempt ended: a wait status and a stop request become one state. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mcp_server.text.formatting import clock
+
 _COLOURS = {"finished": "32", "failed": "31"}
+_OTHER_COLOUR = "33"
 _SHELL_SIGNAL_BASE = 128
 _NO_STATUS = 125
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A stop that somebody asked for: the state that it leads to, who, and why."""
+class StopRequest:
+    """A request to stop a run: the state that it leads to, who made it, and why."""
 
     state: str
     by: str
@@ -27,25 +30,25 @@ class Asked:
         return "; ".join(filter(None, (self.reason, self.by)))
 
 
-CTRL_C = Asked("killed", "a person at the terminal", "Ctrl-C")
+CTRL_C = StopRequest("killed", "a person at the terminal", "Ctrl-C")
 
 
 @dataclass(frozen=True)
 class Ending:
     """The end of one attempt.
 
-    A shell that reports 128 + n for a child that died of signal n is told as both; a command that
+    A shell reports 128 + n for a child that died of signal n: then both fields are set. A command that
     died of a signal itself has no exit code.
     """
 
     state: str
     exit_code: int | None
     signal: str | None
-    asked: Asked | None = None
+    stop_request: StopRequest | None = None
 
     @property
     def status(self) -> int:
-        """The exit status as a shell would tell it."""
+        """The exit status as a shell reports it."""
         return shell_status(self.exit_code, self.signal)
 
     def record(self, started_at: str, ended_at: str) -> dict[str, Any]:
@@ -61,18 +64,18 @@ class Ending:
     def text(self, leftovers: int = 0, lost_bytes: int = 0) -> str:
         """Return one sentence for people and agents."""
         code = f"exit code {self.exit_code}" if self.exit_code is not None else ""
-        how = " and ".join(filter(None, (self.signal, code))) or "no exit status could be had"
-        why = f" ({self.asked.text})" if self.asked and self.asked.text else ""
+        how = " and ".join(filter(None, (self.signal, code))) or "the exit status is unknown"
+        why = f" ({self.stop_request.text})" if self.stop_request and self.stop_request.text else ""
         left = f" Stopped {leftovers} process(es) that it left behind." if leftovers else ""
         lost = f" The last {lost_bytes:,} bytes of output are not in the log." if lost_bytes else ""
         return f"{self.state}: {how}{why}.{left}{lost}"
 
 
-def judge(status: int | None, asked: Asked | None, *, interrupted: bool) -> Ending:
-    """Turn a raw wait status into an Ending.
+def classify_ending(status: int | None, stop_request: StopRequest | None, *, interrupted: bool) -> Ending:
+    """Return the ending that a raw wait status means; None where no process could report it.
 
-    Exit status first: 0 is finished unless a stop was asked for. ``interrupted``: a person typed Ctrl-C
-    shortly before, so that any other end is that person's. None: nobody could tell the status.
+    Exit code 0 is finished unless a stop was requested. ``interrupted``: a person typed Ctrl-C shortly
+    before, so that any other end is that person's request.
     """
     exit_code, name = None, None
     if status is not None:
@@ -82,19 +85,19 @@ def judge(status: int | None, asked: Asked | None, *, interrupted: bool) -> Endi
         else:
             exit_code = code
             name = _signal_name(code - _SHELL_SIGNAL_BASE) if code > _SHELL_SIGNAL_BASE else None
-    if asked is None and interrupted and exit_code != 0:
-        asked = CTRL_C
-    if asked is not None:
-        state = asked.state
+    if stop_request is None and interrupted and exit_code != 0:
+        stop_request = CTRL_C
+    if stop_request is not None:
+        state = stop_request.state
     elif status is None:
         state = "lost"
     else:
         state = "finished" if exit_code == 0 else "failed"
-    return Ending(state, exit_code, name, asked)
+    return Ending(state, exit_code, name, stop_request)
 
 
 def shell_status(exit_code: int | None, name: str | None) -> int:
-    """Return the exit status as a shell tells it: 128 + n for signal n; 125 where nothing is known."""
+    """Return the exit status as a shell reports it: 128 + n for signal n; 125 if nothing is known."""
     if exit_code is not None:
         return exit_code
     base, _, above = (name or "").partition("+")
@@ -111,11 +114,9 @@ def _signal_name(number: int) -> str | None:
 
 
 def closing_line(log: Path, ending: Ending, elapsed_s: float) -> bytes:
-    """Return what the pane says when the run is over; the pane stays for reading."""
-    minutes, seconds = divmod(round(elapsed_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    colour = _COLOURS.get(ending.state, "33")
+    """Return what the pane shows when the run is over; the pane stays open for reading."""
+    colour = _COLOURS.get(ending.state, _OTHER_COLOUR)
     return (
         f"\x1b[0m\x1b[?25h\r\n\x1b[1;{colour}m[runward] {log.parents[2].name} {ending.text()}\x1b[0m "
-        f"after {hours}:{minutes:02}:{seconds:02}\r\n[runward] log: {log}\r\n"
+        f"after {clock(elapsed_s)}\r\n[runward] log: {log}\r\n"
     ).encode(errors="replace")

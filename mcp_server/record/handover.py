@@ -1,4 +1,4 @@
-"""The environment of a run, handed from the launcher to the supervisor in memory: through a FIFO."""
+"""The environment of a run, which its launcher passes to its supervisor in memory, through a FIFO."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The launcher holds the FIFO open before the supervisor exists, so that an end of file means that it died.
+from mcp_server.errors import RunwardError
+
+# The launcher opens the FIFO before the supervisor exists: an end of file means that the launcher died.
 _LONGEST_S = 10.0
 
 
-class HandoverError(Exception):
+class HandoverError(RunwardError):
     """The environment did not arrive; the command must not start without it."""
 
 
-class StoppedBefore(Exception):
-    """Somebody asked for a stop; the command must not start any more."""
+class StoppedBeforeStart(Exception):
+    """The run was asked to stop before its command started; the command must not start any more."""
 
 
 @dataclass(frozen=True)
 class Handover:
     """What a command needs and no file may hold, and the launcher's umask: tmux may have been started with another.
 
-    ``snapshot``: what the launcher has just seen of the GPUs, so that the supervisor need not ask the driver again.
+    ``snapshot``: the launcher's reading of the GPUs, which saves the supervisor a query.
     """
 
     env: Mapping[str, str]
@@ -36,12 +38,12 @@ class Handover:
     snapshot: Mapping[str, Any] | None = None
 
     def encode(self) -> bytes:
-        """One JSON line."""
+        """Return the handover as one JSON line."""
         value = {"env": dict(self.env), "secrets": dict(self.secrets), "umask": self.umask, "snapshot": self.snapshot}
         return json.dumps(value).encode() + b"\n"
 
 
-def receive(path: Path) -> Handover:
+def receive_handover(path: Path) -> Handover:
     """Read the FIFO once, and remove it.
 
     Raises:
@@ -62,7 +64,7 @@ def receive(path: Path) -> Handover:
                 if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
                     raise HandoverError("the launching server did not hand over the environment in 10 s") from None
                 continue
-            if not chunk:  # read first: select says nothing of a writer that was gone before
+            if not chunk:  # read first: select does not report a writer that closed before
                 raise HandoverError("the launching server died before it handed over the environment")
             data += chunk
     finally:
@@ -72,4 +74,4 @@ def receive(path: Path) -> Handover:
         value = json.loads(data)
         return Handover(dict(value["env"]), dict(value["secrets"]), value.get("umask"), value.get("snapshot"))
     except (ValueError, KeyError, TypeError) as error:
-        raise HandoverError("the launching server handed over no environment but nonsense") from error
+        raise HandoverError("the launching server handed over something that is not an environment") from error

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_server.record.exit_record import ExitRecord
-from mcp_server.record.exit_status import CTRL_C, Asked, Ending, judge
+from mcp_server.record.exit_status import CTRL_C, Ending, StopRequest, classify_ending
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import now
 from mcp_server.supervisor import start_command, terminal
@@ -73,7 +73,7 @@ class Attempt:
         self.gpus.start()
         self.status: int | None = None
         self.ended_s = 0.0
-        self.asked: Asked | None = None
+        self.asked: StopRequest | None = None
         self.stopping: processes.Stopping | None = None
         self.interrupted_s: float | None = None
         self.leftovers: dict[processes.Process, str] = {}
@@ -240,7 +240,7 @@ class Attempt:
     def ending(self) -> Ending:
         """How the command ended, by all that is known."""
         interrupted = self.interrupted_s is not None and self.ended_s - self.interrupted_s < _INTERRUPT_S
-        return judge(self.status, self.asked, interrupted=interrupted)
+        return classify_ending(self.status, self.asked, interrupted=interrupted)
 
     def facts(self) -> dict[str, Any]:
         """Return how the attempt ended, for the event that tells it."""

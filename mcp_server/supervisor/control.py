@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from mcp_server.record.events import EventLog
-from mcp_server.record.exit_status import CTRL_C, Asked
+from mcp_server.record.exit_status import CTRL_C, StopRequest
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.supervisor import terminal
 
@@ -29,7 +29,7 @@ class Desk:
     def __init__(self, rundir: RunDir, spec: dict[str, Any], events: EventLog, woken: int) -> None:
         self.rundir, self.spec, self.events = rundir, spec, events
         self.pane = terminal.pane_of(0)
-        self.asked: Asked | None = None
+        self.asked: StopRequest | None = None
         self._woken = woken
         self._tmux = terminal.tmux_server()
         # The pane was closed: by a person, unless tmux turns out to have died by then.
@@ -82,14 +82,14 @@ class Desk:
         with contextlib.suppress(BlockingIOError):
             numbers = set(os.read(self._woken, 4096))
         if (request := read_json(self.rundir.stop)) is not None:
-            self.ask(Asked("killed", str(request.get("by", "")), str(request.get("reason", ""))))
+            self.ask(StopRequest("killed", str(request.get("by", "")), str(request.get("reason", ""))))
         elif signal.SIGTERM in numbers:
-            self.ask(Asked("killed", "SIGTERM to the supervisor", "somebody terminated the supervisor"))
+            self.ask(StopRequest("killed", "SIGTERM to the supervisor", "somebody terminated the supervisor"))
         if signal.SIGHUP in numbers:
             self.on_hangup()
         return numbers
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, asked: StopRequest) -> None:
         """Note a wish to stop the run; the first is recorded."""
         if self.asked is None:
             self.asked = asked
@@ -107,10 +107,10 @@ class Desk:
             self.events.flush()
         if self._hangup_until_s is not None and now_s >= self._hangup_until_s:
             self._hangup_until_s = None
-            self.ask(Asked("killed", "a person", "the tmux session was closed"))
+            self.ask(StopRequest("killed", "a person", "the tmux session was closed"))
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
-            self.ask(Asked("timed_out", "time limit", f"{self.spec['time_limit_s']:g} s have passed"))
+            self.ask(StopRequest("timed_out", "time limit", f"{self.spec['time_limit_s']:g} s have passed"))
 
     def trouble(self, error: Exception) -> None:
         """Tell of an error of the supervisor's own, a few times, and go on."""

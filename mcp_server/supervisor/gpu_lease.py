@@ -13,7 +13,7 @@ from mcp_server.gpus import placement
 from mcp_server.gpus.leases import Held, Holder, LeaseError, Leases, Place, Refusal, acquire, lease_directory
 from mcp_server.gpus.query import ask
 from mcp_server.gpus.snapshot import Gpu, Snapshot
-from mcp_server.record.handover import StoppedBefore
+from mcp_server.record.handover import StoppedBeforeStart
 from mcp_server.record.run_directory import now
 from mcp_server.supervisor.control import Desk
 from mcp_server.supervisor.gpu_allocation import PINS, Allotment, NotAllotted
@@ -50,7 +50,7 @@ class Leased(Allotment):
 
         Raises:
             NotAllotted: it cannot be had.
-            StoppedBefore: somebody asked for a stop meanwhile.
+            StoppedBeforeStart: somebody asked for a stop meanwhile.
         """
         if not self._wanted:
             return
@@ -132,7 +132,7 @@ class Leased(Allotment):
                     self._tell(position, why)
                     told = position
                 if not self._desk.wait(_LOOK_S if position <= _NEAR else _LOOK_BEHIND_S):
-                    raise StoppedBefore
+                    raise StoppedBeforeStart
         finally:
             place.leave()
 

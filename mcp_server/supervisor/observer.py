@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mcp_server.record.exit_status import Asked, Ending
+from mcp_server.record.exit_status import Ending, StopRequest
 from mcp_server.record.run_directory import now
 from mcp_server.supervisor.control import Desk
 from mcp_server.system import processes
@@ -69,7 +69,7 @@ class Observer:
         self._log = desk.rundir.log(number)
         self._monitor: OutputMonitor | None = None
         self._stop_on = frozenset((desk.spec.get("recovery") or {}).get("stop_on", ()))
-        self._wish: Asked | None = None
+        self._wish: StopRequest | None = None
         self._stopped_for: str | None = None
         self._written: dict[str, Any] = {}
         self._written_s, self._writes = 0.0, 0
@@ -101,7 +101,7 @@ class Observer:
         """Read output."""
         self._safely(lambda: within(_READ_WITHIN_S, lambda: self._feed(data)))
 
-    def tick(self) -> Asked | None:
+    def tick(self) -> StopRequest | None:
         """Do what is due; return the stop that the run's recovery policy asks for, if it does."""
         if (due_s := self.due_s) is not None and time.monotonic() >= due_s:
             self._safely(lambda: within(_LOOKED_WITHIN_S, self._look))
@@ -211,7 +211,7 @@ class Observer:
     def _stop(self, kind: str, why: str) -> None:
         """Wish for the attempt's stop, if the run's policy says so."""
         if kind in self._stop_on and self._wish is None:
-            self._stopped_for, self._wish = kind, Asked("failed", "recovery policy", why)
+            self._stopped_for, self._wish = kind, StopRequest("failed", "recovery policy", why)
 
     @property
     def _last_line(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_server.record.command_arguments import with_variables
-from mcp_server.record.handover import Handover, StoppedBefore
+from mcp_server.record.handover import Handover, StoppedBeforeStart
 from mcp_server.record.run_directory import boot_id
 from mcp_server.supervisor import terminal
 from mcp_server.supervisor.control import Desk
@@ -31,7 +31,7 @@ def spawn(
     """Start attempt ``number``.
 
     Raises:
-        OSError, StoppedBefore: it was not started.
+        OSError, StoppedBeforeStart: it was not started.
     """
     rundir = desk.rundir
     env = {**handover.env, **handover.secrets, "TERM": os.environ.get("TERM", "xterm-256color")}
@@ -42,7 +42,7 @@ def spawn(
         os.umask(handover.umask)
     try:
         if rundir.stop.exists():
-            raise StoppedBefore
+            raise StoppedBeforeStart
         argv = [terminal.bash(), str(_script(desk, allotment, number, changed)), *arguments]
         return terminal.spawn(argv, env, str(rundir.path), size)
     finally:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_server.record.command_arguments import arguments
 from mcp_server.record.events import EventLog
-from mcp_server.record.exit_status import Asked, Ending, closing_line
-from mcp_server.record.handover import Handover, HandoverError, StoppedBefore, receive
+from mcp_server.record.exit_status import Ending, StopRequest, closing_line
+from mcp_server.record.handover import Handover, HandoverError, StoppedBeforeStart, receive_handover
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.attempts_report import Account
@@ -52,12 +52,12 @@ def supervise(path: Path) -> int:
     events = EventLog(rundir.events)
     desk = Desk(rundir, spec, events, woken)
     try:
-        handover = receive(rundir.handover)
+        handover = receive_handover(rundir.handover)
         allotted = _allotment(desk, handover)
         allotted.obtain()
         supervision = Supervision(desk, handover, allotted)
         first = supervision.attempt(1)
-    except StoppedBefore:
+    except StoppedBeforeStart:
         by = f" ({desk.asked.text})" if desk.asked else ""
         return _refuse(desk, f"it was stopped before{by}", state="killed")
     except NotAllotted as error:
@@ -125,7 +125,7 @@ class Supervision:
                     continue
             if (asked := self.desk.asked) is not None and ending.state == "failed" and self._recovers:
                 # It failed by itself, but that it goes no further is what was asked for.
-                ending, failure = replace(ending, state=asked.state, asked=asked), None
+                ending, failure = replace(ending, state=asked.state, stop_request=asked), None
             self._end(attempt, ending, failure, why)
             return ending.status
 
@@ -133,7 +133,7 @@ class Supervision:
         """Start an attempt.
 
         Raises:
-            OSError, StoppedBefore: it was not started.
+            OSError, StoppedBeforeStart: it was not started.
         """
         resume = self.spec.get("resume_args") or [] if number > 1 else []
         words = arguments(self.params, self.spec.get("param_style") or "--k v", resume)
@@ -149,8 +149,8 @@ class Supervision:
         self.params, self.changed = following.params, following.changed
         try:
             return self.attempt(attempt.number + 1), ""
-        except StoppedBefore:
-            self.desk.ask(Asked("killed", "stop.json", "it was asked for before the retry"))
+        except StoppedBeforeStart:
+            self.desk.ask(StopRequest("killed", "stop.json", "it was asked for before the retry"))
             return None, _CALLED_OFF
         except OSError as error:
             return None, f"Attempt {attempt.number + 1} could not be started: {error}."

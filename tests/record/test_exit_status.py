@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.record.exit_status import Asked, Ending, closing_line, judge
+from mcp_server.record.exit_status import Ending, StopRequest, classify_ending, closing_line
 from mcp_server.record.run_directory import RunDir
 
-PERSON = Asked("killed", "alice", "diverged")
-LIMIT = Asked("timed_out", "time limit", "3600 s have passed")
+PERSON = StopRequest("killed", "alice", "diverged")
+LIMIT = StopRequest("timed_out", "time limit", "3600 s have passed")
 
 
 def exited(code: int) -> int:
@@ -51,32 +51,32 @@ def died(number: int, *, dumped: bool = False) -> int:
 def test_a_wait_status_becomes_an_exit_code_a_signal_or_both(
     status: int | None, state: str, exit_code: int | None, name: str | None
 ) -> None:
-    assert judge(status, None, interrupted=False) == Ending(state, exit_code, name)
+    assert classify_ending(status, None, interrupted=False) == Ending(state, exit_code, name)
 
 
 def test_every_exit_code_is_told_as_it_is() -> None:
     for code in range(256):
-        ending = judge(exited(code), None, interrupted=False)
+        ending = classify_ending(exited(code), None, interrupted=False)
         assert (ending.exit_code, ending.status) == (code, code)
         assert (ending.state == "finished") == (code == 0)
 
 
-@pytest.mark.parametrize("asked", [PERSON, LIMIT])
+@pytest.mark.parametrize("request", [PERSON, LIMIT])
 @pytest.mark.parametrize("status", [exited(0), exited(1), exited(143), died(signal.SIGKILL), None])
 @pytest.mark.parametrize("interrupted", [True, False])
-def test_a_stop_that_was_asked_for_names_the_state_whatever_the_status(
-    asked: Asked, status: int | None, interrupted: bool
+def test_a_stop_request_names_the_state_whatever_the_status(
+    request: StopRequest, status: int | None, interrupted: bool
 ) -> None:
-    ending = judge(status, asked, interrupted=interrupted)
-    assert (ending.state, ending.asked) == (asked.state, asked)
+    ending = classify_ending(status, request, interrupted=interrupted)
+    assert (ending.state, ending.stop_request) == (request.state, request)
 
 
 def test_ctrl_c_makes_any_end_that_persons_but_success() -> None:
-    typed = Asked("killed", "a person at the terminal", "Ctrl-C")
-    assert judge(exited(0), None, interrupted=True) == Ending("finished", 0, None)
-    assert judge(exited(1), None, interrupted=True) == Ending("killed", 1, None, typed)
-    assert judge(exited(130), None, interrupted=True) == Ending("killed", 130, "SIGINT", typed)
-    assert judge(died(signal.SIGINT), None, interrupted=True) == Ending("killed", None, "SIGINT", typed)
+    typed = StopRequest("killed", "a person at the terminal", "Ctrl-C")
+    assert classify_ending(exited(0), None, interrupted=True) == Ending("finished", 0, None)
+    assert classify_ending(exited(1), None, interrupted=True) == Ending("killed", 1, None, typed)
+    assert classify_ending(exited(130), None, interrupted=True) == Ending("killed", 130, "SIGINT", typed)
+    assert classify_ending(died(signal.SIGINT), None, interrupted=True) == Ending("killed", None, "SIGINT", typed)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_ctrl_c_makes_any_end_that_persons_but_success() -> None:
         (Ending("failed", None, "SIGKILL"), 0, "failed: SIGKILL."),
         (Ending("failed", 137, "SIGKILL"), 0, "failed: SIGKILL and exit code 137."),
         (Ending("killed", None, "SIGINT", PERSON), 0, "killed: SIGINT (diverged; alice)."),
-        (Ending("killed", 0, None, Asked("killed", "alice", "")), 0, "killed: exit code 0 (alice)."),
-        (Ending("killed", 0, None, Asked("killed", "", "")), 0, "killed: exit code 0."),
+        (Ending("killed", 0, None, StopRequest("killed", "alice", "")), 0, "killed: exit code 0 (alice)."),
+        (Ending("killed", 0, None, StopRequest("killed", "", "")), 0, "killed: exit code 0."),
         (
             Ending("timed_out", 143, "SIGTERM", LIMIT),
             0,
@@ -97,7 +97,7 @@ def test_ctrl_c_makes_any_end_that_persons_but_success() -> None:
         (
             Ending("killed", None, None, PERSON),
             0,
-            "killed: no exit status could be had (diverged; alice).",
+            "killed: the exit status is unknown (diverged; alice).",
         ),
         (
             Ending("finished", 0, None),
@@ -127,7 +127,7 @@ def test_the_supervisors_own_status_is_what_a_shell_would_say(ending: Ending, st
 
 def test_a_death_by_any_signal_has_the_status_of_a_shell() -> None:
     for number in sorted(signal.valid_signals()):
-        assert judge(died(number), None, interrupted=False).status == 128 + number
+        assert classify_ending(died(number), None, interrupted=False).status == 128 + number
 
 
 def test_the_record_holds_code_signal_state_and_both_times() -> None:

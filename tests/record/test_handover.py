@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_server.record import handover
-from mcp_server.record.handover import Handover, HandoverError, receive
+from mcp_server.record.handover import Handover, HandoverError, receive_handover
 
 GIVEN = Handover({"PATH": "/bin", "TEXT": "größe\nzwei Zeilen", "RAW": "\udcff"}, {"HF_TOKEN": "hf_9x7QwErTy"})
 
@@ -27,7 +27,7 @@ def received(path: Path, then: Callable[[int], None]) -> Handover:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "open", opened)
-        return receive(path)
+        return receive_handover(path)
 
 
 def test_an_environment_is_handed_over_once_and_leaves_no_file(tmp_path: Path) -> None:
@@ -35,11 +35,11 @@ def test_an_environment_is_handed_over_once_and_leaves_no_file(tmp_path: Path) -
     os.mkfifo(path, 0o600)
     launcher = os.open(path, os.O_RDWR | os.O_NONBLOCK)
     os.write(launcher, GIVEN.encode())
-    assert receive(path) == GIVEN
+    assert receive_handover(path) == GIVEN
     os.close(launcher)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(HandoverError, match="the launching server left no environment"):
-        receive(path)
+        receive_handover(path)
 
 
 def test_an_environment_larger_than_a_pipe_is_handed_over(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_an_environment_larger_than_a_pipe_is_handed_over(tmp_path: Path) -> Non
 
     writer = threading.Thread(target=write_all)
     writer.start()
-    assert receive(path) == large
+    assert receive_handover(path) == large
     writer.join()
 
 
@@ -78,7 +78,7 @@ def test_a_launcher_that_hangs_is_not_waited_for_for_ever(tmp_path: Path, monkey
     os.write(launcher, GIVEN.encode()[:-1])
     monkeypatch.setattr(handover, "_LONGEST_S", 0.0)
     with pytest.raises(HandoverError, match="did not hand over the environment in 10 s"):
-        receive(path)
+        receive_handover(path)
     os.close(launcher)
     assert list(tmp_path.iterdir()) == []
 
@@ -91,7 +91,7 @@ def test_garbage_is_no_environment(tmp_path: Path, data: bytes) -> None:
     os.write(launcher, data)
     try:
         with pytest.raises(HandoverError):
-            receive(path)
+            receive_handover(path)
     finally:
         os.close(launcher)
     assert list(tmp_path.iterdir()) == []
