@@ -1,4 +1,4 @@
-"""A wait status and a request become one ending, told in one sentence."""
+"""A wait status and a stop request become one ending, told in one sentence."""
 
 import os
 import signal
@@ -61,14 +61,14 @@ def test_every_exit_code_is_told_as_it_is() -> None:
         assert (ending.state == "finished") == (code == 0)
 
 
-@pytest.mark.parametrize("request", [PERSON, LIMIT])
+@pytest.mark.parametrize("stop_request", [PERSON, LIMIT])
 @pytest.mark.parametrize("status", [exited(0), exited(1), exited(143), died(signal.SIGKILL), None])
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_a_stop_request_names_the_state_whatever_the_status(
-    request: StopRequest, status: int | None, interrupted: bool
+    stop_request: StopRequest, status: int | None, interrupted: bool
 ) -> None:
-    ending = classify_ending(status, request, interrupted=interrupted)
-    assert (ending.state, ending.stop_request) == (request.state, request)
+    ending = classify_ending(status, stop_request, interrupted=interrupted)
+    assert (ending.state, ending.stop_request) == (stop_request.state, stop_request)
 
 
 def test_ctrl_c_makes_any_end_that_persons_but_success() -> None:
