@@ -1,4 +1,4 @@
-"""The MCP server: puts the tools together and serves them over stdio."""
+"""The MCP server: its tools, resources and prompts, served over stdio."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TOOLS = tuple(
 
 class _Server(MCPServer[ServerContext]):
     async def get_prompt(self, *arguments: Any, **more: Any) -> Any:
-        """Render a prompt; what is wrong with the request is said, where the SDK logs a traceback and says nothing."""
+        """Render a prompt; a wrong request is answered with the reason, which the SDK would only log."""
         try:
             return await super().get_prompt(*arguments, **more)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""The door in front of the MCP endpoint: looks at an HTTP request before anything of it is used."""
+"""The request gateway: checks an HTTP request before the MCP endpoint sees any of it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PATH = "/mcp"
 LARGEST_HEAD, LARGEST_BODY = 32 << 10, 4 << 20
-# Whoever sends slower than this holds a connection and says nothing.
+# A slower body only occupies a connection.
 _BODY_S = 30.0
-# Ordinary calls take milliseconds and may finish; then open waits are ended: nothing is lost with them.
+# Ordinary calls take milliseconds and may finish. Open waits are then ended; a later wait_run returns their news.
 _FINISH_S = 0.7
-# Of these a second one means that two readers of the same request would see two requests.
+# Headers that must not repeat: two readers of the request could each believe a different one.
 _ONCE = (
     *(b"host", b"origin", b"authorization", b"content-length", b"transfer-encoding", b"content-type"),
     *(b"content-encoding", b"mcp-session-id", b"mcp-protocol-version"),
@@ -37,8 +37,8 @@ _ONCE = (
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:\d{1,5})?", re.IGNORECASE)
 
 
-class Refused(Exception):
-    """A request that is answered with ``status`` and read no further."""
+class RequestRefused(Exception):
+    """A request that is answered with ``status`` and not read any further."""
 
     def __init__(self, status: int, text: str, *headers: tuple[bytes, bytes]) -> None:
         super().__init__(text)
@@ -46,11 +46,11 @@ class Refused(Exception):
 
 
 @dataclass
-class Door:
-    """The ASGI application in front of the MCP endpoint: looks at a request before anything of it is used.
+class RequestGateway:
+    """The ASGI application in front of the MCP endpoint ``inner``.
 
-    ``names`` are the hosts by which it may be called; the address that a request came in by counts as well, since
-    only names can be rebound.
+    ``names`` are the accepted host names. The address that a request arrived at is accepted too, since only names can
+    be rebound. ``waiting`` returns the number of open waits.
     """
 
     inner: App
@@ -59,60 +59,60 @@ class Door:
     waiting: Callable[[], int]
     stopping: bool = False
     _open: set[anyio.CancelScope] = field(default_factory=set)
-    _complaint: str = ""
+    _reported: str = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] == "lifespan":
             await self.inner(scope, receive, send)
             return
-        begun = ended = False
+        began = ended = False
 
         async def answer(message: Message) -> None:
-            nonlocal begun, ended
-            begun = True
+            nonlocal began, ended
+            began = True
             ended = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
-        with anyio.CancelScope() as visit:
-            self._open.add(visit)
+        with anyio.CancelScope() as scope_of_request:
+            self._open.add(scope_of_request)
             try:
                 await self._serve(scope, receive, answer)
-            except Refused as refusal:
+            except RequestRefused as refusal:
                 await _refuse(refusal, answer)
             finally:
-                self._open.discard(visit)
-        # At a stop what is inside is cancelled, or returns without ending its response.
-        if not ended and (visit.cancel_called or self.stopping):
-            await _end(send, begun=begun)
+                self._open.discard(scope_of_request)
+        # A stop cancels the request, or makes it return without ending its response.
+        if not ended and (scope_of_request.cancel_called or self.stopping):
+            await _end(send, began=began)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise Refused(404, "Not found")
+            raise RequestRefused(404, "Not found")
         if scope["http_version"] not in ("1.0", "1.1"):
-            raise Refused(505, "HTTP/1.1 is spoken here")
+            raise RequestRefused(505, "Unsupported HTTP version; use HTTP/1.1")
         headers = _headers(scope)
         self._check_host(scope, headers)
         if scope["path"] == "/healthz":
-            await self._tell_health(scope, send)
+            await self._send_health(scope, send)
             return
         if scope["path"] != PATH:
-            raise Refused(404, "Not found")
+            raise RequestRefused(404, "Not found")
         if self.stopping:
-            raise Refused(503, "Stopping", (b"retry-after", b"5"))
+            raise RequestRefused(503, "Stopping", (b"retry-after", b"5"))
         if (user := self._user(headers.get(b"authorization"))) is not None:
             scope["user"] = user
         body = await _body(headers, receive)
         await self.inner(scope, _replay(body, receive), send)
 
     def _check_host(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse what a browser could be tricked into sending: DNS rebinding, other sites' pages."""
+        """Refuse requests that a browser could be tricked into: DNS rebinding and pages of other sites."""
         host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
         if not self._is_ours(host, scope):
-            raise Refused(421, "This server is not called so; a person may add it to http_hosts in config.toml")
+            raise RequestRefused(421, "Unknown Host header; a person can add the name to http_hosts in config.toml")
         scheme, separator, site = origin.partition("://")
         if origin and not (separator and scheme in ("http", "https") and self._is_ours(site, scope)):
-            raise Refused(403, "Foreign Origin")
+            raise RequestRefused(403, "Foreign Origin")
 
     def _is_ours(self, host: str, scope: Scope) -> bool:
         if (match := _HOST.fullmatch(host)) is None:
@@ -122,94 +122,96 @@ class Door:
         return name in self.names or name == (f"[{address}]" if ":" in address else address)
 
     def _user(self, authorization: bytes | None) -> AuthenticatedUser | None:
-        """Return who calls; None where no token is needed."""
+        """Return the caller; None where no token is required."""
         try:
             if not self.tokens.required:
                 return None
             scheme, _, token = (authorization or b"").decode("latin-1").partition(" ")
             name = self.tokens.holder(token.strip()) if scheme.lower() == "bearer" else None
         except TokensUnusable as error:
-            if str(error) != self._complaint:  # once, not with every request
-                self._complaint = str(error)
+            if str(error) != self._reported:  # once, not for every request
+                self._reported = str(error)
                 print(f"runward: {error}", file=sys.stderr, flush=True)
-            raise Refused(503, "The server's file of tokens is unusable; it says why to its operator") from error
+            raise RequestRefused(
+                503, "The token file of this server is unusable; its operator sees the reason"
+            ) from error
         if name is None:
             challenge = b"Bearer" if authorization is None else b'Bearer error="invalid_token"'
-            raise Refused(401, "A bearer token is needed", (b"www-authenticate", challenge))
-        return AuthenticatedUser(AccessToken(token="", client_id=name, scopes=[]))  # the token itself is kept nowhere
+            raise RequestRefused(401, "Bearer token required", (b"www-authenticate", challenge))
+        return AuthenticatedUser(AccessToken(token="", client_id=name, scopes=[]))  # the token itself is not kept
 
-    async def _tell_health(self, scope: Scope, send: Send) -> None:
+    async def _send_health(self, scope: Scope, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
-            raise Refused(405, "Method not allowed", (b"allow", b"GET, HEAD"))
+            raise RequestRefused(405, "Method not allowed", (b"allow", b"GET, HEAD"))
         health = {"status": "stopping" if self.stopping else "ok", "version": __version__, "waits": self.waiting()}
         await _respond(send, 200, json.dumps(health).encode(), b"application/json")
 
     async def close(self) -> None:
-        """Let what is under way finish for a moment, then end it; new requests are refused."""
+        """Give requests in progress a moment to finish, then cancel them. New requests are refused."""
         self.stopping = True
         with anyio.move_on_after(_FINISH_S):
-            while len(self._open) > self.waiting():  # noqa: ASYNC110 - for a moment, once
+            while len(self._open) > self.waiting():  # noqa: ASYNC110 - for under a second, once
                 await anyio.sleep(0.02)
-        for visit in tuple(self._open):
-            visit.cancel()
+        for request in tuple(self._open):
+            request.cancel()
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
-    # The parser's own limit is for heads that come in parts.
+    headers: dict[bytes, bytes] = {}
+    # The parser limits only heads that arrive in parts.
     if sum(len(name) + len(value) for name, value in scope["headers"]) > LARGEST_HEAD:
-        raise Refused(431, "Request headers too large")
+        raise RequestRefused(431, "Request headers too large")
     for name, value in scope["headers"]:
-        if name in found and name in _ONCE:
-            raise Refused(400, f"{name.decode('latin-1')} appears more than once")
-        found[name] = value
-    if b"content-length" in found and b"transfer-encoding" in found:
-        raise Refused(400, "content-length beside transfer-encoding")
-    if b"content-encoding" in found:
-        raise Refused(415, "Send the body as it is")
-    return found
+        if name in headers and name in _ONCE:
+            raise RequestRefused(400, f"{name.decode('latin-1')} appears more than once")
+        headers[name] = value
+    if b"content-length" in headers and b"transfer-encoding" in headers:
+        raise RequestRefused(400, "content-length and transfer-encoding exclude each other")
+    if b"content-encoding" in headers:
+        raise RequestRefused(415, "Send the body without content-encoding")
+    return headers
 
 
 async def _body(headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
     if int(headers.get(b"content-length", b"0")) > LARGEST_BODY:
-        raise Refused(413, "Request body too large")
+        raise RequestRefused(413, "Request body too large")
     body = bytearray()
     with anyio.move_on_after(_BODY_S):
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                raise Refused(400, "Gone before the end of the request")
+                raise RequestRefused(400, "The client disconnected before the end of the request")
             body += message.get("body", b"")
             if len(body) > LARGEST_BODY:
-                raise Refused(413, "Request body too large")
+                raise RequestRefused(413, "Request body too large")
             if not message.get("more_body", False):
                 return bytes(body)
-    raise Refused(408, "The request took too long to arrive")
+    raise RequestRefused(408, "The request took too long to arrive")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a channel that gives the whole body first, and then tells when the client has gone."""
+    """Return a receive channel that yields the whole body first, then the client's disconnect."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def again() -> Message:
+    async def replay() -> Message:
         return messages.pop() if messages else await receive()
 
-    return again
+    return replay
 
 
-async def _refuse(refusal: Refused, send: Send) -> None:
-    # The rest of the request is not read, so the connection can carry no other.
+async def _refuse(refusal: RequestRefused, send: Send) -> None:
+    # The rest of the request stays unread, so the connection cannot carry another one.
     headers = (*refusal.headers, (b"connection", b"close"))
     await _respond(send, refusal.status, refusal.text.encode(), b"text/plain; charset=utf-8", *headers)
 
 
-async def _end(send: Send, *, begun: bool) -> None:
-    """End a response that is cut short by a stop."""
-    if begun:
-        with contextlib.suppress(Exception):  # its client may have gone
+async def _end(send: Send, *, began: bool) -> None:
+    """End a response that a stop cut short."""
+    if began:
+        with contextlib.suppress(Exception):  # the client may have disconnected
             await send({"type": "http.response.body", "body": b"", "more_body": False})
     else:
-        await _refuse(Refused(503, "Stopping", (b"retry-after", b"5")), send)
+        await _refuse(RequestRefused(503, "Stopping", (b"retry-after", b"5")), send)
 
 
 async def _respond(send: Send, status: int, body: bytes, kind: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Who may come in over HTTP: a file of agents' names, each with the hash of its token."""
+"""HTTP access tokens: a file of agent names, each with the hash of its token."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from mcp_server.system.lock_files import hold_lock
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
-# What starts a token, so that people and secret scanners know one when they see it.
+# The prefix lets people and secret scanners recognise a token.
 _PREFIX = "runward_"
 _LONGEST = 200
-_HEAD = "# Agents that may come in over HTTP, and the SHA-256 of their tokens. Written by `runward token`.\n"
+_HEAD = "# Agents with access over HTTP, and the SHA-256 of their tokens. Written by `runward token`.\n"
 
 
 class TokensUnusable(RunwardError):
-    """The file of tokens is not what it should be: nobody is let in by it."""
+    """The token file cannot be trusted: every request is rejected."""
 
     def __init__(self, file: Path, cause: str) -> None:
-        super().__init__(f"{file} was not used: {cause}. Nobody is let in until a person mends it.")
+        super().__init__(f"{file} was not used: {cause}.", "All requests are rejected until the file is fixed.")
         self.file = file
 
 
 def hash_of(token: str) -> str:
-    """Return what the file keeps of a token.
+    """Return the hash that the file keeps of a token.
 
-    One round of SHA-256, no salt: a token is 256 random bits, so there is no list of likely ones to try and no
-    two are alike. Slow hashes are for what people choose, and would cost every request.
+    One round of SHA-256 without salt: a token is 256 random bits, so there is no list of likely tokens to try, and no
+    two are alike. Slow hashes are for passwords that people choose, and would cost every request.
     """
     return f"sha256:{hashlib.sha256(token.encode('utf-8', 'surrogateescape')).hexdigest()}"
 
 
 class Tokens:
-    """The tokens of one state directory, read again when their file changes.
+    """The tokens of one state directory, read again when the file changes.
 
-    Once there was a file, a missing one means that nobody may come in: a lost file must not open the door.
+    Once a file was seen, a missing file rejects every request: a lost file must not open the server.
     """
 
     def __init__(self, home: StateHome) -> None:
@@ -57,17 +57,17 @@ class Tokens:
 
     @property
     def required(self) -> bool:
-        """Whether every request needs a token: tokens were configured at some time since this began.
+        """Whether every request needs a token: a token file was seen since this object was made.
 
         Raises:
-            TokensUnusable: the file is open to others, or is no such file.
+            TokensUnusable: other users can read the file, or it is not a token file.
         """
         self._refresh()
         return self._required
 
     @property
     def names(self) -> list[str]:
-        """Who has a token.
+        """The names that have a token.
 
         Raises:
             TokensUnusable: as above.
@@ -76,7 +76,7 @@ class Tokens:
         return sorted(self._hashes)
 
     def holder(self, token: str) -> str | None:
-        """Return whose token this is; the time it takes tells nothing of the stored ones.
+        """Return the name that ``token`` belongs to, in a time that is independent of the stored hashes.
 
         Raises:
             TokensUnusable: as above.
@@ -84,15 +84,15 @@ class Tokens:
         self._refresh()
         if not token or len(token) > _LONGEST:
             return None
-        presented, found = hash_of(token), None
+        presented, owner = hash_of(token), None
         for name, stored in self._hashes.items():
             if hmac.compare_digest(presented, stored):
-                found = name
-        return found
+                owner = name
+        return owner
 
     def _refresh(self) -> None:
         try:
-            # Not a link, and never waiting for a FIFO's other end.
+            # Not through a link, and without waiting for the other end of a FIFO.
             descriptor = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             self._seen, self._hashes = None, {}
@@ -112,10 +112,10 @@ class Tokens:
             self._seen = seen
 
     def add(self, name: str) -> str:
-        """Give ``name`` a token and return it: it is kept nowhere.
+        """Give ``name`` a token and return it; only its hash is kept.
 
         Raises:
-            BadArgument: no name, or one that has a token already.
+            BadArgument: the name is not valid, or has a token already.
             TokensUnusable: as above.
         """
         if not _NAME.fullmatch(name):
@@ -128,21 +128,21 @@ class Tokens:
         return token
 
     def remove(self, name: str) -> None:
-        """Take ``name``'s token away; running servers refuse it from the next request on.
+        """Remove the token of ``name``; running servers refuse it from the next request on.
 
         Raises:
-            BadArgument: it has none.
+            BadArgument: the name has no token.
             TokensUnusable: as above.
         """
         with self._changing() as hashes:
             if hashes.pop(name, None) is None:
                 raise BadArgument(
-                    "NAME", f"{name[:80]!r} has no token. Who has: {', '.join(sorted(hashes)) or 'nobody'}."
+                    "NAME", f"{name[:80]!r} has no token. Names with a token: {', '.join(sorted(hashes)) or 'none'}."
                 )
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, str]]:
-        """Hand out the hashes to be changed, and put the file in place as a whole; one writer at a time."""
+        """Yield the hashes to change, then replace the file atomically; one writer at a time."""
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with hold_lock(self.file.parent / ".tokens.lock"):
             self._refresh()
@@ -154,18 +154,18 @@ class Tokens:
 
 def _check(file: Path, facts: os.stat_result) -> None:
     if not stat.S_ISREG(facts.st_mode):
-        raise TokensUnusable(file, "it is no regular file")
+        raise TokensUnusable(file, "it is not a regular file")
     if facts.st_uid not in (os.geteuid(), 0):
         raise TokensUnusable(file, "it belongs to another user")
     if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise TokensUnusable(file, f"others can read or write it (a person should run: chmod 600 {file})")
+        raise TokensUnusable(file, f"other users can read or write it (a person should run: chmod 600 {file})")
 
 
 def _parse(file: Path, data: bytes) -> dict[str, str]:
     try:
         table = tomllib.loads(data.decode())
     except ValueError as error:
-        raise TokensUnusable(file, f"it is no TOML: {error}") from error
+        raise TokensUnusable(file, f"it is not TOML: {error}") from error
     for name, stored in table.items():
         if not _NAME.fullmatch(name) or not isinstance(stored, str) or not _HASH.fullmatch(stored):
             raise TokensUnusable(file, f'{name[:80]!r} is not NAME = "sha256:…" as `runward token add` writes it')

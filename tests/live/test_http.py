@@ -175,6 +175,6 @@ async def test_it_stops_within_three_seconds_with_waits_open_and_starts_again_at
                 await stack.aclose()
     assert took_s < STOPS_WITHIN_S
     assert service.process.returncode == 0
-    greeting = f"runward {__version__} at {service.url} (no tokens: open to all on this machine)\n"
+    greeting = f"runward {__version__} at {service.url} (no tokens: open to all users of this machine)\n"
     assert service.log.read_text() == 2 * greeting
     assert sandbox.run(run_id).state == "running"

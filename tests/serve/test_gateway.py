@@ -1,4 +1,4 @@
-"""What the door in front of the MCP endpoint lets through: pure ASGI, no sockets."""
+"""The request gateway: which requests reach the MCP endpoint. Pure ASGI, no sockets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 from anyio.abc import TaskStatus
 
 from mcp_server.errors import RunwardError
-from mcp_server.serve import gateway as door_module
-from mcp_server.serve import http
-from mcp_server.serve.gateway import Door
+from mcp_server.serve import gateway, http
+from mcp_server.serve.gateway import RequestGateway
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens
 
@@ -46,14 +45,14 @@ def inner() -> Inner:
 
 
 @pytest.fixture
-def door(tmp_path: Path, inner: Inner) -> Door:
-    return Door(
+def endpoint(tmp_path: Path, inner: Inner) -> RequestGateway:
+    return RequestGateway(
         inner, Tokens(StateHome(tmp_path)), frozenset(("localhost", "127.0.0.1", "[::1]", "train.lan")), lambda: 0
     )
 
 
 async def ask(
-    door: Door,
+    endpoint: RequestGateway,
     headers: Mapping[str, str] | None = None,
     *,
     path: str = "/mcp",
@@ -83,7 +82,7 @@ async def ask(
         "server": server,
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
     }
-    await door(scope, receive, send)
+    await endpoint(scope, receive, send)
     return told[0]["status"], b"".join(message.get("body", b"") for message in told)
 
 
@@ -91,20 +90,20 @@ async def ask(
     "host",
     ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:9000", "[::1]", "[::1]:8765", "train.lan", "10.1.2.3:8765"],
 )
-async def test_a_host_by_which_the_server_is_called_is_let_in(door: Door, host: str) -> None:
-    assert await ask(door, {"host": host}, server=("10.1.2.3", 8765)) == (200, b"anybody 2")
+async def test_a_host_by_which_the_server_is_called_is_let_in(endpoint: RequestGateway, host: str) -> None:
+    assert await ask(endpoint, {"host": host}, server=("10.1.2.3", 8765)) == (200, b"anybody 2")
 
 
 @pytest.mark.parametrize(
     "host", ["", "evil.example", "10.9.9.9", "localhost.", "localhost:x", "a@localhost", "::1", "[::2]"]
 )
-async def test_another_host_is_not(door: Door, host: str) -> None:
-    assert (await ask(door, {"host": host}, server=("10.1.2.3", 8765)))[0] == 421
+async def test_another_host_is_not(endpoint: RequestGateway, host: str) -> None:
+    assert (await ask(endpoint, {"host": host}, server=("10.1.2.3", 8765)))[0] == 421
 
 
-async def test_the_address_that_a_request_came_in_by_may_be_ipv6(door: Door) -> None:
-    assert (await ask(door, {"host": "[fd00::5]:8765"}, server=("fd00::5", 8765)))[0] == 200
-    assert (await ask(door, {"host": "[fd00::6]:8765"}, server=("fd00::5", 8765)))[0] == 421
+async def test_the_address_that_a_request_came_in_by_may_be_ipv6(endpoint: RequestGateway) -> None:
+    assert (await ask(endpoint, {"host": "[fd00::5]:8765"}, server=("fd00::5", 8765)))[0] == 200
+    assert (await ask(endpoint, {"host": "[fd00::6]:8765"}, server=("fd00::5", 8765)))[0] == 421
 
 
 @pytest.mark.parametrize(
@@ -121,57 +120,57 @@ async def test_the_address_that_a_request_came_in_by_may_be_ipv6(door: Door) -> 
         ("http://localhost/path", 403),
     ],
 )
-async def test_a_page_of_another_site_is_refused(door: Door, origin: str, status: int) -> None:
-    assert (await ask(door, {"origin": origin}))[0] == status
+async def test_a_page_of_another_site_is_refused(endpoint: RequestGateway, origin: str, status: int) -> None:
+    assert (await ask(endpoint, {"origin": origin}))[0] == status
 
 
-async def test_with_tokens_a_caller_has_the_name_of_its_token(door: Door) -> None:
-    token = door.tokens.add("alice")
-    assert await ask(door, {"authorization": f"Bearer {token}"}) == (200, b"alice 2")
-    assert (await ask(door, {"authorization": f"bearer  {token} "}))[0] == 200
-    assert (await ask(door))[0] == 401
-    assert (await ask(door, {"authorization": "Bearer x"}))[0] == 401
+async def test_with_tokens_a_caller_has_the_name_of_its_token(endpoint: RequestGateway) -> None:
+    token = endpoint.tokens.add("alice")
+    assert await ask(endpoint, {"authorization": f"Bearer {token}"}) == (200, b"alice 2")
+    assert (await ask(endpoint, {"authorization": f"bearer  {token} "}))[0] == 200
+    assert (await ask(endpoint))[0] == 401
+    assert (await ask(endpoint, {"authorization": "Bearer x"}))[0] == 401
 
 
-async def test_health_needs_no_token_and_tells_no_name(door: Door) -> None:
-    door.tokens.add("alice")
-    status, body = await ask(door, path="/healthz", method="GET")
+async def test_health_needs_no_token_and_tells_no_name(endpoint: RequestGateway) -> None:
+    endpoint.tokens.add("alice")
+    status, body = await ask(endpoint, path="/healthz", method="GET")
     assert status == 200
     assert b'"waits": 0' in body
     assert b"alice" not in body
 
 
-async def test_a_body_in_parts_arrives_whole_and_one_that_is_too_large_does_not(door: Door) -> None:
+async def test_a_body_in_parts_arrives_whole_and_one_that_is_too_large_does_not(endpoint: RequestGateway) -> None:
     mib = b"x" * (1 << 20)
-    assert await ask(door, parts=(mib,) * 4) == (200, b"anybody 4194304")
-    assert (await ask(door, parts=(mib, mib, mib, mib, b"x")))[0] == 413
-    assert (await ask(door, {"content-length": "4194305"}))[0] == 413
+    assert await ask(endpoint, parts=(mib,) * 4) == (200, b"anybody 4194304")
+    assert (await ask(endpoint, parts=(mib, mib, mib, mib, b"x")))[0] == 413
+    assert (await ask(endpoint, {"content-length": "4194305"}))[0] == 413
 
 
-async def test_a_body_that_never_ends_is_given_up(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_module, "_BODY_S", 0.01)
-    assert (await ask(door, parts=(b"{",), hangs=True))[0] == 408
+async def test_a_body_that_never_ends_is_given_up(endpoint: RequestGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "_BODY_S", 0.01)
+    assert (await ask(endpoint, parts=(b"{",), hangs=True))[0] == 408
 
 
 @pytest.mark.parametrize(("begins", "status"), [(False, 503), (True, 200)])
 async def test_a_stop_ends_what_is_held_and_refuses_what_comes_after(
-    door: Door, inner: Inner, monkeypatch: pytest.MonkeyPatch, begins: bool, status: int
+    endpoint: RequestGateway, inner: Inner, monkeypatch: pytest.MonkeyPatch, begins: bool, status: int
 ) -> None:
-    monkeypatch.setattr(door_module, "_FINISH_S", 0.01)
+    monkeypatch.setattr(gateway, "_FINISH_S", 0.01)
     inner.held, inner.begins = True, begins
     answers: list[tuple[int, bytes]] = []
 
     async def hold(*, task_status: TaskStatus[None]) -> None:
         task_status.started()
-        answers.append(await ask(door))
+        answers.append(await ask(endpoint))
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(hold)
         await anyio.wait_all_tasks_blocked()
-        await door.close()
+        await endpoint.close()
     assert [answer[0] for answer in answers] == [status]
-    assert (await ask(door))[0] == 503
-    assert (await ask(door, path="/healthz", method="GET"))[0] == 200
+    assert (await ask(endpoint))[0] == 503
+    assert (await ask(endpoint, path="/healthz", method="GET"))[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -185,23 +184,23 @@ async def test_a_stop_ends_what_is_held_and_refuses_what_comes_after(
     ],
 )
 def test_an_address_has_a_host_and_a_port(address: str, parsed: tuple[str, int]) -> None:
-    assert http._parsed(address) == parsed
+    assert http._parse(address) == parsed
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "::1:80", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "a:²"])
 def test_what_is_no_address_is_said(address: str) -> None:
     with pytest.raises(RunwardError, match="Nothing is served"):
-        http._parsed(address)
+        http._parse(address)
 
 
 def test_an_address_that_this_machine_lacks_does_not_keep_it_from_the_others() -> None:
     lacks, has = (socket.AF_INET, ("192.0.2.1", 0)), (socket.AF_INET, ("127.0.0.1", 0))
     for addresses in ([lacks, has], [has, lacks]):
-        (listener,) = http._listeners(addresses, "localhost:0")
+        (listener,) = http._listen(addresses, "localhost:0")
         assert listener.getsockname()[0] == "127.0.0.1"
         taken = listener.getsockname()
         with pytest.raises(RunwardError, match=r"Cannot listen at localhost:0: Address already in use"):
-            http._listeners([lacks, (socket.AF_INET, taken)], "localhost:0")
+            http._listen([lacks, (socket.AF_INET, taken)], "localhost:0")
         listener.close()
     with pytest.raises(RunwardError, match=r"Cannot listen at train.lan:0: "):
-        http._listeners([lacks], "train.lan:0")
+        http._listen([lacks], "train.lan:0")
