@@ -6,7 +6,8 @@ from pydantic import Field
 
 from mcp_server.backends import tmux_client
 from mcp_server.store.state_home import tmux_socket
-from mcp_server.tools.context import LOOKS, Call, server_of, tool
+from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views import screen
 
 
@@ -34,4 +35,4 @@ async def capture_pane(
     )
 
 
-TOOL = tool(capture_pane, title="Capture pane", annotations=LOOKS, structured=False)
+TOOL = tool(capture_pane, title="Capture pane", annotations=READ_ONLY, structured=False)

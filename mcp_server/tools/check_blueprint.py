@@ -8,7 +8,8 @@ from pydantic import Field
 
 from mcp_server.blueprints.answers import BlueprintCheck
 from mcp_server.errors import ConfigInvalid
-from mcp_server.tools.context import LOOKS, Call, server_of, tool
+from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.schema import READ_ONLY, tool
 
 
 async def check_blueprint(
@@ -36,4 +37,4 @@ async def check_blueprint(
     return await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
 
 
-TOOL = tool(check_blueprint, title="Check blueprint", annotations=LOOKS)
+TOOL = tool(check_blueprint, title="Check blueprint", annotations=READ_ONLY)

@@ -7,7 +7,8 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.results.answers import Comparison
-from mcp_server.tools.context import LOOKS, Call, server_of, tool
+from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.schema import READ_ONLY, tool
 
 
 async def compare_runs(
@@ -37,4 +38,4 @@ async def compare_runs(
     )
 
 
-TOOL = tool(compare_runs, title="Compare runs", annotations=LOOKS)
+TOOL = tool(compare_runs, title="Compare runs", annotations=READ_ONLY)

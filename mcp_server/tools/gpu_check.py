@@ -13,7 +13,8 @@ from mcp_server.gpus import placement, query
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.run_directory import RunDir
-from mcp_server.tools.context import LOOKS, Call, server_of, tool
+from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views import gpu_report, gpu_usage
 
 _WITHIN_S = 1.9  # an agent waits for the answer
@@ -58,4 +59,4 @@ async def gpu_check(
     return gpu_report.of_machine(snapshot, {uuid: holder.text for uuid, holder in holders.items()}, demands)
 
 
-TOOL = tool(gpu_check, title="Check GPUs", annotations=LOOKS)
+TOOL = tool(gpu_check, title="Check GPUs", annotations=READ_ONLY)

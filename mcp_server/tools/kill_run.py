@@ -10,7 +10,8 @@ from mcp_server.answer import Answer
 from mcp_server.errors import KillNotConfirmed, RunElsewhere
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs import stop
-from mcp_server.tools.context import Call, ServerContext, server_of, tool
+from mcp_server.tools.context import Call, ServerContext, server_of
+from mcp_server.tools.schema import tool
 from mcp_server.views.run_status import Leftover
 
 KillStatus = Literal["killed", "declined", "confirmation_required", "already_ended"]

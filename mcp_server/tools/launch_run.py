@@ -13,7 +13,8 @@ from mcp_server.record.script import render
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.launch import launch, plan
 from mcp_server.runs.wait import Memory
-from mcp_server.tools.context import Call, ServerContext, remember, server_of, tool
+from mcp_server.tools.context import Call, ServerContext, remember, server_of
+from mcp_server.tools.schema import tool
 
 
 class Launched(Answer):
@@ -113,7 +114,7 @@ async def launch_run(
         owner=server.owner(ctx, owner),
         tags=tags or [],
         time_limit_s=time_limit_s,
-        idempotency_key=server.key(ctx, idempotency_key),
+        idempotency_key=server.idempotency_key(ctx, idempotency_key),
         first_step_timeout_s=first_step_timeout_s,
         first_step_pattern=first_step_pattern,
         stall_timeout_s=stall_timeout_s,

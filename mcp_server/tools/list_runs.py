@@ -11,7 +11,8 @@ from mcp_server.backends import tmux_client
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.other_trainings import Stranger, trainings
 from mcp_server.store.state_home import tmux_socket
-from mcp_server.tools.context import LOOKS, Call, ServerContext, server_of, tool
+from mcp_server.tools.context import Call, ServerContext, server_of
+from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.run_status import RunStatus, status_of
 
 
@@ -56,7 +57,7 @@ async def list_runs(
     )
 
 
-TOOL = tool(list_runs, title="List runs", annotations=LOOKS)
+TOOL = tool(list_runs, title="List runs", annotations=READ_ONLY)
 
 
 def _brief(server: ServerContext, run: Run) -> RunStatus:

@@ -5,7 +5,8 @@ from typing import Annotated
 from pydantic import Field
 
 from mcp_server.runs.preflight.answers import Preflight
-from mcp_server.tools.context import LOOKS, Call, server_of, tool
+from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.schema import READ_ONLY, tool
 
 
 async def preflight(
@@ -53,4 +54,4 @@ async def preflight(
     return await preflight(wish, server.store, server.environ, blueprint)
 
 
-TOOL = tool(preflight, title="Preflight", annotations=LOOKS)
+TOOL = tool(preflight, title="Preflight", annotations=READ_ONLY)

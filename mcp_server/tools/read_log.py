@@ -7,7 +7,8 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import BadArgument
-from mcp_server.tools.context import LOOKS, Call, server_of, tool
+from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.log_excerpt import grep_lines, slice_lines, tail_lines
 
 
@@ -39,4 +40,4 @@ async def read_log(
     return (await anyio.to_thread.run_sync(read)).text
 
 
-TOOL = tool(read_log, title="Read log", annotations=LOOKS, structured=False)
+TOOL = tool(read_log, title="Read log", annotations=READ_ONLY, structured=False)

@@ -10,7 +10,8 @@ from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.scalars.plot import NotDrawn, picture
-from mcp_server.tools.context import LOOKS, Call, server_of, tool
+from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.scalar_report import Asked, Report, ScalarReport, report
 
 
@@ -54,7 +55,7 @@ async def read_tb(
     return await _result(found)
 
 
-TOOL = tool(read_tb, title="Read training curves", annotations=LOOKS)
+TOOL = tool(read_tb, title="Read training curves", annotations=READ_ONLY)
 
 
 async def _result(found: Report) -> CallToolResult:

@@ -12,7 +12,8 @@ from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.runs.metric_wait import Awaited
 from mcp_server.runs.wait import Memory, Reason, Until, guess, watch
-from mcp_server.tools.context import LOOKS, Call, ServerContext, caller, remember, server_of, tool
+from mcp_server.tools.context import Call, ServerContext, caller, remember, server_of
+from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.log_excerpt import tail_lines
 from mcp_server.views.run_status import RunStatus, status_of
 
@@ -94,7 +95,7 @@ async def wait_run(
     )
 
 
-TOOL = tool(wait_run, title="Wait for runs", annotations=LOOKS)
+TOOL = tool(wait_run, title="Wait for runs", annotations=READ_ONLY)
 
 
 def _memory(server: ServerContext, ctx: Call, run_id: str, since: int | dict[str, int] | None) -> Memory:

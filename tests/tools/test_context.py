@@ -9,7 +9,7 @@ from mcp.client import Client
 from mcp.types import TextContent
 
 from mcp_server.serve.app import build
-from mcp_server.tools.context import LOOKS, tool
+from mcp_server.tools.schema import READ_ONLY, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ async def fill_in_parts() -> str:
 async def test_what_the_machine_cannot_do_is_said_without_a_file_s_name(tmp_path: Path) -> None:
     server = build({"RUNWARD_HOME": str(tmp_path)})
     for function in (fill, fill_in_parts):
-        server._tool_manager._tools[function.__name__] = tool(function, title="Fill", annotations=LOOKS)
+        server._tool_manager._tools[function.__name__] = tool(function, title="Fill", annotations=READ_ONLY)
     async with Client(server) as client:
         for name in ("fill", "fill_in_parts"):
             result = await client.call_tool(name, {})

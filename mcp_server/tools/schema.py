@@ -1,0 +1,86 @@
+"""How a function becomes a tool: its input schema, its errors and its answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import ValidationError
+
+from mcp_server.errors import RunwardError
+
+READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+
+class RunwardTool(Tool):
+    """A tool that refuses unknown arguments, answers an error with its message alone, and writes compact JSON."""
+
+    async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
+        """Call the function; the message of a RunwardError reaches the model unchanged."""
+        try:
+            result = await super().run(arguments, context, convert_result)
+        except ToolError as error:
+            cause = error.__cause__
+            while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
+                cause = cause.exceptions[0]
+            if isinstance(cause, RunwardError):
+                raise ToolError(str(cause)) from error
+            if isinstance(cause, ValidationError):
+                raise ToolError(_validation_message(self.name, cause)) from error
+            if isinstance(cause, OSError):  # a full disk, a name that is too long
+                why = cause.strerror or type(cause).__name__
+                raise ToolError(f"{self.name} was cut off: {why}. Runs go on; list_runs names them.") from error
+            raise
+        if isinstance(result, CallToolResult) and result.structured_content is not None:
+            text = json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))
+            pictures = [block for block in result.content if block.type == "image"]
+            return result.model_copy(update={"content": [TextContent(type="text", text=text), *pictures]})
+        return result
+
+
+def tool(
+    function: Callable[..., Any], *, title: str, annotations: ToolAnnotations, structured: bool | None = None
+) -> Tool:
+    """Return the tool that calls ``function``; its docstring is the description that the model reads."""
+    registered = RunwardTool.from_function(function, title=title, annotations=annotations, structured_output=structured)
+    registered.description = " ".join(registered.description.split())
+    model = registered.fn_metadata.arg_model
+    model.model_config = {**model.model_config, "extra": "forbid", "coerce_numbers_to_str": True}
+    model.model_rebuild(force=True)
+    registered.parameters = _shorten_schema(model.model_json_schema(by_alias=True))
+    return registered
+
+
+def _validation_message(name: str, error: ValidationError) -> str:
+    problems = "; ".join(
+        f"{'.'.join(str(part) for part in problem['loc'][:2])}: "
+        + ("there is no such argument" if problem["type"] == "extra_forbidden" else problem["msg"])
+        for problem in error.errors()[:5]
+    )
+    return f"{name} was not called: {problems}. Nothing was changed; call it again with arguments as its schema says."
+
+
+def _shorten_schema(schema: Any) -> Any:
+    """Return ``schema`` without titles, and without null as default or alternative: they only cost tokens."""
+    if isinstance(schema, list):
+        return [_shorten_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    slim = {
+        name: {key: _shorten_schema(value) for key, value in part.items()}
+        if name == "properties"
+        else _shorten_schema(part)
+        for name, part in schema.items()
+        if name != "title" and not (name == "default" and part is None)
+    }
+    options = slim.get("anyOf")
+    if isinstance(options, list) and {"type": "null"} in options:
+        rest = [option for option in options if option != {"type": "null"}]
+        del slim["anyOf"]
+        slim = {**rest[0], **slim} if len(rest) == 1 else {"anyOf": rest, **slim}
+    return slim
