@@ -163,14 +163,14 @@ def test_a_stretch_that_does_not_fit_says_where_to_go_on(log: Path) -> None:
     while start:
         answer = part(log, start, 640, 1000)
         seen += answer.body + "\n"
-        later = re.search(r"lines? (\d+)(?:-640)? \(go on with start_line=(\d+)\) left out", answer.header)
+        later = re.search(r"lines? (\d+)(?:-640)? \(continue with start_line=(\d+)\) left out", answer.header)
         start = int(later[2]) if later else 0
     assert seen == (numbered(300) + b"same (x40)\n" + numbered(300)).decode()
 
 
 def test_a_raw_line_that_reads_as_many_does_not_hold_up_the_reader(log: Path) -> None:
     log.write_bytes(b"".join(b"message %s\r" % (b"x" * i) for i in range(100)) + b"\nend\n")
-    assert "line 1 of 2; line 2 (go on with start_line=2) left out" in part(log, 1, 9, 1000).header
+    assert "line 1 of 2; line 2 (continue with start_line=2) left out" in part(log, 1, 9, 1000).header
     assert part(log, 2, 9, 1000).body == "end"
 
 
