@@ -25,6 +25,7 @@ from mcp_server.store.file_watch import Changes
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from mcp_server.system.lock_files import is_locked
+from mcp_server.system.stop_sequence import StopSequence, stop_stages
 from mcp_server.views.run_status import Leftover
 
 TOKEN_VALID_S = 600.0
@@ -94,7 +95,7 @@ def facts(run: Run, leftovers: list[processes.Process]) -> str:
     since = f", started {run.started_at}" if run.started_at else ""
     text = f"{run.run_id} ({run.state}, owner {owner}{since}): {command[:200]}"
     if leftovers:
-        text += "; left-over processes: " + ", ".join(f"{p.pid} {processes.program(p)}" for p in leftovers[:10])
+        text += "; left-over processes: " + ", ".join(f"{p.pid} {processes.program_name(p)}" for p in leftovers[:10])
     return text
 
 
@@ -154,7 +155,7 @@ async def stop(run: Run, store: RunStore, changes: Changes, *, by: str, reason: 
     carried_out = {} if left else {"carried_out": {"at": now(), "signals_sent": sent}}
     with contextlib.suppress(OSError):
         write_json(rundir.stop, {**request, **carried_out})
-    survivors = tuple(Leftover(pid=p.pid, command=processes.program(p)) for p in left)
+    survivors = tuple(Leftover(pid=p.pid, command=processes.program_name(p)) for p in left)
     return Stopped(store.observe(run.run_id), tuple(sent), survivors, unsupervised)
 
 
@@ -198,7 +199,7 @@ async def _within(limit_s: float, news: Callable[[], object], done: Callable[[],
 def supervisor_of(path: Path, run: Run) -> processes.Process | None:
     """Return the run's supervisor: the process of the recorded number and start; None when it is gone."""
     pid, started = run.at_start.get("supervisor_pid"), run.at_start.get("supervisor_started")
-    found = processes.process(pid) if isinstance(pid, int) else None
+    found = processes.find_process(pid) if isinstance(pid, int) else None
     if found is None or (started is None and path.name not in found.command):
         return None
     return found if started in (None, found.started) else None
@@ -207,12 +208,12 @@ def supervisor_of(path: Path, run: Run) -> processes.Process | None:
 def signal_supervisor(path: Path, run: Run, number: signal.Signals) -> None:
     """Wake the supervisor, if it is there."""
     if (supervisor := supervisor_of(path, run)) is not None:
-        processes.send(supervisor, number)
+        processes.send_signal(supervisor, number)
 
 
 async def _finish_job(path: Path, run: Run, store: RunStore) -> tuple[list[str], list[processes.Process]]:
     """Stop everything of a run whose supervisor is dead or stuck; return signals sent and survivors."""
-    stopping = processes.Stopping(processes.stages(run.spec.stop_grace_s))
+    stopping = StopSequence(stop_stages(run.spec.stop_grace_s))
     while True:
         supervisor = supervisor_of(path, run)
         living = _living(run, supervisor, store)
@@ -220,10 +221,10 @@ async def _finish_job(path: Path, run: Run, store: RunStore) -> tuple[list[str],
             break
         await anyio.sleep(_TICK_S)
     sent = stopping.sent
-    if supervisor is not None and processes.send(supervisor, signal.SIGKILL):
+    if supervisor is not None and processes.send_signal(supervisor, signal.SIGKILL):
         sent = [*sent, *([] if "SIGKILL" in sent else ["SIGKILL"])]
         with anyio.move_on_after(_ANSWER_WITHIN_S):  # one that waits for a disk cannot even die
-            while processes.process(supervisor.pid) == supervisor:  # noqa: ASYNC110 - nobody tells
+            while processes.find_process(supervisor.pid) == supervisor:  # noqa: ASYNC110 - nobody tells
                 await anyio.sleep(_TICK_S)
     return sent, _living(run, None, store)
 
@@ -233,6 +234,6 @@ def _living(run: Run, supervisor: processes.Process | None, store: RunStore) -> 
     if supervisor is not None:
         found = processes.descendants(supervisor.pid)
     else:
-        found = processes.with_variable("RUNWARD_RUN_ID", run.run_id) + store.leftovers(run)
+        found = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id) + store.leftovers(run)
     ourselves = set(processes.ancestors(os.getpid()))
     return [p for p in dict.fromkeys(found) if p.pid not in ourselves]

@@ -24,11 +24,11 @@ class Stranger(Answer):
 
 def trainings(limit: int = 20) -> list[Stranger]:
     """Return training-like processes of this user that no run started, without their children."""
-    everything = processes.all_processes()
+    everything = processes.list_processes()
     ours = {p.pid for p in everything if _SUPERVISOR in p.command}
     for p in sorted(everything, key=lambda p: p.started):
         if p.parent in ours:
             ours.add(p.pid)
     strange = [p for p in everything if p.pid not in ours and _TRAINING.search(p.command)]
     pids = {p.pid for p in strange}
-    return [Stranger(pid=p.pid, program=processes.program(p)) for p in strange if p.parent not in pids][:limit]
+    return [Stranger(pid=p.pid, program=processes.program_name(p)) for p in strange if p.parent not in pids][:limit]

@@ -89,12 +89,12 @@ class RunStore:
         """Return what runs on of a lost run: by its id in the environment, or by its session."""
         if not run.abandoned or run.started_at is None or run.spec.boot_id not in ("", self._boot_id):
             return []
-        marked = processes.with_variable("RUNWARD_RUN_ID", run.run_id)
+        marked = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id)
         guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
         if not isinstance(guard, int) or not isinstance(started, int):
             return marked
         # The guard leads the session, and goes by itself in a moment.
-        same = [p for p in processes.all_processes() if p.session == guard != p.pid and p.started >= started]
+        same = [p for p in processes.list_processes() if p.session == guard != p.pid and p.started >= started]
         return list(dict.fromkeys(marked + same))
 
     def _ids(self) -> list[str]:

@@ -20,6 +20,7 @@ from mcp_server.supervisor.gpu_allocation import Allotment
 from mcp_server.supervisor.observer import Observer
 from mcp_server.supervisor.output_relay import Relay
 from mcp_server.system import processes
+from mcp_server.system.stop_sequence import Stage, StopSequence, stop_stages
 from mcp_server.text.redaction import Redactor
 
 _TICK_S = 0.05  # while a stop is under way
@@ -29,7 +30,7 @@ _SETTLE_S, _LONGEST_SETTLE_S = 0.25, 2.0
 _TOLD_COMMAND = 80  # characters of a left-over's command line
 # An end so soon after Ctrl-C is that person's doing.
 _INTERRUPT_S = 60.0
-_LEFTOVERS = (processes.Stage(signal.SIGTERM, 2.0), processes.Stage(signal.SIGKILL, 3.0))
+_LEFTOVERS = (Stage(signal.SIGTERM, 2.0), Stage(signal.SIGKILL, 3.0))
 
 
 class Attempt:
@@ -74,7 +75,7 @@ class Attempt:
         self.status: int | None = None
         self.ended_s = 0.0
         self.asked: StopRequest | None = None
-        self.stopping: processes.Stopping | None = None
+        self.stopping: StopSequence | None = None
         self.interrupted_s: float | None = None
         self.leftovers: dict[processes.Process, str] = {}
         # The guard lives, and will tell the command's end; afterwards it is let go.
@@ -140,7 +141,7 @@ class Attempt:
             self.asked = wish
             self.events.append("stopping", f"Stopping: {wish.text}.")
             if self.stopping is None:
-                self.stopping = processes.Stopping(processes.stages(self.desk.spec.get("stop_grace_s", 5.0)))
+                self.stopping = StopSequence(stop_stages(self.desk.spec.get("stop_grace_s", 5.0)))
 
     def _over(self) -> bool:
         """Whether nothing of the run is left, or what is left cannot be stopped."""
@@ -154,7 +155,7 @@ class Attempt:
         if not processes.has_children():
             return True
         if self.stopping is None:  # what a finished command leaves behind goes too, and is told
-            self.stopping = processes.Stopping(_LEFTOVERS)
+            self.stopping = StopSequence(_LEFTOVERS)
         return self._stop_step()
 
     def _stop_step(self) -> bool:
@@ -187,7 +188,7 @@ class Attempt:
         if self.asked is None:
             self.leftovers = {p: p.command for p in self.living()}
         os.close(self.child.release_fd)
-        processes.resume(self.child.guard_pid)
+        processes.resume_process(self.child.guard_pid)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.child.guard_pid, 0)
 
@@ -217,7 +218,7 @@ class Attempt:
 
     def _on_signals(self, numbers: set[int]) -> None:
         self._obey()
-        processes.resume(self.child.guard_pid)  # paused with its group, it could not tell an end
+        processes.resume_process(self.child.guard_pid)  # paused with its group, it could not tell an end
         with contextlib.suppress(ChildProcessError):
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
                 if reaped[0] == self.child.pid:  # its guard was killed, so it came back to us

@@ -204,7 +204,7 @@ class Observer:
         stack = self._stack(living) or self._own_stack()
         idle_s = self._gpus.idle_s() if self._gpus else None
         text += f" Its GPUs have been idle for {idle_s:.0f} s." if idle_s else ""
-        waits = {f"{p.pid} {self._redact(p.name)}": processes.waits_in(p.pid) for p in living[:8]}
+        waits = {f"{p.pid} {self._redact(p.name)}": processes.wait_channel(p.pid) for p in living[:8]}
         self._events.append("stalled", text, cpu_used_s=round(used_s, 2), waits_in=waits, stack=stack)
         self._stop("stall", "it made no progress any more")
 
@@ -225,7 +225,7 @@ class Observer:
         pythons = [p for p in living if "python" in p.name or "python" in p.command.partition(" ")[0]]
         if spy is None or not pythons:
             return None
-        pid = max(pythons, key=lambda p: processes.used_s(p.pid)).pid
+        pid = max(pythons, key=lambda p: processes.cpu_used_s(p.pid)).pid
         try:
             told = subprocess.run(
                 [spy, "dump", "--pid", str(pid)], capture_output=True, timeout=_STACK_WITHIN_S, check=True

@@ -99,7 +99,7 @@ def _script(desk: Desk, allotment: Allotment, number: int, changed: Mapping[str,
 
 def identity(child: terminal.Child) -> dict[str, Any]:
     """Return what tells an attempt's processes apart from all others."""
-    command = processes.process(child.pid)
+    command = processes.find_process(child.pid)
     return {
         "pid": child.pid,
         "pid_started": command.started if command else None,
@@ -110,7 +110,7 @@ def identity(child: terminal.Child) -> dict[str, Any]:
 
 def supervisor() -> dict[str, Any]:
     """Return what tells this process apart from all others."""
-    myself = processes.process(os.getpid())
+    myself = processes.find_process(os.getpid())
     return {
         "supervisor_pid": os.getpid(),
         "supervisor_started": myself.started if myself else None,

@@ -1,4 +1,4 @@
-"""The processes of a run: finding all of them, and stopping them without touching a stranger."""
+"""Processes of this machine: finding all that belong to a run, measuring them, and signalling exactly one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _TMUX_SERVER = "tmux: server"
 
 @dataclass(frozen=True)
 class Process:
-    """One process, told apart from a later one with the same number by its start.
+    """One process. Its start time distinguishes it from a later process with the same number.
 
     ``started`` is in clock ticks since boot (field 22 of ``/proc/PID/stat``).
     """
@@ -29,7 +29,7 @@ class Process:
 
     @property
     def command(self) -> str:
-        """Its command line; empty when it is gone."""
+        """Its command line; empty when it has exited."""
         try:
             words = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
@@ -38,13 +38,13 @@ class Process:
 
 
 def become_subreaper() -> None:
-    """Let orphaned descendants come back to this process, so that a double fork hides nothing."""
+    """Make this process the parent of orphaned descendants, so that a double fork hides nothing."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def process(pid: int) -> Process | None:
-    """Return the living process ``pid``; None when it is gone or a zombie."""
+def find_process(pid: int) -> Process | None:
+    """Return the living process ``pid``; None when it has exited or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -62,22 +62,22 @@ def process(pid: int) -> Process | None:
     )
 
 
-def all_processes() -> list[Process]:
+def list_processes() -> list[Process]:
     """Return every living process that this user may see."""
-    found = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - hot path
-    return [p for p in found if p is not None]
+    processes = (find_process(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - hot path
+    return [p for p in processes if p is not None]
 
 
 def children(pid: int) -> list[int]:
-    """Return the numbers of the direct children of a process with one thread."""
+    """Return the pids of the direct children of a process with one thread."""
     try:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:  # a kernel built without it
-        return [p.pid for p in all_processes() if p.parent == pid]
+        return [p.pid for p in list_processes() if p.parent == pid]
 
 
 def has_children() -> bool:
-    """Whether any descendant lives: as subreaper this process is the parent of every orphan."""
+    """Return whether any descendant lives: a subreaper is the parent of every orphan. Reaps zombies."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -86,26 +86,26 @@ def has_children() -> bool:
 
 
 def descendants(root: int) -> list[Process]:
-    """Return the living descendants of ``root``, without itself, and without what they started for others.
+    """Return the living descendants of ``root``, without itself and without tmux servers.
 
-    A tmux server that a run happened to start holds everybody's sessions; it is nobody's left-over.
+    A tmux server that a run happened to start holds the sessions of others: it does not belong to the run.
     """
     children: dict[int, list[Process]] = {}
-    for p in all_processes():
+    for p in list_processes():
         children.setdefault(p.parent, []).append(p)
-    found: list[Process] = []
+    living: list[Process] = []
     queue = [root]
     while queue:
         for child in children.get(queue.pop(), ()):
             if child.name == _TMUX_SERVER:
                 continue
-            found.append(child)
+            living.append(child)
             queue.append(child.pid)
-    return found
+    return living
 
 
-def resume(pid: int) -> None:
-    """Let a stopped process go on."""
+def resume_process(pid: int) -> None:
+    """Continue a process that is stopped (SIGSTOP, Ctrl-Z)."""
     with contextlib.suppress(OSError):
         if Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].startswith(b"T"):
             os.kill(pid, signal.SIGCONT)
@@ -114,27 +114,27 @@ def resume(pid: int) -> None:
 def cpu_s(root: int) -> float:
     """Return the processor time, in seconds, that the descendants of ``root`` have used.
 
-    Cheap enough to be asked now and then: looks only at them, and misses what a thread but the first has started.
+    Reads only their files, so it is cheap. Misses children that a thread other than the first has started.
     """
     total_s = 0.0
     queue = children(root)
     while queue:
         pid = queue.pop()
         queue += children(pid)
-        total_s += used_s(pid)
+        total_s += cpu_used_s(pid)
     return total_s
 
 
-def used_s(pid: int) -> float:
-    """Return the processor time, in seconds, that a process and its reaped children have used; 0 when it is gone."""
+def cpu_used_s(pid: int) -> float:
+    """Return the processor time, in seconds, that a process and its reaped children have used; 0 after its exit."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
         return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
     return 0.0
 
 
-def waits_in(pid: int) -> str:
-    """Return a process's state and the kernel function it sleeps in, e.g. ``S futex_wait_queue``; as far as told."""
+def wait_channel(pid: int) -> str:
+    """Return a process's state and, if readable, the kernel function it sleeps in, e.g. ``S futex_wait_queue``."""
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1].decode()
         with contextlib.suppress(OSError):
@@ -144,7 +144,7 @@ def waits_in(pid: int) -> str:
 
 
 def oom_kills() -> int:
-    """Return how often the kernel killed for want of memory in this process's control group; 0 where it is not told."""
+    """Return how many OOM kills the kernel counts in this process's control group; 0 where it does not count them."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         group = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0].lstrip("/")
         for path in (Path("/sys/fs/cgroup") / group, Path("/sys/fs/cgroup")):
@@ -156,97 +156,60 @@ def oom_kills() -> int:
 
 
 def ancestors(pid: int) -> list[int]:
-    """Return ``pid`` and the numbers of the processes above it."""
-    found = []
-    while pid > 1 and (p := process(pid)) is not None:
-        found.append(pid)
+    """Return ``pid`` and the pids of its ancestors."""
+    pids = []
+    while pid > 1 and (p := find_process(pid)) is not None:
+        pids.append(pid)
         pid = p.parent
-    return found
+    return pids
 
 
-def with_variable(name: str, value: str) -> list[Process]:
+def find_by_variable(name: str, value: str) -> list[Process]:
     """Return this user's processes whose environment holds ``name=value``."""
     needle = f"{name}={value}".encode()
-    found = []
-    for p in all_processes():
+    matching = []
+    for p in list_processes():
         with contextlib.suppress(OSError):
             if needle in Path(f"/proc/{p.pid}/environ").read_bytes().split(b"\0"):
-                found.append(p)
-    return found
+                matching.append(p)
+    return matching
 
 
-def send(target: Process, number: signal.Signals) -> bool:
-    """Send a signal to exactly this process; False when it is gone or its number was reused."""
+def send_signal(target: Process, number: signal.Signals) -> bool:
+    """Send a signal to exactly this process; return whether it was sent.
+
+    False: the process has exited, its number was reused, or this user may not signal it.
+
+    A pid file descriptor rules out that the number is reused in between. Kernels before 5.3 (RHEL 8 has 4.18) have
+    none and answer ENOSYS, old sandboxes answer EPERM, and descriptors can run out: then the start time is compared
+    right before ``kill``.
+    """
     try:
         handle = os.pidfd_open(target.pid)
-    except OSError:
+    except ProcessLookupError:
         return False
+    except (OSError, AttributeError):  # a Python built on an old kernel lacks the function
+        return _is_alive(target) and _signalled(lambda: os.kill(target.pid, number))
     try:
-        same = process(target.pid)
-        if same is None or same.started != target.started:
-            return False
-        signal.pidfd_send_signal(handle, number)
-    except OSError:
-        return False
+        return _is_alive(target) and _signalled(lambda: signal.pidfd_send_signal(handle, number))
     finally:
         os.close(handle)
+
+
+def _is_alive(target: Process) -> bool:
+    return find_process(target.pid) == target
+
+
+def _signalled(send: Callable[[], None]) -> bool:
+    try:
+        send()
+    except (ProcessLookupError, PermissionError):
+        return False
     return True
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One signal, and how long its receivers have to go, in seconds."""
-
-    number: signal.Signals
-    grace_s: float
-
-
-def stages(grace_s: float) -> tuple[Stage, ...]:
-    """Return the polite way to stop a training: interrupt, terminate, kill."""
-    return (
-        Stage(signal.SIGINT, grace_s),
-        Stage(signal.SIGTERM, grace_s),
-        Stage(signal.SIGKILL, 5.0),
-    )
-
-
-class Stopping:
-    """Stops a set of processes stage by stage. ``step`` is called again and again until it says done.
-
-    Processes that appear meanwhile get the stage's signal as well.
-    """
-
-    def __init__(self, plan: Iterable[Stage]) -> None:
-        self._plan = list(plan)
-        self._until: float | None = None
-        self._told: set[Process] = set()
-        self.sent: list[str] = []
-
-    def step(self, living: list[Process], now_s: float) -> bool:
-        """Send what is due to ``living`` at ``now_s`` (monotonic); True when none is left or no stage is."""
-        if not living:
-            return True
-        if self._until is None:
-            self._until = now_s + self._plan[0].grace_s
-        elif now_s >= self._until:
-            self._plan.pop(0)
-            self._told.clear()
-            if not self._plan:
-                return True
-            self._until = now_s + self._plan[0].grace_s
-        number = self._plan[0].number
-        for p in living:
-            if p not in self._told and send(p, number):
-                self._told.add(p)
-                if number.name not in self.sent:
-                    self.sent.append(number.name)
-                if number is not signal.SIGKILL:
-                    send(p, signal.SIGCONT)  # a stopped process hears nothing else
-        return False
-
-
-def program(process: Process) -> str:
+def program_name(process: Process) -> str:
     """Return a process's program and script without further arguments, which may hold secrets."""
     words = process.command.split()
-    shown = words[:1] + [w for w in words[1:3] if w.endswith((".py", ".sh")) or w == "-m"]
-    return " ".join(shown)
+    names = words[:1] + [w for w in words[1:3] if w.endswith((".py", ".sh")) or w == "-m"]
+    return " ".join(names)

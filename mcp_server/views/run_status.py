@@ -9,7 +9,7 @@ from typing import Any
 from mcp_server.answer import Answer
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.run_store import RunStore
-from mcp_server.system.processes import program
+from mcp_server.system.processes import program_name
 
 # A failure has 300 tokens, with everything that is told beside it.
 _LINE_CHARS, _CONTEXT_LINES, _CONTEXT_CHARS, _EVENT_CHARS = 180, 2, 90, 160
@@ -99,7 +99,7 @@ def status_of(
 
 def _leftovers(store: RunStore, run: Run) -> list[Leftover]:
     """Return left-over processes by program; one without a program is about to exit, such as the guard."""
-    named = [(process.pid, program(process)) for process in store.leftovers(run)]
+    named = [(process.pid, program_name(process)) for process in store.leftovers(run)]
     return [Leftover(pid=pid, command=name) for pid, name in named if name]
 
 

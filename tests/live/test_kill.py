@@ -179,9 +179,9 @@ async def test_a_run_that_has_ended_is_left_as_it_is(sandbox: Sandbox) -> None:
 def test_a_reused_number_is_never_signalled() -> None:
     child = subprocess.Popen(["sleep", "300"])
     try:
-        found = until(lambda: processes.process(child.pid))
+        found = until(lambda: processes.find_process(child.pid))
         earlier = processes.Process(found.pid, found.started - 1, found.parent, found.session)
-        assert not processes.send(earlier, signal.SIGKILL)
+        assert not processes.send_signal(earlier, signal.SIGKILL)
         assert child.poll() is None
     finally:
         child.kill()

@@ -84,5 +84,5 @@ async def test_a_run_whose_supervisor_was_killed_is_finished_as_lost(sandbox: Sa
         assert answer["state"] == "lost"
         assert json.loads(Path(answer["flag_path"]).read_text())["ended_at"] is None
         assert "| mean_reward | 10.0 |" in Path(answer["results_path"]).read_text()
-        for process in processes.with_variable("RUNWARD_RUN_ID", run_id):
-            processes.send(process, signal.SIGKILL)
+        for process in processes.find_by_variable("RUNWARD_RUN_ID", run_id):
+            processes.send_signal(process, signal.SIGKILL)

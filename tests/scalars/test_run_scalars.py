@@ -98,7 +98,7 @@ def test_files_begun_while_the_run_ran_are_its_own(tmp_path: Path) -> None:
 def test_of_a_live_run_those_with_the_number_of_its_processes_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    me = processes.process(os.getpid())
+    me = processes.find_process(os.getpid())
     assert me is not None
     monkeypatch.setattr(processes, "descendants", lambda root: [me] if root == 4711 else [])
     events(tmp_path / "stranger", BEGUN_S + 5)

@@ -139,7 +139,7 @@ class Sandbox:
         """Everything that this sandbox started and that still lives, but for its tmux server."""
         mark = str(self.path)
         mine = []
-        for p in processes.all_processes():
+        for p in processes.list_processes():
             with contextlib.suppress(OSError):
                 environ = Path(f"/proc/{p.pid}/environ").read_bytes().decode(errors="replace")
                 if (mark in environ or mark in p.command) and p.pid != os.getpid():
@@ -149,7 +149,7 @@ class Sandbox:
     def close(self) -> None:
         self.tmux("kill-server")
         for p in self.own_processes():
-            processes.send(p, signal.SIGKILL)
+            processes.send_signal(p, signal.SIGKILL)
         Path(f"/tmp/tmux-{os.getuid()}/{self.socket}").unlink(missing_ok=True)
 
 

@@ -66,7 +66,7 @@ def _run_id(pid: int) -> str | None:
             if entry.startswith(b"RUNWARD_RUN_ID="):
                 return _checked(entry.partition(b"=")[2].decode(errors="replace"))
     for above in processes.ancestors(pid):
-        found = processes.process(above)
+        found = processes.find_process(above)
         if found is not None and _SUPERVISOR in (command := found.command):
             return _checked(Path(command.partition(_SUPERVISOR)[2]).name)
     return None

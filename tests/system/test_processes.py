@@ -1,0 +1,86 @@
+"""Processes: identified by number and start, signalled exactly, whatever the kernel offers."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NoReturn
+
+import pytest
+
+from mcp_server.system import processes
+from mcp_server.system.processes import Process
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture(params=["ENOSYS", "EPERM", "EMFILE", "absent"])
+def no_pidfd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel before 5.3, a sandbox that refuses unknown calls, too many open files, a Python built without it."""
+
+    def refuse(_: int) -> NoReturn:
+        number = getattr(errno, request.param)
+        raise OSError(number, os.strerror(number))
+
+    if request.param == "absent":
+        monkeypatch.delattr(os, "pidfd_open")
+    else:
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+
+
+def test_a_signal_is_really_sent_where_there_are_no_pid_descriptors(
+    child: subprocess.Popen[bytes], no_pidfd: None
+) -> None:
+    process = processes.find_process(child.pid)
+    assert process is not None
+    assert processes.send_signal(process, signal.SIGKILL)
+    assert child.wait(10) == -signal.SIGKILL
+    assert processes.find_process(child.pid) is None
+    assert not processes.send_signal(process, signal.SIGKILL)
+
+
+def test_without_pid_descriptors_a_reused_number_is_not_signalled(
+    child: subprocess.Popen[bytes], no_pidfd: None
+) -> None:
+    process = processes.find_process(child.pid)
+    assert process is not None
+    assert not processes.send_signal(replace(process, started=process.started - 1), signal.SIGKILL)
+    assert child.poll() is None
+
+
+def test_a_process_that_this_user_may_not_signal_is_reported_as_not_signalled(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    process = processes.find_process(child.pid)
+    assert process is not None
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+    assert not processes.send_signal(process, signal.SIGKILL)
+    assert child.poll() is None
+
+
+def test_a_signal_does_not_reach_a_process_that_reused_a_number() -> None:
+    mine = processes.find_process(os.getpid())
+    assert mine is not None
+    assert not processes.send_signal(replace(mine, started=mine.started - 1), signal.SIGCONT)
+    assert processes.send_signal(mine, signal.SIGCONT)
+
+
+def test_a_process_that_has_exited_is_reported_as_not_signalled() -> None:
+    assert not processes.send_signal(Process(2**22, started=1, parent=1, session=1), signal.SIGCONT)
+    assert processes.find_process(2**22) is None
+
+
+def test_a_process_is_identified_by_its_number_and_its_start() -> None:
+    assert Process(7, started=1, parent=2, session=3) == Process(7, started=1, parent=1, session=1)
+    assert Process(7, started=1, parent=2, session=3) != Process(7, started=2, parent=2, session=3)
