@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from mcp_server.errors import BadArgument, ConfigInvalid
 from mcp_server.hosts.environment import check_environment, holds_a_secret, names_a_secret
 from mcp_server.store.state_home import StateHome
+from mcp_server.system.ports import HIGHEST_PORT
 from mcp_server.text.redaction import SHORTEST_SECRET
 from mcp_server.text.regex import checked
 
@@ -21,7 +22,6 @@ NO_ENVIRONMENT = "none"
 _NAME = re.compile(r"[\w.\-]{1,64}")
 # Tokens whose makers gave them a beginning of their own: Hugging Face, OpenAI, GitHub, AWS.
 _TOKEN = re.compile(r"(?:hf_|sk-|gh[pousr]_|github_pat_|AKIA)[A-Za-z0-9_\-]{12,}")
-_HIGHEST_PORT = 65535
 
 
 def _absolute(path: str) -> str:
@@ -44,7 +44,7 @@ def _variables(env: dict[str, str]) -> dict[str, str]:
 
 def _span(text: str) -> str:
     found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
-    if found is None or not 0 < int(found[1]) <= int(found[2]) <= _HIGHEST_PORT:
+    if found is None or not 0 < int(found[1]) <= int(found[2]) <= HIGHEST_PORT:
         raise ValueError('must be two ports, as in "20000-30000"')
     return text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host
 from mcp_server.record.launch_request import Request
-from mcp_server.system.ports import free_port
+from mcp_server.system.ports import find_free_port
 
 # A Unix socket's path has 107 characters, and Ray puts up to 64 of its own behind the directory.
 _LONGEST_RAY_DIRECTORY = 43
@@ -47,7 +47,7 @@ def own_ray(environment: Environment, run_id: str) -> dict[str, str]:
     if ray is None:
         return {}
     low, high = map(int, ray.ports.split("-"))
-    port = free_port(low, high)
+    port = find_free_port(low, high)
     if port is None:
         raise BadArgument("environment", f"no port of {ray.ports} is free for the run's own Ray.")
     room = _LONGEST_RAY_DIRECTORY - len(ray.temp_dir.replace("{run_id}", ""))

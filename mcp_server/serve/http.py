@@ -23,6 +23,7 @@ from mcp_server.errors import RunwardError
 from mcp_server.serve.app import build
 from mcp_server.serve.gateway import LARGEST_BODY, LARGEST_HEAD, PATH, RequestGateway
 from mcp_server.store.tokens import Tokens
+from mcp_server.system.ports import HIGHEST_PORT
 from mcp_server.tools.context import ServerContext
 
 # A connection that sends no complete request head within this time is closed.
@@ -31,7 +32,6 @@ _HEAD_S = 10.0
 _MOST_CONNECTIONS = 800
 _MOST_SESSIONS = 1000
 _STOP_S = 2.7
-_HIGHEST_PORT = 65535
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _HOST_IS_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -150,7 +150,7 @@ def _is_loopback(at: Any) -> bool:
 def _parse(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) <= _HIGHEST_PORT or (":" in host and bare == host):
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) <= HIGHEST_PORT or (":" in host and bare == host):
         raise RunwardError(
             f"Not an address: {address!r}.", "Nothing is served.", "Use HOST:PORT, e.g. 127.0.0.1:8765 or [::1]:8765."
         )

@@ -10,7 +10,7 @@ from mcp_server.recovery import decision as recovery
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.control import Desk
 from mcp_server.supervisor.gpu_allocation import Allotment
-from mcp_server.system import ports_of_params
+from mcp_server.system import ports
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
@@ -77,7 +77,7 @@ class Retries:
     ) -> tuple[Next | None, str]:
         new_params, new_changed = dict(retry.params), {**changed, **retry.env}
         for name in retry.next_port:
-            port = ports_of_params.free_port(ports_of_params.port_of(name, params, env))
+            port = ports.find_next_port(ports.current_port(name, params, env))
             if name in new_params:
                 new_params[name] = port
             else:

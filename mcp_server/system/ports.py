@@ -1,26 +1,30 @@
-"""TCP ports of this machine: which are free, and who listens on one that is not."""
+"""TCP ports of this machine: which are free, and which process listens on one that is not."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-HIGHEST = 65535
+HIGHEST_PORT = 65535
+_LOWEST_USUAL, _HIGHEST_USUAL = 20_000, 59_999  # above services, below most ranges of outgoing connections
 _TRIES = 200
-_LISTENS = "0A"  # as include/net/tcp_states.h numbers TCP_LISTEN
+_NEIGHBOURS = 1_000
+_LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h
 
 
-def is_free(port: int) -> bool:
-    """Whether nobody listens on ``port``.
+def is_port_free(port: int) -> bool:
+    """Return whether no process listens on ``port``.
 
     Raises:
         PermissionError: this user may not listen on it.
     """
     with socket.socket() as probe:
-        # A connection that has just ended does not keep a training from listening.
+        # A connection that has just ended does not keep a training run from listening.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
@@ -32,33 +36,55 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_port(low: int, high: int) -> int | None:
-    """Return a port from ``low`` to ``high`` that nobody listens on; None after many tries."""
+def find_free_port(low: int, high: int) -> int | None:
+    """Return a random free port from ``low`` to ``high``; None after 200 tries."""
     ports = range(low, high + 1)
     with suppress(PermissionError):
-        return next(filter(is_free, random.sample(ports, min(_TRIES, len(ports)))), None)
+        return next(filter(is_port_free, random.sample(ports, min(_TRIES, len(ports)))), None)
     return None
 
 
-def listener(port: int) -> str | None:
-    """Return who listens on ``port``, e.g. ``python (pid 4711)``; None where that is not visible."""
+def find_next_port(current: int | None) -> int:
+    """Return the first free port above ``current``, as people count them up; without one, any free port.
+
+    Raises:
+        OSError: no port is free.
+    """
+    above = range(current + 1, min(current + _NEIGHBOURS, HIGHEST_PORT + 1)) if current and current > 0 else ()
+    with suppress(PermissionError):
+        if (port := next(filter(is_port_free, above), None)) is not None:
+            return port
+    if (port := find_free_port(_LOWEST_USUAL, _HIGHEST_USUAL)) is None:
+        raise OSError(errno.EADDRINUSE, "no port is free")
+    return port
+
+
+def current_port(name: str, params: Mapping[str, object], env: Mapping[str, str]) -> int | None:
+    """Return the port that a parameter, else a variable, holds now; None if it holds no number."""
+    with suppress(ValueError, TypeError):
+        return int(str(params.get(name, env.get(name, os.environ.get(name)))))
+    return None
+
+
+def find_listener(port: int) -> str | None:
+    """Return the process that listens on ``port``, e.g. ``python (pid 4711)``; None where that is not visible."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
                 words = line.split()
-                if words[3] == _LISTENS and int(words[1].rpartition(":")[2], 16) == port:
+                if words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
                     inodes.add(f"socket:[{words[9]}]")
     if not inodes:
         return None
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError), os.scandir(process / "fd") as files:
-            if any(_target(file.path) in inodes for file in files):
+            if any(_link_target(file.path) in inodes for file in files):
                 return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
     return None
 
 
-def _target(link: str) -> str:
+def _link_target(link: str) -> str:
     with suppress(OSError):
-        return os.readlink(link)  # noqa: PTH115 - no path is meant
+        return os.readlink(link)  # noqa: PTH115 - a text, not a path
     return ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 from mcp_server.errors import BadArgument
@@ -11,7 +9,6 @@ from mcp_server.hosts import defaults
 from mcp_server.hosts.config import Environment, Host, Ray
 from mcp_server.hosts.defaults import fitted, own_ray
 from mcp_server.record.launch_request import Request
-from mcp_server.system.ports import free_port, is_free, listener
 
 ENVIRON = {"PATH": "/usr/bin", "PYTHONPATH": "/site"}
 HOST = Host(name="a", python="/envs/rl/bin/python", first_step_timeout_s=900, first_step_pattern="kl loss")
@@ -56,7 +53,7 @@ def test_the_hosts_python_serves_an_environment_without_one() -> None:
 
 
 def test_a_run_has_a_ray_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(defaults, "free_port", lambda low, high: low + 7)
+    monkeypatch.setattr(defaults, "find_free_port", lambda low, high: low + 7)
     assert own_ray(Environment(), "cfm-7kqz") == {}
     assert own_ray(Environment(ray=Ray(ports="20000-20010", capacity_threshold=0.98)), "cfm-7kqz") == {
         "RAY_ADDRESS": "127.0.0.1:20007",
@@ -82,18 +79,6 @@ def test_rays_directory_leaves_room_for_its_sockets() -> None:
 
 
 def test_no_port_for_ray_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(defaults, "free_port", lambda low, high: None)
+    monkeypatch.setattr(defaults, "find_free_port", lambda low, high: None)
     with pytest.raises(BadArgument, match=r"^environment: no port of 20000-30000 is free for the run's own Ray"):
         own_ray(Environment(ray=Ray()), "cfm-7kqz")
-
-
-def test_a_port_that_somebody_listens_on_is_not_free() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-        taken.listen()
-        assert not is_free(port)
-        assert free_port(port, port) is None
-        assert "(pid " in str(listener(port))
-    assert is_free(port)
-    assert listener(port) is None

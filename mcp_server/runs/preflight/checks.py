@@ -149,16 +149,16 @@ def disk(ground: Ground) -> Iterator[Problem]:
 def taken_ports(ground: Ground) -> Iterator[Problem]:
     """Yield ports that somebody listens on, and free ones."""
     for port in ground.wish.ports:
-        if not 0 < port <= ports.HIGHEST:
-            yield Problem(what="port", text=f"{port} is no port.", remedy=f"Use one from 1024 to {ports.HIGHEST}.")
+        if not 0 < port <= ports.HIGHEST_PORT:
+            yield Problem(what="port", text=f"{port} is no port.", remedy=f"Use one from 1024 to {ports.HIGHEST_PORT}.")
             continue
         try:
-            if ports.is_free(port):
+            if ports.is_port_free(port):
                 continue
-            text = f"{ports.listener(port) or 'Somebody not visible here'} listens on port {port}."
+            text = f"{ports.find_listener(port) or 'Somebody not visible here'} listens on port {port}."
         except PermissionError:
             text = f"This user may not listen on port {port}."
-        free = ports.free_port(max(port, 1024), min(max(port, 1024) + 1000, ports.HIGHEST))
+        free = ports.find_free_port(max(port, 1024), min(max(port, 1024) + 1000, ports.HIGHEST_PORT))
         yield Problem(what="port", text=text, remedy=f"Use another, e.g. {free}." if free else "Use another.")
 
 
