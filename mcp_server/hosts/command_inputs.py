@@ -126,16 +126,16 @@ def _locate_commands(command: ShellCommand) -> list[_LocatedCommand]:
 
 def _follow(simple: SimpleCommand, base: tuple[str, ...], *, is_certain: bool) -> tuple[bool, tuple[str, ...]]:
     """Return whether the next program's words still mean what they say, and the directory it runs in."""
-    match simple.program_words:
-        case ():
+    match list(simple.program_words):
+        case []:
             return is_certain, base
-        case ("cd", path) if is_literal(path):
+        case ["cd", path] if is_literal(path):
             return is_certain, (*base, path)
-        case ("source" | ".", path, *_):
+        case ["source" | ".", path, *_]:
             return is_certain and PurePath(path).name in _ACTIVATES, base
-        case ("conda" | "mamba" | "micromamba", "activate" | "deactivate", *_) | ("ray", "start" | "stop", *_):
+        case ["conda" | "mamba" | "micromamba", "activate" | "deactivate", *_] | ["ray", "start" | "stop", *_]:
             return is_certain, base
-        case (program, *_):
+        case [program, *_]:
             return is_certain and program in _MAKES_NO_FILES, base
     return False, base
 
