@@ -115,7 +115,8 @@ def _locate_commands(command: ShellCommand) -> list[_LocatedCommand]:
     if not isinstance(command.source, str):
         return [_LocatedCommand(simple.program_words, True, ()) for simple in command.commands]
     located: list[_LocatedCommand] = []
-    is_certain, base = True, ()
+    base: tuple[str, ...] = ()
+    is_certain = True
     for simple in command.commands:
         # A program before || can fail by intention.
         certain_here = is_certain and simple.is_certain and simple.separator != "||"
