@@ -18,14 +18,14 @@ from rich.text import Text
 
 from mcp_server.errors import RunNotFound, RunwardError
 from mcp_server.scalars.plot import NotDrawn, picture
-from mcp_server.scalars.run_scalars import LATEST, Scalars, find, path_of
-from mcp_server.scalars.text import digits, narrowed
+from mcp_server.scalars.run_scalars import LATEST, Scalars, location_path, resolve_target
+from mcp_server.scalars.text import format_digits, narrow_shape
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.views.scalar_report import Asked, Report, report
+from mcp_server.views.scalar_report import ReportWithPanels, ScalarQuery, build_report
 
 if TYPE_CHECKING:
-    from mcp_server.scalars.summary import Figures
+    from mcp_server.scalars.summary import SeriesSummary
 
 _BARS = str.maketrans("0123456789.", "▁▁▂▃▄▄▅▆▇█ ")
 _FIGURES, _FEW = ("LAST", "STEP", "", "PER 1K", "MIN", "MAX", "MEAN", "POINTS"), 3
@@ -42,13 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
     target = _target(arguments.source, store)
     if arguments.serve:
         return _serve(target, scalars, store)
-    asked = Asked(
+    query = ScalarQuery(
         target=target,
         tags=tuple(arguments.tags or ()),
         points=arguments.points or 0,
         plot=arguments.plot is not None,
     )
-    found = report(asked, scalars, store)
+    found = build_report(query, scalars, store)
     if arguments.plot is not None:
         _save(found, Path(arguments.plot))
     if arguments.json:
@@ -70,7 +70,7 @@ def _target(words: str | None, store: RunStore) -> str:
     return str(Path(words).expanduser().absolute())
 
 
-def _save(found: Report, path: Path) -> None:
+def _save(found: ReportWithPanels, path: Path) -> None:
     if not found.panels:
         raise RunwardError("There is nothing to draw. No picture was written.")
     try:
@@ -82,7 +82,7 @@ def _save(found: Report, path: Path) -> None:
     print(f"Wrote {path}", file=sys.stderr)
 
 
-def _print(found: Report, console: Console) -> None:
+def _print(found: ReportWithPanels, console: Console) -> None:
     answer = found.answer
     console.print(Text(_plain(answer.run_id or answer.source), style="bold"))
     for note in answer.notes or ():
@@ -101,7 +101,7 @@ def _print(found: Report, console: Console) -> None:
                 console.print(Text(f"{step:>12}  {value}"))
 
 
-def _table(told: Mapping[str, Mapping[str, Figures]], width: int) -> Table:
+def _table(told: Mapping[str, Mapping[str, SeriesSummary]], width: int) -> Table:
     """Return one row a tag and run; where the terminal is narrow, with fewer figures, but always with tag and last."""
     several = len(told) > 1
     shape = next((cells for cells, least in _SHAPES if width >= least), 0)
@@ -121,14 +121,14 @@ def _table(told: Mapping[str, Mapping[str, Figures]], width: int) -> Table:
                 table.add_row(
                     Text(_shown(tag)),
                     *([Text(_shown(name))] if several else []),
-                    *([narrowed(figures[tag].shape, shape).translate(_BARS)] if shape else []),
+                    *([narrow_shape(figures[tag].shape, shape).translate(_BARS)] if shape else []),
                     *_row(figures[tag])[: len(figures_shown)],
                     _odd(figures[tag]),
                 )
     return table
 
 
-def _row(figures: Figures) -> list[str | Text]:
+def _row(figures: SeriesSummary) -> list[str | Text]:
     """Return what ``_FIGURES`` says."""
     return [
         _number(figures.last),
@@ -142,7 +142,7 @@ def _row(figures: Figures) -> list[str | Text]:
     ]
 
 
-def _odd(figures: Figures) -> str:
+def _odd(figures: SeriesSummary) -> str:
     odd = [f"{figures.nan} NaN from {figures.first_nan_step}"] if figures.nan else []
     odd += [f"{figures.inf} Inf from {figures.first_inf_step}"] if figures.inf else []
     return ", ".join(odd)
@@ -160,15 +160,17 @@ def _plain(text: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else digits(value)
+    return "" if value is None else format_digits(value)
 
 
 def _serve(target: str, scalars: Scalars, store: RunStore) -> int:
     """Become TensorBoard on the directories of ``target``; it prints its address and ends with Ctrl-C."""
     if importlib.util.find_spec("tensorboard") is None:
         raise RunwardError("TensorBoard is not installed. Nothing is served. A person should: pip install tensorboard")
-    found = find(target, scalars, store)
-    directories = [path for place in found.places if (path := path_of(place)) and isinstance(place, Path)]
+    found = resolve_target(target, scalars, store)
+    directories = [
+        path for location in found.locations if (path := location_path(location)) and isinstance(location, Path)
+    ]
     if not directories:
         raise RunwardError(f"{found.path} is no directory of event files: TensorBoard cannot show it.")
     logdir = found.name if found.choices else os.path.commonpath(directories)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.record.state import Run
-from mcp_server.results.directory_scan import Entry, Walk, roots, span
+from mcp_server.results.directory_scan import Entry, Walk, result_roots, run_span
 
 # First match wins: `epoch=3-step=100` and `rl_model_5000_steps` name two numbers or none in front.
 _STEPS = tuple(
@@ -54,22 +54,22 @@ class Checkpoint:
     @property
     def size(self) -> str:
         """How big it is, e.g. ``1.23 GiB``; ``≥`` in front where not all was counted."""
-        return f"{'≥ ' if self.cut else ''}{size(self.size_bytes)}"
+        return f"{'≥ ' if self.cut else ''}{format_size(self.size_bytes)}"
 
 
-def step_of(name: str) -> int | None:
+def step_in_name(name: str) -> int | None:
     """Return the training step that the name of a checkpoint tells; None where it tells none. Pure."""
     stem = re.sub(r"(\.(?:pt|pth|ckpt|safetensors|bin|zip|pkl|npz|h5|tar|keras|msgpack|gz))+$", "", name)
     return next((int(match[1]) for pattern in _STEPS if (match := pattern.search(stem))), None)
 
 
-def epoch_of(name: str) -> int | None:
+def epoch_in_name(name: str) -> int | None:
     """Return the epoch that the name of a checkpoint tells; None where it tells none. Pure."""
     match = _EPOCH.search(name)
     return int(match[1]) if match else None
 
 
-def beneath(root: Path, walk: Walk | None = None) -> list[Checkpoint]:
+def find_checkpoints(root: Path, walk: Walk | None = None) -> list[Checkpoint]:
     """Return the checkpoints at or below ``root``, newest first; what lies in one is part of it."""
     found: dict[Path, Checkpoint] = {}
     for _, entries in (walk or Walk(entries=50_000)).below(root, enters=lambda path: path not in found):
@@ -77,15 +77,15 @@ def beneath(root: Path, walk: Walk | None = None) -> list[Checkpoint]:
     return _newest_first(found.values())
 
 
-def of_run(
-    run: Run, result_dir: Path | None = None, look: Callable[[Path], list[Checkpoint]] = beneath
+def find_run_checkpoints(
+    run: Run, result_dir: Path | None = None, look: Callable[[Path], list[Checkpoint]] = find_checkpoints
 ) -> list[Checkpoint]:
     """Return what a run wrote beneath its directories and beside what its output named last; newest first.
 
-    ``look`` is :func:`beneath`, or remembers what it found.
+    ``look`` is :func:`find_checkpoints`, or remembers what it found.
     """
-    begun_s, until_s = span(run)
-    looked = roots(run, result_dir)
+    begun_s, until_s = run_span(run)
+    looked = result_roots(run, result_dir)
     if isinstance(named := run.progress.get("checkpoint"), str) and named and "\0" not in named:
         looked.append((Path(run.spec.cwd or "/") / named).parent)  # saved beside the others of its run
     found = {
@@ -143,10 +143,10 @@ def _whole(directory: Path) -> Checkpoint | None:
 
 
 def _one(path: Path, size_bytes: int, changed_s: float) -> Checkpoint:
-    return Checkpoint(path, step_of(path.name), epoch_of(path.name), size_bytes, changed_s)
+    return Checkpoint(path, step_in_name(path.name), epoch_in_name(path.name), size_bytes, changed_s)
 
 
-def size(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """Write a size with three significant digits, e.g. ``1.23 GiB``."""
     power = 0
     while size_bytes >= 1000 * 1024**power and power < len(_UNITS) - 1:

@@ -16,11 +16,10 @@ from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, configuration, evaluations
-from mcp_server.results import metrics as outcome
 from mcp_server.results.answers import Comparison
 from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.evaluations import Evaluation, Value, markdown
-from mcp_server.results.metrics import Metric
+from mcp_server.results.metrics import Metric, best_direction, read_metrics
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 
@@ -36,7 +35,7 @@ Cells = dict[str, str]
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class ComparedRun:
     """One run of a comparison."""
 
     run: Run
@@ -46,7 +45,7 @@ class Side:
     checkpoints: Sequence[Checkpoint]
 
 
-def compare(
+def build_comparison(
     store: RunStore,
     scalars: Scalars,
     *,
@@ -63,7 +62,10 @@ def compare(
     """
     runs, notes = _runs(store, run_ids, tags)
     home = _common([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
-    found = cache(checkpoints.beneath), cache(evaluations.beneath)  # several runs share a directory
+    found = (
+        cache(checkpoints.find_checkpoints),
+        cache(evaluations.find_evaluation_files),
+    )  # several runs share a directory
     sides = [_side(run, store.rundir(run.run_id), scalars, metrics, home, *found) for run in runs]
     differing = _differences([side.settings for side in sides])
     shown = _columns([[one.tag for one in side.metrics] for side in sides], metrics, _MOST_METRICS, notes, "metrics")
@@ -126,16 +128,16 @@ def _side(
     home: str,
     saved: Callable[[Path], list[Checkpoint]],
     evaluated: Callable[[Path], list[tuple[Path, float]]],
-) -> Side:
-    settings = configuration.of_run(run)
+) -> ComparedRun:
+    settings = configuration.read_configuration(run)
     if settings["cwd"].startswith("/"):  # only its end can differ
         settings["cwd"] = os.path.relpath(settings["cwd"], home)
-    return Side(
+    return ComparedRun(
         run,
         settings,
-        outcome.numbers(run, scalars, metrics, rundir).metrics,
-        _figures(evaluations.of_run(run, look=evaluated)),
-        checkpoints.of_run(run, look=saved),
+        read_metrics(run, scalars, metrics, rundir).metrics,
+        _figures(evaluations.find_run_evaluations(run, look=evaluated)),
+        checkpoints.find_run_checkpoints(run, look=saved),
     )
 
 
@@ -171,7 +173,7 @@ def _columns(names: Sequence[Sequence[str]], asked: Sequence[str], most: int, no
     def rank(name: str) -> tuple[int, bool, int]:
         lower = name.lower()
         telling = next((number for number, word in enumerate(_TELLING) if word in lower), len(_TELLING))
-        return -counts[name], outcome.better(name) is None, telling
+        return -counts[name], best_direction(name) is None, telling
 
     ordered = sorted(counts, key=rank)
     if len(ordered) > most:
@@ -185,7 +187,7 @@ def _means(pattern: str, name: str) -> bool:
     return fnmatch.fnmatchcase(lower, pattern.lower()) or pattern.lower() in last
 
 
-def _facts(side: Side) -> Cells:
+def _facts(side: ComparedRun) -> Cells:
     run = side.run
     seconds = run.elapsed_s(time.time())
     step = max((one.last_step for one in side.metrics if one.last_step is not None), default=run.progress.get("step"))
@@ -203,7 +205,7 @@ def _time(seconds: float) -> str:
     return f"{seconds / _MINUTE_S:.0f}min" if seconds < 2 * _HOUR_S else f"{seconds / _HOUR_S:.1f}h"
 
 
-def _metric_cells(side: Side, shown: Sequence[str], taken: Collection[str]) -> Cells:
+def _metric_cells(side: ComparedRun, shown: Sequence[str], taken: Collection[str]) -> Cells:
     cells = {}
     for one in side.metrics:
         if one.tag in shown:
@@ -223,7 +225,7 @@ def _common(paths: Sequence[Path]) -> str:
     return os.path.commonpath(paths) if paths else ""
 
 
-def _checkpoint_cell(side: Side, root: str) -> Cells:
+def _checkpoint_cell(side: ComparedRun, root: str) -> Cells:
     """Return the newest checkpoint and how many more there are."""
     if not side.checkpoints:
         return {}

@@ -17,13 +17,13 @@ _FILES = re.compile(r"[\w./@+~-]+\.(?:ya?ml|toml)\b")
 _YAML = re.compile(r"(?P<indent> *)(?:- +)?(?P<name>[\w.\-/@]+)\s*:(?:\s+(?P<value>[^#\n]*?))?\s*(?:#.*)?")
 
 
-def of_run(run: Run) -> dict[str, str]:
+def read_configuration(run: Run) -> dict[str, str]:
     """Return how a run was configured, by name: words of its command, parameters, environment, YAML files."""
     spec = run.spec
-    found = words_of(spec.command)
-    for path in files_of(run):
+    found = parse_command(spec.command)
+    for path in configuration_files(run):
         if path.suffix != ".toml":
-            text = (text_of(path) or "")[:_MOST_YAML]
+            text = (read_text(path) or "")[:_MOST_YAML]
             found |= {f"{path.stem}:{name}": value for name, value in yaml_values(text).items()}
     # Of PATH only the python in front differs, which VIRTUAL_ENV tells in fewer words.
     found |= {f"${name}": value for name, value in spec.env.items() if name != "PATH"}
@@ -32,7 +32,7 @@ def of_run(run: Run) -> dict[str, str]:
     return {name: mask(f"{name}={value}").partition("=")[2] if value else "" for name, value in found.items()}
 
 
-def words_of(command: str | list[str]) -> dict[str, str]:
+def parse_command(command: str | list[str]) -> dict[str, str]:
     """Return the options of a command by name, the last one wins; what has no name is ``command``. Pure."""
     options, rest = parse_command(command).split_options()
     return {**options, "command": " ".join(rest)}
@@ -56,18 +56,18 @@ def yaml_values(text: str) -> dict[str, str]:
     return found
 
 
-def blueprint_of(run: Run) -> Blueprint:
+def read_blueprint(run: Run) -> Blueprint:
     """Return what the run's blueprint says now; an empty one without any."""
     path = getattr(run.spec, "blueprint", None)
-    text = text_of(Path(path)) if path else None
+    text = read_text(Path(path)) if path else None
     return parse(text) if text else Blueprint()
 
 
-def files_of(run: Run) -> list[Path]:
+def configuration_files(run: Run) -> list[Path]:
     """Return the configuration files that the command or the blueprint names and that are there."""
     command = run.spec.command
     words = _FILES.findall(command if isinstance(command, str) else " ".join(command))
-    if (yaml_path := blueprint_of(run).yaml_path) is not None:
+    if (yaml_path := read_blueprint(run).yaml_path) is not None:
         words.append(yaml_path)
     named = [Path(run.spec.cwd or "/") / word for word in dict.fromkeys(words)]
     return [path for path in dict.fromkeys(named) if _is_file(path)][:5]
@@ -80,7 +80,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def text_of(path: Path) -> str | None:
+def read_text(path: Path) -> str | None:
     """Return a text file; None where it is none, or too long."""
     try:
         if path.stat().st_size > _MOST_BYTES:

@@ -70,14 +70,14 @@ def _entries(directory: Path, most: int) -> Iterator[Entry]:
                     yield Entry(directory / entry.name, is_dir, status.st_size, status.st_mtime)
 
 
-def span(run: Run) -> tuple[float, float]:
+def run_span(run: Run) -> tuple[float, float]:
     """Return from when to when (POSIX time) what a run writes has been written; without end while it lives."""
     begun = run.started_at or run.spec.created_at
     until_s = posix(run.ended_at) + _SLACK_S if run.ended_at else float("inf")
     return (posix(begun) if begun else 0.0) - _SLACK_S, until_s
 
 
-def roots(run: Run, result_dir: Path | None = None) -> list[Path]:
+def result_roots(run: Run, result_dir: Path | None = None) -> list[Path]:
     """Return where a run leaves things: its result directory, ``result_dir`` if given, and its working directory.
 
     A home directory, or the root, is no run's.

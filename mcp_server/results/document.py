@@ -15,11 +15,11 @@ from pathlib import Path
 from mcp_server.record.result_directory import read_origin
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
 from mcp_server.record.state import Run, posix
-from mcp_server.results.checkpoints import Checkpoint, size
-from mcp_server.results.configuration import blueprint_of, files_of, text_of
+from mcp_server.results.checkpoints import Checkpoint, format_size
+from mcp_server.results.configuration import configuration_files, read_blueprint, read_text
 from mcp_server.results.evaluations import Evaluation, markdown, table
-from mcp_server.results.git_state import Code
-from mcp_server.results.metrics import Metric, Numbers
+from mcp_server.results.git_state import GitState
+from mcp_server.results.metrics import Metric, RunMetrics
 from mcp_server.text.formatting import clock
 
 Sections = list[tuple[str, Sequence[str]]]
@@ -31,24 +31,24 @@ _LOCKS = ("uv.lock", "poetry.lock", "pixi.lock", "conda-lock.yml", "requirements
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
+class ResultFacts:
     """All that is told of a run that has ended. ``leftovers``: processes of it that still run."""
 
     run: Run
     end: RunEnd
     summary: str | None
-    numbers: Numbers
+    numbers: RunMetrics
     evaluations: Sequence[Evaluation]
     checkpoints: Sequence[Checkpoint]
     account: str
-    code: Code
+    code: GitState
     leftovers: int = 0
 
 
-def render(facts: Facts, *, diff: str | None, kept: str) -> str:
+def render_document(facts: ResultFacts, *, diff: str | None, kept: str) -> str:
     """Return the document; ``diff`` names the file with what was not committed, ``kept`` is a person's. Reads files."""
     run = facts.run
-    purpose = blueprint_of(run).purpose
+    purpose = read_blueprint(run).purpose
     sections: Sections = [("Purpose", [purpose])] if purpose else []
     if facts.summary:
         sections.append(("Summary", [_lower_headings(facts.summary.strip())]))
@@ -65,13 +65,13 @@ def render(facts: Facts, *, diff: str | None, kept: str) -> str:
         ("Environment", list(_environment(run, facts.code))),
         ("Code", list(_code(facts.code, diff))),
     ]
-    if told := doubts(facts):
+    if told := list_doubts(facts):
         sections.append(("What to doubt", [f"- {one}" for one in told]))
     title = (purpose or run.spec.name).split("\n")[0][:120]
     return render_page(run.run_id, "finish_blueprint", f"Results: {title}", sections, kept)
 
 
-def doubts(facts: Facts) -> list[str]:
+def list_doubts(facts: ResultFacts) -> list[str]:
     """Return what a reader should not take for granted."""
     run, told = facts.run, [*facts.numbers.notes[:5]]
     if facts.leftovers:
@@ -79,7 +79,7 @@ def doubts(facts: Facts) -> list[str]:
     begun_s = posix(run.started_at) if run.started_at else None
     if begun_s and facts.code.committed_at and posix(facts.code.committed_at) > begun_s:
         told.append("The newest commit is later than the run's start: it may have run other code.")
-    changed = [path for path in files_of(run) if begun_s and path.stat().st_mtime > begun_s]
+    changed = [path for path in configuration_files(run) if begun_s and path.stat().st_mtime > begun_s]
     told += [f"{path} was changed after the run's start: it may have read another." for path in changed]
     if begun_s and (blueprint_path := getattr(run.spec, "blueprint", None)):
         told += _doubt_of_blueprint(Path(blueprint_path), begun_s)
@@ -99,7 +99,7 @@ def summary_in(path: Path, run_id: str) -> str | None:
     """Return the summary that an earlier document of this run has; None without one."""
     if read_origin(path) != (run_id, "finish_blueprint"):
         return None
-    match = _SUMMARY.search((text_of(path) or "").partition(ADDITIONS_MARK)[0])
+    match = _SUMMARY.search((read_text(path) or "").partition(ADDITIONS_MARK)[0])
     return match["text"] if match else None
 
 
@@ -111,7 +111,7 @@ def _lower_headings(text: str) -> str:
     return re.sub(r"^(#{1,4})(?=\s)", r"\1##", text, flags=re.MULTILINE)
 
 
-def _metrics(numbers: Numbers, run: Run) -> Iterator[str]:
+def _metrics(numbers: RunMetrics, run: Run) -> Iterator[str]:
     if not numbers.metrics:
         yield "No scalars were found."
         return
@@ -174,15 +174,15 @@ def _configuration(run: Run) -> Iterator[str]:
     if spec.time_limit_s:
         yield f"- Time limit: {clock(spec.time_limit_s)}"
     yield f"- Owner: {spec.owner or 'unknown'}{f'; tags: {chr(44).join(spec.tags)}' if spec.tags else ''}"
-    for path in files_of(run):
-        text = text_of(path)
+    for path in configuration_files(run):
+        text = read_text(path)
         if text is None or len(text) > _MOST_OF_FILE:
-            yield f"\n`{path}` ({size(path.stat().st_size)}, too long to be told here)"
+            yield f"\n`{path}` ({format_size(path.stat().st_size)}, too long to be told here)"
         else:
             yield f"\n`{path}`, as it is now:\n\n```yaml\n{text.strip().replace('```', chr(39) * 3)}\n```"
 
 
-def _environment(run: Run, code: Code) -> Iterator[str]:
+def _environment(run: Run, code: GitState) -> Iterator[str]:
     yield f"- Host: {run.spec.host or 'unknown'}"
     if run.spec.host == socket.gethostname():
         yield f"- System: {platform.platform()}"
@@ -190,11 +190,11 @@ def _environment(run: Run, code: Code) -> Iterator[str]:
     match = re.search(r"(/\S+)/bin/python[\d.]*\b", command)
     venv = match[1] if match else run.spec.env.get("VIRTUAL_ENV", "")
     if venv:
-        version = re.search(r"^version(?:_info)?\s*=\s*(\S+)", text_of(Path(venv, "pyvenv.cfg")) or "", re.MULTILINE)
+        version = re.search(r"^version(?:_info)?\s*=\s*(\S+)", read_text(Path(venv, "pyvenv.cfg")) or "", re.MULTILINE)
         yield f"- Python: `{match[0] if match else f'{venv}/bin/python'}`{f', {version[1]}' if version else ''}"
     root = Path(code.root or run.spec.cwd or "/")
     for name in _LOCKS:
-        if (text := text_of(root / name)) is not None:
+        if (text := read_text(root / name)) is not None:
             yield f"- Packages: `{root / name}`, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if gpus := gpu_lines(run.progress.get("gpus")):
         yield from ("- GPUs of the last attempt:", *(f"  {line}" for line in gpus))
@@ -202,7 +202,7 @@ def _environment(run: Run, code: Code) -> Iterator[str]:
         yield f"- GPUs: {', '.join(run.gpus)}"
 
 
-def _code(code: Code, diff: str | None) -> Iterator[str]:
+def _code(code: GitState, diff: str | None) -> Iterator[str]:
     if not code.commit:
         yield f"The state of the code is not known: {code.problem}."
         return

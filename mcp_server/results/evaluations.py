@@ -15,7 +15,7 @@ from typing import Any
 
 from mcp_server.record.result_directory import read_origin
 from mcp_server.record.state import Run
-from mcp_server.results.directory_scan import Walk, roots, span
+from mcp_server.results.directory_scan import Walk, result_roots, run_span
 
 Value = float | int | str | bool | None
 Row = Mapping[str, Value]
@@ -54,27 +54,27 @@ class Evaluation:
     problem: str | None = None
 
 
-def beneath(root: Path) -> list[tuple[Path, float]]:
+def find_evaluation_files(root: Path) -> list[tuple[Path, float]]:
     """Return the files at or below ``root`` that look like evaluations, and when they were changed (POSIX time)."""
     entries = (entry for _, found in Walk(deepest=4).below(root) for entry in found if not entry.is_dir)
     return [(entry.path, entry.changed_s) for entry in entries if _is_evaluation(entry.path)]
 
 
-def of_run(
-    run: Run, result_dir: Path | None = None, look: Callable[[Path], list[tuple[Path, float]]] = beneath
+def find_run_evaluations(
+    run: Run, result_dir: Path | None = None, look: Callable[[Path], list[tuple[Path, float]]] = find_evaluation_files
 ) -> list[Evaluation]:
     """Return the evaluations that a run left in its result directory and beneath its working directory.
 
     They were written since its start, newest first; in the result directory also after its end: it is this run's
-    alone. ``look`` is :func:`beneath`, or remembers what it found.
+    alone. ``look`` is :func:`find_evaluation_files`, or remembers what it found.
     """
-    begun_s, until_s = span(run)
+    begun_s, until_s = run_span(run)
     found: dict[Path, float] = {}
-    for root in roots(run, result_dir):
+    for root in result_roots(run, result_dir):
         last_s = until_s if root == Path(run.spec.cwd) else math.inf
         found |= {path: at_s for path, at_s in look(root) if path not in found and begun_s <= at_s <= last_s}
     newest = sorted(found, key=lambda path: (-found[path], str(path)))[:_MOST_FILES]
-    return [one for path in newest for one in read(path)]
+    return [one for path in newest for one in read_evaluations(path)]
 
 
 def _is_evaluation(path: Path) -> bool:
@@ -82,7 +82,7 @@ def _is_evaluation(path: Path) -> bool:
     return bool(_NAME.fullmatch(name)) and not _NOT_EVALUATIONS.fullmatch(name) and read_origin(path) == (None, None)
 
 
-def read(path: Path) -> list[Evaluation]:
+def read_evaluations(path: Path) -> list[Evaluation]:
     """Return the tables of a file; of one that is none, or broken, what can be read and a problem. Never raises."""
     try:
         text = _text(path)

@@ -19,8 +19,8 @@ from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, document, evaluations, git_state, metrics
 from mcp_server.results.answers import Finished
-from mcp_server.results.document import Facts
-from mcp_server.results.git_state import Code
+from mcp_server.results.document import ResultFacts
+from mcp_server.results.git_state import GitState
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import read_regular_file
@@ -36,7 +36,7 @@ class NotFinished(RunwardError):
     """A run whose results cannot be written now."""
 
 
-def finish(
+def write_results(
     run: Run,
     store: RunStore,
     scalars: Scalars,
@@ -67,15 +67,15 @@ def finish(
     directory = _directory(run, result_dir)
     secrets = _secrets(run, store, environ)
     rundir = store.rundir(run.run_id)
-    code = git_state.look(Path(run.spec.cwd or "/"), environ)
+    code = git_state.read_git_state(Path(run.spec.cwd or "/"), environ)
     code = replace(code, diff=mask(code.diff, secrets), subject=mask(code.subject, secrets))
-    facts = Facts(
+    facts = ResultFacts(
         run=run,
         end=end_of(run, rundir),
         summary=summary,
-        numbers=metrics.numbers(run, scalars, rundir=rundir),
-        evaluations=evaluations.of_run(run, directory),
-        checkpoints=checkpoints.of_run(run, directory),
+        numbers=metrics.read_metrics(run, scalars, rundir=rundir),
+        evaluations=evaluations.find_run_evaluations(run, directory),
+        checkpoints=checkpoints.find_run_checkpoints(run, directory),
         account=result_directory.read_attempts_report(rundir),
         code=code,
         leftovers=len(store.leftovers(run)),
@@ -150,7 +150,7 @@ def _secrets(run: Run, store: RunStore, environ: Mapping[str, str]) -> dict[str,
     return found
 
 
-def _write(directory: Path, facts: Facts, secrets: Mapping[str, str], *, later: str | None) -> Finished:
+def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, later: str | None) -> Finished:
     """Write log, diff, document and flag, in this order."""
     run, files, notes = facts.run, [], []
     try:
@@ -164,7 +164,7 @@ def _write(directory: Path, facts: Facts, secrets: Mapping[str, str], *, later: 
     path = own if later else result_directory.choose_document_path(directory, run.run_id)
     if facts.summary is None:
         facts = replace(facts, summary=document.summary_in(path, run.run_id))
-    text = document.render(
+    text = document.render_document(
         facts, diff=files[-1].name if facts.code.diff else None, kept=result_directory.read_additions(path)
     )
     head, kept_mark, kept = text.partition(ADDITIONS_MARK)
@@ -185,11 +185,11 @@ def _write(directory: Path, facts: Facts, secrets: Mapping[str, str], *, later: 
         results_path=str(path),
         flag_path=str(flag) if flag else None,
         files=[str(one) for one in files],
-        notes=[*notes, *document.doubts(facts)] or None,
+        notes=[*notes, *document.list_doubts(facts)] or None,
     )
 
 
-def _write_diff(directory: Path, run: Run, code: Code) -> Path:
+def _write_diff(directory: Path, run: Run, code: GitState) -> Path:
     """Write what is not committed as a file that `git apply` takes; another's file of that name is left alone."""
     path, first = directory / "code.diff", f"{_DIFF_MARK}{run.run_id}: not in commit {code.commit}\n"
     if os.path.lexists(path):

@@ -30,7 +30,7 @@ _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submo
 
 
 @dataclass(frozen=True)
-class Code:
+class GitState:
     """A work tree. ``diff`` is what is not committed; ``cut``: there is more of it than 1 MB.
 
     ``problem``: why there is no more to tell.
@@ -47,15 +47,15 @@ class Code:
     problem: str | None = None
 
 
-def look(directory: Path, environ: Mapping[str, str]) -> Code:
+def read_git_state(directory: Path, environ: Mapping[str, str]) -> GitState:
     """Return the state of the code in ``directory``; at most 40 s, at most 1 MB of differences."""
     try:
         root, _ = _git(directory, environ, "rev-parse", "--show-toplevel")
         told, _ = _git(directory, environ, "log", "-1", "--no-show-signature", "--format=%H%n%ct%n%s")
     except (OSError, subprocess.SubprocessError) as error:
-        return Code(problem=_said(error))
+        return GitState(problem=_said(error))
     commit, at, subject = (*told.split("\n", 2), "", "")[:3]
-    code = Code(
+    code = GitState(
         root=root.strip(),
         commit=commit,
         subject=subject.strip(),

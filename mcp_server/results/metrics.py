@@ -11,8 +11,8 @@ from typing import Literal
 
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
-from mcp_server.scalars import from_log
-from mcp_server.scalars.condition import named
+from mcp_server.scalars.condition import match_tags
+from mcp_server.scalars.from_log import LogMetrics, LogPoints, read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
 
 Best = Literal["max", "min"]
@@ -60,7 +60,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class RunMetrics:
     """The metrics of a run, the telling ones first; ``source``: where they were read, ``notes``: how sure they are."""
 
     metrics: tuple[Metric, ...] = ()
@@ -68,7 +68,7 @@ class Numbers:
     notes: tuple[str, ...] = ()
 
 
-def better(tag: str) -> Best | None:
+def best_direction(tag: str) -> Best | None:
     """Return whether more (``max``) or less (``min``) of what ``tag`` names is better; None where nobody can tell."""
     words = [word.lower() for word in _WORDS.findall(tag.rpartition("/")[2])] or [tag.lower()]
     words += [word.lower() for word in _WORDS.findall(tag.rpartition("/")[0])]
@@ -77,27 +77,27 @@ def better(tag: str) -> Best | None:
     return next((best for best, names in _BETTER if names & set(words)), None)
 
 
-def numbers(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: RunDir | None = None) -> Numbers:
+def read_metrics(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: RunDir | None = None) -> RunMetrics:
     """Return the scalars of a run that ``tags`` (names or globs; none: all) mean; else the numbers it printed.
 
     ``rundir`` is the run's: its log is read; without it only the last numbers are known.
     """
-    from mcp_server.scalars.summary import summarise  # noqa: PLC0415 - brings numpy, which takes a while
+    from mcp_server.scalars.summary import summarise_series  # noqa: PLC0415 - brings numpy, which takes a while
 
-    places = scalars.of_run(run)
+    locations = scalars.locations_of(run)
     try:
-        if not places:
+        if not locations:
             return _printed(run, tags, rundir)
-        reading = scalars.read(places, run.run_id)
+        reading = scalars.read(locations, run.run_id)
     except NoScalars as error:
         found = _printed(run, tags, rundir)
-        return Numbers(found.metrics, found.source, (*found.notes, str(error)))
+        return RunMetrics(found.metrics, found.source, (*found.notes, str(error)))
     metrics = []
-    for tag in chosen(tags, reading.series):
-        figures = summarise(reading.series[tag], now_s=time.time())
+    for tag in select_tags(tags, reading.series):
+        figures = summarise_series(reading.series[tag], now_s=time.time())
         if figures.last is None:
             continue
-        best_is = better(tag)
+        best_is = best_direction(tag)
         high = best_is == "max"
         metrics.append(
             Metric(
@@ -115,36 +115,36 @@ def numbers(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: RunDir
             )
         )
     metrics.sort(key=lambda one: one.best_is is None)
-    return Numbers(tuple(metrics), ", ".join(str(getattr(p, "path", p)) for p in places[:3]), reading.notes)
+    return RunMetrics(tuple(metrics), ", ".join(str(getattr(p, "path", p)) for p in locations[:3]), reading.notes)
 
 
-def chosen(patterns: Sequence[str], tags: Mapping[str, object]) -> list[str]:
+def select_tags(patterns: Sequence[str], tags: Mapping[str, object]) -> list[str]:
     """Return the tags that names or globs mean, in their order; all where none is given."""
     if not patterns:
         return list(tags)
-    return list(dict.fromkeys(tag for pattern in patterns for tag in named(pattern, tags)))
+    return list(dict.fromkeys(tag for pattern in patterns for tag in match_tags(pattern, tags)))
 
 
-def _printed(run: Run, tags: Sequence[str], rundir: RunDir | None) -> Numbers:
+def _printed(run: Run, tags: Sequence[str], rundir: RunDir | None) -> RunMetrics:
     """Return what the log tells; of what only the supervisor has read, the last value."""
-    found = from_log.of_run(rundir, run.attempt, run.spec.first_step_pattern) if rundir else from_log.Printed({})
-    metrics = [_of_points(tag, found.points[tag]) for tag in chosen(tags, found.points)]
+    found = read_log_metrics(rundir, run.attempt, run.spec.first_step_pattern) if rundir else LogMetrics({})
+    metrics = [_of_points(tag, found.points[tag]) for tag in select_tags(tags, found.points)]
     metrics.sort(key=lambda one: one.best_is is None)
     last: Mapping[str, float | str] = run.progress.get("metrics") or {}
     step = run.progress.get("step")
-    more = [tag for tag in chosen(tags, last) if tag not in found.points]
+    more = [tag for tag in select_tags(tags, last) if tag not in found.points]
     metrics += [Metric(tag, last[tag], step if isinstance(step, int) else None) for tag in more]
     notes = ("The log is long: only its beginning and end were read for metrics.",) if found.cut else ()
-    return Numbers(tuple(metrics), "the run's output" if metrics else "", notes)
+    return RunMetrics(tuple(metrics), "the run's output" if metrics else "", notes)
 
 
-def _of_points(tag: str, points: from_log.Points) -> Metric:
+def _of_points(tag: str, points: LogPoints) -> Metric:
     sound = [(step, value) for step, value in points if math.isfinite(value)]
     step, last = points[-1]
     if not sound:
         return Metric(tag, str(last), step, odd=len(points))
     low, high = min(sound, key=lambda point: point[1]), max(sound, key=lambda point: point[1])
-    best_is = better(tag)
+    best_is = best_direction(tag)
     best_step, best = (high if best_is == "max" else low) if best_is else (None, None)
     return Metric(
         tag,

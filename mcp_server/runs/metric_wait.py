@@ -12,11 +12,18 @@ import anyio.to_thread
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
-from mcp_server.scalars.condition import Condition, holds, holds_in, parse, sentence, tag_of
-from mcp_server.scalars.run_scalars import NoScalars, Scalars, labels
+from mcp_server.scalars.condition import (
+    Condition,
+    describe_match,
+    describe_value,
+    first_match,
+    parse_condition,
+    resolve_tag,
+)
+from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
 
 if TYPE_CHECKING:
-    from mcp_server.scalars.locate import Place
+    from mcp_server.scalars.locate import MetricLocation
     from mcp_server.scalars.series import Series
 
 _MOST_WATCHERS = 1000
@@ -37,7 +44,7 @@ class Awaited:
         caller: str | None,
         run_ids: Sequence[str],
     ) -> None:
-        condition = parse(until)
+        condition = parse_condition(until)
         self._kept, self._caller = kept, caller
         self._watchers = {}
         for run_id in run_ids:
@@ -76,7 +83,7 @@ class Watcher:
     """Tells when a condition is met by a run: by a point told since the last look, so that none is missed.
 
     The first look takes the newest point, of a NaN or infinity any. Where there are no such scalars, the
-    numbers that the run prints are looked at. The tag once chosen stays, in its place, whatever other tags and
+    numbers that the run prints are looked at. The tag once chosen stays, in its location, whatever other tags and
     directories come. A copy goes on from where the original was.
     """
 
@@ -85,7 +92,7 @@ class Watcher:
         self.known: Sequence[str] | None = None  # the tags among which that of the condition was not, at the last look
         self._scalars = scalars
         self._tag: str | None = None
-        self._at: tuple[Place, str] | None = None  # where it lies, and its name there
+        self._at: tuple[MetricLocation, str] | None = None  # where it lies, and its name there
         self._seen = -1
         self._restarts: tuple[int, ...] = ()
         self.begins = True
@@ -112,20 +119,24 @@ class Watcher:
             return None if series is None else self._in(self._tag, series)
         self._seen = 0  # whatever comes now is told since
         printed = _printed(run)
-        self.known = None if tag_of(self.condition, list(printed)) else [*(self.known or ()), *printed]
-        return holds(self.condition, printed)
+        self.known = None if resolve_tag(self.condition, list(printed)) else [*(self.known or ()), *printed]
+        return describe_match(self.condition, printed)
 
     def _series(self, run: Run) -> Series | None:
         """Return the series that the condition is about, as far as there is one."""
         # Not asked for changes first: another look may have taken them, and reading nothing new is cheap.
-        places = self._scalars.of_run(run)
-        if self._at is not None and self._at[0] in places and (series := self._tags(run, [self._at[0]]).get(self._at)):
+        locations = self._scalars.locations_of(run)
+        if (
+            self._at is not None
+            and self._at[0] in locations
+            and (series := self._tags(run, [self._at[0]]).get(self._at))
+        ):
             return series
-        found = self._tags(run, places)
-        names = dict(zip(places, labels(places), strict=True)) if places else {}
-        tags = {f"{names[place]}/{tag}" if names[place] else tag: (place, tag) for place, tag in found}
+        found = self._tags(run, locations)
+        names = dict(zip(locations, label_locations(locations), strict=True)) if locations else {}
+        tags = {f"{names[location]}/{tag}" if names[location] else tag: (location, tag) for location, tag in found}
         try:
-            tag = tag_of(self.condition, list(tags))
+            tag = resolve_tag(self.condition, list(tags))
         except BadArgument:
             if self._tag is None:
                 raise
@@ -138,11 +149,13 @@ class Watcher:
         self._tag, self._at = tag, tags[tag]
         return found[self._at]
 
-    def _tags(self, run: Run, places: Sequence[Place]) -> dict[tuple[Place, str], Series]:
+    def _tags(self, run: Run, locations: Sequence[MetricLocation]) -> dict[tuple[MetricLocation, str], Series]:
         found = {}
-        for place in places:
+        for location in locations:
             with contextlib.suppress(NoScalars):  # not yet, or just now taken away
-                found.update({(place, tag): one for tag, one in self._scalars.read([place], run.run_id).series.items()})
+                found.update(
+                    {(location, tag): one for tag, one in self._scalars.read([location], run.run_id).series.items()}
+                )
         return found
 
     def _in(self, tag: str, series: Series) -> str | None:
@@ -151,7 +164,7 @@ class Watcher:
             return None
         after = self._seen
         if after < 0:
-            after = 0 if self.condition.of_all else count - 1
+            after = 0 if self.condition.includes_past else count - 1
         elif series.restarts != self._restarts or count < after:
             again = series.restarts[len(self._restarts) :] or series.restarts or (int(series.steps[0]),)
             told_again = series.steps >= min(again)
@@ -159,8 +172,8 @@ class Watcher:
         if self.begins:
             after, self.begins = min(after, count - 1), False
         self._seen, self._restarts = count, series.restarts
-        index = holds_in(self.condition, series, after)
-        return None if index is None else sentence(tag, float(series.values[index]), int(series.steps[index]))
+        index = first_match(self.condition, series, after)
+        return None if index is None else describe_value(tag, float(series.values[index]), int(series.steps[index]))
 
 
 def _printed(run: Run) -> dict[str, tuple[int | None, float]]:

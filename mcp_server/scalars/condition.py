@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from mcp_server.errors import BadArgument
 
-Kind = Literal["nan", "inf", "finite"]
+ValueKind = Literal["nan", "inf", "finite"]
 
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
@@ -22,7 +22,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_KINDS: Mapping[str, Kind] = {"nan": "nan", "inf": "inf", "finite": "finite", "infinite": "inf"}
+_KINDS: Mapping[str, ValueKind] = {"nan": "nan", "inf": "inf", "finite": "finite", "infinite": "inf"}
 # The tag is all that stands before the last comparison: tags hold spaces, slashes, even signs.
 _COMPARISON = re.compile(r"(?P<tag>.+?)\s*(?P<sign>>=|<=|==|!=|>|<)\s*(?P<number>[^\s<>=!]+)", re.DOTALL)
 _STATE = re.compile(r"(?P<tag>.+?)\s+is\s+(?P<kind>\w+)", re.DOTALL | re.IGNORECASE)
@@ -33,7 +33,7 @@ _MOST_NAMED = 8
 _LONGEST = 500  # characters: no tag needs more
 
 
-class Points(Protocol):
+class PointArrays(Protocol):
     """What is looked at of a series: numpy arrays of the same shape (n,)."""
 
     @property
@@ -53,10 +53,10 @@ class Condition:
     tag: str
     sign: str = ""
     number: float = 0.0
-    kind: Kind | None = None
+    kind: ValueKind | None = None
 
     @property
-    def of_all(self) -> bool:
+    def includes_past(self) -> bool:
         """Whether it is news whenever it held: a NaN is, a comparison only from now on."""
         return self.kind in ("nan", "inf")
 
@@ -71,7 +71,7 @@ class Condition:
         return _COMPARE[self.sign](values, self.number) & (values == values)  # noqa: PLR0124
 
 
-def parse(text: str) -> Condition:
+def parse_condition(text: str) -> Condition:
     """Return the condition that ``text`` states: ``TAG SIGN NUMBER``, or ``TAG is nan|inf|finite``.
 
     A tag may hold anything, in quotes or without.
@@ -99,7 +99,7 @@ def parse(text: str) -> Condition:
     return Condition(stated, _unquoted(found["tag"]), found["sign"], number)
 
 
-def named(pattern: str, tags: Iterable[str]) -> list[str]:
+def match_tags(pattern: str, tags: Iterable[str]) -> list[str]:
     """Return the tags that ``pattern`` means, the first of these that there are.
 
     The tag of exactly this name; those that the glob matches; the same without regard to case; those
@@ -116,13 +116,13 @@ def named(pattern: str, tags: Iterable[str]) -> list[str]:
     return [tag for tag in known if tag.lower() == lower] or [tag for tag in known if tag.lower().endswith(f"/{lower}")]
 
 
-def tag_of(condition: Condition, tags: Sequence[str]) -> str | None:
+def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
     """Return the tag that a condition is about; None while there is no such tag.
 
     Raises:
         BadArgument: it could be several; lists them.
     """
-    found = named(condition.tag, tags)
+    found = match_tags(condition.tag, tags)
     if len(found) > 1:
         more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
         listed = ", ".join(found[:_MOST_NAMED])
@@ -130,20 +130,20 @@ def tag_of(condition: Condition, tags: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
-def holds(condition: Condition, newest: Mapping[str, tuple[int | None, float]]) -> str | None:
+def describe_match(condition: Condition, newest: Mapping[str, tuple[int | None, float]]) -> str | None:
     """Return what makes the condition true of the newest ``{tag: (step, value)}``; None when it does not hold.
 
     Raises:
         BadArgument: the tag could be several.
     """
-    tag = tag_of(condition, list(newest))
+    tag = resolve_tag(condition, list(newest))
     if tag is None:
         return None
     step, value = newest[tag]
-    return sentence(tag, value, step) if condition(value) else None
+    return describe_value(tag, value, step) if condition(value) else None
 
 
-def holds_in(condition: Condition, points: Points, after: int = 0) -> int | None:
+def first_match(condition: Condition, points: PointArrays, after: int = 0) -> int | None:
     """Return the index of the first point from index ``after`` on for which the condition holds; None if for none."""
     if len(points.values) <= after:
         return None
@@ -152,7 +152,7 @@ def holds_in(condition: Condition, points: Points, after: int = 0) -> int | None
     return after + first if held[first] else None
 
 
-def sentence(tag: str, value: float, step: int | None) -> str:
+def describe_value(tag: str, value: float, step: int | None) -> str:
     """Return what was found, e.g. ``Train/mean_reward = 20.4 at step 900``."""
     return f"{tag} = {value:.4g}" + ("" if step is None else f" at step {step}")
 

@@ -13,23 +13,23 @@ from mcp_server.scalars.series import Series
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SHAPE = 32  # digits
+SHAPE_DIGITS = 32  # digits
 _FAR_SPREADS = 3.0  # typical spreads of a bucket, beyond which a value is an outlier
 
 
-def pick(series: Series, points: int) -> tuple[Ints, Floats]:
+def pick_points(series: Series, points: int) -> tuple[Ints, Floats]:
     """Return at most ``points`` finite points in order: the first, the last, and the lowest and highest of each bucket.
 
     The minimum and maximum are always among them (from 4 points on). Buckets are of equal width in steps.
     """
     finite = np.isfinite(series.values)
-    steps, values = in_order(series.steps[finite], series.values[finite])
+    steps, values = sort_by_step(series.steps[finite], series.values[finite])
     if values.size <= points:
         return steps, values
     kept = [values.size - 1, int(values.argmax()), int(values.argmin()), 0][:points]
     buckets = (points - 2) // 2
     if buckets > 1:
-        edges = edges_of(steps, buckets)
+        edges = bucket_edges(steps, buckets)
         kept = [0, values.size - 1]
         for low, high in itertools.pairwise(edges):
             if high > low:
@@ -39,13 +39,13 @@ def pick(series: Series, points: int) -> tuple[Ints, Floats]:
     return steps[chosen], values[chosen]
 
 
-def middle(series: Series, buckets: int) -> tuple[Floats, Floats]:
+def median_curve(series: Series, buckets: int) -> tuple[Floats, Floats]:
     """Return the mean step and the median of the finite values of each bucket of equal width in steps."""
     finite = np.isfinite(series.values)
-    steps, values = in_order(series.steps[finite], series.values[finite])
+    steps, values = sort_by_step(series.steps[finite], series.values[finite])
     if not values.size or not buckets:
         return np.empty(0), np.empty(0)
-    edges = edges_of(steps, buckets)
+    edges = bucket_edges(steps, buckets)
     spans = [slice(low, high) for low, high in itertools.pairwise(edges) if high > low]
     # Halved, since the median of an even number adds two of them.
     return (
@@ -54,21 +54,21 @@ def middle(series: Series, buckets: int) -> tuple[Floats, Floats]:
     )
 
 
-def odd_steps(series: Series, most: int) -> Ints:
+def nonfinite_steps(series: Series, most: int) -> Ints:
     """Return at most ``most`` of the steps, evenly chosen, at which the value is NaN or infinite."""
     odd = series.steps[~np.isfinite(series.values)]
     return odd[:: -(-odd.size // most) or 1]
 
 
-def shape(steps: Ints, values: Floats) -> str:
+def shape_digits(steps: Ints, values: Floats) -> str:
     """Return one character a bucket of steps: 0 lowest … 9 highest, ``x`` holds a NaN or infinity, ``.`` no point.
 
     A bucket shows its median, on a scale from the lowest to the highest median, so that one spike does not
     flatten the rest; but the buckets of the minimum and the maximum show 0 and 9, as does every bucket with a
     value far outside the scale: farther than the scale is wide and than three typical spreads of a bucket.
     """
-    steps, values = in_order(steps, values)
-    edges = edges_of(steps, min(SHAPE, values.size))
+    steps, values = sort_by_step(steps, values)
+    edges = bucket_edges(steps, min(SHAPE_DIGITS, values.size))
     parts = [values[low:high] for low, high in itertools.pairwise(edges)]
     whole = [part for part in parts if part.size and bool(np.isfinite(part).all())]
     if not whole:
@@ -106,13 +106,13 @@ class _Scale:
         return str(min(9, int(10 * ((middle - self.low) / width)))) if width else "5"
 
 
-def distances(steps: Ints) -> Floats:
+def step_offsets(steps: Ints) -> Floats:
     """Return how far each step is from the lowest; exact also where the distance itself is no int64."""
     lowest = np.array([steps.min()]).view(np.uint64)
     return (np.ascontiguousarray(steps).view(np.uint64) - lowest).astype(np.float64)
 
 
-def in_order(steps: Ints, values: Floats) -> tuple[Ints, Floats]:
+def sort_by_step(steps: Ints, values: Floats) -> tuple[Ints, Floats]:
     """Return the points by rising step; those of one step stay in their order."""
     if steps.size < 2 or bool((steps[1:] >= steps[:-1]).all()):  # noqa: PLR2004 - in order by itself
         return steps, values
@@ -120,9 +120,9 @@ def in_order(steps: Ints, values: Floats) -> tuple[Ints, Floats]:
     return steps[order], values[order]
 
 
-def edges_of(steps: Ints, buckets: int) -> NDArray[np.int64]:
+def bucket_edges(steps: Ints, buckets: int) -> NDArray[np.int64]:
     """Return where ``buckets`` of equal width in steps begin and end, as indices into ascending ``steps``."""
-    x = distances(steps)
+    x = step_offsets(steps)
     if not x[-1]:
         return np.arange(buckets + 1) * steps.size // buckets
     return np.searchsorted(x, np.append(np.arange(buckets) * (x[-1] / buckets), np.inf))

@@ -14,18 +14,18 @@ from mcp_server.text.lines import split
 _MOST_BYTES = 2 << 20  # at either end of a log: half a second
 _MOST_NAMES = 200
 
-Points = list[tuple[int | None, float]]
+LogPoints = list[tuple[int | None, float]]
 
 
 @dataclass(frozen=True)
-class Printed:
+class LogMetrics:
     """``points`` by name, each with its step where that was told; ``cut``: the middle of the log was not read."""
 
-    points: Mapping[str, Points]
+    points: Mapping[str, LogPoints]
     cut: bool = False
 
 
-def of_run(rundir: RunDir, attempts: int, first_step_pattern: str | None = None) -> Printed:
+def read_log_metrics(rundir: RunDir, attempts: int, first_step_pattern: str | None = None) -> LogMetrics:
     """Return what the last attempt that came to a step printed from there on; nothing where none did."""
     for number in range(attempts, 0, -1):
         try:
@@ -34,12 +34,12 @@ def of_run(rundir: RunDir, attempts: int, first_step_pattern: str | None = None)
             continue
         if found.points:
             return found
-    return Printed({})
+    return LogMetrics({})
 
 
-def _read(log: Path, first_step_pattern: str | None) -> Printed:
+def _read(log: Path, first_step_pattern: str | None) -> LogMetrics:
     progress = ProgressTracker(first_step_pattern)
-    points: dict[str, Points] = {}
+    points: dict[str, LogPoints] = {}
     parts, cut = _ends(log)
     for part in parts:
         for line in split(part.decode(errors="replace")):
@@ -47,7 +47,7 @@ def _read(log: Path, first_step_pattern: str | None) -> Printed:
                 for name, value in reading.metrics.items() if progress.first_step_seen else ():
                     if name in points or len(points) < _MOST_NAMES:
                         points.setdefault(name, []).append((progress.step, value))
-    return Printed(points, cut)
+    return LogMetrics(points, cut)
 
 
 def _ends(log: Path) -> tuple[list[bytes], bool]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.record.state import Run, posix
-from mcp_server.scalars.formats.detect import Source, sources
-from mcp_server.scalars.tensorboard.find import runs_under
+from mcp_server.scalars.formats.detect import ScalarSource, find_sources
+from mcp_server.scalars.tensorboard.find import find_event_directories
 from mcp_server.system import processes
 
-Place = Path | Source  # a directory with event files, or something else that holds scalars
+MetricLocation = Path | ScalarSource  # a directory with event files, or something else that holds scalars
 
 # tensorboardX and TensorFlow 1 name no process.
 _EVENT_FILE = re.compile(r"tfevents\.(?P<begun_s>\d{1,12})\.(?:(?:.*\.)?(?P<pid>\d+)\.\d+(?:\D.*)?$)?")
@@ -29,48 +29,48 @@ _SLACK_S = 2.0  # names hold whole seconds, and a file is made a moment after th
 
 
 @dataclass(frozen=True)
-class Spot:
-    """A place, and when it was last written: POSIX time, good for sorting."""
+class DatedLocation:
+    """A location, and when it was last written: POSIX time, good for sorting."""
 
-    place: Place
+    location: MetricLocation
     newest_s: float
 
     @property
     def path(self) -> Path:
         """Where it is."""
-        return self.place if isinstance(self.place, Path) else self.place.path
+        return self.location if isinstance(self.location, Path) else self.location.path
 
 
-def beneath(path: Path) -> list[Spot]:
+def find_scalars(path: Path) -> list[DatedLocation]:
     """Return what holds scalars at or below ``path``, newest first: event files, or without any the other kinds."""
     if path.is_file() and "tfevents" in path.name:
         path = path.parent
-    return events_at(path) or tables_at(path)
+    return find_event_locations(path) or find_tables(path)
 
 
-def events_at(path: Path) -> list[Spot]:
+def find_event_locations(path: Path) -> list[DatedLocation]:
     """Return the directories with event files at or below ``path``, newest first."""
-    return [Spot(one.path, one.newest_s) for one in runs_under(path)] if path.is_dir() else []
+    return [DatedLocation(one.path, one.newest_s) for one in find_event_directories(path)] if path.is_dir() else []
 
 
-def tables_at(path: Path) -> list[Spot]:
+def find_tables(path: Path) -> list[DatedLocation]:
     """Return tables and databases at or below ``path``, newest first."""
     found = []
     for directory in _directories(path) if path.is_dir() else [path]:
-        for source in sources(directory):
+        for source in find_sources(directory):
             with contextlib.suppress(OSError):
                 if source.kind != "events":
-                    found.append(Spot(source, source.path.stat().st_mtime))
-    return sorted({spot.place: spot for spot in found}.values(), key=lambda spot: -spot.newest_s)
+                    found.append(DatedLocation(source, source.path.stat().st_mtime))
+    return sorted({one.location: one for one in found}.values(), key=lambda one: -one.newest_s)
 
 
-class Lately:
+class LookupCache:
     """Looks below directories, and remembers for a while what took long to find: several runs share a directory."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Callable[[Path], list[Spot]], Path], tuple[float, list[Spot]]] = {}
+        self._known: dict[tuple[Callable[[Path], list[DatedLocation]], Path], tuple[float, list[DatedLocation]]] = {}
 
-    def at(self, look: Callable[[Path], list[Spot]], root: Path) -> list[Spot]:
+    def get(self, look: Callable[[Path], list[DatedLocation]], root: Path) -> list[DatedLocation]:
         """Return what ``look`` finds at ``root``, or found 20 times as long ago as it took, if that was 0.1 s."""
         begun_s = time.monotonic()
         until_s, known = self._known.get((look, root), (begun_s, []))
@@ -86,7 +86,7 @@ class Lately:
         return found
 
 
-def places_of(run: Run, lately: Lately) -> list[Place]:
+def locate_run_scalars(run: Run, lookups: LookupCache) -> list[MetricLocation]:
     """Return where ``run`` writes its scalars, newest first; empty while nothing is known.
 
     Its own ``tensorboard`` directory; else the event files that a process of the run holds open, or whose names
@@ -98,13 +98,13 @@ def places_of(run: Run, lately: Lately) -> list[Place]:
     command = run.at_start.get("pid")  # of the newest attempt, also when it has ended
     pids = frozenset([*living, *([command] if isinstance(command, int) else [])])
     if run.spec.tensorboard:
-        place = cwd / Path(run.spec.tensorboard).expanduser()
-        if found := _of_time(run, [place], lately, pids=pids, alone=True) or _tables(run, place, lately):
+        location = cwd / Path(run.spec.tensorboard).expanduser()
+        if found := _of_time(run, [location], lookups, pids=pids, alone=True) or _tables(run, location, lookups):
             return found
     held = _held_open(living)
     # torch opens its file for each write, and closes it: then its name tells.
-    named = _of_time(run, _roots(run, cwd), lately, pids=pids, named=bool(held))
-    return list(dict.fromkeys([*held, *named])) or _tables(run, cwd, lately)
+    named = _of_time(run, _roots(run, cwd), lookups, pids=pids, named=bool(held))
+    return list(dict.fromkeys([*held, *named])) or _tables(run, cwd, lookups)
 
 
 def _pids(run: Run) -> list[int]:
@@ -114,7 +114,7 @@ def _pids(run: Run) -> list[int]:
     return [p.pid for p in processes.descendants(supervisor)]
 
 
-def _held_open(pids: Sequence[int]) -> list[Place]:
+def _held_open(pids: Sequence[int]) -> list[MetricLocation]:
     """Return the directories of the event files that these processes hold open for writing."""
     found: dict[Path, None] = {}
     for pid in pids:
@@ -147,26 +147,26 @@ def _is_dir(path: Path) -> bool:
 def _of_time(
     run: Run,
     roots: Sequence[Path],
-    lately: Lately,
+    lookups: LookupCache,
     *,
     pids: frozenset[int] = frozenset(),
     named: bool = False,
     alone: bool = False,
-) -> list[Place]:
+) -> list[MetricLocation]:
     """Return the directories with event files that were begun by ``pids`` or, if none was, while the run ran.
 
     ``named``: only those begun by ``pids``. ``alone``: the only directory there is counts whenever its files were
     begun.
     """
     begun_s, ended_s = _span(run)
-    found = [spot for root in roots for spot in lately.at(events_at, root)]
+    found = [one for root in roots for one in lookups.get(find_event_locations, root)]
     found.sort(key=lambda one: -one.newest_s)
     fresh = [one for one in found if one.newest_s >= begun_s]
     marks = {one.path: _marks(one.path) for one in fresh}
     of_run = {path: [pid for at_s, pid in told if begun_s <= at_s <= ended_s] for path, told in marks.items()}
     by_time = [path for path, writers in of_run.items() if writers]
     roots_of_pids = [path for path, writers in of_run.items() if pids.intersection(writers)]
-    # What lies beneath was begun by children that are no more, e.g. to evaluate.
+    # What lies find_scalars was begun by children that are no more, e.g. to evaluate.
     by_pid = [path for path in by_time if any(path.is_relative_to(root) for root in roots_of_pids)]
     if named:
         return [*by_pid]
@@ -189,10 +189,10 @@ def _span(run: Run) -> tuple[float, float]:
     return begun_s - _SLACK_S, posix(run.ended_at) + _SLACK_S if run.ended_at else float("inf")
 
 
-def _tables(run: Run, cwd: Path, lately: Lately) -> list[Place]:
+def _tables(run: Run, cwd: Path, lookups: LookupCache) -> list[MetricLocation]:
     """Return the tables and databases beneath the working directory that were written while the run ran."""
     begun_s, ended_s = _span(run)
-    return [spot.place for spot in lately.at(tables_at, cwd) if begun_s <= spot.newest_s <= ended_s]
+    return [one.location for one in lookups.get(find_tables, cwd) if begun_s <= one.newest_s <= ended_s]
 
 
 def _directories(root: Path) -> Iterator[Path]:

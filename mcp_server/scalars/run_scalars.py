@@ -17,10 +17,10 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 
 if TYPE_CHECKING:
-    from mcp_server.scalars.formats.detect import OtherReader
-    from mcp_server.scalars.locate import Lately, Place
+    from mcp_server.scalars.formats.detect import SourceReader
+    from mcp_server.scalars.locate import LookupCache, MetricLocation
     from mcp_server.scalars.series import Series
-    from mcp_server.scalars.tensorboard.reader import Reader
+    from mcp_server.scalars.tensorboard.reader import EventReader
 
 LATEST = "latest"
 
@@ -36,7 +36,7 @@ class NoScalars(RunwardError):
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ScalarReading:
     """What was read of one run: its series by tag, and what a reader of the numbers should know."""
 
     name: str
@@ -49,15 +49,15 @@ class Scalars:
 
     def __init__(self, home: StateHome) -> None:
         self._cache = home.path / "scalars"
-        self._reader: Reader | None = None
-        self._others: OtherReader | None = None
-        self._lately: Lately | None = None
+        self._reader: EventReader | None = None
+        self._others: SourceReader | None = None
+        self._lookups: LookupCache | None = None
         self._lock = threading.Lock()
-        self._found: dict[tuple[str, int, bool], tuple[float, list[Place]]] = {}
+        self._found: dict[tuple[str, int, bool], tuple[float, list[MetricLocation]]] = {}
 
-    def of_run(self, run: Run) -> list[Place]:
+    def locations_of(self, run: Run) -> list[MetricLocation]:
         """Return where a run writes its scalars, newest first; empty while nothing is known."""
-        from mcp_server.scalars.locate import Lately, places_of  # noqa: PLC0415 - brings numpy, which takes a while
+        from mcp_server.scalars.locate import LookupCache, locate_run_scalars  # noqa: PLC0415 - brings numpy, which takes a while
 
         key = run.run_id, run.attempt, run.ended
         begun_s = time.monotonic()
@@ -65,18 +65,18 @@ class Scalars:
             until_s, known = self._found.get(key, (begun_s, []))
             if begun_s < until_s:
                 return known
-            self._lately = self._lately or Lately()
-        places = places_of(run, self._lately)[:_MOST_PLACES] or known
-        if places:
+            self._lookups = self._lookups or LookupCache()
+        locations = locate_run_scalars(run, self._lookups)[:_MOST_PLACES] or known
+        if locations:
             with self._lock:
                 while len(self._found) >= _MOST_REMEMBERED:
                     del self._found[next(iter(self._found))]
                 # A live run may begin another directory, e.g. for its evaluation.
-                self._found[key] = math.inf if run.ended else begun_s + _AGAIN_S, places
-        return places
+                self._found[key] = math.inf if run.ended else begun_s + _AGAIN_S, locations
+        return locations
 
-    def read(self, places: Sequence[Place], name: str) -> Reading:
-        """Return everything at ``places`` as one: of several, tags begin with the place's name.
+    def read(self, locations: Sequence[MetricLocation], name: str) -> ScalarReading:
+        """Return everything at ``locations`` as one: of several, tags begin with the location's name.
 
         Raises:
             NoScalars: nothing there can be read; says why.
@@ -87,50 +87,50 @@ class Scalars:
         notes: dict[str, None] = {}
         failed: list[str] = []
         series: dict[str, Series] = {}
-        names = labels(places)
-        for place, label in zip(places, names, strict=True):
+        names = label_locations(locations)
+        for location, label in zip(locations, names, strict=True):
             try:
-                part = reader.read(place) if isinstance(place, Path) else others.read(place)
+                part = reader.read(location) if isinstance(location, Path) else others.read(location)
             except (ScalarsUnreadable, OSError) as error:
                 failed.append(str(error))
                 continue
             notes |= dict.fromkeys(part.notes)
             for tag, one in part.series.items():
                 series.setdefault(f"{label}/{tag}" if label else tag, one)
-        if not places or len(failed) == len(places):
+        if not locations or len(failed) == len(locations):
             why = "; ".join(one.rstrip(".") for one in failed[:3])
             raise NoScalars(f"No scalars of {name} can be read: {why}. Pass another logdir.")
-        return Reading(name, series, (*notes, *failed))
+        return ScalarReading(name, series, (*notes, *failed))
 
-    def _readers(self) -> tuple[Reader, OtherReader]:
-        from mcp_server.scalars.formats.detect import OtherReader  # noqa: PLC0415
-        from mcp_server.scalars.tensorboard.reader import Reader  # noqa: PLC0415 - numpy takes a while
+    def _readers(self) -> tuple[EventReader, SourceReader]:
+        from mcp_server.scalars.formats.detect import SourceReader  # noqa: PLC0415
+        from mcp_server.scalars.tensorboard.reader import EventReader  # noqa: PLC0415 - numpy takes a while
 
         with self._lock:
-            self._reader = self._reader or Reader(self._cache)
-            self._others = self._others or OtherReader()
+            self._reader = self._reader or EventReader(self._cache)
+            self._others = self._others or SourceReader()
             return self._reader, self._others
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a name or a path means: the places to read as one run, or the runs among which to choose.
+    """What a name or a path means: the locations to read as one run, or the runs among which to choose.
 
-    ``choices``: of each place its name and the POSIX time of its newest change.
+    ``choices``: of each location its name and the POSIX time of its newest change.
     """
 
     name: str
-    places: Sequence[Place]
+    locations: Sequence[MetricLocation]
     run_id: str | None = None
     choices: Sequence[tuple[str, float]] = ()
 
     @property
     def path(self) -> Path:
-        """Where the first of its places is."""
-        return path_of(self.places[0])
+        """Where the first of its locations is."""
+        return location_path(self.locations[0])
 
 
-def find(target: str, scalars: Scalars, store: RunStore) -> Target:
+def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
     """Return what ``target`` means: ``latest``, a run_id, or a path, whose last part may be ``latest``.
 
     Raises:
@@ -141,15 +141,15 @@ def find(target: str, scalars: Scalars, store: RunStore) -> Target:
     if target == LATEST:
         begun_s = time.monotonic()
         for run in store.runs()[:_LATEST_OF]:
-            if places := scalars.of_run(run):
-                return Target(run.run_id, places, run.run_id)
+            if locations := scalars.locations_of(run):
+                return Target(run.run_id, locations, run.run_id)
             if time.monotonic() - begun_s > _LOOKING_S:
                 break
         raise NoScalars("None of the newest runs has written scalars. Pass logdir=/absolute/path.")
     if "/" not in target and not target.startswith("~"):
         run = store.observe(target)
-        if places := scalars.of_run(run):
-            return Target(run.run_id, places, run.run_id)
+        if locations := scalars.locations_of(run):
+            return Target(run.run_id, locations, run.run_id)
         raise NoScalars(
             f"No scalars of {run.run_id} ({run.state}): no process of it has an event file, and none was written "
             f"since its start beneath {run.spec.cwd}. Pass logdir=…, or launch with tensorboard=…."
@@ -163,7 +163,7 @@ def find(target: str, scalars: Scalars, store: RunStore) -> Target:
 
 
 def _at(path: Path) -> Target:
-    from mcp_server.scalars.locate import beneath  # noqa: PLC0415 - as above
+    from mcp_server.scalars.locate import find_scalars  # noqa: PLC0415 - as above
 
     if not path.is_absolute():
         raise BadArgument("logdir", f"is not absolute: {str(path)!r}.")
@@ -172,43 +172,43 @@ def _at(path: Path) -> Target:
     there = next((above for above in (root, *root.parents) if above.exists()), root)
     if there != root and not there.is_file():
         raise BadArgument("logdir", f"there is no {root}, only {there}.")
-    spots = beneath(there)
+    dated = find_scalars(there)
     if there != root:  # a run of several in one file
-        spots = [spot for spot in spots if f"{there}/{name_of(spot.place)}" == str(root)]
-    if not spots:
+        dated = [one for one in dated if f"{there}/{run_name_in(one.location)}" == str(root)]
+    if not dated:
         raise NoScalars(
             f"No scalars under {root}: looked for event files, and for CSV, JSON lines, trainer_state, Trackio, "
             "MLflow and wandb files. Pass another logdir, or a run_id of list_runs."
         )
-    places = [spot.place for spot in spots]
-    if newest or len(places) == 1:
-        return Target(f"{spots[0].path}/{name_of(places[0])}".rstrip("/"), places[:1])
-    if root in places:
-        return Target(str(root), places[:_MOST_PLACES])
-    names = labels(places)
-    return Target(str(root), places, choices=[(name, spot.newest_s) for name, spot in zip(names, spots, strict=True)])
+    locations = [one.location for one in dated]
+    if newest or len(locations) == 1:
+        return Target(f"{dated[0].path}/{run_name_in(locations[0])}".rstrip("/"), locations[:1])
+    if root in locations:
+        return Target(str(root), locations[:_MOST_PLACES])
+    names = label_locations(locations)
+    return Target(str(root), locations, choices=[(name, one.newest_s) for name, one in zip(names, dated, strict=True)])
 
 
-def labels(places: Sequence[Place]) -> list[str]:
-    """Return how each of several places is called below what they have in common; empty for one alone."""
-    if len(places) == 1:
+def label_locations(locations: Sequence[MetricLocation]) -> list[str]:
+    """Return how each of several locations is called below what they have in common; empty for one alone."""
+    if len(locations) == 1:
         return [""]
-    paths = [path_of(place) for place in places]
+    paths = [location_path(location) for location in locations]
     root = os.path.commonpath(paths)
     below = [os.path.relpath(path, root) for path in paths]
     named = ["" if name == "." else name for name in below]
     # One database or table may hold several runs.
     return [
-        name if named.count(name) == 1 else f"{name}/{name_of(place)}".strip("/")
-        for place, name in zip(places, named, strict=True)
+        name if named.count(name) == 1 else f"{name}/{run_name_in(location)}".strip("/")
+        for location, name in zip(locations, named, strict=True)
     ]
 
 
-def path_of(place: Place) -> Path:
-    """Return where a place is."""
-    return place if isinstance(place, Path) else place.path
+def location_path(location: MetricLocation) -> Path:
+    """Return where a location is."""
+    return location if isinstance(location, Path) else location.path
 
 
-def name_of(place: Place) -> str:
-    """Return which run of several in one file a place is; empty where the path is one run."""
-    return "" if isinstance(place, Path) else place.name
+def run_name_in(location: MetricLocation) -> str:
+    """Return which run of several in one file a location is; empty where the path is one run."""
+    return "" if isinstance(location, Path) else location.name

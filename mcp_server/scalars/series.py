@@ -50,7 +50,7 @@ class RunScalars:
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class FilePoints:
     """What one event file tells of one tag, in file order; the arrays have the same shape (n,), n > 0.
 
     ``starts``: the START events of this file as (how many of the points stand before it, its step).
@@ -64,7 +64,7 @@ class Told:
     later: Sequence[int] = ()
 
 
-def merge(told: Sequence[Told]) -> Series:
+def merge_files(told: Sequence[FilePoints]) -> Series:
     """Return the series of one tag from what the event files of a run tell of it, in the order of the files.
 
     Files count in the order of their first wall times. One that begins before an earlier one ends is a live writer
@@ -88,7 +88,7 @@ def merge(told: Sequence[Told]) -> Series:
     return _series(kept, restarts)
 
 
-def notes_on(series: Mapping[str, Series]) -> list[str]:
+def describe_series(series: Mapping[str, Series]) -> list[str]:
     """Return in words where a restart replaced points, and that several wrote at the same time."""
     notes = []
     restarts = max(
@@ -109,7 +109,7 @@ def notes_on(series: Mapping[str, Series]) -> list[str]:
     return notes
 
 
-def few(texts: Sequence[str]) -> list[str]:
+def shorten_list(texts: Sequence[str]) -> list[str]:
     """Return the first three, and how many more there are."""
     if len(texts) <= _MOST_NAMED:
         return list(texts)
@@ -137,7 +137,7 @@ class _Part:
         return replace(self, steps=self.steps[keep], walls=self.walls[keep], values=self.values[keep])
 
 
-def _purged(told: Told, number: int) -> _Part:
+def _purged(told: FilePoints, number: int) -> _Part:
     """Return what the START events leave of a file."""
     part = _Part(number, told.steps, told.walls, told.values)
     restarts: list[_Restart] = []

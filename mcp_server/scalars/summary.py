@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mcp_server.scalars.downsample import Floats, Ints, distances, shape
+from mcp_server.scalars.downsample import Floats, Ints, shape_digits, step_offsets
 from mcp_server.scalars.series import Series
 
 PER_STEPS = 1000  # a slope is told per so many steps
@@ -29,7 +29,7 @@ _WEIGHTLESS = 1e-17  # below double precision: older points change no average
 
 
 @dataclass(frozen=True)
-class Figures:
+class SeriesSummary:
     """One series in figures; of finite values alone, but for ``last``, ``count``, ``nan`` and ``inf``.
 
     ``slope``: units per 1,000 steps by least squares over the last tenth of the points (at least 10), ``t`` its
@@ -72,17 +72,17 @@ class Figures:
         return "up" if self.slope > 0 else "down"
 
 
-def since(series: Series, step: int) -> Series:
+def points_since(series: Series, step: int) -> Series:
     """Return the points of ``series`` from ``step`` on."""
     kept = series.steps >= step
     return replace(series, steps=series.steps[kept], walls=series.walls[kept], values=series.values[kept])
 
 
-def summarise(series: Series, *, now_s: float, smooth: float = 0.6) -> Figures:
+def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> SeriesSummary:
     """Return the figures of ``series`` at ``now_s`` (POSIX time); ``smooth`` in [0, 1) as TensorBoard's slider."""
     steps, values = series.steps, series.values
     if not values.size:
-        return Figures(0, restarts=series.restarts, writers=series.writers)
+        return SeriesSummary(0, restarts=series.restarts, writers=series.writers)
     finite = np.isfinite(values)
     good, at = (values, steps) if finite.all() else (values[finite], steps[finite])
     odd = values.size - good.size
@@ -91,7 +91,7 @@ def summarise(series: Series, *, now_s: float, smooth: float = 0.6) -> Figures:
     exponent = max(-1000, math.frexp(float(np.abs(good).max()))[1]) if good.size else 0
     unit = math.ldexp(1.0, -exponent)
     tail = _tail(values.size)
-    return Figures(
+    return SeriesSummary(
         count=values.size,
         last=float(values[-1]),
         last_step=int(steps[-1]),
@@ -99,7 +99,7 @@ def summarise(series: Series, *, now_s: float, smooth: float = 0.6) -> Figures:
         first_nan_step=_first(steps, nans),
         inf=odd - int(nans.sum()),
         first_inf_step=_first(steps, ~(finite | nans)) if odd else None,
-        shape=shape(steps, values * unit),
+        shape=shape_digits(steps, values * unit),
         age_s=_age(series.walls, now_s),
         steps_per_s=_rate(steps[-tail:], series.walls[-tail:]),
         restarts=series.restarts,
@@ -142,7 +142,7 @@ def _slope(steps: Ints, scaled: Floats, exponent: int) -> tuple[float | None, fl
     """Return slope and t-statistic of the last tenth by ordinary least squares."""
     tail = _tail(scaled.size)
     y = scaled[-tail:]
-    x = distances(steps[-tail:])
+    x = step_offsets(steps[-tail:])
     width = float(x.max())
     if tail < 2 or not width:  # noqa: PLR2004 - a line has two points
         return None, 0.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mcp_server.answer import Answer
 
 if TYPE_CHECKING:
-    from mcp_server.scalars.summary import Figures
+    from mcp_server.scalars.summary import SeriesSummary
 
 Number = float | str  # JSON has no NaN: "nan", "inf", "-inf"
 
@@ -60,35 +60,35 @@ class TagFigures(Answer):
     points: list[tuple[int, Number]] | None = None
 
 
-def digits(value: float, significant: int = 4) -> str:
+def format_digits(value: float, significant: int = 4) -> str:
     """Write so many significant digits, without what an exponent does not need: ``2.5e-5``."""
     if 10**significant <= abs(value) < _PLAIN:
         return f"{value:.0f}"
     return re.sub(r"e([+-])0*", lambda found: "e" + found[1].strip("+"), f"{value:.{significant}g}")
 
 
-def number(value: float | None) -> Number | None:
+def json_number(value: float | None) -> Number | None:
     """Round to four significant digits; what JSON has no number for becomes its name."""
     if value is None:
         return None
     return float(f"{value:.4g}") if math.isfinite(value) else str(float(value))
 
 
-def tag_figures(figures: Figures, points: Sequence[tuple[int, float]] | None = None) -> TagFigures:
+def build_tag_figures(figures: SeriesSummary, points: Sequence[tuple[int, float]] | None = None) -> TagFigures:
     """Return the figures as a typed answer."""
     return TagFigures(
-        last=number(figures.last),
+        last=json_number(figures.last),
         last_step=figures.last_step,
         trend=figures.trend,
-        slope=number(figures.slope),
-        min=number(figures.min),
+        slope=json_number(figures.slope),
+        min=json_number(figures.min),
         min_step=figures.min_step,
-        max=number(figures.max),
+        max=json_number(figures.max),
         max_step=figures.max_step,
-        mean=number(figures.mean),
-        first=number(figures.first),
+        mean=json_number(figures.mean),
+        first=json_number(figures.first),
         first_step=figures.first_step,
-        ema=number(figures.ema),
+        ema=json_number(figures.ema),
         count=figures.count,
         nan=figures.nan,
         first_nan_step=figures.first_nan_step,
@@ -97,10 +97,10 @@ def tag_figures(figures: Figures, points: Sequence[tuple[int, float]] | None = N
         plateau=figures.plateau,
         shape=figures.shape,
         age_s=seconds(figures.age_s),
-        steps_per_s=number(figures.steps_per_s),
+        steps_per_s=json_number(figures.steps_per_s),
         restarts=list(figures.restarts) or None,
         writers=figures.writers if figures.writers > 1 else None,
-        points=None if points is None else [(step, number(value) or 0.0) for step, value in points],
+        points=None if points is None else [(step, json_number(value) or 0.0) for step, value in points],
     )
 
 
@@ -109,13 +109,13 @@ def seconds(value_s: float | None) -> float | None:
     return None if value_s is None else round(value_s, 1 if value_s < 60 else None)  # noqa: PLR2004
 
 
-def common_step(told: Mapping[str, Figures]) -> int | None:
+def common_step(told: Mapping[str, SeriesSummary]) -> int | None:
     """Return the last step that most tags share, so that it need not be said at each."""
     steps = Counter(figures.last_step for figures in told.values() if figures.last_step is not None)
     return steps.most_common(1)[0][0] if steps else None
 
 
-def lines(told: Mapping[str, Figures], budget: int = BUDGET) -> list[str]:
+def tag_lines(told: Mapping[str, SeriesSummary], budget: int = BUDGET) -> list[str]:
     """Return one line a tag, as ``COLUMNS`` says, with as much detail as fits into ``budget`` tokens.
 
     A last step that is not the common one, NaNs and infinities are named where they are.
@@ -123,19 +123,19 @@ def lines(told: Mapping[str, Figures], budget: int = BUDGET) -> list[str]:
     step = common_step(told)
     for width, extremes in _FORMS:
         made = [_line(tag, figures, step, width, extremes) for tag, figures in told.items()]
-        if sum(map(tokens, made)) <= budget:
+        if sum(map(estimate_tokens, made)) <= budget:
             break
     return made
 
 
-def overview(told: Mapping[str, Figures], budget: int = BUDGET) -> tuple[list[str], str | None]:
+def last_value_lines(told: Mapping[str, SeriesSummary], budget: int = BUDGET) -> tuple[list[str], str | None]:
     """Return ``tag last`` of as many tags as fit, in the given order, and what is left out, counted by prefix."""
     step = common_step(told)
     made: list[str] = []
     left = list(told)
     for tag, figures in told.items():
         line = f"{_name(tag)} {_last(figures, step)}{_odd(figures)}"
-        budget -= tokens(line)
+        budget -= estimate_tokens(line)
         if budget < 0:
             break
         made.append(line)
@@ -148,7 +148,7 @@ def overview(told: Mapping[str, Figures], budget: int = BUDGET) -> tuple[list[st
     return made, f"{len(left)} more tags: {', '.join(named)}{more}. Name them in tags, globs allowed."
 
 
-def compared(runs: Sequence[Mapping[str, Figures]], budget: int = BUDGET) -> tuple[list[str], int]:
+def comparison_lines(runs: Sequence[Mapping[str, SeriesSummary]], budget: int = BUDGET) -> tuple[list[str], int]:
     """Return one line a tag with one column a run, and how many tags had no room.
 
     A column holds the last value, its step, and the trend; with the range and the shape as far as they fit.
@@ -156,11 +156,11 @@ def compared(runs: Sequence[Mapping[str, Figures]], budget: int = BUDGET) -> tup
     tags = list(dict.fromkeys(tag for told in runs for tag in told))
     for detail in (2, 1, 0):
         made = [f"{_name(tag)} | " + " | ".join(_cell(told.get(tag), detail) for told in runs) for tag in tags]
-        if sum(map(tokens, made)) <= budget:
+        if sum(map(estimate_tokens, made)) <= budget:
             return made, 0
     kept: list[str] = []
     for line in made:
-        budget -= tokens(line)
+        budget -= estimate_tokens(line)
         if budget < 0:
             break
         kept.append(line)
@@ -172,22 +172,22 @@ def _name(tag: str) -> str:
     return tag if len(tag) <= _LONGEST_TAG else f"{tag[: _LONGEST_TAG // 2]}…{tag[-_LONGEST_TAG // 2 :]}"
 
 
-def tokens(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """Return about how many tokens a line costs, rather too many: its words, triples of digits, and signs."""
     words: list[str] = _WORDS.findall(text)
     return 2 + sum(1 + len(word) // (_CAPITALS_A_TOKEN if word.isupper() else _LETTERS_A_TOKEN) for word in words)
 
 
-def _cell(figures: Figures | None, detail: int) -> str:
+def _cell(figures: SeriesSummary | None, detail: int) -> str:
     if figures is None or not figures.count:
         return "-"
     text = f"{_last(figures, None)} {_trend(figures)}"
     if detail and figures.min is not None and figures.max is not None:
-        text += f" {digits(figures.min)}..{digits(figures.max)}"
+        text += f" {format_digits(figures.min)}..{format_digits(figures.max)}"
     return text + (f" {figures.shape}" if detail > 1 else "") + _odd(figures)
 
 
-def _line(tag: str, figures: Figures, step: int | None, width: int, extremes: str) -> str:
+def _line(tag: str, figures: SeriesSummary, step: int | None, width: int, extremes: str) -> str:
     if not figures.count:
         return f"{_name(tag)} no points"
     text = f"{_name(tag)} {_last(figures, step)} {_trend(figures)}"
@@ -198,27 +198,29 @@ def _line(tag: str, figures: Figures, step: int | None, width: int, extremes: st
             (figures.max, figures.max_step, above / _FAR > below),
         ):
             told = far or extremes != "none"
-            text += (f" {digits(value)}" if told else "") + (f"@{at}" if far or extremes == "steps" else "")
-    return f"{text} {narrowed(figures.shape, width)}{_odd(figures)}"
+            text += (f" {format_digits(value)}" if told else "") + (f"@{at}" if far or extremes == "steps" else "")
+    return f"{text} {narrow_shape(figures.shape, width)}{_odd(figures)}"
 
 
-def _last(figures: Figures, step: int | None) -> str:
-    value = digits(figures.last) if figures.last is not None else "-"
+def _last(figures: SeriesSummary, step: int | None) -> str:
+    value = format_digits(figures.last) if figures.last is not None else "-"
     return value if figures.last_step == step else f"{value}@{figures.last_step}"
 
 
-def _trend(figures: Figures) -> str:
+def _trend(figures: SeriesSummary) -> str:
     arrow = _ARROWS[figures.trend]
-    return arrow if figures.slope is None or figures.trend == "flat" else f"{arrow}{digits(abs(figures.slope), 2)}"
+    return (
+        arrow if figures.slope is None or figures.trend == "flat" else f"{arrow}{format_digits(abs(figures.slope), 2)}"
+    )
 
 
-def _odd(figures: Figures) -> str:
+def _odd(figures: SeriesSummary) -> str:
     """Name what must not be overlooked."""
     text = f" {figures.nan} NaN from {figures.first_nan_step}" if figures.nan else ""
     return text + (f" {figures.inf} Inf from {figures.first_inf_step}" if figures.inf else "")
 
 
-def narrowed(shape: str, width: int) -> str:
+def narrow_shape(shape: str, width: int) -> str:
     """Join neighbours of a shape until it is no wider than ``width``; what is odd or extreme stays."""
     while len(shape) > width:
         pairs = [shape[i : i + 2] for i in range(0, len(shape), 2)]

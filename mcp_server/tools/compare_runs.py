@@ -23,11 +23,11 @@ async def compare_runs(
     Tells settings that differ, state, steps, time, metrics (last/best), evaluations, newest checkpoint.
     """
     server = server_of(ctx)
-    from mcp_server.results.compare import compare  # noqa: PLC0415 - as answers.py says
+    from mcp_server.results.compare import build_comparison  # noqa: PLC0415 - as answers.py says
 
     return await anyio.to_thread.run_sync(
         partial(
-            compare,
+            build_comparison,
             server.store,
             server.scalars,
             run_ids=run_ids or (),

@@ -28,11 +28,11 @@ async def finish_blueprint(
     server = server_of(ctx)
 
     def write() -> Finished:
-        from mcp_server.results.finish import finish  # noqa: PLC0415 - as answers.py says
+        from mcp_server.results.finish import write_results  # noqa: PLC0415 - as answers.py says
 
         run = server.store.observe(run_id)
-        server.check_owner(ctx, run, force=True)  # of those without a token finish() speaks itself
-        return finish(
+        server.check_owner(ctx, run, force=True)  # of those without a token write_results() speaks itself
+        return write_results(
             run,
             server.store,
             server.scalars,

@@ -12,7 +12,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.scalars.plot import NotDrawn, picture
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
-from mcp_server.views.scalar_report import Asked, Report, ScalarReport, report
+from mcp_server.views.scalar_report import ReportWithPanels, ScalarQuery, ScalarReport, build_report
 
 
 async def read_tb(
@@ -42,7 +42,7 @@ async def read_tb(
         raise BadArgument("run_id", "give either it or logdir; to see both use compare.")
     if logdir is not None and "/" not in logdir and not logdir.startswith("~") and logdir != "latest":
         raise BadArgument("logdir", f"is not absolute: {logdir!r}; a run goes into run_id.")
-    asked = Asked(
+    query = ScalarQuery(
         target=logdir or run_id,
         tags=(tags,) if isinstance(tags, str) else tuple(tags or ()),
         points=points,
@@ -51,15 +51,15 @@ async def read_tb(
         compare=tuple(compare or ()),
         plot=plot,
     )
-    found = await anyio.to_thread.run_sync(report, asked, server.scalars, server.store)
+    found = await anyio.to_thread.run_sync(build_report, query, server.scalars, server.store)
     return await _result(found)
 
 
 TOOL = tool(read_tb, title="Read training curves", annotations=READ_ONLY)
 
 
-async def _result(found: Report) -> CallToolResult:
-    """Return the answer, with its picture where one was asked for; that none came is a note in it."""
+async def _result(found: ReportWithPanels) -> CallToolResult:
+    """Return the answer, with its picture where one was query for; that none came is a note in it."""
     answer, images = found.answer, []
     if found.panels:
         try:

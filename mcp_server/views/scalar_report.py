@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
 from mcp_server.scalars import text
-from mcp_server.scalars.condition import named
+from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.plot import MOST_PANELS, POINTS, Line, Panel
-from mcp_server.scalars.run_scalars import LATEST, NoScalars, Reading, Scalars, Target, find
+from mcp_server.scalars.run_scalars import LATEST, NoScalars, ScalarReading, Scalars, Target, resolve_target
 from mcp_server.store.run_store import RunStore
 
 if TYPE_CHECKING:
-    from mcp_server.scalars.locate import Place
+    from mcp_server.scalars.locate import MetricLocation
     from mcp_server.scalars.series import Series
-    from mcp_server.scalars.summary import Figures
+    from mcp_server.scalars.summary import SeriesSummary
 
 POINTS_TOLD = 20
 
 _IN_FULL = 4  # tags that are told as objects, with points; more are told as lines
-_WITH_TRENDS, _NAMED_WITH_TRENDS = 20, 40  # tags of an overview, and tags asked for; of more only the last values
+_WITH_TRENDS, _NAMED_WITH_TRENDS = 20, 40  # tags of an overview, and tags query for; of more only the last values
 _MOST_LISTED = 20  # runs
 _MOST_COMPARED, _MOST_BENEATH = 16, 8  # runs that are named, and of those that only lie beneath a directory
 _MOST_NOTES, _NOTE_CHARS = 6, 240
@@ -56,7 +56,7 @@ class ScalarReport(Answer):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScalarQuery:
     """What somebody wants to know. ``points``: None takes 20 where there is room."""
 
     target: str | None = None
@@ -69,16 +69,16 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
+class ReportWithPanels:
     """An answer, what to draw beside it, and the figures it was made of, by run and tag."""
 
     answer: ScalarReport
     panels: Sequence[Panel] = ()
-    told: Mapping[str, Mapping[str, Figures]] | None = None
+    told: Mapping[str, Mapping[str, SeriesSummary]] | None = None
 
 
-def report(asked: Asked, scalars: Scalars, store: RunStore) -> Report:
-    """Return what ``asked`` asks for. Reads files: to be called in a thread.
+def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> ReportWithPanels:
+    """Return what ``query`` asks for. Reads files: to be called in a thread.
 
     Raises:
         BadArgument: a path is none, or no tag is meant.
@@ -86,40 +86,40 @@ def report(asked: Asked, scalars: Scalars, store: RunStore) -> Report:
         RunNotFound: there is no such run.
     """
     now_s = time.time()
-    if asked.compare:
-        wanted = list(dict.fromkeys([*([asked.target] if asked.target else []), *asked.compare]))
-        targets = [find(target, scalars, store) for target in wanted]
+    if query.compare:
+        wanted = list(dict.fromkeys([*([query.target] if query.target else []), *query.compare]))
+        targets = [resolve_target(target, scalars, store) for target in wanted]
     else:
-        targets = [find(asked.target or LATEST, scalars, store)]
+        targets = [resolve_target(query.target or LATEST, scalars, store)]
     # One run may be meant twice: by its id and by its path, or by two paths.
-    targets = list({tuple(map(_real, target.places)): target for target in reversed(targets)}.values())[::-1]
+    targets = list({tuple(map(_real, target.locations)): target for target in reversed(targets)}.values())[::-1]
     first, most = targets[0], _MOST_COMPARED
     if first.choices and len(targets) == 1:
-        if not (asked.tags or asked.plot):
-            return Report(_choices(first, now_s))
-        targets = [Target(name, [place]) for (name, _), place in zip(first.choices, first.places, strict=True)]
+        if not (query.tags or query.plot):
+            return ReportWithPanels(_choices(first, now_s))
+        targets = [Target(name, [location]) for (name, _), location in zip(first.choices, first.locations, strict=True)]
         most = _MOST_BENEATH
     elif len(targets) > 1:
         targets = _briefly(targets)
-    readings = [_reading(target, scalars, asked.since_step) for target in targets[:most]]
-    picked, unknown = _picked(asked, readings)
-    told = [_figures(reading, picked, now_s, asked.smooth) for reading in readings]
-    panels = _panels(readings, told, picked, asked) if asked.plot else ()
+    readings = [_reading(target, scalars, query.since_step) for target in targets[:most]]
+    picked, unknown = _picked(query, readings)
+    told = [_figures(reading, picked, now_s, query.smooth) for reading in readings]
+    panels = _panels(readings, told, picked, query) if query.plot else ()
     notes = [
         *([f"Not among the tags: {', '.join(unknown)}."] if unknown else []),
         *([f"Only {most} of {len(targets)} runs are told; the others were left out."] if len(targets) > most else []),
-        *(["Points are told of one run at a time."] if asked.points and len(readings) > 1 else []),
+        *(["Points are told of one run at a time."] if query.points and len(readings) > 1 else []),
         *([f"The picture shows {len(panels)} of {len(picked)} tags."] if panels and len(panels) < len(picked) else []),
     ]
     answer = (
-        _alone(first, readings[0], told[0], asked, notes) if len(readings) == 1 else _compared(readings, told, notes)
+        _alone(first, readings[0], told[0], query, notes) if len(readings) == 1 else _compared(readings, told, notes)
     )
     by_run = {reading.name: one for reading, one in zip(readings, told, strict=True)}
-    return Report(answer, panels, by_run)
+    return ReportWithPanels(answer, panels, by_run)
 
 
-def _real(place: Place) -> Place:
-    return Path(os.path.realpath(place)) if isinstance(place, Path) else place
+def _real(location: MetricLocation) -> MetricLocation:
+    return Path(os.path.realpath(location)) if isinstance(location, Path) else location
 
 
 def _briefly(targets: Sequence[Target]) -> list[Target]:
@@ -146,57 +146,57 @@ def _ago(age_s: float) -> str:
     return f"{max(0.0, age_s):.0f} s ago"
 
 
-def _reading(target: Target, scalars: Scalars, since_step: int | None) -> Reading:
-    from mcp_server.scalars.summary import since  # noqa: PLC0415 - as above
+def _reading(target: Target, scalars: Scalars, since_step: int | None) -> ScalarReading:
+    from mcp_server.scalars.summary import points_since  # noqa: PLC0415 - as above
 
-    reading = scalars.read(target.places, target.name)
+    reading = scalars.read(target.locations, target.name)
     if since_step is None:
         return reading
-    later = {tag: since(series, since_step) for tag, series in reading.series.items()}
+    later = {tag: points_since(series, since_step) for tag, series in reading.series.items()}
     kept = {tag: series for tag, series in later.items() if len(series.values)}
-    return Reading(reading.name, kept, (*reading.notes, f"Only steps from {since_step} on."))
+    return ScalarReading(reading.name, kept, (*reading.notes, f"Only steps from {since_step} on."))
 
 
-def _picked(asked: Asked, readings: Sequence[Reading]) -> tuple[list[str], list[str]]:
-    """Return the tags that are meant, in the order asked for, all where none was named; and what means none."""
+def _picked(query: ScalarQuery, readings: Sequence[ScalarReading]) -> tuple[list[str], list[str]]:
+    """Return the tags that are meant, in the order query for, all where none was named; and what means none."""
     known = list(dict.fromkeys(tag for reading in readings for tag in reading.series))
     if not known:
-        if asked.since_step is not None:
-            raise NoScalars(f"No scalars in {readings[0].name} from step {asked.since_step} on. Ask for earlier steps.")
+        if query.since_step is not None:
+            raise NoScalars(f"No scalars in {readings[0].name} from step {query.since_step} on. Ask for earlier steps.")
         raise NoScalars(f"No scalars in {readings[0].name} yet. Call again later.")
-    meant = {pattern: named(pattern, known) for pattern in asked.tags}
+    meant = {pattern: match_tags(pattern, known) for pattern in query.tags}
     picked = list(dict.fromkeys(tag for tags in meant.values() for tag in tags)) if meant else known
     if not picked:
-        near = difflib.get_close_matches(asked.tags[0], known, n=5, cutoff=0.3) or known[:5]
+        near = difflib.get_close_matches(query.tags[0], known, n=5, cutoff=0.3) or known[:5]
         raise BadArgument("tags", f"none of {len(known)} tags is meant; near are {', '.join(near)}.")
     return picked, [pattern for pattern, tags in meant.items() if not tags]
 
 
-def _figures(reading: Reading, picked: Sequence[str], now_s: float, smooth: float) -> dict[str, Figures]:
-    from mcp_server.scalars.summary import summarise  # noqa: PLC0415 - as above
+def _figures(reading: ScalarReading, picked: Sequence[str], now_s: float, smooth: float) -> dict[str, SeriesSummary]:
+    from mcp_server.scalars.summary import summarise_series  # noqa: PLC0415 - as above
 
     series = {tag: reading.series[tag] for tag in picked if tag in reading.series}
-    return {tag: summarise(one, now_s=now_s, smooth=smooth) for tag, one in series.items()}
+    return {tag: summarise_series(one, now_s=now_s, smooth=smooth) for tag, one in series.items()}
 
 
 def _alone(
-    target: Target, reading: Reading, told: Mapping[str, Figures], asked: Asked, notes: Sequence[str]
+    target: Target, reading: ScalarReading, told: Mapping[str, SeriesSummary], query: ScalarQuery, notes: Sequence[str]
 ) -> ScalarReport:
-    full = bool(asked.tags or asked.points) and len(told) <= _IN_FULL
-    points = POINTS_TOLD if asked.points is None and full else asked.points or 0
+    full = bool(query.tags or query.points) and len(told) <= _IN_FULL
+    points = POINTS_TOLD if query.points is None and full else query.points or 0
     values = {
-        tag: text.tag_figures(figures, _points(reading.series[tag], points))
+        tag: text.build_tag_figures(figures, _points(reading.series[tag], points))
         for tag, figures in list(told.items())[:_WITH_TRENDS]
         if full or points
     }
     made, columns, left = None, None, None
     if not full:
-        if len(told) <= (_NAMED_WITH_TRENDS if asked.tags else _WITH_TRENDS):
-            made, columns = text.lines(told), text.COLUMNS
+        if len(told) <= (_NAMED_WITH_TRENDS if query.tags else _WITH_TRENDS):
+            made, columns = text.tag_lines(told), text.COLUMNS
         else:
             # What must not be overlooked first, then what was told last.
             order = sorted(told, key=lambda tag: (not told[tag].nan + told[tag].inf, _old(told[tag])))
-            made, left = text.overview({tag: told[tag] for tag in order})
+            made, left = text.last_value_lines({tag: told[tag] for tag in order})
             columns = "tag last[@step]"
     ages = [figures.age_s for figures in told.values() if figures.age_s is not None]
     return ScalarReport(
@@ -213,21 +213,23 @@ def _alone(
     )
 
 
-def _old(figures: Figures) -> float:
+def _old(figures: SeriesSummary) -> float:
     return math.inf if figures.age_s is None else round(figures.age_s, -1)
 
 
 def _points(series: Series, most: int) -> list[tuple[int, float]] | None:
-    from mcp_server.scalars.downsample import pick  # noqa: PLC0415 - as above
+    from mcp_server.scalars.downsample import pick_points  # noqa: PLC0415 - as above
 
     if not most:
         return None
-    steps, values = pick(series, most)
+    steps, values = pick_points(series, most)
     return list(zip(steps.tolist(), values.tolist(), strict=True))
 
 
-def _compared(readings: Sequence[Reading], told: Sequence[Mapping[str, Figures]], notes: Sequence[str]) -> ScalarReport:
-    made, left = text.compared(told)
+def _compared(
+    readings: Sequence[ScalarReading], told: Sequence[Mapping[str, SeriesSummary]], notes: Sequence[str]
+) -> ScalarReport:
+    made, left = text.comparison_lines(told)
     return ScalarReport(
         source=f"{len(readings)} runs side by side",
         runs=[reading.name for reading in readings],
@@ -238,17 +240,20 @@ def _compared(readings: Sequence[Reading], told: Sequence[Mapping[str, Figures]]
     )
 
 
-def _notes(readings: Sequence[Reading], first: Sequence[str]) -> list[str] | None:
+def _notes(readings: Sequence[ScalarReading], first: Sequence[str]) -> list[str] | None:
     told = list(dict.fromkeys([*first, *(note for one in readings for note in one.notes)]))
     return [note[:_NOTE_CHARS] for note in told[:_MOST_NOTES]] or None
 
 
 def _panels(
-    readings: Sequence[Reading], told: Sequence[Mapping[str, Figures]], picked: Sequence[str], asked: Asked
+    readings: Sequence[ScalarReading],
+    told: Sequence[Mapping[str, SeriesSummary]],
+    picked: Sequence[str],
+    query: ScalarQuery,
 ) -> list[Panel]:
     """Return one panel a tag; of an unasked choice first NaN and infinities, then rewards and losses."""
     tags = list(picked)
-    if not asked.tags:
+    if not query.tags:
         odd = {tag for one in told for tag, figures in one.items() if figures.nan or figures.inf}
         tags.sort(
             key=lambda tag: (
@@ -261,11 +266,11 @@ def _panels(
     ]
 
 
-def _line(reading: Reading, tag: str) -> Line:
-    from mcp_server.scalars.downsample import middle, odd_steps, pick  # noqa: PLC0415 - as above
+def _line(reading: ScalarReading, tag: str) -> Line:
+    from mcp_server.scalars.downsample import median_curve, nonfinite_steps, pick_points  # noqa: PLC0415 - as above
 
     series = reading.series[tag]
-    steps, values = pick(series, POINTS)
-    at, mid = middle(series, _MIDDLE_BUCKETS if len(series.values) >= _ROUGH_FROM else 0)
-    odd = odd_steps(series, _MOST_ODD)
+    steps, values = pick_points(series, POINTS)
+    at, mid = median_curve(series, _MIDDLE_BUCKETS if len(series.values) >= _ROUGH_FROM else 0)
+    odd = nonfinite_steps(series, _MOST_ODD)
     return Line(reading.name, steps.tolist(), values.tolist(), odd.tolist(), (at.tolist(), mid.tolist()))

@@ -17,8 +17,8 @@ from tensorboard.context import RequestContext
 from tensorboard.data import grpc_provider
 from tensorboard.util import tensor_util
 
-from mcp_server.scalars.tensorboard.reader import Reader
-from mcp_server.scalars.tensorboard.scan import Points, newest, scan
+from mcp_server.scalars.tensorboard.reader import EventReader
+from mcp_server.scalars.tensorboard.scan import TagPoints, read_newest, scan
 from tests.benchmarks import event_files
 from tests.benchmarks.harness import NotMeasured, Sandbox, elapsed_ms
 from tests.benchmarks.report import Row, Table, measured, median
@@ -35,9 +35,9 @@ print(int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) /
 """
 _SECOND = """import sys, time
 from pathlib import Path
-from mcp_server.scalars.tensorboard.reader import Reader
+from mcp_server.scalars.tensorboard.reader import EventReader
 begun_s = time.perf_counter()
-Reader(Path(sys.argv[1])).read(Path(sys.argv[2]))
+EventReader(Path(sys.argv[1])).read(Path(sys.argv[2]))
 print(1000 * (time.perf_counter() - begun_s))
 """
 _EVERYTHING = {"scalars": 0, "tensors": 0, "images": 0, "histograms": 0}
@@ -175,7 +175,7 @@ def _served(provider: grpc_provider.GrpcDataProvider) -> int:
     return sum(len(series) for tags in found.values() for series in tags.values())
 
 
-def _scanned(path: Path) -> list[Points]:
+def _scanned(path: Path) -> list[TagPoints]:
     fd = os.open(path, os.O_RDONLY)
     try:
         return list(scan(fd, 0, path.stat().st_size).points.values())
@@ -185,7 +185,7 @@ def _scanned(path: Path) -> list[Points]:
 
 def _followed(root: Path, run: Path) -> list[Row]:
     """Return what a known run costs: with a thousand more events, and for another process."""
-    reader, more = Reader(root / "cache"), event_files.simple_values(1000, _TAGS, behind=_POINTS)
+    reader, more = EventReader(root / "cache"), event_files.simple_values(1000, _TAGS, behind=_POINTS)
     begun_s = time.perf_counter()
     reader.read(run)
     first_ms = elapsed_ms(begun_s)
@@ -207,7 +207,7 @@ def _newest(path: Path) -> Row:
         times_ms = []
         for _ in range(20):
             begun_s = time.perf_counter()
-            found, _ = newest(fd, size)
+            found, _ = read_newest(fd, size)
             times_ms.append(elapsed_ms(begun_s))
     finally:
         os.close(fd)

@@ -12,14 +12,14 @@ from mcp_server.cli import tb
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.views.scalar_report import Asked, report
+from mcp_server.views.scalar_report import ScalarQuery, build_report
 from tests.support.scalar_files import csv_file
 
 
 def printed(path: Path, width: int) -> list[str]:
     home = StateHome(path / "state")
     console = Console(width=width, file=io.StringIO(), highlight=False)
-    tb._print(report(Asked(str(path / "metrics.csv")), Scalars(home), RunStore(home)), console)
+    tb._print(build_report(ScalarQuery(str(path / "metrics.csv")), Scalars(home), RunStore(home)), console)
     told: io.StringIO = console.file  # type: ignore[assignment]
     return told.getvalue().splitlines()
 

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.results.checkpoints import beneath, epoch_of, of_run, size, step_of
+from mcp_server.results.checkpoints import (
+    epoch_in_name,
+    find_checkpoints,
+    find_run_checkpoints,
+    format_size,
+    step_in_name,
+)
 from mcp_server.results.directory_scan import Walk
 from tests.support.ended_runs import BEGAN_S, Runs
 
@@ -35,12 +41,12 @@ from tests.support.ended_runs import BEGAN_S, Runs
     ],
 )
 def test_a_name_tells_its_step(name: str, step: int | None) -> None:
-    assert step_of(name) == step
+    assert step_in_name(name) == step
 
 
 def test_a_name_tells_its_epoch() -> None:
     names = ("epoch=3-step=100.ckpt", "epoch_12.pt", "checkpoint-500", "ckpt_ep7.pt", "step3")
-    assert [epoch_of(name) for name in names] == [3, 12, None, 7, None]
+    assert [epoch_in_name(name) for name in names] == [3, 12, None, 7, None]
 
 
 def write(path: Path, size_bytes: int = 10, at_s: float = BEGAN_S) -> None:
@@ -61,7 +67,9 @@ def test_directories_are_told_whole_and_files_alone_newest_first(tmp_path: Path)
     write(tmp_path / "logs/model_1500.pt", 30, BEGAN_S + 2)
     write(tmp_path / "lightning/epoch=3-step=100.ckpt", 40, BEGAN_S + 1)
     write(tmp_path / "rl_model_5000_steps.zip", 50, BEGAN_S)
-    found = [(str(one.path.relative_to(tmp_path)), one.step, one.epoch, one.size_bytes) for one in beneath(tmp_path)]
+    found = [
+        (str(one.path.relative_to(tmp_path)), one.step, one.epoch, one.size_bytes) for one in find_checkpoints(tmp_path)
+    ]
     assert found == [
         ("out/checkpoint-500", 500, None, 1720),
         ("verl/global_step_100", 100, None, 77),
@@ -79,17 +87,17 @@ def test_what_is_no_checkpoint_is_not_told(tmp_path: Path) -> None:
     write(tmp_path / "optimizer.pt")
     (tmp_path / "checkpoint-9").symlink_to(tmp_path / "venv")
     os.mkfifo(tmp_path / "ckpt_5.pt")
-    assert [one.path.name for one in beneath(tmp_path)] == ["model.pt"]
+    assert [one.path.name for one in find_checkpoints(tmp_path)] == ["model.pt"]
 
 
 def test_a_tree_without_end_is_cut(tmp_path: Path) -> None:
     for number in range(30):
         write(tmp_path / f"{number:02}" / "ckpt_1.pt")
     walk = Walk(directories=11)
-    assert len(beneath(tmp_path, walk)) == 10
+    assert len(find_checkpoints(tmp_path, walk)) == 10
     assert walk.cut
     whole = Walk()
-    assert len(beneath(tmp_path, whole)) == 30
+    assert len(find_checkpoints(tmp_path, whole)) == 30
     assert not whole.cut
 
 
@@ -101,9 +109,9 @@ def test_a_runs_own_are_those_written_while_it_ran(tmp_path: Path) -> None:
     write(cwd / "ckpt_20.pt", at_s=BEGAN_S + 60)
     write(elsewhere / "model.safetensors", at_s=BEGAN_S + 120)
     write(cwd / "ckpt_40.pt", at_s=BEGAN_S + 86400)
-    assert [one.step for one in of_run(runs.store.observe("cfm-7kqz"))] == [30, 20]
+    assert [one.step for one in find_run_checkpoints(runs.store.observe("cfm-7kqz"))] == [30, 20]
 
 
 def test_sizes_have_three_digits() -> None:
     sizes = (0, 999, 1000, 1024 * 1024, 4_563_402_752, 5 * 1024**5)
-    assert [size(one) for one in sizes] == ["0 B", "999 B", "0.977 KiB", "1 MiB", "4.25 GiB", "5.12e+03 TiB"]
+    assert [format_size(one) for one in sizes] == ["0 B", "999 B", "0.977 KiB", "1 MiB", "4.25 GiB", "5.12e+03 TiB"]

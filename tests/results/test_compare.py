@@ -10,8 +10,8 @@ import pytest
 
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.results.answers import Comparison
-from mcp_server.results.compare import compare
-from mcp_server.results.configuration import words_of, yaml_values
+from mcp_server.results.compare import build_comparison
+from mcp_server.results.configuration import parse_command, yaml_values
 from tests.support.ended_runs import BEGAN_S, Runs
 
 
@@ -50,7 +50,7 @@ def two(runs: Runs) -> Comparison:
         put(cwd / "eval_results.json", json.dumps({"mean_reward": 0.5 * number, "tasks": 57}))
         put(cwd / f"ckpt/checkpoint-{number}00/model.safetensors", "x" * 2048)
         put(cwd / f"ckpt/checkpoint-{number}/model.safetensors", "x" * 2048)
-    return compare(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"])
+    return build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"])
 
 
 def test_a_row_tells_what_differs_and_what_came_out(runs: Runs, tmp_path: Path) -> None:
@@ -76,25 +76,27 @@ def test_a_row_tells_what_differs_and_what_came_out(runs: Runs, tmp_path: Path) 
 
 def test_runs_are_found_by_their_tags(runs: Runs) -> None:
     two(runs)
-    found = compare(runs.store, runs.scalars, tags=["sweep"])
+    found = build_comparison(runs.store, runs.scalars, tags=["sweep"])
     assert {row["run"] for row in table(found)} == {"cfm-aaaa", "cfm-bbbb"}
-    assert [row["run"] for row in table(compare(runs.store, runs.scalars, tags=["sweep", "n2"]))] == ["cfm-bbbb"]
+    assert [row["run"] for row in table(build_comparison(runs.store, runs.scalars, tags=["sweep", "n2"]))] == [
+        "cfm-bbbb"
+    ]
     with pytest.raises(BadArgument, match="no run has the tags sweep, other"):
-        compare(runs.store, runs.scalars, tags=["sweep", "other"])
+        build_comparison(runs.store, runs.scalars, tags=["sweep", "other"])
     with pytest.raises(BadArgument, match="name run_ids or tags"):
-        compare(runs.store, runs.scalars)
+        build_comparison(runs.store, runs.scalars)
 
 
 def test_metrics_are_chosen_by_name_or_glob(runs: Runs) -> None:
     two(runs)
-    found = compare(runs.store, runs.scalars, tags=["sweep"], metrics=["rew*"])
+    found = build_comparison(runs.store, runs.scalars, tags=["sweep"], metrics=["rew*"])
     assert "reward last/max" in (found.columns or "")
     assert "loss" not in (found.columns or "") + str(found.same)
 
 
 def test_markdown_is_one_table(runs: Runs) -> None:
     two(runs)
-    found = compare(runs.store, runs.scalars, tags=["sweep"], as_markdown=True)
+    found = build_comparison(runs.store, runs.scalars, tags=["sweep"], as_markdown=True)
     lines = (found.markdown or "").split("\n")
     assert found.rows is None
     assert len(lines) == 4
@@ -104,7 +106,7 @@ def test_markdown_is_one_table(runs: Runs) -> None:
 def test_a_run_without_scalars_and_a_lost_one_still_stand(runs: Runs) -> None:
     runs.add("cfm-aaaa")
     runs.add("cfm-bbbb", None)
-    first, second = table(compare(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb", "cfm-aaaa"]))
+    first, second = table(build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb", "cfm-aaaa"]))
     assert (first["state"], second["state"]) == ("finished", "lost")
     assert (first["time"], second["time"]) == ("62min", "")
 
@@ -112,13 +114,13 @@ def test_a_run_without_scalars_and_a_lost_one_still_stand(runs: Runs) -> None:
 def test_an_unknown_run_is_told_with_those_that_come_near(runs: Runs) -> None:
     runs.add("cfm-aaaa")
     with pytest.raises(RunNotFound, match="Did you mean cfm-aaaa"):
-        compare(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-aaab"])
+        build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-aaab"])
 
 
 def test_no_secret_is_shown(runs: Runs) -> None:
     runs.add("cfm-aaaa", command="WANDB_API_KEY=abcdef123456 python train.py")
     runs.add("cfm-bbbb", command="python train.py --api-key zyxwvu987654")
-    told = compare(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"]).model_dump_json()
+    told = build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"]).model_dump_json()
     assert "abcdef123456" not in told
     assert "zyxwvu987654" not in told
 
@@ -135,7 +137,7 @@ def test_eight_runs_and_six_metrics_cost_few_tokens(runs: Runs) -> None:
         lines = "".join(f"{step},{row}\n" for step, row in zip(steps, rows, strict=True))
         put(cwd / "progress.csv", f"step,{','.join(names)}\n{lines}")
         put(cwd / "ckpt/model_1000.pt", "x" * 1_500_000)
-    found = compare(runs.store, runs.scalars, run_ids=ids)
+    found = build_comparison(runs.store, runs.scalars, run_ids=ids)
     assert len(found.rows or []) == 8
     for name in names:
         assert name in (found.columns or "")
@@ -144,7 +146,7 @@ def test_eight_runs_and_six_metrics_cost_few_tokens(runs: Runs) -> None:
 
 
 def test_a_command_has_options_by_name_and_the_last_wins() -> None:
-    assert words_of("python -m train --lr 1e-4 --fast --lr=2e-4 model.n=3 --shift -0.5 ++a/b=c 'two words'") == {
+    assert parse_command("python -m train --lr 1e-4 --fast --lr=2e-4 model.n=3 --shift -0.5 ++a/b=c 'two words'") == {
         "m": "train",
         "lr": "2e-4",
         "fast": "true",
@@ -153,7 +155,7 @@ def test_a_command_has_options_by_name_and_the_last_wins() -> None:
         "a/b": "c",
         "command": "python two words",
     }
-    assert words_of("echo 'unclosed")["command"] == "echo 'unclosed"
+    assert parse_command("echo 'unclosed")["command"] == "echo 'unclosed"
 
 
 def test_plain_yaml_is_told_by_dotted_names() -> None:
@@ -167,7 +169,7 @@ def test_a_table_of_figures_is_told_by_their_names(runs: Runs) -> None:
         text = f"| metric | value |\n| --- | --- |\n| task_pass_rate@1 | 0.{number + 4} |\n| mean_reward | 1.5 |\n"
         (cwd / "validation.md").write_text(f"{text}\npass_n: 4\n")
         os.utime(cwd / "validation.md", (BEGAN_S + 60,) * 2)
-    found = compare(runs.store, runs.scalars, run_ids=["a-1", "b-2"], metrics=["task_pass_rate@1"])
+    found = build_comparison(runs.store, runs.scalars, run_ids=["a-1", "b-2"], metrics=["task_pass_rate@1"])
     assert (found.columns, found.rows) == ("run|cwd|eval task_pass_rate@1", ["a-1|a-1|0.4", "b-2|b-2|0.5"])
 
 
@@ -175,5 +177,5 @@ def test_a_setting_and_a_metric_of_one_name_both_stand(runs: Runs) -> None:
     for number, run_id in enumerate(("a-1", "b-2"), 1):
         cwd = runs.add(run_id, command=f"python train.py --lr 1e-{number}")
         put(cwd / "progress.csv", f"step,lr\n1,0.5\n2,0.{number}\n")
-    found = table(compare(runs.store, runs.scalars, run_ids=["a-1", "b-2"]))
+    found = table(build_comparison(runs.store, runs.scalars, run_ids=["a-1", "b-2"]))
     assert [(row["lr"], row["lr last"]) for row in found] == [("1e-1", "0.1"), ("1e-2", "0.2")]

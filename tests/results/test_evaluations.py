@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.results.evaluations import Evaluation, Row, markdown, of_run, read, table
+from mcp_server.results.evaluations import Evaluation, Row, find_run_evaluations, markdown, read_evaluations, table
 from tests.support.ended_runs import BEGAN_S, Runs
 
 VALIDATION = """# Validation at step 300
@@ -22,13 +22,13 @@ VALIDATION = """# Validation at step 300
 
 def rows(path: Path, text: str) -> list[dict[str, object]]:
     path.write_text(text)
-    return [dict(row) for one in read(path) for row in one.rows]
+    return [dict(row) for one in read_evaluations(path) for row in one.rows]
 
 
 def test_a_table_in_markdown_is_read_exactly(tmp_path: Path) -> None:
     path = tmp_path / "validation.md"
     path.write_text(VALIDATION)
-    (one,) = read(path)
+    (one,) = read_evaluations(path)
     assert one.title == "Validation at step 300"
     assert one.rows[0] == {
         "dataset": "appworld",
@@ -111,7 +111,7 @@ def test_numbers_stay_what_they_are(tmp_path: Path) -> None:
 def test_what_is_broken_or_too_long_is_told(tmp_path: Path, name: str, text: str, problem: str) -> None:
     path = tmp_path / name
     path.write_text(text)
-    (one,) = read(path)
+    (one,) = read_evaluations(path)
     assert one.problem is not None
     assert one.problem.startswith(problem)
     assert len(one.rows) <= 200
@@ -122,7 +122,7 @@ def test_what_is_no_file_is_told_and_holds_nothing_up(tmp_path: Path) -> None:
     (tmp_path / "eval.md").symlink_to("/dev/zero")
     (tmp_path / "metrics.json").mkdir()
     for name in ("results.json", "eval.md", "metrics.json", "none.json"):
-        (one,) = read(tmp_path / name)
+        (one,) = read_evaluations(tmp_path / name)
         assert one.rows == ()
         assert one.problem
 
@@ -150,7 +150,7 @@ def test_a_runs_evaluations_are_found_beneath_its_directories(tmp_path: Path) ->
     (out / "results.md").write_text("<!-- runward run cfm-7kqz, written by finish_blueprint: -->\n| a |\n| - |\n")
     (out / "elsewhere").symlink_to(tmp_path / "work")
     run = runs.store.observe("cfm-7kqz")
-    found = [str(one.source.relative_to(tmp_path)) for one in of_run(run, out)]
+    found = [str(one.source.relative_to(tmp_path)) for one in find_run_evaluations(run, out)]
     assert found == ["out/validation.md", "work/cfm-7kqz/a/b/c/metrics.json", "work/cfm-7kqz/outputs/eval_results.json"]
 
 
@@ -168,11 +168,11 @@ def test_rows_become_a_table_that_no_value_breaks() -> None:
 def test_an_evaluation_read_back_from_its_table_is_the_same(tmp_path: Path) -> None:
     told: tuple[Row, ...] = ({"task": "a|b", "n": 3, "rate": 0.1 + 0.2},)
     (tmp_path / "eval.md").write_text("\n".join(table(told)))
-    assert read(tmp_path / "eval.md") == [Evaluation(tmp_path / "eval.md", told)]
+    assert read_evaluations(tmp_path / "eval.md") == [Evaluation(tmp_path / "eval.md", told)]
 
 
 @pytest.mark.parametrize("text", [" ", "# ", "- a", "|", "```\n", "a: ", "-|", "{", "\\|"])
 def test_a_long_line_of_anything_is_read_in_one_go(tmp_path: Path, text: str) -> None:
     for name in ("eval.md", "eval.json", "eval.jsonl"):
         (tmp_path / name).write_text("# " + text * (1_900_000 // len(text)) + "x")
-        assert len(read(tmp_path / name)) <= 30
+        assert len(read_evaluations(tmp_path / name)) <= 30

@@ -15,8 +15,8 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.result_page import ADDITIONS_MARK, origin_line
 from mcp_server.record.run_directory import RunDir
 from mcp_server.results.answers import Finished
-from mcp_server.results.finish import NotFinished, finish
-from mcp_server.results.git_state import look
+from mcp_server.results.finish import NotFinished, write_results
+from mcp_server.results.git_state import read_git_state
 from mcp_server.system.lock_files import take_lock
 from mcp_server.text.secret_patterns import MASKED
 from tests.support.ended_runs import BEGAN_S, Runs
@@ -40,7 +40,7 @@ def put(path: Path, text: str) -> None:
 def done(runs: Runs, run_id: str = "cfm-7kqz", **arguments: Any) -> Finished:
     store = runs.store
     asked = {"result_dir": str(runs.path / "out"), "environ": ENVIRON, **arguments}
-    return finish(store.observe(run_id), store, runs.scalars, **asked)
+    return write_results(store.observe(run_id), store, runs.scalars, **asked)
 
 
 def git(directory: Path, *words: str) -> None:
@@ -275,7 +275,7 @@ def test_a_long_difference_is_cut(tmp_path: Path) -> None:
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "x")
     put(tmp_path / "data.txt", "0123456789\n" * 200_000)
-    code = look(tmp_path, ENVIRON)
+    code = read_git_state(tmp_path, ENVIRON)
     assert (code.cut, len(code.diff)) == (True, 1_000_000)
     assert len(code.commit) == 40
 

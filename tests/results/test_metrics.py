@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.results.metrics import better, numbers
+from mcp_server.results.metrics import best_direction, read_metrics
 from tests.support.ended_runs import BEGAN_S, Runs
 
 
@@ -29,13 +29,13 @@ from tests.support.ended_runs import BEGAN_S, Runs
     ],
 )
 def test_the_name_tells_which_value_is_best(tag: str, best: str | None) -> None:
-    assert better(tag) == best
+    assert best_direction(tag) == best
 
 
 def test_without_files_the_printed_numbers_stand(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.add(progress={"step": 40, "metrics": {"loss": 0.25, "phase": "warm"}})
-    found = numbers(runs.store.observe("cfm-7kqz"), runs.scalars)
+    found = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars)
     assert [(one.tag, one.last, one.last_step, one.best) for one in found.metrics] == [
         ("loss", 0.25, 40, None),
         ("phase", "warm", 40, None),
@@ -48,14 +48,14 @@ def test_the_telling_ones_come_first_with_their_best_and_odd_points(tmp_path: Pa
     path = runs.add() / "progress.csv"
     path.write_text("step,lr,loss,reward\n1,0.5,3,1\n2,0.25,nan,4\n3,0.125,2,2\n")
     os.utime(path, (BEGAN_S + 60,) * 2)
-    found = numbers(runs.store.observe("cfm-7kqz"), runs.scalars)
+    found = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars)
     told = [(one.tag, one.first, one.last, one.best, one.best_step, one.best_is, one.odd) for one in found.metrics]
     assert told == [
         ("loss", 3, 2, 2, 3, "min", 1),
         ("reward", 1, 2, 4, 2, "max", 0),
         ("lr", 0.5, 0.125, None, None, None, 0),
     ]
-    chosen = numbers(runs.store.observe("cfm-7kqz"), runs.scalars, ["rew*", "none"])
+    chosen = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars, ["rew*", "none"])
     assert [one.tag for one in chosen.metrics] == ["reward"]
 
 
@@ -67,7 +67,7 @@ def test_without_files_the_log_is_read_from_its_first_step_on(tmp_path: Path) ->
     values = [(1, 2.0, 0.1, 0.01), (2, 0.25, 0.4, float("nan")), (3, 0.5, 0.3, 0.03)]
     lines += [f"step:{n} - actor/loss:{a} - critic/rewards/mean:{b} - actor/kl_loss:{c}" for n, a, b, c in values]
     rundir.log(1).write_text("\n".join(lines) + "\n")
-    found = numbers(runs.store.observe("cfm-7kqz"), runs.scalars, rundir=rundir)
+    found = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars, rundir=rundir)
     told = {
         one.tag: (one.first, one.first_step, one.last, one.best, one.best_step, one.best_is, one.odd)
         for one in found.metrics
@@ -88,6 +88,6 @@ def test_of_a_long_log_beginning_and_end_are_read(tmp_path: Path) -> None:
     rundir.log(1).write_text(
         "\n".join(["step 1/9 loss 3.0", *filler, "step 5/9 loss 0.1", *filler, "step 9/9 loss 1.0\n"])
     )
-    found = numbers(runs.store.observe("cfm-7kqz"), runs.scalars, rundir=rundir)
+    found = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars, rundir=rundir)
     assert [(one.tag, one.first, one.last, one.best) for one in found.metrics] == [("loss", 3.0, 1.0, 1.0)]
     assert found.notes == ("The log is long: only its beginning and end were read for metrics.",)

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.scalars.condition import Condition, holds, holds_in, named, parse, tag_of
+from mcp_server.scalars.condition import (
+    Condition,
+    describe_match,
+    first_match,
+    match_tags,
+    parse_condition,
+    resolve_tag,
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ def points(*values: float) -> Points:
     ],
 )
 def test_a_comparison_is_a_tag_a_sign_and_a_number(said: str, tag: str, sign: str, number: float) -> None:
-    assert parse(said) == Condition(said.strip(), tag, sign, number)
+    assert parse_condition(said) == Condition(said.strip(), tag, sign, number)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +60,7 @@ def test_a_comparison_is_a_tag_a_sign_and_a_number(said: str, tag: str, sign: st
     ],
 )
 def test_a_state_is_a_tag_and_a_kind(said: str, tag: str, kind: str) -> None:
-    found = parse(said)
+    found = parse_condition(said)
     assert (found.tag, found.kind) == (tag, kind)
 
 
@@ -63,7 +70,7 @@ def test_a_state_is_a_tag_and_a_kind(said: str, tag: str, kind: str) -> None:
 )
 def test_what_is_no_condition_is_refused_with_examples(said: str) -> None:
     with pytest.raises(BadArgument, match=r"Train/mean_reward >= 20"):
-        parse(said)
+        parse_condition(said)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,7 @@ def test_what_is_no_condition_is_refused_with_examples(said: str) -> None:
     ],
 )
 def test_it_holds_of_single_values_and_of_arrays_alike(said: str, held: list[bool]) -> None:
-    condition = parse(said)
+    condition = parse_condition(said)
     values = [1.0, 2.0, 3.0, math.nan, math.inf, -math.inf]
     assert condition(np.array(values)).tolist() == held
     assert [bool(condition(value)) for value in values] == held
@@ -105,30 +112,30 @@ TAGS = ["Train/mean_reward", "Train/loss", "lr", "eval/Accuracy", "Loss", "a[0]"
     ],
 )
 def test_a_tag_is_meant_by_name_by_glob_or_by_its_last_part(pattern: str, meant: list[str]) -> None:
-    assert named(pattern, TAGS) == meant
+    assert match_tags(pattern, TAGS) == meant
 
 
 def test_a_tag_that_could_be_several_is_refused_with_the_candidates() -> None:
     with pytest.raises(BadArgument, match=r"could be any of train/loss, eval/loss"):
-        holds(parse("loss < 1"), {"train/loss": (1, 3.0), "eval/loss": (1, 3.0)})
+        describe_match(parse_condition("loss < 1"), {"train/loss": (1, 3.0), "eval/loss": (1, 3.0)})
 
 
 def test_a_tag_that_is_not_there_yet_is_waited_for() -> None:
-    assert tag_of(parse("loss < 1"), ["reward"]) is None
-    assert holds(parse("loss < 1"), {"reward": (1, 0.0)}) is None
+    assert resolve_tag(parse_condition("loss < 1"), ["reward"]) is None
+    assert describe_match(parse_condition("loss < 1"), {"reward": (1, 0.0)}) is None
 
 
 def test_what_holds_is_told_with_value_and_step() -> None:
     newest = {"Train/mean_reward": (900, 20.41234), "loss": (None, math.nan)}
-    assert holds(parse("mean_reward >= 20"), newest) == "Train/mean_reward = 20.41 at step 900"
-    assert holds(parse("loss is nan"), newest) == "loss = nan"
-    assert holds(parse("mean_reward >= 21"), newest) is None
+    assert describe_match(parse_condition("mean_reward >= 20"), newest) == "Train/mean_reward = 20.41 at step 900"
+    assert describe_match(parse_condition("loss is nan"), newest) == "loss = nan"
+    assert describe_match(parse_condition("mean_reward >= 21"), newest) is None
 
 
 def test_a_value_between_two_looks_is_found() -> None:
     told = points(1, 5, 2, math.nan, 3)
-    assert holds_in(parse("x >= 5"), told) == 1
-    assert holds_in(parse("x >= 5"), told, 2) is None
-    assert holds_in(parse("x is nan"), told, 2) == 3
-    assert holds_in(parse("x > 0"), told, 5) is None
-    assert holds_in(parse("x > 0"), points()) is None
+    assert first_match(parse_condition("x >= 5"), told) == 1
+    assert first_match(parse_condition("x >= 5"), told, 2) is None
+    assert first_match(parse_condition("x is nan"), told, 2) == 3
+    assert first_match(parse_condition("x > 0"), told, 5) is None
+    assert first_match(parse_condition("x > 0"), points()) is None

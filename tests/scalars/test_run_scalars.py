@@ -22,16 +22,16 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.metric_wait import Awaited, Watcher
 from mcp_server.scalars import locate
-from mcp_server.scalars.condition import parse
-from mcp_server.scalars.formats.detect import Source
-from mcp_server.scalars.locate import Lately, Place, Spot, beneath
+from mcp_server.scalars.condition import parse_condition
+from mcp_server.scalars.formats.detect import ScalarSource
+from mcp_server.scalars.locate import DatedLocation, LookupCache, MetricLocation, find_scalars
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
 from mcp_server.serve.app import build
 from mcp_server.store.state_home import StateHome
 from mcp_server.system import processes
 from mcp_server.tools import read_tb as metrics
 from mcp_server.tools.context import ServerContext
-from mcp_server.views.scalar_report import Asked, report
+from mcp_server.views.scalar_report import ScalarQuery, build_report
 from tests.support.sandbox import text_of
 
 pytestmark = pytest.mark.anyio
@@ -81,9 +81,9 @@ def write(directory: Path, steps: int, curves: Mapping[str, Callable[[int], floa
 # --- where
 
 
-def places_of(run: Run) -> list[Place]:
+def locate_run_scalars(run: Run) -> list[MetricLocation]:
     """As somebody finds them who has never looked before."""
-    return locate.places_of(run, Lately())
+    return locate.locate_run_scalars(run, LookupCache())
 
 
 def test_files_begun_while_the_run_ran_are_its_own(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_files_begun_while_the_run_ran_are_its_own(tmp_path: Path) -> None:
     events(tmp_path / "later", BEGUN_S + 100)
     events(tmp_path / "logs" / "mine", BEGUN_S + 5, more=".v2")
     ended = replace(a_run(tmp_path), state="finished", ended_at=iso(BEGUN_S + 50))
-    assert places_of(ended) == [tmp_path / "logs" / "mine"]
-    assert places_of(a_run(tmp_path / "old")) == []
+    assert locate_run_scalars(ended) == [tmp_path / "logs" / "mine"]
+    assert locate_run_scalars(a_run(tmp_path / "old")) == []
 
 
 def test_of_a_live_run_those_with_the_number_of_its_processes_come_first(
@@ -104,13 +104,13 @@ def test_of_a_live_run_those_with_the_number_of_its_processes_come_first(
     events(tmp_path / "stranger", BEGUN_S + 5)
     mine = events(tmp_path / "mine", BEGUN_S + 5, me.pid)
     run = a_run(tmp_path, at_start={"supervisor_pid": 4711})
-    assert places_of(run) == [mine.parent]
+    assert locate_run_scalars(run) == [mine.parent]
     elsewhere = events(tmp_path / "elsewhere" / "tb", BEGUN_S - 5000)
     with elsewhere.open("ab"):
         # Held open for writing, so its own whatever the name says; torch closes its files between two writes.
-        assert places_of(run) == [elsewhere.parent, mine.parent]
+        assert locate_run_scalars(run) == [elsewhere.parent, mine.parent]
     with elsewhere.open("rb"):
-        assert places_of(run) == [mine.parent], "only read"
+        assert locate_run_scalars(run) == [mine.parent], "only read"
 
 
 def test_files_whose_names_tell_no_process_count_by_their_time(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_files_whose_names_tell_no_process_count_by_their_time(tmp_path: Path) -
         (tmp_path / name).mkdir()
         # As tensorboardX names them; a host may look like numbers.
         (tmp_path / name / f"events.out.tfevents.{begun_s:.0f}.node-7.example").write_bytes(b"")
-    assert places_of(a_run(tmp_path, state="finished", ended_at=iso(BEGUN_S + 60))) == [tmp_path / "mine"]
+    assert locate_run_scalars(a_run(tmp_path, state="finished", ended_at=iso(BEGUN_S + 60))) == [tmp_path / "mine"]
 
 
 def test_of_two_runs_in_one_directory_each_keeps_what_its_command_wrote_also_after_the_end(tmp_path: Path) -> None:
@@ -128,26 +128,28 @@ def test_of_two_runs_in_one_directory_each_keeps_what_its_command_wrote_also_aft
     for tensorboard in (None, "runs"):
         run = a_run(tmp_path, state="finished", ended_at=iso(BEGUN_S + 60), at_start={"pid": 5002})
         run = replace(run, spec=replace(run.spec, tensorboard=tensorboard))
-        assert set(places_of(run)) == {tmp_path / "runs" / "two", tmp_path / "runs" / "two" / "eval"}
+        assert set(locate_run_scalars(run)) == {tmp_path / "runs" / "two", tmp_path / "runs" / "two" / "eval"}
 
 
 def test_a_directory_that_the_command_names_is_looked_into(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     events(tmp_path / "out" / "run", BEGUN_S + 5)
     for command in (f"python train.py --logdir {tmp_path}/out", f"python train.py log.dir='{tmp_path}/out' x=1"):
-        assert places_of(a_run(tmp_path / "work", command=command)) == [tmp_path / "out" / "run"]
-    assert places_of(a_run(tmp_path / "work")) == []
+        assert locate_run_scalars(a_run(tmp_path / "work", command=command)) == [tmp_path / "out" / "run"]
+    assert locate_run_scalars(a_run(tmp_path / "work")) == []
 
 
 def test_the_directory_that_the_launch_names_comes_first(tmp_path: Path) -> None:
     events(tmp_path / "cwd" / "logs", BEGUN_S + 5)
     run = a_run(tmp_path / "cwd")
     named = replace(run, spec=replace(run.spec, tensorboard=str(tmp_path / "tb")))
-    assert places_of(named) == [tmp_path / "cwd" / "logs"], "nothing is there yet"
+    assert locate_run_scalars(named) == [tmp_path / "cwd" / "logs"], "nothing is there yet"
     events(tmp_path / "tb", BEGUN_S - 1000)
-    assert places_of(named) == [tmp_path / "tb"], "the only one there, begun by an earlier run that this one resumes"
+    assert locate_run_scalars(named) == [tmp_path / "tb"], (
+        "the only one there, begun by an earlier run that this one resumes"
+    )
     events(tmp_path / "tb" / "new", BEGUN_S + 5)
-    assert places_of(named) == [tmp_path / "tb" / "new"]
+    assert locate_run_scalars(named) == [tmp_path / "tb" / "new"]
 
 
 def test_tables_count_where_there_are_no_event_files(tmp_path: Path) -> None:
@@ -155,35 +157,35 @@ def test_tables_count_where_there_are_no_event_files(tmp_path: Path) -> None:
     for name, at_s in (("old/progress.csv", BEGUN_S - 100), ("progress.csv", BEGUN_S + 5)):
         (tmp_path / name).write_text("step,loss\n1,2\n")
         os.utime(tmp_path / name, (at_s, at_s))
-    assert places_of(a_run(tmp_path)) == [Source("csv", tmp_path / "progress.csv")]
+    assert locate_run_scalars(a_run(tmp_path)) == [ScalarSource("csv", tmp_path / "progress.csv")]
     events(tmp_path / "tb", BEGUN_S + 5)
-    assert places_of(a_run(tmp_path)) == [tmp_path / "tb"]
+    assert locate_run_scalars(a_run(tmp_path)) == [tmp_path / "tb"]
 
 
 def test_of_a_directory_event_files_are_told_and_else_tables_below(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
     deep.mkdir(parents=True)
     (deep / "progress.csv").write_text("step,loss\n1,2\n")
-    assert [spot.place for spot in beneath(tmp_path)] == [Source("csv", deep / "progress.csv")]
+    assert [one.location for one in find_scalars(tmp_path)] == [ScalarSource("csv", deep / "progress.csv")]
     file = events(tmp_path / "c")
-    assert [spot.place for spot in beneath(tmp_path)] == [file.parent]
-    assert [spot.place for spot in beneath(file)] == [file.parent]
+    assert [one.location for one in find_scalars(tmp_path)] == [file.parent]
+    assert [one.location for one in find_scalars(file)] == [file.parent]
 
 
 def test_what_took_long_to_find_is_remembered_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("mcp_server.scalars.locate.time.monotonic", lambda: clock[0])
 
-    def slow(root: Path) -> list[Spot]:
+    def slow(root: Path) -> list[DatedLocation]:
         clock[0] += 2
-        return [Spot(root, clock[0])]
+        return [DatedLocation(root, clock[0])]
 
-    lately = Lately()
-    assert lately.at(slow, tmp_path) == lately.at(slow, tmp_path) == [Spot(tmp_path, 2)]
+    lookups = LookupCache()
+    assert lookups.get(slow, tmp_path) == lookups.get(slow, tmp_path) == [DatedLocation(tmp_path, 2)]
     clock[0] += 39
-    assert lately.at(slow, tmp_path) == [Spot(tmp_path, 2)]
+    assert lookups.get(slow, tmp_path) == [DatedLocation(tmp_path, 2)]
     clock[0] += 2
-    assert lately.at(slow, tmp_path) == [Spot(tmp_path, 45)]
+    assert lookups.get(slow, tmp_path) == [DatedLocation(tmp_path, 45)]
 
 
 # --- when
@@ -203,7 +205,7 @@ def live(tmp_path: Path) -> Run:
 
 def test_a_condition_is_met_by_what_is_told_between_two_looks(tmp_path: Path) -> None:
     csv(tmp_path, "step,train/reward", "1,50", "2,3")
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("reward >= 20"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("reward >= 20"))
     run = live(tmp_path)
     assert watcher.look(run) is None, "what was before the first look is no news"
     csv(tmp_path, "3,20.5", "4,1")
@@ -213,12 +215,12 @@ def test_a_condition_is_met_by_what_is_told_between_two_looks(tmp_path: Path) ->
 
 def test_the_newest_value_meets_a_condition_at_the_first_look(tmp_path: Path) -> None:
     csv(tmp_path, "step,reward", "1,3", "2,50")
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("reward >= 20"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("reward >= 20"))
     assert watcher.look(live(tmp_path)) == "reward = 50 at step 2"
 
 
 def test_of_a_tag_that_came_after_the_first_look_every_point_is_looked_at(tmp_path: Path) -> None:
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("reward >= 20"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("reward >= 20"))
     run = live(tmp_path)
     assert watcher.look(run) is None
     csv(tmp_path, "step,reward", "1,50", "2,3")
@@ -227,17 +229,17 @@ def test_of_a_tag_that_came_after_the_first_look_every_point_is_looked_at(tmp_pa
 
 def test_a_nan_is_news_whenever_it_was(tmp_path: Path) -> None:
     csv(tmp_path, "step,loss", "1,nan", "2,3")
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("loss is nan"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("loss is nan"))
     assert watcher.look(live(tmp_path)) == "loss = nan at step 1"
 
 
 def test_what_another_reader_has_taken_is_not_missed(tmp_path: Path) -> None:
     csv(tmp_path, "step,loss", "1,3")
     scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
-    watcher = Watcher(scalars, parse("loss < 1"))
+    watcher = Watcher(scalars, parse_condition("loss < 1"))
     assert watcher.look(run) is None
     csv(tmp_path, "2,0.5", "3,2")
-    scalars.read(scalars.of_run(run), "cfm-7kqz")
+    scalars.read(scalars.locations_of(run), "cfm-7kqz")
     assert watcher.look(run) == "loss = 0.5 at step 2"
 
 
@@ -246,7 +248,7 @@ def test_after_a_restart_its_points_are_looked_at(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "tb")
     for step in range(10):
         writer.tell(step, loss=3.0)
-    watcher = Watcher(scalars, parse("loss < 1"))
+    watcher = Watcher(scalars, parse_condition("loss < 1"))
     assert watcher.look(run) is None
     writer.tell(4, loss=0.5)
     for step in range(5, 12):
@@ -260,7 +262,7 @@ def test_after_two_restarts_those_of_the_first_are_looked_at_too(tmp_path: Path)
     writer = Writer(tmp_path / "tb")
     for step in range(10):
         writer.tell(step, loss=3.0)
-    watcher = Watcher(scalars, parse("loss < 1"))
+    watcher = Watcher(scalars, parse_condition("loss < 1"))
     assert watcher.look(run) is None
     for step, loss in ((4, 0.5), (5, 2.0), (6, 2.0), (7, 2.0), (6, 3.0), (7, 3.0)):
         writer.tell(step, loss=loss)
@@ -271,7 +273,7 @@ def test_after_two_restarts_those_of_the_first_are_looked_at_too(tmp_path: Path)
 def test_the_tag_once_chosen_stays_when_another_directory_has_one_of_that_name(tmp_path: Path) -> None:
     scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
     write(tmp_path / "train", 3, {"loss": lambda _: 3.0})
-    watcher = Watcher(scalars, parse("loss < 1"))
+    watcher = Watcher(scalars, parse_condition("loss < 1"))
     assert watcher.look(run) is None
     write(tmp_path / "eval", 3, {"loss": lambda _: 0.5})
     scalars = Scalars(StateHome(tmp_path / "state"))  # does not remember that there was one directory
@@ -284,7 +286,7 @@ def test_the_tag_once_chosen_stays_when_another_directory_has_one_of_that_name(t
 
 def test_the_next_wait_hears_of_a_blip_between_the_two_and_of_the_newest_point_again(tmp_path: Path) -> None:
     csv(tmp_path, "step,loss", "1,3")
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("loss < 1"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("loss < 1"))
     run = live(tmp_path)
     assert watcher.look(run) is None
     csv(tmp_path, "2,0.5", "3,2")
@@ -326,7 +328,7 @@ async def test_one_caller_goes_on_where_its_last_wait_ended_and_another_begins_a
 
 
 def test_where_there_are_no_scalars_what_the_run_prints_counts(tmp_path: Path) -> None:
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse("loss < 1"))
+    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("loss < 1"))
     assert watcher.look(replace(live(tmp_path), progress={"step": 7, "metrics": {"loss": 2.0}})) is None
     run = replace(live(tmp_path), progress={"step": 9, "metrics": {"loss": "0.5", "mode": "fast"}})
     assert watcher.look(run) == "loss = 0.5 at step 9"
@@ -335,7 +337,7 @@ def test_where_there_are_no_scalars_what_the_run_prints_counts(tmp_path: Path) -
 def test_an_ambiguous_condition_names_the_candidates(tmp_path: Path) -> None:
     csv(tmp_path, "step,train/loss,eval/loss", "1,2,3")
     with pytest.raises(BadArgument, match="train/loss, eval/loss"):
-        Watcher(Scalars(StateHome(tmp_path / "state")), parse("loss < 1")).look(live(tmp_path))
+        Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("loss < 1")).look(live(tmp_path))
 
 
 def test_several_directories_are_one_run_with_prefixes(tmp_path: Path) -> None:
@@ -458,7 +460,7 @@ async def test_points_come_without_tags_being_named(read_tb: Tool, logs: Path) -
 async def test_a_picture_of_an_unasked_choice_begins_with_what_is_odd(read_tb: Tool, tmp_path: Path) -> None:
     curves: dict[str, Callable[[int], float]] = {f"loss{n}": float for n in range(9)}
     write(tmp_path / "tb", 3, {**curves, "zeta": lambda _: math.nan})
-    found = report(Asked(str(tmp_path / "tb"), plot=True), read_tb.context.scalars, read_tb.context.store)
+    found = build_report(ScalarQuery(str(tmp_path / "tb"), plot=True), read_tb.context.scalars, read_tb.context.store)
     assert [panel.title for panel in found.panels] == ["zeta", *(f"loss{n}" for n in range(5))]
     assert found.answer.notes == ["The picture shows 6 of 10 tags."]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mcp_server.scalars import text
-from mcp_server.scalars.downsample import middle, pick
+from mcp_server.scalars.downsample import median_curve, pick_points
 from mcp_server.scalars.series import Series
-from mcp_server.scalars.summary import Figures, since, summarise
+from mcp_server.scalars.summary import SeriesSummary, points_since, summarise_series
 
 BEGUN_S = 1_700_000_000.0
 
@@ -26,8 +26,8 @@ def series(values: object, steps: object = None, walls: object = None, **more: o
     )
 
 
-def figures(values: object, steps: object = None, **more: object) -> Figures:
-    return summarise(series(values, steps, **more), now_s=BEGUN_S + 1_000_000)
+def figures(values: object, steps: object = None, **more: object) -> SeriesSummary:
+    return summarise_series(series(values, steps, **more), now_s=BEGUN_S + 1_000_000)
 
 
 def noise(count: int, seed: int = 0) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -38,7 +38,7 @@ def noise(count: int, seed: int = 0) -> np.ndarray[tuple[int], np.dtype[np.float
 
 
 def test_a_line_is_told_exactly() -> None:
-    found = summarise(series([2 * i - 3 for i in range(200)], [10 * i for i in range(200)]), now_s=BEGUN_S + 209)
+    found = summarise_series(series([2 * i - 3 for i in range(200)], [10 * i for i in range(200)]), now_s=BEGUN_S + 209)
     assert (found.count, found.first, found.first_step, found.last, found.last_step) == (200, -3, 0, 395, 1990)
     assert (found.min, found.min_step, found.max, found.max_step, found.mean) == (-3, 0, 395, 1990, 196)
     assert found.slope == pytest.approx(200)  # 0.2 a step
@@ -75,7 +75,7 @@ def test_the_average_is_tensorboards(smooth: float) -> None:
     last, weight = 0.0, 1.0
     for value in values:
         last, weight = last * smooth + (1 - smooth) * value, weight * smooth
-    assert summarise(series(values), now_s=0, smooth=smooth).ema == pytest.approx(last / (1 - weight))
+    assert summarise_series(series(values), now_s=0, smooth=smooth).ema == pytest.approx(last / (1 - weight))
 
 
 def test_nans_and_infinities_are_counted_and_named_and_no_part_of_the_rest() -> None:
@@ -89,7 +89,7 @@ def test_a_nan_at_the_end_is_the_last_value() -> None:
     found = figures([1.0, 2.0, math.nan])
     assert found.last is not None
     assert math.isnan(found.last)
-    assert text.tag_figures(found).last == "nan"
+    assert text.build_tag_figures(found).last == "nan"
 
 
 def test_a_plateau_begins_where_the_climb_ends() -> None:
@@ -109,9 +109,9 @@ def test_a_rest_at_the_very_end_is_no_plateau() -> None:
 def test_restarts_and_writers_are_passed_on() -> None:
     found = figures([1, 2, 3], restarts=(1,), writers=2)
     assert (found.restarts, found.writers) == ((1,), 2)
-    told = text.tag_figures(found).model_dump()
+    told = text.build_tag_figures(found).model_dump()
     assert (told["restarts"], told["writers"]) == ([1], 2)
-    assert not {"restarts", "writers"} & text.tag_figures(figures([1, 2, 3])).model_dump().keys()
+    assert not {"restarts", "writers"} & text.build_tag_figures(figures([1, 2, 3])).model_dump().keys()
 
 
 def test_unknown_times_give_no_age_and_no_speed() -> None:
@@ -151,11 +151,13 @@ def test_nothing_a_series_holds_warns_or_fails(values: list[float], steps: str) 
     finite = [v for v in values if math.isfinite(v)]
     assert (found.min, found.max) == ((min(finite), max(finite)) if finite else (None, None))
     assert found.mean is None or min(finite) <= found.mean <= max(finite)
-    chosen = pick(series(values, numbers), 20)
+    chosen = pick_points(series(values, numbers), 20)
     assert len(chosen[0]) == min(len(chosen[0]), 20, len(finite))
-    assert len(middle(series(values, numbers), 50)[0]) <= 50
-    json.dumps(text.tag_figures(found, [(1, v) for v in chosen[1].tolist()]).model_dump(mode="json"), allow_nan=False)
-    assert text.lines({"tag": found})[0].startswith("tag ")
+    assert len(median_curve(series(values, numbers), 50)[0]) <= 50
+    json.dumps(
+        text.build_tag_figures(found, [(1, v) for v in chosen[1].tolist()]).model_dump(mode="json"), allow_nan=False
+    )
+    assert text.tag_lines({"tag": found})[0].startswith("tag ")
 
 
 def test_steps_beyond_doubles_are_told_exactly() -> None:
@@ -164,7 +166,7 @@ def test_steps_beyond_doubles_are_told_exactly() -> None:
 
 
 def test_only_later_steps_are_kept() -> None:
-    kept = since(series([1, 2, 3], [10, 20, 30]), 20)
+    kept = points_since(series([1, 2, 3], [10, 20, 30]), 20)
     assert (kept.steps.tolist(), kept.values.tolist()) == ([20, 30], [2, 3])
 
 
@@ -203,7 +205,7 @@ def test_a_few_points_are_a_digit_each() -> None:
 def test_points_keep_the_ends_and_the_extremes(points: int) -> None:
     values = noise(10_000)
     values[3333], values[7777] = 50, -50
-    steps, kept = pick(series(values), points)
+    steps, kept = pick_points(series(values), points)
     assert len(steps) <= points
     assert steps[-1] == 9999
     assert (np.diff(steps) > 0).all()
@@ -215,7 +217,7 @@ def test_points_keep_the_ends_and_the_extremes(points: int) -> None:
 
 
 def test_few_points_are_all_kept() -> None:
-    assert pick(series([1, math.nan, 3]), 20)[1].tolist() == [1, 3]
+    assert pick_points(series([1, math.nan, 3]), 20)[1].tolist() == [1, 3]
 
 
 # --- text
@@ -236,13 +238,13 @@ def test_few_points_are_all_kept() -> None:
     ],
 )
 def test_numbers_have_four_digits_and_no_more_signs_than_they_need(value: float, written: str) -> None:
-    assert text.digits(value) == written
+    assert text.format_digits(value) == written
 
 
 def test_a_line_tells_last_slope_extremes_and_shape() -> None:
     told = {"a": figures(range(101)), "b": figures([*range(100), math.nan]), "c": figures([5.0] * 90)}
     assert text.common_step(told) == 100
-    a, b, c = text.lines(told)
+    a, b, c = text.tag_lines(told)
     assert a.startswith("a 100 ↑1000 0@0 100@100 0000111")
     assert b.startswith("b nan ↑1000 0@0 99@99 0")
     assert b.endswith("x 1 NaN from 100")
@@ -257,7 +259,7 @@ Episode_Reward/feet_air_time Episode_Termination/time_out
 Curriculum/terrain_levels Metrics/base_velocity/error_vel_xy""".split()  # noqa: SIM905
 
 
-def of_many(names: list[str]) -> dict[str, Figures]:
+def of_many(names: list[str]) -> dict[str, SeriesSummary]:
     """Long wandering series of all sizes: the dearest that there are."""
     made = {}
     for number, name in enumerate(names):
@@ -270,7 +272,7 @@ def of_many(names: list[str]) -> dict[str, Figures]:
 def test_twenty_tags_fit_into_eight_hundred_tokens(names: list[str]) -> None:
     openai = pytest.importorskip("rs_bpe").openai
     told = of_many(names)
-    lines = text.lines(told)
+    lines = text.tag_lines(told)
     answer = {
         "source": "/home/someone/isaaclab/logs/rsl_rl/anymal_d_flat/2026-11-21_10-15-30",
         "run_id": "anymal-7kqz",
@@ -289,7 +291,7 @@ def test_among_twenty_tags_a_spike_and_a_nan_are_named_with_their_steps() -> Non
     spiked, broken = np.abs(noise(100_000)), noise(100_000)
     spiked[31_234], broken[54_321] = 1000, math.nan
     told["Loss/value_function"], told["Loss/surrogate"] = figures(spiked), figures(broken)
-    lines = text.lines(told)
+    lines = text.tag_lines(told)
     assert "1000@31234" in lines[2]
     assert "1 NaN from 54321" in lines[3]
 
@@ -297,7 +299,7 @@ def test_among_twenty_tags_a_spike_and_a_nan_are_named_with_their_steps() -> Non
 def test_of_hundreds_of_tags_the_rest_is_counted_by_prefix() -> None:
     openai = pytest.importorskip("rs_bpe").openai
     told = {f"Episode/{group}/{n}": figures([n, n + 0.123]) for group in "abcdefghijkl" for n in range(40)}
-    lines, left = text.overview(told)
+    lines, left = text.last_value_lines(told)
     assert lines[0] == "Episode/a/0 0.123"
     assert left is not None
     assert left.startswith(f"{480 - len(lines)} more tags: Episode/")
@@ -306,7 +308,7 @@ def test_of_hundreds_of_tags_the_rest_is_counted_by_prefix() -> None:
 
 def test_runs_stand_side_by_side_and_a_missing_tag_is_a_dash() -> None:
     a, b = {"loss": figures([3, 2, 1]), "acc": figures([1, 2])}, {"loss": figures([3, 2])}
-    lines, left = text.compared([a, b])
+    lines, left = text.comparison_lines([a, b])
     assert left == 0
     assert lines[0].startswith("loss | 1@2 ")
     assert " | 2@1 " in lines[0]
@@ -314,5 +316,5 @@ def test_runs_stand_side_by_side_and_a_missing_tag_is_a_dash() -> None:
 
 
 def test_a_narrowed_shape_keeps_what_is_odd_or_extreme() -> None:
-    assert text.narrowed("12345678x1" + "9" + "2" * 5, 8) == "2468x922"
-    assert text.narrowed("123", 8) == "123"
+    assert text.narrow_shape("12345678x1" + "9" + "2" * 5, 8) == "2468x922"
+    assert text.narrow_shape("123", 8) == "123"

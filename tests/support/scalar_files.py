@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mcp_server.scalars.formats.detect import OtherReader, sources
+from mcp_server.scalars.formats.detect import SourceReader, find_sources
 from mcp_server.scalars.series import RunScalars
 
 START_S = 1_700_000_000.0
@@ -12,8 +12,8 @@ START_S = 1_700_000_000.0
 
 def read(path: Path) -> RunScalars:
     """The scalars of the only source at ``path``."""
-    (source,) = sources(path)
-    return OtherReader().read(source)
+    (source,) = find_sources(path)
+    return SourceReader().read(source)
 
 
 def points(run: RunScalars, tag: str) -> list[tuple[int, float]]:

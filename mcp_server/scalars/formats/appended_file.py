@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from mcp_server.scalars.formats.rows import Rows, StepMistaken
+from mcp_server.scalars.formats.rows import Rows, WrongStepColumn
 from mcp_server.scalars.series import RunScalars
 from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
 from mcp_server.scalars.tensorboard.tail import open_regular
@@ -22,7 +22,7 @@ _HEAD_BYTES = 4096
 _BEFORE_BYTES = 256
 
 
-def unreadable(path: Path, cause: str) -> ScalarsUnreadable:
+def unreadable_error(path: Path, cause: str) -> ScalarsUnreadable:
     """Return the error that says that ``path`` cannot be read, and why."""
     return ScalarsUnreadable(f"{path} cannot be read: {cause}.")
 
@@ -43,7 +43,7 @@ class Parser(Protocol):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[int]:
+def open_scalar_file(path: Path) -> Iterator[int]:
     """Open a regular file to read.
 
     Raises:
@@ -52,16 +52,16 @@ def opened(path: Path) -> Iterator[int]:
     try:
         fd = open_regular(path)
     except OSError as error:
-        raise unreadable(path, error.strerror or str(error)) from error
+        raise unreadable_error(path, error.strerror or str(error)) from error
     try:
         yield fd
     except OSError as error:
-        raise unreadable(path, error.strerror or str(error)) from error
+        raise unreadable_error(path, error.strerror or str(error)) from error
     finally:
         os.close(fd)
 
 
-def signature(path: Path) -> tuple[int, ...]:
+def file_signature(path: Path) -> tuple[int, ...]:
     """Return what differs once a file has changed; () where there is none."""
     try:
         status = path.stat()
@@ -70,7 +70,7 @@ def signature(path: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-class Growing:
+class AppendedFile:
     """One file, read by a parser as it grows; ``nbytes``: memory that its points take."""
 
     def __init__(self, path: Path, parser: Parser) -> None:
@@ -85,7 +85,7 @@ class Growing:
 
     def changed(self) -> bool:
         """Whether the file differs from what was read."""
-        return signature(self.path) != self._seen
+        return file_signature(self.path) != self._seen
 
     def read(self) -> RunScalars:
         """Return what the file tells by now.
@@ -93,7 +93,7 @@ class Growing:
         Raises:
             ScalarsUnreadable: it is not there or no such file.
         """
-        with opened(self.path) as fd:
+        with open_scalar_file(self.path) as fd:
             status = os.fstat(fd)
             known = (status.st_dev, status.st_ino) == self._known
             if not (known and self._offset and self._is_same(fd, status.st_size)):
@@ -104,7 +104,7 @@ class Growing:
                 try:
                     self._read_on(fd)
                     break
-                except StepMistaken:
+                except WrongStepColumn:
                     self._parser.rows.clear()
                     self._begin(fd, status.st_size)
                     at = -1

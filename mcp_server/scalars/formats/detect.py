@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from mcp_server.scalars.formats import sqlite
-from mcp_server.scalars.formats.appended_file import Growing, opened, unreadable
-from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS, flat, number
-from mcp_server.scalars.formats.sqlite import Database, MlflowStore
+from mcp_server.scalars.formats.appended_file import AppendedFile, open_scalar_file, unreadable_error
+from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS, flatten, parse_number
+from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
 from mcp_server.scalars.formats.wandb import WandbLog
 from mcp_server.scalars.series import RunScalars
-from mcp_server.scalars.tensorboard.find import event_files
+from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
 
-Kind = Literal["events", "csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb"]
+SourceKind = Literal["events", "csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb"]
 
 # Of Lightning; Stable-Baselines3, Spinning Up and RLlib; Ultralytics; Keras, as people name its log.
 _TABLES = {"metrics.csv", "progress.csv", "progress.txt", "results.csv", "log.csv", "history.csv", "training.log"}
@@ -42,13 +42,13 @@ _TICK_S = 2.0  # the coarsest that file systems have
 
 
 @dataclass(frozen=True)
-class Source:
+class ScalarSource:
     """Something that holds the scalars of one run: a directory of event files, a file, or a run in a database.
 
     ``name``: which run in a database, as project/run; "" where the path is one run.
     """
 
-    kind: Kind
+    kind: SourceKind
     path: Path
     name: str = ""
 
@@ -60,7 +60,7 @@ class _Reader(Protocol):
     def changed(self) -> bool: ...
 
 
-class _Whole:
+class _CachedReader:
     """Asks a reader that reads all of its files each time only when they have changed: a wait looks every second."""
 
     def __init__(self, reader: _Reader) -> None:
@@ -86,14 +86,14 @@ class _Whole:
         return self._told
 
 
-class OtherReader:
+class SourceReader:
     """Reads sources that are not of event files, and remembers how far; may be shared by threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._readers: OrderedDict[Source, tuple[threading.Lock, _Reader]] = OrderedDict()
+        self._readers: OrderedDict[ScalarSource, tuple[threading.Lock, _Reader]] = OrderedDict()
 
-    def read(self, source: Source) -> RunScalars:
+    def read(self, source: ScalarSource) -> RunScalars:
         """Return the series of a run as they are now; the second time costs what was added since.
 
         Raises:
@@ -105,13 +105,13 @@ class OtherReader:
         self._forget_some()
         return told
 
-    def changed(self, source: Source) -> bool:
+    def changed(self, source: ScalarSource) -> bool:
         """Tell whether the files differ from what was last read; True where nothing was."""
         lock, reader = self._of(source)
         with lock:
             return reader.changed()
 
-    def _of(self, source: Source) -> tuple[threading.Lock, _Reader]:
+    def _of(self, source: ScalarSource) -> tuple[threading.Lock, _Reader]:
         with self._lock:
             if source not in self._readers:
                 self._readers[source] = threading.Lock(), _reader(source)
@@ -125,26 +125,26 @@ class OtherReader:
                 kept -= self._readers.popitem(last=False)[1][1].nbytes
 
 
-def _reader(source: Source) -> _Reader:
+def _reader(source: ScalarSource) -> _Reader:
     path = source.path
     match source.kind:
         case "csv":
-            return Growing(path, Csv(path))
+            return AppendedFile(path, Csv(path))
         case "jsonl":
-            return Growing(path, JsonLines(path))
+            return AppendedFile(path, JsonLines(path))
         case "wandb":
-            return Growing(path, WandbLog(path))
+            return AppendedFile(path, WandbLog(path))
         case "trainer_state":
-            return _Whole(TrainerState(path))
+            return _CachedReader(TrainerState(path))
         case "mlflow" if path.is_dir():
-            return _Whole(MlflowStore(path))
+            return _CachedReader(MlflowStore(path))
         case "trackio" | "mlflow":
-            return _Whole(Database(path, source.name))
+            return _CachedReader(DatabaseRun(path, source.name))
         case "events":
-            raise unreadable(path, "event files are read by another reader")
+            raise unreadable_error(path, "event files are read by another reader")
 
 
-def sources(path: Path) -> list[Source]:
+def find_sources(path: Path) -> list[ScalarSource]:
     """Return what of metrics lies at ``path``: a file, or a directory that directly holds such files.
 
     Of databases, MLflow's stores and wandb's directories each run is one. A database that cannot be read now is one
@@ -158,38 +158,38 @@ def sources(path: Path) -> list[Source]:
     return []
 
 
-def _of_file(path: Path) -> Iterator[Source]:
+def _of_file(path: Path) -> Iterator[ScalarSource]:
     """Yield what a file is that was named as such."""
     suffix = path.suffix.lower()
     if "tfevents" in path.name:
-        yield Source("events", path)
+        yield ScalarSource("events", path)
     elif suffix in _JSON_LINES:
-        yield Source("jsonl", path)
+        yield ScalarSource("jsonl", path)
     elif suffix == ".wandb":
-        yield Source("wandb", path)
+        yield ScalarSource("wandb", path)
     elif path.name == _STATE:
-        yield Source("trainer_state", path)
+        yield ScalarSource("trainer_state", path)
     elif sqlite.is_database(path):
         yield from _of_database(path)
     elif suffix in {".csv", ".tsv"} or path.name in _TABLES:
-        yield Source("csv", path)
+        yield ScalarSource("csv", path)
     elif _tells_scalars(path):
-        yield Source("jsonl", path)
+        yield ScalarSource("jsonl", path)
 
 
-def _in_directory(path: Path) -> Iterator[Source]:
+def _in_directory(path: Path) -> Iterator[ScalarSource]:
     with os.scandir(path) as entries:
         listed = [entry for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False)]
     files = {entry.name for entry in listed if _is(entry, directory=False)}
     directories = {entry.name for entry in listed if _is(entry, directory=True)}
-    if event_files(path):
-        yield Source("events", path)
+    if list_event_files(path):
+        yield ScalarSource("events", path)
     for name in sorted(files):
         file = path / name
         if name in _TABLES or name.endswith(".wandb"):
             yield from _of_file(file)
         elif (name.endswith(_JSON_LINES) or name in _JSON_LINES_TOO) and _tells_scalars(file):
-            yield Source("jsonl", file)
+            yield ScalarSource("jsonl", file)
         elif file.suffix in _DATABASES and sqlite.is_database(file):
             yield from _of_database(file)
     yield from _states(path, files, directories)
@@ -213,33 +213,33 @@ def _is(entry: os.DirEntry[str], *, directory: bool) -> bool:
 
 def _tells_scalars(path: Path) -> bool:
     """Whether the first line is an object with numbers: nothing else, or a step or time too, as data sets have not."""
-    with suppress(ScalarsUnreadable, ValueError, RecursionError), opened(path) as fd:
+    with suppress(ScalarsUnreadable, ValueError, RecursionError), open_scalar_file(path) as fd:
         record = json.loads(os.pread(fd, _SNIFFED_BYTES, 0).split(b"\n")[0])
         if isinstance(record, dict):
-            leaves = dict(flat(record))
+            leaves = dict(flatten(record))
             clocked = {key.lower() for key in leaves} & {*STEP_KEYS, *TIME_KEYS}
-            numbers = [number(value) is not None for value in leaves.values()]
+            numbers = [parse_number(value) is not None for value in leaves.values()]
             return any(numbers) if clocked else bool(numbers) and all(numbers)
     return False
 
 
-def _of_database(path: Path) -> Iterator[Source]:
+def _of_database(path: Path) -> Iterator[ScalarSource]:
     try:
-        kind, names = sqlite.runs_of(path)
+        kind, names = sqlite.list_database_runs(path)
     except ScalarsUnreadable:
-        yield Source("mlflow" if "mlflow" in path.name else "trackio", path)
+        yield ScalarSource("mlflow" if "mlflow" in path.name else "trackio", path)
         return
     if kind:
-        yield from (Source(kind, path, name) for name in names)
+        yield from (ScalarSource(kind, path, name) for name in names)
 
 
-def _states(path: Path, files: set[str], directories: set[str]) -> Iterator[Source]:
+def _states(path: Path, files: set[str], directories: set[str]) -> Iterator[ScalarSource]:
     """Yield the newest trainer_state.json of a directory and its checkpoints."""
     states = [path / _STATE] if _STATE in files else []
     states += [path / name / _STATE for name in directories if _CHECKPOINT.fullmatch(name)]
     newest = max(states, key=lambda state: (_modified_ns(state), len(str(state)), state), default=None)
     if newest is not None and newest.is_file():
-        yield Source("trainer_state", newest)
+        yield ScalarSource("trainer_state", newest)
 
 
 def _modified_ns(path: Path) -> int:
@@ -249,10 +249,10 @@ def _modified_ns(path: Path) -> int:
         return -1
 
 
-def _of_mlflow_store(path: Path, files: set[str], directories: set[str]) -> Iterator[Source]:
+def _of_mlflow_store(path: Path, files: set[str], directories: set[str]) -> Iterator[ScalarSource]:
     """Yield the runs of a store of files, of one experiment in it, or the one run that the directory is."""
     if "meta.yaml" in files and "metrics" in directories:
-        yield Source("mlflow", path)
+        yield ScalarSource("mlflow", path)
     elif "meta.yaml" in files or path.name == "mlruns":
         for name in sorted(directories):
             inner = path / name
@@ -261,14 +261,14 @@ def _of_mlflow_store(path: Path, files: set[str], directories: set[str]) -> Iter
                 yield from _of_mlflow_store(inner, {"meta.yaml"}, below)
 
 
-def _of_wandb(path: Path) -> Iterator[Source]:
+def _of_wandb(path: Path) -> Iterator[ScalarSource]:
     for directory in sorted(path.iterdir()):
         if _WANDB_RUN.match(directory.name) and not directory.is_symlink():
             yield from _of_wandb_run(directory)
 
 
-def _of_wandb_run(path: Path) -> Iterator[Source]:
+def _of_wandb_run(path: Path) -> Iterator[ScalarSource]:
     with suppress(OSError):
         for file in sorted(path.iterdir()):
             if file.suffix == ".wandb" and file.is_file():
-                yield Source("wandb", file)
+                yield ScalarSource("wandb", file)

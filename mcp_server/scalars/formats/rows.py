@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcp_server.scalars.series import Series, Told, merge
+from mcp_server.scalars.series import FilePoints, Series, merge_files
 
 # The first of these that a file has is its step, in lower case. An epoch is the last resort: several rows may share it.
 STEP_KEYS = (
@@ -40,18 +40,18 @@ _LARGEST_STEP = 2.0**62
 _EPOCH_UNITS = ((1e8, 1e11, 1.0), (1e11, 1e14, 1e3), (1e14, 1e17, 1e6), (1e17, 1e20, 1e9))
 
 
-class Column(NamedTuple):
+class NumberColumn(NamedTuple):
     """The numbers of one column in a block of rows: which rows have one, and the numbers; both of shape (n,)."""
 
     rows: NDArray[np.int64]
     values: NDArray[np.float64]
 
 
-class StepMistaken(Exception):
+class WrongStepColumn(Exception):
     """Another column than the one taken so far is the step: the file is to be read again from its start."""
 
 
-def number(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """Return the number that a JSON value or a text is, NaN and infinities included; booleans are none."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -61,7 +61,7 @@ def number(value: Any) -> float | None:
         return None
 
 
-def moment(text: Any) -> float | None:
+def parse_time(text: Any) -> float | None:
     """Return the POSIX seconds of an ISO 8601 text, local time where it names no zone; None for anything else."""
     if not isinstance(text, str):
         return None
@@ -71,16 +71,16 @@ def moment(text: Any) -> float | None:
         return None
 
 
-def flat(record: Mapping[str, Any], prefix: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+def flatten(record: Mapping[str, Any], prefix: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
     """Yield the leaves of an object of objects, keys joined by "/"; lists are none."""
     for key, value in record.items():
         if not isinstance(value, dict):
             yield f"{prefix}{key}", value
         elif depth:
-            yield from flat(value, f"{prefix}{key}/", depth - 1)
+            yield from flatten(value, f"{prefix}{key}/", depth - 1)
 
 
-def columns_of(records: Iterable[Iterable[tuple[str, Any]]]) -> tuple[int, dict[str, Column]]:
+def collect_columns(records: Iterable[Iterable[tuple[str, Any]]]) -> tuple[int, dict[str, NumberColumn]]:
     """Return how many records there are, and their numbers by column."""
     rows: defaultdict[str, list[int]] = defaultdict(list)
     values: defaultdict[str, list[float]] = defaultdict(list)
@@ -88,13 +88,13 @@ def columns_of(records: Iterable[Iterable[tuple[str, Any]]]) -> tuple[int, dict[
     for row, record in enumerate(records):
         count = row + 1
         for tag, value in record:
-            found = value if type(value) is float else number(value)
+            found = value if type(value) is float else parse_number(value)
             if found is None and tag.lower() in TIME_KEYS:
-                found = moment(value)
+                found = parse_time(value)
             if found is not None:
                 rows[tag].append(row)
                 values[tag].append(found)
-    return count, {tag: Column(np.array(rows[tag], np.int64), np.array(values[tag], np.float64)) for tag in rows}
+    return count, {tag: NumberColumn(np.array(rows[tag], np.int64), np.array(values[tag], np.float64)) for tag in rows}
 
 
 def _posix(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -141,11 +141,11 @@ class Rows:
         self._numbered = 0
         self._last_step = self._last_epoch = math.nan
 
-    def add(self, count: int, columns: Mapping[str, Column]) -> None:
+    def add(self, count: int, columns: Mapping[str, NumberColumn]) -> None:
         """Take ``count`` more rows.
 
         Raises:
-            StepMistaken: the rows so far were read by a wrong step column; clear() and add all of them again.
+            WrongStepColumn: the rows so far were read by a wrong step column; clear() and add all of them again.
         """
         steps, key = self._steps(count, columns)
         time_tag, walls = _walls(count, columns)
@@ -170,7 +170,7 @@ class Rows:
             for array in (steps, walls, values):
                 array.flags.writeable = False
             self._points[tag] = [(steps, walls, values)]
-            told[tag] = merge([Told(steps, walls, values)])
+            told[tag] = merge_files([FilePoints(steps, walls, values)])
         return told
 
     @property
@@ -190,7 +190,7 @@ class Rows:
             notes.append(f"Only the first {MOST_TAGS:,} tags were kept.")
         return tuple(notes)
 
-    def _steps(self, count: int, columns: Mapping[str, Column]) -> tuple[NDArray[np.int64], str | None]:
+    def _steps(self, count: int, columns: Mapping[str, NumberColumn]) -> tuple[NDArray[np.int64], str | None]:
         """Return the step of each row, and the column it comes from, if any."""
         names = {tag.strip().lower(): tag for tag in columns}
         if not self._fixed:
@@ -211,7 +211,7 @@ class Rows:
             self._last_step = float(steps[-1])
         return steps.astype(np.int64), tag
 
-    def _choose(self, count: int, columns: Mapping[str, Column], names: Mapping[str, str]) -> None:
+    def _choose(self, count: int, columns: Mapping[str, NumberColumn], names: Mapping[str, str]) -> None:
         """Settle on the best step column that a tenth of the rows so far have."""
         self._seen.update({key: len(columns[names[key]].rows) for key in STEP_KEYS if key in names})
         known, enough = self._key, (self.count + count) / 10
@@ -222,10 +222,10 @@ class Rows:
         if best != known:
             self._preferred = self._key = best
             if self.count:
-                raise StepMistaken
+                raise WrongStepColumn
 
     def _doubt(self, steps: NDArray[np.float64], epochs: NDArray[np.float64]) -> None:
-        """Raise StepMistaken where the steps have fractions, as epochs may, or start again with each epoch."""
+        """Raise WrongStepColumn where the steps have fractions, as epochs may, or start again with each epoch."""
         known = steps[~np.isnan(steps)]
         both = ~np.isnan(steps) & np.isfinite(epochs)
         falls = np.diff(steps[both], prepend=self._last_step) < 0
@@ -236,7 +236,7 @@ class Rows:
             self._mistaken()
 
     def _doubt_epoch(self, tag: str) -> None:
-        """Raise StepMistaken where most points of a tag have the epoch of the one before: they are told by batch."""
+        """Raise WrongStepColumn where most points of a tag have the epoch of the one before: they are told by batch."""
         parts = self._points[tag]
         before = parts[-2][0][-1:] if len(parts) > 1 else parts[-1][0][:0]
         self._repeats[tag] += int((np.diff(np.concatenate([before, parts[-1][0]])) == 0).sum())
@@ -247,10 +247,10 @@ class Rows:
         if self._key is not None:
             self._unfit.add(self._key)
         self._preferred = None
-        raise StepMistaken
+        raise WrongStepColumn
 
 
-def _dense(count: int, column: Column | None) -> NDArray[np.float64]:
+def _dense(count: int, column: NumberColumn | None) -> NDArray[np.float64]:
     """Return a column with nan where a row has no number."""
     whole = np.full(count, np.nan)
     if column is not None:
@@ -266,7 +266,7 @@ def _carried(values: NDArray[np.float64], last: float) -> NDArray[np.float64]:
     return carried
 
 
-def _walls(count: int, columns: Mapping[str, Column]) -> tuple[str | None, NDArray[np.float64]]:
+def _walls(count: int, columns: Mapping[str, NumberColumn]) -> tuple[str | None, NDArray[np.float64]]:
     """Return the column that tells the time of day, if any, and the time of each row in POSIX seconds."""
     names = {tag.strip().lower(): tag for tag in columns}
     for key in TIME_KEYS:
@@ -274,5 +274,5 @@ def _walls(count: int, columns: Mapping[str, Column]) -> tuple[str | None, NDArr
             column = columns[names[key]]
             seconds = _posix(column.values)
             if not np.isnan(seconds).all():
-                return names[key], _dense(count, Column(column.rows, seconds))
+                return names[key], _dense(count, NumberColumn(column.rows, seconds))
     return None, np.full(count, np.nan)

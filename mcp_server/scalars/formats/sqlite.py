@@ -21,12 +21,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mcp_server.scalars.formats.appended_file import opened, signature, unreadable
-from mcp_server.scalars.formats.rows import Rows, columns_of, flat, number
-from mcp_server.scalars.series import RunScalars, Series, Told, merge
+from mcp_server.scalars.formats.appended_file import file_signature, open_scalar_file, unreadable_error
+from mcp_server.scalars.formats.rows import Rows, collect_columns, flatten, parse_number
+from mcp_server.scalars.series import FilePoints, RunScalars, Series, merge_files
 from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
 
-Kind = Literal["trackio", "mlflow"]
+DatabaseKind = Literal["trackio", "mlflow"]
 
 _BUSY_S = 1.0
 _MAGIC = b"SQLite format 3\0"
@@ -49,12 +49,12 @@ _RUNS = {
 
 def is_database(path: Path) -> bool:
     """Whether a regular file begins as SQLite databases do."""
-    with suppress(ScalarsUnreadable), opened(path) as fd:
+    with suppress(ScalarsUnreadable), open_scalar_file(path) as fd:
         return os.pread(fd, len(_MAGIC), 0) == _MAGIC
     return False
 
 
-def runs_of(path: Path) -> tuple[Kind | None, list[str]]:
+def list_database_runs(path: Path) -> tuple[DatabaseKind | None, list[str]]:
     """Return whose database this is, and its runs as project/run or experiment/run, oldest first; None for another's.
 
     Raises:
@@ -65,7 +65,7 @@ def runs_of(path: Path) -> tuple[Kind | None, list[str]]:
         return kind, list(_runs(path, database)) if kind else []
 
 
-class Database:
+class DatabaseRun:
     """One run in a database of Trackio or MLflow."""
 
     nbytes = 0
@@ -89,7 +89,7 @@ class Database:
         with _connected(self._path) as database:
             runs = _runs(self._path, database)
             if self._name not in runs and (self._name or len(runs) != 1):
-                raise unreadable(self._path, _no_such_run(self._name, list(runs)))
+                raise unreadable_error(self._path, _no_such_run(self._name, list(runs)))
             run = runs[self._name or next(iter(runs))]
             kind = _kind(database)
             series, notes = (_trackio if kind == "trackio" else _mlflow)(database, run)
@@ -108,7 +108,7 @@ class MlflowStore:
 
     def changed(self) -> bool:
         """Whether any file of metrics differs from what was read."""
-        return tuple(signature(file) for file in self._files()) != self._seen
+        return tuple(file_signature(file) for file in self._files()) != self._seen
 
     def read(self) -> RunScalars:
         """Return what the files tell by now.
@@ -117,15 +117,15 @@ class MlflowStore:
             ScalarsUnreadable: they cannot be read.
         """
         files = self._files()
-        seen = tuple(signature(file) for file in files)
+        seen = tuple(file_signature(file) for file in files)
         size, series, passed_over = 0, {}, []
         for file, status in zip(files, seen, strict=True):
             size += status[2] if status else 0
             if size > _MOST_STORE_BYTES:
-                raise unreadable(self._path, "its metrics are larger than 512 MiB")
+                raise unreadable_error(self._path, "its metrics are larger than 512 MiB")
             tag = str(file.relative_to(self._path / "metrics"))
             try:
-                with opened(file) as fd, os.fdopen(fd, "rb", closefd=False) as lines:
+                with open_scalar_file(file) as fd, os.fdopen(fd, "rb", closefd=False) as lines:
                     points = [_point(line) for line in lines if line.endswith(b"\n")]
             except ScalarsUnreadable as error:
                 passed_over.append(str(error))
@@ -147,7 +147,7 @@ class MlflowStore:
 def _point(line: bytes) -> tuple[float, float, float] | None:
     """Return step, POSIX seconds and value; old stores have no step."""
     cells = line.decode("utf-8", "replace").split()
-    numbers = [number(cell) for cell in cells]
+    numbers = [parse_number(cell) for cell in cells]
     if len(numbers) == 2:  # noqa: PLR2004
         numbers.append(0.0)
     match numbers:
@@ -161,7 +161,7 @@ def _series(points: Sequence[tuple[float, float, float]]) -> Series:
     whole = steps.astype(np.int64), walls, values
     for array in whole:
         array.flags.writeable = False
-    return merge([Told(whole[0], walls, values)])
+    return merge_files([FilePoints(whole[0], walls, values)])
 
 
 def _trackio(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series], tuple[str, ...]]:
@@ -169,7 +169,7 @@ def _trackio(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series],
     query = "SELECT step, timestamp, metrics FROM metrics WHERE {run} = ? ORDER BY id"
     cursor = database.execute(query.format(run=_run_column(database)), (run,))
     while some := cursor.fetchmany(_ROWS_AT_ONCE):
-        rows.add(*columns_of(_logged(*row) for row in some))
+        rows.add(*collect_columns(_logged(*row) for row in some))
     return rows.series(), rows.notes
 
 
@@ -180,7 +180,7 @@ def _logged(step: Any, timestamp: Any, metrics: Any) -> list[tuple[str, Any]]:
         record = None
     # Named last: a metric of the same name is not the step.
     leaves = [
-        leaf for leaf in flat(record if isinstance(record, dict) else {}) if leaf[0] not in {"step", "_timestamp"}
+        leaf for leaf in flatten(record if isinstance(record, dict) else {}) if leaf[0] not in {"step", "_timestamp"}
     ]
     return [*leaves, ("step", step), ("_timestamp", timestamp)]
 
@@ -203,7 +203,7 @@ def _stored(value: float, is_nan: bool) -> float:
     return value
 
 
-def _kind(database: sqlite3.Connection) -> Kind | None:
+def _kind(database: sqlite3.Connection) -> DatabaseKind | None:
     # A view may be a query without an end.
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     columns = {row[1] for row in database.execute("PRAGMA table_info(metrics)")} if "metrics" in tables else set()
@@ -223,7 +223,7 @@ def _runs(path: Path, database: sqlite3.Connection) -> dict[str, str]:
     """Return the id of each run by its name; of runs with the same name each has part of its id behind."""
     kind = _kind(database)
     if kind is None:
-        raise unreadable(path, "it holds no metrics of Trackio or MLflow")
+        raise unreadable_error(path, "it holds no metrics of Trackio or MLflow")
     query = _RUNS[kind].format(run=_run_column(database))
     rows = [(str(run), f"{project or path.stem}/{name}") for run, project, name in database.execute(query)]
     often = Counter(name for _, name in rows)
@@ -240,7 +240,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _signature(path: Path) -> tuple[int, ...]:
-    return signature(path) + signature(_beside(path, "-wal"))
+    return file_signature(path) + file_signature(_beside(path, "-wal"))
 
 
 @contextmanager
@@ -251,15 +251,15 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         ScalarsUnreadable: it cannot be read, is locked, or is no database; also of what is done with it.
     """
     path = path.resolve() if path.exists() else path  # a WAL lies beside the file that a link leads to
-    with opened(path) as fd:
+    with open_scalar_file(path) as fd:
         header = os.pread(fd, 100, 0)
     if not header.startswith(_MAGIC):
-        raise unreadable(path, "it is no SQLite database")
+        raise unreadable_error(path, "it is no SQLite database")
     try:
         with _readable(path, header[18] == _WAL_MODE) as uri, closing(_open(uri)) as database:
             yield database
     except (sqlite3.Error, OSError, UnicodeError, MemoryError) as error:  # the last two of damaged ones
-        raise unreadable(path, f"SQLite says {error}") from None
+        raise unreadable_error(path, f"SQLite says {error}") from None
 
 
 def _open(uri: str) -> sqlite3.Connection:
@@ -275,13 +275,13 @@ def _readable(path: Path, wal_mode: bool) -> Iterator[str]:
     wal = _beside(path, "-wal")
     if not wal_mode:
         yield uri
-    elif not signature(wal):
+    elif not file_signature(wal):
         yield uri + "&immutable=1"
-    elif signature(_beside(path, "-shm")):
+    elif file_signature(_beside(path, "-shm")):
         yield uri + "&readonly_shm=1"
     else:  # left by a writer that died, or copied so; nobody writes it, or there would be a -shm
         if path.stat().st_size + wal.stat().st_size > _MOST_COPIED_BYTES:
-            raise unreadable(path, "it has a -wal file without a -shm, and is too large to be copied for that")
+            raise unreadable_error(path, "it has a -wal file without a -shm, and is too large to be copied for that")
         with tempfile.TemporaryDirectory(prefix="runward-") as directory:
             copy = Path(directory, "copy.db")
             shutil.copyfile(path, copy)

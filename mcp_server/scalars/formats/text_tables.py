@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from mcp_server.scalars.formats.appended_file import opened, signature, unreadable
-from mcp_server.scalars.formats.rows import Column, Rows, columns_of, flat, number
+from mcp_server.scalars.formats.appended_file import file_signature, open_scalar_file, unreadable_error
+from mcp_server.scalars.formats.rows import NumberColumn, Rows, collect_columns, flatten, parse_number
 from mcp_server.scalars.series import RunScalars
 
 MOST_BYTES = 512 * 2**20  # of a table; of a larger one the end is read: its rows take about twice as much memory
@@ -99,14 +99,14 @@ class JsonLines(_Text):
                 self._bad += 1
                 continue
             if isinstance(record, dict):
-                records.append(flat(record))
+                records.append(flatten(record))
             elif len(line) > LONGEST_ROW:
                 self._too_long += 1
             else:
                 self._bad += 1
         if self._bad and not records and not self.rows.count:
-            raise unreadable(self._path, "none of its lines is a JSON object")
-        self.rows.add(*columns_of(records))
+            raise unreadable_error(self._path, "none of its lines is a JSON object")
+        self.rows.add(*collect_columns(records))
 
 
 class Csv(_Text):
@@ -127,13 +127,13 @@ class Csv(_Text):
         super().begin(fd, size)
         head = os.pread(fd, LONGEST_ROW, 0)
         if head[:_SNIFFED_BYTES].translate(None, _TEXT) != b"":
-            raise unreadable(self._path, "it is no text")
+            raise unreadable_error(self._path, "it is no text")
         at = len(_BOM) if head.startswith(_BOM) else 0
         while (end := head.find(b"\n", at) + 1) and (head[at:end].isspace() or head[at : at + 1] == b"#"):
             at = end
         self._names = []
         if b"\0" in head[:end] if end else b"\0" in head or len(head) == LONGEST_ROW:
-            raise unreadable(self._path, "it does not begin with a line of text")
+            raise unreadable_error(self._path, "it does not begin with a line of text")
         if not end:
             return 0
         line = head[at:end].decode("utf-8", "replace")
@@ -141,9 +141,9 @@ class Csv(_Text):
         try:
             self._name(next(csv.reader([line], delimiter=self._separator)))
         except csv.Error as error:
-            raise unreadable(self._path, f"of its first line Python's csv says: {error}") from None
-        if all(number(name) is not None for name in self._names):
-            raise unreadable(self._path, "it does not begin with the names of columns")
+            raise unreadable_error(self._path, f"of its first line Python's csv says: {error}") from None
+        if all(parse_number(name) is not None for name in self._names):
+            raise unreadable_error(self._path, "it does not begin with the names of columns")
         return max(end, self._left_out)
 
     def _name(self, header: Sequence[str]) -> None:
@@ -186,19 +186,21 @@ class Csv(_Text):
 
     def _is_header(self, row: list[str]) -> bool:
         """Tell whether another run was appended, with its own header."""
-        return row[0].strip() == self._names[0] != "" and not any(number(cell) is not None for cell in row)
+        return row[0].strip() == self._names[0] != "" and not any(parse_number(cell) is not None for cell in row)
 
     def _add(self, rows: Sequence[Sequence[str]]) -> None:
-        columns: dict[str, Column] = {}
+        columns: dict[str, NumberColumn] = {}
         for name, cells in zip(self._names, zip_longest(*rows, fillvalue=""), strict=False):
             if not name:
                 continue
             try:
-                columns[name] = Column(np.arange(len(cells)), np.fromiter(map(float, cells), np.float64, len(cells)))
+                columns[name] = NumberColumn(
+                    np.arange(len(cells)), np.fromiter(map(float, cells), np.float64, len(cells))
+                )
             except ValueError:
                 filled = np.array([row for row, cell in enumerate(cells) if cell], np.int64)
-                for rows_of, values in columns_of([(name, cells[row])] for row in filled.tolist())[1].values():
-                    columns[name] = Column(filled[rows_of], values)
+                for rows_of, values in collect_columns([(name, cells[row])] for row in filled.tolist())[1].values():
+                    columns[name] = NumberColumn(filled[rows_of], values)
         self.rows.add(len(rows), columns)
 
 
@@ -213,7 +215,7 @@ class TrainerState:
 
     def changed(self) -> bool:
         """Whether the file differs from what was read."""
-        return signature(self._path) != self._seen
+        return file_signature(self._path) != self._seen
 
     def read(self) -> RunScalars:
         """Return what the file tells by now.
@@ -221,26 +223,26 @@ class TrainerState:
         Raises:
             ScalarsUnreadable: it is not there, larger than 64 MiB, or not what a Trainer writes.
         """
-        seen = signature(self._path)
-        with opened(self._path) as fd:
+        seen = file_signature(self._path)
+        with open_scalar_file(self._path) as fd:
             if os.fstat(fd).st_size > _MOST_STATE_BYTES:
-                raise unreadable(self._path, "it is larger than 64 MiB")
+                raise unreadable_error(self._path, "it is larger than 64 MiB")
             with os.fdopen(fd, "rb", closefd=False) as file:
                 data = file.read(_MOST_STATE_BYTES)
         try:
             history = json.loads(data)["log_history"]
         except (ValueError, RecursionError, KeyError, TypeError):
-            raise unreadable(self._path, "it is no trainer state, or is just being written") from None
+            raise unreadable_error(self._path, "it is no trainer state, or is just being written") from None
         rows = Rows(step_key="step")
         entries = history if isinstance(history, list) else []
-        rows.add(*columns_of(_named(entry) for entry in entries if isinstance(entry, dict)))
+        rows.add(*collect_columns(_named(entry) for entry in entries if isinstance(entry, dict)))
         self._seen = seen
         return RunScalars(self._path, rows.series(), rows.notes, len(data))
 
 
 def _named(entry: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the values of a log entry by tag: eval_loss is eval/loss, loss is train/loss."""
-    for key, value in flat(entry):
+    for key, value in flatten(entry):
         part, _, name = key.partition("_")
         if key == "step":
             yield key, value

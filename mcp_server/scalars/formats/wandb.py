@@ -15,8 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mcp_server.scalars.formats.appended_file import unreadable
-from mcp_server.scalars.formats.rows import Rows, columns_of, flat
+from mcp_server.scalars.formats.appended_file import unreadable_error
+from mcp_server.scalars.formats.rows import Rows, collect_columns, flatten
 
 MOST_BYTES = 512 * 2**20  # of a larger file the end is read
 _MAGIC = b":W&B\xe1\xbe\x00"
@@ -43,7 +43,7 @@ class WandbLog:
         """
         head = os.pread(fd, len(_MAGIC), 0)
         if not _MAGIC.startswith(head):
-            raise unreadable(self._path, "it does not begin as the files of wandb do")
+            raise unreadable_error(self._path, "it does not begin as the files of wandb do")
         self._record_class, self._decode_error = _protocol(self._path)
         self._damaged = 0
         self._left_out = max(0, size - MOST_BYTES) // _BLOCK_BYTES * _BLOCK_BYTES
@@ -55,7 +55,7 @@ class WandbLog:
         for taken, record in self._records(data, at):  # noqa: B007
             if record and (history := self._history(record)) is not None:
                 histories.append(history)
-        self.rows.add(*columns_of(histories))
+        self.rows.add(*collect_columns(histories))
         return taken
 
     def notes(self) -> list[str]:
@@ -117,7 +117,7 @@ def _values(history: Any) -> Iterator[tuple[str, Any]]:
         except (ValueError, RecursionError):
             continue
         told_step |= key == "_step"
-        yield from flat({key: value})
+        yield from flatten({key: value})
     if not told_step:
         yield "_step", history.step.num
 
@@ -145,5 +145,5 @@ def _protocol(path: Path) -> tuple[Any, type[Exception]]:
         records = import_module("wandb.proto.wandb_internal_pb2")
         error: type[Exception] = import_module("google.protobuf.message").DecodeError
     except ImportError:
-        raise unreadable(path, "wandb is not installed; a person can run: pip install 'runward[wandb]'") from None
+        raise unreadable_error(path, "wandb is not installed; a person can run: pip install 'runward[wandb]'") from None
     return records.Record, error

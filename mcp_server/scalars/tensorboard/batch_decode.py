@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mcp_server.scalars.tensorboard.protobuf import Malformed
 from mcp_server.scalars.tensorboard.records import Bytes, Positions, unaligned
-from mcp_server.scalars.tensorboard.tensors import LONGEST_SCALAR, TYPES, typed_number
+from mcp_server.scalars.tensorboard.tensors import LONGEST_SCALAR, TYPES, read_scalar_tensor
 
 _LONGEST_TEXT = 1024  # of a tag or metadata; a longer one is for the slow path
 SLACK_BYTES = _LONGEST_TEXT + 64  # what a position may be read at behind the records
@@ -50,7 +50,7 @@ _PACKED = 2
 _LAST = 0x7F  # a byte above it is followed by another of the same number
 
 
-class Unfollowable(Exception):
+class UnsupportedLayout(Exception):
     """The first record is built in a way that only the slow path reads."""
 
 
@@ -63,7 +63,7 @@ class Span:
 
 
 @dataclass(eq=False)
-class Column:
+class ValueColumn:
     """One value of every record. ``numbers`` is None where it holds no scalar."""
 
     tag: Span | None = None
@@ -84,33 +84,33 @@ class Column:
 
 
 @dataclass(eq=False)
-class Walk:
+class DecodedBatch:
     """What a walk read. Only rows whose ``good`` is set are built like the first."""
 
     good: NDArray[np.bool_]
     walls: NDArray[np.float64]
     steps: NDArray[np.int64]
-    columns: list[Column] = field(default_factory=list)
+    columns: list[ValueColumn] = field(default_factory=list)
 
 
-def walk(data: Bytes, starts: Positions, ends: Positions) -> Walk:
+def decode_batch(data: Bytes, starts: Positions, ends: Positions) -> DecodedBatch:
     """Read the payloads from ``starts`` to ``ends``; behind the last, ``data`` has SLACK_BYTES more.
 
     Raises:
-        Unfollowable: the first is no event with a summary, or is built in a rare way.
+        UnsupportedLayout: the first is no event with a summary, or is built in a rare way.
     """
     with np.errstate(invalid="ignore"):  # of rows that are built differently, any bytes are read as numbers
-        return _Walker(data, starts, ends).event()
+        return _BatchDecoder(data, starts, ends).event()
 
 
-class _Walker:
+class _BatchDecoder:
     def __init__(self, data: Bytes, starts: Positions, ends: Positions) -> None:
         self.data, self.at, self.ends = data, starts.copy(), ends
         self.good = np.ones(len(starts), bool)
 
-    def event(self) -> Walk:
+    def event(self) -> DecodedBatch:
         count = len(self.at)
-        result = Walk(self.good, np.zeros(count), np.zeros(count, np.int64))
+        result = DecodedBatch(self.good, np.zeros(count), np.zeros(count, np.int64))
         for key in self.message(self.ends, {_WALL, _STEP, _SUMMARY}):
             if key == _WALL:
                 result.walls = self.fixed("<f8").astype(np.float64)
@@ -120,15 +120,15 @@ class _Walker:
                 self.summary(result.columns)
         return result
 
-    def summary(self, columns: list[Column]) -> None:
+    def summary(self, columns: list[ValueColumn]) -> None:
         ends = self.length()
         while self.at[0] < ends[0]:
             self.expect(_VALUE)
             columns.append(self.value())
         self.arrive(ends)
 
-    def value(self) -> Column:
-        column = Column()
+    def value(self) -> ValueColumn:
+        column = ValueColumn()
         contents = 0
         for key in self.message(self.length(), _VALUE_KEYS):
             contents += key not in _TEXTS
@@ -145,7 +145,7 @@ class _Walker:
             else:  # an image, a histogram, audio
                 self.at = self.length()
         if contents > 1:
-            raise Unfollowable
+            raise UnsupportedLayout
         return column
 
     def tensor(self) -> NDArray[np.float64] | None:
@@ -155,7 +155,7 @@ class _Walker:
             self.good &= ends - self.at > LONGEST_SCALAR
             self.at = ends
             return None
-        known = _typed_number(self.data[begin:end].tobytes())
+        known = _read_scalar_tensor(self.data[begin:end].tobytes())
         dtype, numbers = known[0], list[NDArray[np.float64]]()
         for key in self.message(ends, None):
             if key == _DTYPE:
@@ -166,20 +166,20 @@ class _Walker:
             else:
                 numbers.append(self.content(dtype) if key == _CONTENT else self.single(key, dtype))
         if len(numbers) != 1:
-            raise Unfollowable
+            raise UnsupportedLayout
         return numbers[0]
 
     def content(self, dtype: int) -> NDArray[np.float64]:
         """Read the only number of tensor_content."""
         if dtype not in _FIXED or self.same() != np.dtype(_FIXED[dtype]).itemsize:
-            raise Unfollowable
+            raise UnsupportedLayout
         return self.fixed(_FIXED[dtype]).astype(np.float64)
 
     def single(self, key: int, dtype: int) -> NDArray[np.float64]:
         """Read the only number of a field like float_val, packed or not."""
         number, wire = key >> 3, key & 7
         if number not in _SINGLES or number != TYPES[dtype][1]:
-            raise Unfollowable
+            raise UnsupportedLayout
         ends = self.length() if wire == _PACKED else None
         if _SINGLES[number]:
             numbers = self.fixed(_SINGLES[number]).astype(np.float64)
@@ -201,7 +201,7 @@ class _Walker:
         while self.at[0] < ends[0]:
             key = self.same()
             if key in seen or key > _LAST or (known is not None and key not in known):
-                raise Unfollowable
+                raise UnsupportedLayout
             seen.add(key)
             yield key
         self.arrive(ends)
@@ -209,12 +209,12 @@ class _Walker:
     def arrive(self, ends: Positions) -> None:
         """Close a message: whoever does not stand at its end is built differently."""
         if self.at[0] != ends[0]:
-            raise Unfollowable
+            raise UnsupportedLayout
         self.good &= self.at == ends
 
     def expect(self, key: int) -> None:
         if self.same() != key:
-            raise Unfollowable
+            raise UnsupportedLayout
 
     def byte(self) -> Bytes:
         found: Bytes = self.data.take(self.at, mode="clip")
@@ -247,14 +247,14 @@ class _Walker:
         number = self.varint()
         ends = self.at + np.minimum(number, np.uint64(len(self.data))).view(np.int64)
         if ends[0] > self.ends[0]:
-            raise Unfollowable
+            raise UnsupportedLayout
         return ends
 
     def text(self) -> Span:
         ends = self.length()
         span = Span(self.at, ends - self.at)
         if span.lengths[0] > _LONGEST_TEXT:
-            raise Unfollowable
+            raise UnsupportedLayout
         longest = -(-max(1, int(span.lengths[0])) // TEXT_BYTES) * TEXT_BYTES
         self.good &= span.lengths <= longest
         self.at = ends.copy()
@@ -267,8 +267,8 @@ class _Walker:
         return found
 
 
-def _typed_number(tensor: bytes) -> tuple[int, float]:
+def _read_scalar_tensor(tensor: bytes) -> tuple[int, float]:
     with contextlib.suppress(Malformed):
-        if (known := typed_number(tensor)) is not None:
+        if (known := read_scalar_tensor(tensor)) is not None:
             return known
-    raise Unfollowable
+    raise UnsupportedLayout

@@ -21,8 +21,8 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from mcp_server.scalars.tensorboard.scan import Points
-from mcp_server.scalars.tensorboard.tail import Column, Followed, Mark, Start
+from mcp_server.scalars.tensorboard.scan import TagPoints
+from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, SessionStart
 
 MOST_BYTES = 2 * 2**30
 _MAGIC = b"rwscal01" if sys.byteorder == "little" else b"RWSCAL01"
@@ -43,7 +43,7 @@ class Cache:
         self._directory = directory
         self._most_bytes = most_bytes
 
-    def load(self, path: Path, fd: int) -> Followed | None:
+    def load(self, path: Path, fd: int) -> EventFile | None:
         """Return what was kept of the event file ``path``, open as ``fd``; None if nothing fits it as it is now."""
         status = os.fstat(fd)
         place = _place(path, status)
@@ -52,24 +52,24 @@ class Cache:
             self._check()
             header, points = _unpacked(_content(entry))
             mark = _mark(header)
-            if header["place"] != place or not mark.holds(fd, status):
+            if header["place"] != place or not mark.matches(fd, status):
                 return None
-            followed = _restored(header, points, mark)
+            event_file = _restored(header, points, mark)
             os.utime(entry)  # the oldest are removed first
-            return followed
+            return event_file
         return None
 
-    def save(self, path: Path, followed: Followed) -> None:
+    def save(self, path: Path, event_file: EventFile) -> None:
         """Keep what was read of the event file ``path``."""
-        mark = followed.mark
-        if mark is None or followed.nbytes > _MOST_ENTRY_BYTES:
+        mark = event_file.mark
+        if mark is None or event_file.nbytes > _MOST_ENTRY_BYTES:
             return
         with suppress(OSError):
             place = _place(path, mark)
             for directory in (self._directory.parent, self._directory):  # else the first would be as the umask allows
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check()
-            parts = _packed(place, followed, mark)
+            parts = _packed(place, event_file, mark)
             fd, name = tempfile.mkstemp(_PART, dir=self._directory)
             try:
                 with os.fdopen(fd, "wb") as file:
@@ -103,9 +103,9 @@ class Cache:
             left -= size
 
 
-def _place(path: Path, file: os.stat_result | Mark) -> list[int | str]:
+def _place(path: Path, file: os.stat_result | FilePosition) -> list[int | str]:
     """Return what an entry is of: device, inode, real path."""
-    device, inode = (file.device, file.inode) if isinstance(file, Mark) else (file.st_dev, file.st_ino)
+    device, inode = (file.device, file.inode) if isinstance(file, FilePosition) else (file.st_dev, file.st_ino)
     return [device, inode, os.path.realpath(path)]
 
 
@@ -128,18 +128,18 @@ def _content(entry: Path) -> bytes:
         return file.read()
 
 
-def _packed(place: list[int | str], followed: Followed, mark: Mark) -> list[bytes]:
+def _packed(place: list[int | str], event_file: EventFile, mark: FilePosition) -> list[bytes]:
     """Return an entry in parts."""
-    points = [column.points() for column in followed.columns.values()]
+    points = [column.points() for column in event_file.columns.values()]
     header = {
         "place": place,
         "offset": mark.offset,
         "head": mark.head.hex(),
         "before": mark.before.hex(),
-        "plugins": followed.plugins,
-        "damage": followed.damage,
-        "starts": [[start.step, start.wall, dict(start.before)] for start in followed.starts],
-        "tags": [[tag, column.count] for tag, column in followed.columns.items()],
+        "plugins": event_file.plugins,
+        "damage": event_file.damage,
+        "starts": [[start.step, start.wall, dict(start.before)] for start in event_file.starts],
+        "tags": [[tag, column.count] for tag, column in event_file.columns.items()],
     }
     text = json.dumps(header).encode()
     text += b" " * (-(_FRAME.size + len(text)) % 8)  # arrays of 8-byte numbers follow
@@ -155,7 +155,7 @@ def _packed(place: list[int | str], followed: Followed, mark: Mark) -> list[byte
     return [_MAGIC, struct.pack("<I", checksum), *rest]
 
 
-def _unpacked(data: bytes) -> tuple[Mapping[str, Any], dict[str, Points]]:
+def _unpacked(data: bytes) -> tuple[Mapping[str, Any], dict[str, TagPoints]]:
     """Return header and points of an entry.
 
     Raises:
@@ -176,22 +176,22 @@ def _unpacked(data: bytes) -> tuple[Mapping[str, Any], dict[str, Points]]:
     points, at = {}, 0
     for tag, count in header["tags"]:
         part = slice(at, at := at + count)
-        points[tag] = Points(steps[part], walls[part], values[part])
+        points[tag] = TagPoints(steps[part], walls[part], values[part])
     return header, points
 
 
-def _mark(header: Mapping[str, Any]) -> Mark:
+def _mark(header: Mapping[str, Any]) -> FilePosition:
     """Return where reading stopped; its size is one that no file has, so that the tail is looked at."""
     device, inode, _ = header["place"]
     head, before = bytes.fromhex(header["head"]), bytes.fromhex(header["before"])
-    return Mark(device, inode, -1, header["offset"], head, before, 0)
+    return FilePosition(device, inode, -1, header["offset"], head, before, 0)
 
 
-def _restored(header: Mapping[str, Any], points: Mapping[str, Points], mark: Mark) -> Followed:
-    followed = Followed()
-    followed.mark = mark
-    followed.columns = {tag: Column(one) for tag, one in points.items()}
-    followed.plugins = header["plugins"]
-    followed.damage = header["damage"]
-    followed.starts = [Start(step, wall, before) for step, wall, before in header["starts"]]
-    return followed
+def _restored(header: Mapping[str, Any], points: Mapping[str, TagPoints], mark: FilePosition) -> EventFile:
+    event_file = EventFile()
+    event_file.mark = mark
+    event_file.columns = {tag: GrowingPoints(one) for tag, one in points.items()}
+    event_file.plugins = header["plugins"]
+    event_file.damage = header["damage"]
+    event_file.starts = [SessionStart(step, wall, before) for step, wall, before in header["starts"]]
+    return event_file

@@ -1,4 +1,4 @@
-"""Points of many records, put together by tag and in the order of the file."""
+"""TagPoints of many records, put together by tag and in the order of the file."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mcp_server.scalars.tensorboard.batch_decode import Column, Span, Unfollowable, Walk, walk
-from mcp_server.scalars.tensorboard.decode import SCALARS, Event, decode, plugin_name
-from mcp_server.scalars.tensorboard.group_by_tag import grouped
+from mcp_server.scalars.tensorboard.batch_decode import DecodedBatch, Span, UnsupportedLayout, ValueColumn, decode_batch
+from mcp_server.scalars.tensorboard.decode import SCALARS, ScalarEvent, decode_event, plugin_name
+from mcp_server.scalars.tensorboard.group_by_tag import group_records
 from mcp_server.scalars.tensorboard.protobuf import Malformed
 from mcp_server.scalars.tensorboard.records import HEADER_BYTES, Bytes, Positions
 
-_FEW = 24  # records: decoded one by one in the time that a walk takes
+_FEW = 24  # records: decoded one by one in the time that a decode_batch takes
 _MOST_WALKS = 32  # a block of records has two or three builds; 32 walks take as long as the slow path
 _MOST_DAMAGE = 20  # places told one by one
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
-    """Points of one tag in the order of the file, each array of shape (n,). ``walls``: seconds since 1970, UTC."""
+class TagPoints:
+    """TagPoints of one tag in the order of the file, each array of shape (n,). ``walls``: seconds since 1970, UTC."""
 
     steps: NDArray[np.int64]
     walls: NDArray[np.float64]
@@ -33,7 +33,7 @@ class Points:
 
 
 class _Piece(NamedTuple):
-    """Points of one tag and where the record of each stands. ``needs_plugin``: of tensors."""
+    """TagPoints of one tag and where the record of each stands. ``needs_plugin``: of tensors."""
 
     offsets: Positions
     steps: NDArray[np.int64]
@@ -48,7 +48,7 @@ class _Piece(NamedTuple):
 
 @dataclass(eq=False)
 class _Block:
-    """What was read since the last ``settle``, by tag. ``learned``: at which offset, and the plugin."""
+    """What was read since the last ``finish_block``, by tag. ``learned``: at which offset, and the plugin."""
 
     pieces: dict[str, list[_Piece]] = field(default_factory=dict)
     singles: dict[tuple[str, bool], list[tuple[int, int, float, float]]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Collector:
         self._damage: list[tuple[int, str]] = []
         self._more_damage = 0
 
-    def tell_damage(self, offset: int, what: str) -> None:
+    def add_damage(self, offset: int, what: str) -> None:
         """Keep what was skipped at an offset."""
         if len(self._damage) < _MOST_DAMAGE:
             self._damage.append((offset, what))
@@ -87,7 +87,7 @@ class Collector:
         told = [f"offset {offset}: {what}" for offset, what in sorted(self._damage)]
         return (*told, f"and {self._more_damage} more places") if self._more_damage else tuple(told)
 
-    def take(self, data: Bytes, starts: Positions, lengths: Positions, base: int) -> None:
+    def add_records(self, data: Bytes, starts: Positions, lengths: Positions, base: int) -> None:
         """Read records whose headers stand at ``starts`` in ``data``, which begins at the file's offset ``base``."""
         begins, ends = starts + HEADER_BYTES, starts + HEADER_BYTES + lengths
         for _ in range(_MOST_WALKS):
@@ -96,18 +96,18 @@ class Collector:
             rest = self._walk(data, begins, ends, base)
             begins, ends = begins[rest], ends[rest]
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-            self.take_one(data[begin:end].tobytes(), base + begin - HEADER_BYTES)
+            self.add_record(data[begin:end].tobytes(), base + begin - HEADER_BYTES)
 
-    def take_one(self, payload: bytes, offset: int) -> None:
+    def add_record(self, payload: bytes, offset: int) -> None:
         """Read one record, which stands at ``offset`` in the file."""
         try:
-            event = decode(payload)
+            event = decode_event(payload)
         except Malformed as problem:
-            self.tell_damage(offset, f"{problem} in a record whose checksum is right")
+            self.add_damage(offset, f"{problem} in a record whose checksum is right")
         else:
             self._add(event, offset)
 
-    def settle(self) -> None:
+    def finish_block(self) -> None:
         """Close a block: everything before it, and nothing behind it, has been taken."""
         block, self._block = self._block, _Block()
         for (tag, needs_plugin), singles in block.singles.items():
@@ -144,12 +144,12 @@ class Collector:
         for tag, piece in fresh.items():
             self._counts[tag] = self._counts.get(tag, 0) + len(piece.offsets)
 
-    def points(self) -> dict[str, Points]:
+    def points(self) -> dict[str, TagPoints]:
         """Return all points by tag, and forget them."""
         series, self._series = self._series, {}
         # A column after the other: the parts of one are freed before the next is put together.
         columns = [{tag: _concatenated(parts.pop(0)) for tag, parts in series.items()} for _ in range(3)]
-        return {tag: Points(*(column[tag] for column in columns)) for tag in series}
+        return {tag: TagPoints(*(column[tag] for column in columns)) for tag in series}
 
     def start_positions(self) -> dict[str, tuple[int, ...]]:
         """Return how many points of each tag stand before each of ``starts``."""
@@ -159,17 +159,17 @@ class Collector:
         """Read the records that are built like the first; return a mask of those left."""
         rest = np.ones(len(begins), bool)
         try:
-            found = walk(data, begins, ends)
-        except Unfollowable:
+            found = decode_batch(data, begins, ends)
+        except UnsupportedLayout:
             rest[0] = False
-            self.take_one(data[begins[0] : ends[0]].tobytes(), base + int(begins[0]) - HEADER_BYTES)
+            self.add_record(data[begins[0] : ends[0]].tobytes(), base + int(begins[0]) - HEADER_BYTES)
             return rest
         if any(column.counts for column in found.columns):
             self._add_groups(data, found, begins, ends, base)
         return ~found.good
 
-    def _add_groups(self, data: Bytes, found: Walk, begins: Positions, ends: Positions, base: int) -> None:
-        groups = grouped(data, found)
+    def _add_groups(self, data: Bytes, found: DecodedBatch, begins: Positions, ends: Positions, base: int) -> None:
+        groups = group_records(data, found)
         offsets = begins[groups.rows] + (base - HEADER_BYTES)
         steps, walls = found.steps[groups.rows], found.walls[groups.rows]
         columns = [column for column in found.columns if column.counts]
@@ -180,7 +180,7 @@ class Collector:
                 names = [_name(data, column, first) for column in columns]
             except (UnicodeDecodeError, Malformed):
                 for row in groups.rows[low:high].tolist():
-                    self.take_one(data[begins[row] : ends[row]].tobytes(), base + int(begins[row]) - HEADER_BYTES)
+                    self.add_record(data[begins[row] : ends[row]].tobytes(), base + int(begins[row]) - HEADER_BYTES)
                 continue
             for column, values, places, (tag, plugin) in zip(columns, numbers, every_places, names, strict=True):
                 if plugin is not None and tag not in self.plugins:
@@ -190,7 +190,7 @@ class Collector:
                     piece = _Piece(places[part], steps[part], walls[part], values[part], column.needs_plugin)
                     self._block.pieces.setdefault(tag, []).append(piece)
 
-    def _add(self, event: Event, offset: int) -> None:
+    def _add(self, event: ScalarEvent, offset: int) -> None:
         self.file_version = self.file_version or event.file_version
         if event.starts:
             self._block.starts.append((offset, event.step, event.wall))
@@ -202,7 +202,7 @@ class Collector:
                 singles.append((offset + index, event.step, event.wall, value.number))
 
 
-def _name(data: Bytes, column: Column, row: int) -> tuple[str, str | None]:
+def _name(data: Bytes, column: ValueColumn, row: int) -> tuple[str, str | None]:
     """Return a value's tag, and the plugin that it names."""
     tag = _text(data, column.tag, row) or _text(data, column.node, row)
     if column.numbers is not None and not column.needs_plugin:

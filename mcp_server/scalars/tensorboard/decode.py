@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcp_server.scalars.tensorboard.protobuf import BYTES, FIXED32, FIXED64, VARINT, Malformed, fields, signed
-from mcp_server.scalars.tensorboard.tensors import typed_number
+from mcp_server.scalars.tensorboard.protobuf import BYTES, FIXED32, FIXED64, VARINT, Malformed, read_fields, to_signed
+from mcp_server.scalars.tensorboard.tensors import read_scalar_tensor
 
 SCALARS = "scalars"  # the plugin whose tensors are scalars
 
@@ -21,7 +21,7 @@ _CONTENTS = {2, 3, 4, 5, 6, 8}  # Summary.Value's oneof: one of them, the last, 
 
 
 @dataclass(frozen=True)
-class Value:
+class SummaryValue:
     """One value of an event's summary. ``number`` is None where it holds no scalar.
 
     ``plugin``: what its metadata name, None without. ``needs_plugin``: a tensor, which is a scalar only if its
@@ -35,41 +35,41 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Event:
+class ScalarEvent:
     """What counts of an event. ``starts``: a session of the training begins here, at ``step``."""
 
     wall: float
     step: int
-    values: tuple[Value, ...] = ()
+    values: tuple[SummaryValue, ...] = ()
     starts: bool = False
     file_version: str | None = None
 
 
-def decode(payload: bytes) -> Event:
+def decode_event(payload: bytes) -> ScalarEvent:
     """Read an event.
 
     Raises:
         Malformed: these bytes are no event.
     """
     wall, step, what, body = 0.0, 0, 0, b""
-    for field, wire, item in fields(payload):
+    for field, wire, item in read_fields(payload):
         if (field, wire) == (1, FIXED64):
             wall = struct.unpack("<d", item)[0]
         elif (field, wire) == (2, VARINT):
-            step = signed(int.from_bytes(item, "little"), 64)
+            step = to_signed(int.from_bytes(item, "little"), 64)
         elif wire == BYTES and field in _WHAT:
             # Two messages in a row are one: to join their bytes is to merge them.
             body = body + item if field == what and field in {5, 7} else item
             what = field
     match what:
         case 3:
-            return Event(wall, step, file_version=_text(body))
+            return ScalarEvent(wall, step, file_version=_text(body))
         case 5:
-            return Event(wall, step, tuple(_values(body)))
+            return ScalarEvent(wall, step, tuple(_values(body)))
         case 7:
-            return Event(wall, step, starts=_starts(body))
+            return ScalarEvent(wall, step, starts=_starts(body))
         case _:
-            return Event(wall, step)
+            return ScalarEvent(wall, step)
 
 
 def plugin_name(metadata: bytes) -> str:
@@ -79,25 +79,25 @@ def plugin_name(metadata: bytes) -> str:
         Malformed: these bytes are none.
     """
     data, name = b"", ""
-    for field, wire, item in fields(metadata):
+    for field, wire, item in read_fields(metadata):
         if (field, wire) == (1, BYTES):
             data += item
-    for field, wire, item in fields(data):
+    for field, wire, item in read_fields(data):
         if (field, wire) == (1, BYTES):
             name = _text(item)
     return name
 
 
-def _values(summary: bytes) -> Iterator[Value]:
-    for field, wire, item in fields(summary):
+def _values(summary: bytes) -> Iterator[SummaryValue]:
+    for field, wire, item in read_fields(summary):
         if (field, wire) == (1, BYTES):
             yield _value(item)
 
 
-def _value(data: bytes) -> Value:
+def _value(data: bytes) -> SummaryValue:
     tag, node, kind, body = "", "", 0, b""
     metadata: bytes | None = None
-    for field, wire, item in fields(data):
+    for field, wire, item in read_fields(data):
         if (field, wire) == (1, BYTES):
             tag = _text(item)
         elif (field, wire) == (7, BYTES):
@@ -111,19 +111,19 @@ def _value(data: bytes) -> Value:
     name = tag or node  # TensorFlow 1 knew node names only
     match kind:
         case 2:
-            return Value(name, struct.unpack("<f", body)[0], plugin=SCALARS)
+            return SummaryValue(name, struct.unpack("<f", body)[0], plugin=SCALARS)
         case 8:
-            number = typed_number(body)
-            return Value(name, number and number[1], needs_plugin=True, plugin=plugin)
+            number = read_scalar_tensor(body)
+            return SummaryValue(name, number and number[1], needs_plugin=True, plugin=plugin)
         case _:
-            return Value(name, None, plugin=plugin)
+            return SummaryValue(name, None, plugin=plugin)
 
 
 def _starts(session_log: bytes) -> bool:
     status = 0
-    for field, wire, item in fields(session_log):
+    for field, wire, item in read_fields(session_log):
         if (field, wire) == (1, VARINT):
-            status = signed(int.from_bytes(item, "little"), 32)
+            status = to_signed(int.from_bytes(item, "little"), 32)
     return status == 1
 
 

@@ -13,7 +13,7 @@ _MOST_ENTRIES = 200_000  # of all directories looked into: a data set of a milli
 
 
 @dataclass(frozen=True)
-class Found:
+class EventDirectory:
     """A directory with event files, and what they are together.
 
     ``newest_s`` is the POSIX time of the newest change. Network file systems tell it wrong: good for sorting, no more.
@@ -25,7 +25,7 @@ class Found:
     bytes: int
 
 
-def event_files(directory: Path) -> list[Path]:
+def list_event_files(directory: Path) -> list[Path]:
     """Return the event files directly in ``directory``, oldest first by the time in their names, then by name.
 
     A link to a regular file counts; a pipe, a device or a directory of such a name does not.
@@ -38,13 +38,13 @@ def event_files(directory: Path) -> list[Path]:
     return [directory / name for name in sorted(names, key=_age)]
 
 
-def runs_under(root: Path, *, deepest: int = 8, most: int = 2000) -> list[Found]:
+def find_event_directories(root: Path, *, deepest: int = 8, most: int = 2000) -> list[EventDirectory]:
     """Return the directories with event files, ``root`` and at most ``deepest`` levels below, newest change first.
 
     No link to a directory is followed, except ``root`` itself, so the search stays below it and ends. What cannot be
     read is passed over. Looks level by level, at 200,000 directory entries at most, and returns at most ``most``.
     """
-    found: list[Found] = []
+    found: list[EventDirectory] = []
     level, entries_left = [root], _MOST_ENTRIES
     for _ in range(deepest + 1):
         below: list[Path] = []
@@ -58,7 +58,7 @@ def runs_under(root: Path, *, deepest: int = 8, most: int = 2000) -> list[Found]
     return sorted(found, key=lambda one: (-one.newest_s, one.path))[:most]
 
 
-def _look_into(directory: Path, most: int) -> tuple[Found | None, list[Path], int]:
+def _look_into(directory: Path, most: int) -> tuple[EventDirectory | None, list[Path], int]:
     """Return what a directory has directly, the directories in it, and how many entries were looked at."""
     count, inner, files = 0, [], []
     with suppress(OSError):
@@ -72,7 +72,11 @@ def _look_into(directory: Path, most: int) -> tuple[Found | None, list[Path], in
     if not files:
         return None, sorted(inner), count
     newest_s = max(status.st_mtime for status in files)
-    return Found(directory, newest_s, len(files), sum(status.st_size for status in files)), sorted(inner), count
+    return (
+        EventDirectory(directory, newest_s, len(files), sum(status.st_size for status in files)),
+        sorted(inner),
+        count,
+    )
 
 
 def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mcp_server.scalars.tensorboard.batch_decode import TEXT_BYTES, Span, Walk
+from mcp_server.scalars.tensorboard.batch_decode import TEXT_BYTES, DecodedBatch, Span
 from mcp_server.scalars.tensorboard.records import Bytes, Positions, unaligned
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -16,7 +16,7 @@ _KEPT = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)  # the
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class TagGroups:
     """Records with the same tags.
 
     ``rows``: group after group, each in the order of the file; ``firsts``: one row of each.
@@ -31,7 +31,7 @@ class Groups:
         return zip(self.firsts, self.bounds, self.bounds[1:], strict=False)
 
 
-def grouped(data: Bytes, found: Walk) -> Groups:
+def group_records(data: Bytes, found: DecodedBatch) -> TagGroups:
     """Sort the good rows by what they are named. Clears ``good`` of the few that must be walked once more."""
     rows = np.flatnonzero(found.good)
     spans = [span for column in found.columns if column.counts for span in column.texts]
@@ -60,7 +60,7 @@ def grouped(data: Bytes, found: Walk) -> Groups:
         firsts = rows[firsts]
     order = np.argsort(group, kind="stable")
     bounds = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(firsts)))])
-    return Groups(rows[order], bounds.tolist(), firsts.tolist())
+    return TagGroups(rows[order], bounds.tolist(), firsts.tolist())
 
 
 def _words(data: Bytes, span: Span, rows: Positions) -> Iterator[NDArray[np.uint64]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mcp_server.scalars.tensorboard.protobuf import Malformed, varint
+from mcp_server.scalars.tensorboard.protobuf import Malformed, read_varint
 
 _WINDOW_BYTES = 16 * 2**10
 _SHORT_BYTES = 1024  # what is kept whole of fields that may be long
@@ -14,16 +14,16 @@ _INTO = {(_EVENT, 5): _SUMMARY, (_SUMMARY, 1): _VALUE}
 _TEXTS = {(_VALUE, 1), (_VALUE, 7), (_VALUE, 9)}  # tag, node_name, metadata: kept, however long
 
 
-def heads(read: Callable[[int, int], bytes], begin: int, end: int) -> bytes:
+def read_trimmed_event(read: Callable[[int, int], bytes], begin: int, end: int) -> bytes:
     """Return the event from offset ``begin`` to ``end``, with long contents emptied. ``read``: offset, length to bytes.
 
     Raises:
         Malformed: these bytes are no event.
     """
-    return _Heads(read).message(begin, end, _EVENT)
+    return _TrimmedReader(read).message(begin, end, _EVENT)
 
 
-class _Heads:
+class _TrimmedReader:
     def __init__(self, read: Callable[[int, int], bytes]) -> None:
         self._read = read
         self._at, self._window = 0, b""
@@ -32,14 +32,14 @@ class _Heads:
         kept = bytearray()
         while at < end:
             head = self._bytes(at, min(_HEAD_BYTES, end - at))
-            key, behind = varint(head, 0)
+            key, behind = read_varint(head, 0)
             wire, path = key & 7, (level, key >> 3)
             if wire != 2:  # noqa: PLR2004 - no bytes with a length
                 size = _number_end(head, behind, wire)
                 kept += head[:size]
                 at += size
                 continue
-            length, begin = varint(head, behind)
+            length, begin = read_varint(head, behind)
             begin += at
             if begin + length > end:
                 raise Malformed("a field that is cut off")
@@ -62,7 +62,7 @@ class _Heads:
 def _number_end(head: bytes, behind: int, wire: int) -> int:
     """Return how many bytes a key and its number take; the ends of a group are keys alone."""
     if wire == 0:
-        return varint(head, behind)[1]
+        return read_varint(head, behind)[1]
     return behind + {1: 8, 5: 4}.get(wire, 0)
 
 

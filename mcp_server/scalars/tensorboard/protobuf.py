@@ -12,7 +12,7 @@ class Malformed(Exception):
     """Bytes that are no event; the message says what is wrong with them."""
 
 
-def fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+def read_fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yield field number, wire type and bytes (of a varint: 8, little-endian) of a message's fields."""
     at = 0
     while at < len(data):
@@ -23,19 +23,19 @@ def fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _field(data: bytes, at: int) -> tuple[int, int, bytes, int]:
-    key, at = varint(data, at)
+    key, at = read_varint(data, at)
     field, wire = key >> 3, key & 7
     if not 0 < field < 2**29:
         raise Malformed("a field without a number")
     if wire == VARINT:
-        number, at = varint(data, at)
+        number, at = read_varint(data, at)
         return field, wire, number.to_bytes(8, "little"), at
     if wire == GROUP:
         return field, wire, b"", _past_group(data, at, field)
     if wire == GROUP_END:
         return field, wire, b"", at
     if wire == BYTES:
-        length, at = varint(data, at)
+        length, at = read_varint(data, at)
     elif wire in {FIXED32, FIXED64}:
         length = 4 if wire == FIXED32 else 8
     else:
@@ -48,7 +48,7 @@ def _field(data: bytes, at: int) -> tuple[int, int, bytes, int]:
 def _past_group(data: bytes, at: int, opened: int) -> int:
     depth = [opened]
     while depth:
-        key, behind = varint(data, at)
+        key, behind = read_varint(data, at)
         if key & 7 == GROUP:
             depth.append(key >> 3)
             at = behind
@@ -59,7 +59,7 @@ def _past_group(data: bytes, at: int, opened: int) -> int:
     return at
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the number that begins at ``at``, modulo 2^64, and where it ends.
 
     Raises:
@@ -76,7 +76,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     raise Malformed("a number of more than ten bytes")
 
 
-def signed(number: int, bits: int) -> int:
+def to_signed(number: int, bits: int) -> int:
     """Return what the lowest ``bits`` of a number say as a two's complement."""
     number &= 2**bits - 1
     return number - 2**bits if number >> (bits - 1) else number

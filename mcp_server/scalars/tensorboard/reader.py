@@ -1,7 +1,7 @@
-"""Reads the scalars of runs, again and again: the second look at a run costs what was told since the first.
+"""Reads the event files of runs repeatedly; each read costs only what was appended since the one before.
 
-A :class:`Reader` may be shared by threads and live for weeks. It keeps the points of the runs looked at last, 64 MiB of
-them; the others are read again, through the cache.
+An :class:`EventReader` may be shared by threads and live for weeks. It keeps the points of the runs read most recently,
+64 MiB of them. Other runs are read again, through the cache.
 """
 
 import math
@@ -13,12 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from mcp_server.scalars.series import RunScalars, Series, Told, few, merge, notes_on
+from mcp_server.scalars.series import FilePoints, RunScalars, Series, describe_series, merge_files, shorten_list
 from mcp_server.scalars.tensorboard import scan
 from mcp_server.scalars.tensorboard.cache import Cache
-from mcp_server.scalars.tensorboard.find import event_files
-from mcp_server.scalars.tensorboard.scan import Points
-from mcp_server.scalars.tensorboard.tail import Column, Followed, Mark, later_starts, open_regular
+from mcp_server.scalars.tensorboard.find import list_event_files
+from mcp_server.scalars.tensorboard.scan import TagPoints
+from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, later_starts, open_regular
 
 _KEPT_BYTES = 64 * 2**20
 _MOST_MARKS = 4096  # runs of which is known how far they were read: about 1 KB each
@@ -31,14 +31,14 @@ class ScalarsUnreadable(Exception):
     """A directory has no event files that can be read; the message says why."""
 
 
-class Reader:
+class EventReader:
     """Reads runs and remembers them; ``cache`` is the directory in which it does so for other processes."""
 
     def __init__(self, cache: Path | None = None) -> None:
         self._cache = None if cache is None else Cache(cache)
         self._lock = threading.Lock()  # of the two tables; each run has its own
-        self._runs: OrderedDict[str, _Run] = OrderedDict()
-        self._marks: OrderedDict[str, frozenset[tuple[str, Mark]]] = OrderedDict()
+        self._runs: OrderedDict[str, _RunFiles] = OrderedDict()
+        self._marks: OrderedDict[str, frozenset[tuple[str, FilePosition]]] = OrderedDict()
 
     def read(self, directory: Path) -> RunScalars:
         """Return the series of the run whose event files lie directly in ``directory``; tags without points are none.
@@ -48,7 +48,7 @@ class Reader:
         """
         place = os.path.realpath(directory)
         with self._lock:
-            run = self._runs.setdefault(place, _Run())
+            run = self._runs.setdefault(place, _RunFiles())
             self._runs.move_to_end(place)
         try:
             with run.lock:
@@ -78,9 +78,9 @@ class Reader:
             ScalarsUnreadable: as for :meth:`read`.
         """
         told: dict[str, tuple[int, float, float]] = {}
-        for path in _listed(directory)[-_TAILS:]:
-            with suppress(OSError), _opened(path) as fd:
-                for tag, point in scan.newest(fd, os.fstat(fd).st_size)[0].items():
+        for path in _list_files(directory)[-_TAILS:]:
+            with suppress(OSError), _open_file(path) as fd:
+                for tag, point in scan.read_newest(fd, os.fstat(fd).st_size)[0].items():
                     if tag not in told or not point[1] < told[tag][1]:
                         told[tag] = point
         return told
@@ -90,7 +90,7 @@ class Reader:
         with self._lock:
             known = self._marks.get(os.path.realpath(directory))
         try:
-            paths = event_files(directory)
+            paths = list_event_files(directory)
         except OSError:
             return known is not None
         if known is None:
@@ -99,10 +99,10 @@ class Reader:
         looked_at = set()
         for path in paths:
             try:
-                with _opened(path) as fd:
+                with _open_file(path) as fd:
                     status = os.fstat(fd)
                     mark = marks.get(path.name)
-                    if mark is None or mark.is_news(fd, status):
+                    if mark is None or mark.has_changed(fd, status):
                         return True
             except OSError:
                 continue
@@ -110,21 +110,21 @@ class Reader:
         return looked_at != marks.keys()
 
 
-class _Run:
+class _RunFiles:
     """The event files of one directory, and the series that were made of them last."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.nbytes = 0
-        self._files: dict[tuple[int, int], Followed] = {}
+        self._files: dict[tuple[int, int], EventFile] = {}
         self._names: dict[str, tuple[int, int]] = {}  # several, where a link stands beside the file
         self._saved: dict[tuple[int, int], int] = {}  # offset
-        self._joined: dict[str, _Joined] = {}
+        self._joined: dict[str, _MergedSeries] = {}
         self._structure: object = None
         self._problems: list[str] = []
         self._told: RunScalars | None = None
 
-    def marks(self) -> frozenset[tuple[str, Mark]]:
+    def marks(self) -> frozenset[tuple[str, FilePosition]]:
         """Return how far each file was read, by name."""
         marks = ((name, self._files[key].mark) for name, key in self._names.items())
         return frozenset((name, mark) for name, mark in marks if mark is not None)
@@ -133,38 +133,38 @@ class _Run:
         """Return the series as they are now.
 
         Raises:
-            ScalarsUnreadable: as for :meth:`Reader.read`.
+            ScalarsUnreadable: as for :meth:`EventReader.read`.
         """
         problems, files, names, total = [], {}, {}, 0
         is_news = False
         told, self._told = self._told, None  # if anything fails half-way, the next look makes it anew
-        for path in _listed(directory):
+        for path in _list_files(directory):
             try:
-                with _opened(path) as fd:
+                with _open_file(path) as fd:
                     status = os.fstat(fd)
                     key = names[path.name] = (status.st_dev, status.st_ino)
                     if key in files:
                         continue
                     known = self._files.get(key)
-                    followed = known or (cache and cache.load(path, fd)) or Followed()
-                    if known is None and followed.mark is not None:
-                        self._saved[key] = followed.mark.offset
-                    is_news |= followed.read_on(fd)
-                    files[key] = followed
+                    event_file = known or (cache and cache.load(path, fd)) or EventFile()
+                    if known is None and event_file.mark is not None:
+                        self._saved[key] = event_file.mark.offset
+                    is_news |= event_file.read_new(fd)
+                    files[key] = event_file
                     total += status.st_size
             except OSError as error:
                 names.pop(path.name, None)
                 problems.append(f"{path.name} cannot be read: {error.strerror or error}")
                 continue
             if cache is not None:
-                self._save(cache, path, key, followed)
+                self._save(cache, path, key, event_file)
         if not files:
             raise ScalarsUnreadable(f"No event file in {directory} can be read. {problems[0]}.")
         if told is None or is_news or list(files) != list(self._files) or problems != self._problems:
             self._files, self._problems = files, problems
             series = self._join(list(files.values()))
             damage = [f"{name}: {text}" for name, key in names.items() for text in files[key].all_damage()]
-            notes = (*problems, *few(damage), *notes_on(series))
+            notes = (*problems, *shorten_list(damage), *describe_series(series))
             told = RunScalars(directory, series, notes, total)
             self.nbytes = sum(file.nbytes for file in files.values()) + sum(one.nbytes for one in self._joined.values())
         self._names = names
@@ -172,16 +172,16 @@ class _Run:
         self._told = told
         return replace(told, path=directory)
 
-    def _save(self, cache: Cache, path: Path, key: tuple[int, int], followed: Followed) -> None:
+    def _save(self, cache: Cache, path: Path, key: tuple[int, int], event_file: EventFile) -> None:
         """Put the file into the cache, but not for every few points: the whole entry is written each time."""
-        saved, offset = self._saved.get(key, 0), followed.mark.offset if followed.mark is not None else 0
+        saved, offset = self._saved.get(key, 0), event_file.mark.offset if event_file.mark is not None else 0
         if offset < saved:
             saved = 0
         if offset - saved >= (max(_SAVED_BYTES, saved // 10) if saved else _SAVED_FIRST_BYTES):
-            cache.save(path, followed)
+            cache.save(path, event_file)
             self._saved[key] = offset
 
-    def _join(self, files: list[Followed]) -> dict[str, Series]:
+    def _join(self, files: list[EventFile]) -> dict[str, Series]:
         """Return the series of all tags; those of unchanged tags are the same objects as before."""
         starts = [file.all_starts() for file in files]
         later = later_starts(files)
@@ -196,7 +196,7 @@ class _Run:
             joined = self._joined.get(tag)
             if joined is None or not joined.extend(columns):
                 told = [
-                    Told(
+                    FilePoints(
                         points.steps,
                         points.walls,
                         points.values,
@@ -206,7 +206,7 @@ class _Run:
                     for n, file in enumerate(files)
                     if (points := file.points(tag)) is not None
                 ]
-                joined = _Joined(merge(told), columns, later)
+                joined = _MergedSeries(merge_files(told), columns, later)
             if settled:
                 self._joined[tag] = joined
             if len(joined.series.steps):
@@ -214,10 +214,10 @@ class _Run:
         return series
 
 
-class _Joined:
+class _MergedSeries:
     """The series of one tag, and how many points of which files it was made of."""
 
-    def __init__(self, series: Series, columns: Sequence[Column | None], later: Sequence[Sequence[int]]) -> None:
+    def __init__(self, series: Series, columns: Sequence[GrowingPoints | None], later: Sequence[Sequence[int]]) -> None:
         self.series = series
         self._counts = _counts(columns)
         told = [(float(column.points().walls[0]), n) for n, column in enumerate(columns) if column is not None]
@@ -225,14 +225,14 @@ class _Joined:
         ordered = len(told) == 1 or not any(math.isnan(wall) for wall, _ in told)
         self._is_open = ordered and series.writers == 1 and not later[self._last]
         self._whole = len(told) == 1 and len(series.steps) == sum(self._counts)  # arrays of the file itself
-        self._column: Column | None = None
+        self._column: GrowingPoints | None = None
 
     @property
     def nbytes(self) -> int:
         """Memory that it takes besides the points of the files."""
         return 0 if self._whole else 24 * len(self.series.steps)
 
-    def extend(self, columns: Sequence[Column | None]) -> bool:
+    def extend(self, columns: Sequence[GrowingPoints | None]) -> bool:
         """Put behind what the last file told since, if that changes nothing before; return whether it is all in.
 
         So a thousand new points cost as much behind a million as behind none.
@@ -254,7 +254,7 @@ class _Joined:
             points = column.points()
         else:
             if self._column is None:
-                self._column = Column(Points(steps, self.series.walls, self.series.values))
+                self._column = GrowingPoints(TagPoints(steps, self.series.walls, self.series.values))
             self._column.append(new)
             points = self._column.points()
         self.series = replace(self.series, steps=points.steps, walls=points.walls, values=points.values)
@@ -262,13 +262,13 @@ class _Joined:
         return True
 
 
-def _counts(columns: Sequence[Column | None]) -> list[int]:
+def _counts(columns: Sequence[GrowingPoints | None]) -> list[int]:
     return [0 if column is None else column.count for column in columns]
 
 
-def _listed(directory: Path) -> list[Path]:
+def _list_files(directory: Path) -> list[Path]:
     try:
-        paths = event_files(directory)
+        paths = list_event_files(directory)
     except OSError as error:
         raise ScalarsUnreadable(f"{directory} cannot be listed: {error.strerror or error}.") from error
     if not paths:
@@ -277,7 +277,7 @@ def _listed(directory: Path) -> list[Path]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open_file(path: Path) -> Iterator[int]:
     fd = open_regular(path)
     try:
         yield fd

@@ -1,8 +1,8 @@
 """Where the records of an event file stand, and whether their checksums are right.
 
 A record is the length of its payload (8 bytes), the checksum of these 8 bytes (4), the payload, and the
-payload's checksum (4), all little-endian. A checksum is a CRC-32C, masked so that a checksum of data that holds
-checksums stays good. Source: tensorflow/core/lib/io/record_writer.h and tensorflow/core/lib/hash/crc32c.h.
+payload's checksum (4), all little-endian. A checksum is a CRC-32C, mask_crc so that a checksum of data that holds
+checksums stays good. ScalarSource: tensorflow/core/lib/io/record_writer.h and tensorflow/core/lib/hash/crc32c.h.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Positions = NDArray[np.int64]
 _Words = NDArray[np.uint64]
 
 
-def masked(crc: int) -> int:
+def mask_crc(crc: int) -> int:
     """Return a CRC-32C as it is stored."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
@@ -44,7 +44,7 @@ def unaligned(data: Bytes, dtype: str) -> NDArray[np.void]:
 
 @lru_cache(maxsize=4096)
 def _stored_crc(length: int) -> int:
-    return masked(google_crc32c.value(struct.pack("<Q", length)))
+    return mask_crc(google_crc32c.value(struct.pack("<Q", length)))
 
 
 def payload_length(header: bytes) -> int | None:
@@ -116,7 +116,7 @@ class Records:
     end: Literal["more", "cut", "lost"]
 
 
-def chain(data: Bytes, count: int, room: int, large: int) -> Records:
+def follow_records(data: Bytes, count: int, room: int, large: int) -> Records:
     """Follow the records from the header at ``data[0]`` on; ``data[:count]`` was read of ``room`` bytes in the file.
 
     Payloads of more than ``large`` bytes count as large. Behind ``count``, zeros must follow.
@@ -194,7 +194,7 @@ def find_header(data: Bytes) -> int | None:
     return None
 
 
-def wrong_payloads(data: Bytes, starts: Positions, lengths: Positions) -> list[int]:
+def find_wrong_payloads(data: Bytes, starts: Positions, lengths: Positions) -> list[int]:
     """Return the indices of the records whose payload has another checksum than stored. Ruins headers and checksums.
 
     ``starts``: where the headers stand in ``data``. Every payload is checked at the cost of one checksum of them

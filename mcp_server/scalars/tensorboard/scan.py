@@ -1,7 +1,7 @@
-"""The scalars of an event file, all of them or the newest, by pread: no mapping, which a truncation would make a crash.
+"""Reads the scalars of one event file with pread; a mapped file that is truncated would crash the process.
 
-Every point has passed the checksum of its record. Payloads over 64 KiB are not read, only the heads of their fields,
-unless they hold scalars.
+Every point has passed the checksum of its record. Of a payload over 64 KiB only the heads of the fields are read,
+unless it holds scalars.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import google_crc32c
 import numpy as np
 
 from mcp_server.scalars.tensorboard.batch_decode import SLACK_BYTES
-from mcp_server.scalars.tensorboard.collector import Collector, Points
-from mcp_server.scalars.tensorboard.decode import decode
-from mcp_server.scalars.tensorboard.large_events import heads
+from mcp_server.scalars.tensorboard.collector import Collector, TagPoints
+from mcp_server.scalars.tensorboard.decode import decode_event
+from mcp_server.scalars.tensorboard.large_events import read_trimmed_event
 from mcp_server.scalars.tensorboard.protobuf import Malformed
 from mcp_server.scalars.tensorboard.records import (
     FRAME_BYTES,
     HEADER_BYTES,
     Records,
-    chain,
     find_header,
-    masked,
-    wrong_payloads,
+    find_wrong_payloads,
+    follow_records,
+    mask_crc,
 )
 
-__all__ = ["Points", "Scanned", "newest", "scan"]
+__all__ = ["ScanResult", "TagPoints", "read_newest", "scan"]
 
 _CHUNK_BYTES = 4 * 2**20  # of records at once: arrays of these stay within a second-level cache
 _LARGE_BYTES = 64 * 2**10  # a payload of more is not read
@@ -41,7 +41,7 @@ _HEAD_BYTES = 2**18  # where the first events of tags tell their plugins
 
 
 @dataclass(frozen=True, eq=False)
-class Scanned:
+class ScanResult:
     """What a part of an event file holds.
 
     ``plugins``: of each tag, from its first event. ``starts``: step and wall time of each SessionLog START;
@@ -50,7 +50,7 @@ class Scanned:
     a record that is incomplete or not yet right, to be looked at again once the file has grown.
     """
 
-    points: Mapping[str, Points]
+    points: Mapping[str, TagPoints]
     plugins: Mapping[str, str]
     starts: tuple[tuple[int, float], ...]
     start_positions: Mapping[str, tuple[int, ...]]
@@ -60,16 +60,18 @@ class Scanned:
     file_version: str | None
 
 
-def scan(fd: int, start: int, size: int, plugins: Mapping[str, str] | None = None, *, final: bool = False) -> Scanned:
+def scan(
+    fd: int, start: int, size: int, plugins: Mapping[str, str] | None = None, *, final: bool = False
+) -> ScanResult:
     """Read the records of an open event file from offset ``start`` up to ``size``.
 
     ``start`` is 0 or what an earlier call consumed, ``plugins`` what it learned. ``final``: nothing will be
     appended any more, so damage at the end is told, not waited for.
     """
-    reading = _Reading(fd, size, Collector(plugins or {}), final=final)
+    reading = _Scanner(fd, size, Collector(plugins or {}), final=final)
     consumed, waiting = reading.run(start)
     found = reading.found
-    return Scanned(
+    return ScanResult(
         found.points(),
         found.plugins,
         tuple(found.starts),
@@ -81,15 +83,16 @@ def scan(fd: int, start: int, size: int, plugins: Mapping[str, str] | None = Non
     )
 
 
-def newest(fd: int, size: int) -> tuple[dict[str, tuple[int, float, float]], bool]:
-    """Return the newest step, wall time and value of every tag in the last MiB of an event file (4 without a scalar).
+def read_newest(fd: int, size: int) -> tuple[dict[str, tuple[int, float, float]], bool]:
+    """Return step, wall time and value of the newest point of every tag in the last MiB of an event file.
 
-    Also whether that look began at the file's start. Takes some milliseconds, however large the file is. Tags
-    whose first event named no plugin in the last MiB or the first 256 KiB are left out, unless it is a simple value.
+    The last 4 MiB where the last one has no scalar. The second result is whether the part began at the file's start.
+    Takes some milliseconds for a file of any size. A tag whose tensors are stored without their plugin name in these
+    parts or in the first 256 KiB is left out.
     """
     plugins = scan(fd, 0, min(size, _HEAD_BYTES)).plugins if size > _NEWEST_BYTES[0] else {}
     for length in _NEWEST_BYTES:
-        reading = _Reading(fd, size, Collector(plugins), final=True)
+        reading = _Scanner(fd, size, Collector(plugins), final=True)
         begin = max(0, size - length)
         start = reading.next_header(begin) if begin else 0
         if start is not None:
@@ -101,7 +104,7 @@ def newest(fd: int, size: int) -> tuple[dict[str, tuple[int, float, float]], boo
     return last, not begin
 
 
-class _Hold(Exception):
+class _Incomplete(Exception):
     """What stands at an offset is to be looked at again later."""
 
     def __init__(self, offset: int) -> None:
@@ -109,7 +112,7 @@ class _Hold(Exception):
         self.offset = offset
 
 
-class _Reading:
+class _Scanner:
     """Goes from record to record; a chunk of the file at a time."""
 
     def __init__(self, fd: int, size: int, found: Collector, *, final: bool) -> None:
@@ -118,13 +121,13 @@ class _Reading:
         self._buffer = np.zeros(min(size, _CHUNK_BYTES) + SLACK_BYTES, np.uint8)
 
     def run(self, at: int) -> tuple[int, bool]:
-        """Read from ``at`` on; return what ``Scanned`` calls ``consumed`` and ``waiting``."""
+        """Read from ``at`` on; return what ``ScanResult`` calls ``consumed`` and ``waiting``."""
         try:
             while at < self._size:
                 at = self._chunk(at)
-                self.found.settle()
-        except _Hold as hold:
-            self.found.settle()
+                self.found.finish_block()
+        except _Incomplete as hold:
+            self.found.finish_block()
             return hold.offset, True
         return at, False
 
@@ -141,16 +144,16 @@ class _Reading:
         """Read what stands whole in a chunk of the file; return where to go on.
 
         Raises:
-            _Hold: what stands there cannot be read yet; what stands before has been.
+            _Incomplete: what stands there cannot be read yet; what stands before has been.
         """
         wanted = min(_CHUNK_BYTES, self._size - at)
         count = os.preadv(self._fd, [self._buffer[:wanted].data], at)
         self._buffer[count : count + SLACK_BYTES] = 0
         if count < wanted:  # the file was cut meanwhile
             self._size = at + count
-        records = chain(self._buffer, count, self._size - at, _LARGE_BYTES)
+        records = follow_records(self._buffer, count, self._size - at, _LARGE_BYTES)
         stop, held, damage = self._end(at, records)
-        wrong = wrong_payloads(self._buffer, records.starts, records.lengths)
+        wrong = find_wrong_payloads(self._buffer, records.starts, records.lengths)
         damage |= dict.fromkeys((records.starts[wrong] + at).tolist(), _WRONG_PAYLOAD)
         events = self._large_events(at, records.large, damage)
         if held is not None and len(wrong):
@@ -163,15 +166,15 @@ class _Reading:
         good[wrong] = False
         if held is not None:
             good &= records.starts < held - at
-        self.found.take(self._buffer, records.starts[good], records.lengths[good], at)
+        self.found.add_records(self._buffer, records.starts[good], records.lengths[good], at)
         for offset, payload in events.items():
             if held is None or offset < held:
-                self.found.take_one(payload, offset)
+                self.found.add_record(payload, offset)
         for offset, what in damage.items():
             if held is None or offset < held:
-                self.found.tell_damage(offset, what)
+                self.found.add_damage(offset, what)
         if held is not None:
-            raise _Hold(held)
+            raise _Incomplete(held)
         return stop
 
     def _end(self, at: int, records: Records) -> tuple[int, int | None, dict[int, str]]:
@@ -196,13 +199,15 @@ class _Reading:
         for place, length in places:
             offset, begin = at + place, at + place + HEADER_BYTES
             try:
-                payload = heads(self._read, begin, begin + length)
-                if not any(value.number is not None for value in decode(payload).values) or self._right(begin, length):
+                payload = read_trimmed_event(self._read, begin, begin + length)
+                if not any(value.number is not None for value in decode_event(payload).values) or self._right(
+                    begin, length
+                ):
                     events[offset] = payload
                     continue
             except Malformed as problem:
                 if self._right(begin, length):
-                    self.found.tell_damage(offset, f"{problem} in a record whose checksum is right")
+                    self.found.add_damage(offset, f"{problem} in a record whose checksum is right")
                     continue
             damage[offset] = _WRONG_PAYLOAD
         return events
@@ -212,7 +217,7 @@ class _Reading:
         crc = 0
         for offset in range(begin, begin + length, _TAIL_BYTES):
             crc = google_crc32c.extend(crc, self._read(offset, min(_TAIL_BYTES, begin + length - offset)))
-        return struct.pack("<I", masked(crc)) == self._read(begin + length, 4)
+        return struct.pack("<I", mask_crc(crc)) == self._read(begin + length, 4)
 
     def _read(self, offset: int, length: int) -> bytes:
         return os.pread(self._fd, length, offset)

@@ -16,7 +16,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from mcp_server.scalars.tensorboard.scan import Points, Scanned, scan
+from mcp_server.scalars.tensorboard.scan import ScanResult, TagPoints, scan
 
 _HEAD_BYTES = 64  # a writer begins with a record that holds its start time: another file differs there
 _BEFORE_BYTES = 32  # end with the checksum of a record
@@ -41,7 +41,7 @@ def open_regular(path: Path) -> int:
 
 
 @dataclass(frozen=True)
-class Mark:
+class FilePosition:
     """Where reading stopped in which file, and what tells whether it is still that file.
 
     ``head`` and ``before``: the first bytes and those before ``offset``. ``tail``: checksum of what waits behind it.
@@ -56,7 +56,7 @@ class Mark:
     tail: int
 
     @classmethod
-    def set(cls, fd: int, status: os.stat_result, offset: int) -> "Mark":
+    def of(cls, fd: int, status: os.stat_result, offset: int) -> "FilePosition":
         """Return the mark of a file of which ``offset`` bytes were read."""
         head = os.pread(fd, min(_HEAD_BYTES, offset), 0)
         length = min(_BEFORE_BYTES, offset)
@@ -64,7 +64,7 @@ class Mark:
         size = status.st_size
         return cls(status.st_dev, status.st_ino, size, offset, head, before, _tail(fd, offset, size))
 
-    def holds(self, fd: int, status: os.stat_result) -> bool:
+    def matches(self, fd: int, status: os.stat_result) -> bool:
         """Tell whether the file still begins with what was read of it."""
         return (
             (status.st_dev, status.st_ino) == (self.device, self.inode)
@@ -72,11 +72,11 @@ class Mark:
             and os.pread(fd, len(self.before), self.offset - len(self.before)) == self.before
         )
 
-    def is_news(self, fd: int, status: os.stat_result) -> bool:
+    def has_changed(self, fd: int, status: os.stat_result) -> bool:
         """Tell whether the file has more or other bytes than when the mark was set."""
         return (
             status.st_size != self.size
-            or not self.holds(fd, status)
+            or not self.matches(fd, status)
             or _tail(fd, self.offset, self.size) != self.tail  # a page of zeros that was filled later
         )
 
@@ -87,10 +87,10 @@ def _tail(fd: int, offset: int, size: int) -> int:
     return int(google_crc32c.value(os.pread(fd, min(size - offset, _TAIL_BYTES), offset)))
 
 
-class Column:
-    """Points of one tag in arrays with room behind, so that appending does not copy those before."""
+class GrowingPoints:
+    """TagPoints of one tag in arrays with room behind, so that appending does not copy those before."""
 
-    def __init__(self, points: Points) -> None:
+    def __init__(self, points: TagPoints) -> None:
         self.count = 0
         room = _room(len(points.steps))
         self._steps = np.empty(room, np.int64)
@@ -98,7 +98,7 @@ class Column:
         self._values = np.empty(room)
         self.append(points)
 
-    def append(self, points: Points) -> None:
+    def append(self, points: TagPoints) -> None:
         """Put points behind those there are; what ``points`` returned before stays as it is."""
         first, self.count = self.count, self.count + len(points.steps)
         if self.count > len(self._steps):
@@ -110,7 +110,7 @@ class Column:
         self._walls[first : self.count] = points.walls
         self._values[first : self.count] = points.values
 
-    def points(self, first: int = 0) -> Points:
+    def points(self, first: int = 0) -> TagPoints:
         """Return the points from number ``first`` on, without a copy; they cannot be written."""
         steps, walls, values = (
             self._steps[first : self.count],
@@ -119,7 +119,7 @@ class Column:
         )
         for array in (steps, walls, values):
             array.flags.writeable = False
-        return Points(steps, walls, values)
+        return TagPoints(steps, walls, values)
 
     @property
     def nbytes(self) -> int:
@@ -135,7 +135,7 @@ _versions = itertools.count()
 
 
 @dataclass(frozen=True)
-class Start:
+class SessionStart:
     """A START event: its step and wall time, and how many points of each tag stand before it in the file."""
 
     step: int
@@ -143,7 +143,7 @@ class Start:
     before: Mapping[str, int]
 
 
-class Followed:
+class EventFile:
     """What one event file has told so far.
 
     ``ahead`` is what a tail tells that is not final yet: told, but read again with the next look. ``version`` is
@@ -151,15 +151,15 @@ class Followed:
     """
 
     def __init__(self) -> None:
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        self.mark: Mark | None = None
-        self.columns: dict[str, Column] = {}
+    def _reset(self) -> None:
+        self.mark: FilePosition | None = None
+        self.columns: dict[str, GrowingPoints] = {}
         self.plugins: dict[str, str] = {}
-        self.starts: list[Start] = []
+        self.starts: list[SessionStart] = []
         self.damage: list[str] = []
-        self.ahead: Scanned | None = None
+        self.ahead: ScanResult | None = None
         self.version = next(_versions)
 
     @property
@@ -173,24 +173,24 @@ class Followed:
         walls = [float(column.points(column.count - 1).walls[0]) for column in self.columns.values()]
         return max((wall for wall in walls if not math.isnan(wall)), default=-math.inf)
 
-    def read_on(self, fd: int) -> bool:
+    def read_new(self, fd: int) -> bool:
         """Read what is new, all of it if the file is no longer the one read before; return whether there was any.
 
         Raises:
             OSError: it cannot be read; what was told before stays.
         """
         status = os.fstat(fd)
-        if self.mark is not None and not self.mark.is_news(fd, status):
+        if self.mark is not None and not self.mark.has_changed(fd, status):
             return False
-        holds = self.mark is not None and self.mark.holds(fd, status)
+        holds = self.mark is not None and self.mark.matches(fd, status)
         offset = self.mark.offset if self.mark is not None and holds else 0
         plugins = self.plugins if holds else {}
         scanned = scan(fd, offset, status.st_size, plugins)
         ahead = scan(fd, scanned.consumed, status.st_size, scanned.plugins, final=True) if scanned.waiting else None
-        mark = Mark.set(fd, status, scanned.consumed)
+        mark = FilePosition.of(fd, status, scanned.consumed)
         cut = os.fstat(fd).st_size < status.st_size  # meanwhile: the next look reads it anew
         if cut or not holds:
-            self._forget()
+            self._reset()
         if cut:
             return True
         self.add(scanned)
@@ -202,19 +202,19 @@ class Followed:
         """Return the tags that were told."""
         return [*self.columns, *(self.ahead.points.keys() - self.columns.keys() if self.ahead is not None else ())]
 
-    def points(self, tag: str) -> Points | None:
+    def points(self, tag: str) -> TagPoints | None:
         """Return what the file tells of ``tag``, also what is not final yet; None if nothing."""
         ahead = self.ahead.points.get(tag) if self.ahead is not None else None
         here = self.columns[tag].points() if tag in self.columns else None
         if here is None or ahead is None:
             return here or ahead
-        return Points(
+        return TagPoints(
             np.concatenate([here.steps, ahead.steps]),
             np.concatenate([here.walls, ahead.walls]),
             np.concatenate([here.values, ahead.values]),
         )
 
-    def all_starts(self) -> list[Start]:
+    def all_starts(self) -> list[SessionStart]:
         """Return the START events, also those that are not final yet."""
         return self.starts if self.ahead is None else [*self.starts, *self._starts_of(self.ahead)]
 
@@ -222,7 +222,7 @@ class Followed:
         """Return what is damaged, also near the end where something is told behind it."""
         return self.damage if self.ahead is None else _distinct([*self.damage, *self.ahead.damage])
 
-    def add(self, scanned: Scanned) -> None:
+    def add(self, scanned: ScanResult) -> None:
         """Put behind what was told what a scan found from there on."""
         self.starts += self._starts_of(scanned)
         for tag, points in scanned.points.items():
@@ -231,18 +231,18 @@ class Followed:
             if tag in self.columns:
                 self.columns[tag].append(points)
             else:
-                self.columns[tag] = Column(points)
+                self.columns[tag] = GrowingPoints(points)
         self.plugins.update(scanned.plugins)
         self.damage = _distinct([*self.damage, *scanned.damage])
 
-    def _starts_of(self, scanned: Scanned) -> list[Start]:
+    def _starts_of(self, scanned: ScanResult) -> list[SessionStart]:
         """Return the START events of a scan from where the columns end."""
         counts = {tag: column.count for tag, column in self.columns.items()}
         starts = []
         for number, (step, wall) in enumerate(scanned.starts):
             new = {tag: positions[number] for tag, positions in scanned.start_positions.items()}
             before = {tag: counts.get(tag, 0) + new.get(tag, 0) for tag in counts | new}
-            starts.append(Start(step, wall, before))
+            starts.append(SessionStart(step, wall, before))
         return starts
 
 
@@ -250,7 +250,7 @@ def _distinct(damage: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(damage))[:_MOST_DAMAGE]
 
 
-def later_starts(files: Sequence[Followed]) -> list[list[int]]:
+def later_starts(files: Sequence[EventFile]) -> list[list[int]]:
     """Return for each file the steps of the START events of others that came when it was over."""
     starts = [file.all_starts() for file in files]
     if len(files) == 1 or not any(starts):

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from mcp_server.scalars.tensorboard.protobuf import BYTES, FIXED32, FIXED64, VARINT, Malformed, fields, signed, varint
+from mcp_server.scalars.tensorboard.protobuf import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    Malformed,
+    read_fields,
+    read_varint,
+    to_signed,
+)
 
 # A scalar takes at most some 40 bytes. A longer tensor is none, and not looked into.
 LONGEST_SCALAR = 128
@@ -32,7 +41,7 @@ _VARINTS = {_INTS, 10, _BOOLS, _HALVES, 16, 17}
 _UNSIGNED = {16: 2**32 - 1, 17: 2**64 - 1}
 
 
-def typed_number(tensor: bytes) -> tuple[int, float] | None:
+def read_scalar_tensor(tensor: bytes) -> tuple[int, float] | None:
     """Return the type and the only number of a tensor with one element; None for any other tensor.
 
     Raises:
@@ -42,9 +51,9 @@ def typed_number(tensor: bytes) -> tuple[int, float] | None:
         return None
     dtype, count, content = 0, 1, b""
     numbers: dict[int, list[bytes]] = {}
-    for field, wire, item in fields(tensor):
+    for field, wire, item in read_fields(tensor):
         if (field, wire) == (1, VARINT):
-            dtype = signed(int.from_bytes(item, "little"), 32)
+            dtype = to_signed(int.from_bytes(item, "little"), 32)
         elif (field, wire) == (2, BYTES):
             count *= _elements(item)
         elif (field, wire) == (4, BYTES):
@@ -75,7 +84,7 @@ def _varint_number(form: str, field: int, varint: int) -> float | None:
         return float(varint != 0)
     if field in _UNSIGNED:
         return float(varint & (_UNSIGNED[field]))
-    return float(signed(varint, 32 if field == _INTS else 64))
+    return float(to_signed(varint, 32 if field == _INTS else 64))
 
 
 def _number(form: str, data: bytes) -> float | None:
@@ -87,12 +96,12 @@ def _number(form: str, data: bytes) -> float | None:
 def _elements(shape: bytes) -> int:
     """Return how many elements a tensor of this shape has."""
     count = 1
-    for field, wire, item in fields(shape):
+    for field, wire, item in read_fields(shape):
         if (field, wire) == (2, BYTES):
             size = 0
-            for inner, inner_wire, number in fields(item):
+            for inner, inner_wire, number in read_fields(item):
                 if (inner, inner_wire) == (1, VARINT):
-                    size = signed(int.from_bytes(number, "little"), 64)
+                    size = to_signed(int.from_bytes(number, "little"), 64)
             count *= size
     return count
 
@@ -107,7 +116,7 @@ def _items(field: int, wire: int, item: bytes) -> list[bytes]:
     if wire == BYTES and field in _VARINTS:
         numbers, at = [], 0
         while at < len(item):
-            number, at = varint(item, at)
+            number, at = read_varint(item, at)
             numbers.append(number.to_bytes(8, "little"))
         return numbers
     expected = {4: FIXED32, 8: FIXED64}.get(width or 0, VARINT)

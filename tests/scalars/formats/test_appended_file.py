@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.scalars.formats.detect import OtherReader, Source, sources
+from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
 from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
 from tests.support.scalar_files import csv_file, points
 
 
 def test_a_partial_last_line_waits_for_its_newline(tmp_path: Path) -> None:
-    path, reader = csv_file(tmp_path, '{"step": 1, "loss": 1}\n{"step": 2, "lo', "a.jsonl"), OtherReader()
-    (source,) = sources(path)
+    path, reader = csv_file(tmp_path, '{"step": 1, "loss": 1}\n{"step": 2, "lo', "a.jsonl"), SourceReader()
+    (source,) = find_sources(path)
     assert points(reader.read(source), "loss") == [(1, 1)]
     with path.open("a") as file:
         file.write('ss": 2}\n')
@@ -26,15 +26,15 @@ def test_a_file_read_as_it_grows_tells_what_it_tells_as_a_whole(tmp_path: Path) 
         rows[100:100] = rows[70:90] if chance.random() < 0.5 else []
         ending = chance.choice(["\n", "\r\n"])
         whole = ending.join(["step,loss,acc", *rows, ""]).encode()
-        path, reader, at = tmp_path / f"{seed}.csv", OtherReader(), 0
-        source = Source("csv", path)
+        path, reader, at = tmp_path / f"{seed}.csv", SourceReader(), 0
+        source = ScalarSource("csv", path)
         while at < len(whole):
             with path.open("ab") as file:
                 more = chance.choice([1, 7, 100, 3000])
                 file.write(whole[at : at + more])
             at += more
             run = reader.read(source)
-        expected = OtherReader().read(source)
+        expected = SourceReader().read(source)
         for tag in ("loss", "acc"):
             assert str(points(run, tag)) == str(points(expected, tag)), seed
             assert run.series[tag].restarts == expected.series[tag].restarts
@@ -45,8 +45,8 @@ def test_a_file_read_as_it_grows_tells_what_it_tells_as_a_whole(tmp_path: Path) 
 )
 @pytest.mark.parametrize("way", ["in place", "replaced", "removed first"])
 def test_a_file_that_was_rewritten_is_read_anew(tmp_path: Path, new: str, way: str) -> None:
-    path, reader = csv_file(tmp_path, "step,loss\n1,1\n2,2\n3,3\n"), OtherReader()
-    (source,) = sources(path)
+    path, reader = csv_file(tmp_path, "step,loss\n1,1\n2,2\n3,3\n"), SourceReader()
+    (source,) = find_sources(path)
     reader.read(source)
     if way == "removed first":
         path.unlink()
@@ -56,13 +56,13 @@ def test_a_file_that_was_rewritten_is_read_anew(tmp_path: Path, new: str, way: s
     target = path if way == "in place" else tmp_path / "new"
     target.write_text(new)
     target.replace(path)
-    run, fresh = reader.read(source), OtherReader().read(source)
+    run, fresh = reader.read(source), SourceReader().read(source)
     assert {tag: points(run, tag) for tag in run.series} == {tag: points(fresh, tag) for tag in fresh.series}
     assert points(run, "loss")[-1][1] in {9, 3}
 
 
 def test_an_unchanged_file_gives_the_same_series_again(tmp_path: Path) -> None:
-    source, reader = Source("csv", csv_file(tmp_path, "step,loss\n1,1\n")), OtherReader()
+    source, reader = ScalarSource("csv", csv_file(tmp_path, "step,loss\n1,1\n")), SourceReader()
     assert reader.changed(source)
     first = reader.read(source)
     assert not reader.changed(source)

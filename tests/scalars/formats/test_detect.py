@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.scalars.formats.detect import Kind, OtherReader, Source, sources
+from mcp_server.scalars.formats.detect import ScalarSource, SourceKind, SourceReader, find_sources
 from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
 from tests.support.scalar_files import csv_file, points, read
 
 # --- what no logger wrote
 
 
-def named(directory: Path, make: Callable[[Path], object]) -> Iterator[Source]:
-    kinds: tuple[Kind, ...] = ("csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb")
+def named(directory: Path, make: Callable[[Path], object]) -> Iterator[ScalarSource]:
+    kinds: tuple[SourceKind, ...] = ("csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb")
     names = ("metrics.csv", "a.jsonl", "trainer_state.json", "a.db", "mlflow.db", "run-a.wandb")
     for kind, name in zip(kinds, names, strict=True):
         make(directory / name)
-        yield Source(kind, directory / name)
+        yield ScalarSource(kind, directory / name)
 
 
 def bind(path: Path) -> None:
@@ -38,18 +38,18 @@ def test_a_pipe_a_socket_a_device_and_a_loop_of_links_are_errors_and_nothing_han
     directory = tmp_path_factory.mktemp("d")
     for source in named(directory, make):
         with pytest.raises(ScalarsUnreadable, match="cannot be read"):
-            OtherReader().read(source)
-        assert sources(source.path) == []
-    assert sources(directory) == []
+            SourceReader().read(source)
+        assert find_sources(source.path) == []
+    assert find_sources(directory) == []
 
 
 def test_directories_of_such_names_are_no_files(tmp_path: Path) -> None:
     for source in named(tmp_path, Path.mkdir):
-        assert sources(source.path) == []
+        assert find_sources(source.path) == []
         if source.kind != "mlflow":
             with pytest.raises(ScalarsUnreadable, match="not a regular file"):
-                OtherReader().read(source)
-    assert sources(tmp_path) == []
+                SourceReader().read(source)
+    assert find_sources(tmp_path) == []
 
 
 def test_binary_junk_is_an_error_or_nothing_and_never_a_crash(tmp_path: Path) -> None:
@@ -57,12 +57,12 @@ def test_binary_junk_is_an_error_or_nothing_and_never_a_crash(tmp_path: Path) ->
         junk = random.Random(seed).randbytes(5_000)
         for source in named(tmp_path, lambda path, junk=junk: path.write_bytes(junk)):  # type: ignore[misc]
             with pytest.raises(ScalarsUnreadable):
-                OtherReader().read(source)
+                SourceReader().read(source)
         header = b"SQLite format 3\0" + junk
         for source in named(tmp_path, lambda path, header=header: path.write_bytes(header)):  # type: ignore[misc]
             with pytest.raises(ScalarsUnreadable):
-                OtherReader().read(source)
-        sources(tmp_path)
+                SourceReader().read(source)
+        find_sources(tmp_path)
 
 
 def test_an_empty_file_is_a_run_that_has_told_nothing_yet(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_an_empty_file_is_a_run_that_has_told_nothing_yet(tmp_path: Path) -> Non
         run = (
             read(csv_file(tmp_path, "", name))
             if name.endswith("csv")
-            else OtherReader().read(Source("jsonl", csv_file(tmp_path, "", name)))
+            else SourceReader().read(ScalarSource("jsonl", csv_file(tmp_path, "", name)))
         )
         assert (run.series, run.notes, run.bytes) == ({}, (), 0)
 
@@ -97,8 +97,8 @@ def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
         if os.access(source.path, os.R_OK):
             pytest.skip("root reads everything")
         with pytest.raises(ScalarsUnreadable, match="Permission denied"):
-            OtherReader().read(source)
-    assert {source.kind for source in sources(tmp_path)} == {"csv", "trainer_state", "wandb"}
+            SourceReader().read(source)
+    assert {source.kind for source in find_sources(tmp_path)} == {"csv", "trainer_state", "wandb"}
 
 
 def test_a_data_set_beside_the_logs_is_no_log(tmp_path: Path) -> None:
@@ -107,15 +107,15 @@ def test_a_data_set_beside_the_logs_is_no_log(tmp_path: Path) -> None:
     csv_file(tmp_path, "name,label\na,1\n", "labels.csv")
     csv_file(tmp_path, '{"epoch": 1, "train_lr": 0.5, "text": "x"}\n', "log.txt")
     (tmp_path / "events.out.tfevents.1.host").touch()
-    assert sources(tmp_path) == [Source("events", tmp_path), Source("jsonl", tmp_path / "log.txt")]
-    assert sources(tmp_path / "labels.csv") == [Source("csv", tmp_path / "labels.csv")]
-    assert sources(tmp_path / "none") == []
+    assert find_sources(tmp_path) == [ScalarSource("events", tmp_path), ScalarSource("jsonl", tmp_path / "log.txt")]
+    assert find_sources(tmp_path / "labels.csv") == [ScalarSource("csv", tmp_path / "labels.csv")]
+    assert find_sources(tmp_path / "none") == []
 
 
 def test_a_file_of_ever_new_keys_keeps_so_many_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_server.scalars.formats.rows.MOST_TAGS", 100)
     path = csv_file(tmp_path, "".join(f'{{"step": {n}, "k{n}": 1}}\n' for n in range(110)), "a.jsonl")
-    run = OtherReader().read(Source("jsonl", path))
+    run = SourceReader().read(ScalarSource("jsonl", path))
     assert len(run.series) == 100
     assert run.notes == ("Only the first 100 tags were kept.",)
 
@@ -124,7 +124,7 @@ def test_what_is_read_whole_is_read_again_only_once_it_changed(tmp_path: Path, m
     now_s = [100.0]
     monkeypatch.setattr("mcp_server.scalars.formats.detect.time.monotonic", lambda: now_s[0])
     state = csv_file(tmp_path, '{"log_history": [{"step": 1, "loss": 3}]}', "trainer_state.json")
-    reader, source = OtherReader(), Source("trainer_state", state)
+    reader, source = SourceReader(), ScalarSource("trainer_state", state)
     first = reader.read(source)
     assert reader.read(source) is not first, "it may be written twice in one tick of the clock"
     now_s[0] += 3

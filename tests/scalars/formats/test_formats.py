@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.scalars.formats.detect import OtherReader, Source, sources
+from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
 from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
 from tests.support.scalar_files import START_S, csv_file, points, read
 
@@ -52,8 +52,8 @@ class StableBaselines3Csv:
 
 
 def test_stable_baselines_rewrites_its_file_when_a_column_appears(tmp_path: Path) -> None:
-    logger, reader = StableBaselines3Csv(tmp_path / "progress.csv"), OtherReader()
-    (source,) = sources(tmp_path)
+    logger, reader = StableBaselines3Csv(tmp_path / "progress.csv"), SourceReader()
+    (source,) = find_sources(tmp_path)
     assert reader.read(source).series == {}
     logger.write({"rollout/ep_rew_mean": 20.5, "time/total_timesteps": 2048})
     assert points(reader.read(source), "rollout/ep_rew_mean") == [(2048, 20.5)]
@@ -90,8 +90,8 @@ def test_a_csv_file_may_have_a_mark_crlf_quotes_text_and_booleans(tmp_path: Path
 
 
 def test_a_row_inside_a_quoted_cell_waits_for_its_end(tmp_path: Path) -> None:
-    path, reader = csv_file(tmp_path, 'step,loss,note\n1,0.5,"one\n'), OtherReader()
-    (source,) = sources(path)
+    path, reader = csv_file(tmp_path, 'step,loss,note\n1,0.5,"one\n'), SourceReader()
+    (source,) = find_sources(path)
     assert reader.read(source).series == {}
     with path.open("a") as file:
         file.write('2,9,9"\n2,0.25,x\n')
@@ -134,8 +134,8 @@ def test_a_batch_number_that_starts_again_with_each_epoch_is_no_step(tmp_path: P
 
 
 def test_an_epoch_with_fractions_is_no_step_also_when_that_shows_late(tmp_path: Path) -> None:
-    path, reader = csv_file(tmp_path, "epoch,loss\n0,1\n1,2\n"), OtherReader()
-    (source,) = sources(path)
+    path, reader = csv_file(tmp_path, "epoch,loss\n0,1\n1,2\n"), SourceReader()
+    (source,) = find_sources(path)
     assert points(reader.read(source), "loss") == [(0, 1), (1, 2)]
     with path.open("a") as file:
         file.write("1.5,3\n")
@@ -258,10 +258,10 @@ def test_the_newest_trainer_state_counts_also_where_a_checkpoint_of_an_older_run
     )
     for age, path in enumerate([new, old, top]):
         os.utime(path, ns=(0, 10**18 - age))
-    assert sources(tmp_path) == [Source("trainer_state", new)]
+    assert find_sources(tmp_path) == [ScalarSource("trainer_state", new)]
     top.unlink()
     (tmp_path / "checkpoint-final").mkdir()
-    assert sources(tmp_path) == [Source("trainer_state", new)]
+    assert find_sources(tmp_path) == [ScalarSource("trainer_state", new)]
 
 
 @pytest.mark.parametrize("text", ["", '{"log_history": [{"st', "[]", "{}", "[" * 100_000])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.scalars.formats.detect import OtherReader, Source, sources
+from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
 from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
 from tests.support.scalar_files import START_S, points, read, unchanged
 
@@ -46,9 +46,9 @@ TWO_RUNS = [
 
 def test_each_run_in_a_trackio_database_is_a_source(tmp_path: Path) -> None:
     with closing(trackio(tmp_path / "proj.db", TWO_RUNS)), unchanged(tmp_path):
-        found = sources(tmp_path)
-        assert found == [Source("trackio", tmp_path / "proj.db", name) for name in ("proj/one", "proj/two")]
-        run = OtherReader().read(found[0])
+        found = find_sources(tmp_path)
+        assert found == [ScalarSource("trackio", tmp_path / "proj.db", name) for name in ("proj/one", "proj/two")]
+        run = SourceReader().read(found[0])
     assert run.series["loss"].steps.tolist() == [0, 1]
     assert math.isnan(run.series["loss"].values[1])
     assert run.series["loss"].walls.tolist() == [START_S, START_S]
@@ -57,17 +57,17 @@ def test_each_run_in_a_trackio_database_is_a_source(tmp_path: Path) -> None:
 
 def test_runs_of_the_same_name_in_a_database_are_told_apart(tmp_path: Path) -> None:
     trackio(tmp_path / "p.db", [("a" * 32, "x", 0, b'{"l":1}'), ("b" * 32, "x", 0, b'{"l":2}')]).close()
-    found = sources(tmp_path)
+    found = find_sources(tmp_path)
     assert [source.name for source in found] == ["p/x-aaaaaaaa", "p/x-bbbbbbbb"]
-    assert [points(OtherReader().read(source), "l") for source in found] == [[(0, 1)], [(0, 2)]]
+    assert [points(SourceReader().read(source), "l") for source in found] == [[(0, 1)], [(0, 2)]]
     with pytest.raises(ScalarsUnreadable, match="name one of its runs: p/x-aaaaaaaa, p/x-bbbbbbbb"):
-        OtherReader().read(Source("trackio", tmp_path / "p.db"))
+        SourceReader().read(ScalarSource("trackio", tmp_path / "p.db"))
     with pytest.raises(ScalarsUnreadable, match="it has no run 'p/y', but p/x-aaaaaaaa"):
-        OtherReader().read(Source("trackio", tmp_path / "p.db", "p/y"))
+        SourceReader().read(ScalarSource("trackio", tmp_path / "p.db", "p/y"))
 
 
 def test_a_database_that_is_written_is_followed(tmp_path: Path) -> None:
-    reader, source = OtherReader(), Source("trackio", tmp_path / "p #1?.db", "p #1?/one")
+    reader, source = SourceReader(), ScalarSource("trackio", tmp_path / "p #1?.db", "p #1?/one")
     with closing(trackio(source.path, TWO_RUNS)) as writer:
         assert len(reader.read(source).series["loss"].steps) == 2
         assert not reader.changed(source)
@@ -98,8 +98,8 @@ def test_a_closed_database_in_wal_mode_gets_no_files_beside_it(tmp_path: Path) -
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "link.db").symlink_to(tmp_path / "p.db")
     with unchanged(tmp_path), unchanged(tmp_path / "other"):
-        assert len(sources(tmp_path)) == 2
-        assert [source.name for source in sources(tmp_path / "other")] == ["link/one", "link/two"]
+        assert len(find_sources(tmp_path)) == 2
+        assert [source.name for source in find_sources(tmp_path / "other")] == ["link/one", "link/two"]
 
 
 def test_a_locked_database_is_one_source_and_reading_it_says_why(
@@ -109,9 +109,9 @@ def test_a_locked_database_is_one_source_and_reading_it_says_why(
     with closing(trackio(tmp_path / "p.db", TWO_RUNS, "DELETE")) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         with unchanged(tmp_path):
-            assert sources(tmp_path) == [Source("trackio", tmp_path / "p.db")]
+            assert find_sources(tmp_path) == [ScalarSource("trackio", tmp_path / "p.db")]
             with pytest.raises(ScalarsUnreadable, match="database is locked"):
-                OtherReader().read(Source("trackio", tmp_path / "p.db", "p/one"))
+                SourceReader().read(ScalarSource("trackio", tmp_path / "p.db", "p/one"))
 
 
 def test_a_transaction_that_was_cut_off_is_not_rolled_back_by_a_reader(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_transaction_that_was_cut_off_is_not_rolled_back_by_a_reader(tmp_path:
             (died / file).write_bytes((tmp_path / file).read_bytes())
         writer.rollback()
     with unchanged(died), pytest.raises(ScalarsUnreadable, match="SQLite says"):
-        OtherReader().read(Source("trackio", died / "p.db", "p/one"))
+        SourceReader().read(ScalarSource("trackio", died / "p.db", "p/one"))
 
 
 def test_a_view_that_never_ends_is_no_table_of_metrics(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_view_that_never_ends_is_no_table_of_metrics(tmp_path: Path) -> None:
         endless = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n)"
         columns = "id, 'a' AS run_name, id AS step, 0 AS timestamp, '{}' AS metrics"
         database.execute(f"CREATE VIEW metrics AS {endless} SELECT {columns} FROM n")
-    assert sources(tmp_path) == []
+    assert find_sources(tmp_path) == []
 
 
 def mlflow(path: Path) -> None:
@@ -158,12 +158,12 @@ def mlflow(path: Path) -> None:
 def test_an_mlflow_database_tells_its_runs_by_experiment(tmp_path: Path) -> None:
     mlflow(tmp_path / "mlflow.db")
     with unchanged(tmp_path):
-        found = sources(tmp_path)
+        found = find_sources(tmp_path)
         assert [(source.kind, source.name) for source in found] == [
             ("mlflow", "mnist/bold-crow-1"),
             ("mlflow", "mnist/bb"),
         ]
-        series = OtherReader().read(found[0]).series["val/loss"]
+        series = SourceReader().read(found[0]).series["val/loss"]
     assert series.steps.tolist() == [10, 20, 30]
     assert str(series.values.tolist()) == "[0.5, nan, -inf]"
     assert series.walls.tolist() == [START_S + 0.5, START_S + 1, START_S + 2]
@@ -178,11 +178,11 @@ def test_each_run_in_a_store_of_mlflow_is_a_source(tmp_path: Path) -> None:
     (run / "metrics" / "old").write_text("1700000000000 0.5\n")
     os.mkfifo(run / "metrics" / "pipe")
     assert (
-        sources(tmp_path)
-        == sources(tmp_path / "mlruns")
-        == sources(run.parent)
-        == sources(run)
-        == [Source("mlflow", run)]
+        find_sources(tmp_path)
+        == find_sources(tmp_path / "mlruns")
+        == find_sources(run.parent)
+        == find_sources(run)
+        == [ScalarSource("mlflow", run)]
     )
     told = read(run)
     assert told.series["val/loss"].steps.tolist() == [10, 20]
@@ -200,8 +200,8 @@ def test_wandb_runs_are_found_once_and_without_wandb_the_error_says_what_to_inst
     run.mkdir(parents=True)
     (run / "run-fpjajw8p.wandb").write_bytes(b":W&B\xe1\xbe\x00")
     (tmp_path / "wandb" / "latest-run").symlink_to(run.name)
-    expected = [Source("wandb", run / "run-fpjajw8p.wandb")]
-    assert sources(tmp_path) == sources(tmp_path / "wandb") == sources(run) == expected
+    expected = [ScalarSource("wandb", run / "run-fpjajw8p.wandb")]
+    assert find_sources(tmp_path) == find_sources(tmp_path / "wandb") == find_sources(run) == expected
     monkeypatch.setitem(sys.modules, "wandb.proto.wandb_internal_pb2", None)
     with pytest.raises(ScalarsUnreadable, match=r"pip install 'runward\[wandb\]'"):
         read(run)
@@ -214,22 +214,22 @@ def test_what_wandb_writes_is_read_as_it_grows_and_around_damage(tmp_path: Path)
         for n in range(600):
             run.log({"loss": n / 8, "eval": {"acc": math.nan if n == 5 else n}, "text": "x" * 300, "flag": True})
         run.log({"big": "x" * 100_000, "loss": -math.inf}, step=1_000)
-    (source,) = sources(tmp_path)
-    told = OtherReader().read(source)
+    (source,) = find_sources(tmp_path)
+    told = SourceReader().read(source)
     assert set(told.series) == {"loss", "eval/acc", "_runtime"}
     assert told.notes == ()
     assert points(told, "loss") == [*((n, n / 8) for n in range(600)), (1_000, -math.inf)]
     assert math.isnan(told.series["eval/acc"].values[5])
     assert told.series["loss"].walls[0] > START_S
 
-    whole, part, reader = source.path.read_bytes(), Source("wandb", tmp_path / "part.wandb"), OtherReader()
+    whole, part, reader = source.path.read_bytes(), ScalarSource("wandb", tmp_path / "part.wandb"), SourceReader()
     for end in (3, 7, 20, 40_000, 40_001, 100_000, len(whole) - 50_000, len(whole)):
         part.path.write_bytes(whole[:end])
         grown = reader.read(part)
     assert points(grown, "loss") == points(told, "loss")
 
     part.path.write_bytes(whole[:70_000] + b"\xff" * 500 + whole[70_500:])
-    damaged = OtherReader().read(part)  # a reader that knew the file would not look there again
+    damaged = SourceReader().read(part)  # a reader that knew the file would not look there again
     assert damaged.notes == ("Damaged places passed over: 1.",)
     assert 400 < len(damaged.series["loss"].steps) < 600
     assert points(damaged, "loss")[-1] == (1_000, -math.inf)

@@ -21,9 +21,9 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from mcp_server.scalars.series import RunScalars, Series
 from mcp_server.scalars.tensorboard.cache import Cache
-from mcp_server.scalars.tensorboard.find import event_files, runs_under
-from mcp_server.scalars.tensorboard.reader import Reader, ScalarsUnreadable
-from mcp_server.scalars.tensorboard.scan import Scanned, scan
+from mcp_server.scalars.tensorboard.find import find_event_directories, list_event_files
+from mcp_server.scalars.tensorboard.reader import EventReader, ScalarsUnreadable
+from mcp_server.scalars.tensorboard.scan import ScanResult, scan
 
 Point = tuple[int, float, float]  # step, wall, value
 FIRST = "events.out.tfevents.1700000000.host.1.0"
@@ -35,12 +35,12 @@ THIRD = "events.out.tfevents.1700002000.host.3.0"
 
 
 def record(payload: bytes) -> bytes:
-    def masked(data: bytes) -> bytes:
+    def mask_crc(data: bytes) -> bytes:
         crc = google_crc32c.value(data)
         return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
     length = struct.pack("<Q", len(payload))
-    return length + masked(length) + payload + masked(payload)
+    return length + mask_crc(length) + payload + mask_crc(payload)
 
 
 def header(version: int = 2) -> bytes:
@@ -128,36 +128,36 @@ def test_a_real_writer_s_run_is_read_as_tensorboard_reads_it(tmp_path: Path) -> 
         Event(step=200, wall_time=1e9 + 200, summary=Summary(value=[Summary.Value(tag="eval", simple_value=1)]))
     )
     writer.close()
-    run = Reader().read(tmp_path)
+    run = EventReader().read(tmp_path)
     assert {tag: shown(one) for tag, one in run.series.items()} == accumulated(tmp_path)
-    assert (run.path, run.notes, run.bytes) == (tmp_path, (), event_files(tmp_path)[0].stat().st_size)
+    assert (run.path, run.notes, run.bytes) == (tmp_path, (), list_event_files(tmp_path)[0].stat().st_size)
     assert all((one.restarts, one.writers) == ((), 1) for one in run.series.values())
 
 
 def test_a_point_that_is_nan_or_infinite_is_a_point(tmp_path: Path) -> None:
     values = [1.0, float("nan"), float("inf"), float("-inf"), 2.0]
     write(tmp_path / FIRST, header(), *(told(n, n, value) for n, value in enumerate(values)))
-    assert np.array_equal(Reader().read(tmp_path).series["loss"].values, values, equal_nan=True)
+    assert np.array_equal(EventReader().read(tmp_path).series["loss"].values, values, equal_nan=True)
 
 
 def test_without_steps_all_points_stand_in_the_order_told(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), *(told(0, n, value) for n, value in enumerate([3, 1, 2])))
     write(tmp_path / SECOND, header(), *(told(0, 100 + n, value) for n, value in enumerate([5, 4])))
-    run = Reader().read(tmp_path)
+    run = EventReader().read(tmp_path)
     assert shown(run.series["loss"]) == [(0, 0, 3), (0, 1, 1), (0, 2, 2), (0, 100, 5), (0, 101, 4)]
     assert (run.series["loss"].restarts, run.series["loss"].writers, run.notes) == ((), 1, ())
 
 
 def test_a_step_told_twice_has_its_newest_value_and_is_no_restart(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), told(1, 0, 1), told(2, 1, 2), told(2, 2, 20), told(3, 3, 3))
-    run = Reader().read(tmp_path)
+    run = EventReader().read(tmp_path)
     assert shown(run.series["loss"]) == [(1, 0, 1), (2, 2, 20), (3, 3, 3)]
     assert (run.series["loss"].restarts, run.notes) == ((), ())
 
 
 def test_a_step_that_falls_replaces_what_was_told_from_there_on(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(1), points(range(10)), points(range(4, 7), wall=100, plus=0.5))
-    run = Reader().read(tmp_path)
+    run = EventReader().read(tmp_path)
     assert {"loss": shown(run.series["loss"])} == accumulated(tmp_path)
     assert values_of(run) == [0, 1, 2, 3, 4.5, 5.5, 6.5]
     assert run.series["loss"].restarts == (4,)
@@ -166,17 +166,17 @@ def test_a_step_that_falls_replaces_what_was_told_from_there_on(tmp_path: Path) 
 
 def test_points_that_come_a_little_late_are_put_where_they_belong(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points([1, 2, 4, 3, 5, 7, 8, 6]))
-    series = Reader().read(tmp_path).series["loss"]
+    series = EventReader().read(tmp_path).series["loss"]
     assert (series.values.tolist(), series.restarts) == ([1, 2, 3, 4, 5, 6, 7, 8], ())
     write(tmp_path / FIRST, header(), points([1, 2, 4, 3, 4]))
-    series = Reader().read(tmp_path).series["loss"]
+    series = EventReader().read(tmp_path).series["loss"]
     assert (series.walls.tolist(), series.restarts) == ([0, 1, 3, 4], (3,)), "step 4 was told again"
 
 
 def test_a_later_file_that_starts_lower_replaces_the_tail_of_its_tags_alone(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points(range(10)), points(range(0, 10, 3), tag="eval"))
     write(tmp_path / SECOND, header(), points(range(6, 8), wall=1_000, plus=0.5))
-    run = Reader().read(tmp_path)  # TensorBoard takes the header of the second file for the restart, at step 0
+    run = EventReader().read(tmp_path)  # TensorBoard takes the header of the second file for the restart, at step 0
     assert (values_of(run), run.series["loss"].restarts) == ([0, 1, 2, 3, 4, 5, 6.5, 7.5], (6,))
     assert (steps_of(run, "eval"), run.series["eval"].restarts) == ([0, 3, 6, 9], ())
 
@@ -184,7 +184,7 @@ def test_a_later_file_that_starts_lower_replaces_the_tail_of_its_tags_alone(tmp_
 def test_a_start_event_replaces_the_tail_of_all_tags(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points(range(10)), points(range(0, 10, 3), tag="eval"))
     write(tmp_path / SECOND, header(), start(5, 999), points(range(5, 8), wall=1_000, plus=0.5))
-    run = Reader().read(tmp_path)
+    run = EventReader().read(tmp_path)
     assert {tag: shown(one) for tag, one in run.series.items()} == accumulated(tmp_path)
     assert (values_of(run), run.series["loss"].restarts) == ([0, 1, 2, 3, 4, 5.5, 6.5, 7.5], (5,))
     assert (steps_of(run, "eval"), run.series["eval"].restarts) == ([0, 3], (5,))
@@ -192,7 +192,7 @@ def test_a_start_event_replaces_the_tail_of_all_tags(tmp_path: Path) -> None:
 
 def test_a_start_event_in_the_same_file_replaces_only_what_stands_before_it(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), start(0, 0), points(range(10)), start(4, 50), points([6, 7], wall=60, plus=0.5))
-    run = Reader().read(tmp_path)
+    run = EventReader().read(tmp_path)
     assert {"loss": shown(run.series["loss"])} == accumulated(tmp_path)
     assert (values_of(run), run.series["loss"].restarts) == ([0, 1, 2, 3, 6.5, 7.5], (4,))
 
@@ -200,14 +200,14 @@ def test_a_start_event_in_the_same_file_replaces_only_what_stands_before_it(tmp_
 def test_a_tag_of_which_a_restart_left_nothing_is_not_told(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points(range(10)), points([8, 9], tag="eval"))
     write(tmp_path / SECOND, header(), start(5, 999))
-    assert list(Reader().read(tmp_path).series) == ["loss"]
+    assert list(EventReader().read(tmp_path).series) == ["loss"]
 
 
 def test_restarts_are_told_in_their_order_and_the_notes_stay_short(tmp_path: Path) -> None:
     write(
         tmp_path / FIRST, header(), points(range(100)), *(points(range(n, 100), wall=200 * n) for n in (50, 20, 70, 60))
     )
-    run = Reader().read(tmp_path)
+    run = EventReader().read(tmp_path)
     assert run.series["loss"].restarts == (50, 20, 70, 60)
     assert run.notes == (
         "Restarted 4 times, last at steps 20, 70, 60: what was told again from there on replaces what was told before.",
@@ -217,7 +217,7 @@ def test_restarts_are_told_in_their_order_and_the_notes_stay_short(tmp_path: Pat
 def test_two_live_writers_keep_all_their_points_in_the_order_of_time(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points([1, 2, 3], wall=10.0), points([1, 2], wall=0, tag="lr"))
     write(tmp_path / SECOND, header(), start(0, 9.0), points([1, 2, 3], wall=10.5, plus=0.5))
-    run = Reader().read(tmp_path)
+    run = EventReader().read(tmp_path)
     assert values_of(run) == [1, 1.5, 2, 2.5, 3, 3.5]
     assert (run.series["loss"].writers, run.series["loss"].restarts, run.series["lr"].writers) == (2, (), 1)
     assert run.notes == ("2 live writers tell loss at the same time: all their points are kept, in order of time.",)
@@ -228,7 +228,7 @@ def test_a_restart_after_two_live_writers_replaces_points_of_both(tmp_path: Path
     write(tmp_path / FIRST, header(), points(range(5), wall=10.0))
     write(tmp_path / SECOND, header(), points(range(5), wall=10.5, plus=0.5))
     write(tmp_path / THIRD, header(), points(range(3, 6), wall=100, plus=0.1))
-    loss = Reader().read(tmp_path).series["loss"]
+    loss = EventReader().read(tmp_path).series["loss"]
     assert loss.values.tolist() == pytest.approx([0, 0.5, 1, 1.5, 2, 2.5, 3.1, 4.1, 5.1], abs=1e-6)
     assert (loss.writers, loss.restarts) == (2, (3,))
 
@@ -236,21 +236,21 @@ def test_a_restart_after_two_live_writers_replaces_points_of_both(tmp_path: Path
 def test_files_of_one_second_count_in_the_order_of_their_points(tmp_path: Path) -> None:
     write(tmp_path / "events.out.tfevents.1700000000.host.999.0", header(), points(range(10)))
     write(tmp_path / "events.out.tfevents.1700000000.host.1001.0", header(), points(range(5, 8), wall=100, plus=0.5))
-    assert values_of(Reader().read(tmp_path)) == [0, 1, 2, 3, 4, 5.5, 6.5, 7.5]
+    assert values_of(EventReader().read(tmp_path)) == [0, 1, 2, 3, 4, 5.5, 6.5, 7.5]
 
 
 def test_subdirectories_are_runs_of_their_own(tmp_path: Path) -> None:
     write(tmp_path / "train" / FIRST, header(), points(range(3)))
     write(tmp_path / "eval" / FIRST, header(), points(range(2)))
-    assert [steps_of(Reader().read(tmp_path / name)) for name in ("train", "eval")] == [[0, 1, 2], [0, 1]]
+    assert [steps_of(EventReader().read(tmp_path / name)) for name in ("train", "eval")] == [[0, 1, 2], [0, 1]]
     with pytest.raises(ScalarsUnreadable, match="No event file lies directly in"):
-        Reader().read(tmp_path)
+        EventReader().read(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", header(), b"\0" * 4096, header() + b"\0" * 4096, header()[:7]])
 def test_a_file_that_tells_nothing_is_a_run_without_series(tmp_path: Path, content: bytes) -> None:
     write(tmp_path / FIRST, content)
-    run = Reader().read(tmp_path)
+    run = EventReader().read(tmp_path)
     assert (dict(run.series), run.bytes) == ({}, len(content))
 
 
@@ -258,7 +258,7 @@ def test_damage_is_named_and_what_stands_around_it_is_told(tmp_path: Path) -> No
     data = bytearray(header() + points(range(100_000 // 40)))
     data[50_000] ^= 0xFF
     write(tmp_path / FIRST, data)
-    run = Reader().read(tmp_path)
+    run = EventReader().read(tmp_path)
     assert len(run.notes) == 1
     assert run.notes[0].startswith(f"{FIRST}: ")
     assert len(set(range(2_500)) - set(steps_of(run))) == 1
@@ -268,18 +268,18 @@ def test_damage_near_the_end_does_not_hide_what_stands_behind_it(tmp_path: Path)
     data = bytearray(header() + points(range(10)))
     data[len(header() + points(range(5))) + 20] ^= 0xFF
     file = write(tmp_path / FIRST, data)
-    reader = Reader()
+    reader = EventReader()
     run = reader.read(tmp_path)
     assert (steps_of(run), len(run.notes)) == ([0, 1, 2, 3, 4, 6, 7, 8, 9], 1)
     append(file, points(range(10, 5_000), wall=10))
     run = reader.read(tmp_path)
     assert set(range(10, 5_000)) < set(steps_of(run))
-    assert everything(run) == everything(Reader().read(tmp_path))
+    assert everything(run) == everything(EventReader().read(tmp_path))
 
 
 def test_metadata_comes_with_the_first_point_only_also_where_a_look_stops_behind_it(tmp_path: Path) -> None:
     file = write(tmp_path / FIRST, header(), tensor(0, 0, 1 / 3, plugin="scalars"))
-    reader = Reader(tmp_path / "cache")
+    reader = EventReader(tmp_path / "cache")
     assert values_of(reader.read(tmp_path)) == [1 / 3]
     append(file, tensor(1, 1, 2 / 3))
     assert values_of(reader.read(tmp_path)) == [1 / 3, 2 / 3]
@@ -287,7 +287,7 @@ def test_metadata_comes_with_the_first_point_only_also_where_a_look_stops_behind
 
 def test_what_was_returned_stays_as_it_was_and_cannot_be_written(tmp_path: Path) -> None:
     file = write(tmp_path / FIRST, header(), points(range(3)))
-    reader = Reader()
+    reader = EventReader()
     before = reader.read(tmp_path)
     append(file, points(range(3, 6), wall=3))
     assert (steps_of(before), steps_of(reader.read(tmp_path))) == ([0, 1, 2], [0, 1, 2, 3, 4, 5])
@@ -298,26 +298,26 @@ def test_what_was_returned_stays_as_it_was_and_cannot_be_written(tmp_path: Path)
 def test_the_newest_values_come_from_the_ends_of_the_files(tmp_path: Path) -> None:
     write(tmp_path / FIRST, header(), points(range(10)), points([4], tag="eval"))
     write(tmp_path / SECOND, header(), points(range(6, 8), wall=1_000, plus=0.5))
-    assert Reader().newest(tmp_path) == {"loss": (7, 1_001.0, 7.5), "eval": (4, 0.0, 4.0)}
+    assert EventReader().newest(tmp_path) == {"loss": (7, 1_001.0, 7.5), "eval": (4, 0.0, 4.0)}
     with pytest.raises(ScalarsUnreadable):
-        Reader().newest(tmp_path / "absent")
+        EventReader().newest(tmp_path / "absent")
 
 
 # --- one look after another: each step is (what happens to the files, the steps told then)
 
 
-def looks(reader: Reader, directory: Path, expected: list[int]) -> None:
+def looks(reader: EventReader, directory: Path, expected: list[int]) -> None:
     """The next look tells ``expected``, as a reader that never looked before does, and then nothing is new."""
     assert reader.changed(directory)
     run = reader.read(directory)
     assert steps_of(run) == expected
-    assert everything(run) == everything(Reader().read(directory))
+    assert everything(run) == everything(EventReader().read(directory))
     assert not reader.changed(directory)
     assert everything(reader.read(directory)) == everything(run)
 
 
 def test_a_partial_record_is_told_once_it_is_whole(tmp_path: Path) -> None:
-    last, reader = told(2, 2, 2), Reader()
+    last, reader = told(2, 2, 2), EventReader()
     file = write(tmp_path / FIRST, header(), points([0, 1]))
     looks(reader, tmp_path, [0, 1])
     for byte in range(len(last) - 1):
@@ -331,7 +331,7 @@ def test_a_page_of_zeros_is_told_once_it_is_filled_though_the_size_stays(tmp_pat
     data = header() + points(range(20))
     cut = len(header() + points(range(10))) + 13
     file = write(tmp_path / FIRST, data[:cut], b"\0" * (len(data) - cut))
-    reader = Reader()
+    reader = EventReader()
     first = steps_of(reader.read(tmp_path))
     assert first == list(range(len(first)))
     assert len(first) == 10
@@ -344,7 +344,7 @@ def test_a_page_of_zeros_is_told_once_it_is_filled_though_the_size_stays(tmp_pat
 
 def test_a_file_rewritten_smaller_or_in_place_is_read_anew(tmp_path: Path) -> None:
     file = write(tmp_path / FIRST, header(), points(range(20)))
-    reader = Reader()
+    reader = EventReader()
     looks(reader, tmp_path, list(range(20)))
     write(file, header(), points(range(5)))
     looks(reader, tmp_path, list(range(5)))
@@ -359,7 +359,7 @@ def test_a_file_rewritten_smaller_or_in_place_is_read_anew(tmp_path: Path) -> No
 
 def test_a_file_that_takes_the_place_of_another_is_read_anew(tmp_path: Path) -> None:
     file = write(tmp_path / FIRST, header(), points(range(20)))
-    reader = Reader()
+    reader = EventReader()
     looks(reader, tmp_path, list(range(20)))
     write(tmp_path / "next", header(), points(range(30, 60))).replace(file)
     looks(reader, tmp_path, list(range(30, 60)))
@@ -367,7 +367,7 @@ def test_a_file_that_takes_the_place_of_another_is_read_anew(tmp_path: Path) -> 
 
 def test_the_first_file_is_still_followed_when_there_is_a_second(tmp_path: Path) -> None:
     first = write(tmp_path / FIRST, header(), points(range(5)))
-    reader = Reader()
+    reader = EventReader()
     looks(reader, tmp_path, [0, 1, 2, 3, 4])
     second = write(tmp_path / SECOND, header(), start(6, 999), points([6, 7], wall=1_000))
     looks(reader, tmp_path, [0, 1, 2, 3, 4, 6, 7])
@@ -382,7 +382,7 @@ def test_the_first_file_is_still_followed_when_there_is_a_second(tmp_path: Path)
 def test_a_start_event_replaces_also_what_the_file_before_it_tells_late(tmp_path: Path) -> None:
     first = write(tmp_path / FIRST, header(), points(range(3)))
     write(tmp_path / SECOND, header(), start(4, 999))
-    reader = Reader()
+    reader = EventReader()
     looks(reader, tmp_path, [0, 1, 2])
     append(first, points([3, 4, 5], wall=3))
     looks(reader, tmp_path, [0, 1, 2, 3])
@@ -391,7 +391,7 @@ def test_a_start_event_replaces_also_what_the_file_before_it_tells_late(tmp_path
 
 
 def test_files_come_and_go(tmp_path: Path) -> None:
-    reader = Reader()
+    reader = EventReader()
     assert not reader.changed(tmp_path)
     with pytest.raises(ScalarsUnreadable):
         reader.read(tmp_path)
@@ -414,14 +414,14 @@ def test_points_put_behind_are_as_if_read_at_once(tmp_path: Path) -> None:
     """A single file, one whose points a restart replaced, one without steps: each the short way, and not."""
     file = write(tmp_path / FIRST, header(), points(range(50)), points([0], tag="a"), points([0], tag="b"))
     write(tmp_path / SECOND, header(), points(range(30, 40), wall=1_000, tag="other"))
-    reader = Reader()
+    reader = EventReader()
     reader.read(tmp_path)
     wall = 50.0
     for steps in ([50, 51], [52, 52, 53], [40], [41, 42], [43], [43], [0], [0]):
         append(file, points(steps, wall=wall), points([0] * len(steps), wall=wall, tag="a"))
         append(file, points(steps, wall=wall, tag="b"))
         wall += len(steps)
-        assert everything(reader.read(tmp_path)) == everything(Reader().read(tmp_path))
+        assert everything(reader.read(tmp_path)) == everything(EventReader().read(tmp_path))
 
 
 # --- what lies about
@@ -437,12 +437,12 @@ def test_pipes_directories_and_links_that_lead_nowhere_are_passed_over(tmp_path:
     (run / f"{THIRD}.pipe").symlink_to(run / FIRST)
     (run / f"{THIRD}.null").symlink_to("/dev/zero")
     (run / "events.out.tfevents.17.profile-empty").write_bytes(b"")
-    assert event_files(run) == []
+    assert list_event_files(run) == []
     with pytest.raises(ScalarsUnreadable):
-        Reader().read(run)
+        EventReader().read(run)
     (run / THIRD).symlink_to(file)  # a linked log is one
     (run / f"{THIRD}.again").symlink_to(file)  # and the same one tells nothing twice
-    reader = Reader()
+    reader = EventReader()
     assert (steps_of(reader.read(run)), reader.changed(run)) == ([0, 1, 2], False)
 
 
@@ -460,11 +460,11 @@ def test_a_file_that_may_not_be_read_is_named_beside_those_that_may(
 
     monkeypatch.setattr("mcp_server.scalars.tensorboard.tail.os.open", refuse)
     refused: str | tuple[str, ...] = SECOND
-    run = Reader().read(tmp_path)
+    run = EventReader().read(tmp_path)
     assert (steps_of(run), run.notes) == ([0, 1, 2], (f"{SECOND} cannot be read: Permission denied",))
     refused = (FIRST, SECOND)
     with pytest.raises(ScalarsUnreadable, match=f"{FIRST} cannot be read: Permission denied"):
-        Reader().read(tmp_path)
+        EventReader().read(tmp_path)
 
 
 def test_event_files_are_listed_oldest_first(tmp_path: Path) -> None:
@@ -476,7 +476,7 @@ def test_event_files_are_listed_oldest_first(tmp_path: Path) -> None:
     ]
     for name in [*reversed(names), "model.ckpt"]:
         write(tmp_path / name)
-    assert [path.name for path in event_files(tmp_path)] == names
+    assert [path.name for path in list_event_files(tmp_path)] == names
 
 
 def test_runs_are_found_below_a_root_newest_first(tmp_path: Path) -> None:
@@ -488,11 +488,15 @@ def test_runs_are_found_below_a_root_newest_first(tmp_path: Path) -> None:
     write(outside / FIRST, header())
     (root / "out").symlink_to(outside)
     (root / "a/loop").symlink_to(root)
-    found = runs_under(root, deepest=4)
+    found = find_event_directories(root, deepest=4)
     assert [one.path.relative_to(root).as_posix() for one in found] == ["a/train", ".", "a/b/c/deep"]
     assert (found[0].files, found[0].bytes) == (2, 2 * len(header()) + len(told(1, 0, 1)))
-    assert (found[1].newest_s, len(runs_under(root)), len(runs_under(root, most=1))) == (1e9, 4, 1)
-    assert runs_under(tmp_path / "absent") == []
+    assert (found[1].newest_s, len(find_event_directories(root)), len(find_event_directories(root, most=1))) == (
+        1e9,
+        4,
+        1,
+    )
+    assert find_event_directories(tmp_path / "absent") == []
 
 
 # --- the cache
@@ -518,7 +522,7 @@ class Scans:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes = 0
 
-        def counted(fd: int, start: int, size: int, plugins: Mapping[str, str], *, final: bool = False) -> Scanned:
+        def counted(fd: int, start: int, size: int, plugins: Mapping[str, str], *, final: bool = False) -> ScanResult:
             self.bytes += size - start
             return scan(fd, start, size, plugins, final=final)
 
@@ -533,21 +537,21 @@ def entry_of(cache: Path) -> Path:
 def test_a_second_reader_starts_where_the_first_stopped(
     run: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Reader(cache).read(run)
+    first = EventReader(cache).read(run)
     assert stat.S_IMODE(cache.stat().st_mode) == stat.S_IMODE(cache.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(entry_of(cache).stat().st_mode) == 0o600
     scans = Scans(monkeypatch)
-    second = Reader(cache).read(run)
+    second = EventReader(cache).read(run)
     assert (everything(second), second.notes, second.bytes) == (everything(first), first.notes, first.bytes)
     assert scans.bytes == 0
     append(run / FIRST, points(range(2_100, 2_200), wall=4e3))
-    third = Reader(cache).read(run)
-    assert everything(third) == everything(Reader().read(run))
+    third = EventReader(cache).read(run)
+    assert everything(third) == everything(EventReader().read(run))
     assert steps_of(third)[-1] == 2_199
 
 
 def test_a_few_points_more_do_not_write_the_cache_again(run: Path, cache: Path) -> None:
-    reader = Reader(cache)
+    reader = EventReader(cache)
     reader.read(run)
     before = entry_of(cache).stat()
     append(run / FIRST, points(range(2_100, 2_200), wall=4e3))
@@ -556,7 +560,7 @@ def test_a_few_points_more_do_not_write_the_cache_again(run: Path, cache: Path) 
 
 
 def test_a_damaged_entry_is_never_told(run: Path, cache: Path) -> None:
-    expected = everything(Reader(cache).read(run))
+    expected = everything(EventReader(cache).read(run))
     whole = entry_of(cache).read_bytes()
     chance = random.Random(1)
     for _ in range(60):
@@ -569,31 +573,31 @@ def test_a_damaged_entry_is_never_told(run: Path, cache: Path) -> None:
         else:
             data[at] ^= 1 << chance.randrange(8)
         entry_of(cache).write_bytes(data)
-        assert everything(Reader(cache).read(run)) == expected
+        assert everything(EventReader(cache).read(run)) == expected
         assert entry_of(cache).read_bytes() == whole, "made again"
 
 
 def test_an_entry_of_another_version_or_that_others_can_write_is_none(
     run: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Reader(cache).read(run)
+    EventReader(cache).read(run)
     scans, size = Scans(monkeypatch), (run / FIRST).stat().st_size
     with monkeypatch.context() as patch:
         patch.setattr("mcp_server.scalars.tensorboard.cache._MAGIC", b"rwscal99")
-        Reader(cache).read(run)
+        EventReader(cache).read(run)
     assert scans.bytes == size
-    Reader(cache).read(run)
+    EventReader(cache).read(run)
     assert scans.bytes == 2 * size, "the entry of the other version was none for this one"
     entry_of(cache).chmod(0o666)
-    Reader(cache).read(run)
+    EventReader(cache).read(run)
     assert scans.bytes == 3 * size
     cache.chmod(0o777)
-    Reader(cache).read(run)
+    EventReader(cache).read(run)
     assert scans.bytes == 4 * size
 
 
 def test_an_entry_is_of_one_file_as_it_was(run: Path, cache: Path) -> None:
-    Reader(cache).read(run)
+    EventReader(cache).read(run)
     file = run / FIRST
     changes: tuple[Callable[[], object], ...] = (
         lambda: write(file, header(), points(range(3_000), wall=5)),  # in place, and longer
@@ -603,16 +607,16 @@ def test_an_entry_is_of_one_file_as_it_was(run: Path, cache: Path) -> None:
     )
     for change in changes:
         change()
-        assert everything(Reader(cache).read(run)) == everything(Reader().read(run))
+        assert everything(EventReader(cache).read(run)) == everything(EventReader().read(run))
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(run: Path, tmp_path: Path) -> None:
     place = write(tmp_path / "file") / "cache"
-    assert len(Reader(place).read(run).series) == 2
+    assert len(EventReader(place).read(run).series) == 2
 
 
 def test_the_oldest_entries_and_abandoned_parts_are_removed(tmp_path: Path, cache: Path) -> None:
-    reader = Reader(cache)
+    reader = EventReader(cache)
     for number in range(4):
         write(tmp_path / str(number) / FIRST, header(), points(range(2_000), wall=number))
         reader.read(tmp_path / str(number))
@@ -630,7 +634,7 @@ def test_the_oldest_entries_and_abandoned_parts_are_removed(tmp_path: Path, cach
 
 def test_runs_looked_at_long_ago_leave_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_server.scalars.tensorboard.reader._KEPT_BYTES", 3 * (24 * 100 + 2**10 + 4 * 2**10))
-    reader = Reader()
+    reader = EventReader()
     for number in range(6):
         write(tmp_path / str(number) / FIRST, header(), points(range(100)))
         reader.read(tmp_path / str(number))
@@ -640,8 +644,8 @@ def test_runs_looked_at_long_ago_leave_the_memory(tmp_path: Path, monkeypatch: p
 
 
 def test_threads_may_look_at_the_same_time(run: Path, cache: Path) -> None:
-    expected = everything(Reader().read(run))
-    reader = Reader(cache)
+    expected = everything(EventReader().read(run))
+    reader = EventReader(cache)
     with ThreadPoolExecutor(8) as pool:
         assert all(everything(one) == expected for one in pool.map(reader.read, [run] * 40))
 
@@ -660,7 +664,7 @@ def test_runs_restarted_with_a_start_event_are_told_as_tensorboard_tells_them(tm
                 parts += [told(step, wall, chance.random(), tag) for tag in tags]
             write(directory / f"events.out.tfevents.{int(wall)}.host.1.0", *parts)
             step, wall = max(0, step - chance.randrange(30)), wall + 10
-        told_here = {tag: shown(one) for tag, one in Reader().read(directory).series.items()}
+        told_here = {tag: shown(one) for tag, one in EventReader().read(directory).series.items()}
         assert told_here == {tag: told_there for tag, told_there in accumulated(directory).items() if told_there}, seed
 
 
@@ -744,16 +748,16 @@ def test_whatever_happened_in_between_the_last_look_tells_what_a_first_one_does(
         monkeypatch.setattr(
             "mcp_server.scalars.tensorboard.scan._TAIL_BYTES", chance.choice([2**20, 700])
         )  # what may yet heal
-        reader = Reader(tmp_path / "cache")
+        reader = EventReader(tmp_path / "cache")
         writers = Writers(directory, chance)
         for _ in range(chance.randrange(3, 15)):
             writers.act()
             if chance.random() < 0.5:
                 reader.read(directory)
             if chance.random() < 0.1:
-                reader = Reader(tmp_path / "cache")
-        fresh = everything(Reader().read(directory))
+                reader = EventReader(tmp_path / "cache")
+        fresh = everything(EventReader().read(directory))
         assert everything(reader.read(directory)) == fresh, seed
-        assert everything(Reader(tmp_path / "cache").read(directory)) == fresh, seed
+        assert everything(EventReader(tmp_path / "cache").read(directory)) == fresh, seed
         assert not reader.changed(directory), seed
         shutil.rmtree(directory)

@@ -20,8 +20,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.util import tensor_util
 
 from mcp_server.scalars.tensorboard import collector, scan
-from mcp_server.scalars.tensorboard.records import find_header, masked, wrong_payloads
-from mcp_server.scalars.tensorboard.scan import Scanned, newest
+from mcp_server.scalars.tensorboard.records import find_header, find_wrong_payloads, mask_crc
+from mcp_server.scalars.tensorboard.scan import ScanResult, read_newest
 from tests.benchmarks.event_files import record, simple_values, tensors, write
 
 Point = tuple[int, float, float]
@@ -56,29 +56,31 @@ def opened(path: Path, data: bytes) -> Iterator[int]:
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[..., Scanned]:
-    def scanned(data: bytes, start: int = 0, plugins: dict[str, str] | None = None, *, final: bool = False) -> Scanned:
+def read(tmp_path: Path) -> Callable[..., ScanResult]:
+    def scanned(
+        data: bytes, start: int = 0, plugins: dict[str, str] | None = None, *, final: bool = False
+    ) -> ScanResult:
         with opened(tmp_path / "events.out.tfevents.1", data) as fd:
             return scan.scan(fd, start, len(data), plugins, final=final)
 
     return scanned
 
 
-def listed(found: Scanned) -> dict[str, list[Point]]:
+def listed(found: ScanResult) -> dict[str, list[Point]]:
     return {
         tag: list(zip(part.steps.tolist(), part.walls.tolist(), part.values.tolist(), strict=True))
         for tag, part in found.points.items()
     }
 
 
-def values(found: Scanned, tag: str) -> list[float]:
+def values(found: ScanResult, tag: str) -> list[float]:
     return [float(value) for value in found.points[tag].values]
 
 
 # --- what is a scalar
 
 
-def test_every_form_of_a_scalar_reads_as_tensorboard_reads_it(tmp_path: Path, read: Callable[..., Scanned]) -> None:
+def test_every_form_of_a_scalar_reads_as_tensorboard_reads_it(tmp_path: Path, read: Callable[..., ScanResult]) -> None:
     forms = [
         np.float32(0.1),
         np.float64(0.1),
@@ -103,7 +105,7 @@ def test_every_form_of_a_scalar_reads_as_tensorboard_reads_it(tmp_path: Path, re
     assert len(read(data).points) == 3 + 2 * len(forms) + 1
 
 
-def test_bfloat16_and_unsigned_tensors_are_scalars(read: Callable[..., Scanned]) -> None:
+def test_bfloat16_and_unsigned_tensors_are_scalars(read: Callable[..., ScanResult]) -> None:
     brain, wide = Event(), Event()
     item = brain.summary.value.add(tag="b")
     item.metadata.plugin_data.plugin_name = "scalars"
@@ -115,7 +117,7 @@ def test_bfloat16_and_unsigned_tensors_are_scalars(read: Callable[..., Scanned])
     assert (values(found, "b"), values(found, "u")) == ([1.5], [2.0**63])
 
 
-def test_other_tensors_and_media_are_no_scalars(read: Callable[..., Scanned]) -> None:
+def test_other_tensors_and_media_are_no_scalars(read: Callable[..., ScanResult]) -> None:
     media = Event(
         summary=Summary(value=[Summary.Value(tag="h", histo={"min": 1}), Summary.Value(tag="i", image={"width": 1})])
     )
@@ -133,7 +135,7 @@ def test_other_tensors_and_media_are_no_scalars(read: Callable[..., Scanned]) ->
     assert (found.plugins["text"], found.damage, found.waiting) == ("text", (), False)
 
 
-def test_metadata_counts_from_the_event_on_that_carries_it(read: Callable[..., Scanned]) -> None:
+def test_metadata_counts_from_the_event_on_that_carries_it(read: Callable[..., ScanResult]) -> None:
     data = file_of(tensor("t", 1.0, 1), tensor("t", 2.0, 2, plugin="scalars"), tensor("t", 3.0, 3))
     assert values(read(data), "t") == [2.0, 3.0]
     later = len(file_of(tensor("t", 1.0, 1), tensor("t", 2.0, 2, plugin="scalars")))
@@ -141,14 +143,14 @@ def test_metadata_counts_from_the_event_on_that_carries_it(read: Callable[..., S
     assert values(read(data, later, {"t": "scalars"}), "t") == [3.0]
 
 
-def test_nan_inf_and_steps_that_stay_zero_are_kept(read: Callable[..., Scanned]) -> None:
+def test_nan_inf_and_steps_that_stay_zero_are_kept(read: Callable[..., ScanResult]) -> None:
     found = read(file_of(point("x", math.nan), point("x", math.inf), point("x", -math.inf)))
     assert math.isnan(values(found, "x")[0])
     assert values(found, "x")[1:] == [math.inf, -math.inf]
     assert found.points["x"].steps.tolist() == [0, 0, 0]
 
 
-def test_a_tag_twice_in_one_event_keeps_its_order(read: Callable[..., Scanned]) -> None:
+def test_a_tag_twice_in_one_event_keeps_its_order(read: Callable[..., ScanResult]) -> None:
     many = Event(
         step=1, summary=Summary(value=[Summary.Value(tag=tag, simple_value=n) for n, tag in enumerate("abab")])
     )
@@ -157,12 +159,12 @@ def test_a_tag_twice_in_one_event_keeps_its_order(read: Callable[..., Scanned]) 
     assert values(found, "b") == [1.0, 3.0] * 100
 
 
-def test_the_node_name_of_tensorflow_1_stands_for_a_missing_tag(read: Callable[..., Scanned]) -> None:
+def test_the_node_name_of_tensorflow_1_stands_for_a_missing_tag(read: Callable[..., ScanResult]) -> None:
     old = Event(summary=Summary(value=[Summary.Value(node_name="loss", simple_value=1.0)]))
     assert values(read(file_of(old)), "loss") == [1.0]
 
 
-def test_session_starts_are_told_with_their_place(read: Callable[..., Scanned]) -> None:
+def test_session_starts_are_told_with_their_place(read: Callable[..., ScanResult]) -> None:
     start = Event(step=2, wall_time=9.0, session_log=SessionLog(status=SessionLog.START))
     stop = Event(step=5, session_log=SessionLog(status=SessionLog.STOP))
     found = read(file_of(VERSION, point("a", 1), point("a", 2), start, point("a", 3), point("b", 4), stop, start))
@@ -174,13 +176,13 @@ def test_session_starts_are_told_with_their_place(read: Callable[..., Scanned]) 
 # --- damage
 
 
-def test_empty_and_header_only_files_hold_nothing(read: Callable[..., Scanned]) -> None:
+def test_empty_and_header_only_files_hold_nothing(read: Callable[..., ScanResult]) -> None:
     assert (read(b"").consumed, read(b"").waiting) == (0, False)
     found = read(file_of(VERSION))
     assert (dict(found.points), found.consumed, found.waiting) == ({}, len(file_of(VERSION)), False)
 
 
-def test_a_file_cut_anywhere_waits_before_the_cut_and_tells_it_when_final(read: Callable[..., Scanned]) -> None:
+def test_a_file_cut_anywhere_waits_before_the_cut_and_tells_it_when_final(read: Callable[..., ScanResult]) -> None:
     events = [VERSION, point("a", 1.0, 1), point("a", 2.0, 2), tensor("t", 3.0, plugin="scalars")]
     ends = [len(file_of(*events[:count])) for count in range(len(events) + 1)]
     data = file_of(*events)
@@ -196,7 +198,7 @@ def test_a_file_cut_anywhere_waits_before_the_cut_and_tells_it_when_final(read: 
         assert sum(map(len, listed(found).values())) + sum(map(len, listed(rest).values())) == 3
 
 
-def test_no_flipped_bit_yields_a_wrong_value(read: Callable[..., Scanned], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_flipped_bit_yields_a_wrong_value(read: Callable[..., ScanResult], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_TAIL_BYTES", 0)
     data = file_of(VERSION, *(point("a", float(n), n) for n in range(4)))
     for bit in range(len(data) * 8):
@@ -211,7 +213,7 @@ def test_no_flipped_bit_yields_a_wrong_value(read: Callable[..., Scanned], monke
 
 
 def test_damage_near_the_end_is_waited_for_and_further_up_told(
-    read: Callable[..., Scanned], monkeypatch: pytest.MonkeyPatch
+    read: Callable[..., ScanResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = [point("a", float(n), n) for n in range(100)]
     before = file_of(VERSION, *good[:50])
@@ -228,7 +230,7 @@ def test_damage_near_the_end_is_waited_for_and_further_up_told(
     assert values(found, "a") == [float(n) for n in range(100) if n != 50]
 
 
-def test_a_corrupt_length_loses_one_record(read: Callable[..., Scanned]) -> None:
+def test_a_corrupt_length_loses_one_record(read: Callable[..., ScanResult]) -> None:
     before = file_of(VERSION, *(point("a", float(n), n) for n in range(50)))
     bad = bytearray(file_of(point("a", 50.0)))
     bad[1] ^= 0x80
@@ -239,7 +241,7 @@ def test_a_corrupt_length_loses_one_record(read: Callable[..., Scanned]) -> None
 
 
 def test_a_zero_filled_tail_waits_and_is_read_once_filled(
-    read: Callable[..., Scanned], monkeypatch: pytest.MonkeyPatch
+    read: Callable[..., ScanResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan, "_TAIL_BYTES", 1000)
     data = file_of(VERSION, *(point("a", float(n), n) for n in range(200)))
@@ -253,7 +255,7 @@ def test_a_zero_filled_tail_waits_and_is_read_once_filled(
         assert len(read(zeroed, final=True).damage) >= 1
 
 
-def test_an_unparsable_event_with_a_right_checksum_is_told_and_skipped(read: Callable[..., Scanned]) -> None:
+def test_an_unparsable_event_with_a_right_checksum_is_told_and_skipped(read: Callable[..., ScanResult]) -> None:
     broken = record(point("a", 1.0).SerializeToString()[:-2])
     latin = record(point("a", 1.0).SerializeToString().replace(b"\x0a\x01a", b"\x0a\x01\xe4"))
     found = read(file_of(point("a", 0.0), broken, latin, point("a", 2.0)))
@@ -273,15 +275,15 @@ def test_the_four_neutral_bytes_and_halving_find_each_wrong_payload() -> None:
     starts, lengths = ends - [len(item) for item in records], np.array([len(item) - 16 for item in records])
     for at in (int(starts[3]) + 900, int(starts[5]) + 12, int(ends[0]) - 1):
         data[at] ^= 4
-    assert wrong_payloads(data, starts, lengths) == [0, 3, 5]
-    assert masked(google_crc32c.value(b"")) == 0xA282EAD8
+    assert find_wrong_payloads(data, starts, lengths) == [0, 3, 5]
+    assert mask_crc(google_crc32c.value(b"")) == 0xA282EAD8
     assert find_header(np.frombuffer(bytes(200) + record(b"x"), np.uint8)) == 200
 
 
 # --- large events
 
 
-def test_a_large_event_gives_its_scalars_and_skips_its_image(read: Callable[..., Scanned]) -> None:
+def test_a_large_event_gives_its_scalars_and_skips_its_image(read: Callable[..., ScanResult]) -> None:
     image = Event(step=4, summary=Summary(value=[Summary.Value(tag="i", image={"encoded_image_string": bytes(10**6)})]))
     wide = Event(step=5, wall_time=3.0)
     for n in range(5000):
@@ -301,7 +303,7 @@ def test_a_large_event_gives_its_scalars_and_skips_its_image(read: Callable[...,
     assert read(damaged).waiting
 
 
-def test_a_large_event_that_does_not_parse_is_told_and_skipped(read: Callable[..., Scanned]) -> None:
+def test_a_large_event_that_does_not_parse_is_told_and_skipped(read: Callable[..., ScanResult]) -> None:
     broken = record(b"\x2a" + varint(10**6) + bytes(10**5))
     found = read(file_of(point("a", 1.0), broken, point("a", 2.0)))
     assert values(found, "a") == [1.0, 2.0]
@@ -316,21 +318,21 @@ def test_the_newest_values_come_from_the_tail_of_any_file(tmp_path: Path) -> Non
     big = write(tmp_path / "big", simple_values(40_000))
     whole = read_whole(big)
     with opened(tmp_path / "copy", big.read_bytes()) as fd:
-        last, from_start = newest(fd, os.fstat(fd).st_size)
+        last, from_start = read_newest(fd, os.fstat(fd).st_size)
     assert not from_start
     assert last == {tag: points[-1] for tag, points in listed(whole).items()}
     with opened(tmp_path / "small", file_of(VERSION, point("a", 1.0, 1), point("a", 2.0, 2))) as fd:
-        assert newest(fd, os.fstat(fd).st_size) == ({"a": (2, 2.0, 2.0)}, True)
+        assert read_newest(fd, os.fstat(fd).st_size) == ({"a": (2, 2.0, 2.0)}, True)
 
 
 def test_the_newest_tensors_are_known_by_the_first_events(tmp_path: Path) -> None:
     path = write(tmp_path / "big", tensors(30_000))
     with opened(tmp_path / "copy", path.read_bytes()) as fd:
-        last, _ = newest(fd, os.fstat(fd).st_size)
+        last, _ = read_newest(fd, os.fstat(fd).st_size)
     assert last == {tag: points[-1] for tag, points in listed(read_whole(path)).items()}
 
 
-def read_whole(path: Path) -> Scanned:
+def read_whole(path: Path) -> ScanResult:
     fd = os.open(path, os.O_RDONLY)
     try:
         return scan.scan(fd, 0, path.stat().st_size)
@@ -425,7 +427,7 @@ class Reference:
 
 
 def crc(data: bytes) -> bytes:
-    return struct.pack("<I", masked(google_crc32c.value(data)))
+    return struct.pack("<I", mask_crc(google_crc32c.value(data)))
 
 
 class Writer:
@@ -517,7 +519,7 @@ def varint(number: int) -> bytes:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_streams_read_as_the_protobuf_classes_read_them(
-    seed: int, read: Callable[..., Scanned], monkeypatch: pytest.MonkeyPatch
+    seed: int, read: Callable[..., ScanResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
     tail = chance.choice([0, 300, 2**20])
@@ -547,7 +549,7 @@ def test_random_streams_read_as_the_protobuf_classes_read_them(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_stream_read_in_parts_is_the_stream_read_at_once(
-    seed: int, read: Callable[..., Scanned], monkeypatch: pytest.MonkeyPatch
+    seed: int, read: Callable[..., ScanResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
     data = Writer(chance).stream(200)
