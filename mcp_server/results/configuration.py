@@ -9,7 +9,7 @@ from mcp_server.blueprints.parser import Blueprint, parse
 from mcp_server.record.state import Run
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask
-from mcp_server.text.shell import parse as parse_command
+from mcp_server.text.shell import parse
 
 _MOST_BYTES = 10_000_000  # of a file that is only looked at
 _MOST_YAML, _LONGEST_LINE = 200_000, 1_000  # characters
@@ -20,7 +20,7 @@ _YAML = re.compile(r"(?P<indent> *)(?:- +)?(?P<name>[\w.\-/@]+)\s*:(?:\s+(?P<val
 def read_configuration(run: Run) -> dict[str, str]:
     """Return how a run was configured, by name: words of its command, parameters, environment, YAML files."""
     spec = run.spec
-    found = parse_command(spec.command)
+    found = read_options(spec.command)
     for path in configuration_files(run):
         if path.suffix != ".toml":
             text = (read_text(path) or "")[:_MOST_YAML]
@@ -32,9 +32,9 @@ def read_configuration(run: Run) -> dict[str, str]:
     return {name: mask(f"{name}={value}").partition("=")[2] if value else "" for name, value in found.items()}
 
 
-def parse_command(command: str | list[str]) -> dict[str, str]:
+def read_options(command: str | list[str]) -> dict[str, str]:
     """Return the options of a command by name, the last one wins; what has no name is ``command``. Pure."""
-    options, rest = parse_command(command).split_options()
+    options, rest = parse(command).split_options()
     return {**options, "command": " ".join(rest)}
 
 

@@ -11,7 +11,7 @@ import pytest
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.results.answers import Comparison
 from mcp_server.results.compare import build_comparison
-from mcp_server.results.configuration import parse_command, yaml_values
+from mcp_server.results.configuration import read_options, yaml_values
 from tests.support.ended_runs import BEGAN_S, Runs
 
 
@@ -146,7 +146,7 @@ def test_eight_runs_and_six_metrics_cost_few_tokens(runs: Runs) -> None:
 
 
 def test_a_command_has_options_by_name_and_the_last_wins() -> None:
-    assert parse_command("python -m train --lr 1e-4 --fast --lr=2e-4 model.n=3 --shift -0.5 ++a/b=c 'two words'") == {
+    assert read_options("python -m train --lr 1e-4 --fast --lr=2e-4 model.n=3 --shift -0.5 ++a/b=c 'two words'") == {
         "m": "train",
         "lr": "2e-4",
         "fast": "true",
@@ -155,7 +155,7 @@ def test_a_command_has_options_by_name_and_the_last_wins() -> None:
         "a/b": "c",
         "command": "python two words",
     }
-    assert parse_command("echo 'unclosed")["command"] == "echo 'unclosed"
+    assert read_options("echo 'unclosed")["command"] == "echo 'unclosed"
 
 
 def test_plain_yaml_is_told_by_dotted_names() -> None:
