@@ -9,7 +9,7 @@ from mcp_server.blueprints.parser import Blueprint, parse
 from mcp_server.record.state import Run
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask
-from mcp_server.text.shell import parse
+from mcp_server.text.shell import parse as parse_command
 
 _MOST_BYTES = 10_000_000  # of a file that is only looked at
 _MOST_YAML, _LONGEST_LINE = 200_000, 1_000  # characters
@@ -34,7 +34,7 @@ def read_configuration(run: Run) -> dict[str, str]:
 
 def read_options(command: str | list[str]) -> dict[str, str]:
     """Return the options of a command by name, the last one wins; what has no name is ``command``. Pure."""
-    options, rest = parse(command).split_options()
+    options, rest = parse_command(command).split_options()
     return {**options, "command": " ".join(rest)}
 
 
