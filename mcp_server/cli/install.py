@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mcp_server.cli.client_settings import NAME, in_codex_toml, in_mcp_json
 from mcp_server.errors import BadArgument
-from mcp_server.resources import documents
+from mcp_server.resources.documents import list_files
 
 # Inspector 2.12 needs this Node; npm on an older one silently takes 0.15.0, which is another program.
 _INSPECTOR, _INSPECTOR_NODE = "@modelcontextprotocol/inspector@2", (22, 19)
@@ -84,7 +84,7 @@ def server_command(python: str) -> list[str]:
 def _claude(command: Sequence[str], project: Path | None) -> list[Step]:
     own = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
     target = (project / ".claude" if project else own) / "agents"
-    steps = [Step(target / file.name, project, partial(_exactly, file)) for file in documents.files("agents")]
+    steps = [Step(target / file.name, project, partial(_exactly, file)) for file in list_files("agents")]
     if project is not None:
         # A project's file is shared: a program inside the project is named as everybody finds it.
         program = Path(command[0])

@@ -1,8 +1,8 @@
-"""What agents read beside the tools: the files of prompts/ and agents/ and the runs, as MCP resources and prompts.
+"""MCP resources and prompts: the files of prompts/ and agents/, and the runs.
 
-A file of ``prompts/`` with a ``uri`` in its front matter is a resource, one with ``arguments`` is a prompt. In a prompt
-``{{name}}`` stands for an argument or for another file's text, and ``{{arguments}}`` for all that were given. What is
-given stays an argument: it can end neither its line nor its quotes.
+A file of ``prompts/`` with a ``uri`` in its front matter is a resource, one with ``arguments`` is a prompt. In a
+prompt, ``{{name}}`` is replaced by an argument or by another file's text, and ``{{arguments}}`` by a list of all given
+arguments. An argument cannot end its own line or its quotes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import anyio.to_thread
 from mcp.server import MCPServer
@@ -30,103 +31,145 @@ from mcp.types import (
 )
 
 from mcp_server.errors import RunNotFound, RunwardError
-from mcp_server.resources import documents as library
-from mcp_server.resources.documents import Document
+from mcp_server.resources.documents import Document, read_documents
 from mcp_server.tools.context import ServerContext
 from mcp_server.views.log_excerpt import tail_lines
 from mcp_server.views.run_status import status_of
 
 _MARKDOWN, _JSON = "text/markdown", "application/json"
 _LOG_LINES = 200
-_MOST_VALUES = 100  # of a completion, says the protocol
+_MAX_COMPLETIONS = 100  # limit of the protocol
 _OPTIONAL = "Optional. "
-_LONGEST_ARGUMENT = 20_000  # a prompt is read as a whole
-_PLACE = re.compile(r"\{\{(\w+)\}\}")
+_MAX_ARGUMENT_CHARS = 20_000  # the whole prompt is read at once
+_SLOT = re.compile(r"\{\{(\w+)\}\}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def register(server: MCPServer[ServerContext], context: ServerContext) -> None:
-    """Give ``server`` its resources, its prompts, and its one completion handler."""
-    for document in library.documents("prompts").values():
-        if uri := document.facts.get("uri"):
-            server.add_resource(_file(uri, document))
-        if "arguments" in document.tables:
-            server.add_prompt(_prompt(document, context))
-    for document in library.documents("agents").values():
-        server.add_resource(_file(f"agent://{document.name}", document))
-    _templates(server, context)
-    _completions(server, context)
+class ResourceServer(MCPServer[ServerContext]):
+    """An MCP server with runward's resources, prompts and completions.
+
+    Documents are read at the first request for a resource or a prompt: a server starts without a YAML parser.
+    """
+
+    def __init__(self, name: str, context: ServerContext, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self._context = context
+        self._has_documents = False
+        _add_templates(self, context)
+        _add_completions(self, context)
+
+    async def list_resources(self) -> Any:
+        """List documents and agent files."""
+        self._add_documents()
+        return await super().list_resources()
+
+    async def read_resource(self, *arguments: Any, **more: Any) -> Any:
+        """Read a document, a run's status or a run's log."""
+        self._add_documents()
+        return await super().read_resource(*arguments, **more)
+
+    async def list_prompts(self) -> Any:
+        """List prompts with their arguments."""
+        self._add_documents()
+        return await super().list_prompts()
+
+    async def get_prompt(self, *arguments: Any, **more: Any) -> Any:
+        """Render a prompt; a wrong request is answered with the reason, which the SDK would only log."""
+        self._add_documents()
+        try:
+            return await super().get_prompt(*arguments, **more)
+        except ValueError as error:
+            raise MCPError(INVALID_PARAMS, str(error)) from error
+
+    def _add_documents(self) -> None:
+        if self._has_documents:
+            return
+        self._has_documents = True
+        for document in read_documents("prompts").values():
+            if uri := document.facts.get("uri"):
+                self.add_resource(_make_resource(uri, document))
+            if "arguments" in document.tables:
+                self.add_prompt(_make_prompt(document, self._context))
+        for document in read_documents("agents").values():
+            self.add_resource(_make_resource(f"agent://{document.name}", document))
 
 
 # --- resources
 
 
-def _file(uri: str, document: Document) -> FunctionResource:
+def _make_resource(uri: str, document: Document) -> FunctionResource:
     title = document.facts.get("title", document.name)
-    # An agent's description is an essay for its caller; a list has room for its first sentence.
+    # The description of an agent file is long, because its caller decides by it. A list needs its first line.
     description = document.description.partition("\n")[0]
     return FunctionResource(
         uri=uri, name=document.name, title=title, description=description, mime_type=_MARKDOWN, fn=lambda: document.text
     )
 
 
-def _templates(server: MCPServer[ServerContext], context: ServerContext) -> None:
+def _add_templates(server: MCPServer[ServerContext], context: ServerContext) -> None:
     @server.resource(
         "agent://{name}", title="Agent", description="How an agent of this name works", mime_type=_MARKDOWN
     )
-    def agent(name: str) -> str:
-        return _named(library.documents("agents"), name, "agent").text
+    def read_agent(name: str) -> str:
+        return _find_document(read_documents("agents"), name, "agent").text
 
-    @server.resource("guide://{name}", title="Guide", description="How something is done here", mime_type=_MARKDOWN)
-    def guide(name: str) -> str:
-        return _named(_guides(), name, "guide").text
+    @server.resource(
+        "guide://{name}", title="Guide", description="How to do one thing with runward", mime_type=_MARKDOWN
+    )
+    def read_guide(name: str) -> str:
+        return _find_document(_guides_by_name(), name, "guide").text
 
-    @server.resource("run://{run_id}", title="Run", description="How a run fares: its RunStatus", mime_type=_JSON)
-    def run(run_id: str) -> str:
-        return _told(lambda: status_of(context.store, context.store.observe(run_id)).model_dump_json())
+    @server.resource("run://{run_id}", title="Run", description="The RunStatus of a run", mime_type=_JSON)
+    def read_run(run_id: str) -> str:
+        return _answer(lambda: status_of(context.store, context.store.observe(run_id)).model_dump_json())
 
     @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
-    def log(run_id: str) -> str:
-        def newest() -> str:
+    def read_run_log(run_id: str) -> str:
+        def read_tail() -> str:
             path = context.store.rundir(run_id).log(context.store.observe(run_id).attempt)
             return tail_lines(path, _LOG_LINES, label=f"run {run_id}").text
 
-        return _told(newest)
+        return _answer(read_tail)
 
     @server.resource("sweep://{name}", title="Sweep", description="Plan and results of a sweep", mime_type=_JSON)
-    def sweep(name: str) -> str:
+    def read_sweep(name: str) -> str:
         raise ResourceNotFoundError(
             f"Sweep not found: {name[:80]!r}. The runs of a sweep carry its name: call list_runs(name=...) for them. "
-            "guide://sweep tells how one is run."
+            "guide://sweep explains how to run a sweep."
         )
 
 
-def _guides() -> dict[str, Document]:
-    found = library.documents("prompts").values()
-    return {uri.removeprefix("guide://"): d for d in found if (uri := d.facts.get("uri", "")).startswith("guide://")}
+def _guides_by_name() -> dict[str, Document]:
+    scheme = "guide://"
+    return {
+        uri.removeprefix(scheme): document
+        for document in read_documents("prompts").values()
+        if (uri := document.facts.get("uri", "")).startswith(scheme)
+    }
 
 
-def _named(documents: dict[str, Document], name: str, noun: str) -> Document:
+def _find_document(documents: dict[str, Document], name: str, noun: str) -> Document:
     """Return the document of this name.
 
     Raises:
-        ResourceNotFoundError: there is none; names those that come near, else all.
+        ResourceNotFoundError: there is no such document; names similar ones, else all.
     """
     if (document := documents.get(name)) is not None:
         return document
-    near = ", ".join(difflib.get_close_matches(name, documents, n=2, cutoff=0.6) or sorted(documents))
-    raise ResourceNotFoundError(f"{noun.capitalize()} not found: {name[:80]!r}. There is {near or 'none here'}.")
+    names = difflib.get_close_matches(name, documents, n=2, cutoff=0.6) or sorted(documents)
+    available = ", ".join(names) or "none"
+    raise ResourceNotFoundError(f"{noun.capitalize()} not found: {name[:80]!r}. Available: {available}.")
 
 
-def _told(answer: Callable[[], str]) -> str:
-    """Return the answer; what runward refuses reaches the reader word for word.
+def _answer(read: Callable[[], str]) -> str:
+    """Return what ``read`` returns; the message of a refusal reaches the client unchanged.
 
     Raises:
         ResourceNotFoundError: there is no such run.
-        ResourceError: it could not be read.
+        ResourceError: the run could not be read.
     """
     try:
-        return answer()
+        return read()
     except RunNotFound as error:
         raise ResourceNotFoundError(str(error)) from error
     except (RunwardError, OSError) as error:
@@ -136,81 +179,80 @@ def _told(answer: Callable[[], str]) -> str:
 # --- prompts
 
 
-def _prompt(document: Document, context: ServerContext) -> Prompt:
-    asked = document.tables["arguments"]
+def _make_prompt(document: Document, context: ServerContext) -> Prompt:
     arguments = [
         PromptArgument(name=name, description=text, required=not text.startswith(_OPTIONAL))
-        for name, text in asked.items()
+        for name, text in document.tables["arguments"].items()
     ]
     return Prompt(
         name=document.name,
         title=document.facts.get("title"),
         description=document.description,
         arguments=arguments,
-        fn=partial(_render, document, context),
+        fn=partial(_render_prompt, document, context),
         context_kwarg=None,
     )
 
 
-def _render(document: Document, context: ServerContext, /, **given: str) -> str:
-    """Return a prompt's text with what was given in its places.
+def _render_prompt(document: Document, context: ServerContext, /, **values: str) -> str:
+    """Return a prompt's text with its slots filled.
 
     Raises:
-        MCPError: an argument does not exist, says nothing or too much, or names a run that does not exist.
+        MCPError: an argument does not exist, is empty or too long, or names a run that does not exist.
     """
-    asked = document.tables["arguments"]
-    if unknown := given.keys() - asked.keys():
+    parameters = document.tables["arguments"]
+    if unknown := values.keys() - parameters.keys():
         raise MCPError(INVALID_PARAMS, f"{document.name} has no argument {', '.join(sorted(unknown))[:200]}.")
-    for name, text in asked.items():
-        if not text.startswith(_OPTIONAL) and not given[name].strip():
+    for name, text in parameters.items():
+        if not text.startswith(_OPTIONAL) and not values[name].strip():
             raise MCPError(INVALID_PARAMS, f"{document.name} needs {name}: {text}.")
-        if len(given.get(name, "")) > _LONGEST_ARGUMENT:
-            raise MCPError(INVALID_PARAMS, f"{name} is longer than {_LONGEST_ARGUMENT:,} characters: name a file.")
-    if run_id := given.get("run_id"):
+        if len(values.get(name, "")) > _MAX_ARGUMENT_CHARS:
+            raise MCPError(INVALID_PARAMS, f"{name} is longer than {_MAX_ARGUMENT_CHARS:,} characters: name a file.")
+    if run_id := values.get("run_id"):
         try:
             context.store.rundir(run_id)
         except RunNotFound as error:
             raise MCPError(INVALID_PARAMS, str(error)) from error
-    listed = "\n".join(_item(name, value) for name, value in given.items() if value.strip())
+    arguments = "\n".join(_list_item(name, value) for name, value in values.items() if value.strip())
 
-    # One pass, so that what a value holds is never taken for a place.
-    def fill(place: re.Match[str]) -> str:
-        word = place[1]
+    # A single pass, so that a slot inside of an argument stays text.
+    def fill_slot(slot: re.Match[str]) -> str:
+        word = slot[1]
         if word == "arguments":
-            return listed
-        return _in_line(given[word]) if word in given else library.documents("prompts")[word].text.strip()
+            return arguments
+        return _escape_inline(values[word]) if word in values else read_documents("prompts")[word].text.strip()
 
-    return _PLACE.sub(fill, document.text)
+    return _SLOT.sub(fill_slot, document.text)
 
 
-def _item(name: str, value: str) -> str:
-    """Return an argument as an item of a list; several lines are quoted."""
+def _list_item(name: str, value: str) -> str:
+    """Return an argument as an item of a list; several lines become a block quote."""
     lines = [_CONTROL.sub("", line) for line in value.strip().splitlines()]
     return f"- {name}: {lines[0]}" if len(lines) == 1 else "\n".join([f"- {name}:", *(f"  > {line}" for line in lines)])
 
 
-def _in_line(value: str) -> str:
-    """Return an argument as it may stand between double quotes in a line of code, escaped as JSON is."""
+def _escape_inline(value: str) -> str:
+    """Return an argument escaped as in JSON, for use between double quotes in a line of code."""
     return json.dumps(value.strip(), ensure_ascii=False)[1:-1].replace("`", "\\u0060")
 
 
 # --- completion
 
 
-def _completions(server: MCPServer[ServerContext], context: ServerContext) -> None:
-    def run_ids() -> list[str]:
+def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -> None:
+    def list_run_ids() -> list[str]:
         return [run.run_id for run in context.store.runs()]
 
-    def nothing() -> list[str]:
+    def list_nothing() -> list[str]:
         return []
 
-    # By what is completed: a template's variable, or an argument of any prompt.
-    known: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
-        ("agent://{name}", "name"): lambda: library.documents("agents"),
-        ("guide://{name}", "name"): _guides,
-        ("run://{run_id}", "run_id"): run_ids,
-        ("run://{run_id}/log", "run_id"): run_ids,
-        ("prompt", "run_id"): run_ids,
+    # Keys: the URI of a template, or "prompt" for any prompt, and the name of a variable or argument.
+    sources: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
+        ("agent://{name}", "name"): lambda: read_documents("agents"),
+        ("guide://{name}", "name"): _guides_by_name,
+        ("run://{run_id}", "run_id"): list_run_ids,
+        ("run://{run_id}/log", "run_id"): list_run_ids,
+        ("prompt", "run_id"): list_run_ids,
     }
 
     @server.completion()  # type: ignore[no-untyped-call, untyped-decorator]  # the SDK's decorator has no types
@@ -219,7 +261,7 @@ def _completions(server: MCPServer[ServerContext], context: ServerContext) -> No
         argument: CompletionArgument,
         _: CompletionContext | None,
     ) -> Completion:
-        place = reference.uri if isinstance(reference, ResourceTemplateReference) else "prompt"
-        values = await anyio.to_thread.run_sync(known.get((place, argument.name), nothing))
-        found = [value for value in values if argument.value in value]
-        return Completion(values=found[:_MOST_VALUES], total=len(found), has_more=len(found) > _MOST_VALUES)
+        template = reference.uri if isinstance(reference, ResourceTemplateReference) else "prompt"
+        candidates = await anyio.to_thread.run_sync(sources.get((template, argument.name), list_nothing))
+        values = [value for value in candidates if argument.value in value]
+        return Completion(values=values[:_MAX_COMPLETIONS], total=len(values), has_more=len(values) > _MAX_COMPLETIONS)

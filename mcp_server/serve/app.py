@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 from mcp.server import MCPServer
-from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS
 
 from mcp_server import __version__
-from mcp_server.resources import register
+from mcp_server.resources.register import ResourceServer
 from mcp_server.tools import (
     capture_pane,
     check_blueprint,
@@ -44,15 +41,6 @@ _TOOLS = tuple(
 )
 
 
-class _Server(MCPServer[ServerContext]):
-    async def get_prompt(self, *arguments: Any, **more: Any) -> Any:
-        """Render a prompt; a wrong request is answered with the reason, which the SDK would only log."""
-        try:
-            return await super().get_prompt(*arguments, **more)
-        except ValueError as error:
-            raise MCPError(INVALID_PARAMS, str(error)) from error
-
-
 def build(environ: Mapping[str, str], context: ServerContext | None = None) -> MCPServer[ServerContext]:
     """Return the server for the state directory that ``environ`` names, or for ``context``."""
     context = context or ServerContext.of(environ)
@@ -64,8 +52,9 @@ def build(environ: Mapping[str, str], context: ServerContext | None = None) -> M
         finally:
             context.changes.close()
 
-    server = _Server(
+    return ResourceServer(
         "runward",
+        context,
         title="runward",
         description="Starts, watches and stops training runs so that none of them gets lost.",
         instructions=INSTRUCTIONS,
@@ -74,8 +63,6 @@ def build(environ: Mapping[str, str], context: ServerContext | None = None) -> M
         lifespan=lifespan,
         tools=list(_TOOLS),
     )
-    register.register(server, context)
-    return server
 
 
 def serve_stdio() -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from mcp_server.cli import install as module
 from mcp_server.errors import BadArgument
-from mcp_server.resources import documents
+from mcp_server.resources.documents import find_folder, list_files
 
 COMMAND = ["/opt/venv/bin/runward", "serve"]
-AGENTS = sorted(path.name for path in documents.files("agents"))
+AGENTS = sorted(path.name for path in list_files("agents"))
 
 Install = Callable[..., int]
 
@@ -82,7 +82,7 @@ def test_a_project_gets_agents_and_registration(run: Install, tmp_path: Path) ->
     project = tmp_path / "project"
     assert files(project) == sorted([".mcp.json", *(f".claude/agents/{name}" for name in AGENTS)])
     assert (project / ".claude/agents/eval-monitor.md").read_bytes() == (
-        documents.folder("agents") / "eval-monitor.md"
+        find_folder("agents") / "eval-monitor.md"
     ).read_bytes()
     entry = json.loads((project / ".mcp.json").read_text())["mcpServers"]["runward"]
     assert entry == {"type": "stdio", "command": COMMAND[0], "args": ["serve"]}
@@ -130,7 +130,7 @@ def test_a_file_of_the_user_is_shown_kept_and_replaced_only_when_confirmed(
     assert "-my own" in capsys.readouterr().out
     person("y")
     run("claude")
-    assert mine.read_text() == (documents.folder("agents") / "eval-monitor.md").read_text()
+    assert mine.read_text() == (find_folder("agents") / "eval-monitor.md").read_text()
     assert stat.S_IMODE(mine.stat().st_mode) == 0o640
     assert mine.with_name("eval-monitor.md.bak").read_text() == "my own\n"
     mine.write_text("again\n")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import mcp_server
-from mcp_server.resources import documents
-from mcp_server.resources.documents import Document, parse
+from mcp_server.resources.documents import Document, parse_document, read_documents
 
 
 def test_front_matter_is_facts_tables_and_a_text() -> None:
@@ -22,7 +21,7 @@ model: m
 ---
 # T
 """
-    assert parse("x", source) == Document(
+    assert parse_document("x", source) == Document(
         "x",
         {"name": "x", "title": 'a: "b"\nc', "model": "m"},
         {"arguments": {"path": "Where it is", "notes": "Optional. More"}},
@@ -30,26 +29,33 @@ model: m
     )
 
 
+@pytest.mark.parametrize("value", ["yes", "1.0", "2026-11-21", "null", "x #1", "'x'"])
+def test_a_value_of_front_matter_is_text(value: str) -> None:
+    text = {"x #1": "x", "'x'": "x"}.get(value, value)
+    assert parse_document("x", f"---\nname: {value}\n---\n").facts == {"name": text}
+
+
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
         ("# no front matter", "x.md has no front matter"),
         ("---\nname: x\n", "x.md has no front matter"),
-        ("---\nname: a: b\n---\n", "line 2: needs double quotes"),
-        ("---\nname: x\ntitle: [a]\n---\n", "line 3: needs double quotes"),
-        ("---\nname: x #1\n---\n", "line 2: needs double quotes"),
-        ('---\nname: "x\n---\n', "line 2: Unterminated string"),
-        ("---\nname x\n---\n", "line 2: not 'key: value'"),
-        ("---\n  name: x\n---\n", "line 2: not 'key: value'"),
+        ("---\nname: a: b\n---\n", "x.md, line 2: mapping values are not allowed"),
+        ("---\ntext: t\nname: *x\n---\n", "x.md, line 3: found undefined alias"),
+        ("---\nname: x\ntitle: [a]\n---\n", "x.md: 'title' is neither text nor a table of texts"),
+        ("---\ntable:\n  title: [a]\n---\n", "x.md: 'table' is neither text nor a table of texts"),
+        ('---\nname: "x\n---\n', "x.md, line 2: found unexpected end of stream"),
+        ("---\nname x\n---\n", "x.md: the front matter is not a table"),
+        ("---\nname: \x07\n---\n", "x.md: "),
     ],
 )
-def test_what_yaml_would_read_otherwise_is_refused(source: str, complaint: str) -> None:
+def test_front_matter_that_cannot_be_used_is_refused(source: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
-        parse("x", source)
+        parse_document("x", source)
 
 
 def test_every_file_can_be_parsed() -> None:
-    assert (len(documents.documents("prompts")), len(documents.documents("agents"))) == (12, 4)
+    assert (len(read_documents("prompts")), len(read_documents("agents"))) == (21, 4)
 
 
 # --- what registries and clients read at the root of the repository

@@ -16,16 +16,16 @@ from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.gpus.placement import require
 from mcp_server.record.state import RunState
 from mcp_server.recovery.policy import policy_of
-from mcp_server.resources import documents
-from mcp_server.resources.documents import Document, Shelf, parse
+from mcp_server.resources.documents import Document, Shelf, list_files, parse_document, read_documents
 from mcp_server.runs.wait import Reason
 from mcp_server.serve.app import build
+from mcp_server.store.state_home import Config
 
 # Of programs, not of runward: what a text may say in backquotes beside runward's own words.
 FOREIGN = {"num_envs", "mean_reward", "kl_loss", "success_rate"}
 
 SHELVES: tuple[Shelf, ...] = ("prompts", "agents")
-TEXTS = {f"{shelf}/{path.name}": path.read_text("utf-8") for shelf in SHELVES for path in documents.files(shelf)}
+TEXTS = {f"{shelf}/{path.name}": path.read_text("utf-8") for shelf in SHELVES for path in list_files(shelf)}
 AGENTS = {name: text for name, text in TEXTS.items() if name.startswith("agents/")}
 # What Claude Code itself offers an agent; a shell is not among them.
 OWN_TOOLS = {"Read", "Write", "Edit", "Grep", "Glob"}
@@ -61,7 +61,8 @@ def words_of(schema: Any) -> Iterator[str]:
 
 def known_words() -> set[str]:
     """Every word that runward itself uses towards agents."""
-    words = {*tools(), *KINDS, *ACTIONS, *get_args(RunState), *get_args(Reason), *FOREIGN}
+    words = {*tools(), *KINDS, *ACTIONS, *get_args(RunState), *get_args(Reason), *FOREIGN, *Config.model_fields}
+    words |= {*policy_of("default"), "on_stall", "on_divergence", "gpu_indices", *read_documents("prompts")}
     for tool in tools().values():
         words |= {*words_of(tool["inputSchema"]), *words_of(tool.get("outputSchema", {}))}
         # Keys of a table argument stand in its description.
@@ -105,7 +106,7 @@ def test_every_call_names_a_tool_and_arguments_that_exist(name: str) -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_word_of_runward_in_backquotes_exists(name: str) -> None:
     known = known_words()
-    document = parse(name, TEXTS[name])
+    document = parse_document(name, TEXTS[name])
     asked = {key for table in document.tables.values() for key in table}
     for piece in quoted(document.text):
         for word in re.findall(r"(?<![\w$/.\"\[-])[a-z]+(?:_[a-z]+)+(?![\w(/-]|\.\w)", re.sub(r'"[^"]*"', "", piece)):
@@ -129,7 +130,7 @@ def literals(argument: str, text: str) -> list[Any]:
 def test_recovery_tables_and_requirements_are_ones() -> None:
     together = "\n".join(TEXTS.values())
     policies, requirements = literals("recovery", together), literals("require", together)
-    assert (len(policies), len(requirements)) == (1, 3)
+    assert (len(policies), len(requirements)) == (1, 4)
     for policy in policies:
         policy_of(policy)
     for requirement in requirements:
@@ -142,18 +143,16 @@ def test_the_texts_call_every_tool() -> None:
 
 
 def test_every_reason_state_and_kind_of_failure_is_explained() -> None:
-    monitoring, troubleshooting = (documents.documents("prompts")[n].text for n in ("monitoring", "troubleshooting"))
+    monitoring, troubleshooting = (read_documents("prompts")[n].text for n in ("monitoring", "troubleshooting"))
     states = ("finished", "failed", "killed", "timed_out", "lost")
     assert [word for word in (*get_args(Reason), *states) if f"| `{word}` |" not in monitoring] == []
     assert [kind for kind in KINDS if f"| `{kind}` |" not in troubleshooting] == []
 
 
-@pytest.mark.parametrize("document", [d for d in documents.documents("prompts").values() if "arguments" in d.tables])
+@pytest.mark.parametrize("document", [d for d in read_documents("prompts").values() if "arguments" in d.tables])
 def test_a_place_in_a_prompt_is_filled_whatever_is_given(document: Document) -> None:
     required = {n for n, text in document.tables["arguments"].items() if not text.startswith("Optional. ")}
-    assert set(re.findall(r"\{\{(\w+)\}\}", document.text)) <= required | {"arguments"} | set(
-        documents.documents("prompts")
-    )
+    assert set(re.findall(r"\{\{(\w+)\}\}", document.text)) <= required | {"arguments"} | set(read_documents("prompts"))
 
 
 # --- what must not be in them
@@ -163,7 +162,7 @@ FORBIDDEN = {
     "a shell's polling": r"\b(sleep \d|tail -[fn]|watch -n|while true|smi -l|tmux (?:capture|send|kill|new)|ps aux)",
     "a shell's killing": r"\b(pkill|killall|kill -\d|ray stop|scancel|fuser -k)\b",
     "a machine's path": r"(?<![\w.])/(?:home|mnt|root|Users|cpfs|nfs|gpfs|lustre|workspace)/",
-    "a machine's address": r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b\w+@[\w.]+\.\w+",
+    "a machine's address": r"(?<![\d.])(?!0\.0\.0\.0\b)\d{1,3}(?:\.\d{1,3}){3}\b|\b\w+@[\w.]+\.\w+",
     "a key": r"\b(?:sk-|hf_|ghp_|wandb_v1_|AKIA)\w{8,}|\b[0-9a-f]{32,}\b|\bAPI_KEY\s*=\s*[\"']?\w{6,}",
 }
 
@@ -192,7 +191,7 @@ def test_a_text_is_short_enough_to_be_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_file_is_what_claude_code_expects(name: str) -> None:
-    agent = parse(Path(name).stem, AGENTS[name])
+    agent = parse_document(Path(name).stem, AGENTS[name])
     assert set(agent.facts) == {"name", "description", "tools", "model"}
     assert agent.tables == {}
     assert agent.facts["name"] == agent.name
@@ -205,7 +204,7 @@ def test_an_agent_file_is_what_claude_code_expects(name: str) -> None:
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_has_the_tools_that_its_text_calls_and_no_others(name: str) -> None:
-    agent = parse(Path(name).stem, AGENTS[name])
+    agent = parse_document(Path(name).stem, AGENTS[name])
     offered = agent.facts["tools"].split(", ")
     ours = {tool.removeprefix("mcp__runward__") for tool in offered if tool.startswith("mcp__")}
     assert len(offered) == len(set(offered))
@@ -223,7 +222,7 @@ def test_only_agents_that_may_stop_a_run_can() -> None:
 
 
 def test_a_template_that_nobody_filled_in_is_refused_section_by_section() -> None:
-    found = parse_blueprint(documents.documents("prompts")["blueprint_template"].text)
+    found = parse_blueprint(read_documents("prompts")["blueprint_template"].text)
     refused = "\n".join(problem.text for problem in found.problems if problem.fatal)
     asked = ("purpose", "codebase_dir", "venv_exe", "yaml_path", "result_dir", "max_time")
     assert [name for name in asked if f"[exp_{name}]" not in refused] == []
@@ -231,7 +230,7 @@ def test_a_template_that_nobody_filled_in_is_refused_section_by_section() -> Non
 
 
 def test_a_template_that_was_filled_in_is_a_blueprint() -> None:
-    text = documents.documents("prompts")["blueprint_template"].text
+    text = read_documents("prompts")["blueprint_template"].text
     for place, value in (
         ("<one line that names the experiment>", "KL"),
         ("<question and expectation>", "Does it collapse?"),
@@ -251,7 +250,7 @@ def test_a_template_that_was_filled_in_is_a_blueprint() -> None:
 
 
 def test_the_good_example_is_good() -> None:
-    guide = documents.documents("prompts")["blueprint_guide"].text
+    guide = read_documents("prompts")["blueprint_guide"].text
     found = parse_blueprint(guide.partition("````markdown\n")[2].partition("````")[0])
     assert (found.problems, found.defaults_used) == ((), ())
     assert (found.time_limit_s, found.first_step_timeout_s) == (43_200, 1_800)

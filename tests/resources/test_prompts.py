@@ -7,7 +7,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, TextContent
 
-from mcp_server.resources import documents
+from mcp_server.resources.documents import read_documents
 from tests.resources.test_register import client, make_run
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +54,7 @@ async def test_a_prompt_holds_the_guides_that_it_needs(tmp_path: Path) -> None:
         ("run_sweep", {"name": "n", "question": "q"}, "sweep"),
     ):
         text = await prompt(tmp_path, name, **arguments)
-        assert documents.documents("prompts")[guide].text.strip() in text
+        assert read_documents("prompts")[guide].text.strip() in text
         assert "{{" not in text
 
 

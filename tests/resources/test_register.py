@@ -8,25 +8,26 @@ from pathlib import Path
 
 import pytest
 from mcp.client import Client
-from mcp.server import MCPServer
 from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, PromptReference, ResourceTemplateReference, TextResourceContents
 
 from mcp_server.record.events import EventLog
-from mcp_server.resources import documents as library
-from mcp_server.resources import register
+from mcp_server.resources import documents
+from mcp_server.resources.register import ResourceServer
 from mcp_server.tools.context import ServerContext
 
 pytestmark = pytest.mark.anyio
 
-GUIDES = ["monitoring", "recovery", "sweep", "troubleshooting"]
+GUIDES = [
+    *("clients", "gpus", "hosts", "how_it_works", "http", "judgement", "metrics", "monitoring", "recovery"),
+    *("settings", "sweep", "tools", "troubleshooting"),
+]
 AGENTS = ["blueprint-executor", "eval-monitor", "experiment-runner", "launcher-monitor"]
 
 
 @asynccontextmanager
 async def client(home: Path) -> AsyncIterator[Client]:
-    server: MCPServer[ServerContext] = MCPServer("test")
-    register.register(server, ServerContext.of({"RUNWARD_HOME": str(home)}))
+    server = ResourceServer("test", ServerContext.of({"RUNWARD_HOME": str(home)}))
     async with Client(server) as client:
         yield client
 
@@ -127,18 +128,18 @@ async def test_a_log_that_is_not_there_yet_is_said_to_be_empty(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        ("guide://monitorin", "Guide not found: 'monitorin'. There is monitoring."),
+        ("guide://monitorin", "Guide not found: 'monitorin'. Available: monitoring."),
         (
             "guide://blueprint_guide",
-            "Guide not found: 'blueprint_guide'. There is monitoring, recovery, sweep, troubleshooting.",
+            f"Guide not found: 'blueprint_guide'. Available: {', '.join(GUIDES)}.",
         ),
-        ("agent://nobody", f"Agent not found: 'nobody'. There is {', '.join(AGENTS)}."),
+        ("agent://nobody", f"Agent not found: 'nobody'. Available: {', '.join(AGENTS)}."),
         ("run://cfm-7kqx", "Run not found: 'cfm-7kqx'. Did you mean cfm-7kqz?"),
         ("run://cfm-7kqx/log", "Run not found: 'cfm-7kqx'. Did you mean cfm-7kqz?"),
         (
             "sweep://lr",
             "Sweep not found: 'lr'. The runs of a sweep carry its name: call list_runs(name=...) for them. "
-            "guide://sweep tells how one is run.",
+            "guide://sweep explains how to run a sweep.",
         ),
     ],
 )
@@ -215,11 +216,11 @@ async def test_a_completion_has_at_most_a_hundred_values(tmp_path: Path) -> None
 
 
 async def test_without_the_files_the_rest_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "folder", lambda shelf: tmp_path / "nowhere" / shelf)
-    library.documents.cache_clear()
+    monkeypatch.setattr(documents, "find_folder", lambda shelf: tmp_path / "nowhere" / shelf)
+    documents.read_documents.cache_clear()
     try:
         make_run(tmp_path, "cfm-7kqz", 0)
         assert json.loads((await read(tmp_path, "run://cfm-7kqz")).text)["state"] == "failed"
-        assert await refusal(tmp_path, "guide://monitoring") == "Guide not found: 'monitoring'. There is none here."
+        assert await refusal(tmp_path, "guide://monitoring") == "Guide not found: 'monitoring'. Available: none."
     finally:
-        library.documents.cache_clear()
+        documents.read_documents.cache_clear()
