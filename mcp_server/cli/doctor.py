@@ -22,16 +22,16 @@ from rich.text import Text
 
 from mcp_server.backends import tmux_client
 from mcp_server.errors import RunwardError, StateUnusable
-from mcp_server.gpus.health import trouble
-from mcp_server.gpus.leases import LeaseError, Leases, lease_directory
-from mcp_server.gpus.query import ask
+from mcp_server.gpus.health import find_faults
+from mcp_server.gpus.leases import Leases, lease_directory
+from mcp_server.gpus.query import query_gpus
 from mcp_server.hosts.environment import names_a_secret, stored_secrets
 from mcp_server.runs.preflight.checks import Wish
 from mcp_server.runs.preflight.preflight import preflight
 from mcp_server.store.file_watch import is_shared, news_of_files
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome, tmux_socket
-from mcp_server.system.lock_files import is_locked, take_lock
+from mcp_server.system.lock_files import LeaseError, is_locked, take_lock
 
 _LOW_DISK_BYTES = 2**30
 _COLOURS = {"ok": "green", "warning": "yellow", "missing": "red"}
@@ -93,12 +93,12 @@ def _preflight(home: StateHome) -> Iterator[Finding]:
 
 
 def _gpus() -> Finding:
-    snapshot = ask(sys.executable, os.environ)
+    snapshot = query_gpus(sys.executable, os.environ)
     if snapshot.trouble is not None:
         if snapshot.trouble == "no_driver":
             return Finding("gpus", "ok", "no NVIDIA driver, and only runs on GPUs need one")
         return Finding("gpus", "warning", snapshot.text or snapshot.trouble)
-    wrong = [f"GPU {gpu.index}: {words}" for gpu in snapshot.gpus for words in trouble(gpu)]
+    wrong = [f"GPU {gpu.index}: {words}" for gpu in snapshot.gpus for words in find_faults(gpu)]
     detail = "; ".join(wrong) or f"{len(snapshot.gpus)}, driver {snapshot.driver}"
     return Finding("gpus", "warning" if wrong else "ok", detail, "runward gpu" if wrong else "")
 

@@ -1,4 +1,4 @@
-"""`runward gpu`: the GPUs of this machine as a table; the same verdict as gpu_check's."""
+"""`runward gpu`: a table of this machine's GPUs, with the same reasons as gpu_check."""
 
 from __future__ import annotations
 
@@ -14,83 +14,87 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mcp_server.gpus import query
 from mcp_server.gpus.leases import Leases, lease_directory
+from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Gpu, Snapshot
-from mcp_server.views import gpu_report
+from mcp_server.views.gpu_report import GpuReport, list_flags, list_processes, name_gpus, report_machine
 
 _EVERY_S = 2.0
+_PIPE_WIDTH = 240  # columns; a pipe has no width of its own
 _COLUMNS = ("GPU", "UUID", "MEMORY MiB", "UTIL", "TEMP", "POWER", "SM CLOCK", "STATE")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the GPUs, once or again and again; return 1 when something is wrong, or none is free.
+    """Print the GPUs, once or repeatedly; return 1 when a GPU has a fault, or none is free.
 
     Raises:
-        GpusNotTold: there is no driver, or it does not answer.
+        GpusUnknown: there is no driver, or it does not answer.
     """
     if not arguments.watch:
-        snapshot, held, found = _look()
+        snapshot, holders, report = _query_report()
         if arguments.json:
-            print(json.dumps(found.model_dump(mode="json"), ensure_ascii=False, indent=2))
+            print(json.dumps(report.model_dump(mode="json"), ensure_ascii=False, indent=2))
         else:
-            # In a pipe there is no width to keep to.
-            Console(width=None if sys.stdout.isatty() else 240).print(_picture(snapshot, held, found))
-        return 0 if found.ok else 1
+            width = None if sys.stdout.isatty() else _PIPE_WIDTH
+            Console(width=width).print(_render(snapshot, holders, report))
+        return 0 if report.ok else 1
     if arguments.json:
-        return _stream()
+        return _stream_reports()
     with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
         while True:
-            live.update(_picture(*_look()), refresh=True)
+            live.update(_render(*_query_report()), refresh=True)
             time.sleep(_EVERY_S)
     return 0
 
 
-def _stream() -> int:
-    """Print one report a line."""
+def _stream_reports() -> int:
+    """Print one JSON report a line until Ctrl-C."""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            print(json.dumps(_look()[2].model_dump(mode="json"), ensure_ascii=False), flush=True)
+            print(json.dumps(_query_report()[2].model_dump(mode="json"), ensure_ascii=False), flush=True)
             time.sleep(_EVERY_S)
     return 0
 
 
-def _look() -> tuple[Snapshot, dict[str, str], gpu_report.GpuReport]:
-    snapshot = query.ask(sys.executable, os.environ)
-    held = {uuid: holder.text for uuid, holder in Leases(lease_directory(os.environ)).holders().items()}
-    return snapshot, held, gpu_report.of_machine(snapshot, held)
+def _query_report() -> tuple[Snapshot, dict[str, str], GpuReport]:
+    """Return the GPUs, the holder of each lease by UUID, and the report on both."""
+    snapshot = query_gpus(sys.executable, os.environ)
+    holders = {uuid: holder.text for uuid, holder in Leases(lease_directory(os.environ)).holders().items()}
+    return snapshot, holders, report_machine(snapshot, holders)
 
 
-def _picture(snapshot: Snapshot, held: dict[str, str], found: gpu_report.GpuReport) -> Group:
+def _render(snapshot: Snapshot, holders: dict[str, str], report: GpuReport) -> Group:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in _COLUMNS:
         table.add_column(column, justify="left" if column in ("UUID", "STATE") else "right", overflow="fold")
-    told = gpu_report.names([each.uuid for each in snapshot.gpus], len(snapshot.gpus))
-    for each in snapshot.gpus:
-        table.add_row(*_cells(each, told[each.uuid]), _state(each, held.get(each.uuid), told[each.uuid] in found.free))
-    reasons = [Text(reason, style="green" if found.ok else "yellow") for reason in found.reasons]
-    return Group(Text(f"{found.header or 'no GPUs'}; driver {found.driver or 'unknown'}", style="dim"), table, *reasons)
+    names = name_gpus([gpu.uuid for gpu in snapshot.gpus], len(snapshot.gpus))
+    for gpu in snapshot.gpus:
+        name = names[gpu.uuid]
+        table.add_row(*_render_values(gpu, name), _render_state(gpu, holders.get(gpu.uuid), name in report.free))
+    reasons = [Text(reason, style="green" if report.ok else "yellow") for reason in report.reasons]
+    title = f"{report.header or 'no GPUs'}; driver {report.driver or 'unknown'}"
+    return Group(Text(title, style="dim"), table, *reasons)
 
 
-def _cells(each: Gpu, uuid: str) -> list[str]:
+def _render_values(gpu: Gpu, name: str) -> list[str]:
     def amount(value: float | None, unit: str = "", of: float | None = None) -> str:
         limit = "" if of is None else f"/{of:.0f}"
         return "" if value is None else f"{value:.0f}{limit}{unit}"
 
     return [
-        str(each.index),
-        uuid,
-        amount(each.memory_used_mib, of=each.memory_total_mib),
-        amount(each.utilisation, "%"),
-        amount(each.temperature_c, " C"),
-        amount(each.power_w, " W", of=each.power_limit_w),
-        amount(each.sm_clock_mhz, " MHz"),
+        str(gpu.index),
+        name,
+        amount(gpu.memory_used_mib, of=gpu.memory_total_mib),
+        amount(gpu.utilisation, "%"),
+        amount(gpu.temperature_c, " C"),
+        amount(gpu.power_w, " W", of=gpu.power_limit_w),
+        amount(gpu.sm_clock_mhz, " MHz"),
     ]
 
 
-def _state(each: Gpu, holder: str | None, is_free: bool) -> Text:
-    words = [*gpu_report.faults(each), *gpu_report.uses(each), *([f"leased by {holder}"] if holder else [])]
+def _render_state(gpu: Gpu, holder: str | None, is_free: bool) -> Text:
+    words = [*list_flags(gpu), *list_processes(gpu), *([f"leased by {holder}"] if holder else [])]
     state = "; ".join(words)
     if is_free:
         return Text(f"free; {state}" if state else "free", style="green")
-    return Text(state or "not free", style="red" if each.lost or each.hangs else "cyan")
+    return Text(state or "not free", style="red" if gpu.lost or gpu.hangs else "cyan")

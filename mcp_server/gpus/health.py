@@ -5,28 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mcp_server.gpus.placement import Require, spans, unfit
+from mcp_server.gpus.placement import find_obstacles, join_ranges
+from mcp_server.gpus.request import Requirements
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, Snapshot
-from mcp_server.gpus.xid import BY_PROGRAM, MENDED, meaning
+from mcp_server.gpus.xid import describe_xid
 
 _NEAR_LIMIT_C = 3
-_NOTHING = Require()
-# First match wins: the general slowdown is set together with its cause. A power cap, synchronised and set clocks are
-# how a machine is run.
-_SLOWED = (
+_NO_REQUIREMENTS = Requirements()
+# First match wins: the general slowdown is set together with its cause. A power cap, synchronised clocks and set clocks
+# are normal settings of a machine.
+_SLOWDOWNS = (
     ("hw_thermal", "too hot, and its hardware slows it down (hw_thermal): a person should look at its cooling"),
     ("thermal", "too hot, and slowed down (thermal): a person should look at its cooling"),
     ("power_brake", "slowed down by the machine's power supply (power_brake): a person should look at it"),
     ("hw_slowdown", "slowed down by its hardware (hw_slowdown): a person should look at its power and cooling"),
 )
-_CURES = {48: "reset", 62: "reset", 64: "reset", 79: "reset or reboot", 95: "reset", 119: "reset", 120: "reset"}
+_REMEDIES = {
+    "reset": "reset it",
+    "drain_reset": "reset it",
+    "drain_p2p": "drain its peers",
+    "reboot": "reboot the machine",
+}
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """``ok``: what was asked can be had, or where nothing was asked: one is free and nothing is wrong.
+class GpuHealth:
+    """``ok``: the requirements are met; without requirements: a GPU is free and none has a fault.
 
-    ``free``: UUIDs that can be had now, as required. ``reasons`` also tell what is only worth knowing.
+    ``free``: UUIDs of the GPUs that a run can use now. ``reasons``: obstacles and faults, then notes, which need no
+    action.
     """
 
     ok: bool
@@ -34,63 +41,66 @@ class Verdict:
     free: tuple[str, ...]
 
 
-def judge(snapshot: Snapshot, held: Mapping[str, str], require: Require | None = None) -> Verdict:
-    """Judge the GPUs of ``snapshot``; ``held`` says by UUID who has leased one."""
+def assess_gpus(snapshot: Snapshot, holders: Mapping[str, str], requirements: Requirements | None = None) -> GpuHealth:
+    """Assess the GPUs of ``snapshot``; ``holders``: who has leased a GPU, by its UUID."""
     if not snapshot.gpus:
-        return Verdict(False, ("There is no GPU: the driver answers, and tells of none.",), ())
-    bad = {gpu.index: trouble(gpu) for gpu in snapshot.gpus}
-    why = {gpu.index: unfit(gpu, held.get(gpu.uuid), require or _NOTHING) for gpu in snapshot.gpus}
-    free = tuple(gpu.uuid for gpu in snapshot.gpus if not why[gpu.index])
-    needed = (require.count if require else None) or 1
+        return GpuHealth(False, ("The driver reports no GPUs.",), ())
+    faults = {gpu.index: find_faults(gpu) for gpu in snapshot.gpus}
+    obstacles = {
+        gpu.index: find_obstacles(gpu, holders.get(gpu.uuid), requirements or _NO_REQUIREMENTS) for gpu in snapshot.gpus
+    }
+    free = tuple(gpu.uuid for gpu in snapshot.gpus if not obstacles[gpu.index])
+    needed = (requirements.count if requirements else None) or 1
     enough = len(free) >= needed
-    ok = enough and (require is not None or not any(bad.values()))
-    found = {index: list(words) for index, words in bad.items()}
+    ok = enough and (requirements is not None or not any(faults.values()))
+    reasons = {index: list(texts) for index, texts in faults.items()}
     if not enough:
         for gpu in snapshot.gpus:
-            if not gpu.hangs:  # which is told with where
-                found[gpu.index] += [word for word in why[gpu.index] if not _is_told(word, bad[gpu.index])]
+            if not gpu.hangs:  # the fault names the call that hangs
+                texts = obstacles[gpu.index]
+                reasons[gpu.index] += [text for text in texts if not _is_listed(text, faults[gpu.index])]
     for gpu in snapshot.gpus:
-        found[gpu.index] += notes(gpu)
-    lacking = [] if enough else [f"{len(free)} of {len(snapshot.gpus)} GPUs can be had, {needed} wanted."]
-    return Verdict(ok, (*lacking, *_merged(found)), free)
+        reasons[gpu.index] += list_notes(gpu)
+    shortage = [] if enough else [f"{len(free)} of {len(snapshot.gpus)} GPUs available, {needed} requested."]
+    return GpuHealth(ok, (*shortage, *_merge_reasons(reasons)), free)
 
 
-def trouble(gpu: Gpu) -> list[str]:
-    """Return what is wrong with a GPU, whoever uses it, and what a person can do."""
+def find_faults(gpu: Gpu) -> list[str]:
+    """Return what is wrong with a GPU, whichever run uses it, and what a person can do."""
     if gpu.lost:
-        return unfit(gpu, None, _NOTHING)
+        return find_obstacles(gpu, None, _NO_REQUIREMENTS)
     if gpu.hangs:
         calls = ", ".join(name for name, error in (gpu.failed or {}).items() if error == "hangs")
         return [f"hangs in {calls}: the driver does not answer; a person should look at dmesg, and reboot"]
-    found = unfit(replace(gpu, processes=(), memory_used_mib=None), None, _NOTHING)
-    found += [failure for failure in _failures(gpu) if failure not in found]
-    if (unseen := gpu.memory_unseen_mib or 0) > IDLE_MIB:
-        found.append(
-            f"{unseen:,} MiB are held by nobody visible: by another container, or by what a dead process left; "
-            "a person should look with: sudo fuser -v /dev/nvidia*"
+    faults = find_obstacles(replace(gpu, processes=(), memory_used_mib=None), None, _NO_REQUIREMENTS)
+    faults += [failure for failure in _list_failed_calls(gpu) if failure not in faults]
+    if (unattributed := gpu.memory_unattributed_mib or 0) > IDLE_MIB:
+        faults.append(
+            f"{unattributed:,} MiB are used by no visible process: by another container, or left by a dead process; "
+            "a person should run: sudo fuser -v /dev/nvidia*"
         )
-    found += [text for name, text in _SLOWED if name in gpu.throttle][:1]
+    faults += [text for name, text in _SLOWDOWNS if name in gpu.throttle][:1]
     if _is_hot(gpu) and not {"thermal", "hw_thermal"} & {*gpu.throttle}:
         limit = f"slows down at {gpu.temperature_limit_c} C"
-        found.append(f"{gpu.temperature_c} C, {limit}: a person should look at its cooling")
+        faults.append(f"{gpu.temperature_c} C, {limit}: a person should look at its cooling")
     if gpu.ecc_uncorrected:
         errors = f"{gpu.ecc_uncorrected} uncorrected ECC errors since the driver was loaded"
-        found.append(f"{errors}: results may be wrong; a person should reset it, and replace it if they return")
-    return found + [_xid(number) for number in gpu.xids if number not in BY_PROGRAM | MENDED]
+        faults.append(f"{errors}: results may be wrong; a person should reset it, and replace it if they return")
+    return faults + [_describe_fault(gpu, number) for number in gpu.xids if describe_xid(number).cause == "fault"]
 
 
-def notes(gpu: Gpu) -> list[str]:
-    """Return what is worth knowing of a GPU, and nothing to be done about."""
-    return [
-        f"Xid {number} ({meaning(number)}): "
-        + ("a program's own doing, the GPU is fit" if number in BY_PROGRAM else "it mends itself")
-        for number in gpu.xids
-        if number in BY_PROGRAM | MENDED
-    ]
+def list_notes(gpu: Gpu) -> list[str]:
+    """Return the Xid errors of a GPU that need no action."""
+    conclusions = {"program": "usually an error of a program, the GPU is fit", "corrected": "the GPU corrected it"}
+    notes = [(number, describe_xid(number)) for number in gpu.xids]
+    return [f"Xid {n} ({xid.meaning}): {conclusions[xid.cause]}" for n, xid in notes if xid.cause in conclusions]
 
 
-def _xid(number: int) -> str:
-    return f"Xid {number} ({meaning(number)}): the hardware's doing; a person should {_CURES.get(number, 'look at it')}"
+def _describe_fault(gpu: Gpu, number: int) -> str:
+    """Return an Xid with its remedy. What the driver asks for, once it reports that, replaces the usual recovery."""
+    xid = describe_xid(number)
+    recovery = xid.recovery if xid.recovery == "none" else gpu.recovery_action or xid.recovery
+    return f"Xid {number} ({xid.meaning}): a fault of the GPU; a person should {_REMEDIES.get(recovery, 'look at it')}"
 
 
 def _is_hot(gpu: Gpu) -> bool:
@@ -99,19 +109,19 @@ def _is_hot(gpu: Gpu) -> bool:
     return gpu.temperature_c >= gpu.temperature_limit_c - _NEAR_LIMIT_C
 
 
-def _failures(gpu: Gpu) -> list[str]:
+def _list_failed_calls(gpu: Gpu) -> list[str]:
     failed = (gpu.failed or {}).items()
     return [f"{name} fails: {error}" for name, error in failed if error not in ("unsupported", "hangs")]
 
 
-def _is_told(word: str, told: list[str]) -> bool:
-    return any(text.startswith(word) for text in told)
+def _is_listed(obstacle: str, faults: list[str]) -> bool:
+    return any(fault.startswith(obstacle) for fault in faults)
 
 
-def _merged(found: Mapping[int, list[str]]) -> list[str]:
+def _merge_reasons(reasons: Mapping[int, list[str]]) -> list[str]:
     """Return one sentence a reason, e.g. ``GPU 0-3: leased by …``."""
     indices: dict[str, list[int]] = {}
-    for index, words in sorted(found.items()):
-        for word in words:
-            indices.setdefault(word, []).append(index)
-    return [f"GPU {spans(told)}: {word}." for word, told in indices.items()]
+    for index, texts in sorted(reasons.items()):
+        for text in texts:
+            indices.setdefault(text, []).append(index)
+    return [f"GPU {join_ranges(numbers)}: {text}." for text, numbers in indices.items()]

@@ -1,4 +1,4 @@
-"""Who holds a lease or waits for one: as the holder wrote it, or as far as the kernel tells of a process."""
+"""The holder of a lease or a queue ticket: as written in its file, or as far as the kernel reports the process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 from mcp_server.record.run_directory import now
 from mcp_server.system import lock_files
 
-# Names of leases and runs; they come from outside.
+# Names of leases and runs. Any user may have written them.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LONGEST_WORD = 100
 
 
 @dataclass(frozen=True)
-class Holder:
-    """Who holds a lease, or waits for one; ``since`` as ISO 8601 UTC. Empty where it is not known."""
+class LeaseHolder:
+    """A process that holds a lease or waits for one; ``since`` in ISO 8601 UTC. Unknown values are empty."""
 
     run_id: str = ""
     owner: str = ""
@@ -31,30 +31,29 @@ class Holder:
 
     @property
     def text(self) -> str:
-        """Who it is, for people: ``cfm-7kqz (mz) since 14:02 UTC``, with the date unless it is today's."""
-        process = "somebody not visible here" if self.pid is None else f"process {self.pid}"
-        who = self.run_id or process
+        """The holder for people: ``cfm-7kqz (mz) since 14:02 UTC``, with the date unless it is today's."""
+        name = self.run_id or ("a process not visible here" if self.pid is None else f"process {self.pid}")
         owner = self.owner or self.user
         date, _, time = self.since[:16].partition("T")
         since = f" since {time if now().startswith(date) else f'{date} {time}'} UTC" if time else ""
-        return f"{who} ({owner}){since}" if owner else f"{who}{since}"
+        return f"{name} ({owner}){since}" if owner else f"{name}{since}"
 
-    def written(self, **more: object) -> str:
-        """Return what the holder writes into its file."""
+    def to_json(self, **more: object) -> str:
+        """Return the JSON text of a lease's or a ticket's file, with ``more`` facts."""
         facts = {**asdict(self), "since": self.since or now(), "host": os.uname().nodename, **more}
         return json.dumps(facts, ensure_ascii=False)
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Holder:
-        """Return what a file says, which any user may have written: short words that can be printed."""
+    def from_json(cls, facts: Mapping[str, Any]) -> LeaseHolder:
+        """Return the holder that a file names. Any user may have written it: only short, printable words count."""
         words = {name: facts.get(name) for name in ("run_id", "owner", "user", "since")}
         clean = {n: w[:_LONGEST_WORD] for n, w in words.items() if isinstance(w, str) and w.isprintable()}
         pid = facts.get("pid")
         return cls(**clean, pid=pid if isinstance(pid, int) else None)
 
     @classmethod
-    def process(cls, pid: int | None) -> Holder:
-        """Return what can be seen of a process: a supervisor's arguments tell its run."""
+    def of_process(cls, pid: int | None) -> LeaseHolder:
+        """Return what is visible of a process: its user, and of a supervisor also the run, which its arguments name."""
         if pid is None:
             return cls()
         run_id = user = ""
@@ -67,11 +66,11 @@ class Holder:
         return cls(run_id if NAME.fullmatch(run_id) else "", user=user, pid=pid)
 
     @classmethod
-    def locking(cls, fd: int, pids: Mapping[lock_files.LockKey, int]) -> Holder:
-        """Return who holds an open lock file, which is in ``pids`` if the kernel tells of it.
+    def of_lock(cls, fd: int, pids: Mapping[lock_files.LockKey, int]) -> LeaseHolder:
+        """Return the holder of an open lock file; ``pids``: the process that holds a lock, as the kernel lists them.
 
-        The file's text is its last writer's, who may be dead: the kernel knows better.
+        The text of the file is its last writer's, who may be dead, so the kernel's list counts first.
         """
         pid = pids.get(lock_files.lock_key(fd))
-        told = cls.of(lock_files.read_facts(fd))
-        return told if pid in (None, told.pid) else cls.process(pid)
+        holder = cls.from_json(lock_files.read_facts(fd))
+        return holder if pid in (None, holder.pid) else cls.of_process(pid)

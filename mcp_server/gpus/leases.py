@@ -1,8 +1,8 @@
-"""Who has which GPU, and who waits for one: locks that the kernel gives back when their holder dies.
+"""GPU leases and their queue: lock files that the kernel releases when their holder dies.
 
-A lease is a file named by the GPU's UUID, locked by the supervisor for as long as its run lives. A place in the queue
-is a file as well: its number says who came first, its lock that its owner still lives. Whoever takes a lease, or draws
-a number, holds the door meanwhile, so that nobody comes in between. Files of leases are never removed.
+A lease is a file named by the GPU's UUID. The supervisor of the run locks it for as long as the run lives. A queue
+ticket is a file as well: its number gives the order, its lock shows that its holder lives. Taking a lease or a queue
+ticket requires the allocation mutex (``.door``), so the two are atomic. Files of leases are never removed.
 """
 
 from __future__ import annotations
@@ -16,23 +16,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mcp_server.gpus.lease_holder import NAME, Holder
-from mcp_server.gpus.placement import NoRoom, offer
-from mcp_server.gpus.request import Require, Wanted, compete
+from mcp_server.gpus.lease_holder import NAME, LeaseHolder
+from mcp_server.gpus.placement import Unavailable, choose_devices
+from mcp_server.gpus.request import GpuRequest, Requirements, may_compete
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.system import lock_files
 from mcp_server.system.lock_files import LeaseError
 
-__all__ = ["Held", "Holder", "LeaseError", "Leases", "Place", "Refusal", "Ticket", "acquire", "lease_directory"]
-
 _SYSTEM, _OTHERWISE = Path("/run/lock"), Path("/tmp/runward-leases")  # noqa: S108 - made and checked with care
-_DOOR, _QUEUE = ".door", "queue"
-_DOOR_PATIENCE_S = 10.0  # it is held for milliseconds
-_TICKET = re.compile(r"([0-9]{12,18})-[A-Za-z0-9._-]{0,100}")
+_MUTEX, _QUEUE = ".door", "queue"
+_MUTEX_TIMEOUT_S = 10.0  # it is held for milliseconds
+_TICKET_NAME = re.compile(r"([0-9]{12,18})-[A-Za-z0-9._-]{0,100}")
 
 
 def lease_directory(environ: Mapping[str, str]) -> Path:
-    """Return where the leases of this machine are kept: for all users the same, unless ``RUNWARD_LEASES`` is set."""
+    """Return the lease directory of this machine: ``RUNWARD_LEASES``, else the same for all users."""
     if given := environ.get("RUNWARD_LEASES"):
         return Path(given).absolute()
     shared = stat.S_ISVTX | stat.S_IWOTH
@@ -44,41 +42,33 @@ def lease_directory(environ: Mapping[str, str]) -> Path:
 
 
 @dataclass(frozen=True)
-class Ticket:
-    """A living place in the queue."""
+class Waiter:
+    """A living process in the queue, with the number of its ticket."""
 
     number: int
-    holder: Holder
-    wanted: Wanted
+    holder: LeaseHolder
+    request: GpuRequest
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why the GPUs cannot be had now; ``never``: waiting cannot help."""
-
-    text: str
-    never: bool = False
-
-
-class Held:
-    """Leases that this process has, until it gives them back or dies. ``indices`` in the order of ``uuids``."""
+class HeldLeases:
+    """Leases of this process, until it releases them or dies. ``indices``: in the order of ``uuids``."""
 
     def __init__(self, fds: Mapping[str, int], indices: Sequence[int] = ()) -> None:
         self._fds = dict(fds)
-        self._indices = dict(zip(fds, indices, strict=False))
+        self._indices = dict(zip(fds, indices))  # noqa: B905 - strict= needs Python 3.10
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """What is still held."""
+        """UUIDs of the leases that are still held."""
         return tuple(self._fds)
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """The indices of what is still held, as far as they were told."""
+        """Indices of the leases that are still held, as far as they were given."""
         return tuple(self._indices[uuid] for uuid in self._fds if uuid in self._indices)
 
     def release(self, uuids: Sequence[str] | None = None) -> None:
-        """Give back ``uuids``, or all."""
+        """Release the leases of ``uuids``; None: all."""
         for uuid in self.uuids if uuids is None else uuids:
             if (fd := self._fds.pop(uuid, None)) is not None:
                 lock_files.write_text(fd, "")
@@ -86,14 +76,14 @@ class Held:
 
 
 class Leases:
-    """The leases of one machine. Reading makes nothing, and needs no ``prepare``."""
+    """The leases of one machine. Reading creates nothing, and does not need ``prepare``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.queue = path / _QUEUE
 
     def prepare(self) -> None:
-        """Make the directories, or check those that are there.
+        """Create the directories, or check existing ones.
 
         Raises:
             LeaseError: they cannot be used.
@@ -104,36 +94,36 @@ class Leases:
         lock_files.make_shared_directory(self.path)
         lock_files.make_shared_directory(self.queue)
 
-    def holders(self) -> dict[str, Holder]:
-        """Return who holds which UUID now; a removed file counts where its process can be looked into."""
-        found: dict[str, Holder] = {}
+    def holders(self) -> dict[str, LeaseHolder]:
+        """Return the holder of each lease by UUID; also of a removed file, if its process can be inspected."""
+        holders: dict[str, LeaseHolder] = {}
         pids = lock_files.lock_holders()
-        device, known = lock_files.device_numbers(self.path), _inodes(self.path) | _inodes(self.queue)
-        for pid in {pid for (*where, inode), pid in pids.items() if tuple(where) == device and inode not in known}:
-            removed = lock_files.removed_files(self.path, pid)
-            found |= {name: Holder.process(pid) for name in removed if NAME.fullmatch(name)}
-        for name in _names(self.path):
+        device, inodes = lock_files.device_numbers(self.path), _list_inodes(self.path) | _list_inodes(self.queue)
+        for pid in {pid for (*where, inode), pid in pids.items() if tuple(where) == device and inode not in inodes}:
+            names = lock_files.removed_files(self.path, pid)
+            holders |= {name: LeaseHolder.of_process(pid) for name in names if NAME.fullmatch(name)}
+        for name in _list_names(self.path):
             if NAME.fullmatch(name):
-                with contextlib.suppress(OSError), _looked_at(self.path / name) as fd:
+                with contextlib.suppress(OSError), _open_lock(self.path / name) as fd:
                     if lock_files.is_fd_locked(fd):
-                        found[name] = Holder.locking(fd, pids)
-        return found
+                        holders[name] = LeaseHolder.of_lock(fd, pids)
+        return holders
 
-    def waiting(self, before: float = math.inf) -> list[Ticket]:
-        """Return who waits, first come first; of numbers ``before`` a certain one."""
-        found = []
-        for name in _names(self.queue):
-            if (named := _TICKET.fullmatch(name)) and int(named[1]) < before:
-                with contextlib.suppress(OSError), _looked_at(self.queue / name) as fd:
+    def waiters(self, before: float = math.inf) -> list[Waiter]:
+        """Return the queue, first come first; only numbers below ``before``."""
+        waiters = []
+        for name in _list_names(self.queue):
+            if (match := _TICKET_NAME.fullmatch(name)) and int(match[1]) < before:
+                with contextlib.suppress(OSError), _open_lock(self.queue / name) as fd:
                     facts = lock_files.read_facts(fd) if lock_files.is_fd_locked(fd) else {}
-                    if (wanted := Wanted.of(facts.get("wanted"))) is not None:
-                        found.append(Ticket(int(named[1]), Holder.of(facts), wanted))
-        return sorted(found, key=lambda ticket: ticket.number)
+                    if (request := GpuRequest.from_json(facts.get("wanted"))) is not None:
+                        waiters.append(Waiter(int(match[1]), LeaseHolder.from_json(facts), request))
+        return sorted(waiters, key=lambda waiter: waiter.number)
 
-    def take(self, uuids: Sequence[str], holder: Holder, indices: Sequence[int] = ()) -> Held | str:
-        """Take all of these leases or none; a text says which of them is held, and by whom.
+    def take(self, uuids: Sequence[str], holder: LeaseHolder, indices: Sequence[int] = ()) -> HeldLeases | str:
+        """Take all of these leases or none; a string says which of them is held, and by whom.
 
-        Nobody in the queue is asked, and a lease whose file was removed is not seen: see ``acquire``.
+        Does not respect the queue and does not see a lease whose file was removed: see ``acquire_leases``.
 
         Raises:
             LeaseError: a UUID cannot name a file, or its file cannot be used.
@@ -141,29 +131,29 @@ class Leases:
         if odd := next((uuid for uuid in uuids if not NAME.fullmatch(uuid)), None):
             raise LeaseError(f"{odd[:100]!r} cannot be leased: it is not a UUID.")
         fds: dict[str, int] = {}
-        with contextlib.ExitStack() as undone:
-            undone.callback(lambda: Held(fds).release())
+        with contextlib.ExitStack() as undo:
+            undo.callback(lambda: HeldLeases(fds).release())
             for uuid in dict.fromkeys(uuids):
                 if (fd := lock_files.take_shared_lock(self.path / uuid)) is None:
-                    return f"{uuid} is leased by {self.holders().get(uuid, Holder()).text}."
+                    return f"{uuid} is leased by {self.holders().get(uuid, LeaseHolder()).text}."
                 fds[uuid] = fd
-            undone.pop_all()
+            undo.pop_all()
         for fd in fds.values():
-            lock_files.write_text(fd, holder.written())
-        return Held(fds, indices)
+            lock_files.write_text(fd, holder.to_json())
+        return HeldLeases(fds, indices)
 
     @contextlib.contextmanager
-    def door(self) -> Iterator[int]:
-        """Keep everybody else from taking leases or numbers; yields the door's descriptor. For moments only.
+    def mutex(self) -> Iterator[int]:
+        """Hold the allocation mutex, without which no process takes leases or tickets; yields its descriptor.
 
         Raises:
-            LeaseError: somebody holds it for too long, or it cannot be used.
+            LeaseError: another process holds it for too long, or it cannot be used.
         """
-        fd = lock_files.take_shared_lock(self.path / _DOOR, _DOOR_PATIENCE_S)
+        fd = lock_files.take_shared_lock(self.path / _MUTEX, _MUTEX_TIMEOUT_S)
         if fd is None:
-            with _looked_at(self.path / _DOOR) as door:
-                who = Holder.process(lock_files.lock_holders().get(lock_files.lock_key(door))).text
-            held = f"{self.path / _DOOR} has been held for {_DOOR_PATIENCE_S:g} s by {who}"
+            with _open_lock(self.path / _MUTEX) as mutex:
+                holder = LeaseHolder.of_process(lock_files.lock_holders().get(lock_files.lock_key(mutex))).text
+            held = f"{self.path / _MUTEX} has been held for {_MUTEX_TIMEOUT_S:g} s by {holder}"
             raise LeaseError(f"{held}.", remedy="Perhaps it is suspended: a person should resume or end it.")
         try:
             yield fd
@@ -171,38 +161,38 @@ class Leases:
             os.close(fd)
 
 
-class Place:
-    """A place of this process in the queue, until it leaves or dies.
+class QueueTicket:
+    """The ticket of this process in the queue, until it withdraws or dies.
 
     Raises:
-        LeaseError: it cannot be drawn.
+        LeaseError: the ticket cannot be written, or the mutex cannot be used.
     """
 
-    def __init__(self, leases: Leases, holder: Holder, wanted: Wanted) -> None:
-        self._leases, self.wanted = leases, wanted
+    def __init__(self, leases: Leases, holder: LeaseHolder, request: GpuRequest) -> None:
+        self._leases, self.request = leases, request
         name = holder.run_id if NAME.fullmatch(holder.run_id) else "run"
-        with leases.door() as door:
-            last = lock_files.read_text(door)
-            numbers = [int(last) if last.isdecimal() else 0, *_clear(leases.queue)]
+        with leases.mutex() as mutex:
+            last = lock_files.read_text(mutex)
+            numbers = [int(last) if last.isdecimal() else 0, *_clear_dead_tickets(leases.queue)]
             self.number = max(numbers) + 1
-            lock_files.write_text(door, str(self.number))
+            lock_files.write_text(mutex, str(self.number))
             self._path = leases.queue / f"{self.number:012d}-{name}"
             self._fd: int | None = lock_files.take_shared_lock(self._path)
-            if self._fd is None or not lock_files.write_text(self._fd, holder.written(wanted=asdict(wanted))):
-                self.leave()
+            if self._fd is None or not lock_files.write_text(self._fd, holder.to_json(wanted=asdict(request))):
+                self.withdraw()
                 raise LeaseError(f"{self._path} cannot be written.", remedy="Perhaps the disk is full.")
 
-    def ahead(self) -> list[Ticket]:
-        """Return the living who came before and could want the same."""
-        return [t for t in self._leases.waiting(self.number) if compete(t.wanted, self.wanted)]
+    def waiters_ahead(self) -> list[Waiter]:
+        """Return the living waiters with lower numbers that may compete for the same GPUs."""
+        return [w for w in self._leases.waiters(self.number) if may_compete(w.request, self.request)]
 
     @property
     def position(self) -> int:
-        """1: our turn."""
-        return len(self.ahead()) + 1
+        """The position in the queue; 1 is next."""
+        return len(self.waiters_ahead()) + 1
 
-    def leave(self) -> None:
-        """Give the place up; does nothing the second time."""
+    def withdraw(self) -> None:
+        """Leave the queue; does nothing the second time."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
@@ -210,56 +200,56 @@ class Place:
             self._fd = None
 
 
-def acquire(
+def acquire_leases(
     leases: Leases,
     snapshot: Snapshot,
     slots: int,
-    wanted: Wanted,
-    require: Require,
-    holder: Holder,
-    place: Place | None = None,
-) -> Held | Refusal:
-    """Take what is wanted, of the GPUs of ``snapshot`` or of ``slots`` cpu slots, if it is free and our turn.
+    request: GpuRequest,
+    requirements: Requirements,
+    holder: LeaseHolder,
+    ticket: QueueTicket | None = None,
+) -> HeldLeases | Unavailable:
+    """Lease GPUs of ``snapshot``, or of ``slots`` cpu slots, unless they are taken or others are ahead in the queue.
 
-    Without a ``place`` nobody is overtaken either: whoever waits for the same comes first. A place that has served is
-    left. A lease whose file was removed still counts, unless its holder is another user's process that this one may
-    not look into: that one's GPU is told by the snapshot alone, once it computes.
+    All waiters that may compete are ahead of a process without a ``ticket``. A ticket whose
+    request is met is withdrawn. A lease whose file was removed still counts, unless its holder is a process of another
+    user, which cannot be inspected: then only the snapshot shows that its GPU is in use, once it computes.
 
     Raises:
         LeaseError: the leases cannot be used.
     """
-    with leases.door():
-        held = {uuid: who.text for uuid, who in leases.holders().items()}
-        found = offer(snapshot, slots, held, wanted, require, holder.run_id)
-        if isinstance(found, NoRoom):
-            return Refusal(found.text, found.never)
-        before = place.ahead() if place else [t for t in leases.waiting() if compete(t.wanted, wanted)]
-        if before:
-            others = f" and {len(before) - 1} more" if len(before) > 1 else ""
-            return Refusal(f"{before[0].holder.text}{others} came first and waits.")
-        got = leases.take(found.uuids, holder, found.indices)
-        if isinstance(got, str):
-            return Refusal(got)
-        if place:
-            place.leave()
-        return got
+    with leases.mutex():
+        holders = {uuid: lease_holder.text for uuid, lease_holder in leases.holders().items()}
+        placement = choose_devices(snapshot, slots, holders, request, requirements, holder.run_id)
+        if isinstance(placement, Unavailable):
+            return placement
+        ahead = ticket.waiters_ahead() if ticket else [w for w in leases.waiters() if may_compete(w.request, request)]
+        if ahead:
+            others = f" and {len(ahead) - 1} more wait" if len(ahead) > 1 else " waits"
+            return Unavailable(f"{ahead[0].holder.text}{others} ahead in the queue.")
+        held = leases.take(placement.uuids, holder, placement.indices)
+        if isinstance(held, str):
+            return Unavailable(held)
+        if ticket:
+            ticket.withdraw()
+        return held
 
 
-def _names(directory: Path) -> list[str]:
+def _list_names(directory: Path) -> list[str]:
     try:
         return sorted(os.listdir(directory))  # noqa: PTH208 - only names
     except OSError:
         return []
 
 
-def _inodes(directory: Path) -> set[int]:
+def _list_inodes(directory: Path) -> set[int]:
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         return {entry.inode() for entry in entries}
     return set()
 
 
 @contextlib.contextmanager
-def _looked_at(path: Path) -> Iterator[int]:
+def _open_lock(path: Path) -> Iterator[int]:
     fd = lock_files.open_lock_file(path)
     try:
         yield fd
@@ -267,13 +257,13 @@ def _looked_at(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _clear(queue: Path) -> list[int]:
-    """Remove the tickets of the dead, as far as they may be removed; return all numbers. Only behind the door."""
+def _clear_dead_tickets(queue: Path) -> list[int]:
+    """Delete queue tickets whose holder has exited; return every ticket number. The caller must hold the mutex."""
     numbers = []
-    for name in _names(queue):
-        if named := _TICKET.fullmatch(name):
-            numbers.append(int(named[1]))
-            with contextlib.suppress(OSError), _looked_at(queue / name) as fd:
+    for name in _list_names(queue):
+        if match := _TICKET_NAME.fullmatch(name):
+            numbers.append(int(match[1]))
+            with contextlib.suppress(OSError), _open_lock(queue / name) as fd:
                 if not lock_files.is_fd_locked(fd):
                     (queue / name).unlink()
     return numbers

@@ -1,4 +1,4 @@
-"""What a run asks of a machine's GPUs: from what a user writes to values. Pure."""
+"""The GPUs that a run requests, parsed from the words of a user. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a run asks for: ``count`` GPUs, those named by ``ids``, or ``cpu`` slots; ``ids`` may name slots as well.
+class GpuRequest:
+    """``count`` GPUs, the GPUs named by ``ids``, or ``cpu`` slots, which ``ids`` may name as well.
 
-    False where it asks for none at all.
+    False when it requests nothing.
     """
 
     count: int = 0
@@ -29,17 +29,22 @@ class Wanted:
         return bool(self.count or self.ids or self.cpu)
 
     @classmethod
-    def of(cls, facts: object) -> Wanted | None:
-        """Return what ``asdict`` made; None where it is something else."""
-        match facts:
-            case {"count": int(count), "ids": list(ids), "cpu": int(cpu)}:
-                return cls(count, tuple(map(str, ids)), cpu)
+    def from_json(cls, facts: object) -> GpuRequest | None:
+        """Return the request of which ``facts`` is the JSON object (``asdict``); None when it is something else."""
+        if not isinstance(facts, dict):
+            return None
+        count, ids, cpu = facts.get("count"), facts.get("ids"), facts.get("cpu")
+        if isinstance(count, int) and isinstance(ids, list) and isinstance(cpu, int):
+            return cls(count, tuple(map(str, ids)), cpu)
         return None
 
 
 @dataclass(frozen=True)
-class Require:
-    """What every GPU must fulfil. ``count``: so many must, at least. ``no_strangers``: nobody else computes on it."""
+class Requirements:
+    """What every GPU of a run must fulfil.
+
+    ``count``: at least so many GPUs must. ``no_strangers``: no process of another run or user computes on it.
+    """
 
     free_memory_mib: int | None = None
     power_limit_w: float | None = None
@@ -48,40 +53,40 @@ class Require:
     no_strangers: bool = True
 
 
-def wanted(gpus: int | str | Sequence[int | str] | None) -> Wanted | None:
-    """Return what a user means by ``gpus``; None where nobody asked.
+def parse_gpus(gpus: int | str | Sequence[int | str] | None) -> GpuRequest | None:
+    """Return the request that a user wrote as ``gpus``; None when it is None.
 
     Raises:
-        ValueError: it cannot be understood, or means no whole GPUs or slots; says what could be written.
+        ValueError: ``gpus`` is not understood, or means a part of a GPU; the message lists what can be written.
     """
     if gpus is None:
         return None
     if isinstance(gpus, int) and not isinstance(gpus, bool):
         if gpus < 0:
-            raise ValueError(f"{gpus} GPUs cannot be had. Write {_FORMS}.")
-        return Wanted(count=gpus)
+            raise ValueError(f"{gpus} GPUs cannot be leased. Write {_FORMS}.")
+        return GpuRequest(count=gpus)
     if isinstance(gpus, str):
         text = gpus.strip()
         if text == "none":
-            return Wanted()
+            return GpuRequest()
         if re.fullmatch(r"[0-9]{1,6}", text):
-            return Wanted(count=int(text))
+            return GpuRequest(count=int(text))
         if slots := re.fullmatch(r"cpu(?::([1-9][0-9]{0,5}))?", text):
-            return Wanted(cpu=int(slots[1] or 1))
-        return _named(text.split(","))
+            return GpuRequest(cpu=int(slots[1] or 1))
+        return _parse_names(text.split(","))
     if isinstance(gpus, Sequence) and not isinstance(gpus, bytes):
         if any(isinstance(word, bool) or not isinstance(word, (int, str)) for word in gpus):
             raise ValueError(f"{gpus!r:.80} is not understood. Write {_FORMS}.")
-        return _named([str(word) for word in gpus]) if gpus else Wanted()
+        return _parse_names([str(word) for word in gpus]) if gpus else GpuRequest()
     raise ValueError(f"{gpus!r:.80} is not understood. Write {_FORMS}.")
 
 
-def _named(words: Sequence[str]) -> Wanted:
+def _parse_names(words: Sequence[str]) -> GpuRequest:
     ids: list[str] = []
     kinds: set[str] = set()
     for word in (word.strip() for word in words):
         if word.startswith("MIG-"):
-            raise ValueError(f"{word:.80} is a part of a GPU; only whole GPUs can be had.")
+            raise ValueError(f"{word:.80} is a part of a GPU; only whole GPUs can be leased.")
         if (span := _RANGE.fullmatch(word)) and 0 <= int(span[2]) - int(span[1]) < _MOST_NAMED:
             ids += map(str, range(int(span[1]), int(span[2]) + 1))
             kinds.add("gpu")
@@ -89,48 +94,48 @@ def _named(words: Sequence[str]) -> Wanted:
             ids.append(str(int(word)) if name["index"] else f"cpu-{int(word[4:])}" if name["slot"] else word)
             kinds.add("cpu" if name["slot"] else "gpu")
         elif len(words) == 1 and word == "all":
-            return Wanted(ids=ALL)
+            return GpuRequest(ids=ALL)
         else:
             raise ValueError(f"{word[:80]!r} names no GPU. Write {_FORMS}.")
     if len(kinds) > 1:
-        raise ValueError("GPUs and cpu slots cannot be had together.")
-    if twice := sorted({each for each in ids if ids.count(each) > 1}):
-        raise ValueError(f"{', '.join(twice[:8])} named twice.")
-    return Wanted(ids=tuple(ids), cpu=len(ids) if kinds == {"cpu"} else 0)
+        raise ValueError("A run takes GPUs or cpu slots, not both together.")
+    if repeated := sorted({each for each in ids if ids.count(each) > 1}):
+        raise ValueError(f"{', '.join(repeated[:8])} named twice.")
+    return GpuRequest(ids=tuple(ids), cpu=len(ids) if kinds == {"cpu"} else 0)
 
 
-def require(facts: Mapping[str, object] | None) -> Require:
-    """Return what a user requires.
+def parse_requirements(facts: Mapping[str, object] | None) -> Requirements:
+    """Return the requirements that a user wrote as ``require``.
 
     Raises:
-        ValueError: a name or a value is not understood; tells the names.
+        ValueError: a name or a value is not understood; the message lists the names.
     """
-    told: dict[str, int | float | bool] = {}
-    names = [field.name for field in fields(Require)]
+    values: dict[str, int | float | bool] = {}
+    names = [field.name for field in fields(Requirements)]
     for name, value in (facts or {}).items():
         if name not in names:
             raise ValueError(f"{name!r:.80} is not known. There are {', '.join(names)}.")
         if name == "no_strangers":
             if not isinstance(value, bool):
                 raise ValueError(f"{name} is true or false, not {value!r:.80}.")
-            told[name] = value
+            values[name] = value
         elif value is not None:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
                 raise ValueError(f"{name} is a number above 0, not {value!r:.80}.")
-            told[name] = float(value) if name == "power_limit_w" else math.ceil(value)
-    return Require(**told)  # type: ignore[arg-type]  # checked by name above
+            values[name] = float(value) if name == "power_limit_w" else math.ceil(value)
+    return Requirements(**values)  # type: ignore[arg-type]  # checked by name above
 
 
-def compete(one: Wanted, other: Wanted) -> bool:
-    """Whether two requests could want the same: not where both name what they want, and it differs."""
+def may_compete(one: GpuRequest, other: GpuRequest) -> bool:
+    """Return whether both requests could be met by the same GPU or slot; false when they name different ones."""
     if not one or not other or bool(one.cpu) != bool(other.cpu):
         return False
     if not one.ids or not other.ids or ALL in (one.ids, other.ids):
         return True
-    return any(_may_be_one(a, b) for a in one.ids for b in other.ids)
+    return any(_may_be_same(a, b) for a in one.ids for b in other.ids)
 
 
-def _may_be_one(a: str, b: str) -> bool:
-    if a.startswith("GPU-") != b.startswith("GPU-"):  # an index may be any of them
+def _may_be_same(a: str, b: str) -> bool:
+    if a.startswith("GPU-") != b.startswith("GPU-"):  # the GPU of an index may have any UUID
         return True
     return a == b or (a.startswith("GPU-") and (a.startswith(b) or b.startswith(a)))

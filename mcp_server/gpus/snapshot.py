@@ -1,4 +1,4 @@
-"""What is known of a machine's GPUs at one moment. Pure values; absent means that the driver does not tell."""
+"""The state of a machine's GPUs at one moment. Pure values; None means that the driver does not report it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-# A fresh CUDA driver keeps some memory for itself; more that nobody visible holds is somebody's.
+# An idle CUDA driver keeps some memory for itself. More than this, held by no visible process, belongs to a hidden one.
 IDLE_MIB = 500
 
-# no_driver, no_permission: NVML cannot be used. hangs: it does not even tell which GPUs there are.
+# no_driver, no_permission: NVML cannot be used. hangs: the driver does not even list its GPUs.
 TroubleKind = Literal["no_driver", "no_permission", "hangs", "failed"]
 
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that uses a GPU. ``graphics``: only for drawing, as a desktop does. ``user`` None: not visible here."""
+    """A process on a GPU. ``graphics``: only for display. ``user`` None: not visible, e.g. in another container."""
 
     pid: int
     memory_mib: int | None = None
@@ -27,14 +27,14 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as the driver tells it. Percentages from 0 to 100; ``index`` is NVML's, in PCI bus order.
+    """One GPU as the driver reports it. Percentages are 0 to 100; ``index`` is NVML's, in PCI bus order.
 
-    ``memory_used_mib`` is without what the driver reserves for itself. ``sm_clock_cap_mhz``: the lowest limit on the
-    SM clock that the driver tells (application clock, customer boost), ``sm_clock_max_mhz`` what the hardware could.
+    ``memory_used_mib`` excludes the driver's own reserve. ``sm_clock_cap_mhz`` is the lowest limit on the SM clock
+    that the driver reports (application clock, customer boost), ``sm_clock_max_mhz`` the limit of the hardware.
     ``throttle``: active reasons by their short names (power_cap thermal hw_thermal power_brake hw_slowdown
-    sync_boost clocks_setting display). ``xids``: critical Xid numbers seen. ``failed``: NVML calls that did not answer
-    as they should, by name: the error, ``hangs``, or ``unsupported``. ``lost``: fallen off the bus.
-    ``near``: how close other GPUs are, by UUID: nvlink pix pxb phb node sys.
+    sync_boost clocks_setting display). ``xids``: numbers of the critical Xid errors. ``failed``: by name of an NVML
+    call its error, ``hangs``, or ``unsupported``. ``lost``: fallen off the bus. ``near``: the link to other GPUs, by
+    their UUID: nvlink pix pxb phb node sys.
     """
 
     index: int
@@ -71,19 +71,19 @@ class Gpu:
 
     @property
     def hangs(self) -> bool:
-        """Whether a call about it does not come back."""
+        """Whether an NVML call about this GPU does not return."""
         return "hangs" in (self.failed or {}).values()
 
     @property
     def memory_free_mib(self) -> int | None:
-        """What a new process could have."""
+        """Memory that a new process can allocate."""
         if self.memory_total_mib is None or self.memory_used_mib is None:
             return None
         return max(0, self.memory_total_mib - self.memory_used_mib - (self.memory_reserved_mib or 0))
 
     @property
-    def memory_unseen_mib(self) -> int | None:
-        """Used memory that no visible process holds; None where that cannot be told."""
+    def memory_unattributed_mib(self) -> int | None:
+        """Used memory that no visible process holds; None when a process's memory is unknown."""
         if self.memory_used_mib is None or any(p.memory_mib is None for p in self.processes):
             return None
         return max(0, self.memory_used_mib - sum(p.memory_mib or 0 for p in self.processes))
@@ -91,7 +91,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All GPUs at one moment; ``trouble`` is set where NVML cannot tell of any, and ``text`` says why."""
+    """All GPUs at one moment. ``trouble``: why NVML reports no GPUs at all; ``text`` explains it."""
 
     at: str = ""
     driver: str | None = None
@@ -99,40 +99,40 @@ class Snapshot:
     trouble: TroubleKind | None = None
     text: str = ""
 
-    def facts(self) -> dict[str, Any]:
-        """Return it as JSON keeps it; absent values left out."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the snapshot as a JSON object; values that are None are omitted from GPUs and processes."""
         return {
             "at": self.at,
             "driver": self.driver,
             "trouble": self.trouble,
             "text": self.text,
-            "gpus": [_facts(gpu) for gpu in self.gpus],
+            "gpus": [_gpu_to_json(gpu) for gpu in self.gpus],
         }
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Snapshot:
-        """Return what ``facts`` made.
+    def from_json(cls, facts: Mapping[str, Any]) -> Snapshot:
+        """Return the snapshot of which ``facts`` is the JSON object.
 
         Raises:
-            ValueError: these are no such facts.
+            ValueError: ``facts`` is not a snapshot.
         """
         try:
-            gpus = tuple(_gpu(dict(each)) for each in facts.get("gpus") or ())
-            told = {name: facts[name] for name in ("at", "driver", "trouble", "text") if facts.get(name) is not None}
-            return cls(gpus=gpus, **told)
+            gpus = tuple(_gpu_from_json(dict(each)) for each in facts.get("gpus") or ())
+            others = {name: facts[name] for name in ("at", "driver", "trouble", "text") if facts.get(name) is not None}
+            return cls(gpus=gpus, **others)
         except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"no snapshot of GPUs: {error}") from error
+            raise ValueError(f"not a snapshot of GPUs: {error}") from error
 
-    def find(self, word: str) -> Gpu | None:
-        """Return the GPU of this index, UUID, or unique beginning of a UUID (as CUDA takes them)."""
-        if word.isdecimal():
-            return next((gpu for gpu in self.gpus if gpu.index == int(word)), None)
-        exact = [gpu for gpu in self.gpus if gpu.uuid == word]
-        begins = exact or [gpu for gpu in self.gpus if word and gpu.uuid.startswith(word)]
-        return begins[0] if len(begins) == 1 else None
+    def find_gpu(self, name: str) -> Gpu | None:
+        """Return the GPU with this index, UUID, or unique UUID prefix, as CUDA accepts them."""
+        if name.isdecimal():
+            return next((gpu for gpu in self.gpus if gpu.index == int(name)), None)
+        exact = [gpu for gpu in self.gpus if gpu.uuid == name]
+        matches = exact or [gpu for gpu in self.gpus if name and gpu.uuid.startswith(name)]
+        return matches[0] if len(matches) == 1 else None
 
 
-def _facts(gpu: Gpu) -> dict[str, Any]:
+def _gpu_to_json(gpu: Gpu) -> dict[str, Any]:
     return {name: value for name, value in asdict(gpu).items() if value is not None and value != ()} | {
         "index": gpu.index,
         "uuid": gpu.uuid,
@@ -140,19 +140,20 @@ def _facts(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _gpu(facts: dict[str, Any]) -> Gpu:
-    known = {field.name for field in fields(Gpu)}
-    facts = {name: value for name, value in facts.items() if name in known}
-    of_process = {field.name for field in fields(GpuProcess)}
-    listed = [{n: v for n, v in each.items() if n in of_process} for each in facts.pop("processes", ())]
+def _gpu_from_json(facts: dict[str, Any]) -> Gpu:
+    """Return the GPU; fields of a newer version are ignored."""
+    gpu_fields = {field.name for field in fields(Gpu)}
+    facts = {name: value for name, value in facts.items() if name in gpu_fields}
+    process_fields = {field.name for field in fields(GpuProcess)}
+    processes = [{n: v for n, v in each.items() if n in process_fields} for each in facts.pop("processes", ())]
     for name in ("throttle", "xids"):
         facts[name] = tuple(facts.get(name) or ())
-    return Gpu(processes=tuple(GpuProcess(**each) for each in listed), **facts)
+    return Gpu(processes=tuple(GpuProcess(**each) for each in processes), **facts)
 
 
-def short(uuid: str, among: Iterable[str], length: int = 12) -> str:
-    """Return the shortest beginning of ``uuid``, from ``length`` characters on, that no other of ``among`` has."""
-    others = [other for other in among if other != uuid]
+def shorten_uuid(uuid: str, uuids: Iterable[str], length: int = 12) -> str:
+    """Return the shortest prefix of ``uuid``, at least ``length`` characters, that no other of ``uuids`` has."""
+    others = [other for other in uuids if other != uuid]
     while length < len(uuid) and any(other.startswith(uuid[:length]) for other in others):
         length += 1
     return uuid[:length]

@@ -1,4 +1,7 @@
-"""What is summed up of one GPU's samples. Pure: the caller says when each was taken, and for how long it speaks."""
+"""Statistics over the samples of one run's GPUs: means, peaks, streaks, windows, and the imbalance rule. Pure.
+
+The caller says when each sample was taken, and for how long it counts.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,45 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TypeAlias
+from typing import NamedTuple
 
 from mcp_server.gpus.snapshot import Gpu
 
-# Mean utilisation (%), peak memory (MiB), mean power (W), highest temperature (C); None: no sample told.
-Figures: TypeAlias = tuple[float | None, int | None, float | None, int | None]
+BUSY_PERCENT = 20.0  # a median utilisation below it is noise
+_LAGS = 0.7  # of the median; a GPU below it lags behind the others
+_EPSILON = 1e-6  # for a mean that is exactly at the limit
+_FULL = 0.8  # of a window covered by samples; the others may have failed
+_FEWEST = 4  # samples of work in a window: a single one covers only NVML's last second
 
-WORKING = 20.0  # per cent; below that a utilisation is noise
-_FULL = 0.8  # of a window covered by samples; the rest may have failed
-_FEWEST = 4  # samples of work in a window: a single one speaks for NVML's last second
+
+class UsageFigures(NamedTuple):
+    """Usage of one GPU: mean utilisation (%), peak memory (MiB), mean power (W), highest temperature (C).
+
+    None: no sample reported it.
+    """
+
+    mean_util: float | None = None
+    peak_mib: float | None = None
+    mean_w: float | None = None
+    max_c: float | None = None
+
+
+class Imbalance(NamedTuple):
+    """The median utilisation (%) of a run's GPUs, and the UUIDs of those that lag behind it."""
+
+    median: float
+    lagging: frozenset[str]
+
+
+def find_imbalance(mean_utils: Mapping[str, float]) -> Imbalance | None:
+    """Return which GPUs work less than 0.7 of the median; None when the median is below 20 %.
+
+    ``mean_utils``: mean utilisation (%) by UUID, over the same time.
+    """
+    middle = median(mean_utils.values()) if mean_utils else 0.0
+    if middle < BUSY_PERCENT:
+        return None
+    return Imbalance(middle, frozenset(uuid for uuid, mean in mean_utils.items() if mean < _LAGS * middle - _EPSILON))
 
 
 @dataclass
@@ -27,10 +59,10 @@ class Mean:
     weight_s: float = 0.0
     last: float | None = None
 
-    def add(self, value: float | None, held_s: float) -> None:
-        """Let ``value`` count for ``held_s``; None does not count."""
+    def add(self, value: float | None, duration_s: float) -> None:
+        """Count ``value`` for ``duration_s``; None does not count."""
         if value is not None:
-            self.sum, self.weight_s, self.last = self.sum + value * held_s, self.weight_s + held_s, value
+            self.sum, self.weight_s, self.last = self.sum + value * duration_s, self.weight_s + duration_s, value
 
     @property
     def value(self) -> float | None:
@@ -39,29 +71,29 @@ class Mean:
 
 
 @dataclass
-class Tally:
-    """The figures of one GPU over a time."""
+class GpuUsage:
+    """Accumulates the samples of one GPU."""
 
     util: Mean = field(default_factory=Mean)
     power: Mean = field(default_factory=Mean)
     peak_mib: float | None = None
     max_c: float | None = None
 
-    def add(self, gpu: Gpu, held_s: float) -> None:
-        """Take a sample that speaks for ``held_s``."""
-        self.util.add(known(gpu.utilisation), held_s)
-        self.power.add(known(gpu.power_w), held_s)
+    def add_sample(self, gpu: Gpu, duration_s: float) -> None:
+        """Count a sample for ``duration_s``."""
+        self.util.add(drop_implausible(gpu.utilisation), duration_s)
+        self.power.add(drop_implausible(gpu.power_w), duration_s)
         self.add_peaks(gpu)
 
     def add_peaks(self, gpu: Gpu) -> None:
-        """Take of a sample only what counts whenever it was."""
-        self.peak_mib = _larger(self.peak_mib, known(gpu.memory_used_mib))
-        self.max_c = _larger(self.max_c, known(gpu.temperature_c))
+        """Count only the peaks of a sample, which do not depend on its time."""
+        self.peak_mib = _larger(self.peak_mib, drop_implausible(gpu.memory_used_mib))
+        self.max_c = _larger(self.max_c, drop_implausible(gpu.temperature_c))
 
-    def figures(self) -> Figures:
-        """Return them, rounded."""
+    def figures(self) -> UsageFigures:
+        """Return the figures, rounded."""
         util, power = self.util.value, self.power.value
-        return (
+        return UsageFigures(
             None if util is None else round(util, 1),
             None if self.peak_mib is None else round(self.peak_mib),
             None if power is None else round(power, 1),
@@ -71,13 +103,13 @@ class Tally:
 
 @dataclass
 class Streak:
-    """How many samples in a row told of a thing, and since when."""
+    """How many samples in a row showed a state, and since when."""
 
     count: int = 0
     since_s: float = 0.0
 
     def add(self, state: bool, now_s: float) -> None:
-        """Take the next sample's word."""
+        """Count the next sample."""
         if state and not self.count:
             self.since_s = now_s
         self.count = self.count + 1 if state else 0
@@ -85,12 +117,12 @@ class Streak:
 
 @dataclass(frozen=True)
 class _Row:
-    """One sample of all GPUs: when, for how long it speaks, and the utilisation (%) of those that told it, by UUID."""
+    """One sample of all GPUs: its time, the time that it covers, and the utilisation (%) by UUID where known."""
 
     at_s: float
-    held_s: float
+    duration_s: float
     utils: Mapping[str, float]
-    at_work: bool
+    busy: bool
 
 
 class Window:
@@ -101,37 +133,37 @@ class Window:
         self._rows: deque[_Row] = deque()
         self._from_s: float | None = None
 
-    def add(self, utils: Mapping[str, float], now_s: float, held_s: float) -> None:
-        """Take a sample that speaks for the ``held_s`` before now: the utilisation of those that told it."""
+    def add(self, utils: Mapping[str, float], now_s: float, duration_s: float) -> None:
+        """Add a sample that covers the ``duration_s`` before now: the utilisation (%) by UUID, where known."""
         self._from_s = now_s if self._from_s is None else self._from_s
-        at_work = bool(utils) and median(utils.values()) >= WORKING
-        self._rows.append(_Row(now_s, held_s, utils, at_work))
+        busy = bool(utils) and median(utils.values()) >= BUSY_PERCENT
+        self._rows.append(_Row(now_s, duration_s, utils, busy))
         while self._rows[0].at_s <= now_s - self._length_s:
             self._rows.popleft()
 
     def means(self, now_s: float) -> dict[str, float]:
-        """Return their means over the window that ends now, by UUID; none unless samples fill it, several of work.
+        """Return the means over the window that ends now, by UUID; empty unless samples fill it, several of work.
 
-        They are to be compared, so that all are of the same samples: of two GPUs with little work in the window, one
-        of whose samples is missing, one would lag. GPUs that seldom tell are left out.
+        The means are compared with each other, so all are taken from the same samples. Of two GPUs with little work in
+        the window, one would lag if only one of its samples were missing. GPUs with few samples are left out.
         """
         if self._from_s is None or now_s - self._from_s < self._length_s:
             return {}
         enough_s = _FULL * self._length_s
-        told_s: defaultdict[str, float] = defaultdict(float)
+        known_s: defaultdict[str, float] = defaultdict(float)
         for row in self._rows:
             for uuid in row.utils:
-                told_s[uuid] += row.held_s
-        compared = [uuid for uuid, covered_s in told_s.items() if covered_s >= enough_s]
+                known_s[uuid] += row.duration_s
+        compared = [uuid for uuid, covered_s in known_s.items() if covered_s >= enough_s]
         rows = [row for row in self._rows if all(uuid in row.utils for uuid in compared)]
-        covered_s = sum(row.held_s for row in rows)
-        if covered_s < enough_s or sum(row.at_work for row in rows) < _FEWEST:
+        covered_s = sum(row.duration_s for row in rows)
+        if covered_s < enough_s or sum(row.busy for row in rows) < _FEWEST:
             return {}
-        return {uuid: sum(row.held_s * row.utils[uuid] for row in rows) / covered_s for uuid in compared}
+        return {uuid: sum(row.duration_s * row.utils[uuid] for row in rows) / covered_s for uuid in compared}
 
 
-def known(value: float | None) -> float | None:
-    """Return a value that a driver can mean: nothing negative, nothing infinite."""
+def drop_implausible(value: float | None) -> float | None:
+    """Return ``value``; None when it is negative or not finite, which no driver can mean."""
     return value if value is not None and math.isfinite(value) and value >= 0 else None
 
 

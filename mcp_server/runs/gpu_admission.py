@@ -1,4 +1,4 @@
-"""Whether this machine has the GPUs that a launch asks for: looked into before anything is made."""
+"""Checks before a launch whether this machine has the requested GPUs; creates nothing."""
 
 from __future__ import annotations
 
@@ -13,71 +13,77 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.errors import BadArgument, GpusNotFree
-from mcp_server.gpus import placement
 from mcp_server.gpus.leases import Leases
-from mcp_server.gpus.query import ask
+from mcp_server.gpus.placement import PLACEHOLDERS, VISIBLE_DEVICES, Placement, choose_devices
+from mcp_server.gpus.query import query_gpus
+from mcp_server.gpus.request import parse_gpus, parse_requirements
 from mcp_server.gpus.snapshot import IDLE_MIB, Snapshot
 from mcp_server.record.spec import RunSpec
 
-# A process that has just ended may leave its GPU's memory taken for a moment.
-_LOOKS, _BETWEEN_S = 4, 0.7
-_PINS = "CUDA_VISIBLE_DEVICES"
+# The memory of a process that has just ended may stay in use for a moment.
+_ATTEMPTS, _BETWEEN_S = 4, 0.7
 
 
-def checked_gpus(gpus: Any, require: Mapping[str, Any] | None, env: Mapping[str, str], *, queue: bool) -> Any:
-    """Return the GPUs that a launch asks for, as it said it, or as many as it requires.
+def check_gpu_arguments(gpus: Any, require: Mapping[str, Any] | None, env: Mapping[str, str], *, queue: bool) -> Any:
+    """Return ``gpus`` of a launch as written; when it is None, the count of ``require``.
 
     Raises:
-        BadArgument: the words cannot be understood, or contradict each other.
+        BadArgument: an argument is not understood, or two contradict each other.
     """
     try:
-        demands = placement.require(require)
+        requirements = parse_requirements(require)
     except ValueError as error:
         raise BadArgument("require", f"{error}") from error
-    asked = demands.count if gpus is None else gpus
+    requested = requirements.count if gpus is None else gpus
     try:
-        wanted = placement.wanted(asked)
+        request = parse_gpus(requested)
     except ValueError as error:
         raise BadArgument("gpus", f"{error}") from error
-    if not wanted and (queue or require):
-        raise BadArgument("queue" if queue else "require", "says how GPUs are to be had, but gpus asks for none.")
-    if wanted is not None and _PINS in env and not any(place in env[_PINS] for place in placement.PLACES):
-        raise BadArgument("env", f"{_PINS} is set by gpus: leave it out, or write {{gpus}} or {{gpu_indices}} in it.")
-    return asked
+    if not request and (queue or require):
+        raise BadArgument("queue" if queue else "require", "`queue` and `require` need `gpus`.")
+    if (
+        request is not None
+        and VISIBLE_DEVICES in env
+        and not any(word in env[VISIBLE_DEVICES] for word in PLACEHOLDERS)
+    ):
+        text = f"{VISIBLE_DEVICES} is set by gpus: leave it out, or write {{gpus}} or {{gpu_indices}} in it."
+        raise BadArgument("env", text)
+    return requested
 
 
-def cpu_slots(configured: int | None) -> int:
-    """Return how many cpu slots this machine has: as configured, else one a core."""
+def count_cpu_slots(configured: int | None) -> int:
+    """Return how many cpu slots this machine has: as configured, else one per core."""
     return configured if configured is not None else os.cpu_count() or 1
 
 
-async def admit(spec: RunSpec, env: Mapping[str, str]) -> Snapshot | None:
-    """Look whether the GPUs of ``spec`` can be had, or waited for; return what was seen, None where nobody asked.
+async def check_admission(spec: RunSpec, env: Mapping[str, str]) -> Snapshot | None:
+    """Check that the GPUs of ``spec`` are free or can be waited for; return the snapshot, None without a request.
 
-    ``env`` is that of the run: it says where the driver's library is. The supervisor looks again when it takes them.
+    ``env``: that of the run, which may name the directory of the driver's library. The supervisor checks again when it
+    leases the GPUs.
 
     Raises:
-        GpusNotFree: they cannot be had, and for every GPU why.
+        GpusNotFree: they are not available; says for every GPU why.
     """
-    wanted = placement.wanted(spec.gpus)
-    if not wanted:
+    request = parse_gpus(spec.gpus)
+    if not request:
         return None
-    leases, require = Leases(Path(spec.leases)), placement.require(spec.require)
-    for look in range(_LOOKS):
-        if look:
+    leases, requirements = Leases(Path(spec.leases)), parse_requirements(spec.require)
+    for attempt in range(_ATTEMPTS):
+        if attempt:
             await anyio.sleep(_BETWEEN_S)
         snapshot = Snapshot()
-        if not wanted.cpu:
-            snapshot = await anyio.to_thread.run_sync(partial(ask, sys.executable, env, near=True))
-        held = {uuid: holder.text for uuid, holder in leases.holders().items()}
-        found = placement.offer(snapshot, spec.cpu_slots, held, wanted, require)
-        if isinstance(found, placement.Placed) or (spec.queue and not found.never):
+        if not request.cpu:
+            snapshot = await anyio.to_thread.run_sync(partial(query_gpus, sys.executable, env, near=True))
+        holders = {uuid: holder.text for uuid, holder in leases.holders().items()}
+        choice = choose_devices(snapshot, spec.cpu_slots, holders, request, requirements)
+        if isinstance(choice, Placement) or (spec.queue and not choice.never):
             return snapshot
-        refusal = GpusNotFree(found.text, never=found.never)
-        if found.never or not _may_pass(snapshot):
+        refusal = GpusNotFree(choice.text, never=choice.never)
+        if choice.never or not _may_become_free(snapshot):
             break
     raise refusal
 
 
-def _may_pass(snapshot: Snapshot) -> bool:
-    return any((gpu.memory_unseen_mib or 0) > IDLE_MIB for gpu in snapshot.gpus)
+def _may_become_free(snapshot: Snapshot) -> bool:
+    return any((gpu.memory_unattributed_mib or 0) > IDLE_MIB for gpu in snapshot.gpus)

@@ -30,7 +30,7 @@ from mcp_server.record.script import LONGEST_NAME, name_of, render, slug
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.cleanup import tidy
-from mcp_server.runs.gpu_admission import admit, checked_gpus, cpu_slots
+from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
 from mcp_server.runs.idempotency import held_key, known_run
 from mcp_server.runs.parameters import check_no_secret, check_params, checked_policy
 from mcp_server.store.file_watch import Changes
@@ -38,7 +38,6 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome, tmux_socket
 from mcp_server.system.lock_files import is_locked
 from mcp_server.text.regex import checked
-from mcp_server.text.shell import parse
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _STARTED_WITHIN_S = 15.0
@@ -87,7 +86,7 @@ def plan(request: Request, home: StateHome, environ: Mapping[str, str]) -> tuple
         checked(request.first_step_pattern)
     check_params(request.params, request.resume_args, request.command)
     policy = checked_policy(request.recovery)
-    gpus = checked_gpus(request.gpus, request.require, request.env, queue=request.queue)
+    gpus = check_gpu_arguments(request.gpus, request.require, request.env, queue=request.queue)
     cwd = _directory(request.cwd)
     check_environment(request.env)
     for argument, value in {**asdict(request), "cwd": str(cwd)}.items():
@@ -100,7 +99,7 @@ def plan(request: Request, home: StateHome, environ: Mapping[str, str]) -> tuple
     check_no_secret(kept, values.values())
     settled.check()
     tmux_client.require()
-    name = request.name or "".join(filter(str.isprintable, name_of(parse(request.command))))[:LONGEST_NAME]
+    name = request.name or "".join(filter(str.isprintable, name_of(request.command)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _ids(slug(name)) if not (home.runs / run_id).exists())
     config = home.config()
     spec = RunSpec(
@@ -125,7 +124,7 @@ def plan(request: Request, home: StateHome, environ: Mapping[str, str]) -> tuple
         queue=request.queue,
         require=dict(request.require) if request.require else None,
         leases=str(lease_directory(environ)),
-        cpu_slots=cpu_slots(config.cpu_slots),
+        cpu_slots=count_cpu_slots(config.cpu_slots),
         gpu_sample_s=config.gpu_sample_s,
         gpu_window_s=config.gpu_window_s,
         tensorboard=str(cwd / Path(request.tensorboard).expanduser()) if request.tensorboard else None,
@@ -189,8 +188,8 @@ async def launch(request: Request, store: RunStore, changes: Changes, environ: M
     async with held_key(store, request.idempotency_key) as key:
         if key is not None and (first := await key.run(store, changes)) is not None:
             return first
-        snapshot = await admit(spec, handover.env)
-        handover = replace(handover, snapshot=snapshot.facts() if snapshot else None)
+        snapshot = await check_admission(spec, handover.env)
+        handover = replace(handover, snapshot=snapshot.to_json() if snapshot else None)
         if spec.result_dir is not None:
             from mcp_server.record.result_directory import append_launch  # noqa: PLC0415 - only blueprints have one
 

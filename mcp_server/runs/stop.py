@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.errors import ForeignRun, KillNotConfirmed, RunElsewhere
-from mcp_server.gpus.query import ask
+from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.state import Run
@@ -169,11 +169,13 @@ async def gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, str] |
     left: str | None = None
     with anyio.move_on_after(_RELEASED_WITHIN_S):
         while True:
-            snapshot = await anyio.to_thread.run_sync(partial(ask, sys.executable, environ), abandon_on_cancel=True)
+            snapshot = await anyio.to_thread.run_sync(
+                partial(query_gpus, sys.executable, environ), abandon_on_cancel=True
+            )
             held = [gpu for gpu in snapshot.gpus if gpu.uuid in run.gpus]
             if len(held) < len(run.gpus) or any(gpu.memory_used_mib is None or gpu.lost or gpu.hangs for gpu in held):
                 return None
-            taken = [(gpu.index, gpu.memory_unseen_mib or 0) for gpu in held]
+            taken = [(gpu.index, gpu.memory_unattributed_mib or 0) for gpu in held]
             left = ", ".join(f"{mib:,} MiB of GPU {index}" for index, mib in taken if mib > IDLE_MIB)
             if not left and not any(p.run_id == run.run_id for gpu in held for p in gpu.processes):
                 return True, ""

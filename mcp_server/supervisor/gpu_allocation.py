@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-PINS = "CUDA_VISIBLE_DEVICES"
-
 
 class NotAllotted(Exception):
     """The GPUs cannot be had; the message says why. ``never``: nor by waiting."""

@@ -9,15 +9,18 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mcp_server.gpus import placement
-from mcp_server.gpus.leases import Held, Holder, LeaseError, Leases, Place, Refusal, acquire, lease_directory
-from mcp_server.gpus.query import ask
+from mcp_server.gpus.lease_holder import LeaseHolder
+from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases, lease_directory
+from mcp_server.gpus.placement import PLACEHOLDERS, VISIBLE_DEVICES, Unavailable
+from mcp_server.gpus.query import query_gpus
+from mcp_server.gpus.request import GpuRequest, parse_gpus, parse_requirements
 from mcp_server.gpus.snapshot import Gpu, Snapshot
 from mcp_server.record.handover import StoppedBeforeStart
 from mcp_server.record.run_directory import now
 from mcp_server.supervisor.control import Desk
-from mcp_server.supervisor.gpu_allocation import PINS, Allotment, NotAllotted
+from mcp_server.supervisor.gpu_allocation import Allotment, NotAllotted
 from mcp_server.supervisor.start_command import supervisor
+from mcp_server.system.lock_files import LeaseError
 
 # How often whoever waits looks at the locks: the next in line more often than those behind.
 _LOOK_S, _LOOK_BEHIND_S, _NEAR = 0.2, 1.0, 3
@@ -33,11 +36,11 @@ class Leased(Allotment):
         super().__init__()
         self._desk, self._env = desk, env
         spec = desk.spec
-        self._wanted = placement.wanted(spec.get("gpus"))
-        self._require = placement.require(spec.get("require"))
-        self._snapshot = Snapshot.of(snapshot) if snapshot else None
+        self._wanted = parse_gpus(spec.get("gpus"))
+        self._require = parse_requirements(spec.get("require"))
+        self._snapshot = Snapshot.from_json(snapshot) if snapshot else None
         self._leases = Leases(Path(spec.get("leases") or lease_directory(os.environ)))
-        self._held: Held | None = None
+        self._held: HeldLeases | None = None
         self._had: set[str] = set()
 
     @property
@@ -62,7 +65,7 @@ class Leased(Allotment):
             got = self._try(self._wanted, None)
         except LeaseError as error:
             raise NotAllotted(f"{error}", never=True) from error
-        if isinstance(got, Refusal):
+        if isinstance(got, Unavailable):
             raise NotAllotted(got.text, never=got.never)
         self._take(got)
 
@@ -71,13 +74,13 @@ class Leased(Allotment):
         if self._wanted is None:
             return {}
         words = {"RUNWARD_GPUS": ",".join(self.uuids), "RUNWARD_GPU_INDICES": ",".join(map(str, self.indices))}
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", PINS: ",".join(self.gpus), **words}
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE_DEVICES: ",".join(self.gpus), **words}
 
     def fill(self, text: str) -> str:
         """Return ``text`` with ``{gpus}`` and ``{gpu_indices}`` filled in; they need no quotes in any shell."""
         if self._wanted is None:
             return text
-        gpus, indices = placement.PLACES
+        gpus, indices = PLACEHOLDERS
         return text.replace(gpus, ",".join(self.uuids)).replace(indices, ",".join(map(str, self.indices)))
 
     def exchange(self, pinned: str | None) -> str | None:
@@ -89,15 +92,15 @@ class Leased(Allotment):
             return None
         had = self.gpus or tuple(word for word in (pinned or "").split(",") if word)
         self._snapshot = self._ask()
-        self._had |= {gpu.uuid for gpu in map(self._snapshot.find, had) if gpu is not None}
+        self._had |= {gpu.uuid for gpu in map(self._snapshot.find_gpu, had) if gpu is not None}
         if not self._had:
             return None
         try:
             self._leases.prepare()
-            got = self._try(placement.Wanted(count=len(had)), None)
+            got = self._try(GpuRequest(count=len(had)), None)
         except LeaseError:
             return None
-        if isinstance(got, Refusal):
+        if isinstance(got, Unavailable):
             return None
         self.release()
         self._take(got)
@@ -109,20 +112,20 @@ class Leased(Allotment):
             self._held.release()
             self._held = None
 
-    def _queue(self, wanted: placement.Wanted) -> None:
-        place = Place(self._leases, self._holder(), wanted)
+    def _queue(self, wanted: GpuRequest) -> None:
+        ticket = QueueTicket(self._leases, self._holder(), wanted)
         told, asked_s, seen, again_s = 0, 0.0, None, _ASK_SOON_S
         try:
             while True:
-                position, why = place.position, ""
+                position, why = ticket.position, ""
                 if position == 1:
                     holders = frozenset(self._leases.holders())
                     if holders != seen or time.monotonic() - asked_s >= again_s:
                         again_s = _ASK_SOON_S if holders != seen else min(2 * again_s, _ASK_AGAIN_S)
                         self._snapshot = None if asked_s else self._snapshot
-                        got = self._in_turn(wanted, place)
+                        got = self._in_turn(wanted, ticket)
                         asked_s, seen = time.monotonic(), holders
-                        if not isinstance(got, Refusal):
+                        if not isinstance(got, Unavailable):
                             self._take(got)
                             return
                         why = got.text
@@ -134,37 +137,37 @@ class Leased(Allotment):
                 if not self._desk.wait(_LOOK_S if position <= _NEAR else _LOOK_BEHIND_S):
                     raise StoppedBeforeStart
         finally:
-            place.leave()
+            ticket.withdraw()
 
-    def _in_turn(self, wanted: placement.Wanted, place: Place) -> Held | Refusal:
+    def _in_turn(self, wanted: GpuRequest, ticket: QueueTicket) -> HeldLeases | Unavailable:
         """Try; leases that cannot be had for the moment, as while somebody holds their door, do not end the wait."""
         try:
-            return self._try(wanted, place)
+            return self._try(wanted, ticket)
         except LeaseError as error:
-            return Refusal(f"{error}")
+            return Unavailable(f"{error}")
 
     def _tell(self, position: int, why: str) -> None:
         text = f"Waiting for GPUs, position {position}. {why}".strip()
         self._desk.say(text)
         self._desk.events.append("queued", text, position=position, at_start=supervisor())
 
-    def _try(self, wanted: placement.Wanted, place: Place | None) -> Held | Refusal:
+    def _try(self, wanted: GpuRequest, ticket: QueueTicket | None) -> HeldLeases | Unavailable:
         if self._snapshot is None:
             self._snapshot = Snapshot() if wanted.cpu else self._ask()
         seen: Sequence[Gpu] = [gpu for gpu in self._snapshot.gpus if gpu.uuid not in self._had]
         snapshot = Snapshot(self._snapshot.at, self._snapshot.driver, tuple(seen), self._snapshot.trouble)
         slots = int(self._desk.spec.get("cpu_slots") or 0)
-        return acquire(self._leases, snapshot, slots, wanted, self._require, self._holder(), place)
+        return acquire_leases(self._leases, snapshot, slots, wanted, self._require, self._holder(), ticket)
 
     def _ask(self) -> Snapshot:
-        return ask(sys.executable, self._env, near=True)
+        return query_gpus(sys.executable, self._env, near=True)
 
-    def _holder(self) -> Holder:
+    def _holder(self) -> LeaseHolder:
         try:
             user = pwd.getpwuid(os.getuid()).pw_name
         except KeyError:
             user = str(os.getuid())
-        return Holder(self._desk.rundir.run_id, str(self._desk.spec.get("owner") or ""), user, os.getpid(), now())
+        return LeaseHolder(self._desk.rundir.run_id, str(self._desk.spec.get("owner") or ""), user, os.getpid(), now())
 
-    def _take(self, held: Held) -> None:
+    def _take(self, held: HeldLeases) -> None:
         self._held, self.uuids, self.indices = held, held.uuids, held.indices

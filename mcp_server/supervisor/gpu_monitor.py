@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from mcp_server.gpus.deviations import Usage
+from mcp_server.gpus.deviations import UsageTracker
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.events import EventKind
 from mcp_server.record.run_directory import now
@@ -69,7 +69,7 @@ class GpuWatch:
     ) -> None:
         self._make = partial(sampler or _sampler, python, env, uuids, every_s)
         limits = {name: (require or {}).get(name) for name in ("max_sm_clock_mhz", "power_limit_w")}
-        self._usage = Usage(uuids, window_s=window_s, **limits)
+        self._usage = UsageTracker(uuids, window_s=window_s, **limits)
         self._every_s, self._tell, self._record, self._clock = every_s, tell, record, clock
         self._sampler: SamplerLike | None = None
         self._pid: int | None = None
@@ -121,7 +121,7 @@ class GpuWatch:
             self._safely(lambda: self._lose("It told nothing for too long.") if self._sampler else self._start())
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Return, by UUID, what the samples of the whole attempt come to (see ``Usage.figures``)."""
+        """Return, by UUID, what the samples of the whole attempt come to (see ``UsageTracker.figures``)."""
         return self._safely(self._usage.figures) or {}
 
     def idle_s(self) -> float | None:
@@ -166,7 +166,7 @@ class GpuWatch:
             self._take(snapshot, now_s - later * self._every_s)
         if snapshots:
             self._due_s = now_s + self._silent_s
-        if (minute := self._usage.minute(now_s)) is not None:
+        if (minute := self._usage.minute_figures(now_s)) is not None:
             self._write({"at": now(), "gpus": minute})
         if died:
             self._lose("It ended.")
@@ -176,7 +176,7 @@ class GpuWatch:
         return _SILENT_SAMPLES * self._every_s + _SILENT_S
 
     def _take(self, snapshot: Snapshot, at_s: float) -> None:
-        for deviation in self._usage.add(snapshot, at_s):
+        for deviation in self._usage.add_sample(snapshot, at_s):
             self._tell("gpu_deviation", deviation.text, {"what": deviation.what, **deviation.facts})
         if snapshot.trouble is not None and snapshot.trouble != "hangs":  # a hanging driver is a deviation
             self._tell_lost(f"{(snapshot.text or snapshot.trouble).rstrip('.')}.")
@@ -222,6 +222,6 @@ class GpuWatch:
 
 
 def _sampler(python: str, env: Mapping[str, str], uuids: Sequence[str], every_s: float) -> SamplerLike:
-    from mcp_server.gpus.query import Sampler  # noqa: PLC0415 - most runs on a laptop have no GPU to sample
+    from mcp_server.gpus.query import GpuSampler  # noqa: PLC0415 - most runs on a laptop have no GPU to sample
 
-    return Sampler(python, env, uuids, every_s)
+    return GpuSampler(python, env, uuids, every_s)

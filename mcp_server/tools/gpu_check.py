@@ -9,13 +9,13 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import BadArgument
-from mcp_server.gpus import placement, query
 from mcp_server.gpus.leases import Leases, lease_directory
+from mcp_server.gpus.query import query_gpus
+from mcp_server.gpus.request import parse_requirements
 from mcp_server.gpus.snapshot import Snapshot
-from mcp_server.record.run_directory import RunDir
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
-from mcp_server.views import gpu_report, gpu_usage
+from mcp_server.views.gpu_report import GpuReport, read_usage, report_machine, report_run, uses_gpus_now
 
 _WITHIN_S = 1.9  # an agent waits for the answer
 
@@ -33,30 +33,31 @@ async def gpu_check(
         str | None, Field(description="Only this run's GPUs, with how it used them and their imbalance")
     ] = None,
     since_s: Annotated[float | None, Field(gt=0, description="Use and Xid errors of the last so many seconds")] = None,
-) -> gpu_report.GpuReport:
-    """Tell whether this machine's GPUs are healthy and free: who uses or leases them, and what is wrong.
+) -> GpuReport:
+    """Check whether this machine's GPUs are healthy and free: who uses or leases them, and what is wrong.
 
     Call it before a launch that needs GPUs, or when a run is slow. free holds UUIDs, or beginnings of them,
     which launch_run's gpus takes. It changes nothing and leases nothing. Without a driver it is an error.
     """
     server = server_of(ctx)
     try:
-        demands = placement.require(require) if require is not None else None
+        requirements = parse_requirements(require) if require is not None else None
     except ValueError as error:
         raise BadArgument("require", str(error)) from error
-    ask = partial(query.ask, sys.executable, server.environ, since_s=since_s, within_s=_WITHIN_S)
+    query = partial(query_gpus, sys.executable, server.environ, since_s=since_s, within_s=_WITHIN_S)
     if run_id is not None:
-        if demands is not None:
-            raise BadArgument("require", "says what GPUs to be had must fulfil: leave it out, or run_id.")
+        if requirements is not None:
+            raise BadArgument("require", "it selects GPUs for a launch: leave it out, or leave out run_id.")
         run = await anyio.to_thread.run_sync(server.store.observe, run_id)
-        record = RunDir(server.home.runs / run.run_id).attempt(run.attempt) / "gpus.jsonl"
-        use = await anyio.to_thread.run_sync(partial(gpu_usage.read, run, record, time.time(), since_s))
-        told = gpu_report.is_told_by_driver(run)
-        snapshot = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True) if told else Snapshot()
-        return gpu_report.of_run(run, snapshot, use)
-    snapshot = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+        record = server.store.rundir(run.run_id).attempt(run.attempt) / "gpus.jsonl"
+        usage = await anyio.to_thread.run_sync(partial(read_usage, run, record, time.time(), since_s))
+        snapshot = Snapshot()
+        if uses_gpus_now(run):
+            snapshot = await anyio.to_thread.run_sync(query, abandon_on_cancel=True)
+        return report_run(run, snapshot, usage)
+    snapshot = await anyio.to_thread.run_sync(query, abandon_on_cancel=True)
     holders = await anyio.to_thread.run_sync(Leases(lease_directory(server.environ)).holders)
-    return gpu_report.of_machine(snapshot, {uuid: holder.text for uuid, holder in holders.items()}, demands)
+    return report_machine(snapshot, {uuid: holder.text for uuid, holder in holders.items()}, requirements)
 
 
 TOOL = tool(gpu_check, title="Check GPUs", annotations=READ_ONLY)

@@ -1,41 +1,46 @@
-"""GPUs in few words: what all share is told once, what is healthy briefly. Pure."""
+"""The GPU report of a machine or a run: model and text. Common values appear once, healthy GPUs in a few words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+import contextlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
-from mcp_server.gpus.health import judge, notes, trouble
-from mcp_server.gpus.placement import Require
-from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, GpuProcess, Snapshot, short
-from mcp_server.record.state import Run
+from mcp_server.gpus.health import assess_gpus, find_faults, list_notes
+from mcp_server.gpus.request import Requirements
+from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, GpuProcess, Snapshot, shorten_uuid
+from mcp_server.gpus.usage_stats import UsageFigures, find_imbalance
+from mcp_server.record.state import Run, posix
+from mcp_server.system.files import read_regular_file
 
-# A whole UUID is 26 tokens; everything takes a beginning of it that no other has.
+# A whole UUID is 26 tokens. Every argument that takes a UUID takes a unique prefix as well.
 _WHOLE_UUIDS = 4
 _MOST_PROCESSES = 4
-_SHORTEST = 7  # characters: "GPU-5d1"
-# Of a run's GPUs one lags when it works less than so much of their median; below _WORKING % none does.
-_LAGS, _WORKING = 0.7, 20.0
+_SHORTEST_PREFIX = 7  # characters: "GPU-5d1"
 _MOST_DEVIATIONS = 3
 
 
-class GpusNotTold(RunwardError):
-    """NVML tells of no GPUs: there is no driver, or it does not answer. Not the same as zero GPUs."""
+class GpusUnknown(RunwardError):
+    """NVML reports no GPUs: there is no driver, or it does not answer. Not the same as zero GPUs."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        kind = "No NVIDIA driver" if snapshot.trouble == "no_driver" else "GPUs cannot be told"
+        kind = "No NVIDIA driver" if snapshot.trouble == "no_driver" else "GPUs unknown"
         super().__init__(
-            f"{kind}: {snapshot.text} Nothing was changed; runs go on. "
-            'Next: launch_run without gpus, or with gpus="cpu" for a cpu slot.'
+            f"{kind}: {snapshot.text}",
+            "Nothing was changed; runs go on.",
+            'Next: launch_run without gpus, or with gpus="cpu" for a cpu slot.',
         )
         self.trouble = snapshot.trouble
 
 
 class GpuReport(Answer):
-    """The verdict first, then the free GPUs, then one line for each. ``header``: what all of them share."""
+    """Whether all is well and why not, then the free GPUs, then one line a GPU. ``header``: their common values."""
 
     ok: bool
     reasons: list[str]
@@ -45,85 +50,64 @@ class GpuReport(Answer):
     gpus: list[str]
 
 
-@dataclass(frozen=True)
-class Use:
-    """How a run used one GPU: mean utilisation (%), peak memory (MiB), mean power (W), highest temperature (C)."""
-
-    mean_util: float | None = None
-    peak_mib: float | None = None
-    mean_w: float | None = None
-    max_c: float | None = None
-
-    @property
-    def text(self) -> str:
-        """It in words."""
-        told = (
-            ("mean", self.mean_util, "%"),
-            ("peak", self.peak_mib, " MiB"),
-            ("mean", self.mean_w, " W"),
-            ("max", self.max_c, " C"),
-        )
-        return ", ".join(f"{what} {value:.0f}{unit}" for what, value, unit in told if value is not None)
-
-
-def of_machine(snapshot: Snapshot, held: Mapping[str, str], require: Require | None = None) -> GpuReport:
-    """Report on all GPUs; ``held`` says by UUID who has leased one.
+def report_machine(
+    snapshot: Snapshot, holders: Mapping[str, str], requirements: Requirements | None = None
+) -> GpuReport:
+    """Report on all GPUs; ``holders``: who has leased a GPU, by its UUID.
 
     Raises:
-        GpusNotTold: there is no driver, or it does not answer.
+        GpusUnknown: there is no driver, or it does not answer.
     """
     if snapshot.trouble:
-        raise GpusNotTold(snapshot)
-    verdict = judge(snapshot, held, require)
-    told = names([gpu.uuid for gpu in snapshot.gpus], len(snapshot.gpus))
+        raise GpusUnknown(snapshot)
+    health = assess_gpus(snapshot, holders, requirements)
+    names = name_gpus([gpu.uuid for gpu in snapshot.gpus], len(snapshot.gpus))
     return GpuReport(
-        ok=verdict.ok,
-        reasons=list(verdict.reasons),
-        free=[told[uuid] for uuid in verdict.free],
-        header=header(snapshot) if snapshot.gpus else None,
+        ok=health.ok,
+        reasons=list(health.reasons),
+        free=[names[uuid] for uuid in health.free],
+        header=describe_common(snapshot) if snapshot.gpus else None,
         driver=snapshot.driver,
-        gpus=lines(snapshot.gpus, held),
+        gpus=describe_gpus(snapshot.gpus, holders),
     )
 
 
-def of_run(run: Run, snapshot: Snapshot, use: Mapping[str, Use]) -> GpuReport:
-    """Report on a run's GPUs and how it used them; what they do now is told as long as it lives.
+def report_run(run: Run, snapshot: Snapshot, usage: Mapping[str, UsageFigures]) -> GpuReport:
+    """Report on a run's GPUs: their ``usage`` by UUID and, while the run lives, their state now.
 
     Raises:
-        GpusNotTold: the driver does not answer, and nothing was recorded.
+        GpusUnknown: the driver does not answer, and no usage was recorded.
     """
     if not run.gpus:
-        return GpuReport(ok=run.state == "queued", reasons=[_without(run)], free=[], gpus=[])
-    if snapshot.trouble and not use:
-        raise GpusNotTold(snapshot)
-    told = names(run.gpus, len(run.gpus))
-    its = [] if run.ended else [gpu for gpu in snapshot.gpus if gpu.uuid in run.gpus]
-    reasons = [f"{told[gpu.uuid]}: {word}." for gpu in its for word in trouble(gpu)]
+        return GpuReport(ok=run.state == "queued", reasons=[_explain_no_gpus(run)], free=[], gpus=[])
+    if snapshot.trouble and not usage:
+        raise GpusUnknown(snapshot)
+    names = name_gpus(run.gpus, len(run.gpus))
+    gpus = [] if run.ended else [gpu for gpu in snapshot.gpus if gpu.uuid in run.gpus]
+    reasons = [f"{names[gpu.uuid]}: {fault}." for gpu in gpus for fault in find_faults(gpu)]
     if not run.ended:
         reasons += [snapshot.text] if snapshot.trouble else []
-        gone = [uuid for uuid in run.gpus if uuid not in {gpu.uuid for gpu in its} and uuid.startswith("GPU-")]
-        reasons += [f"{told[uuid]}: the driver does not tell of it." for uuid in gone if not snapshot.trouble]
-    reasons += [f"{told.get(uuid, uuid)}: {word}." for uuid, word in imbalances(use).items()]
+        missing = [uuid for uuid in run.gpus if uuid not in {gpu.uuid for gpu in gpus} and uuid.startswith("GPU-")]
+        reasons += [f"{names[uuid]}: the driver does not report it." for uuid in missing if not snapshot.trouble]
+    reasons += [f"{names.get(uuid, uuid)}: {text}." for uuid, text in describe_imbalance(usage).items()]
     ok = not reasons
-    reasons += [f"{told[gpu.uuid]}: {word}." for gpu in its for word in notes(gpu)]
-    reasons += [f"{e.get('at')}: {e.get('text')}" for e in run.events if e["kind"] == "gpu_deviation"][
-        -_MOST_DEVIATIONS:
+    reasons += [f"{names[gpu.uuid]}: {note}." for gpu in gpus for note in list_notes(gpu)]
+    deviations = [event for event in run.events if event["kind"] == "gpu_deviation"]
+    reasons += [f"{event.get('at')}: {event.get('text')}" for event in deviations[-_MOST_DEVIATIONS:]]
+    lines = dict(zip((gpu.uuid for gpu in gpus), describe_gpus(gpus, {}, headed=False), strict=True))
+    lines_with_usage = [
+        "; ".join([lines.get(uuid, names[uuid]), *([_describe_usage(usage[uuid])] if uuid in usage else [])])
+        for uuid in dict.fromkeys([*run.gpus, *usage])
     ]
-    now = dict(zip((gpu.uuid for gpu in its), lines(its, {}, headed=False), strict=True))
-    found = [
-        "; ".join([now.get(uuid, told[uuid]), *([use[uuid].text] if uuid in use else [])])
-        for uuid in dict.fromkeys([*run.gpus, *use])
-    ]
-    return GpuReport(ok=ok, reasons=reasons, free=[], driver=snapshot.driver, gpus=found)
+    return GpuReport(ok=ok, reasons=reasons, free=[], driver=snapshot.driver, gpus=lines_with_usage)
 
 
-def is_told_by_driver(run: Run) -> bool:
-    """Whether the driver has anything to say of a run: it lives, and has GPUs, not only cpu slots."""
+def uses_gpus_now(run: Run) -> bool:
+    """Return whether the run lives and has GPUs, not only cpu slots, so that the driver reports on them."""
     return not run.ended and any(uuid.startswith("GPU-") for uuid in run.gpus)
 
 
-def _without(run: Run) -> str:
-    """Say why a run has no GPUs."""
+def _explain_no_gpus(run: Run) -> str:
     if run.state == "queued":
         return f"{run.run_id} waits for GPUs, position {run.queue_position}: it has none yet."
     if run.ended and run.started_at is None:
@@ -131,82 +115,75 @@ def _without(run: Run) -> str:
     return f"{run.run_id} has no GPUs: it was launched without."
 
 
-def imbalances(use: Mapping[str, Use]) -> dict[str, str]:
-    """Return, by UUID, which of a run's GPUs work much less than the others."""
-    means = {uuid: each.mean_util for uuid, each in use.items() if each.mean_util is not None}
-    middle = median(means.values()) if means else 0.0
-    if middle < _WORKING:
+def describe_imbalance(usage: Mapping[str, UsageFigures]) -> dict[str, str]:
+    """Return, by UUID, the GPUs of a run that work much less than its others."""
+    means = {uuid: figures.mean_util for uuid, figures in usage.items() if figures.mean_util is not None}
+    if (imbalance := find_imbalance(means)) is None:
         return {}
-    of = f"of the run's {len(means)} GPUs is {middle:.0f}%"
+    others = f"the median of the run's {len(means)} GPUs is {imbalance.median:.0f}%"
     return {
-        uuid: f"imbalance: it worked at {mean:.0f}%, the median {of}"
+        uuid: f"imbalance: it worked at {mean:.0f}%, {others}"
         for uuid, mean in means.items()
-        if mean < _LAGS * middle
+        if uuid in imbalance.lagging
     }
 
 
-def names(uuids: Sequence[str], total: int) -> dict[str, str]:
-    """Return how each of ``uuids`` is told on a machine of ``total`` GPUs: whole, or by its beginning."""
-    return {uuid: uuid if total <= _WHOLE_UUIDS else short(uuid, uuids, _SHORTEST) for uuid in uuids}
+def name_gpus(uuids: Sequence[str], total: int) -> dict[str, str]:
+    """Return the name of each of ``uuids`` in a report on ``total`` GPUs: whole, or a unique prefix."""
+    return {uuid: uuid if total <= _WHOLE_UUIDS else shorten_uuid(uuid, uuids, _SHORTEST_PREFIX) for uuid in uuids}
 
 
-def header(snapshot: Snapshot) -> str:
-    """Return what all GPUs share: ``8 NVIDIA H100 80GB HBM3, 81559 MiB, 700 W``."""
-    return f"{len(snapshot.gpus)} {', '.join(_shared(snapshot.gpus).values())}"
+def describe_common(snapshot: Snapshot) -> str:
+    """Return the common values of all GPUs: ``8 NVIDIA H100 80GB HBM3, 81559 MiB, 700 W``."""
+    return f"{len(snapshot.gpus)} {', '.join(_find_common(snapshot.gpus).values())}"
 
 
-def lines(gpus: Sequence[Gpu], held: Mapping[str, str], *, headed: bool = True) -> list[str]:
-    """Return one line a GPU; ``held`` says by UUID who has leased it. ``headed``: what all share is told elsewhere."""
-    told = names([gpu.uuid for gpu in gpus], len(gpus))
-    common = _shared(gpus) if headed else {"name": ""}
-    return [_line(gpu, told[gpu.uuid], common, held.get(gpu.uuid)) for gpu in gpus]
+def describe_gpus(gpus: Sequence[Gpu], holders: Mapping[str, str], *, headed: bool = True) -> list[str]:
+    """Return one line a GPU. ``headed``: a header has the common values, so that the lines omit them."""
+    names = name_gpus([gpu.uuid for gpu in gpus], len(gpus))
+    common = _find_common(gpus) if headed else {"name": ""}
+    return [_describe_gpu(gpu, names[gpu.uuid], common, holders.get(gpu.uuid)) for gpu in gpus]
 
 
-def _shared(gpus: Sequence[Gpu]) -> dict[str, str]:
-    kinds = {
+def _find_common(gpus: Sequence[Gpu]) -> dict[str, str]:
+    values = {
         "name": {gpu.name or "GPU" for gpu in gpus if not gpu.lost and gpu.name},
-        "memory": {_mib(gpu.memory_total_mib) for gpu in gpus if gpu.memory_total_mib is not None},
+        "memory": {f"{gpu.memory_total_mib} MiB" for gpu in gpus if gpu.memory_total_mib is not None},
         "power": {f"{gpu.power_limit_w:.0f} W" for gpu in gpus if gpu.power_limit_w is not None},
     }
-    found = {kind: next(iter(values)) for kind, values in kinds.items() if len(values) == 1}
-    return {"name": "GPUs", **found}
+    return {"name": "GPUs", **{kind: next(iter(texts)) for kind, texts in values.items() if len(texts) == 1}}
 
 
-def _mib(value: int | None) -> str:
-    return f"{value} MiB"
-
-
-def _line(gpu: Gpu, uuid: str, shared: Mapping[str, str], holder: str | None) -> str:
-    words = [f"{gpu.index} {uuid}", *_figures(gpu, shared)]
-    # Busy and faulty ones may take more words.
-    more = [*faults(gpu), *uses(gpu), *([f"leased by {holder}"] if holder else [])]
+def _describe_gpu(gpu: Gpu, name: str, common: Mapping[str, str], holder: str | None) -> str:
+    words = [f"{gpu.index} {name}", *_list_values(gpu, common)]
+    more = [*list_flags(gpu), *list_processes(gpu), *([f"leased by {holder}"] if holder else [])]
     return "; ".join([" ".join(words), *more])
 
 
-def _figures(gpu: Gpu, shared: Mapping[str, str]) -> list[str]:
-    words = [] if shared["name"] == gpu.name or not gpu.name else [f"({gpu.name})"]
+def _list_values(gpu: Gpu, common: Mapping[str, str]) -> list[str]:
+    words = [] if common["name"] == gpu.name or not gpu.name else [f"({gpu.name})"]
     if gpu.memory_used_mib is not None:
-        total = "" if "memory" in shared or gpu.memory_total_mib is None else f"/{gpu.memory_total_mib}"
+        total = "" if "memory" in common or gpu.memory_total_mib is None else f"/{gpu.memory_total_mib}"
         words.append(f"{gpu.memory_used_mib}{total}MiB")
     if gpu.utilisation is not None:
         words.append(f"{gpu.utilisation}%")
     if gpu.temperature_c is not None:
         words.append(f"{gpu.temperature_c}C")
     if gpu.power_w is not None:
-        limit = "" if "power" in shared or gpu.power_limit_w is None else f"/{gpu.power_limit_w:.0f}"
+        limit = "" if "power" in common or gpu.power_limit_w is None else f"/{gpu.power_limit_w:.0f}"
         words.append(f"{gpu.power_w:.0f}{limit}W")
     if gpu.sm_clock_mhz is not None:
         words.append(f"{gpu.sm_clock_mhz}MHz")
     return words
 
 
-def faults(gpu: Gpu) -> list[str]:
-    """Return what is out of the ordinary; what it means is among the reasons."""
-    found = {
+def list_flags(gpu: Gpu) -> list[str]:
+    """Return the unusual states of a GPU in a few words each; the reasons of a report explain them."""
+    flags = {
         "LOST": gpu.lost,
         "HANGS": gpu.hangs,
         f"throttled: {' '.join(gpu.throttle)}": gpu.throttle,
-        f"SM clock capped at {gpu.sm_clock_cap_mhz} of {gpu.sm_clock_max_mhz} MHz": _capped(gpu),
+        f"SM clock capped at {gpu.sm_clock_cap_mhz} of {gpu.sm_clock_max_mhz} MHz": _is_capped(gpu),
         f"ECC errors: {gpu.ecc_uncorrected} uncorrected": gpu.ecc_uncorrected,
         f"{gpu.retired_pages} pages retired": gpu.retired_pages,
         "page retirement pending": gpu.retirement_pending,
@@ -216,24 +193,78 @@ def faults(gpu: Gpu) -> list[str]:
         f"needs: {gpu.recovery_action}": gpu.recovery_action not in (None, "none"),
         "MIG": gpu.mig,
         f"compute mode {gpu.compute_mode}": gpu.compute_mode not in (None, "default"),
-        f"{gpu.memory_unseen_mib} MiB held by nobody visible": (gpu.memory_unseen_mib or 0) > IDLE_MIB,
+        f"{gpu.memory_unattributed_mib} MiB used by no visible process": (gpu.memory_unattributed_mib or 0) > IDLE_MIB,
     }
-    return [text for text, is_so in found.items() if is_so]
+    return [text for text, is_set in flags.items() if is_set]
 
 
-def _capped(gpu: Gpu) -> bool:
+def _is_capped(gpu: Gpu) -> bool:
     return bool(gpu.sm_clock_cap_mhz and gpu.sm_clock_max_mhz and gpu.sm_clock_cap_mhz < gpu.sm_clock_max_mhz)
 
 
-def uses(gpu: Gpu) -> list[str]:
-    """Return who computes on a GPU."""
+def list_processes(gpu: Gpu) -> list[str]:
+    """Return the processes that compute on a GPU, the first few one by one."""
     computing = [p for p in gpu.processes if not p.graphics]
-    told = [_process(p) for p in computing[:_MOST_PROCESSES]]
     more = len(computing) - _MOST_PROCESSES
-    return [*told, *([f"{more} more processes"] if more > 0 else [])]
+    listed = [_describe_process(p) for p in computing[:_MOST_PROCESSES]]
+    return [*listed, *([f"{more} more processes"] if more > 0 else [])]
 
 
-def _process(p: GpuProcess) -> str:
+def _describe_process(p: GpuProcess) -> str:
     who = f"{p.user}: {p.command or 'a process'}" if p.user else "a process not visible here"
-    held = f" {p.memory_mib} MiB" if p.memory_mib is not None else ""
-    return f"{who} pid {p.pid}{held}" + (f" of run {p.run_id}" if p.run_id else "")
+    memory = f" {p.memory_mib} MiB" if p.memory_mib is not None else ""
+    return f"{who} pid {p.pid}{memory}" + (f" of run {p.run_id}" if p.run_id else "")
+
+
+def _describe_usage(figures: UsageFigures) -> str:
+    words = (
+        ("mean", figures.mean_util, "%"),
+        ("peak", figures.peak_mib, " MiB"),
+        ("mean", figures.mean_w, " W"),
+        ("max", figures.max_c, " C"),
+    )
+    return ", ".join(f"{name} {value:.0f}{unit}" for name, value, unit in words if value is not None)
+
+
+def read_usage(run: Run, record: Path, now_s: float, since_s: float | None = None) -> dict[str, UsageFigures]:
+    """Return a run's GPU usage by UUID: of the attempt, or of the minutes since ``since_s`` seconds ago.
+
+    ``record``: the supervisor's file with one line a minute. ``now_s``: POSIX time.
+    """
+    if since_s is None:
+        recorded = run.progress.get("gpus")
+        items = recorded.items() if isinstance(recorded, Mapping) else ()
+        return {uuid: _parse_figures(each) for uuid, each in items if isinstance(each, Mapping)}
+    minutes: dict[str, list[list[Any]]] = defaultdict(list)
+    for facts in _read_minutes(record):
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            if posix(facts["at"]) >= now_s - since_s:
+                for uuid, figures in facts["gpus"].items():
+                    minutes[uuid].append(list(figures))
+    return {uuid: _combine_minutes(each) for uuid, each in minutes.items()}
+
+
+def _read_minutes(path: Path) -> Iterable[dict[str, Any]]:
+    with contextlib.suppress(OSError):
+        for line in read_regular_file(path).splitlines():
+            with contextlib.suppress(ValueError, RecursionError):  # the last line may be incomplete
+                facts = json.loads(line)
+                if isinstance(facts, dict):
+                    yield facts
+
+
+def _combine_minutes(minutes: list[list[Any]]) -> UsageFigures:
+    columns = [[value for value in column if _is_number(value)] for column in zip(*minutes, strict=False)]
+    columns += [[]] * (len(UsageFigures._fields) - len(columns))
+    means = [fmean(column) if column else None for column in columns]
+    peaks = [max(column) if column else None for column in columns]
+    return UsageFigures(mean_util=means[0], peak_mib=peaks[1], mean_w=means[2], max_c=peaks[3])
+
+
+def _parse_figures(figures: Mapping[str, Any]) -> UsageFigures:
+    values = {name: figures.get(name) for name in UsageFigures._fields}
+    return UsageFigures(**{name: value for name, value in values.items() if _is_number(value)})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

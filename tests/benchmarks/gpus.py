@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 
-from mcp_server.gpus import query
-from mcp_server.gpus.placement import require
+from mcp_server.gpus.query import query_gpus
+from mcp_server.gpus.request import parse_requirements
 from mcp_server.views import gpu_report
 from tests.benchmarks.harness import NotMeasured, Sandbox, Server, elapsed_ms
 from tests.benchmarks.report import Row, Table, amount, measured, median, percentile
@@ -95,10 +95,10 @@ def _bare_ms(machine: Machine) -> float:
 
 def _is_told_right(machine: Machine, fault: Fault) -> bool:
     machine.tells(*fault.lines, gpus=fault.gpus)
-    snapshot = query.ask(sys.executable, machine.whole_environ)
+    snapshot = query_gpus(sys.executable, machine.whole_environ)
     if snapshot.trouble or fault.trouble:
         return snapshot.trouble == fault.trouble and all(word in snapshot.text for word in fault.words)
-    found = gpu_report.of_machine(snapshot, {}, require(fault.require) if fault.require else None)
+    found = gpu_report.report_machine(snapshot, {}, parse_requirements(fault.require) if fault.require else None)
     told = "\n".join(found.reasons)
     right = (found.ok, found.free) == (fault.ok, [UUIDS[index] for index in fault.free])
     return right and all(word in told for word in fault.words)

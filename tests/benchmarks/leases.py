@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from mcp_server.gpus.request import Wanted, compete
+from mcp_server.gpus.request import GpuRequest, may_compete
 from tests.benchmarks.harness import NotMeasured, Sandbox, program
 from tests.benchmarks.report import Row, Table, measured, median
 
@@ -78,12 +78,12 @@ def _jumped(told: Told) -> int:
     jumped = 0
     for at, number, wanted in took:
         later = ((n, other) for other_at, n, other in took if n and other_at > at)
-        jumped += any((n < number if number else drawn[n] < at) and compete(wanted, other) for n, other in later)
+        jumped += any((n < number if number else drawn[n] < at) and may_compete(wanted, other) for n, other in later)
     return jumped
 
 
-def _wanted(line: dict[str, Any]) -> Wanted:
-    return Wanted(line["count"], tuple(line["ids"]))
+def _wanted(line: dict[str, Any]) -> GpuRequest:
+    return GpuRequest(line["count"], tuple(line["ids"]))
 
 
 def _note(told: Told) -> str:

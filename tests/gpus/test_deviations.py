@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.gpus.deviations import Deviation, Usage
+from mcp_server.gpus.deviations import Deviation, UsageTracker
 from mcp_server.gpus.snapshot import Gpu, Snapshot, TroubleKind
 
 EIGHT = tuple(f"GPU-{n:08x}-0000-4000-8000-00000000000{n}" for n in range(8))
@@ -28,13 +28,17 @@ def only(n: int, snapshot: Snapshot, **told: Any) -> Snapshot:
 
 
 def play(
-    usage: Usage, snapshot: Snapshot | Callable[[float], Snapshot], from_s: float, until_s: float, every_s: float = 5
+    usage: UsageTracker,
+    snapshot: Snapshot | Callable[[float], Snapshot],
+    from_s: float,
+    until_s: float,
+    every_s: float = 5,
 ) -> list[tuple[float, Deviation]]:
     """Add samples from ``from_s`` to before ``until_s``; return what was told, and when."""
     told, at_s = [], from_s
     while at_s < until_s:
         now = snapshot if isinstance(snapshot, Snapshot) else snapshot(at_s)
-        told += [(at_s, deviation) for deviation in usage.add(now, at_s)]
+        told += [(at_s, deviation) for deviation in usage.add_sample(now, at_s)]
         at_s += every_s
     return told
 
@@ -47,9 +51,9 @@ def whats(told: list[tuple[float, Deviation]]) -> list[tuple[float, str]]:
 
 
 def test_means_are_weighed_by_time_and_peaks_are_peaks() -> None:
-    usage = Usage(TWO[:1])
+    usage = UsageTracker(TWO[:1])
     for at_s, util, mib, watts, degrees in ((0, 0, 100, 70, 30), (10, 90, 9000, 500, 60), (20, 30, 500, 200, 71)):
-        usage.add(
+        usage.add_sample(
             sample([util], memory_used_mib=mib, power_w=float(watts), temperature_c=degrees),
             float(at_s),
         )
@@ -57,55 +61,55 @@ def test_means_are_weighed_by_time_and_peaks_are_peaks() -> None:
 
 
 def test_a_single_sample_is_its_own_mean_and_no_sample_has_no_figures() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     assert usage.figures() == {}
-    usage.add(sample([40]), 7.0)
+    usage.add_sample(sample([40]), 7.0)
     assert usage.figures() == {TWO[0]: {"mean_util": 40.0}}
 
 
 def test_what_is_not_told_counts_neither_as_zero_nor_as_time() -> None:
-    usage = Usage(TWO[:1])
+    usage = UsageTracker(TWO[:1])
     for at_s, util in enumerate((80, None, 80, None, None)):
-        usage.add(sample([util], power_w=None), float(at_s))
+        usage.add_sample(sample([util], power_w=None), float(at_s))
     assert usage.figures() == {TWO[0]: {"mean_util": 80.0}}
 
 
 @pytest.mark.parametrize("nonsense", [float("nan"), float("inf"), -1])
 def test_what_no_driver_can_mean_is_not_told(nonsense: float) -> None:
-    usage = Usage(TWO[:1])
-    usage.add(sample([50], power_w=300.0), 0.0)
-    usage.add(sample([50], power_w=nonsense, memory_used_mib=nonsense), 5.0)
+    usage = UsageTracker(TWO[:1])
+    usage.add_sample(sample([50], power_w=300.0), 0.0)
+    usage.add_sample(sample([50], power_w=nonsense, memory_used_mib=nonsense), 5.0)
     assert usage.figures() == {TWO[0]: {"mean_util": 50.0, "mean_w": 300.0}}
 
 
 def test_a_gap_of_the_sampler_is_not_filled_with_the_sample_after_it() -> None:
-    usage = Usage(TWO[:1])
+    usage = UsageTracker(TWO[:1])
     play(usage, sample([100]), 0, 101)  # 100 s of 100 %
-    usage.add(sample([0]), 1_100.0)  # 15 s of 0 %: three usual gaps
+    usage.add_sample(sample([0]), 1_100.0)  # 15 s of 0 %: three usual gaps
     assert usage.figures()[TWO[0]]["mean_util"] == pytest.approx(100 * 100 / 115, abs=0.05)
 
 
 def test_a_sample_that_comes_twice_or_late_adds_its_peak_and_nothing_else() -> None:
-    usage = Usage(TWO[:1])
-    usage.add(sample([50]), 0.0)
-    usage.add(sample([50]), 10.0)
-    assert usage.add(sample([100], memory_used_mib=7), 10.0) == []
-    assert usage.add(sample([100], memory_used_mib=9), 4.0) == []
+    usage = UsageTracker(TWO[:1])
+    usage.add_sample(sample([50]), 0.0)
+    usage.add_sample(sample([50]), 10.0)
+    assert usage.add_sample(sample([100], memory_used_mib=7), 10.0) == []
+    assert usage.add_sample(sample([100], memory_used_mib=9), 4.0) == []
     assert usage.figures() == {TWO[0]: {"mean_util": 50.0, "peak_mib": 9}}
 
 
 def test_gpus_of_others_are_nobodys_business() -> None:
-    usage = Usage(TWO[:1])
-    usage.add(only(1, sample([50, 0]), lost=True, xids=(79,)), 0.0)
+    usage = UsageTracker(TWO[:1])
+    usage.add_sample(only(1, sample([50, 0]), lost=True, xids=(79,)), 0.0)
     assert set(usage.figures()) == {TWO[0]}
 
 
 def test_once_a_minute_there_are_the_figures_of_that_minute() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     told = []
     for at_s in range(0, 190, 10):
-        usage.add(sample([10 if at_s <= 60 else 90, None], memory_used_mib=at_s), float(at_s))
-        if (minute := usage.minute(float(at_s))) is not None:
+        usage.add_sample(sample([10 if at_s <= 60 else 90, None], memory_used_mib=at_s), float(at_s))
+        if (minute := usage.minute_figures(float(at_s))) is not None:
             told.append((at_s, minute))
     assert told == [
         (60, {TWO[0]: (10.0, 60, None, None), TWO[1]: (None, 60, None, None)}),
@@ -115,18 +119,18 @@ def test_once_a_minute_there_are_the_figures_of_that_minute() -> None:
 
 
 def test_a_minute_without_samples_is_not_told() -> None:
-    usage = Usage(TWO)
-    assert usage.minute(1e6) is None
-    usage.add(sample([50, 50]), 0.0)
-    assert usage.minute(60.0) is not None
-    assert usage.minute(120.0) is None
+    usage = UsageTracker(TWO)
+    assert usage.minute_figures(1e6) is None
+    usage.add_sample(sample([50, 50]), 0.0)
+    assert usage.minute_figures(60.0) is not None
+    assert usage.minute_figures(120.0) is None
 
 
 # --- imbalance
 
 
 def test_a_gpu_below_seven_tenths_of_the_median_for_a_window_is_an_imbalance_told_once() -> None:
-    told = play(Usage(EIGHT), sample([90] * 7 + [60]), 0, 1_000)
+    told = play(UsageTracker(EIGHT), sample([90] * 7 + [60]), 0, 1_000)
     assert whats(told) == [(120, "imbalance")]
     deviation = told[0][1]
     assert deviation.facts == {"gpu": EIGHT[7], "mean_util": 60.0, "median_util": 90.0}
@@ -146,18 +150,18 @@ def test_a_gpu_below_seven_tenths_of_the_median_for_a_window_is_an_imbalance_tol
     ],
 )
 def test_no_imbalance(utils: list[int | None]) -> None:
-    assert play(Usage(EIGHT[: len(utils)]), sample(utils), 0, 600) == []
+    assert play(UsageTracker(EIGHT[: len(utils)]), sample(utils), 0, 600) == []
 
 
 def test_an_imbalance_needs_a_window_full_of_samples() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     assert play(usage, sample([90, 10]), 0, 100) == []
     assert play(usage, sample([90, None]), 100, 200) == []  # one GPU silent for most of the window
     assert whats(play(usage, sample([90, 10]), 200, 400)) == [(295, "imbalance")]
 
 
 def test_an_imbalance_is_told_again_only_after_it_had_ended_for_a_window() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     lags, well = sample([90, 10]), sample([90, 90])
     assert len(play(usage, lags, 0, 200)) == 1
     assert play(usage, well, 200, 300) == []  # its mean is well again at 265, but not for a window
@@ -167,7 +171,7 @@ def test_an_imbalance_is_told_again_only_after_it_had_ended_for_a_window() -> No
 
 
 def test_gpus_are_compared_by_the_samples_that_told_of_all() -> None:
-    usage = Usage(EIGHT[:3])
+    usage = UsageTracker(EIGHT[:3])
     play(usage, sample([0, 0, 0]), 0, 200)
     # All work in the same 6 of 24 samples, and 3 of these do not tell of GPU 1: 14 % in the mean, the others 25 %.
     assert play(usage, lambda at_s: sample([100, None if at_s < 215 else 100, 100]), 200, 230) == []
@@ -178,7 +182,7 @@ def test_gpus_are_compared_by_the_samples_that_told_of_all() -> None:
 
 
 def test_gpus_that_had_worked_and_stand_still_for_five_minutes_are_told_once() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     assert play(usage, sample([95, 90]), 0, 100) == []
     assert whats(play(usage, sample([0, 0]), 100, 1_000)) == [(400, "idle")]
     assert usage.idle_s(1_005.0) == 905.0
@@ -187,14 +191,14 @@ def test_gpus_that_had_worked_and_stand_still_for_five_minutes_are_told_once() -
 
 
 def test_a_shorter_window_makes_for_a_shorter_patience() -> None:
-    usage = Usage(TWO, window_s=2.0)
+    usage = UsageTracker(TWO, window_s=2.0)
     play(usage, sample([95, 90]), 0, 1, every_s=0.5)
     assert whats(play(usage, sample([0, 0]), 1, 10, every_s=0.5)) == [(6.0, "idle")]
 
 
 @pytest.mark.parametrize("worked", [0, 10, None])
 def test_gpus_that_never_worked_are_not_idle(worked: int | None) -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     play(usage, sample([worked, worked]), 0, 100)
     assert play(usage, sample([0, 0]), 100, 2_000) == []
     assert usage.idle_s(2_000.0) is None
@@ -202,20 +206,20 @@ def test_gpus_that_never_worked_are_not_idle(worked: int | None) -> None:
 
 def test_one_gpu_at_work_or_unknown_is_enough_not_to_be_idle() -> None:
     for other in (1, None):
-        usage = Usage(TWO)
+        usage = UsageTracker(TWO)
         play(usage, sample([90, 90]), 0, 100)
         assert [what for _, what in whats(play(usage, sample([0, other]), 100, 1_000))] == []
 
 
 def test_a_sample_without_all_gpus_does_not_end_an_idle_time() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     play(usage, sample([90, 90]), 0, 100)
     told = play(usage, lambda at_s: sample([0, None if at_s % 20 else 0]), 100, 500)
     assert whats(told) == [(400, "idle")]
 
 
 def test_an_idle_time_that_nobody_saw_is_not_counted() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     play(usage, sample([90, 90]), 0, 100)
     play(usage, sample([0, 0]), 100, 150)
     assert whats(play(usage, sample([0, 0]), 1_000, 1_400)) == [(1_300, "idle")]
@@ -226,7 +230,7 @@ def test_an_idle_time_that_nobody_saw_is_not_counted() -> None:
 
 
 def test_a_burst_of_work_does_not_have_an_idle_time_told_again() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     play(usage, sample([90, 90]), 0, 100)
     assert len(play(usage, lambda at_s: sample([50 * (at_s % 400 < 10)] * 2), 100, 4_000)) == 1
 
@@ -237,19 +241,19 @@ def test_a_burst_of_work_does_not_have_an_idle_time_told_again() -> None:
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (13, "exception in a kernel, such as an illegal address or instruction: as a rule the program's own doing."),
-        (79, "fallen off the bus: a fault of the GPU or what drives it."),
-        (999, "NVIDIA's list of Xid errors explains it: a fault of the GPU or what drives it."),
+        (13, "exception in a kernel, such as an illegal address or instruction: usually an error of the program."),
+        (79, "fallen off the bus: a fault of the GPU or its driver."),
+        (999, "NVIDIA's list of Xid errors explains it: a fault of the GPU or its driver."),
     ],
 )
 def test_an_xid_is_told_with_its_number_and_meaning(number: int, text: str) -> None:
-    (deviation,) = Usage(TWO).add(only(1, sample([5, 5]), xids=(number,)), 0.0)
+    (deviation,) = UsageTracker(TWO).add_sample(only(1, sample([5, 5]), xids=(number,)), 0.0)
     assert deviation.text == f"GPU 1 (GPU-00000001): Xid {number}, {text}"
     assert deviation.facts == {"gpu": TWO[1], "xid": number, "by_program": number == 13}
 
 
 def test_the_same_xid_is_told_once_and_another_is_told_too() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     told = play(usage, lambda at_s: only(0, sample([5, 5]), xids=(31,) if at_s < 50 else (31, 43)), 0, 100)
     assert [deviation.facts["xid"] for _, deviation in told] == [31, 43]
     assert play(usage, sample([5, 5]), 100, 200) == []
@@ -259,9 +263,9 @@ def test_the_same_xid_is_told_once_and_another_is_told_too() -> None:
 
 
 def test_an_xid_in_a_late_sample_is_told() -> None:
-    usage = Usage(TWO)
-    usage.add(sample([5, 5]), 100.0)
-    assert [d.what for d in usage.add(only(0, sample([5, 5]), xids=(48,)), 90.0)] == ["xid"]
+    usage = UsageTracker(TWO)
+    usage.add_sample(sample([5, 5]), 100.0)
+    assert [d.what for d in usage.add_sample(only(0, sample([5, 5]), xids=(48,)), 90.0)] == ["xid"]
 
 
 # --- throttling, clocks, power
@@ -270,7 +274,7 @@ def test_an_xid_in_a_late_sample_is_told() -> None:
 @pytest.mark.parametrize("reason", ["thermal", "hw_thermal", "power_brake", "hw_slowdown"])
 def test_three_throttled_samples_in_ten_seconds_are_throttling(reason: str) -> None:
     hot = only(1, sample([90, 90]), throttle=(reason, "power_cap"), temperature_c=92, sm_clock_mhz=900)
-    told = play(Usage(TWO), hot, 0, 600)
+    told = play(UsageTracker(TWO), hot, 0, 600)
     assert whats(told) == [(10.0, "throttling")]
     assert told[0][1].text == (f"GPU 1 (GPU-00000001) has been slowed down for 10 s: {reason}, 92 C, SM clock 900 MHz.")
     assert told[0][1].facts == {"gpu": TWO[1], "reasons": [reason], "temperature_c": 92, "sm_clock_mhz": 900}
@@ -278,31 +282,31 @@ def test_three_throttled_samples_in_ten_seconds_are_throttling(reason: str) -> N
 
 @pytest.mark.parametrize(("every_s", "at_s"), [(1, 10), (5, 10), (7, 14), (10, 10), (30, 30)])
 def test_where_samples_are_seldom_two_are_enough(every_s: float, at_s: float) -> None:
-    told = play(Usage(TWO), sample([90, 90], throttle=("thermal",)), 0, 100, every_s)
+    told = play(UsageTracker(TWO), sample([90, 90], throttle=("thermal",)), 0, 100, every_s)
     assert whats(told) == [(at_s, "throttling")] * 2
 
 
 @pytest.mark.parametrize("reason", ["power_cap", "sync_boost", "clocks_setting", "display"])
 def test_what_is_meant_to_slow_a_gpu_down_is_no_trouble(reason: str) -> None:
-    assert play(Usage(TWO), sample([90, 90], throttle=(reason,)), 0, 600) == []
+    assert play(UsageTracker(TWO), sample([90, 90], throttle=(reason,)), 0, 600) == []
 
 
 def test_throttling_now_and_then_is_no_trouble() -> None:
     hot = sample([90, 90], throttle=("thermal",))
-    assert play(Usage(TWO), lambda at_s: hot if at_s % 15 else sample([90, 90]), 0, 600) == []
+    assert play(UsageTracker(TWO), lambda at_s: hot if at_s % 15 else sample([90, 90]), 0, 600) == []
 
 
 def test_a_clock_above_the_required_one_is_told_after_two_samples() -> None:
-    usage = Usage(TWO, max_sm_clock_mhz=1_410)
+    usage = UsageTracker(TWO, max_sm_clock_mhz=1_410)
     assert play(usage, lambda at_s: sample([9, 9], sm_clock_mhz=1_980 if at_s % 10 else 1_410), 0, 95) == []
     told = play(usage, only(0, sample([9, 9], sm_clock_mhz=1_410), sm_clock_mhz=1_425), 100, 200)
     assert whats(told) == [(105, "clock")]
     assert told[0][1].text == "GPU 0 (GPU-00000000): SM clock 1425 MHz, above the required 1410 MHz."
-    assert play(Usage(TWO), sample([9, 9], sm_clock_mhz=1_980), 0, 100) == [], "nothing is required"
+    assert play(UsageTracker(TWO), sample([9, 9], sm_clock_mhz=1_980), 0, 100) == [], "nothing is required"
 
 
 def test_a_raised_power_limit_is_told_at_once() -> None:
-    usage = Usage(TWO, power_limit_w=500)
+    usage = UsageTracker(TWO, power_limit_w=500)
     assert play(usage, sample([9, 9], power_limit_w=500.4), 0, 100) == []
     told = play(usage, only(1, sample([9, 9], power_limit_w=500.0), power_limit_w=700.0), 100, 200)
     assert whats(told) == [(100, "power")]
@@ -314,33 +318,33 @@ def test_a_raised_power_limit_is_told_at_once() -> None:
 
 
 def test_a_lost_or_hanging_gpu_is_told_at_once_and_once() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     play(usage, sample([90, 90]), 0, 50)
     told = play(usage, only(0, sample([90, 90]), lost=True, utilisation=None), 50, 500)
     assert [(at_s, d.text) for at_s, d in told] == [(50, "GPU 0 (GPU-00000000) has fallen off the bus.")]
-    (hangs,) = usage.add(only(1, sample([90, 90]), failed={"memory": "hangs", "power": "unsupported"}), 500.0)
+    (hangs,) = usage.add_sample(only(1, sample([90, 90]), failed={"memory": "hangs", "power": "unsupported"}), 500.0)
     assert hangs.text == "GPU 1 (GPU-00000001) does not answer; what hangs: memory."
 
 
 def test_a_gpu_that_is_missing_for_a_window_is_lost_and_one_sample_without_it_is_nothing() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     play(usage, sample([90, 90]), 0, 50)
     assert play(usage, sample([90]), 50, 160) == []
-    usage.add(sample([90, 90]), 160.0)
+    usage.add_sample(sample([90, 90]), 160.0)
     told = play(usage, sample([90]), 165, 500)
     assert [(at_s, d.text) for at_s, d in told] == [
-        (285, "GPU 1 (GPU-00000001) is gone: the driver has told nothing of it for 120 s.")
+        (285, "GPU 1 (GPU-00000001) is gone: the driver has not reported it for 120 s.")
     ]
 
 
 def test_a_driver_that_hangs_is_told_once_and_other_trouble_is_the_samplers() -> None:
-    usage = Usage(TWO)
+    usage = UsageTracker(TWO)
     play(usage, sample([90, 90]), 0, 50)
     told = play(usage, Snapshot(trouble="hangs", text="NVML was asked 10 s ago."), 50, 500)
     assert [(at_s, d.text) for at_s, d in told] == [(50, "The GPU driver does not answer. NVML was asked 10 s ago.")]
     others: tuple[TroubleKind, ...] = ("no_driver", "no_permission", "failed")
     for trouble in others:
-        assert play(Usage(TWO), Snapshot(trouble=trouble), 0, 500) == []
+        assert play(UsageTracker(TWO), Snapshot(trouble=trouble), 0, 500) == []
 
 
 # --- histories
@@ -378,12 +382,12 @@ def anything(rng: random.Random) -> Gpu:
 def test_no_stream_of_samples_raises_or_has_impossible_figures(seed: int) -> None:
     rng = random.Random(seed)
     uuids = rng.sample(EIGHT, rng.randrange(9))
-    usage = Usage(uuids, max_sm_clock_mhz=rng.choice((None, 1_410)), power_limit_w=rng.choice((None, 400.0)))
+    usage = UsageTracker(uuids, max_sm_clock_mhz=rng.choice((None, 1_410)), power_limit_w=rng.choice((None, 400.0)))
     for snapshot, at_s in stream(rng):
-        for deviation in usage.add(snapshot, at_s):
+        for deviation in usage.add_sample(snapshot, at_s):
             assert deviation.text.endswith(".")
         assert (usage.idle_s(at_s) or 0) >= 0
-        usage.minute(at_s)
+        usage.minute_figures(at_s)
     for figures in usage.figures().values():
         assert 0 <= figures.get("mean_util", 0) <= 100
         assert 0 <= figures.get("mean_w", 0) <= 700
@@ -414,8 +418,8 @@ def healthy(rng: random.Random, gpus: int, hours: float) -> Iterator[tuple[Snaps
 def test_a_healthy_run_deviates_from_nothing(seed: int) -> None:
     rng = random.Random(seed)
     gpus = rng.choice((1, 2, 4, 8))
-    usage = Usage(EIGHT[:gpus], power_limit_w=700)
-    told = [(at_s, d.text) for snapshot, at_s in healthy(rng, gpus, 2) for d in usage.add(snapshot, at_s)]
+    usage = UsageTracker(EIGHT[:gpus], power_limit_w=700)
+    told = [(at_s, d.text) for snapshot, at_s in healthy(rng, gpus, 2) for d in usage.add_sample(snapshot, at_s)]
     assert told == []
 
 
@@ -423,7 +427,7 @@ def test_a_healthy_run_deviates_from_nothing(seed: int) -> None:
 def test_a_gpu_that_works_at_half_of_the_others_is_found_in_noise(seed: int) -> None:
     rng = random.Random(seed)
     gpus = rng.choice((3, 4, 8))
-    usage, slow = Usage(EIGHT[:gpus]), rng.randrange(gpus)
+    usage, slow = UsageTracker(EIGHT[:gpus]), rng.randrange(gpus)
 
     def noisy(_: float) -> Snapshot:
         return sample([round(rng.uniform(60, 100) * (0.5 if n == slow else 1)) for n in range(gpus)])

@@ -200,7 +200,7 @@ async def test_gpus_are_judged_as_a_launch_would(store: RunStore, tmp_path: Path
     assert told(await look(store, nvml.environ, require={"power_limit_w": 700})) == []
     found = told(await look(store, nvml.environ, gpus=2, require={"power_limit_w": 300}))
     assert found[0][0] == "gpus"
-    assert "power limit 700 W, at most 300 W required: a person should type: sudo nvidia-smi" in found[0][1]
+    assert "power limit 700 W, at most 300 W required: a person should run: sudo nvidia-smi" in found[0][1]
     assert told(await look(store, nvml.environ, gpus="7"))[0][2] == "Call gpu_check."
     assert told(await look(store, nvml.environ, gpus="x"))[0][1].startswith("'x' names no GPU.")
     assert UUIDS[0] not in str(found)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from mcp_server.gpus.leases import Leases
-from tests.live.test_allotment import go, waits
+from mcp_server.gpus.query import PROGRAM
+from mcp_server.system.processes import Process
+from tests.live.test_gpu_allocation import go, waits
 from tests.support.fake_nvml import UUIDS, Machine, machine
 from tests.support.sandbox import Sandbox, until_async
 
@@ -36,6 +38,10 @@ def stranger() -> Iterator[int]:
     with subprocess.Popen(["sleep", "300"]) as process:
         yield process.pid
         process.kill()
+
+
+def samplers(sandbox: Sandbox) -> list[Process]:
+    return [p for p in sandbox.own_processes() if f"/{PROGRAM.parent.name}/{PROGRAM.name}" in p.command]
 
 
 async def test_a_run_gets_what_it_asks_for_by_uuid(sandbox: Sandbox, gpus: Machine) -> None:
@@ -128,6 +134,7 @@ async def test_a_gpu_that_idles_beside_the_others_is_told(sandbox: Sandbox, gpus
 async def test_a_sampler_that_fails_harms_no_run(sandbox: Sandbox, gpus: Machine, trouble: str) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
+        await until_async(lambda: samplers(sandbox), "a sampler")
         gpus.tells(trouble)
         if "hang" not in trouble:
             await until_async(
@@ -135,7 +142,7 @@ async def test_a_sampler_that_fails_harms_no_run(sandbox: Sandbox, gpus: Machine
             )
         go(sandbox, "a")
         assert (await agent.end(run_id))["state"] == "finished"
-    assert not [p for p in sandbox.own_processes() if "gpu.py" in p.command]
+    assert not samplers(sandbox)
 
 
 @pytest.mark.parametrize(
@@ -162,11 +169,10 @@ async def test_whether_memory_was_given_back_is_told_as_far_as_it_is_known(
 async def test_a_killed_supervisor_leaves_no_lease_and_no_sampler(sandbox: Sandbox, gpus: Machine) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
+        await until_async(lambda: samplers(sandbox), "a sampler")
         os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
         await until_async(lambda: not Leases(Path(gpus.environ["RUNWARD_LEASES"])).holders(), "the lease to be free")
-        await until_async(
-            lambda: not [p for p in sandbox.own_processes() if "gpu.py" in p.command], "the sampler to go"
-        )
+        await until_async(lambda: not samplers(sandbox), "the end of the sampler")
         go(sandbox, "a")
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.gpus import query
 from mcp_server.gpus.nvml.process_owner import Owner, owner
-from mcp_server.gpus.placement import require
+from mcp_server.gpus.query import query_gpus
+from mcp_server.gpus.request import parse_requirements
 from mcp_server.gpus.snapshot import GpuProcess, Snapshot
 from mcp_server.views import gpu_report
 from tests.support.fake_nvml import FAULTS, UUIDS, Fault, Machine, machine
@@ -23,7 +23,7 @@ def nvml(tmp_path: Path) -> Machine:
 
 
 def ask(found: Machine, **more: object) -> Snapshot:
-    return query.ask(sys.executable, found.whole_environ, **more)  # type: ignore[arg-type]
+    return query_gpus(sys.executable, found.whole_environ, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -34,7 +34,7 @@ def test_a_fault_is_told_and_the_other_gpus_still_stand(nvml: Machine, fault: Fa
     if fault.trouble:
         assert all(word in snapshot.text for word in fault.words), snapshot.text
         return
-    found = gpu_report.of_machine(snapshot, {}, require(fault.require) if fault.require else None)
+    found = gpu_report.report_machine(snapshot, {}, parse_requirements(fault.require) if fault.require else None)
     told = "\n".join(found.reasons)
     assert all(word in told for word in fault.words), told
     assert (found.ok, found.free) == (fault.ok, [UUIDS[index] for index in fault.free]), told
@@ -158,7 +158,7 @@ def test_an_old_driver_is_asked_by_its_older_calls(tmp_path: Path) -> None:
     assert [p.pid for p in busy.processes] == [os.getpid()]
     assert idle.remap_pending is None
     assert busy.recovery_action is None
-    assert gpu_report.of_machine(ask(old), {}).free == [UUIDS[0]]
+    assert gpu_report.report_machine(ask(old), {}).free == [UUIDS[0]]
 
 
 def test_how_close_gpus_are_is_told_when_asked(nvml: Machine) -> None:

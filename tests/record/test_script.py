@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record.command_arguments import arguments, with_variables
-from mcp_server.record.script import LONGEST_NAME, name_of, render, slug, takes_arguments
+from mcp_server.record.script import LONGEST_NAME, is_one_program, name_of, render, slug, takes_arguments
 from mcp_server.record.spec import RunSpec
-from mcp_server.text.shell import parse
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ def test_a_spec_becomes_a_script(spec: RunSpec, script: str) -> None:
     ],
 )
 def test_exec_may_stand_before_one_program(command: str) -> None:
-    assert parse(command).is_one_program
+    assert is_one_program(command)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +183,7 @@ def test_exec_may_stand_before_one_program(command: str) -> None:
     ],
 )
 def test_exec_may_not_stand_before_anything_else(command: str) -> None:
-    assert not parse(command).is_one_program
+    assert not is_one_program(command)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +196,7 @@ def test_exec_may_not_stand_before_anything_else(command: str) -> None:
 )
 def test_a_hash_inside_a_word_hides_nothing_that_follows(command: str) -> None:
     # bash begins a comment at a word's start only; with `exec` the second command would never run.
-    assert not parse(command).is_one_program
+    assert not is_one_program(command)
 
 
 # --- names
@@ -224,7 +223,7 @@ def test_a_hash_inside_a_word_hides_nothing_that_follows(command: str) -> None:
     ],
 )
 def test_a_run_is_named_after_its_script_its_module_or_its_program(command: str | list[str], name: str) -> None:
-    assert name_of(parse(command)) == name
+    assert name_of(command) == name
 
 
 @pytest.mark.parametrize(
@@ -264,7 +263,7 @@ def test_a_slug_is_what_tmux_and_file_systems_take(name: str, label: str) -> Non
     ],
 )
 def test_parameters_need_a_place(command: str | list[str], takes: bool) -> None:
-    assert takes_arguments(parse(command)) == takes
+    assert takes_arguments(command) == takes
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from mcp.client import Client
 
 from mcp_server.blueprints.parser import parse as parse_blueprint
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
-from mcp_server.gpus.placement import require
+from mcp_server.gpus.request import parse_requirements
 from mcp_server.record.state import RunState
 from mcp_server.recovery.policy import policy_of
 from mcp_server.resources.documents import Document, Shelf, list_files, parse_document, read_documents
@@ -134,7 +134,7 @@ def test_recovery_tables_and_requirements_are_ones() -> None:
     for policy in policies:
         policy_of(policy)
     for requirement in requirements:
-        require(requirement)
+        parse_requirements(requirement)
 
 
 def test_the_texts_call_every_tool() -> None:

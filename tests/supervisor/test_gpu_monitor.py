@@ -119,7 +119,7 @@ def test_a_deviation_is_told_with_what_it_is_and_its_facts(tmp_path: Path) -> No
     assert scene.kinds == ["gpu_deviation"] * 2
     assert scene.told[1] == (
         "gpu_deviation",
-        "GPU 1 (GPU-00000001): Xid 79, fallen off the bus: a fault of the GPU or what drives it.",
+        "GPU 1 (GPU-00000001): Xid 79, fallen off the bus: a fault of the GPU or its driver.",
         {"what": "xid", "gpu": TWO[1], "xid": 79, "by_program": False},
     )
 

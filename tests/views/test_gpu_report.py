@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from mcp_server.gpus.snapshot import Gpu, GpuProcess, Snapshot
+from mcp_server.gpus.usage_stats import UsageFigures
 from mcp_server.record.events import Event
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.views import gpu_report, gpu_usage
-from mcp_server.views.gpu_report import GpusNotTold, Use
+from mcp_server.views import gpu_report
+from mcp_server.views.gpu_report import GpusUnknown
 
 UUIDS = tuple(f"GPU-{n * 0x11111111:08x}-8d3b-4c5e-9f60-{n:012x}" for n in range(1, 9))
 
@@ -62,34 +63,34 @@ def test_eight_healthy_gpus_cost_less_than_300_tokens() -> None:
             )
             for index in range(8)
         ]
-        answer = gpu_report.of_machine(machine(*gpus), {}).model_dump(mode="json")
+        answer = gpu_report.report_machine(machine(*gpus), {}).model_dump(mode="json")
         for text in (json.dumps(answer), json.dumps(answer, separators=(",", ":"))):
             assert openai.o200k_base().count(text) <= 300, text
 
 
 def test_few_gpus_are_told_with_whole_uuids_and_what_they_share_once() -> None:
-    found = gpu_report.of_machine(machine(gpu(0), gpu(1)), {})
+    found = gpu_report.report_machine(machine(gpu(0), gpu(1)), {})
     assert (found.ok, found.reasons, found.free) == (True, [], list(UUIDS[:2]))
     assert (found.header, found.driver) == ("2 NVIDIA H100 80GB HBM3, 81559 MiB, 700 W", "550.54.15")
     assert found.gpus[1] == f"1 {UUIDS[1]} 3MiB 0% 31C 68W 345MHz"
 
 
 def test_many_gpus_are_told_by_beginnings_that_no_other_has() -> None:
-    found = gpu_report.of_machine(machine(*(gpu(index) for index in range(8))), {})
+    found = gpu_report.report_machine(machine(*(gpu(index) for index in range(8))), {})
     assert found.free == [f"GPU-{n}{n}{n}" for n in range(1, 9)]
     assert found.gpus[7] == "7 GPU-888 3MiB 0% 31C 68W 345MHz"
-    assert gpu_report.names(["GPU-12345-a", "GPU-12345-b"], 8) == {u: u for u in ("GPU-12345-a", "GPU-12345-b")}
+    assert gpu_report.name_gpus(["GPU-12345-a", "GPU-12345-b"], 8) == {u: u for u in ("GPU-12345-a", "GPU-12345-b")}
 
 
 def test_what_gpus_do_not_share_is_told_of_each() -> None:
     other = gpu(1, name="NVIDIA A100", memory_total_mib=40960, power_limit_w=400.0)
-    found = gpu_report.of_machine(machine(gpu(0), other), {})
+    found = gpu_report.report_machine(machine(gpu(0), other), {})
     assert found.header == "2 GPUs"
     assert found.gpus[1] == f"1 {UUIDS[1]} (NVIDIA A100) 3/40960MiB 0% 31C 68/400W 345MHz"
 
 
 def test_what_the_driver_does_not_tell_is_left_out() -> None:
-    found = gpu_report.of_machine(machine(Gpu(0, UUIDS[0])), {})
+    found = gpu_report.report_machine(machine(Gpu(0, UUIDS[0])), {})
     assert (found.header, found.gpus) == ("1 GPUs", [f"0 {UUIDS[0]}"])
 
 
@@ -108,7 +109,7 @@ def test_who_uses_a_gpu_and_what_is_wrong_is_told_on_its_line() -> None:
             GpuProcess(9, 3, graphics=True, user="mz", command="Xorg"),
         ),
     )
-    (line,) = gpu_report.of_machine(machine(busy), {UUIDS[0]: "cfm-7kqz (mz)"}).gpus
+    (line,) = gpu_report.report_machine(machine(busy), {UUIDS[0]: "cfm-7kqz (mz)"}).gpus
     assert line.split("; ")[1:] == [
         "throttled: power_cap",
         "SM clock capped at 1500 of 1980 MHz",
@@ -120,16 +121,16 @@ def test_who_uses_a_gpu_and_what_is_wrong_is_told_on_its_line() -> None:
         "leased by cfm-7kqz (mz)",
     ]
     crowd = tuple(GpuProcess(pid, 1, user="mz") for pid in range(9))
-    assert gpu_report.uses(gpu(0, processes=crowd))[-1] == "5 more processes"
+    assert gpu_report.list_processes(gpu(0, processes=crowd))[-1] == "5 more processes"
 
 
 def test_no_driver_is_an_error_that_says_what_is_still_true_and_what_to_do() -> None:
     absent = Snapshot(trouble="no_driver", text="The NVIDIA driver is not loaded.")
-    with pytest.raises(GpusNotTold, match=r"No NVIDIA driver: The NVIDIA driver is not loaded\. Nothing was changed"):
-        gpu_report.of_machine(absent, {})
-    with pytest.raises(GpusNotTold, match="Next: launch_run without gpus"):
-        gpu_report.of_run(run(UUIDS[0]), absent, {})
-    empty = gpu_report.of_machine(machine(), {})
+    with pytest.raises(GpusUnknown, match=r"No NVIDIA driver: The NVIDIA driver is not loaded\. Nothing was changed"):
+        gpu_report.report_machine(absent, {})
+    with pytest.raises(GpusUnknown, match="Next: launch_run without gpus"):
+        gpu_report.report_run(run(UUIDS[0]), absent, {})
+    empty = gpu_report.report_machine(machine(), {})
     assert (empty.ok, empty.gpus, empty.free, empty.header) == (False, [], [], None)
 
 
@@ -137,9 +138,13 @@ def test_no_driver_is_an_error_that_says_what_is_still_true_and_what_to_do() -> 
 
 
 def test_of_a_run_its_gpus_are_told_with_their_use_and_imbalance() -> None:
-    use = {UUIDS[0]: Use(95.0, 70123, 612.4, 71), UUIDS[1]: Use(93.0, 70000), UUIDS[2]: Use(20.0)}
+    use = {
+        UUIDS[0]: UsageFigures(95.0, 70123, 612.4, 71),
+        UUIDS[1]: UsageFigures(93.0, 70000),
+        UUIDS[2]: UsageFigures(20.0),
+    }
     now = machine(*(gpu(index, utilisation=90) for index in range(5)))
-    found = gpu_report.of_run(run(*UUIDS[:3]), now, use)
+    found = gpu_report.report_run(run(*UUIDS[:3]), now, use)
     assert found.ok is False
     assert found.reasons == [f"{UUIDS[2]}: imbalance: it worked at 20%, the median of the run's 3 GPUs is 93%."]
     line = f"0 {UUIDS[0]} (NVIDIA H100 80GB HBM3) 3/81559MiB 90% 31C 68/700W 345MHz; "
@@ -148,27 +153,29 @@ def test_of_a_run_its_gpus_are_told_with_their_use_and_imbalance() -> None:
 
 
 def test_balanced_idle_and_single_gpus_are_no_imbalance() -> None:
-    assert gpu_report.imbalances({"a": Use(90.0), "b": Use(70.0)}) == {}
-    assert gpu_report.imbalances({"a": Use(10.0), "b": Use(1.0)}) == {}
-    assert gpu_report.imbalances({"a": Use(90.0), "b": Use(None)}) == {}
+    assert gpu_report.describe_imbalance({"a": UsageFigures(90.0), "b": UsageFigures(70.0)}) == {}
+    assert gpu_report.describe_imbalance({"a": UsageFigures(10.0), "b": UsageFigures(1.0)}) == {}
+    assert gpu_report.describe_imbalance({"a": UsageFigures(90.0), "b": UsageFigures(None)}) == {}
 
 
 def test_of_a_run_trouble_deviations_and_absent_gpus_are_told() -> None:
     deviation: Event = {"seq": 3, "kind": "gpu_deviation", "at": "2026-11-21T15:30:45Z", "text": "GPU 0 worked at 3 %."}
-    found = gpu_report.of_run(run(*UUIDS[:2], events=(deviation,)), machine(gpu(0, ecc_uncorrected=1)), {})
+    found = gpu_report.report_run(run(*UUIDS[:2], events=(deviation,)), machine(gpu(0, ecc_uncorrected=1)), {})
     assert found.ok is False
     assert found.reasons[0].startswith(f"{UUIDS[0]}: 1 uncorrected ECC errors")
     assert found.reasons[1:] == [
-        f"{UUIDS[1]}: the driver does not tell of it.",
+        f"{UUIDS[1]}: the driver does not report it.",
         "2026-11-21T15:30:45Z: GPU 0 worked at 3 %.",
     ]
     assert found.gpus[1] == UUIDS[1]
-    none = gpu_report.of_run(run(), machine(gpu(0)), {})
+    none = gpu_report.report_run(run(), machine(gpu(0)), {})
     assert (none.ok, none.reasons) == (False, ["cfm-7kqz has no GPUs: it was launched without."])
 
 
 def test_what_a_run_used_is_told_without_a_driver() -> None:
-    found = gpu_report.of_run(run(UUIDS[0]), Snapshot(trouble="hangs", text="It hangs."), {UUIDS[0]: Use(95.0)})
+    found = gpu_report.report_run(
+        run(UUIDS[0]), Snapshot(trouble="hangs", text="It hangs."), {UUIDS[0]: UsageFigures(95.0)}
+    )
     assert (found.ok, found.reasons, found.gpus) == (False, ["It hangs."], [f"{UUIDS[0]}; mean 95%"])
 
 
@@ -182,7 +189,7 @@ def test_use_is_that_of_the_attempt_or_of_the_last_minutes(tmp_path: Path) -> No
     ]
     record.write_text("\n".join([*lines, "7", '{"at": 3}', '{"gpus": {}}', '{"at": "2026-11-2']))
     its = run(UUIDS[0], gpus={UUIDS[0]: {"mean_util": 85.0, "peak_mib": 71000, "later": 1}, "b": 3})
-    assert gpu_usage.read(its, record, now_s) == {UUIDS[0]: Use(85.0, 71000)}
-    assert gpu_usage.read(its, record, now_s, 120.0) == {UUIDS[0]: Use(85.0, 71000, 600.0, 71)}
-    assert gpu_usage.read(its, tmp_path / "none", now_s, 120.0) == {}
-    assert gpu_usage.read(run(), record, now_s) == {}
+    assert gpu_report.read_usage(its, record, now_s) == {UUIDS[0]: UsageFigures(85.0, 71000)}
+    assert gpu_report.read_usage(its, record, now_s, 120.0) == {UUIDS[0]: UsageFigures(85.0, 71000, 600.0, 71)}
+    assert gpu_report.read_usage(its, tmp_path / "none", now_s, 120.0) == {}
+    assert gpu_report.read_usage(run(), record, now_s) == {}

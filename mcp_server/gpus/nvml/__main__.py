@@ -284,7 +284,7 @@ def main() -> int:
 
 def _print(snapshot: Snapshot) -> int:
     try:
-        print(json.dumps(snapshot.facts(), separators=(",", ":")), flush=True)
+        print(json.dumps(snapshot.to_json(), separators=(",", ":")), flush=True)
     except BrokenPipeError:
         return 1
     return 0

@@ -21,8 +21,9 @@ from typing import TextIO
 
 sys.path.append(str(Path(__file__).parents[3]))
 
-from mcp_server.gpus.leases import Held, Holder, Leases, Place, acquire
-from mcp_server.gpus.request import Require, Wanted
+from mcp_server.gpus.lease_holder import LeaseHolder
+from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases
+from mcp_server.gpus.request import GpuRequest, Requirements
 from mcp_server.gpus.snapshot import Gpu, Snapshot
 
 _GPUS, _LAUNCHERS = 8, 64
@@ -72,19 +73,21 @@ class Witnessed(Leases):
         self._witness = witness
         self.asks: dict[str, object] = {}
 
-    def take(self, uuids: Sequence[str], holder: Holder, indices: Sequence[int] = ()) -> Held | str:
+    def take(self, uuids: Sequence[str], holder: LeaseHolder, indices: Sequence[int] = ()) -> HeldLeases | str:
         got = super().take(uuids, holder, indices)
-        if isinstance(got, Held):
+        if isinstance(got, HeldLeases):
             self._witness.tell("took", gpus=got.indices, **self.asks)
         return got
 
 
-def ask(directory: Path, chance: random.Random, wanted: Wanted, *, queued: bool, nap_s: float = _NAP_S) -> Held | None:
+def ask(
+    directory: Path, chance: random.Random, wanted: GpuRequest, *, queued: bool, nap_s: float = _NAP_S
+) -> HeldLeases | None:
     """Get the GPUs, waiting in line if so wished."""
     witness = Witness(directory)
     leases = Witnessed(directory / "leases", witness)
-    holder = Holder(f"run-{os.getpid()}", pid=os.getpid())
-    place = Place(leases, holder, wanted) if queued else None
+    holder = LeaseHolder(f"run-{os.getpid()}", pid=os.getpid())
+    place = QueueTicket(leases, holder, wanted) if queued else None
     number = place.number if place else 0
     leases.asks = {"number": number, "count": wanted.count, "ids": wanted.ids}
     if place:
@@ -92,8 +95,8 @@ def ask(directory: Path, chance: random.Random, wanted: Wanted, *, queued: bool,
     while True:
         position = place.position if place else 1
         if position == 1:
-            got = acquire(leases, _MACHINE, 0, wanted, Require(), holder, place)
-            if isinstance(got, Held):
+            got = acquire_leases(leases, _MACHINE, 0, wanted, Requirements(), holder, place)
+            if isinstance(got, HeldLeases):
                 return got
             if not place:
                 return None
@@ -103,7 +106,7 @@ def ask(directory: Path, chance: random.Random, wanted: Wanted, *, queued: bool,
 def launch(directory: Path, chance: random.Random) -> None:
     """Be a launcher for one round, by leases."""
     ids = tuple(map(str, sorted(chance.sample(range(_GPUS), 2)))) if chance.random() < _NAMED else ()
-    wanted = Wanted(0 if ids else chance.choice([1, 1, 1, 2, 3]), ids)
+    wanted = GpuRequest(0 if ids else chance.choice([1, 1, 1, 2, 3]), ids)
     got = ask(directory, chance, wanted, queued=chance.random() < _QUEUED)
     if got:
         Witness(directory).use(got.indices, chance.uniform(*_USED_S))
@@ -182,7 +185,7 @@ def _waiter(directory: Path) -> tuple[int, TextIO]:
 
     def wait(directory: Path, chance: random.Random) -> None:
         os.write(write_fd, b"on\n")
-        ask(directory, chance, Wanted(count=_GPUS), queued=True, nap_s=_LOOK_S)
+        ask(directory, chance, GpuRequest(count=_GPUS), queued=True, nap_s=_LOOK_S)
         os.write(write_fd, b"%f\n" % time.monotonic())
         time.sleep(_LONGEST_S)
 
@@ -212,8 +215,10 @@ def main() -> None:
         times = handover(directory, rounds)
     else:
         storm(directory, rounds, naive=what == "naive")
-    got = acquire(leases, _MACHINE, 0, Wanted(ids=("all",)), Require(), Holder("last", pid=os.getpid()))
-    print(json.dumps({"times": times, "all_free": isinstance(got, Held)}))
+    got = acquire_leases(
+        leases, _MACHINE, 0, GpuRequest(ids=("all",)), Requirements(), LeaseHolder("last", pid=os.getpid())
+    )
+    print(json.dumps({"times": times, "all_free": isinstance(got, HeldLeases)}))
 
 
 if __name__ == "__main__":

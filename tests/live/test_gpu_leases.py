@@ -18,17 +18,20 @@ from typing import Any
 
 import pytest
 
-from mcp_server.gpus import lease_holder as holder_module
-from mcp_server.gpus import leases as lease
-from mcp_server.gpus.leases import Held, Holder, LeaseError, Leases, Place, Refusal, acquire, lease_directory
-from mcp_server.gpus.request import Require, Wanted
+from mcp_server.gpus import lease_holder
+from mcp_server.gpus import leases as leases_module
+from mcp_server.gpus.lease_holder import LeaseHolder
+from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases, lease_directory
+from mcp_server.gpus.placement import Unavailable
+from mcp_server.gpus.request import GpuRequest, Requirements
 from mcp_server.gpus.snapshot import Gpu, Snapshot
 from mcp_server.system import lock_files
+from mcp_server.system.lock_files import LeaseError
 
-PACKAGE = Path(lease.__file__).parents[2]
+PACKAGE = Path(leases_module.__file__).parents[2]
 GPUS = ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
 MACHINE = Snapshot(gpus=tuple(Gpu(index, uuid) for index, uuid in enumerate(GPUS)))
-ME = Holder("cfm-7kqz", "mz", "maria", os.getpid(), "2026-11-21T14:02:00.000Z")
+ME = LeaseHolder("cfm-7kqz", "mz", "maria", os.getpid(), "2026-11-21T14:02:00.000Z")
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
 
@@ -37,8 +40,10 @@ import os, sys
 sys.path.append({str(PACKAGE)!r})
 from pathlib import Path
 from mcp_server.gpus.snapshot import Gpu, Snapshot
-from mcp_server.gpus.leases import *
-from mcp_server.gpus.request import *
+from mcp_server.gpus.lease_holder import LeaseHolder
+from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases
+from mcp_server.gpus.request import GpuRequest, Requirements
+from mcp_server.system.lock_files import LeaseError
 machine = Snapshot(gpus=tuple(Gpu(n, f"GPU-{{n}}") for n in range(4)))
 path, user, umask = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 os.umask(umask)
@@ -46,9 +51,9 @@ if user:
     os.setgroups([])
     os.setgid(user)
     os.setuid(user)
-leases, me = Leases(path), Holder("other", pid=os.getpid(), user=str(user))
+leases, me = Leases(path), LeaseHolder("other", pid=os.getpid(), user=str(user))
 def get(*names, place=None, count=0):
-    return acquire(leases, machine, 4, Wanted(count=count, ids=names), Require(), me, place)
+    return acquire_leases(leases, machine, 4, GpuRequest(count=count, ids=names), Requirements(), me, place)
 def say(word):
     print(word, flush=True)
 def stay():
@@ -109,17 +114,19 @@ def leases(directory: Path) -> Leases:
     return made
 
 
-def get(leases: Leases, *ids: str, count: int = 0, place: Place | None = None, holder: Holder = ME) -> Held | Refusal:
-    return acquire(leases, MACHINE, 4, Wanted(count=count, ids=ids), Require(), holder, place)
+def get(
+    leases: Leases, *ids: str, count: int = 0, place: QueueTicket | None = None, holder: LeaseHolder = ME
+) -> HeldLeases | Unavailable:
+    return acquire_leases(leases, MACHINE, 4, GpuRequest(count=count, ids=ids), Requirements(), holder, place)
 
 
-def held(got: Held | Refusal | str) -> Held:
-    assert isinstance(got, Held), got
+def held(got: HeldLeases | Unavailable | str) -> HeldLeases:
+    assert isinstance(got, HeldLeases), got
     return got
 
 
-def refused(got: Held | Refusal) -> str:
-    assert isinstance(got, Refusal), got
+def refused(got: HeldLeases | Unavailable) -> str:
+    assert isinstance(got, Unavailable), got
     return got.text
 
 
@@ -131,14 +138,14 @@ def test_the_directory_is_as_named_else_the_systems_else_a_temporary_one(
 ) -> None:
     assert lease_directory({"RUNWARD_LEASES": "/srv/leases"}) == Path("/srv/leases")
     system = tmp_path / "lock"
-    monkeypatch.setattr(lease, "_SYSTEM", system)
+    monkeypatch.setattr(leases_module, "_SYSTEM", system)
     assert lease_directory({}) == Path("/tmp/runward-leases")
     system.mkdir(0o755)
     assert lease_directory({"RUNWARD_LEASES": ""}) == Path("/tmp/runward-leases")
     system.chmod(0o1777)
     assert lease_directory({}) == system / "runward"
     (tmp_path / "link").symlink_to(system)
-    monkeypatch.setattr(lease, "_SYSTEM", tmp_path / "link")
+    monkeypatch.setattr(leases_module, "_SYSTEM", tmp_path / "link")
     assert lease_directory({}) == Path("/tmp/runward-leases")
 
 
@@ -150,7 +157,7 @@ def test_whoever_comes_first_makes_the_directory_for_all(directory: Path, umask:
         leases.prepare()
         leases.prepare()
         held(leases.take(GPUS[:1], ME))
-        place = Place(leases, ME, Wanted(count=1))
+        place = QueueTicket(leases, ME, GpuRequest(count=1))
         assert os.umask(umask) == umask
     finally:
         os.umask(before)
@@ -192,7 +199,7 @@ def test_a_private_directory_is_good_enough(directory: Path) -> None:
 
 def test_who_only_reads_makes_nothing(directory: Path) -> None:
     leases = Leases(directory)
-    assert (leases.holders(), leases.waiting()) == ({}, [])
+    assert (leases.holders(), leases.waiters()) == ({}, [])
     assert not directory.exists()
 
 
@@ -284,14 +291,14 @@ def test_who_takes_waits_for_a_reader_but_not_for_a_holder(leases: Leases, monke
 
 
 def test_words_that_cannot_be_printed_are_not_told(leases: Leases) -> None:
-    mine = held(leases.take(("GPU-0",), Holder("cfm\x1b[31m", "mz\nIgnore", "x" * 999, os.getpid(), "now")))
-    assert leases.holders() == {"GPU-0": Holder("", "", "x" * 100, os.getpid(), "now")}
+    mine = held(leases.take(("GPU-0",), LeaseHolder("cfm\x1b[31m", "mz\nIgnore", "x" * 999, os.getpid(), "now")))
+    assert leases.holders() == {"GPU-0": LeaseHolder("", "", "x" * 100, os.getpid(), "now")}
     mine.release()
 
 
 def test_the_text_of_a_dead_holder_is_not_believed(leases: Leases, start: Starts) -> None:
     held(leases.take(("GPU-0",), ME)).release()
-    (leases.path / "GPU-0").write_text(Holder("dead", "anna", "anna", 2**22 + 1).written())
+    (leases.path / "GPU-0").write_text(LeaseHolder("dead", "anna", "anna", 2**22 + 1).to_json())
     assert leases.holders() == {}
     with (leases.path / "GPU-0").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -311,7 +318,7 @@ def test_a_holder_that_could_not_write_is_known_by_its_command(leases: Leases, t
         assert process.stdout is not None
         process.stdout.readline()
         assert leases.holders() == {
-            "GPU-0": Holder("cfm-7kqz", user=lock_files.user_name(os.getuid()), pid=process.pid)
+            "GPU-0": LeaseHolder("cfm-7kqz", user=lock_files.user_name(os.getuid()), pid=process.pid)
         }
 
 
@@ -327,10 +334,10 @@ def test_whatever_a_file_says_a_holder_is_told(leases: Leases, text: str) -> Non
 
 
 def test_a_holder_is_told_with_the_date_unless_it_is_todays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holder_module, "now", lambda: "2026-11-21T15:00:00.000Z")
+    monkeypatch.setattr(lease_holder, "now", lambda: "2026-11-21T15:00:00.000Z")
     assert ME.text == "cfm-7kqz (mz) since 14:02 UTC"
-    assert Holder("a-1", user="anna", since="2026-11-20T09:30:00Z").text == "a-1 (anna) since 2026-11-20 09:30 UTC"
-    assert Holder().text == "somebody not visible here"
+    assert LeaseHolder("a-1", user="anna", since="2026-11-20T09:30:00Z").text == "a-1 (anna) since 2026-11-20 09:30 UTC"
+    assert LeaseHolder().text == "a process not visible here"
 
 
 # --- files that go away
@@ -416,8 +423,8 @@ def test_another_users_file_that_may_only_be_read_is_leased_as_well(leases: Leas
     (leases.path / "GPU-0").touch(0o644)
     other = start("held = get('GPU-0')\nsay(held.uuids)\nstay()", user=NOBODY)
     assert other.hear() == "('GPU-0',)"
-    assert leases.holders()["GPU-0"] == Holder(user="nobody", pid=other.process.pid)
-    assert isinstance(get(leases, "GPU-0"), Refusal)
+    assert leases.holders()["GPU-0"] == LeaseHolder(user="nobody", pid=other.process.pid)
+    assert isinstance(get(leases, "GPU-0"), Unavailable)
 
 
 @as_root
@@ -429,7 +436,7 @@ def test_another_users_file_that_may_not_even_be_read_is_refused_with_a_remedy(l
 
 @as_root
 def test_a_user_can_neither_remove_anothers_lease_nor_block_its_place(leases: Leases, start: Starts) -> None:
-    mine, place = held(get(leases, "GPU-0")), Place(leases, ME, Wanted(count=1))
+    mine, place = held(get(leases, "GPU-0")), QueueTicket(leases, ME, GpuRequest(count=1))
     code = "    try:\n        p.unlink()\n    except OSError as e:\n        say(e.errno)\n"
     other = start(f"for p in (path / 'GPU-0', *(path / 'queue').iterdir()):\n{code}", user=NOBODY)
     assert {other.hear(), other.hear()} <= {str(errno.EPERM), str(errno.EACCES)}
@@ -438,10 +445,11 @@ def test_a_user_can_neither_remove_anothers_lease_nor_block_its_place(leases: Le
 
 @as_root
 def test_the_tickets_of_another_users_dead_block_nobody(leases: Leases, start: Starts) -> None:
-    other = start("place = Place(leases, me, Wanted(count=1))\nsay(place.number)\nstay()")
+    other = start("place = QueueTicket(leases, me, GpuRequest(count=1))\nsay(place.number)\nstay()")
     other.hear()
     third = start(
-        "place = Place(leases, me, Wanted(count=4))\nsay(place.position)\nsys.stdin.readline()\nsay(place.position)\n"
+        "place = QueueTicket(leases, me, GpuRequest(count=4))\nsay(place.position)\n"
+        "sys.stdin.readline()\nsay(place.position)\n"
         "say(get(count=4, place=place).uuids)\n",
         user=NOBODY,
     )
@@ -458,57 +466,57 @@ def test_the_tickets_of_another_users_dead_block_nobody(leases: Leases, start: S
 
 
 def test_first_come_first_served(leases: Leases) -> None:
-    first, second = Place(leases, ME, Wanted(count=1)), Place(leases, ME, Wanted(count=1))
+    first, second = QueueTicket(leases, ME, GpuRequest(count=1)), QueueTicket(leases, ME, GpuRequest(count=1))
     assert (first.position, second.position, second.number) == (1, 2, first.number + 1)
-    assert [ticket.number for ticket in leases.waiting()] == [first.number, second.number]
-    assert leases.waiting()[0].holder == ME
-    assert "came first" in refused(get(leases, count=1, place=second))
+    assert [ticket.number for ticket in leases.waiters()] == [first.number, second.number]
+    assert leases.waiters()[0].holder == ME
+    assert "ahead in the queue" in refused(get(leases, count=1, place=second))
     assert held(get(leases, count=1, place=first)).uuids == ("GPU-0",)
     assert second.position == 1, "a place that has served is left"
     assert held(get(leases, count=1, place=second)).uuids == ("GPU-1",)
-    assert leases.waiting() == []
+    assert leases.waiters() == []
 
 
 def test_who_does_not_queue_overtakes_nobody(leases: Leases) -> None:
     big = held(get(leases, "GPU-0"))
-    waiting = Place(leases, ME, Wanted(count=4))
-    assert refused(get(leases, count=1)) == f"{ME.text} came first and waits."
-    assert isinstance(get(leases, "GPU-3"), Refusal)
+    waiting = QueueTicket(leases, ME, GpuRequest(count=4))
+    assert refused(get(leases, count=1)) == f"{ME.text} waits ahead in the queue."
+    assert isinstance(get(leases, "GPU-3"), Unavailable)
     big.release()
-    assert isinstance(get(leases, count=1), Refusal)
+    assert isinstance(get(leases, count=1), Unavailable)
     assert held(get(leases, count=4, place=waiting)).uuids == GPUS
 
 
 def test_who_wants_something_else_passes(leases: Leases) -> None:
     mine = held(get(leases, "GPU-0"))
-    first = Place(leases, ME, Wanted(ids=("GPU-0",)))
-    assert (second := Place(leases, ME, Wanted(ids=("GPU-1",)))).position == 1
+    first = QueueTicket(leases, ME, GpuRequest(ids=("GPU-0",)))
+    assert (second := QueueTicket(leases, ME, GpuRequest(ids=("GPU-1",)))).position == 1
     assert held(get(leases, "GPU-1", place=second)).uuids == ("GPU-1",)
-    assert held(acquire(leases, MACHINE, 4, Wanted(cpu=2), Require(), ME)).uuids == ("cpu-0", "cpu-1")
-    assert isinstance(get(leases, count=1), Refusal)
+    assert held(acquire_leases(leases, MACHINE, 4, GpuRequest(cpu=2), Requirements(), ME)).uuids == ("cpu-0", "cpu-1")
+    assert isinstance(get(leases, count=1), Unavailable)
     mine.release()
     assert held(get(leases, "GPU-0", place=first)).uuids == ("GPU-0",)
 
 
 def test_numbers_ascend_when_the_queue_has_been_empty(leases: Leases) -> None:
-    first = Place(leases, ME, Wanted(count=1))
-    first.leave()
-    first.leave()
-    second = Place(leases, ME, Wanted(count=1))
+    first = QueueTicket(leases, ME, GpuRequest(count=1))
+    first.withdraw()
+    first.withdraw()
+    second = QueueTicket(leases, ME, GpuRequest(count=1))
     assert second.number > first.number
     (leases.path / ".door").write_text("nonsense")
-    assert Place(leases, ME, Wanted(count=1)).number > second.number
+    assert QueueTicket(leases, ME, GpuRequest(count=1)).number > second.number
 
 
 def test_the_dead_do_not_wait_and_are_cleared_away(leases: Leases, start: Starts) -> None:
-    other = start("places = [Place(leases, me, Wanted(count=1)) for _ in range(3)]\nsay('on')\nstay()")
+    other = start("places = [QueueTicket(leases, me, GpuRequest(count=1)) for _ in range(3)]\nsay('on')\nstay()")
     other.hear()
-    mine = Place(leases, ME, Wanted(count=1))
+    mine = QueueTicket(leases, ME, GpuRequest(count=1))
     assert mine.position == 4
     other.kill()
     assert mine.position == 1
     assert len(list(leases.queue.iterdir())) == 4
-    Place(leases, ME, Wanted(count=1))
+    QueueTicket(leases, ME, GpuRequest(count=1))
     assert len(list(leases.queue.iterdir())) == 2
 
 
@@ -520,25 +528,25 @@ def test_nonsense_in_the_queue_blocks_nobody(leases: Leases, text: str) -> None:
     os.mkfifo(leases.queue / "000000000000-fifo")
     with (leases.queue / "000000000000-x").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert Place(leases, ME, Wanted(count=1)).position == 1
+        assert QueueTicket(leases, ME, GpuRequest(count=1)).position == 1
 
 
 def test_what_can_never_be_had_is_told_even_behind_others(leases: Leases) -> None:
-    Place(leases, ME, Wanted(count=1))
+    QueueTicket(leases, ME, GpuRequest(count=1))
     got = get(leases, count=5)
-    assert got == Refusal("5 GPUs asked for, and this machine has 4.", never=True)
+    assert got == Unavailable("5 GPUs requested, and this machine has 4.", never=True)
 
 
 def test_a_full_disk_leaves_no_ticket(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_files, "write_text", lambda *_: False)
     with pytest.raises(LeaseError, match="Perhaps the disk is full"):
-        Place(leases, ME, Wanted(count=1))
+        QueueTicket(leases, ME, GpuRequest(count=1))
     assert list(leases.queue.iterdir()) == []
 
 
 def test_a_door_that_stays_shut_is_told_with_who_holds_it(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_DOOR_PATIENCE_S", 0.0)
-    with leases.door(), pytest.raises(LeaseError, match=rf"held for 0 s by process {os.getpid()} "):
+    monkeypatch.setattr(leases_module, "_MUTEX_TIMEOUT_S", 0.0)
+    with leases.mutex(), pytest.raises(LeaseError, match=rf"held for 0 s by process {os.getpid()} "):
         get(leases, count=1)
     assert held(get(leases, count=1)).uuids == ("GPU-0",)
 
@@ -551,10 +559,10 @@ def test_whoever_dies_at_any_instruction_blocks_nobody(leases: Leases, start: St
     code = (
         "sys.stdin.readline()\n"
         "while True:\n"
-        "    place = Place(leases, me, Wanted(count=2))\n"
+        "    place = QueueTicket(leases, me, GpuRequest(count=2))\n"
         "    held = get(count=2, place=place)\n"
-        "    place.leave()\n"
-        "    if isinstance(held, Held):\n"
+        "    place.withdraw()\n"
+        "    if isinstance(held, HeldLeases):\n"
         "        held.release()\n"
     )
     others = [start("say('on')\n" + code) for _ in range(12)]
@@ -571,15 +579,15 @@ def test_whoever_dies_at_any_instruction_blocks_nobody(leases: Leases, start: St
         a.kill()
         b.kill()
         assert leases.holders() == {}
-        assert leases.waiting() == []
-        place = Place(leases, ME, Wanted(count=4))
+        assert leases.waiters() == []
+        place = QueueTicket(leases, ME, GpuRequest(count=4))
         mine = held(get(leases, count=4, place=place))
         assert mine.uuids == GPUS
         mine.release()
 
 
 def test_a_holder_says_where_it_is(leases: Leases) -> None:
-    mine = held(leases.take(("GPU-0",), Holder("cfm-7kqz")))
+    mine = held(leases.take(("GPU-0",), LeaseHolder("cfm-7kqz")))
     facts = json.loads((leases.path / "GPU-0").read_text())
     assert facts["host"] == os.uname().nodename
     assert facts["since"].endswith("Z")

@@ -28,7 +28,7 @@ async def test_an_agent_is_told_of_free_and_of_leased_gpus(sandbox: Sandbox, nvm
         run_id = await agent.launch("sleep 300", gpus=[1])
         after = await agent.call("gpu_check", require={"count": 2})
         assert (after["ok"], after["free"]) == (False, [UUIDS[0]])
-        assert after["reasons"][0] == "1 of 2 GPUs can be had, 2 wanted."
+        assert after["reasons"][0] == "1 of 2 GPUs available, 2 requested."
         assert f"leased by {run_id}" in after["gpus"][1]
         its = await agent.call("gpu_check", run_id=run_id)
         assert its["ok"] is True

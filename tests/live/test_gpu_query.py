@@ -24,7 +24,7 @@ def nvml(tmp_path: Path) -> Machine:
 
 
 def ask(found: Machine, **more: object) -> Snapshot:
-    return query.ask(sys.executable, found.whole_environ, **more)  # type: ignore[arg-type]
+    return query.query_gpus(sys.executable, found.whole_environ, **more)  # type: ignore[arg-type]
 
 
 # --- what does not answer
@@ -43,8 +43,8 @@ def test_gpus_that_do_not_tell_their_uuid_can_be_named(nvml: Machine) -> None:
     snapshot = ask(nvml)
     assert [gpu.uuid for gpu in snapshot.gpus] == ["index:0", "index:1", "index:2"]
     assert all(gpu.hangs for gpu in snapshot.gpus)
-    assert snapshot.find("index:1") == snapshot.find("1")
-    assert gpu_report.of_machine(snapshot, {}).free == []
+    assert snapshot.find_gpu("index:1") == snapshot.find_gpu("1")
+    assert gpu_report.report_machine(snapshot, {}).free == []
 
 
 def test_a_driver_that_starts_every_gpu_anew_is_slow_and_does_not_hang(nvml: Machine) -> None:
@@ -62,10 +62,10 @@ def test_a_driver_that_does_not_come_back_is_given_up(nvml: Machine) -> None:
 def test_a_slow_driver_is_left_started_for_whoever_asks_next(
     nvml: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query, "_left", [])
+    monkeypatch.setattr(query, "_abandoned", [])
     nvml.tells("hang nvmlInitWithFlags 2")
     assert ask(nvml, within_s=1.0).trouble == "hangs"
-    (left,) = query._left
+    (left,) = query._abandoned
     nvml.tells()
     assert ask(nvml, within_s=10.0).trouble is None
     assert left.poll() is None
@@ -74,7 +74,7 @@ def test_a_slow_driver_is_left_started_for_whoever_asks_next(
 
 def test_a_driver_that_holds_many_processes_is_asked_no_more(nvml: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "600"]) as held:
-        monkeypatch.setattr(query, "_left", [held] * 16)
+        monkeypatch.setattr(query, "_abandoned", [held] * 16)
         assert ask(nvml).trouble == "hangs"
         held.kill()
         held.wait()
@@ -82,15 +82,15 @@ def test_a_driver_that_holds_many_processes_is_asked_no_more(nvml: Machine, monk
 
 
 def test_what_cannot_be_started_is_told(nvml: Machine, tmp_path: Path) -> None:
-    assert query.ask(str(tmp_path / "python"), {}).trouble == "failed"
+    assert query.query_gpus(str(tmp_path / "python"), {}).trouble == "failed"
     silent = tmp_path / "silent"
     silent.write_text("#!/bin/sh\necho 'no such module' >&2\nexit 3\n")
     silent.chmod(0o700)
-    assert "no such module" in query.ask(str(silent), {}).text
+    assert "no such module" in query.query_gpus(str(silent), {}).text
     garbage = tmp_path / "garbage"
     garbage.write_text('#!/bin/sh\necho "[1]"\n')
     garbage.chmod(0o700)
-    assert query.ask(str(garbage), {}).trouble == "failed"
+    assert query.query_gpus(str(garbage), {}).trouble == "failed"
 
 
 def test_a_call_that_hangs_is_left_behind_and_may_come_back() -> None:
@@ -110,7 +110,7 @@ def test_a_call_that_hangs_is_left_behind_and_may_come_back() -> None:
 # --- again and again
 
 
-def samples(sampler: query.Sampler, count: int) -> list[Snapshot]:
+def samples(sampler: query.GpuSampler, count: int) -> list[Snapshot]:
     found: list[Snapshot] = []
     until_s = time.monotonic() + 20
     while len(found) < count and time.monotonic() < until_s and (fd := sampler.fd) is not None:
@@ -121,7 +121,7 @@ def samples(sampler: query.Sampler, count: int) -> list[Snapshot]:
 
 def test_a_sampler_tells_its_gpus_as_they_change_and_each_xid_once(nvml: Machine) -> None:
     nvml.tells(gpus=3)
-    sampler = query.Sampler(sys.executable, nvml.whole_environ, [UUIDS[0], UUIDS[2]], 0.05)
+    sampler = query.GpuSampler(sys.executable, nvml.whole_environ, [UUIDS[0], UUIDS[2]], 0.05)
     try:
         first = samples(sampler, 1)[0]
         assert [gpu.index for gpu in first.gpus] == [0, 2]
@@ -146,7 +146,7 @@ def test_a_sampler_tells_its_gpus_as_they_change_and_each_xid_once(nvml: Machine
 )
 def test_a_sampler_goes_on_where_xids_are_not_told_as_events(nvml: Machine, line: str) -> None:
     nvml.tells(line)
-    sampler = query.Sampler(sys.executable, nvml.whole_environ, [], 0.02)
+    sampler = query.GpuSampler(sys.executable, nvml.whole_environ, [], 0.02)
     try:
         assert [len(s.gpus) for s in samples(sampler, 3)][:3] == [2, 2, 2]
     finally:
@@ -155,7 +155,7 @@ def test_a_sampler_goes_on_where_xids_are_not_told_as_events(nvml: Machine, line
 
 def test_a_sampler_goes_on_beside_a_gpu_that_hangs_and_asks_it_no_more(nvml: Machine) -> None:
     nvml.tells("hang nvmlDeviceGetPowerUsage 60 1")
-    sampler = query.Sampler(sys.executable, nvml.whole_environ, UUIDS[:2], 0.02)
+    sampler = query.GpuSampler(sys.executable, nvml.whole_environ, UUIDS[:2], 0.02)
     try:
         assert [[gpu.hangs for gpu in s.gpus] for s in samples(sampler, 5)][:5] == [[False, True]] * 5
         threads = len(list(Path(f"/proc/{sampler.pid}/task").iterdir()))
@@ -166,9 +166,9 @@ def test_a_sampler_goes_on_beside_a_gpu_that_hangs_and_asks_it_no_more(nvml: Mac
 
 
 def test_a_sampler_that_dies_is_told_dead(nvml: Machine, tmp_path: Path) -> None:
-    assert query.Sampler(str(tmp_path / "python"), {}, [], 1).alive is False
+    assert query.GpuSampler(str(tmp_path / "python"), {}, [], 1).alive is False
     nvml.tells("crash nvmlInitWithFlags")
-    sampler = query.Sampler(sys.executable, nvml.whole_environ, [], 1)
+    sampler = query.GpuSampler(sys.executable, nvml.whole_environ, [], 1)
     assert samples(sampler, 1) == []
     assert sampler.read() is None
 

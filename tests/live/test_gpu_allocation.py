@@ -103,7 +103,7 @@ async def test_a_supervisor_that_is_killed_gives_back_what_it_held(one_slot: San
             assert (await agent.end(second))["state"] == "finished"
             go(sandbox, "a")
         else:
-            pid = Leases(sandbox.path / "leases").waiting()[0].holder.pid
+            pid = Leases(sandbox.path / "leases").waiters()[0].holder.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             await until_async(lambda: sandbox.run(second).state == "lost", "the end of the killed one")
@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no driver, and nothing to wait for": ({"gpus": 1, "queue": True}, "driver"),
     "not understood": ({"gpus": "two"}, "names no GPU"),
     "a misspelt requirement": ({"gpus": 1, "require": {"memory": 3}}, "free_memory_mib"),
-    "a requirement of nothing": ({"require": {"power_limit_w": 400}}, "gpus asks for none"),
+    "a requirement of nothing": ({"require": {"power_limit_w": 400}}, "`queue` and `require` need `gpus`"),
     "two who pin": ({"gpus": "cpu", "env": {"CUDA_VISIBLE_DEVICES": "0"}}, "set by gpus"),
 }
 
@@ -222,7 +222,7 @@ async def test_a_door_that_is_held_for_long_does_not_end_the_wait(one_slot: Sand
     async with sandbox.agent() as agent:
         holder = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         first = await agent.launch("true", gpus="cpu", queue=True)
-        with leases.door():
+        with leases.mutex():
             go(sandbox, "a")
             await agent.end(holder)
             await anyio.to_thread.run_sync(_is_shut_out, sandbox.supervisor(first))
