@@ -1,4 +1,4 @@
-"""Of real logs: why they failed, and whether they trained. Of large ones: how long judging takes."""
+"""Diagnosis of labelled logs (causes of failure, first steps), and the time it takes on large logs and streams."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 
 from mcp_server.diagnosis.output_monitor import OutputMonitor
 from tests.benchmarks import stalls
 from tests.benchmarks.harness import REPOSITORY, NotMeasured, Sandbox, elapsed_ms
 from tests.benchmarks.report import Row, Table, amount, measured, median
 from tests.benchmarks.scoring import Score, by_keywords, by_runward
+from tests.support.logs import read_labels, whole_log_directories
 
-_LOGS = REPOSITORY.parent / "shared" / "logs"
 _MIB = 2**20
 _STREAM_BYTES, _PIECE_BYTES, _ROUNDS = 64 * _MIB, 64 * 1024, 3
 _LARGE_BYTES = 10**9
@@ -27,15 +28,20 @@ _LEAST_F1, _LEAST_PERCENT, _LEAST_MB_S = 0.90, 95.0, 50.0
 
 
 async def measure(sandbox: Sandbox) -> Table:
-    """Judge the labelled logs, a stream, and a large file, each beside what people do without."""
-    rows, notes = _labelled() if _LOGS.is_dir() else ([], ["No labelled logs here: their rows are left out."])
+    """Measure diagnosis on labelled logs, on a stream and on a large file, against what people do without it."""
+    rows: list[Row] = []
+    notes: list[str] = []
+    for directory in whole_log_directories():
+        more_rows, more_notes = _labelled_rows(directory)
+        rows, notes = rows + more_rows, notes + more_notes
     rows += stalls.rows()
     rows += _stream()
     rows += _large(sandbox)
     rows += _imports()
     notes += [
         "Baselines of the logs: the last line with one of the usual keywords, which also names the kind; a plain "
-        "tqdm, `step` or `iteration` pattern. A kind is right if the label allows it; a line, if one holds the other.",
+        "tqdm, `step` or `iteration` pattern. A kind is right if the label allows it; a line, if one holds the other. "
+        "`RUNWARD_LOGS=DIR` adds a directory of labelled logs.",
         "Simulated: steps of 0.01 s to 20 min, pauses of 10 steps, slow-downs, buffered output; baseline: 60 s.",
         f"The stream: {_STREAM_BYTES // _MIB} MiB in pieces of {_PIECE_BYTES // 1024} KiB, fastest of {_ROUNDS} in "
         "turn; baseline: `bytes.splitlines` and one pattern a line. A piece that long is a flood: judging searches "
@@ -45,17 +51,18 @@ async def measure(sandbox: Sandbox) -> Table:
     return Table("Judging", tuple(rows), tuple(notes))
 
 
-def _labelled() -> tuple[list[Row], list[str]]:
-    labels = [json.loads(line) for line in (_LOGS / "labels.jsonl").read_text().splitlines()]
+def _labelled_rows(directory: Path) -> tuple[list[Row], list[str]]:
+    """Score the labelled logs of ``directory``; return rows, and notes that name the logs judged wrongly."""
+    labels = read_labels(directory)
     ours, grep = Score(), Score()
     for label in labels:
-        path = _LOGS / label["file"]
+        path = directory / label["file"]
         ours.add(label, by_runward(path))
         grep.add(label, by_keywords(path.read_text(errors="replace")))
     alarms, healthy = len(ours.wrong.get("alarm", ())), ours.asked["alarm"]
     rows = [
         Row(
-            f"{len(labels)} labelled logs: macro-F1 of kinds",
+            f"{len(labels)} labelled logs ({directory.name}): macro-F1 of kinds",
             f"{ours.f1:.3f}",
             f"{grep.f1:.3f}",
             bar=f"≥ {_LEAST_F1:.2f}",

@@ -14,17 +14,13 @@ from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.diagnosis.failure.last_lines import guess_kind
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import numbered
-from tests.support.endings import ENDINGS, TRACE
-from tests.support.healthy import HEALTHY, STEPS
+from tests.support.logs import FAILED_LOGS, HEALTHY_LOGS, STEPS, TRACE
 
 
 def test_no_input_raises() -> None:
     rng = random.Random(7)
-    pieces = (
-        [log for _, log in ENDINGS]
-        + list(HEALTHY.values())
-        + ["\0\x1b[31m\r\b", "«»│╭", "Traceback (most recent call last):"]
-    )
+    pieces = [log.text for log in (*FAILED_LOGS, *HEALTHY_LOGS)]
+    pieces += ["\0\x1b[31m\r\b", "«»│╭", "Traceback (most recent call last):"]
     for _ in range(300):
         text = "".join(piece[rng.randrange(len(piece) + 1) :][:200] for piece in rng.choices(pieces, k=6))
         noise = bytes(rng.randrange(256) for _ in range(60))
