@@ -1,16 +1,16 @@
-"""Whether a training is numerically dead, from the numbers that it prints. Pure.
+"""Detects numerical divergence of a training run from the metrics it prints. Pure.
 
-A false alarm may stop a healthy run, so every rule waits for more than the longest stumble that is known of healthy
-runs; what would do as the last words of an ended log is told apart from what is beyond doubt while the run goes on.
+A false alarm may stop a healthy run, so every rule needs more than the longest disturbance known of healthy runs. Fewer
+lines suffice as the end of a log than while the run goes on.
 
-- A loss that is NaN or infinite, reading after reading. One part of it is no proof while the whole is finite: some
-  parts average over nothing. CTC losses are infinite for a while; a bar shows a mean over 20 steps, and NaN until
-  gradients have been accumulated; reinforcement learning averages losses over nothing until learning starts.
-- A gradient norm that is NaN while the loss is 0 or NaN (HF Trainer filters NaN losses into 0), or while the loss does
-  not fall. Alone it proves nothing: mixed precision skips steps, and some trainers never compute a norm.
-- Every optimizer step skipped, and a loss that explodes: see trends.py. In reinforcement learning losses mean little.
+- A NaN or infinite loss, line after line. A single component is not a proof while the total is finite: some components
+  average over nothing. CTC losses are infinite for a while. Progress bars show a mean over 20 steps, and NaN until
+  gradients have been accumulated. Reinforcement learning averages losses over nothing until learning starts.
+- A NaN gradient norm while the loss is 0 or NaN (HF Trainer reports NaN losses as 0), or while the loss does not fall.
+  Alone it proves nothing: mixed precision skips steps, and some trainers never compute a norm.
+- All optimizer steps skipped, and an exploding loss: see loss_trends.py. Losses mean little in reinforcement learning.
 
-Held-out data, rewards and accuracies never count by themselves.
+Losses on held-out data, rewards and accuracies prove nothing by themselves.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from mcp_server.diagnosis.loss_trends import Grade, LossHistory, RuleResult, Ski
 from mcp_server.diagnosis.progress.tracker import MetricLine
 
 _MAX_NAMES = 256
-_RECOVERED_AFTER = 5  # healthy readings
-_MAX_RANKS = 32  # that many lines of one step may be one line of each rank
+_RECOVERED_AFTER = 5  # healthy lines
+_MAX_RANKS = 32  # lines with the same step that may come from as many ranks
 _BAR = re.compile(r"%\||it/s|s/it|\u2501")
 
 
 class _StreakLimits(NamedTuple):
-    """How many readings in a row prove it: as the end of a log, and while the run goes on."""
+    """Consecutive bad lines that prove divergence: at the end of a log, and while the run goes on."""
 
     at_end: int
     live: int
@@ -47,20 +47,20 @@ _NEVER_FINITE_IN_BAR = _StreakLimits(5, 200)
 _RL_NEVER_FINITE = _StreakLimits(20, 100)
 _DEAD_GRADIENT = _StreakLimits(3, 5)
 _GRADIENT_ALONE = _StreakLimits(20, 40)
-_ZERO_LOSS = _StreakLimits(5, 5)  # and a loss on held-out data that is NaN
+_ZERO_LOSS = _StreakLimits(5, 5)  # with a NaN loss on held-out data
 
-_FALLS = 0.98  # a loss that trains falls below this share of its start
-_ENDS = 5  # readings, of which the medians are compared
+_FALLS = 0.98  # a loss that still trains falls below this share of its start
+_ENDS = 5  # lines at either end, whose medians are compared
 
 
 class _Role(IntEnum):
-    """What a number is; whole numbers, since every number of every line is asked for its sort."""
+    """What a metric measures. An IntEnum, used as an index: every metric of every line is looked up."""
 
-    WHOLE = 0  # the training loss
-    PART = 1  # one of several losses
+    TOTAL_LOSS = 0
+    LOSS_COMPONENT = 1
     GRADIENT = 2
     HELD_OUT = 3  # a loss on held-out data
-    RL = 4  # tells that this is reinforcement learning
+    RL = 4  # occurs in reinforcement learning only
     NONE = 5
 
 
@@ -68,36 +68,36 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_PLAIN = _words(
+_TOTAL_WORDS = _words(
     "loss losses train training lm total avg average mean batch running epoch step iter iteration global smooth"
     " smoothed metrics reduced current log"
 )
-_HELD = _words("val valid validation eval evaluation test testing dev holdout valloss testloss evalloss")
-_NO_LOSS = _words("scale scaler weight weights coef coeff best min lowest max target")
-_RL = _words("reward rewards rew return returns episode episodes episodic rollout")
+_HELD_OUT_WORDS = _words("val valid validation eval evaluation test testing dev holdout valloss testloss evalloss")
+_SETTING_WORDS = _words("scale scaler weight weights coef coeff best min lowest max target")
+_RL_WORDS = _words("reward rewards rew return returns episode episodes episodic rollout")
 _SPLIT = re.compile(r"[^a-z0-9]+")
 
 
 def _role_of(name: str) -> _Role:
-    results = [result for result in _SPLIT.split(name.lower().replace("\u635f\u5931", " loss ")) if result]
-    kinds = frozenset(results)
-    if any(result.endswith(("loss", "losses")) or result == "nll" for result in results):
-        if kinds & _NO_LOSS:
+    words = [word for word in _SPLIT.split(name.lower().replace("\u635f\u5931", " loss ")) if word]
+    kinds = frozenset(words)
+    if any(word.endswith(("loss", "losses")) or word == "nll" for word in words):
+        if kinds & _SETTING_WORDS:
             return _Role.NONE
-        if kinds & _HELD:
+        if kinds & _HELD_OUT_WORDS:
             return _Role.HELD_OUT
-        return _Role.WHOLE if kinds <= _PLAIN else _Role.PART
-    if any(result.startswith(("grad", "gnorm")) for result in results):
-        return _Role.GRADIENT if results == ["grad"] or any("norm" in result for result in results) else _Role.NONE
-    return _Role.RL if kinds & _RL else _Role.NONE
+        return _Role.TOTAL_LOSS if kinds <= _TOTAL_WORDS else _Role.LOSS_COMPONENT
+    if any(word.startswith(("grad", "gnorm")) for word in words):
+        return _Role.GRADIENT if words == ["grad"] or any("norm" in word for word in words) else _Role.NONE
+    return _Role.RL if kinds & _RL_WORDS else _Role.NONE
 
 
 @dataclass
 class _Streak:
-    """Readings in a row that were all bad in one respect."""
+    """Consecutive lines that are bad under one rule."""
 
     ever_good: bool = False
-    nan: bool = False
+    has_nan: bool = False
     since: int | None = None
     losses: list[float] = field(default_factory=list)
     _steps: int = 0
@@ -106,10 +106,10 @@ class _Streak:
 
     @property
     def count(self) -> int:
-        """How many; lines of one step are those of several ranks, unless steps are never told apart."""
+        """Number of bad steps; of lines with the same step, which several ranks may print, 32 count as one."""
         return max(self._steps, self._repeats // _MAX_RANKS)
 
-    def bad(self, metric_line: MetricLine) -> None:
+    def add_line(self, metric_line: MetricLine) -> None:
         if self._last is None:
             self.since = metric_line.step
         step, line = self._last or (None, "")
@@ -126,10 +126,10 @@ class _Streak:
 
 
 class DivergenceDetector:
-    """Reads what training prints; ``line`` and ``text`` are None while nothing speaks against it.
+    """Reads metric lines; ``line`` and ``text`` are None while the metrics are healthy.
 
-    ``line``: the newest line that would prove it if the log ended there. ``text``: one sentence, once it is proven
-    whatever follows. ``since_step``: the step it began with. ``recovered``: what was proven is over again.
+    ``line``: the newest line that would prove divergence if the log ended there. ``text``: one sentence, set once
+    divergence is proven whatever follows. ``since_step``: its first step. ``recovered``: the metrics are healthy again.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class DivergenceDetector:
         self._history = LossHistory()
 
     def read_metrics(self, metric_line: MetricLine) -> None:
-        """Take the numbers of one line."""
+        """Apply all rules to the metrics of one line."""
         if not metric_line.metrics and metric_line.skipped is None:
             return
         results = list(self._apply_rules(metric_line))
@@ -176,14 +176,14 @@ class DivergenceDetector:
         for name, value in metric_line.metrics.items():
             values_by_role[self._role(name)][name] = value
         self._is_rl = self._is_rl or bool(values_by_role[_Role.RL])
-        whole, parts = values_by_role[_Role.WHOLE], values_by_role[_Role.PART]
-        finite = [value for value in whole.values() if math.isfinite(value)]
-        if whole:
-            self._last_loss = next(iter(whole.values()))
-        for name, value in (whole if finite else whole | parts).items():
+        totals, components = values_by_role[_Role.TOTAL_LOSS], values_by_role[_Role.LOSS_COMPONENT]
+        finite = [value for value in totals.values() if math.isfinite(value)]
+        if totals:
+            self._last_loss = next(iter(totals.values()))
+        for name, value in (totals if finite else totals | components).items():
             yield from self._check_finite(name, value, metric_line)
         yield from self._check_gradient(list(values_by_role[_Role.GRADIENT].values()), metric_line)
-        yield from self._check_zero_loss(bool(whole), list(values_by_role[_Role.HELD_OUT].values()), metric_line)
+        yield from self._check_zero_loss(bool(totals), list(values_by_role[_Role.HELD_OUT].values()), metric_line)
         yield from self._skips.check(metric_line)
         if finite and not self._is_rl:
             yield from self._history.check(finite[0], metric_line.step)
@@ -195,20 +195,20 @@ class DivergenceDetector:
             sort = self._roles[name] = _role_of(name)
         return sort
 
-    def _update_streak(self, rule: str, *, bad: bool, metric_line: MetricLine) -> _Streak:
+    def _update_streak(self, rule: str, *, is_bad: bool, metric_line: MetricLine) -> _Streak:
         streak = self._streaks.get(rule)
-        if streak is None or not bad:
-            streak = self._streaks[rule] = _Streak(ever_good=not bad)
-        if bad:
-            streak.bad(metric_line)
+        if streak is None or not is_bad:
+            streak = self._streaks[rule] = _Streak(ever_good=not is_bad)
+        if is_bad:
+            streak.add_line(metric_line)
         return streak
 
     def _check_finite(self, name: str, value: float, metric_line: MetricLine) -> Iterator[RuleResult]:
-        streak = self._update_streak(name, bad=not math.isfinite(value), metric_line=metric_line)
+        streak = self._update_streak(name, is_bad=not math.isfinite(value), metric_line=metric_line)
         if math.isfinite(value):
             yield RuleResult(name, Grade.GOOD)
             return
-        streak.nan = streak.nan or math.isnan(value)
+        streak.has_nan = streak.has_nan or math.isnan(value)
         if grade := streak.grade(self._limits_for(streak, metric_line.line)):
             text = f"{name} has been {value} in {streak.count} readings in a row{_since(streak.since)}."
             yield RuleResult(name, grade, text, streak.since)
@@ -218,18 +218,18 @@ class DivergenceDetector:
             return _RL_NEVER_FINITE
         if _BAR.search(line) and "{" not in line:
             return _IN_BAR if streak.ever_good else _NEVER_FINITE_IN_BAR
-        if not streak.nan:
+        if not streak.has_nan:
             return _INFINITE
         return _NAN if streak.ever_good else _NEVER_FINITE
 
     def _check_gradient(self, norms: list[float], metric_line: MetricLine) -> Iterator[RuleResult]:
         if not norms:
             return
-        bad = not math.isfinite(norms[0])
-        streak = self._update_streak("gradient", bad=bad, metric_line=metric_line)
+        is_bad = not math.isfinite(norms[0])
+        streak = self._update_streak("gradient", is_bad=is_bad, metric_line=metric_line)
         alive = self._last_loss is None or (math.isfinite(self._last_loss) and self._last_loss != 0)
-        dead = self._update_streak("dead gradient", bad=bad and not alive, metric_line=metric_line)
-        if not bad:
+        dead = self._update_streak("dead gradient", is_bad=is_bad and not alive, metric_line=metric_line)
+        if not is_bad:
             yield RuleResult("gradient", Grade.GOOD)
             return
         if alive and self._last_loss is not None:
@@ -244,7 +244,7 @@ class DivergenceDetector:
 
     def _check_zero_loss(self, has_loss: bool, held_out: list[float], metric_line: MetricLine) -> Iterator[RuleResult]:
         if has_loss:
-            streak = self._update_streak("zero", bad=self._last_loss == 0, metric_line=metric_line)
+            streak = self._update_streak("zero", is_bad=self._last_loss == 0, metric_line=metric_line)
             if self._last_loss != 0:
                 yield RuleResult("zero", Grade.GOOD)
         elif held_out and not self._is_rl and all(math.isnan(value) for value in held_out):
@@ -255,7 +255,7 @@ class DivergenceDetector:
 
 
 def _falls(losses: list[float]) -> bool:
-    """Whether the last of the losses lie below the first of them; too few of them may."""
+    """Whether the last losses are below the first ones; True for too few losses."""
     return len(losses) < 2 * _ENDS or median(losses[-_ENDS:]) < _FALLS * median(losses[:_ENDS])
 
 

@@ -1,4 +1,4 @@
-"""Reads a log from disk for its diagnosis: its end, and what was suspicious before; never all of a large one."""
+"""Diagnoses a log file from its end, its beginning and an earlier suspect line; a large file is never read whole."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.text.lines import numbered
 
-_TAIL_BYTES = 4 * 2**20  # of a log that is examined by itself
-_HEAD_BYTES, _NEWEST_BYTES = 2**18, 2**19  # of that and of the rest, what is read for its steps: 10 µs a line
-_LIVE_TAIL_BYTES = 2**20  # at an attempt's end: an agent waits for the answer
-_AROUND_BYTES = 65536  # of a suspicious line further up
-_NUMBERED_BYTES = 256 * 2**20  # beyond, counting lines would take as long as reading all
+_TAIL_BYTES = 4 * 2**20  # read to diagnose a log file on its own
+_HEAD_BYTES, _NEWEST_BYTES = 2**18, 2**19  # read for steps, of a large file: 10 µs per line
+_LIVE_TAIL_BYTES = 2**20  # read when an attempt ends: an agent is waiting
+_AROUND_BYTES = 65536  # read around an earlier suspect line
+_NUMBERED_BYTES = 256 * 2**20  # in larger files lines are not counted: that would take as long as reading them
 _BLOCK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What a log tells by itself: why it failed, if it did, and how far it came."""
+    """Diagnosis of a log file: the failure, if any, and the progress."""
 
     failure: Failure | None
     first_step_seen: bool
     step: int | None
 
     def facts(self) -> dict[str, Any]:
-        """Return it as `runward diagnose` tells it; kind is ``ok`` where nothing failed."""
+        """Return the fields of `runward diagnose --json`; ``kind`` is ``ok`` when nothing failed."""
         failure = self.failure
         return {
             "kind": failure.kind if failure else "ok",
@@ -43,10 +43,10 @@ class Examination:
 
 
 def examine_log(path: Path, exit_code: int | None = None, signal: str | None = None) -> Examination:
-    """Judge a whole log; of a large one the last 4 MiB, and for its steps the first 1/4 MiB and the last 1/2 MiB.
+    """Diagnose a log file: its last 4 MiB; for steps, its first 1/4 MiB and last 1/2 MiB.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
@@ -79,9 +79,9 @@ def examine_log_end(
     signal: str | None,
     run_facts: RunFacts,
 ) -> Failure | None:
-    """Judge the end of an attempt's log, which has ``line_feeds`` lines, in well under a second.
+    """Diagnose the end of an attempt's log, which has ``line_feeds`` lines, in well under a second.
 
-    ``suspect``: offset in bytes and number of an earlier line that could prove the failure.
+    ``suspect``: offset (bytes) and number of an earlier line that could prove the failure.
 
     Raises:
         OSError: the log cannot be read.

@@ -1,4 +1,4 @@
-"""Two trends that tell a dead training: steps that are all skipped, a loss that explodes. Pure."""
+"""Two signs of divergence over many steps: all optimizer steps skipped, and an exploding loss. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from mcp_server.diagnosis.progress.tracker import MetricLine
 
-# Steps in a row. A loss scale of 2^32, where some begin, reaches 1 within 33 skipped steps.
+# Consecutive steps. A loss scale that starts at 2^32 reaches 1 within 33 skipped steps.
 _SKIPPED_AT_END, _SKIPPED_LIVE = 20, 40
 _HISTORY, _RISEN, _FACTOR = 20, 5, 10.0
-_LEAST_EXPLODED = 1.0  # below, a factor of 10 is a curriculum, or a loss that began at 0
+_LEAST_EXPLODED = 1.0  # below this, a factor of 10 is a curriculum, or a loss that began at 0
 _MAX_VALUES = 1_000
 
 
 class Grade(IntEnum):
-    """How sure a rule is."""
+    """How much a rule proves: nothing, divergence if the log ends here, or divergence in any case."""
 
     GOOD = 0
     END_OF_LOG = 1
@@ -27,7 +27,7 @@ class Grade(IntEnum):
 
 
 class RuleResult(NamedTuple):
-    """What one rule says of a reading; a rule that has nothing to say yields none."""
+    """Result of one rule for one line; a rule that does not apply yields nothing."""
 
     rule: str
     grade: Grade
@@ -36,14 +36,14 @@ class RuleResult(NamedTuple):
 
 
 class SkippedSteps:
-    """Optimizer steps that were skipped, of those made."""
+    """Compares the optimizer steps that were skipped with those that were made."""
 
     def __init__(self) -> None:
         self._start: tuple[int, int] | None = None  # step, skipped
         self._last = (0, 0)
 
     def check(self, metric_line: MetricLine) -> Iterator[RuleResult]:
-        """Compare the steps skipped with the steps made since the last reading."""
+        """Compare skipped steps and steps since the previous line."""
         if metric_line.skipped is None or metric_line.step is None:
             return
         current, (step, before) = (metric_line.step, metric_line.skipped), self._last
@@ -64,7 +64,7 @@ class SkippedSteps:
 
 
 class LossHistory:
-    """The values of the training loss, old ones two by two."""
+    """Past values of the training loss; old values are merged in pairs, keeping the larger."""
 
     def __init__(self) -> None:
         self._values: list[float] = []
@@ -72,21 +72,21 @@ class LossHistory:
         self._step: int | None = None
 
     def check(self, value: float, step: int | None) -> Iterator[RuleResult]:
-        """Compare the last five values with all that lie before their rise."""
+        """Compare the last five values with all values before their rise."""
         if step is not None and self._step is not None:
-            if step == self._step:  # another rank
+            if step == self._step:  # the line of another rank
                 return
-            if step < self._step:  # another phase, another loss
+            if step < self._step:  # a new phase with its own loss
                 self._values.clear()
                 self._recent.clear()
         self._step = step
         self._add_value(abs(value))
         values, low = self._values, min(self._recent)
-        # No history lies below its first values: the cheap question first.
+        # The cheap test first: the maximum of all values is at least that of the first ones.
         if len(values) < _HISTORY + _RISEN or low <= max(_FACTOR * max(values[:_HISTORY]), _LEAST_EXPLODED):
             yield RuleResult("explosion", Grade.GOOD)
             return
-        # It rises since it last lay where it usually does: a slow rise is no history of its own.
+        # The rise starts where the loss was last at its usual level; values during a slow rise are not history.
         usual = 2 * median(values)
         start = next((n for n in range(len(values), 0, -1) if values[n - 1] <= usual), 0)
         if start >= _HISTORY and low > _FACTOR * (before := max(values[:start])):

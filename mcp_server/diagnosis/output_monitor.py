@@ -1,7 +1,7 @@
-"""Reads one attempt's output as it comes, and says what an agent should hear of it. No clock: times are arguments.
+"""Reads the output of one attempt as it arrives and returns the events an agent should see. Times are arguments.
 
-Reading a step line takes about 10 µs, and ordinary trainings print some KB a second. Of a flood beyond that only the
-newest lines are read, twenty times a second; lines that could prove a failure are searched for in all of it.
+Reading a step line takes about 10 µs, and ordinary training runs print a few KB per second. Of faster output, a flood,
+only the newest lines are read for steps, 20 times per second. All of it is searched for lines that could prove a failure.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from mcp_server.record.events import EventKind
 from mcp_server.text.lines import LINE_CHARS, split
 
 _FIRST_STEP_TIMEOUT_S = 1200.0
-# What is read whole: so much at once, and so much a second for ever. Of what is more, the newest bytes, so often.
+# Output is read completely up to this burst size and this lasting rate. Above that, only the newest bytes are read, at
+# this interval.
 _BURST_BYTES, _STEADY_BYTES_PER_S = 2**20, 2**17
 _NEWEST_BYTES, _FLOOD_READ_EVERY_S = 4096, 0.05
-_UNFINISHED_AFTER_S = 0.2
-_UNFINISHED_BYTES = 65536  # of a line that has no end yet
-_MATCHES_PER_WORD = 8  # of one word in one piece
+_UNFINISHED_AFTER_S = 0.2  # of silence, before a line without a line end is read
+_UNFINISHED_BYTES = 65536  # kept of a line without a line end
+_MATCHES_PER_WORD = 8  # in one piece of output
 _FATAL_WORDS = tuple(word.encode() for word in FATAL_WORDS)
-# A line that could prove a failure is believed when steps stop: after so long, or so many step gaps.
+# A suspect line is diagnosed once no step has followed it for this time and for this number of usual step gaps.
 _SUSPECT_AFTER_S, _SUSPECT_AFTER_GAPS, _EARLY_SUSPECT_AFTER_S = 10.0, 5.0, 60.0
 _CLEARING_ADVANCES = 2  # one metrics line may be flushed after a traceback
 _CHECKPOINT = re.compile(
@@ -37,7 +38,7 @@ _CHECKPOINT = re.compile(
 
 @dataclass(frozen=True)
 class OutputEvent:
-    """Something that an agent should hear of: the kind and the text of an event, and its facts."""
+    """An event that the output causes, in the fields of ``EventLog.append``."""
 
     kind: EventKind
     text: str
@@ -46,9 +47,10 @@ class OutputEvent:
 
 @dataclass
 class Suspect:
-    """A line that could prove a failure: where it is in the log, and what was so when it came.
+    """A line that could prove a failure.
 
-    ``offset`` in bytes, ``at_s`` in monotonic seconds; ``advances``: steps counted by then.
+    ``offset``: its position in the log, bytes. ``number``: its line number. ``at_s``: arrival, monotonic seconds.
+    ``advances``: steps counted by then.
     """
 
     line: str
@@ -68,7 +70,7 @@ def _read_line_at(piece: bytes, start: int) -> str:
 
 
 def _newest_lines(data: bytes) -> bytes:
-    """Return the last 4 KiB of lines, without one that has lost its beginning."""
+    """Return the complete lines among the last 4 KiB of ``data``."""
     if len(data) <= _NEWEST_BYTES:
         return data
     cut = data[-_NEWEST_BYTES:]
@@ -77,7 +79,10 @@ def _newest_lines(data: bytes) -> bytes:
 
 
 class OutputMonitor:
-    """What the output of one attempt tells. Feed it everything; ask it again at ``due_s``."""
+    """State of one attempt, derived from its output.
+
+    Pass all output to ``read_output`` and call the checks again at ``next_check_s``.
+    """
 
     def __init__(self, spec: Mapping[str, Any], started_s: float) -> None:
         self.progress = ProgressTracker(spec.get("first_step_pattern"))
@@ -102,19 +107,19 @@ class OutputMonitor:
 
     @property
     def next_check_s(self) -> float | None:
-        """When the observer should look again, in monotonic seconds; None: only after more output."""
+        """Time of the next check, monotonic seconds; None when only more output can change anything."""
         due = [self._first_step_due_s, self.stall_check_s, self._suspect_due_s()]
         return min((t for t in due if t is not None), default=None)
 
     @property
     def stall_check_s(self) -> float | None:
-        """When a silence may be a stall, in monotonic seconds; never after the last step: uploads are silent."""
+        """Time from which silence may be a stall, monotonic seconds; None after the last step: uploads are silent."""
         step, total = self.progress.step, self.progress.total_steps
         is_done = step is not None and total is not None and step >= total
         return None if is_done and not self._is_fixed else self.stall_detector.due_s()
 
     def read_output(self, data: bytes, at_s: float) -> list[OutputEvent]:
-        """Read ``data``, which came at ``at_s``; return what it tells."""
+        """Read ``data``, which arrived at ``at_s``, and return the events it causes."""
         whole, self._received_s = self._unfinished + data, at_s
         cut = max(whole.rfind(b"\n"), whole.rfind(b"\r")) + 1
         piece, self._unfinished = whole[:cut], whole[cut:][-_UNFINISHED_BYTES:]
@@ -138,23 +143,23 @@ class OutputMonitor:
 
     @property
     def has_unread_line(self) -> bool:
-        """Whether a line waits for its end that nothing was read of: a bar is ended by its next update."""
+        """Whether a line without a line end is still unread; a progress bar ends its line only with the next update."""
         return bool(self._unfinished) and self._unfinished != self._unfinished_read
 
     def read_unfinished_line(self, at_s: float) -> list[OutputEvent]:
-        """Read what is left of a flood, and the line that has no end yet, if nothing came for a moment."""
+        """After a short silence, read the rest of a flood and the line without a line end."""
         events = self.read_newest_lines(at_s)
         if self.has_unread_line and at_s - self._received_s >= _UNFINISHED_AFTER_S:
             self._unfinished_read = self._unfinished
             advances = self.progress.advances
-            # Only for its steps: once it ends, it is read as a whole.
+            # Read for its steps only: the complete line is read once it ends.
             self.progress.read_lines(split(self._unfinished.decode(errors="replace"))[-1:], at_s)
             if self.progress.advances > advances or self.first_step_s is None:
                 events += self._note_progress(advances, at_s)
         return events
 
     def read_newest_lines(self, at_s: float) -> list[OutputEvent]:
-        """Read the newest lines of a flood, as far as they are not read yet; return what they tell."""
+        """Read the newest unread lines of a flood and return the events they cause."""
         newest, self._unread_flood, self._flood_read_s = self._unread_flood, b"", at_s
         return self._read_lines(split(newest.decode(errors="replace")), at_s)
 
@@ -165,7 +170,7 @@ class OutputMonitor:
         advances, new = self.progress.advances, self.suspect is not None and self.suspect.offset >= self._bytes
         for metric_line in self.progress.read_lines(lines, at_s):
             self.divergence.read_metrics(metric_line)
-        if new and self.suspect is not None:  # which steps of this piece came after it, its judgement will tell
+        if new and self.suspect is not None:  # the diagnosis decides which steps of this piece followed it
             self.suspect.advances = self.progress.advances
         for line in lines:
             if ("heckpoint" in line or "ckpt" in line) and (match := _CHECKPOINT.search(line)):
@@ -191,7 +196,7 @@ class OutputMonitor:
             resumed = self.stall_detector.note_step(at_s)
             suspect = self.suspect
             if suspect is not None and self.progress.advances - suspect.advances >= _CLEARING_ADVANCES:
-                resumed = resumed or self._suspect_reported  # what was told is taken back
+                resumed = resumed or self._suspect_reported  # withdraws the reported error
                 self.suspect, self._suspect_reported = None, False
         else:
             resumed = self.stall_detector.note_output(at_s, self.last_line)
@@ -200,7 +205,7 @@ class OutputMonitor:
         return events
 
     def _find_suspect(self, piece: bytes, at_s: float) -> None:
-        """Note the first line since the last steps that could prove a failure."""
+        """Set ``suspect`` to the first line of ``piece`` that could prove a failure, unless there is one already."""
         if self.suspect is not None:
             return
         starts = set()
@@ -220,7 +225,7 @@ class OutputMonitor:
 
     @property
     def newest_line(self) -> str:
-        """The last line, also one without an end: a prompt that waits for an answer has none."""
+        """The last line, with or without a line end: a prompt that waits for input has none."""
         lines = split(self._unfinished.decode(errors="replace"))
         return lines[-1] if lines else self.last_line
 
@@ -231,15 +236,15 @@ class OutputMonitor:
         gap_s = self.stall_detector.median_gap_s
         if gap_s is not None:
             return suspect.at_s + max(_SUSPECT_AFTER_S, _SUSPECT_AFTER_GAPS * gap_s)
-        # Without a pace all output must have stopped; between its first steps a run may be silent for longer.
+        # Without a known step gap, all output must have stopped. Silence between the first steps may last longer.
         return max(suspect.at_s, self.output_s) + (
             _EARLY_SUSPECT_AFTER_S if self.progress.first_step_seen else _SUSPECT_AFTER_S
         )
 
     def should_diagnose_suspect(self, at_s: float, *, idle: bool) -> bool:
-        """Whether the suspect line should be judged now; ``idle``: the attempt has hardly computed of late.
+        """Whether the suspect line should be diagnosed now; ``idle``: the attempt has used almost no CPU time recently.
 
-        Without a pace an attempt that computes is not suspected: a compilation may take minutes.
+        Without a known step gap, an attempt that computes is not suspected: compilation may take minutes.
         """
         next_check_s, suspect = self._suspect_due_s(), self.suspect
         if next_check_s is None or suspect is None or at_s < next_check_s:
@@ -250,27 +255,27 @@ class OutputMonitor:
         return False
 
     def note_suspect_diagnosed(self, *, confirmed: bool) -> None:
-        """Note that the suspect has been judged, so that it is not told twice."""
+        """Note that the suspect line has been diagnosed, so that it is reported at most once."""
         if self.suspect is not None:
             self.suspect.dismissed = True
         self._suspect_reported = self._suspect_reported or confirmed
 
     def check_first_step_timeout(self, at_s: float) -> bool:
-        """Whether the time for the first step has passed, told once."""
+        """Return whether the time limit for the first step has passed; True only once."""
         if self._first_step_due_s is None or at_s < self._first_step_due_s:
             return False
         self._first_step_due_s = None
         return True
 
     def progress_facts(self) -> dict[str, Any]:
-        """Return how far the attempt is, as ``progress.json`` keeps it; durations in seconds."""
+        """Return the content of ``progress.json``; durations in seconds."""
         progress = self.progress
         facts = {
             "step": progress.step,
             "total_steps": progress.total_steps,
             "step_s": progress.step_s,
             "eta_s": progress.eta_s,
-            # JSON knows no NaN.
+            # JSON has no NaN.
             "metrics": {name: v if math.isfinite(v) else str(v) for name, v in progress.metrics.items()},
             "checkpoint": self.checkpoint,
         }

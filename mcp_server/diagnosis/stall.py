@@ -1,26 +1,26 @@
-"""When a silence is a stall. Pure: the caller tells what happened, and when (monotonic seconds).
+"""Decides when silence is a stall. Pure: events and their times (monotonic seconds) are arguments.
 
-A fixed limit, where the user gave one: no step for so long, or no output while no step has ever been seen. It counts
-from the start, and nothing extends it.
+With a limit set by the user, a run stalls after that time without a step, or without output while it has not made any
+step. The time counts from the start, and nothing extends it.
 
-Otherwise the limit adapts. After three gaps between steps as they are printed it is the largest of
+Otherwise the limit adapts. After three gaps between printed steps it is the largest of
 
 - 300 s (real healthy runs print every 107 s, and evaluate in between);
-- 40 times the usual gap: the larger of the medians of the last 64 and of the last 3. A pause of 10 steps is healthy,
-  and so is one that comes with a slow-down to a third, as where a curriculum changes after an evaluation;
+- 40 usual gaps. The usual gap is the larger of two medians: of the last 64 gaps and of the last 3. A pause of 10 steps
+  is healthy, and so is a pause combined with a slow-down to a third, as when a curriculum changes after an evaluation;
 - 3 times the longest gap so far.
 
-Three times that, once a line since the last step spoke of what makes steps wait, and where the processors are busy: an
-evaluation may be silent, but ranks that wait for one another spin too. A bar that moves meanwhile is work being done,
-so that the plain limit counts from its last move; a heartbeat that prints the same line is not.
+The limit triples when a line since the last step names work that delays steps, and when the CPU is busy: an evaluation
+may be silent, but ranks that wait for each other spin too. A progress bar that moves meanwhile shows work, so the plain
+limit restarts at its last move. A heartbeat that repeats the same line does not.
 
-Where steps are not recognised, or not three gaps of them yet, bursts of output are the pace: ten of them, at least
-1,800 s, and only while the processes idle, since a silent preparation of data is healthy. Where there are not ten
-either, but a step has been seen: 60 times the longest wait for a step so far, the first included, and at least 3,600 s.
+Without three step gaps, bursts of output replace steps. The limit then needs ten bursts, is at least 1,800 s, and
+applies only while the processes are idle, because silent data preparation is healthy. With fewer than ten bursts but at
+least one step, the limit is 60 times the longest wait for a step so far, the first included, and at least 3,600 s.
 
-The time to the first step belongs to another deadline, and the gap after it often holds a compilation, so that neither
-is part of the pace. Of 4,000 random healthy runs (see test_pace.py) 20 usual gaps called 9 stalled, 30 called 6, and
-40 none (2 of 20,000); the price is that a hang of a run with steps of one minute is told after 40 minutes.
+The time to the first step has its own deadline, and the gap after it often contains a compilation; neither counts as a
+gap. Of 4,000 random healthy runs (see tests/diagnosis/test_stall.py) a limit of 20 usual gaps called 9 stalled, 30
+called 6, and 40 none (2 of 20,000). The price: a hang of a run with one-minute steps is reported after 40 minutes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _STEP_GAPS, _STEP_FLOOR_S = 3, 300.0
 _BURST_GAPS, _BURST_FLOOR_S = 9, 1_800.0
 _EARLY_WAITS, _EARLY_FLOOR_S = 60, 3_600.0
 _EXTENSION_FACTOR = 3
-# Lines that arrive together are one print: pipes and block buffers hold many steps back and let them go at once.
+# Lines that arrive together are one print: pipes and block buffers hold back many steps and release them at once.
 _SAME_PRINT_S = 1.0
-_RECHECK_S = 300.0  # at a silent run whose processors are busy
+_RECHECK_S = 300.0  # of a silent run that uses CPU time
 _MAX_BAR_POSITIONS = 4_096
 
 _SLOW_WORK = re.compile(
@@ -50,7 +50,7 @@ _BAR = re.compile(r"%\||it/s|s/it|[━█▏▎▍▌▋▊▉#=>]{2}|\d \[")
 
 
 class _GapHistory:
-    """The gaps between signs of one sort."""
+    """Gaps between signs of life of one type, and the limit that follows from them."""
 
     def __init__(self, gaps_needed: int, floor_s: float, skipped: int = 0) -> None:
         self.gaps: deque[float] = deque(maxlen=_WINDOW)
@@ -80,9 +80,10 @@ class _GapHistory:
 
 
 class StallDetector:
-    """Learns how a run goes on, and says until when a silence is ordinary.
+    """Learns the usual gaps of a run and detects silences that are too long.
 
-    Ask after reading what the run has printed by then: output that waits in a pipe is a sign of life too.
+    Read all output that the run has printed so far before calling ``detect_stall``: output that waits in a pipe is a
+    sign of life too.
     """
 
     def __init__(self, started_s: float, stall_timeout_s: float | None = None) -> None:
@@ -99,11 +100,11 @@ class StallDetector:
 
     @property
     def median_gap_s(self) -> float | None:
-        """The usual time between two steps as they are printed, in seconds; None until there is one."""
+        """Median time between two printed steps, seconds; None before the first gap."""
         return median(self._steps.gaps) if self._steps.gaps else None
 
     def note_step(self, at_s: float) -> bool:
-        """Note that a step was made; return whether this ends a stall."""
+        """Record a step and return whether it ends a stall."""
         last_s = self._started_s if self._steps.last_s is None else self._steps.last_s
         self._longest_wait_s = max(self._longest_wait_s, at_s - last_s)
         self._steps.note_sign(at_s)
@@ -113,10 +114,10 @@ class StallDetector:
         return self._end_stall()
 
     def note_output(self, at_s: float, text: str = "") -> bool:
-        """Note output that is no step, and its last line; return whether this ends a stall.
+        """Record output without a step, and its last line; return whether it ends a stall.
 
-        It does where output is what counts: under a fixed limit before the first step, and where the pace
-        of steps is not known.
+        Output ends a stall when no step gaps are known: before the first step under a fixed limit, and before three
+        step gaps otherwise.
         """
         self._bursts.note_sign(at_s)
         self._checked_s = None
@@ -127,12 +128,12 @@ class StallDetector:
 
     @property
     def last_sign_s(self) -> float:
-        """When the last sign came that counts: a step, or any output where output is what counts; else the start."""
+        """Time of the last sign of life: a step, or output while no step gaps are known, or else the start."""
         last_s = self._steps.last_s if self._counts_steps() else self._bursts.last_s
         return self._started_s if last_s is None else last_s
 
     def due_s(self) -> float | None:
-        """Return the time at which a stall must be looked at; None while no deadline is running."""
+        """Return the time of the next ``detect_stall``, monotonic seconds; None while no limit applies."""
         last_s = self.last_sign_s
         if self.is_stalled:
             return None
@@ -149,10 +150,10 @@ class StallDetector:
         return max(last_s + limit_s, 0 if self._checked_s is None else self._checked_s + _RECHECK_S)
 
     def detect_stall(self, at_s: float, cpu_idle: bool) -> bool:
-        """Return whether the run stalls from now on; True once per stall.
+        """Return whether a stall begins now; True once per stall.
 
-        ``cpu_idle``: its processes used next to no processor time of late; the caller says how little that is. A
-        busy run gets more time; where only an idle one can be called stalled, it is looked at again in 300 s.
+        ``cpu_idle``: the processes have used almost no CPU time recently; the caller sets the threshold. A busy run
+        gets a longer limit; without known step gaps it is only checked again after 300 s.
         """
         due_s = self.due_s()
         if due_s is None or at_s < due_s:
@@ -168,7 +169,7 @@ class StallDetector:
         return True
 
     def _counts_steps(self) -> bool:
-        """Whether steps are what counts, and not output."""
+        """Whether steps, not output, are the signs of life."""
         return self._steps.last_s is not None if self._fixed_s is not None else self._steps.limit_s is not None
 
     def _end_stall(self) -> bool:
@@ -176,12 +177,12 @@ class StallDetector:
         return was_stalled
 
     def _read_line(self, at_s: float, text: str) -> None:
-        """Take a line between two steps for what it says: work that steps wait for, a bar at a new place."""
+        """Note what a line between two steps shows: work that delays steps, or a progress bar at a new position."""
         is_slow_work = _SLOW_WORK.search(text) is not None
         self._is_extended = self._is_extended or is_slow_work
         if not is_slow_work and not _BAR.search(text):
             return
-        # A bar that is redrawn during a hang, or two of them in turn, show no place that was not seen before.
+        # A bar redrawn during a hang, or two bars in turn, show no new position.
         positions = {(m[1], m[2]) for m in _BAR_POSITION.finditer(text) if int(m[1]) <= int(m[2])}
         if positions - self._bar_positions:
             self._bar_moved_s = at_s

@@ -1,4 +1,4 @@
-"""Loops that people write themselves: a line that counts and tells a loss, in whatever words. Pure."""
+"""Step detection for custom training loops: any line with a counter and a loss. Pure."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from mcp_server.diagnosis.progress.named_values import (
 from mcp_server.diagnosis.progress.step_counters import StepReading
 
 _MAX_HEADER_CHARS = 160
-_HEADED_LINES = 8  # a loss so many lines below a step belongs to it
+_HEADED_LINES = 8  # a loss at most this many lines below a step count belongs to it
 _MAX_LOSSES = 64
 _MAX_TEMPLATES = 512
 NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 _STRONG = LOSS | REWARD
 _WEAK = QUALITY | SPEED | HELD_OUT
 
-# Numbers of an evaluation, by the words of their line; and work that has a bar of its own, by the line above it.
+# Words of a line with evaluation metrics; and words of a line that announces work with its own progress bar.
 _HELD_OUT = re.compile(
     r"(?i)\b(?:val|valid|validat\w*|eval\w*|test(?:ing|s)?|dev|infer\w*|predict\w*|sanity|generat\w*|sampling|benchmark\w*|(?:val|test)_iter)\b"
     r"|验证|测试|评估"
@@ -41,7 +41,7 @@ _OTHER_WORK = re.compile(
     r"|encod|cach|convert|warm|prepar|read|creat|test(?:ing)?\b|eval\b)|加载|下载|验证|测试|评估"
 )
 _TRAINING = re.compile(r"(?i)train|训练")
-# Source code, settings, commands: what is quoted is not told.
+# Source code, settings, commands: quoted text does not report progress.
 _QUOTED = re.compile(
     r"^\s*(?:File \"|def |class |return |if |for \w+ in |while |elif |print|import |from [\w.]+ import|raise |assert "
     r"|#(?!#)|//|@|\+)|Namespace\(|\b(?:self|torch|np|args|config|cfg|F|nn)\.[A-Za-z_]|\w\[['\":]|\bf['\"]|%[.\d]{0,9}[dfs]\b"
@@ -51,12 +51,12 @@ _RECALLED = re.compile(r"(?i)\b(?:load|resum|restor|pre-?trained|continu)")
 _EPOCH = re.compile(r"(?i)\bepoch\W{0,3}(\d+)(?:\s?(?:/|of)\s?(\d+))?")
 _POSITION = re.compile(r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)")
 _TABLE_CELL = re.compile(r"^\s*[|│┃]")
-_REMARK = re.compile(r"WARN|[Ww]arning|\b[Cc]annot\b")  # something is amiss, nothing begins
+_REMARK = re.compile(r"WARN|[Ww]arning|\b[Cc]annot\b")  # a warning announces no work
 _TRAIN_LOSS = re.compile(r"(?i)(?:^|[\s:|>-])(?:train\w*[\s_/-]{0,3}loss|loss[\s_/-]{0,3}train\w*|训练损失)")
 
 
 def announces_other_work(line: str) -> bool:
-    """Whether ``line`` says that something else than training begins, which the bar below it then shows."""
+    """Whether ``line`` announces work other than training; the bar below then shows that work."""
     return _OTHER_WORK.search(line) is not None and _REMARK.search(line) is None
 
 
@@ -65,21 +65,21 @@ def _is_held_out(line: str) -> bool:
 
 
 class CustomLoopReader:
-    """Reads lines of no known shape. ``epoch``: the one that a line of its own announced last, and of how many."""
+    """Reads lines that match no format. ``epoch``: the epoch that the last epoch heading named, and their total."""
 
     def __init__(self) -> None:
         self.epoch: tuple[int, int | None] | None = None
         self._header_template = ""
-        self._open_reading: StepReading | None = None  # a count that waits for its loss
+        self._open_reading: StepReading | None = None  # a count whose loss has not been printed yet
         self._lines_since_open = 0
         self._last_losses: dict[str, float] = {}
         self._templates: dict[str, tuple[bool, bool, bool]] = {}
 
     def read_line(self, line: str, template: str, before: str = "") -> tuple[StepReading | None, list[NamedValue]]:
-        """Return what ``line`` tells of steps, and its figures, those of an evaluation named so.
+        """Return the step of ``line``, if any, and its named values; those of an evaluation get names that say so.
 
-        ``template``: the line without its digits. ``before``: the last line that told nothing; `Test results:` says
-        what the numbers below it are.
+        ``template``: the line without its digits. ``before``: the last line without a value, such as `Test results:`,
+        which describes the values below it.
         """
         values = find_named_values(line)
         bits = 0
@@ -103,7 +103,7 @@ class CustomLoopReader:
         ), values
 
     def _line_properties(self, line: str, template: str) -> tuple[bool, bool, bool]:
-        """Whether ``line`` is quoted, of held-out data, remembered: asked once for all lines that differ in digits."""
+        """Whether ``line`` is quoted, is of held-out data, is of a loaded checkpoint; cached per template."""
         properties = self._templates.get(template)
         if properties is None:
             if len(self._templates) >= _MAX_TEMPLATES:
@@ -113,12 +113,12 @@ class CustomLoopReader:
         return properties
 
     def _read_uncounted(self, line: str, values: list[NamedValue]) -> StepReading | None:
-        """Losses without a counter: `[12/100] loss=0.3`, a line under `Epoch 3/10`, or each time another value."""
+        """Read losses without a counter: `[12/100] loss=0.3`, a line below `Epoch 3/10`, or a value that changes."""
         if match := _POSITION.search(line):
             n, per = parse_integer(match[1] or match[3]), parse_integer(match[2] or match[4])
             epoch, epochs = self.epoch or (None, None)
             base = None if epoch is None else 1
-            return StepReading(Rank.STEP, "place", None, None, epoch, epochs, n, per, base) if 0 < n <= per else None
+            return StepReading(Rank.STEP, "position", None, None, epoch, epochs, n, per, base) if 0 < n <= per else None
         if self._open_reading is not None:
             return self._open_reading
         if _TABLE_CELL.match(line):
@@ -132,7 +132,7 @@ class CustomLoopReader:
         return None
 
     def _read_header(self, line: str, template: str, values: list[NamedValue]) -> StepReading | None:
-        """Keep a count that stands alone: it only begins. An epoch ends where the next begins, in the same words."""
+        """Remember a count without a loss: it only begins. An epoch ends when the next begins, in the same words."""
         self._lines_since_open += 1
         if (
             self._open_reading is not None
@@ -149,7 +149,7 @@ class CustomLoopReader:
             return None
         if match is None:
             name, value, of = values[0]
-            if value > 0 and (not name.text.endswith("s") or "update" in name.text):  # plans are plural
+            if value > 0 and (not name.text.endswith("s") or "update" in name.text):  # plural names are plans
                 rank = Rank.STEP if name.bits & STEP else Rank.EPOCH
                 self._open_reading = StepReading(
                     rank, f"step {name.text}", int(min(value, MAX_COUNT)), parse_integer(of) if of else None
@@ -170,7 +170,10 @@ def _as_held_out(name: ValueName) -> ValueName:
 
 
 def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
-    """Step 0 with held-out losses is an evaluation before training; epoch 0 with them is a finished epoch."""
+    """Read a counter with metrics.
+
+    Step 0 with held-out losses is an evaluation before training; epoch 0 with them is a finished epoch.
+    """
     step = epoch = None
     for figure in values:
         if figure[0].bits & STEP and step is None and figure[1].is_integer():
@@ -188,7 +191,7 @@ def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
         return StepReading(Rank.STEP, f"step {name.text}", n, total)
     epochs = parse_integer(epoch[2]) if epoch[2] else None
     return StepReading(
-        Rank.STEP, f"place {name.text}", epoch=int(min(epoch[1], MAX_COUNT)), epochs=epochs, n=n, per=total
+        Rank.STEP, f"position {name.text}", epoch=int(min(epoch[1], MAX_COUNT)), epochs=epochs, n=n, per=total
     )
 
 

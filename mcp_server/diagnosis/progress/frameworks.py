@@ -1,13 +1,13 @@
-"""How training frameworks print a step: one row a shape. Pure.
+"""Formats in which training frameworks print a step: one row per format. Pure.
 
-`needle` is a literal that every line of the shape contains; the pattern is only tried where it stands. Its groups:
+`needle` is a literal that every line of the format contains; the pattern is tried only on lines with it. Its groups:
 
-- `step`, `total`: steps (iterations, updates, frames: as the framework counts) so far, and of how many
-- `epoch`, `epochs`: the epoch told, and of how many (`last`: the number of the last one); `n`, `per`: the place in that
-  epoch, and how many there are
-- `skipped`: steps that changed nothing; `s`, `ms`, `rate`: seconds or milliseconds per step, steps per second
+- `step`, `total`: steps so far (iterations, updates, frames: the framework's unit), and their total
+- `epoch`, `epochs`: the epoch, and their total (`last`: the number of the last epoch); `n`, `per`: the position in that
+  epoch, and its length
+- `skipped`: steps without an update; `s`, `ms`, `rate`: seconds or milliseconds per step, steps per second
 
-A shape without any of them says only that a step was made. Whether a line has a shape does not depend on its digits.
+A format without any of them shows only that a step was made. Whether a line matches does not depend on its digits.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import NamedTuple
 
 
 class Rank(IntEnum):
-    """How much a counter is worth: a better one takes over, a worse one then moves nothing."""
+    """Reliability of a step counter: one of higher rank takes the lead, and lower ones then change nothing."""
 
-    NONE = 0  # says that training is over, and counts nothing
-    LOSS = 1  # losses without any counter: each new one is a sign of life
-    EPOCH = 2  # home-made, by epochs
-    UNLABELLED = 3  # a bar that does not say what it shows
-    STEP = 4  # home-made, by steps
-    BAR = 5
+    NONE = 0  # training is over; no count
+    LOSS = 1  # losses without a counter: each new value is a sign of life
+    EPOCH = 2  # custom loop, epochs
+    UNLABELLED = 3  # a progress bar that does not say what it shows
+    STEP = 4  # custom loop, steps
+    BAR = 5  # a training progress bar
     SECONDARY = 6  # a framework's second counter, in another unit than its first
     FRAMEWORK = 7
-    USER = 8  # the pattern that the user gave
+    USER = 8  # the user's own pattern
 
 
 class StepFormat(NamedTuple):
-    """One way in which a framework tells of a step.
+    """One format in which a framework prints a step.
 
-    ``zero``: the step numbered 0 is printed after it was made. ``base``: the number of the first epoch, None where
-    that varies. ``adds``: ``skipped`` is told since the last line, not since the start.
+    ``zero``: a printed step 0 is a finished step. ``base``: the number of the first epoch, None where that varies.
+    ``adds``: ``skipped`` counts since the last line, not since the start.
     """
 
     name: str
@@ -66,13 +66,13 @@ _N_OF = r"(?P<n>\d+) ?/ ?(?P<per>\d+)"
 _EPOCH_OF = r"(?P<epoch>\d+)(?: ?/ ?(?P<epochs>\d+))?"
 # Epoch: [0][ 10/500], Epoch: [0/100]  [ 10/500], Train: 0 [ 50/1251 (4%)], Train Epoch: 1 [640/60000 (1%)]
 _POSITION = rf"\s{{0,4}}:?\s{{0,4}}\[?\s{{0,4}}{_EPOCH_OF}\s{{0,4}}\]?\s{{0,4}}:?\s{{0,4}}[\[(]\s{{0,6}}{_N_OF}\b"
-_TIME = r"(?:.{0,400}?\btime:? {0,3}(?P<s>\d{1,2}\.\d+))?"  # what is longer is the time since the start
+_TIME = r"(?:.{0,400}?\btime:? {0,3}(?P<s>\d{1,2}\.\d+))?"  # a longer time is the time since the start
 _LATER = r".{0,600}?"  # bounded: a line may be anything
 _ENDED = r"(?P<epoch>\d+)(?: ?(?:/|of) ?(?P<epochs>\d+))?[:,]? (?:is |has )?(?:finished|done|completed?|took|ended)\b"
 _MEASURE = r"(?i:loss|reward|return|accuracy|损失|奖励)"
 
 # fmt: off
-# First match wins. Within one framework the line that is printed once a step stands before its relatives.
+# First match wins. Within a framework, the line printed once per step precedes its other lines.
 STEP_FORMATS: tuple[StepFormat, ...] = (
     # language models
     _row("hf_trainer", "'epoch'", r"\{'(?!eval|val|test)[^{}]{0,999}?(?:loss|reward)[\w/]{0,40}': '?(?:[-\d.]|nan|inf)"
@@ -137,9 +137,9 @@ STEP_FORMATS: tuple[StepFormat, ...] = (
     _row("paddle", "global", rf"\bglobal[_ ]step:? {_STEP}, (?:lr|epoch)"),
     _row("paddle", "[TRAIN]", rf"\[TRAIN\] epoch: \d+, iter: {_STEP_OF}"),
     _row("paddle", "[Iter: ", rf"\[Train\]\[Epoch {_EPOCH_OF}\]\[Iter: {_N_OF}\]", zero=True, base=1),
-    _row("place", "poch", rf"(?i)\bepoch{_POSITION}(?!.{{0,60}}\bval)(?={_LATER}(?:loss|\bacc|time:)){_TIME}",
+    _row("position", "poch", rf"(?i)\bepoch{_POSITION}(?!.{{0,60}}\bval)(?={_LATER}(?:loss|\bacc|time:)){_TIME}",
          zero=True),
-    _row("place", "rain", rf"(?i)\b(?:train|training){_POSITION}(?={_LATER}loss){_TIME}", zero=True),
+    _row("position", "rain", rf"(?i)\b(?:train|training){_POSITION}(?={_LATER}loss){_TIME}", zero=True),
     _row("nanodet", "|Epoch", rf"\bTrain\|Epoch{_EPOCH_OF}\|Iter\d+\((?P<n>\d+)/(?P<per>\d+)\)", base=1),
     _row("word language model", "batches", r"\bepoch\s+(?P<epoch>\d+) \|\s+(?P<n>\d+)/\s*(?P<per>\d+) batches", base=1),
     _row("ultralytics", "G  ", rf"^\s*{_EPOCH_OF}\s+[\d.]+G\s{_LATER}\s(?P<n>\d+)/(?P<per>\d+)(?:\s|$)"),
@@ -190,7 +190,7 @@ STEP_FORMATS: tuple[StepFormat, ...] = (
          r"|\bfinished training\b", Rank.NONE),
 )
 
-# Tables of bare numbers: the header that opens one, and its rows.
+# Tables of bare numbers: the header that opens a table, and the format of its rows.
 TABLE_FORMATS: tuple[tuple[re.Pattern[str], StepFormat], ...] = (
     (re.compile(r"^\s*Step \(% Done\)"), _row("nerfstudio", "%)", rf"^\s*{_STEP} \([\d.]+%\)\s+(?P<ms>[\d.]+) ms")),
     (re.compile(r"^\s*E\s+#\s+LOSS "), _row("spacy", " ", rf"^\s*\d+\s+{_STEP}(?:\s+\d+\.\d+){{2,}}\s*$")),
@@ -206,9 +206,9 @@ _NO_NUMBER = re.compile(r"raining (?:is )?(?:comp|finish|done)|inished (?i:train
 
 # fmt: off
 def may_show_progress(line: str) -> bool:
-    """Whether ``line`` may tell of training; nearly every line stops here.
+    """Whether ``line`` may show a step or a metric; nearly every line is rejected here.
 
-    Literals are three times faster than one pattern of them all; without their first letters they hold for both cases.
+    Literals are three times faster than one pattern for all. They lack their first letter to match both cases.
     """
     return (
         "tep" in line or "oss" in line or "poch" in line or "it/s" in line or "s/it" in line or "iter" in line

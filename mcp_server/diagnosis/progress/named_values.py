@@ -1,27 +1,34 @@
-"""The named numbers of one line of output: `loss: 0.3`, `| fps | 812 |`, `'grad_norm': 'nan'`, `Epoch [3/10]`. Pure."""
+"""Finds the named numbers of a line: `loss: 0.3`, `| fps | 812 |`, `'grad_norm': 'nan'`, `Epoch [3/10]`. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-# What the name of a number says about it. Bits, so that those of a whole line add up.
+# What the name of a number measures. Bits, so that a whole line has the union of its names.
 LOSS = 1
 REWARD = 2
-QUALITY = 4  # accuracy and its relatives
+QUALITY = 4  # accuracy and similar scores
 SPEED = 8
-VITAL = 16  # worth watching, but a configuration holds it as well
+VITAL = 16  # worth watching, but also found in printed settings, e.g. the learning rate
 STEP = 32  # counts steps, iterations, updates, frames
 EPOCH = 64  # counts epochs, episodes, rounds
-HELD_OUT = 128  # a loss or a quality of data that is not trained on
+HELD_OUT = 128  # a loss or score on held-out data
 COUNTS = STEP | EPOCH
 
-HEADLINES = ("loss", "reward", "val_loss", "grad_norm", "fps", "accuracy")  # what an agent wants to see first
+HEADLINES = (
+    "loss",
+    "reward",
+    "val_loss",
+    "grad_norm",
+    "fps",
+    "accuracy",
+)  # what a run's status shows, in this order
 
-_MAX_NAMES = 4_096  # names that carry a number in themselves must not fill the memory
+_MAX_NAMES = 4_096  # names that contain a number must not fill the memory
 _MAX_NAME_CHARS = 96
 
-# Where a word starts; up to four words; what stands between name and number; the number; of so many.
+# A name of up to four words; what separates name and number; the number; its power of ten; the total after `/` or `of`.
 _NAMED_VALUE = re.compile(
     r"(?<![\w./@-])([^\W\d][\w/.@-]*+(?: [^\W\d][\w/.@-]*+){0,3}?(?: ?\([^()]{0,24}\)(?=['\"]?\s{0,9}[:=|]))?)"
     r"['\"]?\s*+(?:[:=|#\uff1a│]|[-=]>)?\s*+['\"\[(]*+(?:(?:tensor|[Aa]rray|(?:np|numpy)\.float\d\d)\(['\"\[]*+)?"
@@ -30,19 +37,19 @@ _NAMED_VALUE = re.compile(
     r"(?:(?: ?/ ?| of )(\d+)(?!\d|[:/-]\d))?"
 )
 _find_values = _NAMED_VALUE.findall
-MAX_COUNT = 10**15  # what counts further than that is no counter
+MAX_COUNT = 10**15  # larger numbers are not counts
 POWERS = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
 
 class ValueName(NamedTuple):
-    """What is known of a name: its text in lower case, its bits, and its headline where it has one."""
+    """A name in lower case, the bits of what it measures, and its headline metric, if any."""
 
     text: str
     bits: int
     headline: str | None
 
 
-NamedValue = tuple[ValueName, float, str]  # a named number, and of how many it is one: `3/10`
+NamedValue = tuple[ValueName, float, str]  # name, number, and the total of `3/10`, if any
 
 
 def _words(text: str) -> str:
@@ -50,7 +57,7 @@ def _words(text: str) -> str:
     return rf"(?:^|[ _./-])(?:{'|'.join(text.split())})(?:$|[ _./@-])"
 
 
-# Settings that have the name of a measurement in theirs.
+# Settings whose names contain the name of a metric.
 _SETTING = re.compile(
     r"(?:loss|reward|return|score|acc|norm|kl|lr|entropy)\w*?[ _./-](?:weight|scal|coef|type|lambda|factor|fn|func"
     r"|alpha|beta|gamma|ratio|targ|thresh|eps|clip|mask|name|class|reduc|freq|interval|every|decay|margin|limit|bound|range)"
@@ -93,13 +100,13 @@ _EPOCHS = frozenset({
     "epoch", "ep", "episode", "episodes", "round", "gen", "generation", "train_epoch", "cur_epoch", "current_epoch",
     "轮", "轮次", "轮数", "训练轮数", "回合",
 })  # fmt: skip
-# A count with such a word is a plan, a best, or of something else than training.
+# A count with one of these words is a plan, a best value, or does not count training steps.
 _NOT_SO_FAR = frozenset({
     "max", "total", "num", "number", "per", "every", "warmup", "best", "log", "save", "eval", "val", "valid",
     "validation", "test", "resume", "resumed", "from", "patience", "last", "previous", "min", "until", "before",
 })  # fmt: skip
-_SCOPES = frozenset({"", "train", "training", "trainer", "charts", "global", "counters"})  # time/batch counts nothing
-_UPDATES = frozenset({"num", "number", "of", "total", "gradient", "updates"})  # nobody plans updates
+_SCOPES = frozenset({"", "train", "training", "trainer", "charts", "global", "counters"})  # `time/batch` is not a count
+_UPDATES = frozenset({"num", "number", "of", "total", "gradient", "updates"})  # updates are made, never planned
 
 _HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
@@ -146,7 +153,7 @@ _name_cache: dict[str, ValueName | None] = {}
 
 
 def classify_name(raw: str) -> ValueName | None:
-    """Return what is known of a name as it was printed; None where it is of no interest."""
+    """Classify a name as printed; None when it is neither a count nor a metric."""
     if len(raw) > _MAX_NAME_CHARS:
         return None
     if len(_name_cache) >= _MAX_NAMES:
@@ -189,12 +196,12 @@ def parse_number(text: str) -> float:
 
 
 def parse_integer(text: str) -> int:
-    """Return the whole number that digits say, at most ``MOST``."""
+    """Return the integer that ``text`` (digits) spells, at most ``MAX_COUNT``."""
     return min(int(text), MAX_COUNT)
 
 
 def find_named_values(line: str) -> list[NamedValue]:
-    """Return the named numbers of ``line`` that count or measure something, in their order."""
+    """Return the named numbers of ``line`` that are counts or metrics, in order."""
     values = []
     for raw, value, power, of in _find_values(line):
         name = _name_cache[raw] if raw in _name_cache else classify_name(raw)

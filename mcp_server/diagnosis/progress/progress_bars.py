@@ -1,4 +1,4 @@
-"""Progress bars, and whether it is training that they show. Pure."""
+"""Reads progress bars (tqdm and its relatives) and decides whether they show training. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
 
-# Faster than this nothing trains that shows no loss.
+# A bar with faster steps and without a loss does not show training.
 _MIN_STEP_S = 0.001
 _MAX_TITLES = 1_024
 _MAX_TITLE_CHARS = 160
@@ -42,17 +42,17 @@ _MEASUREMENT = re.compile(
 
 
 class BarSubject(Enum):
-    """What a bar shows."""
+    """What a progress bar shows."""
 
     TRAINING = "training"
     OTHER = "something else"
-    UNLABELLED = "it does not say"
+    UNLABELLED = "unlabelled"
 
 
 class ProgressBar(NamedTuple):
-    """A bar as drawn: ``n`` of ``total`` (None: unknown), the epoch it names, seconds per step as it prints them.
+    """A bar as drawn: ``n`` of ``total`` (None: unknown), its title, and the seconds per step that it prints.
 
-    ``rest``: what stands behind the speed, e.g. `loss=0.3`. ``is_young``: it was begun in this second.
+    ``rest``: the text after the speed, e.g. `loss=0.3`. ``is_young``: less than a second has elapsed.
     """
 
     title: BarTitle
@@ -65,7 +65,7 @@ class ProgressBar(NamedTuple):
 
 
 class BarTitle(NamedTuple):
-    """What stands before a bar: its words without numbers, the epoch they name, and what the bar shows."""
+    """Text before a bar: ``key`` is the text without digits; with the epoch it names and what the bar shows."""
 
     key: str
     epoch: int | None
@@ -79,7 +79,7 @@ _title_cache: dict[str, BarTitle] = {}
 
 
 def find_bar(line: str) -> ProgressBar | None:
-    """Return the last bar that ``line`` shows, None where it shows none."""
+    """Return the last bar in ``line``, or None."""
     start = line.rfind("%|")
     if start >= 0 or "/s" in line or "s/it" in line:
         if match := _TQDM.search(line, max(start, 0)):
@@ -110,12 +110,12 @@ def _build_bar(before: str, n: int, total: int | None, unit: str, elapsed: str, 
         if rest and _MEASUREMENT.search(rest):
             kind = BarSubject.TRAINING
         elif step_s is not None and step_s < _MIN_STEP_S:
-            kind = BarSubject.OTHER  # files are read, lists walked; training takes its time
+            kind = BarSubject.OTHER  # reading files or walking a list: training takes longer
     return ProgressBar(title, kind, n, total, step_s, rest, is_young=not elapsed.strip("0:"))
 
 
 def _read_title(before: str) -> BarTitle:
-    """Read what stands before a bar, without the marks of launchers and loggers."""
+    """Read the text before a bar, without the prefixes of launchers and loggers."""
     text = re.split(r"(?:it/s|s/it)[^\]]{0,99}\]", before)[-1].strip(" \t|:-")
     while (match := _LABEL.match(text)) and match.end():
         text = text[match.end() :]

@@ -1,4 +1,4 @@
-"""Counting steps from what single lines tell: epochs and places in them, restarts, the time that a step takes. Pure."""
+"""Counts steps across lines: epochs and positions in them, restarts of a count, seconds per step. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import NamedTuple
 from mcp_server.diagnosis.progress.frameworks import Rank
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
 
-_MAX_ADVANCES = 17  # the usual step of the last 16 is the median
-_SMALL_LEAD = 4  # bars of several ranks stand a few steps apart
+_MAX_ADVANCES = 17  # the seconds per step are the median of the last 16
+_SMALL_LEAD = 4  # bars of several ranks are a few steps apart
 
 
 class StepReading(NamedTuple):
-    """What one line tells of steps.
+    """The step that one line shows.
 
-    ``step`` of ``total``; or the place ``n`` of ``per`` in ``epoch`` of ``epochs``. ``mark``: a number that is another
-    one after each step, e.g. the loss. ``base``: the number of the first epoch, where known. ``step_s``: seconds per
-    step as the framework prints them.
+    ``step`` of ``total``; or position ``n`` of ``per`` in ``epoch`` of ``epochs``. ``mark``: a number that changes with
+    each step, e.g. the loss. ``key`` names the counter, ``base`` the number of its first epoch, where known.
+    ``step_s``: seconds per step as printed.
     """
 
     rank: Rank
@@ -40,13 +40,13 @@ class StepReading(NamedTuple):
 
     @property
     def has_position(self) -> bool:
-        """Whether the line tells anything that can grow."""
+        """Whether the line has anything that can grow."""
         return not (self.step is None and self.n is None and self.epoch is None and self.mark is None)
 
 
 @dataclass
 class StepCounter:
-    """One way of counting, as one shape tells it. ``step`` and ``total`` are None where it tells no number."""
+    """The count in one format. ``step`` and ``total`` are None when the format has no numbers."""
 
     rank: Rank
     step: int | None = None
@@ -56,10 +56,10 @@ class StepCounter:
     _offset: int = 0
     _rounds: int = 0
     _base: int | None = None
-    _spans_epochs: bool | None = None  # a place is one in the whole run, although epochs are told
+    _spans_epochs: bool | None = None  # positions count through the whole run, although epochs are printed
 
     def update(self, reading: StepReading) -> bool:
-        """Take what a line told; return whether it is further than the line before."""
+        """Take the step of a line and return whether it is further than the line before."""
         last = self._last
         if reading.step is None and reading.n is None and reading.epoch is None:
             self._last, grew = (reading.mark or 0.0,), reading.mark != self._mark
@@ -68,7 +68,7 @@ class StepCounter:
             if step is not None:
                 self.step = step if self.step is None else max(self.step, step)
             self.total = total if total is None or self.step is None or total >= self.step else None
-            # A batch within an epoch may be told by nothing but another loss.
+            # Within an epoch, a changed loss may be the only sign of a new batch.
             grew = not last or self._last > last or (self._last == last and reading.mark != self._mark)
         self._mark = reading.mark
         return grew
@@ -76,7 +76,7 @@ class StepCounter:
     def _position(
         self, reading: StepReading, last: tuple[float, ...]
     ) -> tuple[tuple[float, ...], int | None, int | None]:
-        """Return where the line stands, in numbers that grow, and the step and total that follow."""
+        """Return the line's position as numbers that grow, and the step and total that follow from it."""
         if reading.step is not None:
             return (reading.step,), reading.step, reading.total
         if reading.n is None:
@@ -90,11 +90,11 @@ class StepCounter:
         self, reading: StepReading, epoch: int, n: int, per: int, last: tuple[float, ...]
     ) -> tuple[tuple[float, ...], int | None, int | None]:
         if self._base is None:
-            # Lightning counts from 0, and says no total; loops that people write say "1/10".
+            # Lightning counts epochs from 0 and prints no total; custom loops print "1/10".
             self._base = reading.base if reading.base is not None else int(epoch == 1 or reading.epochs is not None)
         self._base = min(self._base, epoch)
         if self._spans_epochs is None:
-            # So it is in loops that end after so many steps; where the next epoch starts again, it was not.
+            # True for loops with a total of steps; refuted when the count restarts with the next epoch.
             self._spans_epochs = reading.rank is Rank.STEP and reading.epochs is None and reading.base is None
         if reading.rank is Rank.STEP and last and epoch == last[0] + 1 and (n > last[1] < per) != self._spans_epochs:
             self._spans_epochs, self.step = not self._spans_epochs, None
@@ -106,7 +106,7 @@ class StepCounter:
     def _in_round(
         self, reading: StepReading, n: int, last: tuple[float, ...]
     ) -> tuple[tuple[float, ...], int | None, int | None]:
-        """Read a place in an epoch that has no number, or in one of unknown length: a fall is the next epoch."""
+        """Read a position in an epoch without a number or of unknown length: a decrease starts the next epoch."""
         if last:
             before = int(last[1])
             again = reading.epoch is not None and reading.epoch != self._rounds
@@ -121,7 +121,7 @@ class StepCounter:
 
 @dataclass
 class StepSpeed:
-    """Seconds per step: as seen on the clock, else as the framework prints them."""
+    """Seconds per step: measured, else as printed by the framework."""
 
     printed_s: float | None = None
     _seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_MAX_ADVANCES))
@@ -129,7 +129,7 @@ class StepSpeed:
     def note_step(self, at_s: float, step: int) -> None:
         """Note that ``step`` was reached at ``at_s`` (monotonic seconds)."""
         if self._seen and self._seen[-1][0] >= at_s:
-            at_s = self._seen.pop()[0]  # lines that came together are one look at the clock
+            at_s = self._seen.pop()[0]  # lines that arrived together have one time
         self._seen.append((at_s, step))
 
     @property
@@ -140,7 +140,7 @@ class StepSpeed:
 
 
 def parse_count(text: str) -> int | None:
-    """Return a count as printed: `4,096`, `29.8k`, `1_100`, `1e3`; None where it is no number."""
+    """Return the value of a printed count: `4,096`, `29.8k`, `1_100`, `1e3`; None if ``text`` is not a number."""
     if text.isdecimal():
         return parse_integer(text)
     value = _float(text.rstrip("kM").replace("_", "").replace(",", ""))
@@ -148,7 +148,7 @@ def parse_count(text: str) -> int | None:
 
 
 def seconds_per_step(groups: Mapping[str, str | None]) -> float | None:
-    """Return the seconds per step that a framework printed."""
+    """Return the seconds per step from the groups `s`, `ms` or `rate` of a format."""
     if text := groups.get("s"):
         return _float(text)
     if text := groups.get("ms"):

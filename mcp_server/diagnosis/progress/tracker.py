@@ -1,8 +1,8 @@
-"""How far training is, read from what it prints. Pure: a state machine over lines; times are arguments.
+"""Tracks the training step and the metrics in printed output. Pure: a state machine over lines; times are arguments.
 
-A first step means that the optimiser has stepped. An evaluation before training, the bar of a download or of a
-tokeniser, settings or source code that are printed are none. What tells a step best is in charge of ``step``: a
-framework's own line, then a bar of training, then a loop that somebody wrote.
+A first step means that the optimizer has stepped. These are not training steps: an evaluation before training, download
+or tokenizer progress bars, printed settings or source code. The most reliable source sets ``step``: a framework's own
+line, then a training progress bar, then the line of a custom loop.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from mcp_server.diagnosis.progress.step_counters import (
 _MAX_HEADLINES = 4
 _MAX_COUNTERS = 64
 _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
-# Moves of other counters, none of the one in charge, until they count as signs of life; until an equal, a worse one
-# takes over. A step told by two lines, flushed after an error, is no sign of life.
+# Updates of other counters, without any of the leading one, after which they count as steps; after which a counter of
+# equal rank takes the lead; after which one of lower rank does. A step printed on two lines, flushed after an error, is
+# not a sign of life.
 _ALIVE, _SUCCEEDS, _REPLACES = 3, 20, 2_000
 
 
 class MetricLine(NamedTuple):
-    """What one line told: steps so far as the framework counts, and its numbers by name as printed, in lower case.
+    """Step and metrics of one line; metric names are as printed, in lower case.
 
-    ``step`` is None where the line is not the one that counts best. Numbers of held-out data have names that say so.
-    ``skipped``: steps so far that changed nothing, in the unit of ``step``.
+    ``step`` is in the framework's unit, and None unless the line belongs to the leading counter. Names of metrics of
+    held-out data say so. ``skipped``: steps so far without an update, in the unit of ``step``.
     """
 
     step: int | None
@@ -46,10 +47,10 @@ class MetricLine(NamedTuple):
 
 
 class ProgressTracker:
-    """Reads lines in their order; ``step`` never goes back within one way of counting.
+    """Reads lines in order; ``step`` never decreases while the same counter leads.
 
-    ``first_step_pattern``: a regular expression that alone decides which line is the first step; its first group,
-    where that is a number, is the step. ``advances`` counts how often training was seen to go on.
+    ``first_step_pattern``: a regular expression of the user; only a line that matches it is the first step. Its first
+    group, if it is a number, is the step. ``advances`` counts the lines that showed progress.
     """
 
     def __init__(self, first_step_pattern: str | None = None) -> None:
@@ -61,7 +62,7 @@ class ProgressTracker:
         self.metrics: dict[str, float] = {}
         self._user_pattern = re.compile(first_step_pattern) if first_step_pattern else None
         self._counters: dict[str, StepCounter] = {}
-        self._leader: StepCounter | None = None  # the one in charge
+        self._leader: StepCounter | None = None  # its steps are ``step``
         self._moves_of_others = 0
         self._lent_total: int | None = None
         self._skipped_steps = 0
@@ -70,7 +71,7 @@ class ProgressTracker:
         self._last_format: StepFormat | None = None
         self._last_was_bar = False
         self._open_table: StepFormat | None = None
-        self._unmatched_templates: set[str] = set()  # lines without their digits
+        self._unmatched_templates: set[str] = set()  # lines without their digits that no format matches
         self._outer_bar: ProgressBar | None = None
         self._new_bar: tuple[ProgressBar, str] | None = None
         self._unlabelled_bars: dict[str, bool] = {}
@@ -78,18 +79,18 @@ class ProgressTracker:
 
     @property
     def step_s(self) -> float | None:
-        """Seconds per step: observed, or as the framework prints it where all lines came at one time."""
+        """Seconds per step: observed, or as printed by the framework when all lines arrived at once."""
         return self._speed.step_s
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds that are left, at the present pace."""
+        """Remaining time at the present speed, seconds."""
         if (step_s := self.step_s) is None or self.step is None or self.total_steps is None:
             return None
         return max(0, self.total_steps - self.step) * step_s
 
     def read_lines(self, lines: Iterable[str], at_s: float = 0.0) -> list[MetricLine]:
-        """Read ``lines`` (see lines.split), which came at ``at_s``, monotonic seconds; return what they tell."""
+        """Read ``lines``, which arrived at ``at_s`` (monotonic seconds), and return those with a step or metrics."""
         metric_lines = []
         for line in lines:
             if self._user_pattern is not None and (match := self._user_pattern.search(line)):
@@ -103,7 +104,7 @@ class ProgressTracker:
         return metric_lines
 
     def _read_line(self, line: str, at_s: float) -> MetricLine | None:
-        """First reader that knows the line wins; the one that knew the last line is asked first."""
+        """Try all readers; the first match wins, and the reader of the last line is tried first."""
         if (metric_line := self._read_like_last_line(line, at_s)) is not None:
             return metric_line
         template = line.translate(NO_DIGITS)
@@ -126,7 +127,7 @@ class ProgressTracker:
         return self._apply_reading(reading, values, line, at_s) if reading is not None or values else None
 
     def _read_like_last_line(self, line: str, at_s: float) -> MetricLine | None:
-        """Take ``line`` for what the last one was, None where it is something else."""
+        """Read ``line`` with the reader of the last line; None when it does not match."""
         last_format, open_table = self._last_format, self._open_table
         if last_format is not None and last_format.needle in line and (match := last_format.pattern.search(line)):
             return self._read_format(last_format, match, line, at_s)
@@ -147,7 +148,7 @@ class ProgressTracker:
 
     def _read_format(self, step_format: StepFormat, match: re.Match[str], line: str, at_s: float) -> MetricLine | None:
         if step_format.rank is Rank.NONE and any("rror" in before for before in self._lines_before):
-            return None  # a script says so whatever happened
+            return None  # scripts print that training is over even after an error
         values = find_named_values(line)
         reading = self._read_groups(step_format, match.groupdict())
         if reading is not None:
@@ -158,9 +159,9 @@ class ProgressTracker:
         return self._apply_reading(reading, values, line, at_s)
 
     def _read_groups(self, step_format: StepFormat, groups: dict[str, str | None]) -> StepReading | None:
-        """Return what the groups of a shape say, None for a place before the first step."""
-        reading = {name: parse_count(text) for name, text in groups.items() if text and name not in {"s", "ms", "rate"}}
-        numbers = {name: value for name, value in reading.items() if value is not None}
+        """Return the step that the groups of a format hold; None for a position before the first step."""
+        counts = {name: parse_count(text) for name, text in groups.items() if text and name not in {"s", "ms", "rate"}}
+        numbers = {name: count for name, count in counts.items() if count is not None}
         if not step_format.zero and numbers.get("n", numbers.get("step")) == 0:
             return None
         epoch, epochs = numbers.get("epoch"), numbers.get("epochs")
@@ -192,7 +193,7 @@ class ProgressTracker:
         if bar.kind is BarSubject.OTHER or (is_unlabelled and not self._is_training_bar(bar, key)):
             return None
         if is_unlabelled and bar.n and bar.is_young and not self.first_step_seen:
-            self._new_bar = bar, line  # lists are walked within a second; training takes its time
+            self._new_bar = bar, line  # a bar over a list is done within a second; training takes longer
             return None
         outer = self._outer_bar
         if bar.n == 0:
@@ -204,16 +205,16 @@ class ProgressTracker:
         rank = Rank.UNLABELLED if is_unlabelled else Rank.BAR
         reading = StepReading(rank, key, None, None, title.epoch, title.epochs, bar.n, bar.total, step_s=bar.step_s)
         values = find_named_values(bar.rest) if bar.rest else []
-        if (glued := line.rfind("]{")) >= 0:  # HF Trainer prints its numbers behind the bar that it has just drawn
+        if (glued := line.rfind("]{")) >= 0:  # HF Trainer prints its metrics right after the bar
             values = values + find_named_values(line[glued + 1 :])
         return self._apply_reading(
             reading, find_named_values(title.text) + values if title.shows_loss else values, line, at_s
         )
 
     def _is_training_bar(self, bar: ProgressBar, key: str) -> bool:
-        """Whether a bar that does not say what it shows is one of training.
+        """Whether an unlabelled bar shows training.
 
-        What stood before it decides, once. One with a title is none, unless training goes on already.
+        The lines before it decide, once. A bar with a title does not, unless training has already begun.
         """
         if key not in self._unlabelled_bars:
             if len(self._unlabelled_bars) >= _MAX_COUNTERS:
@@ -221,29 +222,29 @@ class ProgressTracker:
             is_announced = any(announces_other_work(line) for line in self._lines_before if "100%" not in line)
             self._unlabelled_bars[key] = not is_announced and (not bar.title.key or self.first_step_seen)
         elif self.first_step_seen and self._leader is None and not bar.title.key:
-            self._unlabelled_bars[key] = True  # training goes on, and nothing else counts its steps
+            self._unlabelled_bars[key] = True  # training goes on, and no other counter has steps
         outer = self._outer_bar
         if outer is None or outer.total == bar.total or outer.total is None or bar.total is None:
             return self._unlabelled_bars[key]
-        # Inside a bar of training that is not full, a shorter one is an evaluation.
+        # Inside an unfinished training bar, a shorter bar is an evaluation.
         return self._unlabelled_bars[key] and (bar.total > outer.total or outer.n >= outer.total)
 
     def _apply_reading(
         self, reading: StepReading | None, values: list[NamedValue], line: str, at_s: float
     ) -> MetricLine:
-        """Move what ``told`` moves, keep the headlines, and say what the line told."""
+        """Update the counter of ``reading`` and the headline metrics; return the line's step and metrics."""
         metrics = {}
         for name, value, _ in values:
             if not name.bits & COUNTS:
                 metrics[name.text] = value
-                # HF closes with means over the whole run: better than nothing.
+                # HF Trainer ends with means over the whole run; they count only when nothing else was printed.
                 if name.headline and not ("train_runtime" in line and name.headline in self.metrics):
                     self._keep_headline(name.headline, value)
         if reading is None:
             return MetricLine(None, metrics, line)
         if self._user_pattern is None:
             self._note_first_step(line)
-        if self._new_bar is not None:  # what is told now shows what that bar was
+        if self._new_bar is not None:  # this line shows that the bar was one of training
             new_bar, self._new_bar = self._new_bar, None
             self._read_bar(*new_bar, at_s)
         if not reading.has_position:
@@ -274,13 +275,13 @@ class ProgressTracker:
         return counter
 
     def _takes_lead(self, counter: StepCounter, *, grew: bool) -> bool:
-        """Whether ``counter`` moves ``step`` from now on: the best so far does, until it is silent for long."""
+        """Whether ``counter`` leads from now on: the one of highest rank does, until it is silent for long."""
         leader = self._leader
         if leader is not None:
             self._lend_total(counter, leader)
             if counter.rank <= leader.rank:
                 self._moves_of_others += grew
-                # A shorter bar that says nothing, after the one of training, is an evaluation more often than not.
+                # After the training bar, a shorter unlabelled bar is usually an evaluation.
                 is_equal = counter.rank == leader.rank and not (
                     counter.rank is Rank.UNLABELLED and (counter.total or 0) < (leader.total or 0)
                 )
@@ -291,7 +292,7 @@ class ProgressTracker:
         return True
 
     def _lend_total(self, one: StepCounter, other: StepCounter) -> None:
-        """Keep the total of a training bar that stands where a better counter is: verl tells its total nowhere else."""
+        """Take the total of a training bar at the same step as a better counter: verl prints its total nowhere else."""
         worse, better = (one, other) if one.rank < other.rank else (other, one)
         if worse.rank < Rank.BAR or worse.total is None or worse.step is None or better.step is None:
             return
