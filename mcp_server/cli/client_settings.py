@@ -1,4 +1,4 @@
-"""Clients' settings files with this server in them: a text in, a text out. Pure."""
+"""Edits of clients' settings files that register this server: text in, text out. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 NAME = "runward"
-# The longest wait by the schedule is 960 s; Codex gives up after 60 s unless told otherwise, and has 10 s for a start.
+# The longest scheduled wait is 960 s. Codex ends a call after 60 s by default, and allows 10 s for the start.
 TOOL_TIMEOUT_S, STARTUP_TIMEOUT_S = 1200, 20
 
 _KEY = re.compile(r"\s*\"?([\w-]+)\"?\s*=")
@@ -17,61 +17,61 @@ _HEADER = re.compile(rf"\s*\[\s*mcp_servers\s*\.\s*\"?{NAME}\"?\s*\]\s*(#.*)?")
 
 
 class Unreadable(ValueError):
-    """A file that cannot be changed safely; says why, and what a person can put into it."""
+    """A file cannot be changed safely; the message has the reason and the entry that a person can add."""
 
 
 def in_mcp_json(text: str, command: Sequence[str]) -> str:
-    """Return the text of a ``.mcp.json`` with this server in it; unchanged where it is already.
+    """Return the text of a ``.mcp.json`` with this server registered; unchanged if it is registered already.
 
     Raises:
-        Unreadable: it is no such file.
+        Unreadable: the text is not a ``.mcp.json``.
     """
-    wanted = {"type": "stdio", "command": command[0], "args": list(command[1:])}
+    entry_of_server = {"type": "stdio", "command": command[0], "args": list(command[1:])}
     try:
-        found = json.loads(text) if text.strip() else {}
-        servers = found.setdefault("mcpServers", {})
-        mine = servers.get(NAME, {})
-        # What a person added, such as env, stays; an address would make it another kind of server.
-        entry = wanted if "url" in mine else {**mine, **wanted}
+        settings = json.loads(text) if text.strip() else {}
+        servers = settings.setdefault("mcpServers", {})
+        former = servers.get(NAME, {})
+        # Keys that a person added, such as env, stay. An address would make it another kind of server.
+        entry = entry_of_server if "url" in former else {**former, **entry_of_server}
     except (ValueError, AttributeError, TypeError) as error:
-        add = json.dumps({"mcpServers": {NAME: wanted}})
-        raise Unreadable(f"it is no .mcp.json ({error}). A person can put into it: {add}") from error
-    if mine == entry:
+        add = json.dumps({"mcpServers": {NAME: entry_of_server}})
+        raise Unreadable(f"it is not a .mcp.json ({error}). A person can add: {add}") from error
+    if former == entry:
         return text
     servers[NAME] = entry
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 
 def in_codex_toml(text: str, command: Sequence[str]) -> str:
-    """Return the text of Codex's ``config.toml`` with this server in it; unchanged where it is already.
+    """Return the text of Codex's ``config.toml`` with this server registered; unchanged if it is registered already.
 
-    Only this server's own table is written anew.
+    Only the table of this server is rewritten.
 
     Raises:
-        Unreadable: it is no TOML, or the server stands in it in a form that cannot be changed by lines.
+        Unreadable: the text is not TOML, or holds the server in a form that cannot be edited by lines.
     """
-    asked = {"command": command[0], "args": list(command[1:])}
+    start = {"command": command[0], "args": list(command[1:])}
     least = {"startup_timeout_sec": STARTUP_TIMEOUT_S, "tool_timeout_sec": TOOL_TIMEOUT_S}
-    add = _table({**asked, **least})
+    add = _table({**start, **least})
     try:
         before = tomllib.loads(text)
-        mine = before.get("mcp_servers", {}).get(NAME, {})
-        # Beside a command, an address and what belongs to it keep Codex from starting at all.
-        own = {} if "url" in mine else mine
-        entry = {**own, **asked, **{key: max(value, mine.get(key, 0)) for key, value in least.items()}}
-        if mine == entry:
+        former = before.get("mcp_servers", {}).get(NAME, {})
+        # With both a command and an address Codex does not start.
+        kept = {} if "url" in former else former
+        entry = {**kept, **start, **{key: max(value, former.get(key, 0)) for key, value in least.items()}}
+        if former == entry:
             return text
         after = _with_table(text, entry)
         expected = {**before, "mcp_servers": {**before.get("mcp_servers", {}), NAME: entry}}
         if tomllib.loads(after) != expected:
-            raise Unreadable(f"it has {NAME} in a form that is not changed here. A person can make it:\n{add}")
+            raise Unreadable(f"it has {NAME} in a form that cannot be edited safely. A person can change it to:\n{add}")
     except (tomllib.TOMLDecodeError, AttributeError, TypeError) as error:
-        raise Unreadable(f"it is no Codex config.toml ({error}). A person can put into it:\n{add}") from error
+        raise Unreadable(f"it is not a Codex config.toml ({error}). A person can add:\n{add}") from error
     return after
 
 
 def _with_table(text: str, entry: Mapping[str, Any]) -> str:
-    """Return ``text`` with this server's table replaced, or appended where there is none."""
+    """Return ``text`` with the table of this server replaced, or appended if there is none."""
     tables = {key for key, value in entry.items() if isinstance(value, Mapping)}
     table = _table({key: value for key, value in entry.items() if key not in tables})
     lines = text.splitlines(keepends=True)
@@ -79,7 +79,7 @@ def _with_table(text: str, entry: Mapping[str, Any]) -> str:
     if start is None:
         return (text.rstrip("\n") + "\n\n" if text.strip() else "") + table
     end = next((n for n in range(start + 1, len(lines)) if lines[n].lstrip().startswith("[")), len(lines))
-    # A table within it, such as env = {...}, stays as it was written.
+    # An inner table, such as env = {...}, keeps its lines.
     inner = [line for line in lines[start:end] if (match := _KEY.match(line)) and match[1] in tables]
     table += "".join(line.rstrip("\n") + "\n" for line in inner)
     rest = "".join(lines[end:])

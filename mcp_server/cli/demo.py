@@ -1,4 +1,4 @@
-"""`runward demo`: a real training, launched and watched by a real MCP client, as an agent would do it."""
+"""`runward demo`: a real training run, launched and watched by a real MCP client as an agent does it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcp_server.store.state_home import StateHome
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train a small language model on Python's own library; return 0 when it was launched, watched and learned."""
+    """Train a small language model; return 0 if the run finished and the model learned."""
     tmux_client.require()
     StateHome.of(os.environ).make()
     return anyio.run(_demo, arguments.steps)
@@ -32,7 +32,9 @@ async def _demo(steps: int) -> int:
     console = Console(highlight=False, soft_wrap=True)
     python = sys.executable
     server = StdioServerParameters(command=python, args=["-m", "mcp_server", "serve"], env=dict(os.environ))
-    console.print("An MCP client starts `runward serve` over stdio. What follows is what an agent sends and sees.\n")
+    console.print(
+        "An MCP client starts `runward serve` over stdio. Below are the calls and answers as an agent sees them.\n"
+    )
     scratch = Path(tempfile.mkdtemp(prefix="runward-demo-"))
     try:
         async with Client(stdio_client(server)) as client:
@@ -45,16 +47,16 @@ async def _demo(steps: int) -> int:
                 return 0
             finally:
                 if agent.running:
-                    console.print(f"The training goes on: {_command()} kill {agent.running}", style="yellow")
+                    console.print(f"The run continues: {_command()} kill {agent.running}", style="yellow")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 async def _show(agent: _Agent, python: str, scratch: Path, steps: int) -> int:
-    """Launch, wait, look and judge, as an agent does."""
+    """Launch, wait, read the output and the metrics, as an agent does."""
     command = [python, "-m", "mcp_server.cli.demo_training", "--logdir", str(scratch), "--steps", str(steps)]
-    place = {"cwd": str(Path.cwd()), "tensorboard": str(scratch)}
-    run = await agent.call("launch_run", command=command, name="demo", time_limit_s=600, **place)
+    directories = {"cwd": str(Path.cwd()), "tensorboard": str(scratch)}
+    run = await agent.call("launch_run", command=command, name="demo", time_limit_s=600, **directories)
     run_id = agent.running = run["run_id"]
     await agent.call("wait_run", run_ids=run_id, until="first_step", timeout_s=60)
     await agent.call("capture_pane", run_id=run_id, lines=4)
@@ -64,12 +66,12 @@ async def _show(agent: _Agent, python: str, scratch: Path, steps: int) -> int:
     await agent.call("read_tb", run_id=run_id)
     state = end["runs"][0]["state"]
     if state != "finished":
-        agent.console.print(f"\nThe training did not finish: {state}.", style="bold red")
+        agent.console.print(f"\nThe run did not finish: {state}.", style="bold red")
         return 1
-    return _judge(json.loads((scratch / "result.json").read_text()), run["attach_command"], run_id, agent.console)
+    return _report(json.loads((scratch / "result.json").read_text()), run["attach_command"], run_id, agent.console)
 
 
-def _judge(result: dict[str, float], attach: str, run_id: str, console: Console) -> int:
+def _report(result: dict[str, float], attach: str, run_id: str, console: Console) -> int:
     learned, bigram = result["held_out_bits_per_char"], result["bigram_bits_per_char"]
     uniform = result["uniform_bits_per_char"]
     console.print(
@@ -77,22 +79,22 @@ def _judge(result: dict[str, float], attach: str, run_id: str, console: Console)
         f"(letter pairs alone {bigram:.3f}, guessing {uniform:.3f}).",
         style="bold green" if learned < bigram else "bold red",
     )
-    console.print(f"The session stays for reading: {attach}   |   {_command()} logs {run_id}   |   {_command()} ls")
+    console.print(f"The session stays open: {attach}   |   {_command()} logs {run_id}   |   {_command()} ls")
     return 0 if learned < bigram else 1
 
 
 def _command() -> str:
-    """Return how the command can be typed here."""
-    beside = Path(sys.executable).with_name("runward")
-    return "runward" if shutil.which("runward") or not beside.exists() else str(beside)
+    """Return the command as the user can type it."""
+    script = Path(sys.executable).with_name("runward")
+    return "runward" if shutil.which("runward") or not script.exists() else str(script)
 
 
 class _Refused(Exception):
-    """A tool refused; its words have been shown."""
+    """A tool call was refused; the refusal has been printed."""
 
 
 class _Agent:
-    """Calls tools and shows both sides."""
+    """Calls tools and prints calls and answers."""
 
     def __init__(self, client: Client, console: Console) -> None:
         self._client, self.console = client, console
@@ -100,8 +102,8 @@ class _Agent:
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """Call a tool, print call and answer, return the structured answer if there is one."""
-        shown = ", ".join(f"{name}={_short(value)}" for name, value in arguments.items())
-        self.console.print(Text(f"→ {tool}({shown})", style="bold cyan"))
+        words = ", ".join(f"{name}={_shorten_paths(value)}" for name, value in arguments.items())
+        self.console.print(Text(f"→ {tool}({words})", style="bold cyan"))
         result = await self._client.call_tool(tool, arguments, read_timeout_seconds=660)
         text = "\n".join(getattr(block, "text", "") for block in result.content)
         self.console.print(Text(text))
@@ -110,7 +112,7 @@ class _Agent:
         return result.structured_content or {}
 
 
-def _short(value: Any) -> str:
+def _shorten_paths(value: Any) -> str:
     if isinstance(value, list):
         return json.dumps([Path(word).name if word.startswith("/") else word for word in value])
     return json.dumps(value)

@@ -1,6 +1,6 @@
-"""The training that ``runward demo`` launches: a small character model of Python's own library.
+"""The training run of ``runward demo``: a small character model of the source of Python's library.
 
-Real data, real gradients and held-out files, on a machine that has neither a GPU nor a data set:
+Real data, real gradients and held-out files on a machine with neither a GPU nor a data set:
 ``python -m mcp_server.cli.demo_training --logdir DIR``.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    # One BLAS thread: the matrices are small, and the other cores belong to the user's own work.
+    # One BLAS thread: the matrices are small, and the other cores belong to the user's work.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -27,7 +27,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
-# Single files in every Python from 3.11 on; the held-out ones are a tenth of the text.
+# Single files in every Python since 3.11; the held-out ones are a tenth of the text.
 TRAINED_ON = """_pyio argparse ast codecs configparser dataclasses doctest enum functools imaplib inspect
 ipaddress locale mailbox optparse os pdb pickle pickletools platform pydoc random smtplib socket ssl
 subprocess tarfile traceback typing"""
@@ -46,7 +46,7 @@ Weights = dict[str, NDArray[Any]]
 
 
 def source_text(modules: str) -> str:
-    """Return the joined source of the named standard-library modules; one this Python lacks is left out."""
+    """Return the joined source of the named standard-library modules; modules that this Python lacks are left out."""
     files = [Path(sysconfig.get_path("stdlib"), f"{module}.py") for module in modules.split()]
     return "\n".join(file.read_text("utf-8", errors="ignore") for file in files if file.is_file())
 

@@ -1,4 +1,4 @@
-"""`runward doctor`: what this machine has of what runward needs, and what to type where something is missing."""
+"""`runward doctor`: checks this machine for everything runward needs, with a remedy for what is missing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "missing": "red"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. ``missing`` means that runs cannot be started; ``remedy`` is what to do."""
+    """The result of one check. ``missing`` means that runs cannot be started; ``remedy`` is what to do."""
 
     what: str
     verdict: Literal["ok", "warning", "missing"]
@@ -48,8 +48,8 @@ class Finding:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was found; return 1 when runs cannot be started here."""
-    findings = list(examine(StateHome.of(os.environ)))
+    """Print the findings; return 1 if runs cannot be started on this machine."""
+    findings = list(check_machine(StateHome.of(os.environ)))
     fit = all(f.verdict != "missing" for f in findings)
     if arguments.json:
         print(json.dumps({"ok": fit, "findings": [asdict(f) for f in findings]}, indent=2))
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if fit else 1
 
 
-def examine(home: StateHome) -> Iterator[Finding]:
-    """Look at everything a run needs; leaves nothing behind but the state directory."""
+def check_machine(home: StateHome) -> Iterator[Finding]:
+    """Check everything a run needs; creates nothing but the state directory."""
     system = platform.system()
     yield Finding("system", "ok" if system == "Linux" else "warning", f"{system}, Python {platform.python_version()}")
     yield from _programs()
@@ -80,15 +80,15 @@ def examine(home: StateHome) -> Iterator[Finding]:
 
 
 def _preflight(home: StateHome) -> Iterator[Finding]:
-    """Tell what a launch without arguments would lack: of hosts.toml, its default environment, a Ray of its own."""
+    """Check what a launch without arguments needs: hosts.toml, its default environment, a Ray of its own."""
     try:
-        found = anyio.run(preflight, Wish(), RunStore(home), os.environ)
+        answer = anyio.run(preflight, Wish(), RunStore(home), os.environ)
     except RunwardError as error:
         yield Finding("preflight", "missing", str(error))
         return
-    if found.ok:
+    if answer.ok:
         yield Finding("preflight", "ok", "nothing is missing")
-    for problem in found.problems:
+    for problem in answer.problems:
         yield Finding(problem.what, "warning", problem.text, problem.remedy)
 
 
@@ -96,7 +96,7 @@ def _gpus() -> Finding:
     snapshot = query_gpus(sys.executable, os.environ)
     if snapshot.trouble is not None:
         if snapshot.trouble == "no_driver":
-            return Finding("gpus", "ok", "no NVIDIA driver, and only runs on GPUs need one")
+            return Finding("gpus", "ok", "no NVIDIA driver; only runs on GPUs need one")
         return Finding("gpus", "warning", snapshot.text or snapshot.trouble)
     wrong = [f"GPU {gpu.index}: {words}" for gpu in snapshot.gpus for words in find_faults(gpu)]
     detail = "; ".join(wrong) or f"{len(snapshot.gpus)}, driver {snapshot.driver}"
@@ -145,13 +145,13 @@ def _readable(what: str, read: Callable[[], object]) -> Finding:
         read()
     except RunwardError as error:
         return Finding(what, "missing", str(error))
-    return Finding(what, "ok", "readable, or not there")
+    return Finding(what, "ok", "readable, or absent")
 
 
 def _kernel(home: StateHome) -> Iterator[Finding]:
     shared = is_shared(home.path)
     news = news_of_files() and not shared
-    detail = "inotify" if news else "asked for every second: " + ("a shared filesystem" if shared else "no inotify")
+    detail = "inotify" if news else "polled every second: " + ("a shared filesystem" if shared else "no inotify")
     yield Finding("news", "ok" if news else "warning", detail)
     with tempfile.TemporaryDirectory(dir=home.path) as scratch:
         path = Path(scratch) / "lock"
@@ -164,9 +164,9 @@ def _kernel(home: StateHome) -> Iterator[Finding]:
         for fd in os.openpty():
             os.close(fd)
     except OSError as error:
-        yield Finding("terminals", "missing", f"no pty can be had: {error.strerror}", "mount /dev/pts")
+        yield Finding("terminals", "missing", f"no pty can be opened: {error.strerror}", "mount /dev/pts")
     else:
-        yield Finding("terminals", "ok", "ptys can be had")
+        yield Finding("terminals", "ok", "ptys can be opened")
 
 
 def _tmux_environment() -> Iterator[Finding]:

@@ -1,6 +1,6 @@
-"""`runward install`: makes this server known to a client, and gives Claude Code the agents.
+"""`runward install`: registers this server with a client, and installs the agent files for Claude Code.
 
-Nothing is changed that was not shown and confirmed. What is replaced is kept beside it as ``.bak``.
+Every change is shown and confirmed first. A replaced file is kept beside the new one as ``.bak``.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from mcp_server.resources.documents import list_files
 # Inspector 2.12 needs this Node; npm on an older one silently takes 0.15.0, which is another program.
 _INSPECTOR, _INSPECTOR_NODE = "@modelcontextprotocol/inspector@2", (22, 19)
 _PATIENCE_S = 60  # `claude mcp get` starts the server to see whether it works
-# What a file of somebody else could say to a terminal.
+# Control characters of a file could act on the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class LeftAlone(Exception):
-    """A file that is not touched; says why."""
+    """A file was not changed; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A file, the directory that it may not lead out of, and what makes its new text of its old one."""
+    """One file to change: ``edit`` maps its text to the new one, and its links stay inside ``root``."""
 
     path: Path
     root: Path | None
@@ -46,55 +46,56 @@ class Step:
 def run(arguments: argparse.Namespace) -> int:
     """Register the server with ``arguments.client`` (``project``, ``yes``); return the exit status.
 
-    0: it is registered now, or was before. 1: something was left as it was, since nobody confirmed it or it could
-    not be done.
+    0: the server is registered. 1: something is unchanged, because it was not confirmed or failed.
 
     Raises:
-        BadArgument: it is for a project, and the working directory is gone.
+        BadArgument: ``project`` is set, and the working directory does not exist.
     """
-    command, project = server_command(sys.executable), _here() if arguments.project else None
+    command, project = server_command(sys.executable), _working_directory() if arguments.project else None
     if arguments.client == "inspector":
         return _inspect(command, sure=arguments.yes)
     steps = [_codex(command, project)] if arguments.client == "codex" else _claude(command, project)
-    done = [_take(step, sure=arguments.yes) for step in steps]
+    done = [_apply(step, sure=arguments.yes) for step in steps]
     if arguments.client == "claude" and project is None:
         done.append(_register_user(command, sure=arguments.yes))
     return 0 if all(done) else 1
 
 
-def _here() -> Path:
+def _working_directory() -> Path:
     try:
         return Path.cwd()
     except OSError as error:
-        raise BadArgument("--project", "there is no working directory any more. cd to the project first.") from error
+        raise BadArgument(
+            "--project", "the working directory does not exist any more. cd to the project first."
+        ) from error
 
 
 def server_command(python: str) -> list[str]:
-    """Return how a client starts this server: by the command beside this Python, or by uvx where that runs it."""
+    """Return the command by which a client starts this server: the script beside this Python, or uvx under uvx."""
     parts = Path(python).parts
     if "uv" in parts and any(part.startswith(("archive-v", "environments-v")) for part in parts):
-        return ["uvx", NAME, "serve"]  # a directory that uv may empty at any time
+        return ["uvx", NAME, "serve"]  # uv may empty such a directory at any time
     beside = Path(python).parent / NAME
     return [str(beside), "serve"] if os.access(beside, os.X_OK) else [python, "-m", "mcp_server", "serve"]
 
 
-# --- what there is to do
+# --- the changes for each client
 
 
 def _claude(command: Sequence[str], project: Path | None) -> list[Step]:
     own = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
     target = (project / ".claude" if project else own) / "agents"
-    steps = [Step(target / file.name, project, partial(_exactly, file)) for file in list_files("agents")]
+    steps = [Step(target / file.name, project, partial(_copy_of, file)) for file in list_files("agents")]
     if project is not None:
-        # A project's file is shared: a program inside the project is named as everybody finds it.
+        # A project's file is shared: a program inside the project is named by its relative path.
         program = Path(command[0])
-        shown = str(program.relative_to(project)) if program.is_relative_to(project) else command[0]
-        edit = partial(in_mcp_json, command=[shown, *command[1:]])
+        path = str(program.relative_to(project)) if program.is_relative_to(project) else command[0]
+        edit = partial(in_mcp_json, command=[path, *command[1:]])
         steps.append(Step(project / ".mcp.json", project, edit))
     return steps
 
 
-def _exactly(file: Path, _: str) -> str:
+def _copy_of(file: Path, _: str) -> str:
     return file.read_text(encoding="utf-8")
 
 
@@ -107,8 +108,8 @@ def _codex(command: Sequence[str], project: Path | None) -> Step:
 # --- one file
 
 
-def _take(step: Step, *, sure: bool) -> bool:
-    """Show what would change, ask, and change it; return whether the file is as it should be."""
+def _apply(step: Step, *, sure: bool) -> bool:
+    """Show the change, ask, and write it; return whether the file has the right content."""
     try:
         path = _target(step)
         before = _read(path)
@@ -116,8 +117,8 @@ def _take(step: Step, *, sure: bool) -> bool:
         if after == before:
             print(f"{path}: nothing to change.")
             return True
-        print(_shown(path, before, after), end="")
-        if not _confirmed(f"{'Create' if before is None else 'Change'} {path}?", sure=sure):
+        print(_diff(path, before, after), end="")
+        if not _confirm(f"{'Create' if before is None else 'Change'} {path}?", sure=sure):
             print(f"{path}: left as it is.")
             return False
         kept = _write(path, before, after)
@@ -130,20 +131,20 @@ def _take(step: Step, *, sure: bool) -> bool:
 
 
 def _target(step: Step) -> Path:
-    """Return the file that is meant, links followed.
+    """Return the real path of the file.
 
     Raises:
-        LeftAlone: it is outside of the project, or no ordinary file.
+        LeftAlone: it is outside of the project, or not an ordinary file.
     """
     try:
         real = step.path.resolve()
     except RuntimeError as error:
-        raise LeftAlone("its links lead in a circle.") from error
-    # A project comes from others: a link in it must not choose what is overwritten.
+        raise LeftAlone("its links form a circle.") from error
+    # A project may come from others: a link in it must not choose which file is overwritten.
     if step.root is not None and not real.is_relative_to(step.root.resolve()):
         raise LeftAlone(f"it leads to {real}, outside of this project.")
     if real.exists() and not real.is_file():
-        raise LeftAlone("it is no ordinary file.")
+        raise LeftAlone("it is not an ordinary file.")
     return real
 
 
@@ -154,18 +155,18 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _shown(path: Path, before: str | None, after: str) -> str:
-    """Return what will change, as ``diff -U1`` shows it, harmless to a terminal."""
+def _diff(path: Path, before: str | None, after: str) -> str:
+    """Return the change in the form of ``diff -U1``, without control characters."""
     names = ("/dev/null" if before is None else str(path), str(path))
     lines = difflib.unified_diff((before or "").splitlines(), after.splitlines(), *names, n=1, lineterm="")
     return "".join(_CONTROL.sub("?", line) + "\n" for line in lines)
 
 
-def _confirmed(question: str, *, sure: bool) -> bool:
+def _confirm(question: str, *, sure: bool) -> bool:
     if sure:
         return True
     if not sys.stdin.isatty():
-        print(f"{question} There is no terminal to ask at: --yes confirms.")
+        print(f"{question} There is no terminal to ask on: --yes confirms.")
         return False
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
@@ -174,13 +175,13 @@ def _confirmed(question: str, *, sure: bool) -> bool:
 
 
 def _write(path: Path, before: str | None, text: str) -> Path | None:
-    """Write ``text``; return where the former file was kept.
+    """Write ``text``; return the path of the backup, if there was a former file.
 
     Raises:
-        LeftAlone: it is not ``before`` any more, which was shown.
+        LeftAlone: the file does not hold ``before`` any more, the text that was shown.
     """
     if _read(path) != before:
-        raise LeftAlone("it has changed meanwhile.")
+        raise LeftAlone("it has changed in the meantime.")
     path.parent.mkdir(parents=True, exist_ok=True)
     if before is None:
         with path.open("x", encoding="utf-8") as file:
@@ -196,33 +197,34 @@ def _write(path: Path, before: str | None, text: str) -> Path | None:
     return kept
 
 
-# --- other programs
+# --- programs of the clients
 
 
 def _register_user(command: Sequence[str], *, sure: bool) -> bool:
-    """Let Claude Code itself write its user's settings; return whether the server is in them."""
+    """Register the server with `claude mcp add`; return whether it is registered."""
     line = ["claude", "mcp", "add", "--scope", "user", NAME, "--", *command]
     if shutil.which("claude") is None:
-        print(f"Claude Code was not found here. Where it is, type:\n  {shlex.join(line)}")
+        print(f"Claude Code was not found. On a machine that has it, type:\n  {shlex.join(line)}")
         return False
-    known, said = _ask_program(["claude", "mcp", "get", NAME])
-    if known and command[0] in said:
+    registered, output = _run_program(["claude", "mcp", "get", NAME])
+    if registered and command[0] in output:
         print("claude mcp: nothing to change.")
         return True
-    if known:
-        print(f"{_CONTROL.sub('?', said)}\nclaude mcp: registered otherwise, and left as it is. To replace it, type:")
+    if registered:
+        print(_CONTROL.sub("?", output))
+        print("claude mcp: registered with another command, left as it is. To replace it, type:")
         print(f"  claude mcp remove --scope user {NAME} && {shlex.join(line)}")
         return False
-    if not _confirmed(f"Run {shlex.join(line)} ?", sure=sure):
+    if not _confirm(f"Run {shlex.join(line)} ?", sure=sure):
         print("claude mcp: left as it is.")
         return False
-    done, said = _ask_program(line)
-    print(_CONTROL.sub("?", said))
+    done, output = _run_program(line)
+    print(_CONTROL.sub("?", output))
     return done
 
 
-def _ask_program(line: Sequence[str]) -> tuple[bool, str]:
-    """Run a program of the user's; return whether it succeeded, and what it said."""
+def _run_program(line: Sequence[str]) -> tuple[bool, str]:
+    """Run a program; return whether it succeeded, and its output."""
     try:
         done = subprocess.run(
             line,
@@ -239,16 +241,18 @@ def _ask_program(line: Sequence[str]) -> tuple[bool, str]:
 
 
 def _inspect(command: Sequence[str], *, sure: bool) -> int:
-    """Start the MCP Inspector on this server, or say how."""
+    """Start the MCP Inspector on this server, or print how to start it."""
     line = ["npx", "-y", _INSPECTOR, *command]
     print(f"MCP Inspector, in a browser:\n  {shlex.join(line)}")
-    print("Its --cli gives up after 60 s a call: there, pass timeout_s=50 to wait_run.")
-    _, version = _ask_program(["node", "--version"])
-    found = re.fullmatch(r"v(\d+)\.(\d+)\..*", version)
-    if found is None or (int(found[1]), int(found[2])) < _INSPECTOR_NODE or shutil.which("npx") is None:
+    print("Its --cli ends a call after 60 s: with it, pass timeout_s=50 to wait_run.")
+    _, version = _run_program(["node", "--version"])
+    match = re.fullmatch(r"v(\d+)\.(\d+)\..*", version)
+    if match is None or (int(match[1]), int(match[2])) < _INSPECTOR_NODE or shutil.which("npx") is None:
         needed = ".".join(map(str, _INSPECTOR_NODE))
-        print(f"It needs Node {needed} or newer and npx; here is {version if found else 'no Node'}. Not started.")
+        print(
+            f"It needs Node {needed} or newer and npx; this machine has {version if match else 'no Node'}. Not started."
+        )
         return 1
-    if not _confirmed("Start it?", sure=sure):
+    if not _confirm("Start it?", sure=sure):
         return 1
     return subprocess.run(line, check=False).returncode

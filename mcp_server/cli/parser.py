@@ -40,11 +40,11 @@ def make_parser() -> argparse.ArgumentParser:
     listing = verbs.add_parser("ls", help="list runs, newest first")
     states = ["live", "ended", *_STATES]
     listing.add_argument("--state", choices=states, metavar="STATE", help=f"only these: {', '.join(states)}")
-    listing.add_argument("-n", "--limit", type=_count, default=20, help="at most so many (20)")
+    listing.add_argument("-n", "--limit", type=_count, default=20, help="at most N runs (20)")
 
     wait = verbs.add_parser("wait", help="wait until a run has ended; exit with its exit code")
     wait.add_argument("run_id")
-    wait.add_argument("--timeout", type=_seconds, metavar="S", help="give up after so many seconds (exit status 124)")
+    wait.add_argument("--timeout", type=_seconds, metavar="S", help="give up after S seconds (exit status 124)")
 
     attach = verbs.add_parser("attach", help="see a run live; detach with Ctrl-b d")
     attach.add_argument("run_id")
@@ -52,44 +52,46 @@ def make_parser() -> argparse.ArgumentParser:
     logs = verbs.add_parser("logs", help="print a run's output")
     logs.add_argument("run_id")
     logs.add_argument("-n", "--tail", type=_count, default=50, metavar="N", help="the newest N lines (50)")
-    logs.add_argument("--grep", metavar="REGEX", help="matching lines instead")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on printing, as it was written")
-    logs.add_argument("--path", action="store_true", help="print where the log is")
+    logs.add_argument("--grep", metavar="REGEX", help="the lines that match instead")
+    logs.add_argument("-f", "--follow", action="store_true", help="print output as it is written")
+    logs.add_argument("--path", action="store_true", help="print the path of the log")
 
     kill = verbs.add_parser("kill", help="stop a run and all it started, after asking")
     kill.add_argument("run_id")
     kill.add_argument("--reason", default="", help="kept with the run")
 
-    diagnose = verbs.add_parser("diagnose", help="say why a training failed, by its log")
+    diagnose = verbs.add_parser("diagnose", help="say why a training run failed, by its log")
     diagnose.add_argument("log", metavar="LOG", help="a file, or a run_id")
-    diagnose.add_argument("--exit-code", type=int, metavar="N", help="how it ended, if known")
+    diagnose.add_argument("--exit-code", type=int, metavar="N", help="the exit code, if known")
     diagnose.add_argument("--signal", metavar="N", help="a number or a name such as SIGKILL")
 
-    gpu = verbs.add_parser("gpu", help="the GPUs: what is wrong with them, who has which")
-    gpu.add_argument("--watch", action="store_true", help="again every two seconds, until Ctrl-C")
+    gpu = verbs.add_parser("gpu", help="health, use and leases of the GPUs")
+    gpu.add_argument("--watch", action="store_true", help="refresh every two seconds, until Ctrl-C")
 
-    tb = verbs.add_parser("tb", help="scalars of a run, or of what lies in a directory")
-    tb.add_argument("source", nargs="?", metavar="RUN|DIR", help="the newest run that has some, if not given")
-    tb.add_argument("--tags", nargs="+", metavar="GLOB", help="only these")
-    tb.add_argument("--points", type=_count, metavar="N", help="so many points of each, extremes kept")
-    tb.add_argument("--plot", metavar="FILE.png", help="draw them")
-    tb.add_argument("--serve", action="store_true", help="open TensorBoard itself on them")
+    tb = verbs.add_parser("tb", help="metrics of a run or a directory")
+    tb.add_argument("source", nargs="?", metavar="RUN|DIR", help="default: the newest run with metrics")
+    tb.add_argument("--tags", nargs="+", metavar="GLOB", help="only these tags")
+    tb.add_argument("--points", type=_count, metavar="N", help="N points of each, extremes kept")
+    tb.add_argument("--plot", metavar="FILE.png", help="draw the metrics")
+    tb.add_argument("--serve", action="store_true", help="open TensorBoard on them")
 
     doctor = verbs.add_parser("doctor", help="check what runward needs on this machine")
     for command in (listing, wait, logs, kill, diagnose, gpu, tb, doctor):
         command.add_argument("--json", action="store_true", help="for scripts")
 
-    token = verbs.add_parser("token", help="who may use the server over HTTP: one token an agent")
+    token = verbs.add_parser("token", help="access to the server over HTTP: one token an agent")
     actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("add", help="make one, and print it once").add_argument("name")
-    actions.add_parser("ls", help="whose there are").add_argument("--json", action="store_true", help="for scripts")
-    actions.add_parser("rm", help="take one back").add_argument("name")
+    actions.add_parser("add", help="make a token, and print it once").add_argument("name")
+    actions.add_parser("ls", help="list the names that have a token").add_argument(
+        "--json", action="store_true", help="for scripts"
+    )
+    actions.add_parser("rm", help="remove a token").add_argument("name")
 
-    installing = verbs.add_parser("install", help="make this server known to a client, with the agents")
+    installing = verbs.add_parser("install", help="register this server with a client, and install the agents")
     installing.add_argument("client", choices=["claude", "codex", "inspector"])
     installing.add_argument("--project", action="store_true", help="for this directory's project instead of this user")
-    installing.add_argument("--yes", action="store_true", help="do not ask; what changes is shown all the same")
+    installing.add_argument("--yes", action="store_true", help="do not ask; changes are shown all the same")
 
-    demo = verbs.add_parser("demo", help="a real training through a real MCP client, start to end")
+    demo = verbs.add_parser("demo", help="a real training run through a real MCP client")
     demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")
     return parser

@@ -39,7 +39,7 @@ def test_what_others_wrote_stays_in_mcp_json() -> None:
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"mcpServers": 3}', '{"mcpServers": {"runward": 3}}', "// a comment\n{}"])
 def test_what_is_no_mcp_json_is_not_changed(text: str) -> None:
-    with pytest.raises(Unreadable, match=r"A person can put into it: .*/opt/venv/bin/runward"):
+    with pytest.raises(Unreadable, match=r"A person can add: .*/opt/venv/bin/runward"):
         in_mcp_json(text, COMMAND)
 
 
@@ -86,7 +86,7 @@ def test_a_server_gets_into_codex_settings(before: str, after: str) -> None:
     ],
 )
 def test_codex_settings_that_cannot_be_changed_by_lines_are_not(text: str) -> None:
-    with pytest.raises(Unreadable, match=r"A person can (put into it|make it):\n\[mcp_servers.runward\]"):
+    with pytest.raises(Unreadable, match=r"A person can (add|change it to):\n\[mcp_servers.runward\]"):
         in_codex_toml(text, COMMAND)
 
 

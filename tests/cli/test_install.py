@@ -154,7 +154,7 @@ def test_what_changed_while_a_person_thought_is_left_alone(
     monkeypatch.setattr("builtins.input", slow)
     assert run("codex") == 1
     assert config.read_text() == 'model = "b"\n'
-    assert "changed meanwhile" in capsys.readouterr().err
+    assert "changed in the meantime" in capsys.readouterr().err
 
 
 def test_a_link_of_the_user_is_followed_and_stays_a_link(run: Install, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_what_is_no_file_is_left_alone(run: Install, tmp_path: Path, capsys: pyt
     circle.symlink_to(circle)
     assert run("claude", project=True, yes=True) == 1
     said = capsys.readouterr().err
-    assert (said.count("no ordinary file"), said.count(f"{circle} was left as it is: ")) == (2, 1)
+    assert (said.count("not an ordinary file"), said.count(f"{circle} was left as it is: ")) == (2, 1)
     assert len(files(tmp_path / "project")) == len(AGENTS) - 2
 
 

@@ -138,7 +138,7 @@ async def test_the_same_tools_over_http(sandbox: Sandbox, port: int, mode: str) 
 def test_nobody_else_may_reach_a_server_without_tokens(sandbox: Sandbox) -> None:
     refused = sandbox.runward("serve", "--http", "0.0.0.0:8765")
     assert refused.returncode == 2
-    assert "can be reached by others" in refused.stderr
+    assert "can be reached by other machines" in refused.stderr
     assert sandbox.runward("serve", "--http", "nonsense").returncode == 2
 
 
