@@ -17,11 +17,11 @@ class RunwardError(Exception):
 
 
 class BadArgument(RunwardError):
-    """An argument was refused before anything was done."""
+    """An argument was refused before anything was done; ``reason`` is the cause without the argument's name."""
 
-    def __init__(self, argument: str, cause: str) -> None:
-        super().__init__(f"{argument}: {cause}", "Nothing was done.")
-        self.argument = argument
+    def __init__(self, argument: str, reason: str, remedy: str = "") -> None:
+        super().__init__(f"{argument}: {reason}", "Nothing was done.", remedy)
+        self.argument, self.reason = argument, reason
 
 
 class SecretNotSet(RunwardError):

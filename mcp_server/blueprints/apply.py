@@ -16,9 +16,10 @@ from mcp_server.blueprints.paths import Places, missing, places
 from mcp_server.blueprints.sections import Problem
 from mcp_server.errors import RunwardError
 from mcp_server.hosts.environment import names_a_secret
-from mcp_server.hosts.path_checks import Roots, foreign
+from mcp_server.hosts.path_checks import Roots, find_foreign_command_path
 from mcp_server.record.launch_request import Request
 from mcp_server.record.script import LONGEST_NAME, slug
+from mcp_server.text.shell import parse as parse_command
 
 _LONGEST_LABEL = 48  # what a person reads in a list of sessions
 _LONGEST_KEYWORD = 32
@@ -220,8 +221,10 @@ def _elsewhere(
     yield from missing(found, blueprint, roots, leave_out)
     command = _command(found, blueprint)
     if command and roots is not None and "launch_command" not in leave_out:
-        for _, cause in foreign(Request(command), roots):
-            yield Problem(blueprint.lines.get("launch_command", 1), f"[exp_launch_command]: {cause}", fatal=False)
+        foreign = find_foreign_command_path(parse_command(command), roots)
+        if foreign is not None:
+            text = f"[exp_launch_command]: {foreign.text}"
+            yield Problem(blueprint.lines.get("launch_command", 1), text, fatal=False)
 
 
 def _secrets(blueprint: Blueprint) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mcp_server.blueprints.parser import Blueprint
 from mcp_server.blueprints.sections import Problem
-from mcp_server.hosts.path_checks import Roots, near
+from mcp_server.hosts.path_checks import Roots, suggest_names
 
 _LONGEST_HINT = 200
 
@@ -71,8 +71,8 @@ def missing(
         if path is None or name in leave_out:
             continue
         line = blueprint.lines.get(name, 1)
-        if roots is not None and (here := roots.rewritten(str(path))) is not None:
-            told = f"Write {here[1]}" if here[2] else "hosts.toml does not say what it is here"
+        if roots is not None and (rewrite := roots.rewrite(str(path))) is not None:
+            told = f"Write {rewrite.text}" if rewrite.is_known else "hosts.toml does not say what it is here"
             yield Problem(line, f"[exp_{name}] is a path of another host: {str(path)[:200]}. {told}.", fatal=False)
             continue
         try:
@@ -80,8 +80,9 @@ def missing(
         except (OSError, ValueError):
             there = False
         if not there:
-            alike = "" if name == "result_dir" else near(path)[:_LONGEST_HINT]
-            yield Problem(line, f"[exp_{name}] {cause} on this host: {str(path)[:200]}.{alike}", fatal=False)
+            hint = "" if name == "result_dir" else suggest_names(path)[:_LONGEST_HINT]
+            text = f"[exp_{name}] {cause} on this host: {str(path)[:200]}. {hint}".rstrip()
+            yield Problem(line, text, fatal=False)
 
 
 def _is_program(path: Path) -> bool:

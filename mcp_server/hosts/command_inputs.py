@@ -1,48 +1,43 @@
-"""What a command line reads before it does anything: programs, scripts, configs and checkpoints. Pure.
+"""The files that a command reads when it starts: programs, scripts, configs and checkpoints. Pure.
 
-Only what is certain is told: whatever a shell would expand, and whatever earlier words could have made, is left out.
+Only certain files are named. What a shell would expand, and what earlier commands of the line can make, is left out.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any, Literal
 
-from mcp_server.record.script import is_one_program
+from mcp_server.text.shell import ShellCommand, SimpleCommand, is_literal
 
-_OPERATORS = ";&|()<>\n"
-What = Literal["program", "script", "config", "checkpoint"]
+Kind = Literal["program", "script", "config", "checkpoint"]
 
-# What a shell, or runward itself, would still put something else in place of; or several paths, or one elsewhere.
-_EXPANDS = re.compile(r"[$`*?\[\]{}<>|;&,:\s]|^~[^/]|^-$")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
-_BEFORE = frozenset({"exec", "nohup", "time", "env", "command"})
-# They make no files that a later command could read; directories do not count.
-_MAKES_NOTHING = frozenset(
+# These make no files that a later command could read; directories do not count.
+_MAKES_NO_FILES = frozenset(
     """export set unset ulimit umask echo printf true : sleep date hostname pwd ls mkdir rm chmod which type nvidia-smi
     module ml hash free df uptime whoami id declare""".split()  # noqa: SIM905 - a list of words
 )
-# They start another program of this line; the second kind takes a script of Python itself.
+# These start another program of the same line.
 _WRAPPERS = frozenset(
     """timeout nice ionice stdbuf numactl taskset unbuffer xvfb-run chrt catchsegv conda mamba micromamba uv
     poetry""".split()  # noqa: SIM905 - as above
 )
+# These take a Python script as an argument.
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "horovodrun"})
-# Their words mean files elsewhere, or text.
-FAR = frozenset(
+# The arguments of these are text, or paths on another machine or in a container.
+REMOTE_PROGRAMS = frozenset(
     """ssh scp rsync sftp mosh docker podman singularity apptainer enroot kubectl sed perl awk grep ln srun sbatch
     mpirun ray git""".split()  # noqa: SIM905 - as above
 )
-# They change variables, and nothing else.
+# Sourced files of these names set variables and do nothing else.
 _ACTIVATES = ("activate", "conda.sh", "setup.bash")
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
-_OTHER_DIRECTORY = ("--directory", "--cwd", "--chdir", "--wdir", "--project", "-C")
+_DIRECTORY_OPTIONS = ("--directory", "--cwd", "--chdir", "--wdir", "--project", "-C")
 
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".py")
 _DOCUMENT_SUFFIXES = (".yaml", ".yml", ".toml")
@@ -56,9 +51,9 @@ _CHECKPOINT_FLAGS = frozenset(
     load_from resume resume_from resume_path resume_ckpt resume_checkpoint resume_from_checkpoint resume_from_path
     pretrained_checkpoint pretrained_ckpt model_checkpoint""".split()  # noqa: SIM905 - as above
 )
-# A directory is meant as well.
+# These can name a directory as well.
 _LOADS = re.compile(r"load|resume_from")
-# The first of a series of starts has none yet, and says so by itself.
+# A checkpoint that the run itself writes: it does not exist before the first start of a series, and the program copes.
 _NEWEST = re.compile(r"last|latest|current|newest|resume|checkpoint|ckpt|model")
 _EVALUATES = re.compile(
     r"(?:^|[_\W])(?:eval\w*|tests?|play|infer\w*|generate|rollouts?|serve|demo|predict|validate)(?:[_\W]|$)"
@@ -73,159 +68,115 @@ _TRAINS = re.compile(r"train|finetune|fine_tune|tune|eval|main|run|play|launch|s
 class Input:
     """A file that a command reads. ``path`` as written; ``base``: what it is relative to, by ``cd`` words from cwd."""
 
-    what: What
+    kind: Kind
     path: str
     base: tuple[str, ...] = ()
 
 
-def inputs(command: str | Sequence[str]) -> list[Input]:
-    """Return the files that must be there before ``command`` starts, as far as that is certain."""
-    if not isinstance(command, str):
-        return list(_of_program(Simple(tuple(command), known=True)))
-    return [found for simple in simple_commands(command) if simple.known for found in _of_program(simple)]
+def find_inputs(command: ShellCommand) -> list[Input]:
+    """Return the files that must exist before ``command`` starts, as far as that is certain."""
+    return [
+        file for located in _locate_commands(command) if located.is_certain for file in _find_program_inputs(located)
+    ]
 
 
-def of_params(params: Mapping[str, Any], command: str | Sequence[str]) -> list[Input]:
+def find_param_inputs(params: Mapping[str, Any], command: ShellCommand) -> list[Input]:
     """Return the configs and checkpoints that the parameters of ``command`` name, as far as that is certain."""
-    last = simple_commands(command)[-1:] if isinstance(command, str) else [Simple((), known=True)]
     words = [f"{name}={value}" for name, value in params.items() if isinstance(value, str)]
-    return [replace(found, base=each.base) for each in last if each.known for found in _named(words, evaluates=False)]
+    return [
+        replace(file, base=last.base)
+        for last in _locate_commands(command)[-1:]
+        if last.is_certain
+        for file in _find_option_values(words, evaluates=False)
+    ]
+
+
+def find_first_program(command: ShellCommand) -> str:
+    """Return the program that ``command`` starts, as written; empty where a shell has more to do than to start it."""
+    if not command.is_one_program or not command.commands:
+        return ""
+    first = command.commands[0]
+    if not isinstance(command.source, str):
+        return first.words[0] if is_literal(first.words[0]) else ""
+    return first.program if is_literal(first.program) and not first.program.startswith("-") else ""
 
 
 @dataclass(frozen=True)
-class Simple:
-    """One program with its arguments. ``known``: nothing before it could change what its words mean.
-
-    ``redirected``: the files that it reads from or writes to by ``<`` and ``>``.
-    """
+class _LocatedCommand:
+    """One program of a line. ``is_certain``: no earlier program can change what its words mean."""
 
     words: tuple[str, ...]
-    known: bool
+    is_certain: bool
+    base: tuple[str, ...]
+
+
+def _locate_commands(command: ShellCommand) -> list[_LocatedCommand]:
+    """Return the programs of a command in order, each with the directory it runs in."""
+    if not isinstance(command.source, str):
+        return [_LocatedCommand(simple.program_words, True, ()) for simple in command.commands]
+    located: list[_LocatedCommand] = []
     base: tuple[str, ...] = ()
-    redirected: tuple[str, ...] = ()
+    is_certain = True
+    for simple in command.commands:
+        # A program before || can fail by intention.
+        certain_here = is_certain and simple.is_certain and simple.separator != "||"
+        located.append(_LocatedCommand(simple.program_words, certain_here, base))
+        is_certain, base = _follow(simple, base, is_certain=certain_here)
+    return located
 
 
-def simple_commands(line: str) -> list[Simple]:
-    """Return the programs of a shell line, in order; none of a line whose quotes do not match."""
-    try:
-        tokens = [*_tokens(line), ";"]
-    except ValueError:
-        return []
-    found: list[Simple] = []
-    words: list[str] = []
-    redirected: list[str] = []
-    base: tuple[str, ...] = ()
-    known, skip = True, False
-    for token in tokens:
-        if not token or token.strip(_OPERATORS):
-            (redirected if skip else words).append(token)
-            skip = False
-            continue
-        skip = False
-        if "<" in token or ">" in token:
-            known, skip = known and "<<" not in token and "(" not in token, True
-            continue
-        if words:
-            # What may fail is no mistake where something else is said for that case.
-            found.append(Simple(tuple(words), known and "||" not in token, base, tuple(redirected)))
-            known, base = _after(found[-1])
-        known = known and not set(token) & set("()")
-        words, redirected = [], []
-    return found
-
-
-def _tokens(line: str) -> Iterator[str]:
-    """Yield words without quotes, and operators between them, also the ends of lines; comments are left out.
-
-    Raises:
-        ValueError: quotes do not match.
-    """
-    lexer = shlex.shlex(line.replace("\\\n", " "), posix=True, punctuation_chars=_OPERATORS)
-    lexer.whitespace = " \t\r"
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    told = True
-    for word in lexer:
-        told = (word.strip(_OPERATORS) == "" and "\n" in word) or (told and not word.startswith("#"))
-        if told:
-            yield word
-
-
-def _after(simple: Simple) -> tuple[bool, tuple[str, ...]]:
-    """Return whether the next command's words still mean what they say, and what they are relative to."""
-    known, base = simple.known, simple.base
-    match _program(simple.words):
+def _follow(simple: SimpleCommand, base: tuple[str, ...], *, is_certain: bool) -> tuple[bool, tuple[str, ...]]:
+    """Return whether the next program's words still mean what they say, and the directory it runs in."""
+    match list(simple.program_words):
         case []:
-            return known, base
-        case ["cd", path] if not _EXPANDS.search(path):
-            return known, (*base, path)
+            return is_certain, base
+        case ["cd", path] if is_literal(path):
+            return is_certain, (*base, path)
         case ["source" | ".", path, *_]:
-            return known and PurePath(path).name in _ACTIVATES, base
+            return is_certain and PurePath(path).name in _ACTIVATES, base
         case ["conda" | "mamba" | "micromamba", "activate" | "deactivate", *_] | ["ray", "start" | "stop", *_]:
-            return known, base
+            return is_certain, base
         case [program, *_]:
-            return known and program in _MAKES_NOTHING, base
+            return is_certain and program in _MAKES_NO_FILES, base
     return False, base
 
 
-def _program(words: Sequence[str]) -> list[str]:
-    """Return ``words`` from the program on, without variables and what only stands before it."""
-    rest = list(words)
-    while rest and (_ASSIGNMENT.match(rest[0]) or rest[0] in _BEFORE):
-        rest.pop(0)
-    return rest
-
-
-def program_of(simple: Simple) -> str:
-    """Return the name of a command's program, without its directory; empty where there is none."""
-    words = _program(simple.words)
-    return PurePath(words[0]).name if words else ""
-
-
-def first_program(command: str | Sequence[str]) -> str:
-    """Return the program that ``command`` is, as written; empty where a shell has more to do than to start it."""
-    if not isinstance(command, str):
-        return next((word for word in command[:1] if not _EXPANDS.search(word)), "")
-    words = _program(shlex.split(command)) if is_one_program(command) else []
-    return "" if not words or words[0].startswith("-") or _EXPANDS.search(words[0]) else words[0]
-
-
-def _of_program(simple: Simple) -> Iterator[Input]:
-    words = _program(simple.words)
-    at = _started(words)
-    if at is None:
+def _find_program_inputs(located: _LocatedCommand) -> Iterator[Input]:
+    words, base = located.words, located.base
+    main = _find_main_program(words)
+    if main is None:
         return
-    for word in {words[0]: None, words[at]: None}:
-        if "/" in word and _is_plain(word):
-            yield Input("program", word, simple.base)
-    script = _script(words, at)
-    if script is not None and _is_plain(words[script]):
-        yield Input("script", words[script], simple.base)
-    last = at if script is None else script
+    for word in {words[0]: None, words[main]: None}:
+        if "/" in word and is_literal(word):
+            yield Input("program", word, base)
+    script = _find_script(words, main)
+    if script is not None and is_literal(words[script]):
+        yield Input("script", words[script], base)
+    last = main if script is None else script
     stem = PurePath(words[last]).stem
-    if words[at] in _MAKES_NOTHING or _MAKES.match(stem):
+    if words[main] in _MAKES_NO_FILES or _MAKES.match(stem):
         return
     rest = words[last + 1 :]
-    if script and _TRAINS.search(stem) and rest and rest[0].endswith(_DOCUMENT_SUFFIXES) and _is_plain(rest[0]):
-        yield Input("config", rest[0], simple.base)
+    if script and _TRAINS.search(stem) and rest and rest[0].endswith(_DOCUMENT_SUFFIXES) and is_literal(rest[0]):
+        yield Input("config", rest[0], base)
     evaluates = bool(_EVALUATES.search(" ".join(words[: last + 2]))) or not {"--eval", "--test"}.isdisjoint(words)
-    for found in _named(words[at + 1 :], evaluates=evaluates):
-        yield replace(found, base=simple.base)
+    for file in _find_option_values(words[main + 1 :], evaluates=evaluates):
+        yield replace(file, base=base)
 
 
-def _started(words: Sequence[str]) -> int | None:
-    """Return where the program stands that does the work; None where that, or where it looks, is not certain."""
+def _find_main_program(words: Sequence[str]) -> int | None:
+    """Return the index of the program that does the work; None where it, or its directory, is not certain."""
     if not words or words[0].startswith("-"):
         return None
     first = PurePath(words[0]).name
-    if first in FAR:
+    if first in REMOTE_PROGRAMS:
         return None
     if first not in _WRAPPERS:
         return 0
-    at = next((i for i, word in enumerate(words) if i and (_is_interpreter(word) or _is_launcher(word))), None)
-    if at is None or any(word.partition("=")[0] in _OTHER_DIRECTORY for word in words[:at]):
+    index = next((i for i, word in enumerate(words) if i and (_is_interpreter(word) or _is_launcher(word))), None)
+    if index is None or any(word.partition("=")[0] in _DIRECTORY_OPTIONS for word in words[:index]):
         return None
-    return at
+    return index
 
 
 def _is_interpreter(word: str) -> bool:
@@ -237,45 +188,48 @@ def _is_launcher(word: str) -> bool:
     return PurePath(word).name in _LAUNCHERS
 
 
-def _script(words: Sequence[str], at: int) -> int | None:
-    """Return where the script stands that ``words[at]`` runs; None where it runs a module, a text or itself."""
-    name = PurePath(words[at]).name
+def _find_script(words: Sequence[str], main: int) -> int | None:
+    """Return the index of the script that ``words[main]`` runs; None where it runs a module, a text or itself."""
+    name = PurePath(words[main]).name
     if name in ("source", "."):
-        return at + 1 if any("/" in word for word in words[at + 1 : at + 2]) else None
+        return main + 1 if any("/" in word for word in words[main + 1 : main + 2]) else None
     if name in _LAUNCHERS:
         if not {"-m", "--module", "--no_python", "--no-python"}.isdisjoint(words):
             return None
-        return next((i for i in range(at + 1, len(words)) if words[i].endswith(".py")), None)
-    if not _is_interpreter(words[at]):
+        return next((i for i in range(main + 1, len(words)) if words[i].endswith(".py")), None)
+    if not _is_interpreter(words[main]):
         return None
-    return _first_argument(words, at, is_python=name not in _SHELLS)
+    return _find_first_argument(words, main, is_python=name not in _SHELLS)
 
 
-def _first_argument(words: Sequence[str], at: int, *, is_python: bool) -> int | None:
-    """Return where an interpreter's first word stands that is no option; None where it gets its program otherwise."""
-    takes, otherwise = (("-W", "-X"), "cm") if is_python else (("-o", "-O", "--rcfile", "--init-file"), "cs")
-    skip = False
-    for i in range(at + 1, len(words)):
+def _find_first_argument(words: Sequence[str], main: int, *, is_python: bool) -> int | None:
+    """Return the index of an interpreter's first argument that is not an option; None where its program is elsewhere.
+
+    ``-c TEXT``, ``-m MODULE``, ``-s`` and ``-`` give an interpreter its program in another way.
+    """
+    with_value, other_program = (("-W", "-X"), "cm") if is_python else (("-o", "-O", "--rcfile", "--init-file"), "cs")
+    is_value = False
+    for i in range(main + 1, len(words)):
         word = words[i]
-        if skip or word in takes:
-            skip = not skip
+        if is_value or word in with_value:
+            is_value = not is_value
         elif not word.startswith(("-", "+")):
             return i
-        elif word == "-" or (not word.startswith("--") and not set(word).isdisjoint(otherwise)):
+        elif word == "-" or (not word.startswith("--") and not set(word).isdisjoint(other_program)):
             return None
     return None
 
 
-def _named(words: Sequence[str], *, evaluates: bool) -> Iterator[Input]:
-    """Yield what stands behind a flag of a config or a checkpoint: ``--config x``, ``--config=x``, ``a.config=x``."""
-    for word, after in zip_longest(words, words[1:], fillvalue=""):
-        flag, equals, value = word.partition("=")
+def _find_option_values(words: Sequence[str], *, evaluates: bool) -> Iterator[Input]:
+    """Yield the values of config and checkpoint options: ``--config x``, ``--config=x``, ``a.config=x``."""
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        option, equals, value = word.partition("=")
         if not equals:
-            if not flag.startswith("--"):
+            if not option.startswith("--"):
                 continue
-            value = after
-        name = flag.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
-        if not value or value.startswith("-") or not _is_plain(value):
+            value = following
+        name = option.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
+        if not value or value.startswith("-") or not is_literal(value):
             continue
         path = PurePath(value)
         if name in _CONFIG_FLAGS and path.suffix.lower() in _CONFIG_SUFFIXES:
@@ -288,8 +242,3 @@ def _is_checkpoint(name: str, path: PurePath, *, evaluates: bool) -> bool:
     if not evaluates and _NEWEST.fullmatch(path.stem):
         return False
     return path.suffix.lower() in _CHECKPOINT_SUFFIXES or (path.is_absolute() and bool(_LOADS.search(name)))
-
-
-def _is_plain(word: str) -> bool:
-    """Whether a word is a path that means itself."""
-    return not _EXPANDS.search(word) and len(word) < 4096  # noqa: PLR2004 - PATH_MAX

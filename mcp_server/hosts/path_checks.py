@@ -1,4 +1,7 @@
-"""Whether the paths of a launch are this host's, and are there: wrong ones are refused with the line to use."""
+"""Checks that the paths of a launch belong to this host and exist; a refusal names the line to use instead.
+
+Only certain mistakes are refused. What a shell expands, what the command can make itself, and outputs pass.
+"""
 
 from __future__ import annotations
 
@@ -6,95 +9,82 @@ import difflib
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.command_inputs import FAR, Input, inputs, of_params, program_of, simple_commands
+from mcp_server.hosts.command_inputs import REMOTE_PROGRAMS, Input, find_inputs, find_param_inputs
 from mcp_server.hosts.config import Environment, Host, Site, foreign_roots
 from mcp_server.record.launch_request import Request
+from mcp_server.system.files import read_regular_file
+from mcp_server.text.shell import ShellCommand
 
 _LONGEST_LINE = 4000
 _LONGEST_CONFIG = 1_000_000
-_NEAR, _MOST_NEAR = 0.6, 3
+_NEAR, _MOST_NEAR = 0.6, 3  # of difflib: 1.0 is the same name
 _TYPO = 0.8
 _MOST_NAMES = 5_000
 
 
-def check_paths(request: Request, site: Site, host: Host, environment: Environment, *, strict: bool = True) -> None:
-    """Refuse a launch that names another host's root, or a python, config or checkpoint that is not there.
+class Rewrite(NamedTuple):
+    """A text that names another host's path: the first such path, the text as this host writes it, if that is known."""
 
-    ``strict``: nor a script or another program that is not there. Only what is certain is refused: what a shell
-    expands, what the command may make itself, and outputs are let pass.
-
-    Raises:
-        BadArgument: names the word, and the line to use instead where one is known.
-    """
-    check_foreign(request, Roots.of(site, host))
-    if environment.python and is_missing(Path(environment.python)):
-        raise BadArgument("environment", f"its python does not exist: {environment.python}.{near(environment.python)}")
-    cwd = Path(request.cwd or Path.cwd()).expanduser()
-    for argument, found in (
-        *(("command", each) for each in inputs(request.command)),
-        *(("params", each) for each in of_params(request.params, request.command)),
-    ):
-        if (strict or not _fails_at_once(found)) and (missing := _missing(found, cwd)) is not None:
-            raise BadArgument(argument, missing + _elsewhere(found, Roots(foreign_roots(site, host), (), host.name)))
+    path: str
+    text: str
+    is_known: bool
 
 
-def check_foreign(request: Request, roots: Roots) -> None:
-    """Refuse a launch that names another host's root, whatever else is wrong with it.
+@dataclass(frozen=True)
+class ForeignPath:
+    """Another host's path in an argument: what is wrong with it, and what to write instead where that is known."""
 
-    Raises:
-        BadArgument: names the path, and the line to use instead where one is known.
-    """
-    for argument, cause in foreign(request, roots):
-        raise BadArgument(argument, cause)
+    argument: str
+    cause: str
+    remedy: str = ""
 
-
-def _fails_at_once(found: Input) -> bool:
-    """Whether it is a script or a program other than python: a command without it ends, and says so, in a moment."""
-    return found.what == "script" or (found.what == "program" and "python" not in Path(found.path).name)
+    @property
+    def text(self) -> str:
+        """The cause and the remedy."""
+        return f"{self.cause} {self.remedy}".rstrip()
 
 
 @dataclass(frozen=True)
 class Roots:
-    """Which prefixes of paths are other hosts'. ``foreign``: what each is here, None where nobody said."""
+    """Prefixes of paths by host. ``foreign``: what each prefix of another host is here, None where that is unknown."""
 
     foreign: Mapping[str, str | None]
     own: tuple[str, ...]
-    here: str
+    host: str
 
     @classmethod
     def of(cls, site: Site, host: Host) -> Roots:
-        """Return those that are not ``host``'s; a root that nobody rewrites is let pass where it exists here."""
-        told = foreign_roots(site, host)
-        kept = {root: here for root, here in told.items() if root in host.rewrites or not Path(root).exists()}
-        return cls(kept, tuple(host.roots), host.name)
+        """Return the roots as ``host`` sees them; a foreign root without a rewrite that exists here is not foreign."""
+        roots = foreign_roots(site, host)
+        foreign = {root: here for root, here in roots.items() if root in host.rewrites or not Path(root).exists()}
+        return cls(foreign, tuple(host.roots), host.name)
 
-    def rewritten(self, text: str) -> tuple[str, str, bool] | None:
-        """Return the first path of another host in ``text``, ``text`` as it is here, and whether that is known."""
-        first, known = "", True
+    def rewrite(self, text: str) -> Rewrite | None:
+        """Return ``text`` with other hosts' paths rewritten for this host; None where it has none."""
+        if not self.foreign:
+            return None
+        first, is_known = "", True
 
-        def fix(match: re.Match[str]) -> str:
-            nonlocal first, known
-            root, whole = match["root"], match["root"] + match["rest"]
-            if any(len(own) > len(root) and f"{whole}/".startswith(f"{own}/") for own in self.own):
+        def replace_root(match: re.Match[str]) -> str:
+            nonlocal first, is_known
+            root, path = match["root"], match["root"] + match["rest"]
+            if any(len(own) > len(root) and f"{path}/".startswith(f"{own}/") for own in self.own):
                 return match[0]
             if match["host"]:
                 return match[0]
             here = self.foreign[root]
-            first, known = first or whole, known and here is not None
+            first, is_known = first or path, is_known and here is not None
             return f"{here or root}{match['rest']}"
 
-        if not self.foreign:
-            return None
-        fixed = self._pattern().sub(fix, text)
-        return (first, fixed, known) if first else None
+        rewritten = self._pattern().sub(replace_root, text)
+        return Rewrite(first, rewritten, is_known) if first else None
 
     def _pattern(self) -> re.Pattern[str]:
         longest_first = sorted(self.foreign, key=len, reverse=True)
@@ -105,76 +95,157 @@ class Roots:
         )
 
 
-def foreign_line(config: Path, roots: Roots) -> tuple[str, str] | None:
-    """Return what is wrong with the first line of ``config`` that names another host's path, and what to write."""
-    status = config.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _LONGEST_CONFIG:
+def check_foreign_paths(request: Request, command: ShellCommand, roots: Roots) -> None:
+    """Refuse a launch that names another host's path; ``command`` is that of ``request``.
+
+    Raises:
+        BadArgument: names the path, and the line to use instead where one is known.
+    """
+    for foreign in _find_foreign_paths(request, command, roots):
+        raise BadArgument(foreign.argument, foreign.cause, foreign.remedy)
+
+
+def check_foreign_variables(env: Mapping[str, str], roots: Roots) -> None:
+    """Refuse environment variables that name another host's path.
+
+    Raises:
+        BadArgument: names the path, and the value to use instead where one is known.
+    """
+    for foreign in _find_foreign_variables(env, roots):
+        raise BadArgument(foreign.argument, foreign.cause, foreign.remedy)
+
+
+def check_inputs(
+    request: Request, command: ShellCommand, site: Site, host: Host, environment: Environment, *, strict: bool = True
+) -> None:
+    """Refuse a launch whose python, config or checkpoint does not exist, as far as that is certain.
+
+    ``strict``: refuse a missing script or other program as well. Without it the command starts, fails in a moment
+    and says why itself.
+
+    Raises:
+        BadArgument: names the word, and the line to use instead where one is known.
+    """
+    if environment.python and is_missing(Path(environment.python)):
+        reason = f"its python does not exist: {environment.python}."
+        raise BadArgument("environment", reason, suggest_names(environment.python))
+    cwd = Path(request.cwd or Path.cwd()).expanduser()
+    # A root that exists here as well is a hint, too.
+    roots = Roots(foreign_roots(site, host), (), host.name)
+    for argument, file in (
+        *(("command", file) for file in find_inputs(command)),
+        *(("params", file) for file in find_param_inputs(request.params, command)),
+    ):
+        if not strict and _fails_at_once(file):
+            continue
+        if (missing := _find_missing(file, cwd)) is not None:
+            directory, path = missing
+            where = "" if Path(file.path).is_absolute() else f" in {directory}"
+            hints = (suggest_names(path), _suggest_rewrite(file, roots))
+            raise BadArgument(argument, f"there is no {file.kind} {file.path}{where}.", " ".join(filter(None, hints)))
+
+
+def find_foreign_command_path(command: ShellCommand, roots: Roots) -> ForeignPath | None:
+    """Return another host's path that ``command`` names, with the whole command as this host writes it."""
+    if not roots.foreign:
         return None
-    for number, line in enumerate(config.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        if not line.lstrip().startswith("#") and (found := roots.rewritten(line)) is not None:
-            text = f"{config}, line {number}: {found[0]} is a path of another host, and this is {roots.here}."
-            return text, f"Write `{found[1].strip()[:200]}`." if found[2] else "Write what it is here."
+    if not isinstance(command.source, str):
+        return _find_foreign_word(command.source, roots)
+    local = [each for each in command.commands if Path(each.program).name not in REMOTE_PROGRAMS]
+    text = " ; ".join(" ".join((*each.words, *(file.target for file in each.redirections))) for each in local)
+    if not command.commands and REMOTE_PROGRAMS.isdisjoint(re.findall(r"[\w-]+", command.source)):
+        text = command.source
+    if roots.rewrite(text) and (rewrite := roots.rewrite(command.source)):
+        return _describe_foreign("command", roots, rewrite)
     return None
 
 
-def foreign(request: Request, roots: Roots) -> Iterator[tuple[str, str]]:
-    """Yield every argument with another host's path in it, what is wrong, and what to write instead."""
-    if not roots.foreign:
-        return
-    command = request.command
-    if isinstance(command, str):
-        simple = simple_commands(command)
-        near_by = (each for each in simple if program_of(each) not in FAR)
-        meant = " ; ".join(" ".join((*each.words, *each.redirected)) for each in near_by)
-        if not simple and FAR.isdisjoint(re.findall(r"[\w-]+", command)):
-            meant = command
-        if roots.rewritten(meant) and (found := roots.rewritten(command)):
-            yield _told("command", roots, found, found[1])
-    elif command and command[0].rpartition("/")[2] not in FAR:
-        told = [(word, roots.rewritten(word)) for word in command]
-        if first := next((found for _, found in told if found), None):
-            fixed = json.dumps([found[1] if found else word for word, found in told], ensure_ascii=False)
-            yield _told("command", roots, (first[0], fixed, all(found[2] for _, found in told if found)), fixed)
-    values: list[tuple[str, str, Any]] = [("cwd", "", request.cwd), ("tensorboard", "", request.tensorboard)]
-    values += [("env", f"{name}=", value) for name, value in request.env.items()]
-    values += [("params", f"{name}=", value) for name, value in request.params.items()]
-    values += [("resume_args", "", word) for word in request.resume_args]
-    for argument, name, value in values:
-        if isinstance(value, str) and (found := roots.rewritten(value)):
-            yield _told(argument, roots, found, f"{name}{found[1]}")
+def find_foreign_line(config: Path, roots: Roots) -> ForeignPath | None:
+    """Return the first line of ``config`` that names another host's path; files over 1 MB are not read.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    data = read_regular_file(config, max_bytes=_LONGEST_CONFIG + 1)
+    if len(data) > _LONGEST_CONFIG:
+        return None
+    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+        if not line.lstrip().startswith("#") and (rewrite := roots.rewrite(line)) is not None:
+            cause = f"{config}, line {number}: {rewrite.path} is a path of another host, and this is {roots.host}."
+            remedy = f"Write `{rewrite.text.strip()[:200]}`." if rewrite.is_known else "Write what it is here."
+            return ForeignPath("path", cause, remedy)
+    return None
 
 
-def _told(argument: str, roots: Roots, found: tuple[str, str, bool], fixed: str) -> tuple[str, str]:
-    word, _, known = found
-    text = f"{word} is a path of another host, and this is {roots.here}."
-    if not known:
-        return argument, f"{text} hosts.toml does not say what it is here."
-    return argument, f"{text} Use `{fixed}`." if len(fixed) <= _LONGEST_LINE else text
+def _find_foreign_paths(request: Request, command: ShellCommand, roots: Roots) -> Iterator[ForeignPath]:
+    """Yield every argument with another host's path in it."""
+    if (foreign := find_foreign_command_path(command, roots)) is not None:
+        yield foreign
+    for argument, path in (("cwd", request.cwd), ("tensorboard", request.tensorboard)):
+        if path and (rewrite := roots.rewrite(path)):
+            yield _describe_foreign(argument, roots, rewrite)
+    yield from _find_foreign_variables(request.env, roots)
+    for name, value in request.params.items():
+        if isinstance(value, str) and (rewrite := roots.rewrite(value)):
+            yield _describe_foreign("params", roots, rewrite, f"{name}={rewrite.text}")
+    for word in request.resume_args:
+        if rewrite := roots.rewrite(word):
+            yield _describe_foreign("resume_args", roots, rewrite)
 
 
-def _missing(found: Input, cwd: Path) -> str | None:
-    """Return what is wrong with an input that is certainly not there; None where it is, or could be."""
+def _find_foreign_variables(env: Mapping[str, str], roots: Roots) -> Iterator[ForeignPath]:
+    for name, value in env.items():
+        if rewrite := roots.rewrite(value):
+            yield _describe_foreign("env", roots, rewrite, f"{name}={rewrite.text}")
+
+
+def _find_foreign_word(words: tuple[str, ...], roots: Roots) -> ForeignPath | None:
+    """Return another host's path in an argument list."""
+    if not words or Path(words[0]).name in REMOTE_PROGRAMS:
+        return None
+    rewrites = [(word, roots.rewrite(word)) for word in words]
+    paths = [rewrite.path for _, rewrite in rewrites if rewrite]
+    if not paths:
+        return None
+    line = json.dumps([rewrite.text if rewrite else word for word, rewrite in rewrites], ensure_ascii=False)
+    is_known = all(rewrite.is_known for _, rewrite in rewrites if rewrite)
+    return _describe_foreign("command", roots, Rewrite(paths[0], line, is_known))
+
+
+def _describe_foreign(argument: str, roots: Roots, rewrite: Rewrite, line: str | None = None) -> ForeignPath:
+    """Return what is wrong with an argument; ``line`` is what to write, else the rewritten text."""
+    line = line or rewrite.text
+    cause = f"{rewrite.path} is a path of another host, and this is {roots.host}."
+    if not rewrite.is_known:
+        return ForeignPath(argument, cause, "hosts.toml does not say what it is here.")
+    return ForeignPath(argument, cause, f"Use `{line}`." if len(line) <= _LONGEST_LINE else "")
+
+
+def _fails_at_once(file: Input) -> bool:
+    """Return whether the file is a script, or a program other than python: a command without it ends in a moment."""
+    return file.kind == "script" or (file.kind == "program" and "python" not in Path(file.path).name)
+
+
+def _find_missing(file: Input, cwd: Path) -> tuple[Path, Path] | None:
+    """Return the directory and the path of an input that certainly does not exist; None where it may exist."""
     base = cwd
-    for step in found.base:
+    for step in file.base:
         base /= Path(step).expanduser()
-    path = base / Path(found.path).expanduser()
+    path = base / Path(file.path).expanduser()
     if not is_missing(path) or not base.is_dir():
         return None
-    is_certain = found.what in ("program", "script") or Path(found.path).expanduser().is_absolute()
-    if not is_certain and not _is_misspelt(Path(found.path), base):
-        return None
-    where = "" if Path(found.path).is_absolute() else f" in {base}"
-    return f"there is no {found.what} {found.path}{where}.{near(path)}"
+    is_certain = file.kind in ("program", "script") or Path(file.path).expanduser().is_absolute()
+    return (base, path) if is_certain or _is_misspelt(Path(file.path), base) else None
 
 
-def _elsewhere(found: Input, roots: Roots) -> str:
-    """Return, as a sentence, where a missing file of another host is here, if it is."""
-    other = roots.rewritten(found.path)
-    return f" Here it is {other[1]}." if other and Path(other[1]).exists() else ""
+def _suggest_rewrite(file: Input, roots: Roots) -> str:
+    """Return, as a sentence, where a missing file of another host is on this one; empty where it is not here."""
+    rewrite = roots.rewrite(file.path)
+    return f"Here it is {rewrite.text}." if rewrite and Path(rewrite.text).exists() else ""
 
 
 def is_missing(path: Path) -> bool:
-    """Whether nothing has this name; a place that this user may not look into could hold it."""
+    """Return whether nothing has this name. A directory that this user may not read can hold it: then false."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -185,56 +256,57 @@ def is_missing(path: Path) -> bool:
 
 
 def _is_misspelt(path: Path, base: Path) -> bool:
-    """Whether a relative path can only mean a file that is not there: programs look for configs in places of their own.
+    """Return whether a relative path can only mean a file that does not exist.
 
-    Its directory is there and nothing below ``base`` ends like it, or a name that is nearly the same is there.
+    Programs search for configs in directories of their own. The path is misspelt if its directory exists and nothing
+    below ``base`` ends like it, or if a nearly equal name exists.
     """
     directory = base / path.parent
     if path.parent != Path() and directory.is_dir():
-        return not _ends_like(path, base)
+        return not _exists_below(path, base)
     while not directory.is_dir():
-        close = difflib.get_close_matches(directory.name, _names(directory.parent), 1, _TYPO)
+        close = difflib.get_close_matches(directory.name, _list_names(directory.parent), 1, _TYPO)
         if not close:
             return False
         directory = directory.with_name(close[0])
-    names = _names(directory)
+    names = _list_names(directory)
     return path.name in names or (
-        bool(difflib.get_close_matches(path.name, names, 1, _TYPO)) and not _ends_like(path, base)
+        bool(difflib.get_close_matches(path.name, names, 1, _TYPO)) and not _exists_below(path, base)
     )
 
 
-def _ends_like(path: Path, base: Path) -> bool:
-    """Whether some directory below ``base`` has ``path`` in it, so that a program could find it there."""
-    left = _MOST_NAMES
+def _exists_below(path: Path, base: Path) -> bool:
+    """Return whether ``path`` exists relative to some directory below ``base``, or there are too many to say."""
+    names_left = _MOST_NAMES
     for directory, below, files in os.walk(base):
-        left -= len(files) + len(below)
+        names_left -= len(files) + len(below)
         below[:] = [
             name for name in below if not name.startswith(".") and name not in ("node_modules", "site-packages")
         ]
-        if left < 0 or (Path(directory) / path).exists():
-            return True  # or so large that it cannot be said
+        if names_left < 0 or (Path(directory) / path).exists():
+            return True
     return False
 
 
-def near(path: str | Path) -> str:
-    """Return, as a sentence, the names in a missing path's directory that it could mean."""
+def suggest_names(path: str | Path) -> str:
+    """Return, as a sentence, existing names that a missing path can mean; empty where none is near."""
     path = Path(path)
     missing, directory = path.name, path.parent
     while not directory.is_dir():
         missing, directory = directory.name, directory.parent
     if directory != path.parent:
         if (directory / missing).exists():
-            return f" {directory / missing} is no directory."
-        alike = difflib.get_close_matches(missing, _names(directory), _MOST_NEAR, _NEAR)
-        return f" {directory} has no {missing}" + (f", but {' and '.join(alike)}." if alike else ".")
-    names = _names(directory)
+            return f"{directory / missing} is not a directory."
+        alike = difflib.get_close_matches(missing, _list_names(directory), _MOST_NEAR, _NEAR)
+        return f"{directory} has no {missing}" + (f", but {' and '.join(alike)}." if alike else ".")
+    names = _list_names(directory)
     alike = difflib.get_close_matches(missing, names, _MOST_NEAR, _NEAR)
     if not alike and path.suffix:
         alike = [name for name in names if Path(name).suffix == path.suffix][:_MOST_NEAR]
-    return f" Near: {', '.join(str(directory / name) for name in alike)}." if alike else ""
+    return f"Near: {', '.join(str(directory / name) for name in alike)}." if alike else ""
 
 
-def _names(directory: Path) -> list[str]:
+def _list_names(directory: Path) -> list[str]:
     names: list[str] = []
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:

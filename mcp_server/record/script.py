@@ -6,20 +6,10 @@ from pathlib import PurePath
 
 from mcp_server.record.command_arguments import arguments, cd_line
 from mcp_server.record.spec import RunSpec
+from mcp_server.text.shell import ShellCommand, parse
 
 LONGEST_NAME = 64
 PARAMS = "{params}"
-
-# `exec` in front of these would fail or change what they mean.
-_SHELL_WORDS = frozenset(
-    """
-    . : [ [[ alias bg bind break builtin caller case cd command compgen complete continue coproc declare
-    dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for function
-    getopts hash help history if in jobs kill let local logout mapfile popd printf pushd pwd read
-    readarray readonly return select set shift shopt source suspend test then time times trap true type
-    typeset ulimit umask unalias unset until wait while { } !
-    """.split()  # noqa: SIM905 - as bash lists them
-)
 
 
 def render(spec: RunSpec) -> str:
@@ -33,69 +23,33 @@ def render(spec: RunSpec) -> str:
     if spec.params:
         words = shlex.join(arguments(spec.params, spec.param_style))
         lines.append(f'[ $# -gt 0 ] || [ "${{RUNWARD_ATTEMPT-}}" ] || set -- {words}')
-    command = spec.command
+    command, parsed = spec.command, parse(spec.command)
+    end = ' "$@"' if (spec.params or spec.resume_args) and not parsed.count_word(PARAMS) else ""
     if isinstance(command, list):
         dashes = "-- " if command[0].startswith("-") else ""
         command_line = " ".join('"$@"' if word == PARAMS else shlex.quote(word) for word in command)
-        lines.append(f"exec {dashes}{command_line}{_end(spec)}")
+        lines.append(f"exec {dashes}{command_line}{end}")
     else:
-        run = f"exec {command}" if is_one_program(command) else command
-        lines.append((run.replace(PARAMS, '"$@"') if takes_arguments(command) else run) + _end(spec))
+        run = f"exec {command}" if parsed.is_one_program else command
+        lines.append((run.replace(PARAMS, '"$@"') if takes_arguments(parsed) else run) + end)
     return "\n".join(lines) + "\n"
 
 
-def _end(spec: RunSpec) -> str:
-    """Return what follows the command: its parameters, unless it says itself where they go."""
-    return ' "$@"' if (spec.params or spec.resume_args) and not _places(spec.command) else ""
+def takes_arguments(command: ShellCommand) -> bool:
+    """Return whether the command has a position for arguments: at ``{params}``, or at the end of one program's line.
 
-
-def _places(command: str | list[str]) -> int:
-    """Return how often ``command`` has ``{params}`` as a word of its own, outside quotes."""
-    if isinstance(command, list):
-        return command.count(PARAMS)
-    lexer = shlex.shlex(command, posix=False, punctuation_chars=";&|()<>")
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    try:
-        return list(lexer).count(PARAMS)
-    except ValueError:
-        return 0
-
-
-def takes_arguments(command: str | list[str]) -> bool:
-    """Whether parameters have a place: where the command says ``{params}``, or at the end of one program's line.
-
-    In quotes, or inside another word, ``{params}`` is none: they are several words.
+    ``{params}`` counts only as a word of its own outside quotes, since it is replaced by several words.
     """
-    told = sum(word.count(PARAMS) for word in ([command] if isinstance(command, str) else command))
-    if told:
-        return told == _places(command)
-    return isinstance(command, list) or is_one_program(command)
+    source = [command.source] if isinstance(command.source, str) else command.source
+    if mentions := sum(word.count(PARAMS) for word in source):
+        return mentions == command.count_word(PARAMS)
+    return command.is_one_program
 
 
-def is_one_program(command: str) -> bool:
-    """Whether `exec` may stand before ``command``: then its signal is told exactly, with no shell between."""
-    if "\n" in command or "$'" in command:
-        return False
-    try:
-        lexer = shlex.shlex(command, posix=True, punctuation_chars=";&|()")
-        lexer.whitespace_split = True
-        lexer.commenters = ""  # shlex would see one in the middle of a word
-        words = list(lexer)
-    except ValueError:
-        return False
-    if not words or any(word.startswith("#") or (word and set(word) <= set(";&|()")) for word in words):
-        return False
-    return bool(re.fullmatch(r"[\w./~+-]+", words[0])) and words[0] not in _SHELL_WORDS
-
-
-def name_of(command: str | list[str]) -> str:
-    """Return a label for a command: its script, its module, else its first word."""
-    try:
-        words = shlex.split(command) if isinstance(command, str) else list(command)
-    except ValueError:
-        words = command.split() if isinstance(command, str) else []
-    for before, word in zip(["", *words], words, strict=False):
+def name_of(command: ShellCommand) -> str:
+    """Return a label for a command: its script, its module, else its first program."""
+    words = command.words
+    for before, word in zip(["", *words], words):  # noqa: B905 - strict= needs Python 3.10
         if word.endswith((".py", ".sh")):
             return PurePath(word).stem
         if before == "-m":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
 from mcp_server.blueprints.parser import Blueprint, parse
 from mcp_server.record.state import Run
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask
+from mcp_server.text.shell import parse as parse_command
 
 _MOST_BYTES = 10_000_000  # of a file that is only looked at
 _MOST_YAML, _LONGEST_LINE = 200_000, 1_000  # characters
@@ -34,22 +34,8 @@ def read_configuration(run: Run) -> dict[str, str]:
 
 def read_options(command: str | list[str]) -> dict[str, str]:
     """Return the options of a command by name, the last one wins; what has no name is ``command``. Pure."""
-    try:
-        words = shlex.split(command) if isinstance(command, str) else list(command)
-    except ValueError:  # quotes that bash alone understands
-        words = str(command).split()
-    found: dict[str, str] = {}
-    plain: list[str] = []
-    for number, word in enumerate(words):
-        following = words[number + 1] if number + 1 < len(words) else "-"
-        if match := re.fullmatch(r"[+~]*(?:--?)?([A-Za-z][\w.\-/@]*)=(.*)", word, re.DOTALL):
-            found[match[1]] = match[2]
-        elif re.fullmatch(r"--?[A-Za-z][\w.\-]*", word):
-            is_flag = following.startswith("-") and not re.fullmatch(r"-[\d.]\S*", following)
-            found[word.lstrip("-")] = "true" if is_flag else following
-        elif not (number and words[number - 1].startswith("-") and found.get(words[number - 1].lstrip("-")) == word):
-            plain.append(word)
-    return {**found, "command": " ".join(plain)}
+    options, rest = parse_command(command).split_options()
+    return {**options, "command": " ".join(rest)}
 
 
 def yaml_values(text: str) -> dict[str, str]:

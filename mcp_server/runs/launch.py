@@ -38,6 +38,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome, tmux_socket
 from mcp_server.system.lock_files import is_locked
 from mcp_server.text.regex import checked
+from mcp_server.text.shell import parse
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _STARTED_WITHIN_S = 15.0
@@ -99,7 +100,7 @@ def plan(request: Request, home: StateHome, environ: Mapping[str, str]) -> tuple
     check_no_secret(kept, values.values())
     settled.check()
     tmux_client.require()
-    name = request.name or "".join(filter(str.isprintable, name_of(request.command)))[:LONGEST_NAME]
+    name = request.name or "".join(filter(str.isprintable, name_of(parse(request.command))))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _ids(slug(name)) if not (home.runs / run_id).exists())
     config = home.config()
     spec = RunSpec(

@@ -12,6 +12,7 @@ from mcp_server.hosts.environment import check_environment, names_a_secret
 from mcp_server.record.script import takes_arguments
 from mcp_server.recovery import policy
 from mcp_server.text.regex import checked
+from mcp_server.text.shell import parse
 
 _LONGEST_ARGUMENTS = 100_000  # Linux takes 128 KiB in one word, 2 MiB in all
 
@@ -75,7 +76,7 @@ def check_params(params: Mapping[str, Any], resume_args: list[str], command: str
         raise BadArgument("resume_args", "holds a NUL character.")
     if len(json.dumps([dict(params), resume_args])) > _LONGEST_ARGUMENTS:
         raise BadArgument("params", f"is longer than a command line may be: {_LONGEST_ARGUMENTS:,} characters.")
-    if (params or resume_args) and not takes_arguments(command):
+    if (params or resume_args) and not takes_arguments(parse(command)):
         cause = (
             "has no place in this command, which is no single program: write {params} as a word of its own, outside "
             "quotes, where the arguments belong."

@@ -10,9 +10,10 @@ from mcp_server.blueprints.apply import fill, read
 from mcp_server.blueprints.paths import places
 from mcp_server.hosts.config import Environment, Host, Site, host_here, settings
 from mcp_server.hosts.defaults import fitted
-from mcp_server.hosts.path_checks import Roots, check_foreign, check_paths
+from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_foreign_variables, check_inputs
 from mcp_server.record.launch_request import Request
 from mcp_server.store.state_home import StateHome
+from mcp_server.text.shell import parse
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Settled:
         Raises:
             BadArgument: names the word, and the line to use instead where one is known.
         """
-        check_paths(self.request, self.site, self.host, self.environment, strict=False)
+        check_foreign_variables(self.request.env, Roots.of(self.site, self.host))
+        check_inputs(self.request, parse(self.request.command), self.site, self.host, self.environment, strict=False)
 
 
 def settle(request: Request, home: StateHome, environ: Mapping[str, str]) -> Settled:
@@ -47,7 +49,7 @@ def settle(request: Request, home: StateHome, environ: Mapping[str, str]) -> Set
     host = host_here(site, request.host)
     environment = site.environment(request.environment, host)
     roots = Roots.of(site, host)
-    check_foreign(request, roots)
+    check_foreign_paths(request, parse(request.command), roots)
     if request.blueprint is None:
         return Settled(fitted(request, host, environment, environ), site, host, environment)
     path, blueprint = read(request.blueprint, request.cwd)

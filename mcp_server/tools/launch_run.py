@@ -13,6 +13,7 @@ from mcp_server.record.script import render
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.launch import launch, plan
 from mcp_server.runs.wait import Memory
+from mcp_server.text.shell import parse
 from mcp_server.tools.context import Call, ServerContext, remember, server_of
 from mcp_server.tools.schema import tool
 
@@ -146,8 +147,7 @@ TOOL = tool(launch_run, title="Launch run", annotations=starts)
 def _launched(run: Run, server: ServerContext, *, repeated: bool) -> Launched:
     rundir = RunDir(server.home.runs / run.run_id)
     warning = "This idempotency key has started it before; nothing was started now. " if repeated else ""
-    command = run.spec.command
-    if isinstance(command, str) and command.rstrip().endswith("&") and not command.rstrip().endswith("&&"):
+    if parse(run.spec.command).ends_in_background:
         warning += "The command ends with &: the run ends with its shell, and what it leaves behind is stopped. "
     return Launched(
         run_id=run.run_id,

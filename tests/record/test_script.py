@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record.command_arguments import arguments, with_variables
-from mcp_server.record.script import LONGEST_NAME, is_one_program, name_of, render, slug, takes_arguments
+from mcp_server.record.script import LONGEST_NAME, name_of, render, slug, takes_arguments
 from mcp_server.record.spec import RunSpec
+from mcp_server.text.shell import parse
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_a_spec_becomes_a_script(spec: RunSpec, script: str) -> None:
     ],
 )
 def test_exec_may_stand_before_one_program(command: str) -> None:
-    assert is_one_program(command)
+    assert parse(command).is_one_program
 
 
 @pytest.mark.parametrize(
@@ -183,7 +184,7 @@ def test_exec_may_stand_before_one_program(command: str) -> None:
     ],
 )
 def test_exec_may_not_stand_before_anything_else(command: str) -> None:
-    assert not is_one_program(command)
+    assert not parse(command).is_one_program
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_exec_may_not_stand_before_anything_else(command: str) -> None:
 )
 def test_a_hash_inside_a_word_hides_nothing_that_follows(command: str) -> None:
     # bash begins a comment at a word's start only; with `exec` the second command would never run.
-    assert not is_one_program(command)
+    assert not parse(command).is_one_program
 
 
 # --- names
@@ -223,7 +224,7 @@ def test_a_hash_inside_a_word_hides_nothing_that_follows(command: str) -> None:
     ],
 )
 def test_a_run_is_named_after_its_script_its_module_or_its_program(command: str | list[str], name: str) -> None:
-    assert name_of(command) == name
+    assert name_of(parse(command)) == name
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ def test_a_slug_is_what_tmux_and_file_systems_take(name: str, label: str) -> Non
     ],
 )
 def test_parameters_need_a_place(command: str | list[str], takes: bool) -> None:
-    assert takes_arguments(command) == takes
+    assert takes_arguments(parse(command)) == takes
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,20 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.backends import tmux_client
-from mcp_server.errors import RunwardError
+from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.gpus.leases import lease_directory
-from mcp_server.hosts.command_inputs import first_program
+from mcp_server.hosts.command_inputs import find_first_program
 from mcp_server.hosts.config import Environment, Host, Site
 from mcp_server.hosts.defaults import fitted, own_ray
 from mcp_server.hosts.environment import base_environment, secrets_by_name
-from mcp_server.hosts.path_checks import Roots, check_paths, foreign_line, is_missing, near
+from mcp_server.hosts.path_checks import (
+    Roots,
+    check_foreign_paths,
+    check_inputs,
+    find_foreign_line,
+    is_missing,
+    suggest_names,
+)
 from mcp_server.record.launch_request import Request
 from mcp_server.record.spec import RunSpec
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
@@ -28,13 +35,12 @@ from mcp_server.runs.preflight.answers import Problem
 from mcp_server.store import other_trainings
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
+from mcp_server.text.shell import parse
 
 _RAY_PATIENCE_S, _RAY_PORT = 5.0, 6379
 _LOW_DISK_BYTES, _GB = 2**30, 10**9
 _MOST_TOLD = 8
 _CONFIGS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".sh", ".env")
-_DONE = (" Nothing was started.", " Nothing was done.")
-_ADVICE = (" Use", " Near:", " Here it is")
 
 
 @dataclass(frozen=True)
@@ -80,18 +86,10 @@ class Ground:
         return {**base_environment(self.environ), **request.env}
 
 
-def told(what: str, error: RunwardError) -> Problem:
-    """Return an error as a problem: what to do comes after the reassurance that nothing was done, or before it."""
-    text, remedy = str(error).removeprefix(f"{what}: "), ""
-    for done in _DONE:
-        before, found, after = text.partition(done)
-        if found:
-            text, remedy = before, after.strip()
-    for advice in _ADVICE:
-        before, found, after = text.partition(advice)
-        if found and not remedy:
-            text, remedy = before, f"{found}{after}".strip()
-    return Problem(what=what, text=text, remedy=remedy or "Mend what it names, then look again.")
+def problem_of(what: str, error: RunwardError) -> Problem:
+    """Return an error as a problem: its cause and its remedy, without the reassurance that nothing was done."""
+    text = error.reason if isinstance(error, BadArgument) and error.argument == what else error.cause
+    return Problem(what=what, text=text.rstrip(), remedy=error.remedy or "Fix what it names, then check again.")
 
 
 def command(ground: Ground) -> Iterator[Problem]:
@@ -101,8 +99,10 @@ def command(ground: Ground) -> Iterator[Problem]:
     if words is None:
         return
     request = Request(words, cwd=ground.wish.cwd)
-    check_paths(request, ground.site, ground.host, ground.environment)
-    program = first_program(words)
+    parsed = parse(words)
+    check_foreign_paths(request, parsed, Roots.of(ground.site, ground.host))
+    check_inputs(request, parsed, ground.site, ground.host, ground.environment)
+    program = find_first_program(parsed)
     if program and "/" not in program and shutil.which(program, path=ground.env.get("PATH")) is None:
         text = f"{program} is on no directory of PATH."
         yield Problem(what="command", text=text, remedy="Write its whole path, or name an environment that has it.")
@@ -112,20 +112,22 @@ def files(ground: Ground) -> Iterator[Problem]:
     """Yield what is wrong with the working directory, and with files that were named."""
     roots = Roots.of(ground.site, ground.host)
     if not ground.cwd.is_dir():
-        here = roots.rewritten(str(ground.cwd))
-        remedy = f"Use {here[1]}." if here and here[2] else near(ground.cwd).strip() or "Name another cwd."
+        rewrite = roots.rewrite(str(ground.cwd))
+        hint = f"Use {rewrite.text}." if rewrite and rewrite.is_known else suggest_names(ground.cwd)
+        remedy = hint or "Name another cwd."
         yield Problem(what="cwd", text=f"{ground.cwd} is no directory.", remedy=remedy)
     for word in ground.wish.paths:
         path = ground.cwd / Path(word).expanduser()
-        if (found := roots.rewritten(str(path))) is not None:
+        if (rewrite := roots.rewrite(str(path))) is not None:
             text = f"{path} is a path of another host, and this is {ground.host.name}."
-            yield Problem(what="path", text=text, remedy=f"Use {found[1]}." if found[2] else "Ask what it is here.")
+            remedy = f"Use {rewrite.text}." if rewrite.is_known else "Ask what it is here."
+            yield Problem(what="path", text=text, remedy=remedy)
         elif is_missing(path):
-            yield Problem(what="path", text=f"{path} does not exist.", remedy=near(path).strip() or "Check the path.")
+            yield Problem(what="path", text=f"{path} does not exist.", remedy=suggest_names(path) or "Check the path.")
         elif not os.access(path, os.R_OK):
             yield Problem(what="path", text=f"{path} cannot be read.", remedy="Ask its owner, or use a copy.")
-        elif path.suffix.lower() in _CONFIGS and (wrong := foreign_line(path, roots)):
-            yield Problem(what="path", text=wrong[0], remedy=wrong[1])
+        elif path.suffix.lower() in _CONFIGS and path.is_file() and (foreign := find_foreign_line(path, roots)):
+            yield Problem(what="path", text=foreign.cause, remedy=foreign.remedy)
 
 
 def disk(ground: Ground) -> Iterator[Problem]:
@@ -168,7 +170,7 @@ def secrets(ground: Ground) -> Iterator[Problem]:
         try:
             secrets_by_name([name], ground.environ, ground.store.home.secrets)
         except RunwardError as error:
-            yield told("secret", error)
+            yield problem_of("secret", error)
 
 
 async def python(ground: Ground) -> list[Problem]:
@@ -179,7 +181,7 @@ async def python(ground: Ground) -> list[Problem]:
     env = ground.env
     found = _which(ground.cwd, [python] if python else ["python", "python3"], env)
     if found is None:
-        remedy = near(ground.cwd / python).strip() if python and "/" in python else ""
+        remedy = suggest_names(ground.cwd / python) if python and "/" in python else ""
         text = f"{python or 'python'} is no program that can be started."
         return [Problem(what="python", text=text, remedy=remedy or "Name another python.")]
     failures = await imports.failures(found, ground.wish.imports, env, ground.cwd)

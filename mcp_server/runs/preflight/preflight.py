@@ -16,7 +16,7 @@ from mcp_server.hosts.config import Environment, Host, Site, host_here, settings
 from mcp_server.hosts.path_checks import Roots, is_missing
 from mcp_server.runs.preflight import checks, python_imports
 from mcp_server.runs.preflight.answers import Preflight, Problem
-from mcp_server.runs.preflight.checks import Ground, Wish, told
+from mcp_server.runs.preflight.checks import Ground, Wish, problem_of
 from mcp_server.store.run_store import RunStore
 
 _PATIENCE_S, _GPU_PATIENCE_S = 10.0, 30.0
@@ -55,7 +55,7 @@ async def preflight(wish: Wish, store: RunStore, environ: Mapping[str, str], blu
             try:
                 found[what] = await ask()
             except RunwardError as error:
-                found[what] = [told(what, error)]
+                found[what] = [problem_of(what, error)]
             except (OSError, ValueError) as error:  # a name too long, a NUL in it
                 text = f"It cannot be looked at: {getattr(error, 'strerror', None) or error}."
                 found[what] = [Problem(what=what, text=text, remedy="Correct the path.")]
@@ -77,7 +77,7 @@ def _with_blueprint(wish: Wish, path: str, problems: list[Problem], roots: Roots
     try:
         check = apply.check(path, wish.cwd, roots)
     except RunwardError as error:
-        problems.append(told("blueprint", error))
+        problems.append(problem_of("blueprint", error))
         return wish
     problems += [
         Problem(what="blueprint", text=f"Line {each.line}: {each.text}", remedy=f"Mend it in {path}.")
@@ -104,11 +104,11 @@ def _ground(wish: Wish, store: RunStore, environ: Mapping[str, str], problems: l
         host = host_here(site)
         host_here(site, wish.host)
     except RunwardError as error:
-        problems.append(told("host", error))
+        problems.append(problem_of("host", error))
     try:
         environment = site.environment(wish.environment, host)
     except RunwardError as error:
-        problems.append(told("environment", error))
+        problems.append(problem_of("environment", error))
     return Ground(wish, store, environ, site, host, environment)
 
 

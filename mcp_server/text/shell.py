@@ -1,0 +1,238 @@
+"""One parsed shell command: its words, programs, redirections and options. Pure.
+
+The parser follows bash as far as a reader needs it: quotes, backslashes, comments, operators. It expands nothing.
+``$(…)`` outside quotes is not one word: its parentheses are operators, and what follows them is not certain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_TOKEN = re.compile(
+    r"""
+    (?P<blank>(?:[ \t\r]|\\\n)+)
+    | (?P<operator>&&|\|\||;;|\|&|&>>|&>|<<<|<<-|<<|<\(|<&|<>|>>|>\(|>&|>\||[;&|()<>\n])
+    | (?P<comment>\#[^\n]*)
+    | (?P<word>(?:[^ \t\r\n'"\\;&|()<>$]+|\$'(?:[^'\\]|\\.)*'|\$|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+)
+    | (?P<open>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_QUOTED = re.compile(
+    r"""\$'(?:[^'\\]|\\.)*'|\\(?P<escaped>.)|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)\"""", re.DOTALL
+)
+_ESCAPED_IN_QUOTES = re.compile(r'\\([$`"\\\n])')
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+# Words in front of a program that leave the meaning of its arguments alone.
+_PREFIXES = frozenset({"exec", "nohup", "time", "env", "command"})
+# `exec` in front of these would fail or change what they mean.
+_SHELL_WORDS = frozenset(
+    """
+    . : [ [[ alias bg bind break builtin caller case cd command compgen complete continue coproc declare
+    dirs disown do done echo elif else enable esac eval exec exit export false fc fg fi for function
+    getopts hash help history if in jobs kill let local logout mapfile popd printf pushd pwd read
+    readarray readonly return select set shift shopt source suspend test then time times trap true type
+    typeset ulimit umask unalias unset until wait while { } !
+    """.split()  # noqa: SIM905 - as bash lists them
+)
+# Text that a shell, or runward itself, replaces; several paths in one word; a path on another machine.
+_REPLACED = re.compile(r"[$`*?\[\]{}<>|;&,:\s]|^~[^/]|^-$")
+_LONGEST_PATH = 4096  # PATH_MAX
+_NAMED_VALUE = re.compile(r"[+~]*(?:--?)?([A-Za-z][\w.\-/@]*)=(.*)", re.DOTALL)
+_FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
+_NUMBER = re.compile(r"-[\d.]\S*")
+
+
+@dataclass(frozen=True)
+class Token:
+    """A word or an operator. ``text``: a word without its quotes; ``raw``: as written, from ``start`` on."""
+
+    text: str
+    raw: str
+    start: int
+    is_operator: bool = False
+
+
+@dataclass(frozen=True)
+class Redirection:
+    """An operator such as ``>`` or ``2>&``, without the number in front, and the word after it."""
+
+    operator: str
+    target: str
+
+
+@dataclass(frozen=True)
+class SimpleCommand:
+    """One program with its arguments.
+
+    ``separator`` is the operator that ends it, empty at the end of the line. ``is_certain`` is false from the first
+    parenthesis or here-document on: what follows can be text, a function or a subshell.
+    """
+
+    words: tuple[str, ...]
+    redirections: tuple[Redirection, ...] = ()
+    separator: str = ""
+    is_certain: bool = True
+
+    @property
+    def program_words(self) -> tuple[str, ...]:
+        """The program and its arguments, without assignments and without prefixes such as ``nohup``."""
+        for index, word in enumerate(self.words):
+            if not _ASSIGNMENT.match(word) and word not in _PREFIXES:
+                return self.words[index:]
+        return ()
+
+    @property
+    def program(self) -> str:
+        """The program as written; empty for assignments alone."""
+        return next(iter(self.program_words), "")
+
+
+@dataclass(frozen=True)
+class ShellCommand:
+    """A command line with all that its readers need.
+
+    ``open_quote`` is the quote, or backslash, that nothing closes: then the line has no tokens and no commands.
+    ``comment_start`` is where the last comment begins.
+    """
+
+    source: str | tuple[str, ...]
+    tokens: tuple[Token, ...] = ()
+    commands: tuple[SimpleCommand, ...] = ()
+    open_quote: str = ""
+    comment_start: int | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """All words without quotes, operators left out; split at blanks where a quote is open."""
+        if self.open_quote and isinstance(self.source, str):
+            return self.source.split()
+        return [token.text for token in self.tokens if not token.is_operator]
+
+    @property
+    def is_one_program(self) -> bool:
+        """Whether ``exec`` can be put in front: then the program's exit status and signal reach the supervisor."""
+        if not isinstance(self.source, str):
+            return True
+        if "\n" in self.source or self.comment_start is not None or not self.tokens or self.tokens[0].is_operator:
+            return False
+        if any("$'" in token.raw or (token.is_operator and set(token.raw) & set(";&|()")) for token in self.tokens):
+            return False
+        first = self.tokens[0].text
+        return bool(re.fullmatch(r"[\w./~+-]+", first)) and first not in _SHELL_WORDS
+
+    @property
+    def ends_in_background(self) -> bool:
+        """Whether the last operator is ``&``: a shell does not wait for the last program."""
+        last = next((token for token in reversed(self.tokens) if token.raw != "\n"), None)
+        return last is not None and last.is_operator and last.raw == "&"
+
+    def count_word(self, word: str) -> int:
+        """Return how often ``word`` is a word of its own, outside quotes."""
+        return sum(token.raw == word for token in self.tokens)
+
+    def split_options(self) -> tuple[dict[str, str], list[str]]:
+        """Return the values of ``--name value``, ``--flag`` and ``name=value`` by name, and all other tokens.
+
+        The last value of a name counts; a flag's value is ``true``. A negative number is a value, not a flag.
+        """
+        if self.open_quote:
+            texts = [(word, False) for word in self.words]
+        else:
+            texts = [(token.text, token.is_operator) for token in self.tokens if token.text != "\n"]
+        options: dict[str, str] = {}
+        rest: list[str] = []
+        flag = ""  # the flag in front, which the next word can be the value of
+        for text, is_operator in texts:
+            is_value = bool(flag) and not is_operator and (not text.startswith("-") or bool(_NUMBER.fullmatch(text)))
+            if is_value:
+                options[flag] = text
+            flag = ""
+            if is_operator:
+                rest.append(text)
+            elif match := _NAMED_VALUE.fullmatch(text):
+                options[match[1]] = match[2]
+            elif _FLAG.fullmatch(text):
+                flag = text.lstrip("-")
+                options[flag] = "true"
+            elif not is_value:
+                rest.append(text)
+        return options, rest
+
+
+def parse(command: str | Sequence[str]) -> ShellCommand:
+    """Return ``command`` parsed: a string as bash reads it, a list as the words of one program."""
+    if not isinstance(command, str):
+        words = tuple(command)
+        simple = (SimpleCommand(words),) if words else ()
+        return ShellCommand(words, tuple(Token(word, word, 0) for word in words), simple)
+    tokens: list[Token] = []
+    comment_start = None
+    for match in _TOKEN.finditer(command):
+        kind, raw, start = match.lastgroup, match[0], match.start()
+        if kind == "word":
+            tokens.append(Token(_unquote(raw), raw, start))
+        elif kind == "operator":
+            tokens.append(Token(raw, raw, start, is_operator=True))
+        elif kind == "comment":
+            comment_start = start
+        elif kind == "open":
+            return ShellCommand(command, open_quote=raw)
+    return ShellCommand(command, tuple(tokens), tuple(_split_commands(tokens)), comment_start=comment_start)
+
+
+def is_literal(word: str) -> bool:
+    """Return whether a word is a path that means itself: nothing in it is expanded or replaced."""
+    return not _REPLACED.search(word) and len(word) < _LONGEST_PATH
+
+
+def _unquote(raw: str) -> str:
+    return _QUOTED.sub(_unquote_part, raw) if re.search(r"['\"\\]", raw) else raw
+
+
+def _unquote_part(match: re.Match[str]) -> str:
+    if match["escaped"] is not None:
+        return match["escaped"].replace("\n", "")  # a backslash at the end of a line joins two lines
+    if match["single"] is not None:
+        return match["single"]
+    if match["double"] is not None:
+        return _ESCAPED_IN_QUOTES.sub(lambda escaped: escaped[1].replace("\n", ""), match["double"])
+    return match[0]  # $'…' keeps its dollar sign: its text is not known
+
+
+def _split_commands(tokens: Sequence[Token]) -> Iterator[SimpleCommand]:
+    """Yield the programs of a line in order; a redirection without a program is left out."""
+    words: list[str] = []
+    redirections: list[Redirection] = []
+    is_certain, redirects = True, ""
+    following = [*tokens[1:], None]
+    for token, after in zip(tokens, following):  # noqa: B905 - strict= needs Python 3.10
+        if not token.is_operator:
+            if redirects:
+                redirections.append(Redirection(redirects, token.text))
+            elif not _is_descriptor(token, after):
+                words.append(token.text)
+            redirects = ""
+        elif "<" in token.raw or ">" in token.raw:
+            is_certain = is_certain and token.raw not in ("<<", "<<-", "<<<", "<(", ">(")
+            redirects = token.raw
+        else:
+            if words:
+                yield SimpleCommand(tuple(words), tuple(redirections), token.raw, is_certain)
+            is_certain = is_certain and token.raw not in "()"
+            words, redirections, redirects = [], [], ""
+    if words:
+        yield SimpleCommand(tuple(words), tuple(redirections), "", is_certain)
+
+
+def _is_descriptor(token: Token, after: Token | None) -> bool:
+    """Return whether a word is the file descriptor of the redirection right after it, as in ``2>``."""
+    return (
+        token.raw.isdigit()
+        and after is not None
+        and after.is_operator
+        and after.raw[0] in "<>"
+        and after.start == token.start + len(token.raw)
+    )
