@@ -17,8 +17,8 @@ from mcp_server.blueprints.sections import Problem
 from mcp_server.errors import RunwardError
 from mcp_server.hosts.environment import names_a_secret
 from mcp_server.hosts.path_checks import Roots, find_foreign_command_path
-from mcp_server.record.launch_request import Request
 from mcp_server.record.script import LONGEST_NAME, slug
+from mcp_server.record.spec import LaunchRequest
 from mcp_server.text.shell import parse as parse_command
 
 _LONGEST_LABEL = 48  # what a person reads in a list of sessions
@@ -121,13 +121,13 @@ def check(path: str, cwd: str | None = None, roots: Roots | None = None) -> Blue
 
 
 def fill(
-    request: Request,
+    request: LaunchRequest,
     path: Path,
     blueprint: Blueprint,
     keyword: str = "",
     environ: Mapping[str, str] | None = None,
     roots: Roots | None = None,
-) -> Request:
+) -> LaunchRequest:
     """Return ``request`` with what it leaves open taken from the blueprint at ``path``; its own arguments win.
 
     ``keyword`` leads the name. The blueprint's python comes first in ``PATH``, so that ``python`` means it.

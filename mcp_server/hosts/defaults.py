@@ -9,14 +9,14 @@ from pathlib import Path
 
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host
-from mcp_server.record.launch_request import Request
+from mcp_server.record.spec import LaunchRequest
 from mcp_server.system.ports import find_free_port
 
 # A Unix socket's path has 107 characters, and Ray puts up to 64 of its own behind the directory.
 _LONGEST_RAY_DIRECTORY = 43
 
 
-def fitted(request: Request, host: Host, environment: Environment, environ: Mapping[str, str]) -> Request:
+def fitted(request: LaunchRequest, host: Host, environment: Environment, environ: Mapping[str, str]) -> LaunchRequest:
     """Return ``request`` with what the environment and the host say where the caller said nothing.
 
     The python of the environment, else of the host, comes first in ``PATH``; ``environ`` is the server's.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.command_inputs import REMOTE_PROGRAMS, Input, find_inputs, find_param_inputs
 from mcp_server.hosts.config import Environment, Host, Site, foreign_roots
-from mcp_server.record.launch_request import Request
+from mcp_server.record.spec import LaunchRequest
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.shell import ShellCommand
 
@@ -95,7 +95,7 @@ class Roots:
         )
 
 
-def check_foreign_paths(request: Request, command: ShellCommand, roots: Roots) -> None:
+def check_foreign_paths(request: LaunchRequest, command: ShellCommand, roots: Roots) -> None:
     """Refuse a launch that names another host's path; ``command`` is that of ``request``.
 
     Raises:
@@ -116,7 +116,13 @@ def check_foreign_variables(env: Mapping[str, str], roots: Roots) -> None:
 
 
 def check_inputs(
-    request: Request, command: ShellCommand, site: Site, host: Host, environment: Environment, *, strict: bool = True
+    request: LaunchRequest,
+    command: ShellCommand,
+    site: Site,
+    host: Host,
+    environment: Environment,
+    *,
+    strict: bool = True,
 ) -> None:
     """Refuse a launch whose python, config or checkpoint does not exist, as far as that is certain.
 
@@ -177,7 +183,7 @@ def find_foreign_line(config: Path, roots: Roots) -> ForeignPath | None:
     return None
 
 
-def _find_foreign_paths(request: Request, command: ShellCommand, roots: Roots) -> Iterator[ForeignPath]:
+def _find_foreign_paths(request: LaunchRequest, command: ShellCommand, roots: Roots) -> Iterator[ForeignPath]:
     """Yield every argument with another host's path in it."""
     if (foreign := find_foreign_command_path(command, roots)) is not None:
         yield foreign

@@ -1,4 +1,4 @@
-"""The specification of a run: what ``spec.json`` holds."""
+"""The arguments of a launch, and the specification of a run made of them: what ``spec.json`` holds."""
 
 from __future__ import annotations
 
@@ -6,45 +6,67 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+_NOT_KEPT = frozenset({"environment"})
+
 
 @dataclass(frozen=True)
-class RunSpec:
-    """A launch as ``spec.json`` keeps it; secrets by name only.
+class LaunchRequest:
+    """The arguments of a launch as the caller gave them. A field that the caller left open has its default."""
 
-    Every field has a default, so that directories of former layouts stay readable.
-    """
-
-    layout: int = 0
-    run_id: str = ""
-    name: str = ""
     command: str | list[str] = ""
-    cwd: str = ""
+    name: str | None = None
+    cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict)
-    secrets: list[str] = field(default_factory=list)
-    owner: str = ""
+    secrets: list[str] = field(default_factory=list)  # names only
+    owner: str | None = None
     tags: list[str] = field(default_factory=list)
     time_limit_s: float | None = None
+    idempotency_key: str | None = None
     first_step_timeout_s: float | None = None
     first_step_pattern: str | None = None
     stall_timeout_s: float | None = None
-    recovery: dict[str, Any] | None = None  # the normal form of supervisor/policy.py
+    recovery: Any = None  # a policy's name or its table
     params: dict[str, Any] = field(default_factory=dict)
     param_style: str = "--k v"
     resume_args: list[str] = field(default_factory=list)
-    gpus: Any = None  # as asked: a count, a text, a list; None where nobody asked
+    gpus: Any = None  # a count, a text or a list; None: the launch does not ask for GPUs
     queue: bool = False
     require: dict[str, Any] | None = None
+    tensorboard: str | None = None
+    blueprint: str | None = None
+    host: str | None = None
+    environment: str | None = None
+
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, Any]) -> LaunchRequest:
+        """Return the request that ``arguments`` hold by name; None is an open field, other names are ignored."""
+        return cls(**{f.name: arguments[f.name] for f in fields(cls) if arguments.get(f.name) is not None})
+
+
+@dataclass(frozen=True)
+class RunSpec(LaunchRequest):
+    """A launch with nothing left open, as ``spec.json`` keeps it; secrets by name only.
+
+    Every field has a default, so that directories of former layouts stay readable. ``environment`` is not kept: its
+    variables are in ``env``.
+    """
+
+    # Open in a request, always set here.
+    name: str = ""
+    cwd: str = ""
+    owner: str = ""
+    host: str = ""
+    recovery: dict[str, Any] | None = None  # the normal form of recovery/policy.py
+
+    layout: int = 0
+    run_id: str = ""
     leases: str = ""  # the directory of this machine's leases
     cpu_slots: int = 0
     gpu_sample_s: float = 5.0
     gpu_window_s: float = 120.0
-    tensorboard: str | None = None
-    blueprint: str | None = None
     result_dir: str | None = None
     stop_grace_s: float = 5.0
-    idempotency_key: str | None = None
     created_at: str = ""
-    host: str = ""
     boot_id: str = ""
     session: str = ""
     tmux_socket: str = "default"
@@ -52,13 +74,12 @@ class RunSpec:
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> RunSpec:
         """Return the spec that ``facts`` hold; fields that are unknown or of a wrong type are left out."""
-        return cls(
-            **{f.name: facts[f.name] for f in fields(cls) if f.name in facts and _fits(facts[f.name], str(f.type))}
-        )
+        known = (f for f in fields(cls) if f.name in facts and f.name not in _NOT_KEPT)
+        return cls(**{f.name: facts[f.name] for f in known if _fits(facts[f.name], str(f.type))})
 
     def facts(self) -> dict[str, Any]:
-        """Return all fields as JSON values."""
-        return asdict(self)
+        """Return all kept fields as JSON values."""
+        return {name: value for name, value in asdict(self).items() if name not in _NOT_KEPT}
 
 
 def _fits(value: object, kind: str) -> bool:

@@ -24,10 +24,9 @@ from mcp_server.errors import BadArgument, GpusNotFree, LaunchFailed, RunwardErr
 from mcp_server.gpus.leases import lease_directory
 from mcp_server.hosts.environment import base_environment, check_environment, secrets_by_name
 from mcp_server.record.handover import Handover
-from mcp_server.record.launch_request import Request
 from mcp_server.record.run_directory import LAYOUT, RunDir, boot_id, now, write_json
 from mcp_server.record.script import LONGEST_NAME, name_of, render, slug
-from mcp_server.record.spec import RunSpec
+from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.cleanup import tidy
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
@@ -59,7 +58,7 @@ def check_name(name: str) -> None:
         raise BadArgument("name", "must hold no '/', '\\', ':', '..' or control characters.")
 
 
-def plan(request: Request, home: StateHome, environ: Mapping[str, str]) -> tuple[RunSpec, Handover]:
+def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> tuple[RunSpec, Handover]:
     """Turn a request into a spec and what is handed over in memory; touches nothing.
 
     Raises:
@@ -171,7 +170,7 @@ def _directory(cwd: str | None) -> Path:
     return path
 
 
-async def launch(request: Request, store: RunStore, changes: Changes, environ: Mapping[str, str]) -> Run:
+async def launch(request: LaunchRequest, store: RunStore, changes: Changes, environ: Mapping[str, str]) -> Run:
     """Start a run and return once its command runs; with a repeated idempotency key, return the first run.
 
     Raises:

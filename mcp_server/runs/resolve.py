@@ -11,7 +11,7 @@ from mcp_server.blueprints.paths import places
 from mcp_server.hosts.config import Environment, Host, Site, host_here, settings
 from mcp_server.hosts.defaults import fitted
 from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_foreign_variables, check_inputs
-from mcp_server.record.launch_request import Request
+from mcp_server.record.spec import LaunchRequest
 from mcp_server.store.state_home import StateHome
 from mcp_server.text.shell import parse
 
@@ -20,7 +20,7 @@ from mcp_server.text.shell import parse
 class Settled:
     """A request with nothing left open, and where it was filled in from."""
 
-    request: Request
+    request: LaunchRequest
     site: Site
     host: Host
     environment: Environment
@@ -37,7 +37,7 @@ class Settled:
         check_inputs(self.request, parse(self.request.command), self.site, self.host, self.environment, strict=False)
 
 
-def settle(request: Request, home: StateHome, environ: Mapping[str, str]) -> Settled:
+def settle(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> Settled:
     """Fill in what ``request`` leaves open; what it says itself wins.
 
     Raises:

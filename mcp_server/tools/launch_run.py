@@ -7,9 +7,9 @@ from pydantic import Field
 
 from mcp_server.answer import Answer
 from mcp_server.backends import tmux_client
-from mcp_server.record.launch_request import ParamStyle, Request
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.script import render
+from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.launch import launch, plan
 from mcp_server.runs.wait import Memory
@@ -75,7 +75,7 @@ async def launch_run(
         dict[str, str | int | float | bool | None] | None,
         Field(description="Arguments that recovery may change; end of the command, or at {params} in it"),
     ] = None,
-    param_style: Annotated[ParamStyle, Field(description="How params are written")] = "--k v",
+    param_style: Annotated[Literal["--k v", "k=v"], Field(description="How params are written")] = "--k v",
     resume_args: Annotated[list[str] | None, Field(description="Further arguments of every retry")] = None,
     gpus: Annotated[
         int | str | list[int | str] | None,
@@ -89,7 +89,7 @@ async def launch_run(
     tensorboard: Annotated[str | None, Field(description="Its TensorBoard directory, for read_tb")] = None,
     environment: Annotated[str | None, Field(description="A named environment of hosts.toml, or none")] = None,
     host: Annotated[str | None, Field(description="Must be this machine")] = None,
-    backend: Literal["tmux"] = "tmux",  # noqa: ARG001 - the only one there is
+    backend: Literal["tmux"] = "tmux",
     owner: Annotated[str | None, Field(description="Who answers for the run. Default: the server's owner")] = None,
     tags: Annotated[list[str] | None, Field(description="Free words, kept with the run")] = None,
     idempotency_key: Annotated[
@@ -102,32 +102,10 @@ async def launch_run(
     Use it instead of tmux, nohup or `&`. Returns as soon as the command runs; then call wait_run.
     The full output is logged, the exit code kept. Refused arguments start nothing.
     """
+    arguments = locals()  # the fields of LaunchRequest have the names of these arguments
     server = server_of(ctx)
-    request = Request(
-        command=command or "",
-        blueprint=blueprint,
-        host=host,
-        environment=environment,
-        name=name,
-        cwd=cwd,
-        env=env or {},
-        secrets=secrets or [],
-        owner=server.owner(ctx, owner),
-        tags=tags or [],
-        time_limit_s=time_limit_s,
-        idempotency_key=server.idempotency_key(ctx, idempotency_key),
-        first_step_timeout_s=first_step_timeout_s,
-        first_step_pattern=first_step_pattern,
-        stall_timeout_s=stall_timeout_s,
-        recovery=recovery,
-        params=params or {},
-        param_style=param_style,
-        resume_args=resume_args or [],
-        gpus=gpus,
-        queue=queue,
-        require=require,
-        tensorboard=tensorboard,
-    )
+    own = {"owner": server.owner(ctx, owner), "idempotency_key": server.idempotency_key(ctx, idempotency_key)}
+    request = LaunchRequest.from_arguments({**arguments, **own})
     if dry_run:
         spec, _ = plan(request, server.home, server.environ)
         step = "Nothing was started: call launch_run without dry_run."

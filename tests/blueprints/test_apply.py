@@ -11,7 +11,7 @@ import pytest
 from mcp_server.blueprints.apply import BlueprintInvalid, BlueprintUnreadable, check, fill, name_of, read
 from mcp_server.blueprints.parser import parse
 from mcp_server.blueprints.paths import places
-from mcp_server.record.launch_request import Request
+from mcp_server.record.spec import LaunchRequest
 
 TEXT = """\
 ## [exp_purpose]
@@ -48,8 +48,8 @@ def blueprint(tmp_path: Path) -> Path:
     return path
 
 
-def request(**given: object) -> Request:
-    return Request(**{"command": "", **given})  # type: ignore[arg-type]
+def request(**given: object) -> LaunchRequest:
+    return LaunchRequest(**{"command": "", **given})  # type: ignore[arg-type]
 
 
 # --- reading

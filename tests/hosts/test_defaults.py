@@ -8,7 +8,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.hosts import defaults
 from mcp_server.hosts.config import Environment, Host, Ray
 from mcp_server.hosts.defaults import fitted, own_ray
-from mcp_server.record.launch_request import Request
+from mcp_server.record.spec import LaunchRequest
 
 ENVIRON = {"PATH": "/usr/bin", "PYTHONPATH": "/site"}
 HOST = Host(name="a", python="/envs/rl/bin/python", first_step_timeout_s=900, first_step_pattern="kl loss")
@@ -21,8 +21,8 @@ ROBOT = Environment(
 
 
 def test_what_nobody_said_is_filled_in() -> None:
-    found = fitted(Request("python train.py", secrets=["HF_TOKEN"]), HOST, ROBOT, ENVIRON)
-    assert found == Request(
+    found = fitted(LaunchRequest("python train.py", secrets=["HF_TOKEN"]), HOST, ROBOT, ENVIRON)
+    assert found == LaunchRequest(
         "python train.py",
         env={"MUJOCO_GL": "egl", "HF_HOME": "/hf", "PATH": "/envs/robot/bin:/usr/bin", "PYTHONPATH": "/src:/lib:/site"},
         secrets=["HF_TOKEN", "WANDB_API_KEY"],
@@ -33,8 +33,8 @@ def test_what_nobody_said_is_filled_in() -> None:
 
 def test_what_the_caller_said_stands() -> None:
     said = {"MUJOCO_GL": "osmesa", "PATH": "/bin", "PYTHONPATH": "/mine"}
-    asked = Request("true", env=said, first_step_timeout_s=60, first_step_pattern="x")
-    assert fitted(asked, HOST, ROBOT, ENVIRON) == Request(
+    asked = LaunchRequest("true", env=said, first_step_timeout_s=60, first_step_pattern="x")
+    assert fitted(asked, HOST, ROBOT, ENVIRON) == LaunchRequest(
         "true",
         env={"HF_HOME": "/hf", **said},
         secrets=["WANDB_API_KEY", "HF_TOKEN"],
@@ -44,12 +44,12 @@ def test_what_the_caller_said_stands() -> None:
 
 
 def test_a_host_that_nobody_described_changes_nothing() -> None:
-    asked = Request("true", env={"A": "b"}, secrets=["C_TOKEN"])
+    asked = LaunchRequest("true", env={"A": "b"}, secrets=["C_TOKEN"])
     assert fitted(asked, Host(), Environment(), ENVIRON) == asked
 
 
 def test_the_hosts_python_serves_an_environment_without_one() -> None:
-    assert fitted(Request("true"), HOST, Environment(), ENVIRON).env == {"PATH": "/envs/rl/bin:/usr/bin"}
+    assert fitted(LaunchRequest("true"), HOST, Environment(), ENVIRON).env == {"PATH": "/envs/rl/bin:/usr/bin"}
 
 
 def test_a_run_has_a_ray_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:

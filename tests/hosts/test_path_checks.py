@@ -11,7 +11,7 @@ import pytest
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host, Site, host_here
 from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_inputs
-from mcp_server.record.launch_request import Request
+from mcp_server.record.spec import LaunchRequest
 from mcp_server.text.shell import parse
 
 FILES = """
@@ -45,10 +45,10 @@ def site(here: Path | None = None, **more: Any) -> Site:
 
 def check(command: str | list[str], cwd: Path, known: Site | None = None, **more: Any) -> None:
     known = known or Site()
-    check_request(Request(command, cwd=str(cwd), **more), known)
+    check_request(LaunchRequest(command, cwd=str(cwd), **more), known)
 
 
-def check_request(request: Request, known: Site) -> None:
+def check_request(request: LaunchRequest, known: Site) -> None:
     command, host = parse(request.command), host_here(known)
     check_foreign_paths(request, command, Roots.of(known, host))
     check_inputs(request, command, known, host, Environment())
@@ -307,7 +307,7 @@ def test_another_hosts_path_is_refused_with_the_line_to_use(line: str, project: 
 )
 def test_every_argument_is_looked_at(argument: str, value: Any, fixed: str) -> None:
     known = site()
-    request = Request(**{"command": "true", argument: value})
+    request = LaunchRequest(**{"command": "true", argument: value})
     with pytest.raises(BadArgument) as refused:
         check_request(request, known)
     assert str(refused.value).startswith(f"{argument}: /data/scalelab2/")
@@ -357,4 +357,4 @@ def test_a_root_of_this_host_below_anothers_is_its_own(project: Path) -> None:
 def test_an_environments_python_that_is_gone_is_refused(project: Path) -> None:
     gone = Environment(python=str(project / ".venv/bin/python3.9"))
     with pytest.raises(BadArgument, match=r"^environment: its python does not exist: .*Near: .*/\.venv/bin/python"):
-        check_inputs(Request("true", cwd=str(project)), parse("true"), Site(), Host(), gone)
+        check_inputs(LaunchRequest("true", cwd=str(project)), parse("true"), Site(), Host(), gone)

@@ -23,8 +23,8 @@ from mcp_server.errors import (
     TmuxMissing,
 )
 from mcp_server.hosts.environment import base_environment, check_environment, names_a_secret, secrets_by_name
-from mcp_server.record.launch_request import Request
 from mcp_server.record.script import LONGEST_NAME, render
+from mcp_server.record.spec import LaunchRequest
 from mcp_server.recovery.policy import policy_of
 from mcp_server.runs.launch import check_name, launch, plan
 from mcp_server.store.file_watch import Changes
@@ -90,7 +90,7 @@ def test_a_name_that_could_be_something_else_is_refused(name: str) -> None:
 
 
 def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path) -> None:
-    request = Request(
+    request = LaunchRequest(
         ["python", "train.py"],
         name="cfm v2",
         cwd=str(tmp_path),
@@ -155,46 +155,46 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
 
 
 def test_the_value_of_a_secret_is_in_neither_spec_nor_script(home: StateHome, tmp_path: Path) -> None:
-    spec, _ = plan(Request("python train.py", cwd=str(tmp_path), secrets=["HF_TOKEN"]), home, ENVIRON)
+    spec, _ = plan(LaunchRequest("python train.py", cwd=str(tmp_path), secrets=["HF_TOKEN"]), home, ENVIRON)
     assert ENVIRON["HF_TOKEN"] not in json.dumps(spec.facts()) + render(spec)
 
 
 def test_a_plan_touches_nothing(home: StateHome, tmp_path: Path) -> None:
     before = everything_below(tmp_path)
-    plan(Request("python train.py", cwd=str(tmp_path), secrets=["HF_TOKEN"]), home, ENVIRON)
+    plan(LaunchRequest("python train.py", cwd=str(tmp_path), secrets=["HF_TOKEN"]), home, ENVIRON)
     assert everything_below(tmp_path) == before
 
 
 def test_what_is_not_said_has_a_default(home: StateHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    spec, handover = plan(Request("python train.py"), home, ENVIRON)
+    spec, handover = plan(LaunchRequest("python train.py"), home, ENVIRON)
     assert (spec.name, spec.cwd, spec.time_limit_s, spec.tmux_socket) == ("train", str(tmp_path), None, "default")
     assert handover.secrets == {}
 
 
 def test_a_secret_named_twice_is_handed_over_once(home: StateHome, tmp_path: Path) -> None:
-    spec, _ = plan(Request("x", cwd=str(tmp_path), secrets=["HF_TOKEN", "HF_TOKEN"]), home, ENVIRON)
+    spec, _ = plan(LaunchRequest("x", cwd=str(tmp_path), secrets=["HF_TOKEN", "HF_TOKEN"]), home, ENVIRON)
     assert spec.secrets == ["HF_TOKEN"]
 
 
 def test_a_tilde_in_cwd_is_the_home_directory(home: StateHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert plan(Request("x", cwd="~"), home, ENVIRON)[0].cwd == str(tmp_path)
+    assert plan(LaunchRequest("x", cwd="~"), home, ENVIRON)[0].cwd == str(tmp_path)
 
 
 def test_two_runs_of_one_name_have_two_ids(home: StateHome, tmp_path: Path) -> None:
-    ids = {plan(Request("x", cwd=str(tmp_path)), home, ENVIRON)[0].run_id for _ in range(20)}
+    ids = {plan(LaunchRequest("x", cwd=str(tmp_path)), home, ENVIRON)[0].run_id for _ in range(20)}
     assert len(ids) == 20
 
 
 def test_an_id_made_from_a_long_name_can_be_found_again(home: StateHome, tmp_path: Path) -> None:
-    spec, _ = plan(Request("x", name="a b" * 21, cwd=str(tmp_path)), home, ENVIRON)
+    spec, _ = plan(LaunchRequest("x", name="a b" * 21, cwd=str(tmp_path)), home, ENVIRON)
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,120}", spec.run_id)
 
 
-OK = Request("python train.py", name="cfm", cwd="/")
+OK = LaunchRequest("python train.py", name="cfm", cwd="/")
 
-REFUSED: dict[str, tuple[Request, str]] = {
+REFUSED: dict[str, tuple[LaunchRequest, str]] = {
     "an empty command": (replace(OK, command=""), "command: is empty."),
     "a command of blanks": (replace(OK, command=" \n\t"), "command: is empty."),
     "an empty argv": (replace(OK, command=[]), "command: is empty."),
@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[Request, str]] = {
 
 @pytest.mark.parametrize(("request_", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_refused_request_says_why_and_changes_nothing_on_disk(
-    request_: Request, message: str, home: StateHome, tmp_path: Path
+    request_: LaunchRequest, message: str, home: StateHome, tmp_path: Path
 ) -> None:
     before = everything_below(tmp_path)
     with pytest.raises(RunwardError) as refused:
@@ -518,7 +518,7 @@ def test_no_kept_argument_may_hold_the_value_of_a_secret(
         "resume_args": {"resume_args": ["--from", secret]},
         "recovery": {"recovery": {"oom_gpu": {"do": "retry", "change": {"note": secret}}}},
     }
-    request = Request(["python", "x.py"], cwd=str(tmp_path), secrets=["HF_TOKEN"], **held[argument])
+    request = LaunchRequest(["python", "x.py"], cwd=str(tmp_path), secrets=["HF_TOKEN"], **held[argument])
     with pytest.raises(BadArgument, match=rf"^{argument}: holds the value of a secret"):
         plan(request, home, {**ENVIRON, "HF_TOKEN": secret})
     assert not home.path.exists()

@@ -27,8 +27,7 @@ from mcp_server.hosts.path_checks import (
     is_missing,
     suggest_names,
 )
-from mcp_server.record.launch_request import Request
-from mcp_server.record.spec import RunSpec
+from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
 from mcp_server.runs.preflight import python_imports as imports
 from mcp_server.runs.preflight.answers import Problem
@@ -82,7 +81,7 @@ class Ground:
     @property
     def env(self) -> dict[str, str]:
         """The environment that a run would have, without secrets."""
-        request = fitted(Request("true"), self.host, self.environment, self.environ)
+        request = fitted(LaunchRequest("true"), self.host, self.environment, self.environ)
         return {**base_environment(self.environ), **request.env}
 
 
@@ -98,7 +97,7 @@ def command(ground: Ground) -> Iterator[Problem]:
     words = ground.wish.command
     if words is None:
         return
-    request = Request(words, cwd=ground.wish.cwd)
+    request = LaunchRequest(words, cwd=ground.wish.cwd)
     parsed = parse(words)
     check_foreign_paths(request, parsed, Roots.of(ground.site, ground.host))
     check_inputs(request, parsed, ground.site, ground.host, ground.environment)
