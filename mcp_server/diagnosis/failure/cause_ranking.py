@@ -1,7 +1,7 @@
-"""Chooses, of what a run died of, the one line that names the cause. Pure.
+"""Chooses the one line that names the cause of a failure. Pure.
 
-The first rank that failed comes before those that heard of it, a cause before its echo, what a process says of itself
-before what the kernel, a scheduler or Ray says of it, and the more telling before the more general.
+Preferred are: the rank that failed first over ranks affected by it, a cause over its echo, the words of the process
+itself over those of the kernel, a scheduler or Ray, and specific messages over general ones.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
 
-_FIRST_CHARS = 300  # what a line is about, it says by then
-_AT_ONCE_LINES = 6  # an error so near before a stop was the reason for it
+_FIRST_CHARS = 300  # of a line are searched
+_AT_ONCE_LINES = 6  # an error at most this far before a stop caused the stop
 _EPILOGUE_LINES = 250
-_NEAR_LINES = 1_000  # in which launchers of several processes are looked for
-_DETAIL_LINES = 60  # in which what a general message announces, or sums up, is told
+_NEAR_LINES = 1_000  # searched for launchers of several processes
+_DETAIL_LINES = 60  # searched for the specific line of a general message
 
 _SEVERAL = re.compile(
     r"\[rank\d|\[default\d|torch[./]distributed[./]elastic|sigkill_handler|srun: |ChildFailedError|\(\w+ pid=\d"
 )
-_HEARSAY = re.compile(r"exit|traceback *:|terminated with|died with")  # a launcher's word; its last one is its verdict
+_HEARSAY = re.compile(r"exit|traceback *:|terminated with|died with")  # a launcher's report; its last one decides
 _GENERAL_CRASH = re.compile(r".*\[crash\] |.*exit|traceback *:|.*terminated with|.*died with")
-_ABORTED = re.compile(r".*\bAborted\b|\*{3} SIGABRT")  # says that, not why
+_ABORTED = re.compile(r".*\bAborted\b|\*{3} SIGABRT")  # states the abort without its reason
 _ROOT_RANK = re.compile(r"rank +: (\d+) \(local_rank")
 _KERNEL = re.compile(
     r".*(?:oom-kill:|invoked oom-killer|[Oo]ut of memory: Kill|Memory cgroup out of memory|oom_reaper)"
 )
 _RAY_LOST_PROCESS = re.compile(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unexpected)")
-# Kinds that a later, vaguer exception of the same chain does not explain away.
+# Kinds that a later, vaguer exception of the same chain does not replace.
 _HARD = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict", "divergence", "killed"})
 _VAGUE = frozenset({"python_error", "other"})
-# Wrappers of which the cause, above, is all that they know.
+# Wrapper exceptions that add nothing to their cause above.
 _SAYS_NOTHING = re.compile(
     r"(?:[\w.]+\.)?(?:DatasetGeneration(?:Cast)?Error: An error occurred"
     r"|\w*(?:Error|Exception): An (?:unexpected )?error (?:occurred|happened)(?: while| during| in)? ?[\w .-]{0,80}$)"
 )
-# A general message, and the line above or below that says what it was.
+# General messages, and the lines above or below that state the specific cause.
 _ANNOUNCED = re.compile(r".*(?:Graph execution error:|Detected at node .*:?)$")
 _BARE_WHAT = re.compile(r"what\(\): +std::\w+$")
 _THROWN = re.compile(r"terminate called after throwing an instance of")
@@ -56,7 +56,7 @@ _REFUSED = re.compile(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting"
 
 
 def choose_cause(lines: Sequence[Line], candidates: Sequence[FailureEvidence]) -> FailureEvidence:
-    """Return the evidence to quote; ``stand`` is what no work came after, and holds at least one."""
+    """Return the evidence to quote; ``candidates`` is not empty, and no work follows it."""
     candidates = _latest_launch(_join_chains(candidates))
     multi_process = _is_multi_process(lines, candidates)
     stops = [one for one in candidates if one.weight == Weight.STOPPED]
@@ -78,11 +78,11 @@ def choose_cause(lines: Sequence[Line], candidates: Sequence[FailureEvidence]) -
 def _drop_hearsay(
     causes: Sequence[FailureEvidence], candidates: Sequence[FailureEvidence]
 ) -> Sequence[FailureEvidence]:
-    """Leave out what the kernel and Ray say of a process that itself, or another, says why it died."""
+    """Drop the words of the kernel and of Ray about a process, when a process itself states the cause."""
     native = any(one.weight == Weight.CRASH and one.kind == "segfault" for one in candidates)
-    told: Sequence[FailureEvidence] = [one for one in causes if not _is_lost_by_ray(one)]
-    if told or native:
-        causes = told
+    causes_left: Sequence[FailureEvidence] = [one for one in causes if not _is_lost_by_ray(one)]
+    if causes_left or native:
+        causes = causes_left
     own: Sequence[FailureEvidence] = [one for one in causes if not _KERNEL.match(one.text)]
     return own if any(one.kind == "oom_host" for one in own) else causes
 
@@ -92,34 +92,34 @@ def _is_lost_by_ray(one: FailureEvidence) -> bool:
 
 
 def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, multi_process: bool) -> FailureEvidence:
-    """Of several causes: the first of ranks that failed together, the last of processes that ran one after another."""
+    """Return the first cause of ranks that failed together, or the last of processes that ran one after another."""
     if not multi_process:
         child = next((one for one in causes if one.child), None)
         return child or causes[-1]
     if causes[0].kind in _VAGUE and not causes[0].tag:
-        causes = [one for one in causes if one.child] or causes  # an actor told what its driver stumbled over
+        causes = [one for one in causes if one.child] or causes  # the actor's error caused the driver's
     rank = next((m[1] for line in reversed(lines[-400:]) if (m := _ROOT_RANK.search(line.text[:200]))), None)
     alike = [one for one in causes if one.kind == causes[0].kind]
-    # Who failed first by the launcher's word; of ranks that failed alike, at once, people read rank 0.
+    # The rank that failed first according to the launcher; of ranks with the same failure, rank 0.
     for named in (f"rank{rank}]", "rank0]", " GPU 0 "):
-        found = [one for one in alike if named in one.tag or named in one.text]
-        if found:
-            return _prefer_what(found[0], found)
+        matches = [one for one in alike if named in one.tag or named in one.text]
+        if matches:
+            return _prefer_what(matches[0], matches)
     return _prefer_what(causes[0], causes)
 
 
 def _prefer_what(first: FailureEvidence, causes: Sequence[FailureEvidence]) -> FailureEvidence:
-    """Prefer, for the same rank and kind, what the process died of (`what():`) to what a watchdog logged before."""
+    """Prefer the final `what():` line to the log of a watchdog before it, for the same rank and kind."""
     died = [one for one in causes if one.kind == first.kind and one.text.lstrip().startswith("what():")]
     return died[0] if died and not first.frames else first
 
 
 def _pick_heaviest(candidates: Sequence[FailureEvidence]) -> FailureEvidence:
-    """Return the heaviest evidence: the first of lost peers and crashes, the last word of launchers and schedulers."""
+    """Return the heaviest evidence: the first lost peer or crash, or the last line of a launcher or scheduler."""
     stops = [one for one in candidates if one.weight == Weight.STOPPED]
     harder = [one for one in candidates if one.weight > Weight.STOPPED]
     peers = [one.at for one in harder if one.weight == Weight.PEER]
-    if peers:  # whom the launcher kills after ranks lost each other did not die of itself
+    if peers:  # after ranks lost each other, the launcher kills the rest
         harder = [one for one in harder if one.kind != "killed" or one.at < peers[0]]
     if stops and (not harder or stops[0].at < harder[0].at):
         return max(stops, key=lambda one: (_stop_detail(one), one.at))
@@ -127,24 +127,26 @@ def _pick_heaviest(candidates: Sequence[FailureEvidence]) -> FailureEvidence:
         heaviest = max(one.weight for one in candidates)
         last = [one for one in candidates if one.weight == heaviest]
         own = heaviest == Weight.ABORT
-        told = [one for one in last if own and not (_ABORTED.match(one.text) or _HEARSAY.search(one.text))]
-        return next((one for one in told if one.text.lstrip().startswith("what():")), (told[:1] or last[-1:])[0])
+        specific = [one for one in last if own and not (_ABORTED.match(one.text) or _HEARSAY.search(one.text))]
+        return next(
+            (one for one in specific if one.text.lstrip().startswith("what():")), (specific[:1] or last[-1:])[0]
+        )
     heaviest = max(one.weight for one in harder)
-    found = [one for one in harder if one.weight == heaviest]
+    matches = [one for one in harder if one.weight == heaviest]
     if heaviest == Weight.PEER:
-        return found[0]
-    by_itself = [one for one in found if not _HEARSAY.search(one.text)]
-    return next((one for one in by_itself if not _GENERAL_CRASH.match(one.text)), (by_itself[:1] or found[-1:])[0])
+        return matches[0]
+    by_itself = [one for one in matches if not _HEARSAY.search(one.text)]
+    return next((one for one in by_itself if not _GENERAL_CRASH.match(one.text)), (by_itself[:1] or matches[-1:])[0])
 
 
 def _stop_detail(one: FailureEvidence) -> int:
-    """Rank what is told of a stop: a reason first, then the whole job, then one of its steps."""
+    """Rank a line about a stop: 3 for a reason, 2 for the whole job, 1 for one of its steps."""
     text = one.text
     return 3 if "DUE TO" in text else 2 if "JOB" in text or "ignal" in text or "exiting" in text else 1
 
 
 def _join_chains(candidates: Sequence[FailureEvidence]) -> list[FailureEvidence]:
-    """Join exceptions that were raised while another was handled: mostly the last one is told."""
+    """Merge exceptions raised while another was handled; usually the last one is kept."""
     joined: list[FailureEvidence] = []
     for one in candidates:
         if one.chained and joined and one.weight <= Weight.OWN:
@@ -165,7 +167,7 @@ def _join_chains(candidates: Sequence[FailureEvidence]) -> list[FailureEvidence]
 
 
 def _latest_launch(candidates: Sequence[FailureEvidence]) -> Sequence[FailureEvidence]:
-    """Leave out launches that were over before another one failed: their launcher had given its verdict."""
+    """Drop launches that ended before a later launch failed."""
     failed_later = False
     for n in range(len(candidates) - 1, -1, -1):
         if candidates[n].launcher and failed_later:
@@ -183,7 +185,7 @@ def _is_multi_process(lines: Sequence[Line], candidates: Sequence[FailureEvidenc
 
 
 def _lost_trial(lines: Sequence[Line], chosen: FailureEvidence) -> FailureEvidence:
-    """Return what Tune said of the trials, above its own error: a lost node first, else what the trial raised."""
+    """Return the line above Ray Tune's error that names the cause: a lost node, else a trial's exception."""
     text_near = [
         (at, tracebacks.strip_prefixes(lines[at].text).text)
         for at in range(max(chosen.at - _DETAIL_LINES, 0), chosen.at)
@@ -197,7 +199,7 @@ def _lost_trial(lines: Sequence[Line], chosen: FailureEvidence) -> FailureEviden
 
 
 def resolve_general_message(lines: Sequence[Line], chosen: FailureEvidence) -> FailureEvidence:
-    """Return, in place of a general message, the line near it that says what happened."""
+    """Replace a general message by the nearby line that states the specific cause."""
     text = chosen.text.strip()
     if _ANNOUNCED.match(text):
         for at in range(chosen.at + 1, min(chosen.at + _DETAIL_LINES, len(lines))):

@@ -1,4 +1,4 @@
-"""Judges the end of a run: exit status first, text second. Pure."""
+"""Diagnoses the end of a run: the exit status first, the text second. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evide
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
 
-# Literals such that every line for which fatal() is true holds one: a caller looks for them in whole chunks.
+# Every line for which may_be_fatal() is true contains one of these literals: callers search whole chunks for them.
 FATAL_WORDS: tuple[str, ...] = (
     *("Error", "xception", "KeyboardInterrupt", "rror:", "CANCELLED", "Killed"),
     *("fault", "dumped", "terminate", "atchdog", "emory", "oom"),
@@ -27,7 +27,7 @@ _SIGNAL_NAMES = dict(
     enumerate("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM".split(), 1)  # noqa: SIM905
 )
 _CRASHES = frozenset({"SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGSEGV", "SIGTRAP", "SIGSYS"})
-# Not to be tried again: a person or a limit wanted the end.
+# Do not retry: a person or a limit stopped the run.
 _DELIBERATE_STOP = re.compile(
     r"(?i)TIME LIMIT|walltime|RUNLIMIT|DeadlineExceeded|TERM_OWNER|TERM_ADMIN|timed.out"
     r"|interrupt|SIGINT|signal:? 2\b|\^C|code 130\b|training early"
@@ -44,17 +44,17 @@ _MEANINGLESS = re.compile(r"^(?:\W*|\[runward\].*|wandb: .*|.*\[INFO\].*sigkill_
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the supervisor knows beside the text; all optional."""
+    """What the supervisor knows in addition to the text; all fields are optional."""
 
     oom_killed: bool = False  # the kernel's OOM killer counted a kill in this run's cgroup
-    diverged: str | None = None  # the metric line that proves a divergence, seen over the whole run
+    diverged: str | None = None  # the metric line that proves divergence, from the whole run
     diverged_number: int | None = None
-    stopped_for: str | None = None  # "stall" when the recovery policy itself stopped a hung attempt
+    stopped_for: str | None = None  # "stall" when the recovery policy stopped a hung attempt
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A kind, and the one line that proves it: stripped and whole, callers shorten it."""
+    """A kind of failure and the line that proves it, stripped but not shortened."""
 
     kind: str
     line: str
@@ -68,10 +68,10 @@ class Failure:
 def diagnose(
     lines: Sequence[Line], exit_code: int | None = None, signal: str | None = None, run_facts: RunFacts = RunFacts()
 ) -> Failure | None:
-    """Return what failed and the line that proves it; None where nothing failed.
+    """Return the failure and the line that proves it; None if the run did not fail.
 
-    ``lines`` is a window at the end of the log, at most a few MB. An exit code of 0 leaves only a divergence. With any
-    other, or a signal (`"SIGKILL"`), the run failed for sure. With neither, the text decides: evidence at its end.
+    ``lines`` is the end of the log, at most a few MB. With exit code 0 only divergence is a failure. With any other
+    code, or a signal (`"SIGKILL"`), the run certainly failed. With neither, evidence at the end of the log decides.
     """
     if signal is None and (name := _SIGNAL_NAMES.get((exit_code or 0) - _SIGNAL_BASE)):
         signal = f"SIG{name}"
@@ -95,13 +95,13 @@ def _diagnose_failed_run(
     signal: str | None,
     run_facts: RunFacts,
 ) -> Failure:
-    """Judge a run that failed for sure: the best evidence, else what its exit status says."""
-    own = evidence is not None and evidence.weight >= Weight.PEER and evidence.kind != "killed"
+    """Diagnose a run that certainly failed: by its best evidence, else by its exit status."""
+    is_own_cause = evidence is not None and evidence.weight >= Weight.PEER and evidence.kind != "killed"
     if run_facts.oom_killed and not (
         evidence and evidence.weight == Weight.OWN and evidence.kind not in _MAY_BE_MEMORY
     ):
         return _failure_from(lines, evidence, "oom_host")
-    if run_facts.stopped_for == "stall" and not (evidence and own and evidence.sure):
+    if run_facts.stopped_for == "stall" and not (evidence and is_own_cause and evidence.sure):
         last = root_cause.find_last_work_line(lines)
         return (
             _build_failure("stall", last.text.strip(), last.number, ()) if last else _failure_from(lines, None, "stall")
@@ -145,7 +145,7 @@ def _is_retryable_kill(line: str, signal: str) -> bool:
 
 
 def _context(lines: Sequence[Line], evidence: FailureEvidence) -> tuple[str, ...]:
-    """Return a handful of lines around the root line: the user's last frames, or what stands beside it."""
+    """Return a few lines around the root line: the last frames of the user's code, or the neighbouring lines."""
     root_line = tracebacks.strip_prefixes(lines[evidence.at].text).text.strip()
     if not evidence.frames:
         near = range(max(evidence.at - _FORE_LINES, 0), min(evidence.at + _AFTER_LINES + 1, len(lines)))
@@ -153,9 +153,9 @@ def _context(lines: Sequence[Line], evidence: FailureEvidence) -> tuple[str, ...
             root_line if at == evidence.at else tracebacks.strip_prefixes(lines[at].text).text.strip() for at in near
         ]
         return tuple(dict.fromkeys(filter(None, texts)))
-    own = [at for at in evidence.frames if not _OTHERS_CODE.search(lines[at].text)] or list(evidence.frames)
+    is_own_cause = [at for at in evidence.frames if not _OTHERS_CODE.search(lines[at].text)] or list(evidence.frames)
     context: list[str] = []
-    for at in own[-_FORE_LINES:]:
+    for at in is_own_cause[-_FORE_LINES:]:
         tag, frame, _ = tracebacks.strip_prefixes(lines[at].text)
         below = (tracebacks.strip_prefixes(line.text) for line in lines[at + 1 : min(at + 8, evidence.at)])
         code = next((shape.text.rstrip() for shape in below if shape.tag == tag), "")
@@ -166,7 +166,7 @@ def _context(lines: Sequence[Line], evidence: FailureEvidence) -> tuple[str, ...
 
 
 def may_be_fatal(line: str) -> bool:
-    """Tell whether one line of a live run could be the proof of a failure; a cheap test, for an event only."""
+    """Return whether a line of a live run could prove a failure; a cheap test, made for each suspect line."""
     if not any(word in line for word in FATAL_WORDS):
         return False
     tag, text, is_warning = tracebacks.strip_prefixes(line[:_FIRST_CHARS])

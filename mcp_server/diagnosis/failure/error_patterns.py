@@ -1,7 +1,7 @@
-"""Which words prove which kind of failure: one table, the more telling before the more general. Pure.
+"""Patterns of error messages and the kind of failure each proves: one table, specific before general. Pure.
 
-Applied to what was raised or what a native library said last, `Name: message`; never to advice such as "consider
-CUDA_LAUNCH_BLOCKING=1", nor to ordinary output. Every pattern runs in linear time.
+They apply to the line of an exception (`Name: message`) and to the last message of a native library. They do not apply
+to advice such as "consider CUDA_LAUNCH_BLOCKING=1", nor to ordinary output. Every pattern runs in linear time.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-TEXT_CHARS = 600  # what a line proves, it proves by then; a hostile line of this length costs 2 ms
+TEXT_CHARS = 600  # of a line are searched; a hostile line of this length costs 2 ms
 
-# First match wins, and this is why the order is what it is:
-# - what a linker did not find is named after the library that should have had it, e.g. ncclCommRegister;
-# - a full disk stands in the messages of any writer, TensorFlow's ResourceExhaustedError on device:CPU among them;
-# - Ray's OutOfMemoryError and a failed host allocation are host memory, though they say "out of memory" as CUDA does;
-# - CUDA out of memory says "CUDA error" and stands in NCCL's messages;
-# - a CUDA error that the NCCL watchdog reports is a CUDA error; NCCL's own say "connection reset", as networks do;
-# - a taken port is a DistNetworkError; a dead Ray actor is a closed socket;
-# - a refused token is an HTTP error, and an unreachable hub ends in "could not find the file";
-# - a missing package is often wrapped in "could not load the configuration"; configuration before data because
-#   "missing key" is said of both, and a named option is the more telling.
+# First match wins. Reasons for the order:
+# - A symbol that the linker cannot find carries the name of its library, e.g. ncclCommRegister.
+# - A full disk appears in the messages of any writer, such as TensorFlow's ResourceExhaustedError on device:CPU.
+# - Ray's OutOfMemoryError and a failed host allocation are host memory, but say "out of memory" as CUDA does.
+# - CUDA out of memory also says "CUDA error", and appears in NCCL's messages.
+# - A CUDA error reported by the NCCL watchdog is a CUDA error. NCCL's own errors say "connection reset", as networks
+#   do.
+# - A port in use raises DistNetworkError. A dead Ray actor appears as a closed socket.
+# - A refused token is an HTTP error. An unreachable hub ends in "could not find the file".
+# - A missing package is often wrapped in "could not load the configuration". Configuration precedes data because
+#   "missing key" applies to both, and a named option is more specific.
 _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "import_error",
@@ -199,7 +200,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"(?:Service|Bad Gateway|Gateway Time-?out).{0,20}Unavailable|Bad Gateway|unable to access 'http",
             r"urlopen error|Error while (?:down|up)loading|[Ff]ailed to (?:download|fetch) |early EOF|RPC failed",
             r"(?:Download|Connection).{0,30}interrupted",
-            # curl's own codes: no host, no connection, partial file, timeout, TLS, nothing sent or received
+            # curl's exit codes: no host, no connection, partial file, timeout, TLS, nothing sent or received
             r"\bcurl(?:\b.{0,200}\bexit(?: status| code)?:? |: \()(?:[567]|16|18|28|35|52|55|56|92)\b",
         ),
     ),
@@ -291,7 +292,7 @@ ERROR_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((kind, re.compil
 
 
 def match_error_kind(text: str) -> str | None:
-    """Return the kind that the words of ``text`` prove, or None."""
+    """Return the kind of failure that ``text`` proves, or None."""
     return _match_error_kind(text[:TEXT_CHARS])
 
 

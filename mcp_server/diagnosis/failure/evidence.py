@@ -1,4 +1,4 @@
-"""Collects every line of a window that may prove a failure, and says how much it proves. Pure."""
+"""Collects all lines that may prove a failure, and assesses how much each proves. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.diagnosis.failure.tracebacks import RaisedException
 from mcp_server.text.lines import Line
 
-# A window holds at most so many lines that hold one word, the last ones; hostile output stays cheap.
+# Limits keep hostile output cheap: the last lines that contain a word, tracebacks, candidate lines.
 _MAX_LINES_PER_WORD = 2_000
 _MAX_TRACEBACKS = 300
 _MAX_CANDIDATES = 20_000
@@ -23,25 +23,24 @@ _MAX_BARE = 300  # exceptions without a traceback
 _EXCEPTION_WORDS = ("Error", "Exception", "Interrupt", "exc.", ".Empty", "Unsupported", "Exit", "Expired", "NotFound")
 _HEADER_WORD = "Traceback (most recent"
 
-# Tracebacks of which the run does not die.
+# The line above a traceback that does not end the run.
 _SURVIVED = re.compile(
     r"Exception ignored|--- Logging error|Error in atexit|Error in sys\.(?:excepthook|unraisable)|never retrieved"
     r"|(?:Exception|Unhandled exception|Error) in (?:thread|callback|event)|future: <|exception was never"
     r"|Trial \d+ failed|WON'T CONVERT"
     r"|(?i:non-?fatal|will (?:retry|be retried|continue|skip)|falling back|retrying).{0,80}$"
 )
-# ... nor of these, where somebody caught them; above what the interpreter printed they were about something else.
+# ... nor do these, if the exception was caught. Above an uncaught exception they refer to something else.
 _SKIPPED = re.compile(r"(?i:skipp(?:ing|ed)|ignor(?:ing|ed)).{0,80}$")
-_NOT_OF_AN_ERROR = re.compile(r"(?i:overflow|loss.?scale|gradient|Skipping step)")
-_AT_EXIT = re.compile(
-    r", in (?:_exitfunc|_run_exitfuncs|_exit_function|_run_finalizers|__del__)\b"
-)  # all is done by then
+_OVERFLOW_WORDS = re.compile(r"(?i:overflow|loss.?scale|gradient|Skipping step)")
+# Functions that run after all work is done.
+_AT_EXIT = re.compile(r", in (?:_exitfunc|_run_exitfuncs|_exit_function|_run_finalizers|__del__)\b")
 _CHILD = re.compile(r"Process \S{1,60}:|-- Process \d+ terminated|Original Traceback|RemoteTraceback|^\W{0,3}\"\"\"")
 _WHOLE_PROGRAM = re.compile(
     r"Error executing job with overrides|Unhandled exception|Uncaught exception|has been caught in function '<module>'"
 )
 
-# Exceptions that only pass on what happened elsewhere.
+# Exceptions that report a failure elsewhere.
 _ECHO_TYPES = frozenset(
     """ChildFailedError CalledProcessError ProcessRaisedException ProcessExitedException RayTaskError TuneError
     EngineDeadError AsyncEngineDeadError BrokenPipeError SystemExit BrokenProcessPool TerminatedWorkerError
@@ -61,7 +60,7 @@ _PIPES = re.compile(
     r"multiprocessing[/\\](?:connection|managers|queues|resource_)|subproc_vec_env|vector[/\\]async|wandb[/\\]sdk"
     r"|concurrent[/\\]futures"
 )
-# Files in which a configuration is read: what they raise is its fault.
+# Files that read a configuration: their exceptions are configuration errors.
 _CONFIG_FILES = re.compile(
     r"[/\\](?:argparse|hydra|omegaconf|yaml|pydantic|jsonargparse|ml_collections|tyro|draccus|simple_parsing|dacite)[/\\.]"
     r"|[/\\](?:tomllib|toml|gin|absl[/\\]flags|click)[/\\.]|configs?[\w-]*\.py|arguments?\.py"
@@ -84,7 +83,10 @@ _NAN = re.compile(r"(?i)\bnan\b")
 
 @dataclass(frozen=True)
 class FailureEvidence:
-    """One proof or half a proof. ``start`` to ``end`` are positions in the window; the proving line is at ``at``."""
+    """Lines that prove, or may prove, a failure.
+
+    ``start`` to ``end`` are positions in the list of lines; the proving line is at ``at``.
+    """
 
     start: int
     end: int
@@ -93,26 +95,26 @@ class FailureEvidence:
     kind: str
     text: str
     tag: str = ""
-    sure: bool = True  # it ends a process; otherwise somebody may have caught it and gone on
+    sure: bool = True  # it ended a process; otherwise it may have been caught
     chained: str = ""
     frames: tuple[int, ...] = ()
-    child: bool = False  # a worker's; its parent hears of it
-    launcher: bool = False  # raised in a launcher: that launch is over
+    child: bool = False  # raised in a worker; its parent reports it too
+    launcher: bool = False  # raised in a launcher, which ends that launch
 
 
 def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
-    """Return the evidence of ``lines`` in the order in which it stands there."""
-    candidates = _candidates(lines)
-    found: list[FailureEvidence] = []
+    """Return the evidence in ``lines``, in order."""
+    candidates = _find_candidates(lines)
+    evidence: list[FailureEvidence] = []
     taken: set[int] = set()
     headers = [at for at in candidates if tracebacks.is_header(lines[at].text)]
     for at in headers[-_MAX_TRACEBACKS:]:
         raised = tracebacks.read_traceback(lines, at)
         if raised and raised.end not in taken:
             taken.add(raised.end)
-            found.append(_assess_exception(lines, raised))
+            evidence.append(_assess_exception(lines, raised))
         elif raised is None and at >= len(lines) - 400:
-            found.append(_assess_cut_traceback(lines, at))
+            evidence.append(_assess_cut_traceback(lines, at))
     bare = 0
     for at in reversed(candidates):
         if at in taken:
@@ -120,16 +122,16 @@ def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
         tag, text, is_warning = tracebacks.strip_prefixes(lines[at].text)
         if statement := log_statements.parse_statement(text):
             sure = not is_warning and (statement.weight, statement.kind) != (Weight.ECHO, "other")
-            found.append(FailureEvidence(at, at, at, statement.weight, statement.kind, text, tag, sure=sure))
-        elif bare < _MAX_BARE and (one := _assess_bare_exception(lines, at, text, taken)):
+            evidence.append(FailureEvidence(at, at, at, statement.weight, statement.kind, text, tag, sure=sure))
+        elif bare < _MAX_BARE and (item := _assess_bare_exception(lines, at, text, taken)):
             bare += 1
-            found.append(one)
-    found.sort(key=lambda evidence: (evidence.at, evidence.start))
-    return found
+            evidence.append(item)
+    evidence.sort(key=lambda item: (item.at, item.start))
+    return evidence
 
 
-def _candidates(lines: Sequence[Line]) -> list[int]:
-    """Return the positions of lines that hold a telling word, found at the speed of a substring search."""
+def _find_candidates(lines: Sequence[Line]) -> list[int]:
+    """Return the positions of lines that contain a keyword, found by substring search."""
     text = "\n".join(line.text for line in lines)
     starts = [0, *accumulate(len(line.text) + 1 for line in lines)]
     hits: set[int] = set()
@@ -146,20 +148,21 @@ def _candidates(lines: Sequence[Line]) -> list[int]:
 
 
 def _assess_bare_exception(lines: Sequence[Line], at: int, text: str, taken: Container[int]) -> FailureEvidence | None:
-    """Judge an exception's line that no header led to; without frames above it, it may only be spoken of."""
+    """Assess the line of an exception without a header; without frames above, it may be a mere mention."""
     raised = tracebacks.read_bare_exception(lines, at) if any(word in text for word in _EXCEPTION_WORDS) else None
     if raised is None:
         return None
-    evidence = _assess_exception(lines, raised)
+    item = _assess_exception(lines, raised)
     if raised.frames and "ray::" in lines[max(raised.start - 1, 0)].text:
-        return replace(evidence, sure=True, child=True)  # what an actor raised, told where it was asked for
+        return replace(item, sure=True, child=True)  # raised in a Ray actor, printed by its caller
     if raised.frames or "SyntaxError" in raised.name:
-        return replace(evidence, sure=evidence.sure or raised.start - 1 in taken)  # Ray goes on with the task's frames
-    return replace(evidence, weight=min(evidence.weight, Weight.HINT), sure=False)
+        # Ray continues with the frames of the task.
+        return replace(item, sure=item.sure or raised.start - 1 in taken)
+    return replace(item, weight=min(item.weight, Weight.HINT), sure=False)
 
 
 def _assess_cut_traceback(lines: Sequence[Line], header: int) -> FailureEvidence:
-    """Judge a traceback whose end is not there: the log was cut, or the process was killed while it printed."""
+    """Assess a traceback without an end: the log was cut, or the process was killed while printing."""
     tag, _, is_warning = tracebacks.strip_prefixes(lines[header].text)
     end = header
     for at in range(header + 1, min(header + 400, len(lines))):
@@ -170,7 +173,7 @@ def _assess_cut_traceback(lines: Sequence[Line], header: int) -> FailureEvidence
 
 
 def _assess_exception(lines: Sequence[Line], raised: RaisedException) -> FailureEvidence:
-    """Say what an exception proves."""
+    """Assess an exception with its traceback."""
     files = [lines[at].text for at in raised.frames]
     kind = _kind_of_exception(lines, raised, files)
     weight = _weight_of_exception(raised, kind, files)
@@ -190,17 +193,17 @@ def _assess_exception(lines: Sequence[Line], raised: RaisedException) -> Failure
 
 
 def _is_survived(raised: RaisedException) -> bool:
-    """Tell whether the line above a traceback says that the run goes on without what failed."""
+    """Return whether the line above a traceback says that the run continues."""
     if _SURVIVED.search(raised.context):
         return True
     passed_over = not raised.uncaught and bool(_SKIPPED.search(raised.context))
-    return passed_over and not _NOT_OF_AN_ERROR.search(raised.context)
+    return passed_over and not _OVERFLOW_WORDS.search(raised.context)
 
 
 def _kind_of_exception(lines: Sequence[Line], raised: RaisedException, files: Sequence[str]) -> str:
     text = raised.text[:TEXT_CHARS]
-    if by := _BY_SIGNAL.search(text):
-        return _KINDS_BY_SIGNAL.get(by[1] or "", "segfault")
+    if signal_match := _BY_SIGNAL.search(text):
+        return _KINDS_BY_SIGNAL.get(signal_match[1] or "", "segfault")
     kind = exception_kind(raised.name, text)
     if kind in {"python_error", "nccl_error"} and raised.name not in SURE_TYPES:
         kind = _kind_from_next_lines(lines, raised, kind)
@@ -214,22 +217,22 @@ def _kind_of_exception(lines: Sequence[Line], raised: RaisedException, files: Se
 
 
 def _kind_from_next_lines(lines: Sequence[Line], raised: RaisedException, kind: str) -> str:
-    """Read the lines after one that only introduces what was found: `Last error:`, `invalid values:`."""
+    """Return the kind that the next lines prove, after a line that ends in `Last error:` or `invalid values:`."""
     if not raised.text.endswith((":", "(s)", ",")) and kind != "nccl_error":
         return kind
-    said = [tracebacks.strip_prefixes(line.text).text[:300] for line in lines[raised.end + 1 : raised.end + 12]]
-    said = said[: next((n for n, text in enumerate(said) if tracebacks.is_header(text)), len(said))]
-    for text in said:
-        found = match_error_kind(text) if not text.lstrip().startswith("File ") else None
-        if found == "oom_gpu" or (found in _HARD and kind != "nccl_error"):
-            return found
-    if "invalid values" in raised.text and any(_NAN.search(text) for text in said):
+    texts = [tracebacks.strip_prefixes(line.text).text[:300] for line in lines[raised.end + 1 : raised.end + 12]]
+    texts = texts[: next((n for n, text in enumerate(texts) if tracebacks.is_header(text)), len(texts))]
+    for text in texts:
+        next_kind = match_error_kind(text) if not text.lstrip().startswith("File ") else None
+        if next_kind == "oom_gpu" or (next_kind in _HARD and kind != "nccl_error"):
+            return next_kind
+    if "invalid values" in raised.text and any(_NAN.search(text) for text in texts):
         return "divergence"
     return kind
 
 
 def _weight_of_exception(raised: RaisedException, kind: str, files: Sequence[str]) -> Weight:
-    """Say how much an exception proves: its own cause, lost peers, a stop, or an echo."""
+    """Return how much an exception proves: the cause itself, lost peers, a stop, or an echo."""
     if kind == "killed" and raised.name not in _ECHO_TYPES:
         return Weight.STOPPED
     if raised.name in _ECHO_TYPES or _ECHO_TEXT.search(raised.text[:TEXT_CHARS]):

@@ -1,4 +1,4 @@
-"""Which Python exceptions prove which kind of failure: by their type, their words, or both. Pure."""
+"""Kinds of failure that Python exceptions prove, by type, by message, or both. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from mcp_server.diagnosis.failure.error_patterns import match_error_kind
 
-# Types that say it all, whatever their message ...
+# Types that decide whatever their message ...
 _SURE_TYPES = {
     "import_error": "ImportError ModuleNotFoundError DistributionNotFound VersionConflict PackageNotFoundError",
     "data_error": "NotADirectoryError IsADirectoryError UnidentifiedImageError BadZipFile UnpicklingError",
@@ -18,7 +18,7 @@ _SURE_TYPES = {
     "killed": "KeyboardInterrupt SignalException SIGTERMException UncompletedJobError",
     "auth_error": "GatedRepoError",
 }
-# ... and those that decide only where no signature is found.
+# ... and types that decide only when no error pattern matches the message.
 _TYPES = {
     "network_error": """
         ConnectionError ConnectTimeout ReadTimeout ConnectTimeoutError ReadTimeoutError MaxRetryError
@@ -64,15 +64,15 @@ def _by_name(table: dict[str, str]) -> dict[str, str]:
 
 
 SURE_TYPES, TYPES = _by_name(_SURE_TYPES), _by_name(_TYPES)
-# Types whose message quotes the program's own names: a key or an attribute called "gpu" proves nothing.
+# Types whose messages quote names of the program: a key or attribute named "gpu" proves nothing.
 _OWN_WORDS = frozenset({"KeyError", "AttributeError", "TypeError"})
 _TRUSTED_FOR_OWN_WORDS = frozenset({"config_error", "import_error", "auth_error"})
-_OBJECT_STORE_DENIED = re.compile(r"PermissionError: (?:Access ?Denied|Forbidden|Unauthorized)")  # S3 and its like
+_OBJECT_STORE_DENIED = re.compile(r"PermissionError: (?:Access ?Denied|Forbidden|Unauthorized)")  # S3 and similar
 _PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
 
 
 def exception_kind(name: str, text: str) -> str:
-    """Return the kind of an exception: ``name`` is its type's last part, ``text`` its whole line."""
+    """Return the kind of an exception; ``name``: the last part of its type, ``text``: its whole line."""
     if sure := SURE_TYPES.get(name):
         return sure
     kind = match_error_kind(text)

@@ -1,18 +1,18 @@
-"""What each kind of failure asks for: whether to try again, how, and what an agent should do. Pure."""
+"""Kinds of failure: whether and how to retry each, and advice for the agent. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-# What may be proposed: nothing, the same again, the same with less, the same later, on another port, on another GPU.
+# Proposed next steps: none, retry unchanged, retry with less, retry later, on another port, on another GPU.
 ACTIONS = ("stop", "retry", "retry_changed", "retry_later", "retry_other_port", "retry_other_gpu")
 
 ADVICE_CHARS = 160
 
 
 class KindPolicy(NamedTuple):
-    """The default for one kind; evidence may refine it."""
+    """Defaults for one kind; the proving line may refine them."""
 
     retryable: bool
     action: str
@@ -61,7 +61,7 @@ KINDS: dict[str, KindPolicy] = {
         True, "retry", "The cause is not known: read the end of the log with read_log before trying again."),
 }
 
-# Where the line says more than the kind: first match wins; what it captures stands in the sentence.
+# Advice for lines that say more than their kind. First match wins; its groups fill the placeholders.
 _DETAILS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
     (kind, re.compile(pattern), advice)
     for kind, pattern, advice in (
@@ -119,14 +119,14 @@ _DETAILS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
 )
 # fmt: on
 
-# A GPU that is itself in trouble: the same command may run well on another one.
+# The GPU itself has a fault: the same command may succeed on another GPU.
 _FAULTY_GPU = re.compile(
     r"(?i)\bECC\b|\bXid\b|fallen off the bus|CUDA-capable device|devices? .{0,20}(?:busy|unavailable)|NVLink error"
 )
 
 
 def advice_for(kind: str, line: str) -> str:
-    """Return one sentence of at most ADVICE_CHARS for an agent, made concrete by what the line names."""
+    """Return one sentence of advice, at most ADVICE_CHARS, with names from the line."""
     for owner, pattern, advice in _DETAILS:
         match = pattern.search(line) if owner == kind else None
         if match:

@@ -1,7 +1,11 @@
-"""Reads what a program, a shell or a server said last, where neither an exception nor a signal is told. Pure.
+"""Reads the last lines of a log that has neither an exception nor a signal: final errors and repetitions. Pure.
 
-Such lines are also printed by runs that go on; so they count at the end of a log only, and the weaker of them only
-where an exit status says that the run failed.
+Programs, shells and servers print such errors in healthy runs too, so they count only at the end of a log, and weak
+ones only when the exit status shows a failure.
+
+Repeated lines show a run that waits, or that has only NaN iterations. One such line is not a proof: healthy runs wait
+for a slow file system or for a rank that saves a checkpoint. Three such lines without work in between, which count
+minutes, show a run without progress.
 """
 
 from __future__ import annotations
@@ -14,11 +18,11 @@ from mcp_server.diagnosis.failure import tracebacks
 from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, match_error_kind
 from mcp_server.text.lines import Line
 
-_LAST_LINES = 12  # of the log, in which a last word is looked for; a shutdown says a few more lines
-_LAST_OF_SHELL = 3  # ... but a script goes on after a command that it could not run
+_LAST_LINES = 12  # of the log are searched for a final error; a shutdown prints a few lines after it
+_LAST_OF_SHELL = 3  # ... but shell errors count in fewer: a script continues after a command that failed to start
 _USAGE_LINES = 400  # a generated usage is long
 
-# What a shell says of a command that it could not run.
+# Shell errors about a command that failed to start ...
 _SHELL = re.compile(
     r"(?:\S+: )?(?:line \d+: )?(?P<config>\S.{0,80}: command not found|.*: cannot execute|.*executable file not found"
     r"|.{0,80}: not found$)"
@@ -26,7 +30,7 @@ _SHELL = re.compile(
     r"|(?P<import>\S*python\S*: (?:No module named |Error while finding module)"
     r"|ERROR: (?:Could not find a version|No matching distribution))"
 )
-# ... and which of it ends a job that did nothing else.
+# ... and those that end a job whose only command it was.
 _SHELL_ENDS = re.compile(
     r".{0,200}(?:command not found$|can't open file '|python\S*: No module named |executable file not found"
     r"|No matching distribution|: cannot execute|: (?:\d+: )?\S+: not found$)"
@@ -36,12 +40,12 @@ _SHELL_ENDS = re.compile(
 _SHELL_GOES_ON = re.compile(
     r".*\b(?:module|conda|mamba|source|activate|ml|nvidia-smi|deactivate|git|tput|bc|lspci): (?:command )?not found"
 )
-# Kinds whose words are hardly ever in a line that tells of something else.
+# Kinds whose words rarely appear in lines about anything else.
 _TELLING = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "nccl_error", "port_conflict", "divergence"})
 _ERROR_LINE = re.compile(
     r"\W{0,3}(?:ERROR|Error|FATAL|Fatal|CRITICAL|error|fatal|panic)\b[\]:! ]|.{0,60}\b(?:ERROR|FATAL|CRITICAL)\b"
 )
-# Levels beyond which a program does not go on, and words that say so.
+# Log levels and words after which a program does not continue.
 _FATAL_LINE = re.compile(
     r"\W{0,3}(?:FATAL|Fatal|CRITICAL|fatal|panic)\b[\]:! ](?! ?\d)"
     r"|.{0,60}(?:\b(?:FATAL|CRITICAL)\b|\[(?:Fatal|fatal|critical)\])(?![\w'\"=.])|F\d{4} "
@@ -64,17 +68,17 @@ _NOT_FINAL = re.compile(
 
 
 class FinalLine(NamedTuple):
-    """What a line near the end says, and what kind of failure that is."""
+    """A line near the end that says the run is over, and the kind of failure."""
 
     at: int
     kind: str
     text: str
     tag: str
-    plain: bool  # only called an error: after steps, more likely the noise of a shutdown
+    plain: bool  # a plain error: after steps it is probably noise of a shutdown
 
 
 def guess_kind(text: str) -> str | None:
-    """Return the kind that ``text`` may be about, where the exit status says that the run failed."""
+    """Return the kind that ``text`` suggests, for a run known to have failed; None for ordinary output."""
     text = text[:TEXT_CHARS].strip()
     match = _SHELL.match(text)
     if match:
@@ -86,7 +90,7 @@ def guess_kind(text: str) -> str | None:
 
 
 def find_final_line(lines: Sequence[Line]) -> FinalLine | None:
-    """Return the first of the last lines that says that the run is over, while nobody knows its exit status."""
+    """Return the first of the last lines that says the run is over; the exit status is unknown."""
     end = len(lines)
     for at in range(max(end - _LAST_LINES, 0), end):
         tag, text, is_warning = tracebacks.strip_prefixes(lines[at].text)
@@ -101,7 +105,7 @@ def find_final_line(lines: Sequence[Line]) -> FinalLine | None:
 
 
 def _ending_kind(lines: Sequence[Line], at: int, whole: str, text: str) -> str | None:
-    """Return the kind of failure of which ``text`` tells for sure; ``whole`` has its prefixes, so its level."""
+    """Return the kind of failure that ``text`` certainly states; ``whole`` is the line with its prefixes and level."""
     if _SHELL_ENDS.match(text):
         late = at >= len(lines) - _LAST_OF_SHELL and not _SHELL_GOES_ON.match(text)
         return guess_kind(text) if late else None
@@ -127,11 +131,11 @@ def _usage_above(lines: Sequence[Line], at: int) -> bool:
 
 # --- repetition
 
-_REPEAT_WINDOW = 120  # of the log, that are looked at; a stall may be told by every rank
+_REPEAT_WINDOW = 120  # lines at the end are searched; every rank may report a stall
 _REPEAT_CHARS = 600
-_MIN_REPEATS = 3  # lines that say the same
+_MIN_REPEATS = 3
 _MIN_WAIT_S = 300.0  # a shorter wait is a slow checkpoint
-_MAX_LINES_AFTER = 10  # that may stand after the last of them
+_MAX_LINES_AFTER = 10  # other lines after the last repetition
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 _WAITS = re.compile(
@@ -145,7 +149,7 @@ _FOR_WHOM = re.compile(
     r"(?i)\b(?:ranks?|workers?|peers?|barrier|nodes?|process(?:es)?|threads?|tensors?|steps?|iterations?|batch(?:es)?"
     r"|progress|heartbeats?|actors?|output)\b"
 )
-# Waits that end by themselves, however long they take.
+# Waits that end by themselves.
 _WITH_REASON = re.compile(
     r"(?i)download|tokeni|preprocess|compil|\block\b|cach|resource|build|cop(?:y|ied)|upload|eval|sav(?:e|ing)"
     r"|checkpoint|early|patience|sleep|retry|queue|schedul|autotun|warm.?up|loading"
@@ -157,7 +161,7 @@ _FINITE_LOSS = re.compile(r"\bloss: *[-+]?\d")
 
 
 class Repetition(NamedTuple):
-    """The line to quote, and what kind of failure it tells of."""
+    """A repetition: position of the line to quote, and the kind of failure."""
 
     at: int
     kind: str
@@ -170,12 +174,12 @@ class _Wait(NamedTuple):
 
 
 def find_repetition(lines: Sequence[Line]) -> Repetition | None:
-    """Return what the end of the log repeats, where that means that the run makes no more progress."""
+    """Return the repetition at the end of the log that shows a run without progress, or None."""
     return _nan_only(lines) or _find_waits(lines)
 
 
 def _nan_only(lines: Sequence[Line]) -> Repetition | None:
-    """Megatron counts the NaN iterations of each stretch that it reports; the loss of such a stretch is left out."""
+    """Find reports of NaN iterations only: Megatron counts them per report, and then omits the loss."""
     bad: list[int] = []
     for at in range(len(lines) - 1, max(len(lines) - _REPEAT_WINDOW, 0) - 1, -1):
         match = _NAN_COUNT.search(lines[at].text)
@@ -188,9 +192,9 @@ def _nan_only(lines: Sequence[Line]) -> Repetition | None:
 
 
 def _find_waits(lines: Sequence[Line]) -> Repetition | None:
-    """Return the first of the last lines that tell how long the run has been waiting, once that is long.
+    """Find the first of the last lines that report a wait, once the wait is long.
 
-    They say the same but for the time: where another figure changes, something goes on.
+    The lines differ only in their time: when another number changes, the run makes progress.
     """
     start = max(len(lines) - _REPEAT_WINDOW, 0)
     waits = [(at, wait) for at in range(start, len(lines)) if (wait := _parse_wait(lines[at].text)) is not None]
@@ -211,7 +215,7 @@ def _find_waits(lines: Sequence[Line]) -> Repetition | None:
 
 
 def _parse_wait(text: str) -> _Wait | None:
-    """Return for how many seconds ``text`` says that nothing happened; None where it is about something else."""
+    """Return the wait that ``text`` reports; None for other lines."""
     text = text[:_REPEAT_CHARS]
     if not _MAY_WAIT.search(text):
         return None

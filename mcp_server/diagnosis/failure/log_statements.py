@@ -1,4 +1,4 @@
-"""Lines that state a failure without a Python exception: shells, schedulers, launchers, native libraries. Pure."""
+"""Lines in which shells, schedulers, launchers and native libraries state a failure. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, match_error_
 
 
 class Weight(IntEnum):
-    """How much a line proves; of what is left after order and rank are looked at, the heaviest is quoted."""
+    """How much a line proves; the heaviest evidence left after order and rank is quoted."""
 
-    HINT = 0  # an error was spoken of; proves nothing while the exit status is unknown
-    ECHO = 1  # somebody heard of a failure: launchers, parents, closed pipes
-    ABORT = 2  # the process gave up; the reason stands elsewhere, if anywhere
-    STOPPED = 3  # a signal, a scheduler or a person
-    PEER = 4  # the other ranks were lost
-    CRASH = 5  # native code died, or the process was killed the hard way
+    HINT = 0  # mentions an error; proves nothing while the exit status is unknown
+    ECHO = 1  # reports a failure elsewhere: launchers, parent processes, closed pipes
+    ABORT = 2  # the process gave up; its reason, if any, is on another line
+    STOPPED = 3  # by a signal, a scheduler or a person
+    PEER = 4  # other ranks were lost
+    CRASH = 5  # native code crashed, or SIGKILL
     OWN = 6  # the cause itself
 
 
 class Statement(NamedTuple):
-    """What one line states."""
+    """Weight and kind of one line."""
 
     weight: Weight
     kind: str
@@ -34,23 +34,24 @@ _SIGNALS = {
     **dict.fromkeys((4, 7, 8, 11), (Weight.CRASH, "segfault")),
     6: (Weight.ABORT, "segfault"),
     9: (Weight.CRASH, "killed"),
-    15: (Weight.ECHO, "killed"),  # mostly a launcher that stops the healthy ranks
+    15: (Weight.ECHO, "killed"),  # usually a launcher that stops the healthy ranks
 }
-_BY_SIGNAL = "told"  # the kind is what the number in the line says
-_BY_TEXT = "read"  # the kind is what signatures.py reads in the line
+_BY_SIGNAL = "by signal"  # the signal in the line decides weight and kind
+_BY_TEXT = "by text"  # error_patterns.py decides the kind
 
-_CHILD = r"(?:\S+: line \d+: +|\[\d+\][+-]? +)?(?:\d+ +)?"  # what a shell puts before the fate of its child
+_CHILD = r"(?:\S+: line \d+: +|\[\d+\][+-]? +)?(?:\d+ +)?"  # printed by shells before the end of a child process
 _HELPER = r"(?!.*(?:tensorboard|nvidia-smi|dcgm|gpustat|monitor|Xvfb|http\.server|jupyter|\bsleep |\btail ))"
 _FATE = r"\b(?: {2,}.*| *$| *\(core|: \d)"  # ... and after it
-_FOR_GOOD = (  # not what a watchdog says of its settings, or of one of many that it replaces
+_FOR_GOOD = (  # excludes a watchdog's settings, and processes that it replaces
     r"(?i:(?!.*(?:\bwill\b|\bif\b|start|enabl|armed|watching|set to|every|episode|spawn|replac|trial|request|env \d)))"
 )
 _LONG = r"\d+(?:\.\d+)? ?(?:s|sec|m|min)\w*\b.{0,120}"
 _END = r"\b(?:(?:abort|kill|terminat|exit|dump)ing|giving up|sending SIG)"
 _GAVE_UP = "(?:hang|hung|stuck|abort|kill|terminat|exit|stall)"
 
-# A weight, a kind, and patterns at the beginning of a line without its prefixes, each after a literal that its lines
-# hold. First match wins: memory before signals, because schedulers tell of both in one sentence.
+# A weight, a kind, and their patterns: each a literal that the line contains, and a pattern that matches from the
+# beginning of the line without prefixes. First match wins: memory before signals, because schedulers name both in one
+# sentence.
 # fmt: off
 _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
     (Weight.OWN, "oom_host", (  # the kernel, Slurm, PBS, LSF, Kubernetes
@@ -163,7 +164,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("windowless context", r".*[Uu]nable to create windowless context"),
         ("NVRM: Xid", r".*NVRM: Xid"),
     )),
-    (Weight.OWN, "config_error", (  # arguments, refused before anything started
+    (Weight.OWN, "config_error", (  # arguments rejected before the start
         (": error: ", r"[\w./-]{1,80}: error: (?:unrecognized arguments|the following arguments|argument |ambiguous)"),
         (": error: ", r"[\w./-]{1,80}: error: (?:one of the arguments|invalid choice|unknown|expected|no such option)"),
         ("Error: ", r"Error: (?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value for)"),
@@ -177,7 +178,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("Required options", r"\W{0,8}Required options\b"),
         ("lag --", r"flag --[\w.-]+(?:=\S*)?: |Flag --[\w.-]+ must have a value"),
     )),
-    (Weight.OWN, "divergence", (  # training loops that watch their own numbers
+    (Weight.OWN, "divergence", (  # training loops that check their own metrics
         ("topping", r".*\b[Ll]oss(?:es)? (?:is |are |became |= |: ?)(?:[Nn]a[Nn]|[Ii]nf|infinite)\b.{0,60}[Ss]topping"),
         ("topping", r".*\b[Ll]oss (?:is |= ?)(?:not finite|non-finite).{0,60}[Ss]topping"),
         ("topping", r".*\b(?:NaNs?|nan|[Ii]nf) (?:was )?(?:detected |found |encountered )?in .{0,60}[Ss]topping"),
@@ -186,7 +187,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("is not finite", r".*is not finite\. Previous best value was"),
         ("loss scale already", r".*loss scale already at minimum"),
     )),
-    (Weight.OWN, "stall", (  # ... and their own clock
+    (Weight.OWN, "stall", (  # watchdogs
         ("o progress", r".*\b[Nn]o progress (?:for|in|since) .*" + _GAVE_UP),
         ("o progress", r".*\b[Nn]o progress (?:for|in|since) \d+ ?(?:s|m|h)[a-z]*\b.{0,80}\bg(?:iving|ave) up"),
         ("ermination timeout", r".*Termination timeout .{1,300}exceeded|Termination timeout .{0,300}Exiting to"),
@@ -231,7 +232,7 @@ _STATEMENTS = tuple(
     (word, weight, kind, re.compile(pattern)) for weight, kind, rows in _TABLE for word, pattern in rows
 )
 
-_SIGNAL_BASE = 128  # of a shell's exit code for a child that died of a signal
+_SIGNAL_BASE = 128  # a shell's exit code for a child killed by a signal is this plus the signal
 _NAMED_SIGNALS = {
     "HUP": 1,
     "INT": 2,
@@ -249,7 +250,7 @@ WORDS: tuple[str, ...] = tuple(dict.fromkeys(word for word, *_ in _STATEMENTS))
 
 
 def parse_statement(text: str) -> Statement | None:
-    """Return what ``text``, a line without its prefixes, states; None for ordinary output."""
+    """Return the statement of ``text``, a line without prefixes; None for ordinary output."""
     return _parse_statement(text[:TEXT_CHARS].lstrip())
 
 
@@ -269,7 +270,7 @@ def _parse_statement(text: str) -> Statement | None:
 
 
 def _from_signal(match: re.Match[str]) -> Statement:
-    """Return what the number or the name of a signal says."""
+    """Return the statement for the signal that the match names by number or name."""
     signal = next(filter(None, match.groups()), "")
     number = _NAMED_SIGNALS.get(signal) or int(signal if signal.isdecimal() else 0)
     return Statement(*_SIGNALS.get(number % _SIGNAL_BASE, (Weight.ECHO, "other")))

@@ -1,7 +1,7 @@
-"""Finds, in all the evidence, what the run died of, and the one line that a good diagnosis quotes. Pure.
+"""Finds the root cause in the evidence, and the one line to quote. Pure.
 
-From the end backwards: what is followed by more work than a dying process can still print was survived, and so was what
-looks the same as something survived. Within what is left, causes.py chooses.
+Evidence is read from the end backwards. Evidence followed by more work than a dying process can still print was
+survived, and so was evidence that looks the same. cause_ranking.py chooses among the rest.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
 
-# A dying Python flushes what its standard output held back, after its traceback: mostly a line or two, at most 8 KiB.
-# Ten lines are the compromise: logs of healthy runs hold tracebacks that were survived more often than logs of failed
-# ones end with a longer flush, and where an exit status is known nothing hangs on it.
+# A dying Python process flushes its buffered standard output after the traceback: usually one or two lines, at most
+# 8 KiB. Ten lines are a compromise: survived tracebacks in healthy logs are more frequent than longer flushes in failed
+# ones. With a known exit status the limit does not matter.
 _FLUSH_LINES = 10
-_FIRST_CHARS = 300  # what a line is about, it says by then
-_LAST_BARS = 6  # a bar is drawn once more when it is closed, by every rank
-_EPILOGUE_LINES = 250  # of schedulers, wandb, C++ frames; a longer text is another program's
-_LAST_LINES_OF_UNSURE = 3  # after a traceback that somebody may have caught
-_LAUNCHER_WORK = 400  # other ranks may still work until their launcher notices
-_PEERS_WORK = 40  # ... or until they wait for the lost one
+_FIRST_CHARS = 300  # of a line are searched
+_LAST_BARS = 6  # every rank draws its bar once more when it closes it
+_EPILOGUE_LINES = 250  # of schedulers, wandb, C++ frames; longer text is from another program
+_UNSURE_LINES = 3  # after a traceback that may have been caught
+_LAUNCHER_WORK = 400  # lines that other ranks may print until their launcher stops them
+_PEERS_WORK = 40  # ... or until they wait for the lost rank
 
-_LAST_SPOKEN = 2  # lines in which an exception without a traceback is taken for the end
-_BY_PYTHON = re.compile(
+_UNTRACED_LINES = 2  # last lines in which an exception without a traceback is accepted
+_PYTHON_EXCEPTION = re.compile(
     r"(?:\w+\.)+\w+: |(?:Runtime|Value|Type|Key|Attribute|Assertion|Import|ModuleNotFound|OS|FileNotFound|Index)Error: "
 )
 _LAST_HINTS = 20
@@ -43,41 +43,41 @@ _WORK = re.compile(
 _NO_WORK = re.compile(
     r"wandb: |.*(?:sigkill_handler|Killing subprocess|local_rank|exitcode|File \"|srun: |slurmstepd: )"
 )
-_OVER = re.compile(
+_FINISHED = re.compile(
     r"(?i:training (?:is )?(?:complete|finished|done)|finished training|max epochs num)"
     r"|max_(?:epochs|steps)=\d+` reached|exits successfully|'train_runtime'|(?i:(?:completed|finished) successfully)"
 )
-_WAIT = re.compile(r"(?i)waiting|stuck|stalled|\bno (?:new )?(?:step|progress|output)")
-# A launcher or a scheduler began anew: whatever work follows is that of another life. That the program resumed says so
-# only after a stop that asks for it: it may stand in what a dying process flushes.
-_AGAIN = re.compile(
+_WAITING = re.compile(r"(?i)waiting|stuck|stalled|\bno (?:new )?(?:step|progress|output)")
+# A launcher or a scheduler restarted the run: work that follows belongs to the new attempt. "Resumed" proves a restart
+# only after a stop that is followed by one: a dying process may flush that word too.
+_RESTARTED = re.compile(
     r"(?i)\b(?:re-?queued\b|restart count|restart(?:ing|ed) (?:\w+ ){0,3}(?:workers?|group|attempt|job)\b"
     r"|(?:worker group|job|attempt) (?:was )?restarted)"
 )
 _RESUMED = re.compile(r"(?i)\bresum(?:e|ing|ed) (?:\w+ ){0,3}(?:from|at)\b")
-_TO_BE_RESUMED = re.compile(r"(?i)preempt|requeue|node.?fail")
+_WILL_RESUME = re.compile(r"(?i)preempt|requeue|node.?fail")
 
 
 @dataclass
 class WorkCount:
-    """How much ordinary work was printed in a stretch of lines."""
+    """Counts of the lines that show ordinary work, within a range of lines."""
 
     bars: int = 0
     lines: int = 0
     other: int = 0
     is_over: bool = False
-    after_restart: int = 0  # of the lines and bars, those after a restart
-    resumed: int = 0  # ... and those after a checkpoint was loaded
+    after_restart: int = 0  # of the lines and bars: those after a restart
+    resumed: int = 0  # ... those after loading a checkpoint
 
     def outlives(self, evidence: FailureEvidence) -> bool:
-        """Tell whether so much work after ``evidence`` means that it was survived."""
+        """Return whether this work after ``evidence`` means that the run survived it."""
         if not evidence.sure:
-            return self.is_over or self.lines + self.bars > _LAST_LINES_OF_UNSURE
+            return self.is_over or self.lines + self.bars > _UNSURE_LINES
         stopped = evidence.weight == Weight.STOPPED
         return (
             self.lines > _FLUSH_LINES
-            or self.after_restart > (0 if stopped else _LAST_LINES_OF_UNSURE)
-            or (self.resumed > 0 and stopped and bool(_TO_BE_RESUMED.search(evidence.text)))
+            or self.after_restart > (0 if stopped else _UNSURE_LINES)
+            or (self.resumed > 0 and stopped and bool(_WILL_RESUME.search(evidence.text)))
             or self.bars > _LAST_BARS
             or self.other > _EPILOGUE_LINES
             or (self.is_over and self.lines + self.bars > 0)
@@ -85,40 +85,40 @@ class WorkCount:
 
     @property
     def is_enough(self) -> bool:
-        """No more work would change the judgement."""
+        """Whether more work cannot change any decision."""
         return self.lines > _LAUNCHER_WORK or self.bars > _LAUNCHER_WORK
 
 
 def count_work(lines: Sequence[Line], start: int, end: int) -> WorkCount:
-    """Measure the ordinary work between two positions, ``end`` left out."""
-    done = WorkCount()
-    again = resumed = False
+    """Count the ordinary work in the lines from ``start`` up to, but not including, ``end``."""
+    work = WorkCount()
+    is_restarted = resumed = False
     for at in range(start, end):
         text = lines[at].text
-        found = _WORK.search(text, 0, _FIRST_CHARS)
-        done.is_over = done.is_over or bool(_OVER.search(text, 0, _FIRST_CHARS))
-        if not found or _NO_WORK.match(text):
-            done.other += not text[:1].isspace()
-        elif found["bar"]:
-            done.bars += 1
+        match = _WORK.search(text, 0, _FIRST_CHARS)
+        work.is_over = work.is_over or bool(_FINISHED.search(text, 0, _FIRST_CHARS))
+        if not match or _NO_WORK.match(text):
+            work.other += not text[:1].isspace()
+        elif match["bar"]:
+            work.bars += 1
         else:
-            done.lines += 1
-        again = again or bool(_AGAIN.search(text, 0, _FIRST_CHARS))
+            work.lines += 1
+        is_restarted = is_restarted or bool(_RESTARTED.search(text, 0, _FIRST_CHARS))
         resumed = resumed or bool(_RESUMED.search(text, 0, _FIRST_CHARS))
-        at_work = bool(found) and not _NO_WORK.match(text)
-        done.after_restart += again and at_work
-        done.resumed += resumed and at_work
-        if done.is_enough:
+        is_work = bool(match) and not _NO_WORK.match(text)
+        work.after_restart += is_restarted and is_work
+        work.resumed += resumed and is_work
+        if work.is_enough:
             break
-    return done
+    return work
 
 
 def find_root_cause(
     lines: Sequence[Line], evidence: Sequence[FailureEvidence], *, failed: bool
 ) -> FailureEvidence | None:
-    """Return the evidence to quote, or None where nothing at the end of the window proves a failure.
+    """Return the evidence to quote; None when nothing at the end of ``lines`` proves a failure.
 
-    ``failed``: the exit status says so; then a hint is better than nothing.
+    ``failed``: the exit status shows a failure; then a hint is accepted.
     """
     proofs = _drop_survived(lines, [one for one in evidence if one.weight > Weight.HINT])
     final = _final_evidence(lines, proofs)
@@ -128,7 +128,7 @@ def find_root_cause(
     if not failed and not chosen:
         return _untraced_exception(lines, evidence) or _final_line_evidence(lines) or _repetition_evidence(lines)
     if not failed and chosen and count_work(lines, max(chosen.at - _LAST_HINT_LINES, 0), chosen.at).is_over:
-        return None  # only somebody's exit code, after all was done
+        return None  # only a process's exit code, after all work
     final_line = _final_line_evidence(lines) or _repetition_evidence(lines)
     if final_line and final_line.kind != "other":
         return final_line
@@ -137,7 +137,7 @@ def find_root_cause(
 
 
 def _best_hint(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:
-    """Return the best hint near the end: the last that names a kind, else the first of the last error lines."""
+    """Return the best hint near the end: the last one with a kind, else the first error line."""
     hints = [one for one in evidence[-_LAST_HINTS:] if one.weight == Weight.HINT]
     hints = [one for one in hints if not count_work(lines, one.at + 1, len(lines)).outlives(one)]
     for at in range(max(len(lines) - _LAST_HINT_LINES, 0), len(lines)):
@@ -150,7 +150,7 @@ def _best_hint(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> Fa
 
 
 def _final_evidence(lines: Sequence[Line], proofs: Sequence[FailureEvidence]) -> list[FailureEvidence]:
-    """Return the evidence at the end of the window that no work came after, and between which no work was done."""
+    """Return the last evidence, without work after it or between its parts."""
     if not proofs or count_work(lines, proofs[-1].end + 1, len(lines)).outlives(proofs[-1]):
         return []
     final = [proofs[-1]]
@@ -160,7 +160,7 @@ def _final_evidence(lines: Sequence[Line], proofs: Sequence[FailureEvidence]) ->
         if between.outlives(one):
             grace = _LAUNCHER_WORK if heaviest <= Weight.ABORT else _PEERS_WORK if heaviest == Weight.PEER else 0
             if not one.sure and between.bars + between.lines <= _LAUNCHER_WORK:
-                continue  # caught; what is before it may still be the cause
+                continue  # caught; earlier evidence may still be the cause
             if between.bars + between.lines > grace:
                 break
         final.append(one)
@@ -169,21 +169,21 @@ def _final_evidence(lines: Sequence[Line], proofs: Sequence[FailureEvidence]) ->
 
 
 def _drop_survived(lines: Sequence[Line], proofs: Sequence[FailureEvidence]) -> list[FailureEvidence]:
-    """Leave out what somebody caught who had caught the same before, at the same place, and had gone on."""
-    places = [lines[one.frames[-1]].text if one.frames and not one.sure else "" for one in proofs]
+    """Drop exceptions that were already raised and handled at the same location earlier in the log."""
+    locations = [lines[one.frames[-1]].text if one.frames and not one.sure else "" for one in proofs]
     survived: set[str] = set()
-    later: set[str] = set()
+    seen_later: set[str] = set()
     for n in range(len(proofs) - 1, -1, -1):
-        if places[n] in later and places[n] not in survived:
+        if locations[n] in seen_later and locations[n] not in survived:
             between = count_work(lines, proofs[n].end + 1, proofs[n + 1].start)
             if between.bars + between.lines > 0:
-                survived.add(places[n])
-        later |= {places[n]} - {""}
-    return [one for one, place in zip(proofs, places, strict=True) if place not in survived]
+                survived.add(locations[n])
+        seen_later |= {locations[n]} - {""}
+    return [one for n, one in enumerate(proofs) if locations[n] not in survived]
 
 
 def _final_line_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
-    """Return a line of the last few that says that the run is over, where no work was done after it."""
+    """Return one of the last lines, without work after it, that says the run is over."""
     final_line = last_lines.find_final_line(lines)
     if final_line is None:
         return None
@@ -210,7 +210,7 @@ def _final_line_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
 
 
 def _repetition_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
-    """Return the line that the log repeats at its end, where that means that nothing went on any more."""
+    """Return the line repeated at the end of the log, when the repetition shows that the run stopped progressing."""
     repetition = last_lines.find_repetition(lines)
     if repetition is None or (repetition.kind == "stall" and _has_work_after(lines, repetition.first)):
         return None
@@ -221,22 +221,22 @@ def _repetition_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
 
 
 def _has_work_after(lines: Sequence[Line], since: int) -> bool:
-    others = [line for line in lines[since + 1 :] if not _WAIT.search(line.text, 0, _FIRST_CHARS)]
-    done = count_work(others, 0, len(others))
-    return bool(done.bars or done.lines or done.is_over)
+    others = [line for line in lines[since + 1 :] if not _WAITING.search(line.text, 0, _FIRST_CHARS)]
+    work = count_work(others, 0, len(others))
+    return bool(work.bars or work.lines or work.is_over)
 
 
 def _untraced_exception(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:
-    """Return an exception's line that the window ends with though no traceback is there to prove it."""
+    """Return an exception's line without a traceback among the very last lines."""
     for one in reversed(evidence):
-        is_untraced = one.weight == Weight.HINT and one.start == one.end and one.at >= len(lines) - _LAST_SPOKEN
-        if is_untraced and _BY_PYTHON.match(one.text):
+        is_untraced = one.weight == Weight.HINT and one.start == one.end and one.at >= len(lines) - _UNTRACED_LINES
+        if is_untraced and _PYTHON_EXCEPTION.match(one.text):
             return one
     return None
 
 
 def find_last_work_line(lines: Sequence[Line]) -> Line | None:
-    """Return the last line that shows the run at work."""
+    """Return the last line that shows ordinary work."""
     near = reversed(lines[-5_000:])
-    found = (line for line in near if _WORK.search(line.text, 0, _FIRST_CHARS) and not _NO_WORK.match(line.text))
-    return next(found, None)
+    match = (line for line in near if _WORK.search(line.text, 0, _FIRST_CHARS) and not _NO_WORK.match(line.text))
+    return next(match, None)

@@ -1,7 +1,7 @@
-"""Finds Python tracebacks in what several processes printed at once. Pure.
+"""Reads Python tracebacks in the mixed output of several processes. Pure.
 
-Launchers put a prefix before every line of a rank; without one, the lines of ranks are interleaved; a progress bar or a
-line of another stream may stand in the middle. So a traceback is followed by its prefix, and by indentation.
+Launchers prefix every line of a rank. Without prefixes, lines of ranks are interleaved, and a progress bar or a line of
+another stream may interrupt a traceback. Tracebacks are therefore followed by prefix and indentation.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 from mcp_server.text.lines import Line
 
 _HEADER = "Traceback (most recent call last)"
-_MAX_LINES = 1_000  # of one traceback, other ranks' lines in between included
-_MAX_OTHER_LINES = 12  # lines in a row that belong to nothing: the traceback was cut off
+_MAX_LINES = 1_000  # of one traceback, including the lines of other ranks in between
+_MAX_OTHER_LINES = 12  # consecutive unrelated lines: the traceback was cut off
 
 _SOURCE_PREFIX = re.compile(
     r"\[(?:rank|default)\d+\]: ?"  # torchrun
@@ -26,7 +26,7 @@ _SOURCE_PREFIX = re.compile(
     r"|\d{1,4}: (?=\S|  )|[a-z][\w-]{0,40}\d[\w.-]{0,60}: (?=Traceback|  |\S*(?:Error|Exception))"  # srun --label, pdsh
 )
 _STAMP = re.compile(
-    r"\[\d{1,3}(?:;\d{1,3}){0,4}m"  # a colour whose escape was lost
+    r"\[\d{1,3}(?:;\d{1,3}){0,4}m"  # a colour code without its escape character
     r"|[IWEFC]\d{3,4} \d\d:\d\d:\d\d\.\d+ +\d+ [^\]]{1,120}\] ?|\[[IWEFC]\d{3,4} [\d:.]+ [^\]]{1,120}\] ?"  # glog, c10d
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z] \d+ \d+\] ?(?:\(\w+\) )?"  # Ray's C++
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]? ?"
@@ -53,34 +53,34 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 
 
 class StrippedLine(NamedTuple):
-    """A line without what launchers and loggers put before it."""
+    """A line without the prefixes of launchers and loggers."""
 
-    tag: str  # which rank or process printed it, "" where nobody says
-    text: str  # the rest, its indentation kept
-    is_warning: bool  # a logger called it a warning or less
+    tag: str  # the rank or process that printed it, "" if unknown
+    text: str  # the rest, with its indentation
+    is_warning: bool  # logged as a warning or below
 
 
 @dataclass(frozen=True)
 class RaisedException:
-    """One exception as printed: where its traceback begins, where its line stands, and how it was raised."""
+    """One printed exception: the position of its traceback, its line, and how it was raised."""
 
-    start: int  # positions in the window, not line numbers
+    start: int  # positions in the list of lines, not line numbers
     end: int
     tag: str
     name: str  # the type's last part
     text: str  # the exception's line without prefixes
     frames: tuple[int, ...]
-    uncaught: bool  # began in <module>: nobody above caught it
+    uncaught: bool  # the first frame is <module>: nothing could catch it
     context: str  # the line above the header
-    chained: str  # how it is linked to the exception above: "", "handling" or "cause"
+    chained: str  # its link to the exception above: "", "handling" or "cause"
     is_warning: bool
 
 
 @lru_cache(maxsize=8_192)
 def strip_prefixes(text: str) -> StrippedLine:
-    """Take the prefixes off ``text``."""
+    """Return ``text`` without its prefixes."""
     tag, at, stamped = "", 0, 0
-    if "it/s" in text or "s/it" in text:  # glued to a bar: the bar is not what is meant
+    if "it/s" in text or "s/it" in text:  # the text continues a progress bar's line
         bar = _BAR.search(text)
         if bar and text[bar.end() :].strip():
             at = bar.end()
@@ -98,7 +98,7 @@ def strip_prefixes(text: str) -> StrippedLine:
 
 
 def match_exception(text: str, *, after_frames: bool) -> re.Match[str] | None:
-    """Return the parts of an exception's line, or None. Outside a traceback only a telling name will do."""
+    """Return the match of an exception's line, or None. Outside a traceback only unmistakable names match."""
     match = _NAME.match(text.strip()[:600])
     if not match:
         return None
@@ -113,24 +113,24 @@ def match_exception(text: str, *, after_frames: bool) -> re.Match[str] | None:
 
 
 def is_header(text: str) -> bool:
-    """Tell whether a traceback begins here."""
+    """Return whether ``text`` is the header of a traceback."""
     at = text.find(_HEADER)
     return at >= 0 and not text[at + len(_HEADER) :].strip(" :─━-╮│|")
 
 
 def is_frame(text: str) -> bool:
-    """Tell whether ``text`` names a frame of a traceback."""
+    """Return whether ``text`` names a frame of a traceback."""
     return bool(_FRAME.match(text))
 
 
 def _is_body(text: str, indent: int | None) -> bool:
-    """Tell whether ``text`` belongs to a traceback: a frame, its source line, a drawn border."""
+    """Return whether ``text`` belongs to a traceback: a frame, its source line, a drawn border."""
     width = len(text) - len(text.lstrip())
     return width > (indent or 0) or text.lstrip().startswith(_DRAWN) or bool(_CELL.match(text))
 
 
 def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None:
-    """Return the exception whose traceback has its header at ``header``; None where it was cut off."""
+    """Return the exception whose traceback header is at ``header``; None if the traceback was cut off."""
     tag, _, is_warning = strip_prefixes(lines[header].text)
     frames: list[int] = []
     indent: int | None = None
@@ -159,17 +159,17 @@ def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None
 
 
 def _entry_point(frame: re.Match[str]) -> str:
-    """Say where the first frame is: `<module>` where the program itself began."""
+    """Return the function of the first frame: `<module>` for the start of the program."""
     where = (frame["where"] or "<module>").strip()
     if where in {"_run_module_as_main", "_run_code"}:
         return "<module>"
     if frame["file"] in {"<stdin>", "<exec>", "<unknown>"}:
-        return "fed"  # code that the program itself was given to run
+        return "<code>"  # code that the program runs from a string
     return where
 
 
 def _context_above(lines: Sequence[Line], header: int, tag: str) -> tuple[str, str]:
-    """Return the line above ``header`` and how it chains the exception to the one before."""
+    """Return the line above ``header``, and how it links the exception to the previous one."""
     for at in range(header - 1, max(header - 6, -1), -1):
         line_tag, text, _ = strip_prefixes(lines[at].text)
         if line_tag != tag:
@@ -182,7 +182,7 @@ def _context_above(lines: Sequence[Line], header: int, tag: str) -> tuple[str, s
 
 
 def read_bare_exception(lines: Sequence[Line], at: int) -> RaisedException | None:
-    """Return the exception at ``at`` whose header is not there or is another rank's."""
+    """Return the exception at ``at``, whose header is missing or belongs to another rank."""
     tag, text, is_warning = strip_prefixes(lines[at].text)
     match = match_exception(text, after_frames=False)
     if not match:
@@ -197,7 +197,7 @@ def read_bare_exception(lines: Sequence[Line], at: int) -> RaisedException | Non
 
 
 def _frames_above(lines: Sequence[Line], at: int, tag: str, indent: int) -> tuple[tuple[int, ...], int]:
-    """Return the frames right above ``at`` and where they begin; the same exception of other ranks is no border."""
+    """Return the frames above ``at`` and their first position; the same exception of other ranks is skipped."""
     frames: list[int] = []
     first = at
     text = lines[at].text

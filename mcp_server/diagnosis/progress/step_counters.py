@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -135,7 +134,8 @@ class StepSpeed:
     @property
     def step_s(self) -> float | None:
         """The median over recent advances, so that one evaluation or one compilation does not count."""
-        slopes = [(t1 - t0) / (n1 - n0) for (t0, n0), (t1, n1) in pairwise(self._seen) if n1 > n0]
+        seen = list(self._seen)
+        slopes = [(t1 - t0) / (n1 - n0) for (t0, n0), (t1, n1) in zip(seen, seen[1:]) if n1 > n0]  # noqa: B905, RUF007
         return median(slopes) if slopes else self.printed_s
 
 
