@@ -179,7 +179,7 @@ class OutputMonitor:
         events = self._note_progress(advances, at_s)
         if self._divergence_reported and self.divergence.recovered:
             self._divergence_reported = False
-            events.append(OutputEvent("resumed", "The numbers are sound again."))
+            events.append(OutputEvent("resumed", "The metrics are healthy again."))
         if self.divergence.text and not (self.divergence.recovered or self._divergence_reported):
             self._divergence_reported = True
             events.append(OutputEvent("error_seen", f"Diverged: {self.divergence.text}", {"divergence": True}))
@@ -202,7 +202,7 @@ class OutputMonitor:
         else:
             resumed = self.stall_detector.note_output(at_s, self.last_line)
         if resumed:
-            events.append(OutputEvent("resumed", "It goes on."))
+            events.append(OutputEvent("resumed", "The run makes progress again."))
         return events
 
     def _find_suspect(self, piece: bytes, at_s: float) -> None:

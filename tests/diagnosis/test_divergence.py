@@ -1,4 +1,4 @@
-"""Numbers that training prints prove a dead training, and no healthy stumble does."""
+"""Metrics of a diverged run prove its divergence, and disturbances of healthy runs do not."""
 
 import math
 import random
@@ -28,7 +28,7 @@ def losses(*values: float, name: str = "loss", **others: float) -> list[MetricLi
     return [row(step, {name: value, **others}) for step, value in enumerate(values, 1)]
 
 
-# --- losses that are no number
+# --- losses that are NaN or infinite
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_loss_that_is_nan_three_times_in_a_row_is_proof(name: str) -> None:
     assert (divergence.line, divergence.since_step, divergence.recovered) == (ill[-1].line, 3, False)
 
 
-def test_a_short_run_whose_every_loss_was_nan_ends_diverged_and_the_newest_line_tells_it() -> None:
+def test_a_short_run_whose_every_loss_was_nan_ends_diverged_and_the_newest_line_shows_it() -> None:
     lines = [f"{n:03} | loss: nan | lr: 0.1 | dt: 200 ms" for n in range(1, 6)]
     readings = [row(n, {"loss": NAN}, line) for n, line in enumerate(lines, 1)]
     two = after(*readings[:2])
@@ -78,7 +78,7 @@ def test_a_short_run_whose_every_loss_was_nan_ends_diverged_and_the_newest_line_
     ],
     ids=str,
 )
-def test_what_healthy_runs_print_is_no_divergence(readings: list[MetricLine]) -> None:
+def test_metrics_of_healthy_runs_are_not_a_divergence(readings: list[MetricLine]) -> None:
     divergence = after(*readings)
     assert (divergence.line, divergence.text, divergence.since_step) == (None, None, None)
 
@@ -133,7 +133,7 @@ def test_a_gradient_norm_alone_is_proof_only_where_the_loss_does_not_fall() -> N
     assert after(*never).line is None
 
 
-def test_a_loss_of_zero_is_dead_when_held_out_data_tell_nan() -> None:
+def test_a_loss_of_zero_is_a_divergence_when_the_held_out_loss_is_nan() -> None:
     zeros = losses(1.3, *[0.0] * 5)
     evaluation = row(6, {"eval_loss": NAN}, "{'eval_loss': 'nan'}")
     assert after(*zeros, evaluation).text == "The loss is 0 and NaN on held-out data, since step 2."
@@ -148,7 +148,7 @@ def skips(*pairs: tuple[int, int]) -> list[MetricLine]:
     return [row(step, {}, f"[Rank 0] step={step}, skipped={skipped}, lr=[0.1]", skipped) for step, skipped in pairs]
 
 
-def test_every_step_skipped_is_told_at_the_end_after_20_and_proven_after_40() -> None:
+def test_skipping_every_step_counts_at_the_end_after_20_and_is_proven_after_40() -> None:
     every_ten = skips(*((n, n) for n in range(10, 130, 10)))
     assert after(*every_ten[:1]).line is None
     assert (after(*every_ten[:2]).line, after(*every_ten[:2]).text) == (every_ten[1].line, None)
@@ -157,7 +157,7 @@ def test_every_step_skipped_is_told_at_the_end_after_20_and_proven_after_40() ->
     assert (divergence.line, divergence.since_step) == (every_ten[-1].line, 1)
 
 
-def test_a_tail_of_skipped_steps_counts_from_where_it_begins() -> None:
+def test_a_tail_of_skipped_steps_counts_from_its_beginning() -> None:
     divergence = after(*skips((500, 3), (510, 3), (520, 13), (530, 23), (540, 33), (550, 43)))
     assert (divergence.text, divergence.since_step) == (
         "Every optimizer step since step 511 was skipped, 40 of them.",
@@ -171,7 +171,7 @@ def test_a_tail_of_skipped_steps_counts_from_where_it_begins() -> None:
         [(n, 0) for n in range(10, 500, 10)],
         [(n, min(n, 18)) for n in range(10, 500, 10)],  # a loss scale that began high
         [(n, n // 2) for n in range(10, 500, 10)],
-        [(10, 10)] * 9,  # each rank tells it
+        [(10, 10)] * 9,  # each rank prints it
         [(n, 7) for n in range(10, 500, 10)],
     ],
 )
@@ -191,7 +191,7 @@ def test_a_loss_ten_times_above_all_its_history_in_five_readings_is_proof() -> N
     assert divergence.line == ill[-1].line
 
 
-def test_an_exponential_rise_is_no_history_of_its_own() -> None:
+def test_an_exponential_rise_does_not_count_as_history() -> None:
     divergence = after(*losses(*[2.0, 1.8] * 200, *(1.05**n for n in range(150))))
     assert divergence.text is not None
 
@@ -208,13 +208,13 @@ def test_an_exponential_rise_is_no_history_of_its_own() -> None:
         losses(*[2.5] * 50, *[900.0] * 50, name="value_loss"),
         losses(*[2.5] * 50, *[900.0] * 50, name="critic/vf_loss"),
         losses(*[2.5] * 50, *[900.0] * 50, reward=1.0),
-        losses(*[2.5] * 50) + losses(*[900.0] * 50),  # steps begin anew: another phase
+        losses(*[2.5] * 50) + losses(*[900.0] * 50),  # the steps restart: a new phase
         [row(7, {"loss": 1e9}, f"[rank{rank}] loss 1e9") for rank in range(99)],
         losses(*[90.0, 2.5] * 20, *[500.0] * 20),
     ],
     ids=lambda readings: str(readings[-1].line),
 )
-def test_a_loss_that_stumbles_grows_or_means_little_is_healthy(readings: list[MetricLine]) -> None:
+def test_a_loss_with_spikes_slow_growth_or_little_meaning_is_healthy(readings: list[MetricLine]) -> None:
     assert after(*readings).text is None
 
 
@@ -233,7 +233,7 @@ def test_a_loss_that_stumbles_grows_or_means_little_is_healthy(readings: list[Me
         (" iteration  {n}/  500 | lm loss: NAN | loss scale: 1.0 | number of nan iterations:   0 |", 4),
     ],
 )
-def test_what_frameworks_print_of_a_dead_training_is_read(template: str, steps: int) -> None:
+def test_formats_of_frameworks_are_read(template: str, steps: int) -> None:
     progress, lines = ProgressTracker(), [template.format(n=n) for n in range(1, steps + 1)]
     divergence = after(*progress.read_lines(lines))
     assert divergence.line == lines[-1]
@@ -255,12 +255,12 @@ def test_a_run_recovers_with_its_fifth_healthy_reading_and_may_diverge_again() -
     assert (divergence.recovered, divergence.since_step) == (False, 10)
 
 
-def test_a_healthy_number_of_another_kind_is_no_recovery() -> None:
+def test_another_healthy_metric_is_not_a_recovery() -> None:
     divergence = after(*losses(1.0, NAN, NAN, NAN), *(row(n, {"fps": 90.0, "value_loss": 0.1}) for n in range(5, 50)))
     assert not divergence.recovered
 
 
-def test_a_flood_of_names_and_numbers_is_read_quickly_and_fills_no_memory() -> None:
+def test_a_flood_of_metric_names_is_read_quickly_and_in_little_memory() -> None:
     divergence, noise = DivergenceDetector(), random.Random(0)
     for step in range(3_000):
         divergence.read_metrics(row(step, {f"loss_{step}": NAN, "loss": noise.lognormvariate(0, 1)}))

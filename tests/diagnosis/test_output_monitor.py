@@ -1,4 +1,4 @@
-"""What output tells, piece by piece, on virtual time."""
+"""Output read piece by piece, on virtual time, becomes events and progress."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def kinds(found: list[OutputEvent]) -> list[str]:
     return [event.kind for event in found]
 
 
-def test_the_first_step_is_told_once_with_its_line() -> None:
+def test_the_first_step_is_reported_once_with_its_line() -> None:
     monitor = OutputMonitor({}, started_s=100)
     assert monitor.read_output(b"loading\n", 101) == []
     (found,) = monitor.read_output(step(1), 134)
@@ -38,7 +38,7 @@ def test_a_first_step_is_overdue_once_and_never_after_it_was_seen() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 100_000])
-def test_pieces_of_any_size_tell_the_same(size: int) -> None:
+def test_pieces_of_any_size_give_the_same_events(size: int) -> None:
     data = b"".join(step(n) for n in range(1, 50)) + TRACEBACK
     monitor = OutputMonitor({}, started_s=0)
     found = [
@@ -51,7 +51,7 @@ def test_pieces_of_any_size_tell_the_same(size: int) -> None:
     assert data[monitor.suspect.offset :].startswith(b"KeyError")
 
 
-def test_of_a_flood_the_newest_step_is_known_and_no_fatal_line_is_missed() -> None:
+def test_a_flood_shows_the_newest_step_and_no_fatal_line_is_missed() -> None:
     noise = b"".join(b"reading shard %d of the corpus\n" % n for n in range(60_000))
     monitor = OutputMonitor({}, started_s=0)
     assert kinds(monitor.read_output(noise + step(1), 10)) == ["first_step"]
@@ -59,7 +59,7 @@ def test_of_a_flood_the_newest_step_is_known_and_no_fatal_line_is_missed() -> No
     assert monitor.suspect is not None
     assert monitor.suspect.number == 60_001 + 4
     monitor.read_output(noise + step(2), 10.02)
-    assert monitor.progress.step == 1, "it was looked at 0.02 s ago"
+    assert monitor.progress.step == 1, "the flood was read 0.02 s ago"
     monitor.read_newest_lines(10.03)
     assert monitor.progress.step == 2
 
@@ -71,7 +71,7 @@ def test_after_a_flood_every_line_is_read_again() -> None:
     assert monitor.progress.step == 7
 
 
-def test_after_the_last_step_silence_is_no_stall_unless_a_limit_is_set() -> None:
+def test_after_the_last_step_silence_is_a_stall_only_with_a_limit() -> None:
     for spec, due_s in (({}, None), ({"stall_timeout_s": 60}, 1000 + 60)):
         monitor = OutputMonitor({**spec, "first_step_timeout_s": 5}, started_s=0)
         for number in range(996, 1001):
@@ -79,7 +79,7 @@ def test_after_the_last_step_silence_is_no_stall_unless_a_limit_is_set() -> None
         assert monitor.stall_check_s == due_s
 
 
-def test_two_more_steps_clear_a_suspicion() -> None:
+def test_two_more_steps_clear_a_suspect_line() -> None:
     monitor = OutputMonitor({}, started_s=0)
     monitor.read_output(step(1), 1)
     monitor.read_output(TRACEBACK, 2)
@@ -89,7 +89,7 @@ def test_two_more_steps_clear_a_suspicion() -> None:
     assert not monitor.should_diagnose_suspect(1000, idle=True)
 
 
-def test_a_suspicion_is_due_when_steps_stop_and_told_once() -> None:
+def test_a_suspect_line_is_diagnosed_when_steps_stop_and_only_once() -> None:
     monitor = OutputMonitor({}, started_s=0)
     for number in range(1, 8):
         monitor.read_output(step(number), number * 4)
@@ -101,26 +101,26 @@ def test_a_suspicion_is_due_when_steps_stop_and_told_once() -> None:
     assert not monitor.should_diagnose_suspect(1000, idle=True)
 
 
-def test_after_the_first_steps_a_silence_of_a_minute_is_no_sign_of_an_error() -> None:
+def test_after_the_first_steps_a_minute_of_silence_is_not_a_sign_of_an_error() -> None:
     monitor = OutputMonitor({}, started_s=0)
     monitor.read_output(step(1), 1)
     monitor.read_output(TRACEBACK, 3)
     assert not monitor.should_diagnose_suspect(62, idle=True)
-    assert not monitor.should_diagnose_suspect(63, idle=False), "the next step may take its time"
+    assert not monitor.should_diagnose_suspect(63, idle=False), "the next step may take long"
     assert monitor.should_diagnose_suspect(123, idle=True)
 
 
-def test_before_the_first_step_output_and_computing_put_a_suspicion_off() -> None:
+def test_before_the_first_step_output_and_cpu_time_postpone_the_diagnosis() -> None:
     monitor = OutputMonitor({}, started_s=0)
     monitor.read_output(TRACEBACK, 2)
     monitor.read_output(b"falling back to the slow tokenizer\n", 8)
-    assert not monitor.should_diagnose_suspect(12, idle=True), "it printed since"
+    assert not monitor.should_diagnose_suspect(12, idle=True), "there was output since"
     assert not monitor.should_diagnose_suspect(18, idle=False), "it computes"
     assert not monitor.should_diagnose_suspect(20, idle=True)
     assert monitor.should_diagnose_suspect(28, idle=True)
 
 
-def test_a_long_line_without_an_end_is_not_kept_whole() -> None:
+def test_only_the_end_of_a_long_unfinished_line_is_kept() -> None:
     monitor = OutputMonitor({}, started_s=0)
     for _ in range(100):
         monitor.read_output(b"x" * 65536, 1)
@@ -143,7 +143,7 @@ def test_the_newest_update_of_a_bar_is_read_when_nothing_follows() -> None:
     bar = b"\rTraining:  5%%|5    | %d/100 [00:05<01:35,  1.00it/s, loss=0.5]"
     assert monitor.read_output(bar % 1, 10) == []
     waits = [monitor.has_unread_line]
-    assert monitor.read_unfinished_line(10.1) == [], "it may not be whole yet"
+    assert monitor.read_unfinished_line(10.1) == [], "it may be incomplete"
     assert kinds(monitor.read_unfinished_line(10.3)) == ["first_step"]
     assert [*waits, monitor.has_unread_line] == [True, False]
     monitor.read_output(bar % 2, 20)
@@ -152,7 +152,7 @@ def test_the_newest_update_of_a_bar_is_read_when_nothing_follows() -> None:
     assert (monitor.progress.step, monitor.progress.advances) == (2, 2)
 
 
-def test_what_json_cannot_say_is_told_as_text() -> None:
+def test_numbers_that_json_lacks_are_text() -> None:
     monitor = OutputMonitor({}, started_s=0)
     monitor.read_output(step(1) + b"step 2/1000 loss nan\n", 1)
     assert monitor.progress_facts()["metrics"]["loss"] == "nan"
@@ -167,13 +167,13 @@ def test_what_json_cannot_say_is_told_as_text() -> None:
         (b"loading checkpoint-500\n", None),
     ],
 )
-def test_a_checkpoint_is_known_by_its_name(line: bytes, checkpoint: str | None) -> None:
+def test_a_checkpoint_is_recognised_by_its_name(line: bytes, checkpoint: str | None) -> None:
     monitor = OutputMonitor({}, started_s=0)
     monitor.read_output(line, 1)
     assert monitor.checkpoint == checkpoint
 
 
-def test_what_was_told_is_taken_back_when_the_run_goes_on_and_may_be_told_again() -> None:
+def test_a_reported_error_is_withdrawn_when_the_run_continues_and_may_be_reported_again() -> None:
     monitor = OutputMonitor({}, started_s=0)
     for number in range(1, 9):
         monitor.read_output(step(number), number * 4)
@@ -186,7 +186,7 @@ def test_what_was_told_is_taken_back_when_the_run_goes_on_and_may_be_told_again(
         assert kinds(found) == ["resumed"]
 
 
-def test_numbers_that_are_sound_again_are_told_too() -> None:
+def test_a_recovery_from_divergence_is_reported() -> None:
     monitor = OutputMonitor({}, started_s=0)
     found = []
     for n in range(1, 200):

@@ -1,4 +1,4 @@
-"""A silence is a stall only where the run's own pace says so. Time is virtual."""
+"""Silence is a stall only when it exceeds the usual gaps of the run itself. Time is virtual."""
 
 import math
 import random
@@ -11,11 +11,11 @@ import pytest
 
 from mcp_server.diagnosis.stall import StallDetector
 
-HISTORIES = 300  # of each sort; 20,000 were run when the numbers were chosen
+HISTORIES = 300  # of each type; 20,000 were run to choose the constants
 
 
 class Sign(NamedTuple):
-    """What a run shows at a time: a step, or a line that is none."""
+    """A sign of life: a step, or a line without one."""
 
     at_s: float
     step: bool
@@ -23,7 +23,7 @@ class Sign(NamedTuple):
 
 
 def run(*, every_s: float, steps: int, start_s: float = 0.0, stall_timeout_s: float | None = None) -> StallDetector:
-    """A run that printed ``steps`` steps, the last at ``start_s + every_s * steps``."""
+    """Return the detector of a run that printed ``steps`` steps, the last at ``start_s + every_s * steps``."""
     detector = StallDetector(0.0, stall_timeout_s)
     for n in range(1, steps + 1):
         detector.note_step(start_s + n * every_s)
@@ -31,7 +31,7 @@ def run(*, every_s: float, steps: int, start_s: float = 0.0, stall_timeout_s: fl
 
 
 def first_stall_s(detector: StallDetector, signs: Iterable[Sign], until_s: float, *, cpu_idle: bool) -> float | None:
-    """Play ``signs``, look at every deadline, and return when the first stall is called."""
+    """Replay ``signs``, check at every deadline, and return the time of the first stall."""
     for sign in [*signs, Sign(until_s, False)]:
         while (due_s := detector.due_s()) is not None and due_s <= sign.at_s:
             if detector.detect_stall(due_s, cpu_idle):
@@ -53,11 +53,11 @@ def test_no_deadline_runs_before_the_first_step() -> None:
     assert detector.due_s() is None
 
 
-def test_three_gaps_make_a_pace_and_the_one_after_the_first_step_is_no_part_of_it() -> None:
+def test_a_limit_needs_three_gaps_and_the_one_after_the_first_step_does_not_count() -> None:
     detector = StallDetector(0.0)
     for at_s in (60.0, 900.0, 901.0, 902.0):  # the second step compiles
         detector.note_step(at_s)
-    assert detector.due_s() == 902 + 60 * 840, "no pace yet"
+    assert detector.due_s() == 902 + 60 * 840, "too few gaps yet"
     detector.note_step(903.0)
     assert (detector.median_gap_s, detector.due_s()) == (1.0, 903.0 + 300)
 
@@ -71,13 +71,13 @@ def test_the_limit_is_forty_steps_and_never_less_than_five_minutes(every_s: floa
     assert detector.due_s() == pytest.approx(1_000 * every_s + limit_s)
 
 
-def test_the_longest_gap_so_far_may_come_again_three_times_as_long() -> None:
+def test_the_limit_is_at_least_three_times_the_longest_gap() -> None:
     detector = run(every_s=10, steps=50)
     detector.note_step(500 + 400)
     assert detector.due_s() == 900 + 3 * 400
 
 
-def test_a_slow_down_is_learnt_within_two_steps() -> None:
+def test_a_slow_down_raises_the_limit_within_two_steps() -> None:
     detector = run(every_s=60, steps=100)
     detector.note_step(6_000 + 180)
     detector.note_step(6_000 + 360)
@@ -92,15 +92,15 @@ def test_steps_that_arrive_together_are_one_print() -> None:
     assert detector.median_gap_s == pytest.approx(600, rel=0.001)
 
 
-def test_a_busy_silence_gets_three_times_as_long_and_no_more() -> None:
+def test_a_busy_silence_has_three_times_the_limit_and_no_more() -> None:
     detector = run(every_s=1, steps=20)
     assert not detector.detect_stall(320.0, cpu_idle=False)  # a silent evaluation
     assert detector.due_s() == 20 + 900
     assert not detector.detect_stall(919.9, cpu_idle=False)
-    assert detector.detect_stall(920.0, cpu_idle=False)  # ranks that wait for one another spin
+    assert detector.detect_stall(920.0, cpu_idle=False)  # ranks that wait for each other spin
 
 
-def test_a_stall_is_told_once_and_a_step_ends_it() -> None:
+def test_a_stall_is_detected_once_and_a_step_ends_it() -> None:
     detector = run(every_s=1, steps=20)
     assert not detector.detect_stall(319.9, cpu_idle=True)
     assert detector.detect_stall(320.0, cpu_idle=True)
@@ -126,7 +126,7 @@ def test_a_stall_is_told_once_and_a_step_ends_it() -> None:
         ("Generating rollouts", 920),
     ],
 )
-def test_talk_of_what_steps_wait_for_triples_the_limit_once(text: str, due_s: float) -> None:
+def test_a_line_about_work_that_delays_steps_triples_the_limit_once(text: str, due_s: float) -> None:
     detector = run(every_s=1, steps=20)
     for at_s in (30.0, 200.0, 310.0):
         assert not detector.note_output(at_s, text)
@@ -135,7 +135,7 @@ def test_talk_of_what_steps_wait_for_triples_the_limit_once(text: str, due_s: fl
     assert detector.due_s() == 311 + 3 * 291  # and holds until the next step only
 
 
-def test_a_bar_that_moves_keeps_a_long_evaluation_alive_and_one_that_stands_does_not() -> None:
+def test_a_moving_bar_keeps_a_long_evaluation_alive_and_a_still_one_does_not() -> None:
     detector = run(every_s=1, steps=20)
     for n in range(60):
         assert not detector.detect_stall(20 + 60.0 * n, cpu_idle=True)
@@ -154,7 +154,7 @@ def test_two_bars_redrawn_in_turn_do_not_move() -> None:
     assert detector.due_s() == 21 + 300
 
 
-def test_a_fixed_limit_counts_steps_once_there_are_any_and_all_output_before() -> None:
+def test_a_fixed_limit_counts_all_output_before_the_first_step_and_steps_after_it() -> None:
     detector = StallDetector(100.0, stall_timeout_s=60)
     assert detector.due_s() == 160
     assert not detector.note_output(110.0, "Loading")
@@ -168,7 +168,7 @@ def test_a_fixed_limit_counts_steps_once_there_are_any_and_all_output_before() -
     assert detector.note_step(261.0)
 
 
-def test_a_hang_before_there_is_a_pace_is_found_where_the_processes_idle() -> None:
+def test_a_hang_before_three_gaps_is_found_while_the_processes_idle() -> None:
     detector = StallDetector(0.0)
     detector.note_step(30.0)
     detector.note_step(40.0)
@@ -195,7 +195,7 @@ def test_a_run_without_steps_stalls_only_when_silent_and_idle() -> None:
 
 
 def healthy(chance: random.Random) -> Iterator[Sign]:
-    """A run without an end: steps of 0.01 s to 20 min, with everything that makes healthy ones irregular."""
+    """Yield the signs of an endless run: steps of 0.01 s to 20 min, with all irregularities of healthy runs."""
     step_s = math.exp(chance.uniform(math.log(0.01), math.log(1_200)))
     spread = chance.choice([0.0, 0.1, 0.3, 0.6])  # of a lognormal
     epoch, pauses = chance.choice([7, 50, 200]), chance.choice([0.0, 0.003, 0.03])
@@ -226,7 +226,7 @@ def test_no_healthy_run_is_called_stalled() -> None:
         assert first_stall_s(StallDetector(0.0), signs, signs[-1].at_s, cpu_idle=True) is None, seed
 
 
-def test_hangs_are_found_within_three_times_the_limit_of_their_pace() -> None:
+def test_hangs_are_found_within_three_times_the_limit() -> None:
     found = 0
     for seed in range(HISTORIES):
         chance = random.Random(seed)

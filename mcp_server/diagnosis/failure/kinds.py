@@ -28,13 +28,13 @@ KINDS: dict[str, KindPolicy] = {
     "cuda_error": KindPolicy(
         True, "retry", "CUDA failed: retry once, then on another GPU; CUDA_LAUNCH_BLOCKING=1 shows the call."),
     "nccl_error": KindPolicy(
-        True, "retry", "Ranks lost each other: retry as is; should it come back, NCCL_DEBUG=INFO tells which rank."),
+        True, "retry", "Ranks lost each other: retry as is; if it recurs, NCCL_DEBUG=INFO shows which rank."),
     "segfault": KindPolicy(
-        True, "retry", "Native code crashed: retry once; should it come back, PYTHONFAULTHANDLER=1 shows where."),
+        True, "retry", "Native code crashed: retry once; if it recurs, PYTHONFAULTHANDLER=1 shows where."),
     "killed": KindPolicy(
-        True, "retry", "The run was killed from outside: resume it from its last checkpoint."),
+        True, "retry", "The run was killed by another process: resume it from its last checkpoint."),
     "stall": KindPolicy(
-        True, "retry", "No more progress was made: retry from the last checkpoint; py-spy dump shows where it hangs."),
+        True, "retry", "Progress stopped: retry from the last checkpoint; py-spy dump shows where it hangs."),
     "python_error": KindPolicy(
         False, "stop", "The program has an error: correct it at the last frame of the context, then launch_run again."),
     "config_error": KindPolicy(
@@ -42,7 +42,7 @@ KINDS: dict[str, KindPolicy] = {
     "import_error": KindPolicy(
         False, "stop", "The Python environment does not fit: install or align the packages, then launch_run again."),
     "data_error": KindPolicy(
-        False, "stop", "A file is missing, broken or in the way: correct the path or the file, then launch_run again."),
+        False, "stop", "A file is missing, broken or unexpected: correct the path or the file, then launch_run again."),
     "network_error": KindPolicy(
         True, "retry_later", "The network failed: retry later, or fetch the files first and set HF_HUB_OFFLINE=1."),
     "auth_error": KindPolicy(
@@ -52,9 +52,9 @@ KINDS: dict[str, KindPolicy] = {
     "port_conflict": KindPolicy(
         True, "retry_other_port", "The port is taken: launch_run again with another MASTER_PORT or rendezvous port."),
     "ray_error": KindPolicy(
-        True, "retry", "Ray lost a process: retry as is; the raylet's logs in Ray's temp directory tell why."),
+        True, "retry", "Ray lost a process: retry as is; the raylet's logs in Ray's temp directory show why."),
     "divergence": KindPolicy(
-        False, "stop", "The numbers blew up: lower the learning rate or clip gradients, and resume from before it."),
+        False, "stop", "Training diverged: lower the learning rate or clip gradients, and resume from before it."),
     "timeout": KindPolicy(
         False, "stop", "The time limit was reached: raise it, or resume from the last checkpoint."),
     "other": KindPolicy(
@@ -72,11 +72,11 @@ _DETAILS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         ("import_error", r"([\w.+-]{1,60}\.so[\w.]{0,20}): cannot open shared object",
          "{0} is not found: install it or set LD_LIBRARY_PATH, then launch_run again."),
         ("import_error", r"undefined symbol: \S",
-         "A compiled package does not match the others, mostly PyTorch: reinstall it for the version at hand."),
+         "A compiled package does not match the others, mostly PyTorch: reinstall it for the installed version."),
         ("import_error", r"[Ff]lash_?[Aa]ttn|FlashAttention",
          "Install flash-attn for this PyTorch, or choose attn_implementation=sdpa."),
         ("import_error", r"numpy\.\w+ size changed|NumPy 1\.x|_ARRAY_API",
-         "A compiled package wants another NumPy: align the versions (often numpy<2)."),
+         "A compiled package needs another NumPy: align the versions (often numpy<2)."),
         ("port_conflict", r"(?:port:? ?`?|\]:|\d:)(\d{2,5})\b",
          "Port {0} is taken: launch_run again with another MASTER_PORT or --main_process_port."),
         ("data_error", r"File exists: '?([^']{1,80})",
@@ -110,7 +110,7 @@ _DETAILS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
          "A person stopped the run: ask before starting it again."),
         ("killed", r"(?i)preempt|requeue|node fail|evicted",
          "The scheduler took the machine away: start again from the last checkpoint."),
-        ("killed", r"CANCELLED", "Somebody cancelled the job: ask before starting it again."),
+        ("killed", r"CANCELLED", "The job was cancelled: ask before starting it again."),
         ("cuda_error", r"(?i)driver.{0,60}(?:insufficient|too old|mismatch)|no kernel image|below version",
          "The driver or the GPU does not fit this CUDA build: install one that fits, or use another host."),
         ("cuda_error", r"device-side assert",

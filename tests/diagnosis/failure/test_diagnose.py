@@ -113,9 +113,7 @@ def test_without_evidence_the_exit_status_decides(
         ("srun: error: n1: task 0: Exited with exit code 7", 7, "other", None),
     ],
 )  # fmt: skip
-def test_an_exit_status_makes_a_proof_of_what_was_only_a_hint(
-    log: str, exit_code: int, kind: str, line: str | None
-) -> None:
+def test_an_exit_status_turns_a_hint_into_a_proof(log: str, exit_code: int, kind: str, line: str | None) -> None:
     found = failure(log, exit_code)
     assert (found.kind, found.line) == (kind, line or log.splitlines()[-1])
 
@@ -128,15 +126,15 @@ def test_an_exit_code_of_zero_leaves_only_a_divergence() -> None:
     assert failure(STEPS, 0, diverged="step 9 loss nan", diverged_number=9).line == "step 9 loss nan"
 
 
-def test_a_divergence_that_the_metrics_showed_is_told_where_nothing_stronger_failed() -> None:
-    told: dict[str, Any] = {"diverged": " step 9 loss nan ", "diverged_number": 9}
-    found = failure(STEPS, None, **told)
+def test_divergence_seen_in_the_metrics_counts_unless_something_stronger_failed() -> None:
+    metrics: dict[str, Any] = {"diverged": " step 9 loss nan ", "diverged_number": 9}
+    found = failure(STEPS, None, **metrics)
     assert (found.kind, found.line, found.line_number, found.retryable) == ("divergence", "step 9 loss nan", 9, False)
-    assert failure(STEPS, 1, **told).kind == "divergence"
-    assert failure(f"{TRACE}KeyboardInterrupt", None, **told).kind == "killed"
-    assert failure(f"{TRACE}KeyError: 'x'", 1, **told).kind == "python_error"
-    assert failure(f"{TRACE}ValueError: Input contains NaN.", 1, **told).line == "ValueError: Input contains NaN."
-    assert failure(f"{TRACE}ValueError: Input contains NaN.", 1, **told).kind == "divergence"
+    assert failure(STEPS, 1, **metrics).kind == "divergence"
+    assert failure(f"{TRACE}KeyboardInterrupt", None, **metrics).kind == "killed"
+    assert failure(f"{TRACE}KeyError: 'x'", 1, **metrics).kind == "python_error"
+    assert failure(f"{TRACE}ValueError: Input contains NaN.", 1, **metrics).line == "ValueError: Input contains NaN."
+    assert failure(f"{TRACE}ValueError: Input contains NaN.", 1, **metrics).kind == "divergence"
 
 
 @pytest.mark.parametrize(
@@ -150,12 +148,12 @@ def test_a_divergence_that_the_metrics_showed_is_told_where_nothing_stronger_fai
         (f"{TRACE}ValueError: x", "python_error"),
     ],
 )
-def test_what_the_kernel_killed_for_memory_ran_out_of_it(log: str, kind: str) -> None:
+def test_a_run_killed_by_the_oom_killer_ran_out_of_host_memory(log: str, kind: str) -> None:
     assert failure(log, 1, oom_killed=True).kind == kind
     assert failure(log, None, "SIGKILL", oom_killed=True).kind == kind
 
 
-def test_an_attempt_stopped_for_a_stall_is_a_stall_unless_its_own_error_stands_there() -> None:
+def test_an_attempt_stopped_for_a_stall_is_a_stall_unless_it_printed_its_own_error() -> None:
     found = failure(
         f"{FEW_STEPS}{TRACE}torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15",
         1,
@@ -190,7 +188,7 @@ def test_without_output_the_line_says_so() -> None:
         ("Terminated", True),
     ],
 )
-def test_who_killed_a_run_says_whether_to_try_again(line: str, retryable: bool) -> None:
+def test_the_cause_of_a_kill_decides_whether_to_retry(line: str, retryable: bool) -> None:
     found = failure(FEW_STEPS + line)
     assert (found.kind, found.retryable) == ("killed", retryable)
     assert (found.action == "stop") == (not retryable)
@@ -213,7 +211,7 @@ def test_the_context_holds_the_users_last_frames_and_the_exception_without_prefi
     assert found.context == (*("  " + line for line in trace[:4]), "RuntimeError: mat1 and mat2 shapes")
 
 
-def test_the_context_of_a_statement_is_what_stands_beside_it() -> None:
+def test_the_context_of_a_statement_is_its_neighbouring_lines() -> None:
     assert failure(f"{FEW_STEPS}Killed\nbye").context == ("step 7 loss 0.1429", "step 8 loss 0.1250", "Killed", "bye")
 
 
@@ -224,7 +222,7 @@ def test_the_context_is_a_handful_of_lines_with_the_root_line_among_them(raised:
     assert len(found.context) <= 6
 
 
-def test_a_sick_gpu_asks_for_another_one() -> None:
+def test_a_faulty_gpu_asks_for_another_one() -> None:
     assert failure(f"{TRACE}RuntimeError: CUDA error: uncorrectable ECC error encountered").action == "retry_other_gpu"
     assert failure(f"{TRACE}RuntimeError: CUDA error: device-side assert triggered").action == "retry"
 
@@ -235,7 +233,7 @@ def test_a_window_of_numbered_lines_keeps_its_numbers() -> None:
     assert (found.line, found.line_number) == ("Killed", 1_000_004)
 
 
-# --- while a run is live: could this line be the proof of a failure?
+# --- lines of a live run that could prove a failure
 
 
 @pytest.mark.parametrize("line", [

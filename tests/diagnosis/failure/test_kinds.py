@@ -10,10 +10,10 @@ from mcp_server.diagnosis.failure.kinds import ACTIONS, ADVICE_CHARS, KINDS, act
 
 
 def test_every_kind_proposes_a_known_action_and_one_short_sentence() -> None:
-    for kind, told in KINDS.items():
-        assert told.action in ACTIONS
-        assert told.retryable == told.action.startswith("retry")
-        assert len(told.advice) <= ADVICE_CHARS
+    for kind, policy in KINDS.items():
+        assert policy.action in ACTIONS
+        assert policy.retryable == policy.action.startswith("retry")
+        assert len(policy.advice) <= ADVICE_CHARS
         for retryable in (True, False):
             assert action_for(kind, "x", retryable=retryable).startswith("retry") == retryable
 
@@ -49,6 +49,6 @@ def test_advice_stays_short_whatever_the_line_holds() -> None:
 def test_advice_names_no_tool_that_does_not_exist() -> None:
     tools = {"launch_run", "wait_run", "read_log", "capture_pane", "list_runs", "kill_run"}
     lines = ("CUDA out of memory", "No module named 'x'", "File exists: '/x'", "arguments are required: x", "wandb")
-    told = {advice_for(kind, line) for kind in KINDS for line in lines}
-    named = {word for advice in told for word in re.findall(r"\b[a-z]+_(?:runs?|log|pane|check)\b", advice)}
+    advice = {advice_for(kind, line) for kind in KINDS for line in lines}
+    named = {word for sentence in advice for word in re.findall(r"\b[a-z]+_(?:runs?|log|pane|check)\b", sentence)}
     assert named <= tools

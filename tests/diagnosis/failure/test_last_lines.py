@@ -1,4 +1,4 @@
-"""What the end of a log says again and again is a stall once it has lasted for minutes by the log's own count."""
+"""A wait repeated at the end of a log is a stall once the log itself counts minutes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from mcp_server.diagnosis.failure.last_lines import find_repetition
 from mcp_server.text.lines import numbered
 
 
-def said(text: str) -> tuple[int, str] | None:
-    found = find_repetition(numbered(text.encode()))
-    return (found.at, found.kind) if found else None
+def kind_at_end(text: str) -> tuple[int, str] | None:
+    repetition = find_repetition(numbered(text.encode()))
+    return (repetition.at, repetition.kind) if repetition else None
 
 
 def waits(*times: str, whom: str = "rank 3") -> str:
@@ -24,8 +24,8 @@ def waits(*times: str, whom: str = "rank 3") -> str:
     waits("100 s", "100 s", "200 s", "200 s", "300 s"),
     waits("60 s", "120 s", "180 s", "240 s", "360 s") + "Missing ranks:\n" * 10,
 ])  # fmt: skip
-def test_a_wait_that_grows_to_five_minutes_is_a_stall_told_by_its_first_line(text: str) -> None:
-    assert said(text) == (0, "stall")
+def test_a_wait_that_grows_to_five_minutes_is_a_stall_proved_by_its_first_line(text: str) -> None:
+    assert kind_at_end(text) == (0, "stall")
 
 
 @pytest.mark.parametrize("text", [
@@ -42,17 +42,17 @@ def test_a_wait_that_grows_to_five_minutes_is_a_stall_told_by_its_first_line(tex
     "".join(waits(f"{60 * n} s", whom=f"rank {n}") for n in range(1, 9)),
     waits("100 s", "200 s", "300 s", whom="engine processes to start"),
 ])  # fmt: skip
-def test_another_wait_is_none(text: str) -> None:
-    assert said(text) is None
+def test_other_waits_are_not_a_stall(text: str) -> None:
+    assert kind_at_end(text) is None
 
 
 def test_of_several_waits_the_last_one_counts() -> None:
-    assert said(waits("700 s", "800 s", "100 s", "200 s", "300 s")) == (2, "stall")
+    assert kind_at_end(waits("700 s", "800 s", "100 s", "200 s", "300 s")) == (2, "stall")
 
 
-def test_nan_iterations_without_a_loss_are_a_divergence_told_by_the_last_line() -> None:
+def test_nan_iterations_without_a_loss_are_a_divergence_proved_by_the_last_line() -> None:
     nan = " iteration {} | grad norm: nan | number of nan iterations: {} |\n"
-    assert said(nan.format(1, 10) * 3) == (2, "divergence")
-    assert said(nan.format(1, 10) * 2) is None
-    assert said(nan.format(1, 10) * 3 + nan.format(1, 0)) is None
-    assert said(nan.format("1 | lm loss: 3.1", 2) * 3) is None
+    assert kind_at_end(nan.format(1, 10) * 3) == (2, "divergence")
+    assert kind_at_end(nan.format(1, 10) * 2) is None
+    assert kind_at_end(nan.format(1, 10) * 3 + nan.format(1, 0)) is None
+    assert kind_at_end(nan.format("1 | lm loss: 3.1", 2) * 3) is None

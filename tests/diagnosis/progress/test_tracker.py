@@ -1,4 +1,4 @@
-"""What training prints becomes a first step, a step count, a pace and headline metrics; all else becomes nothing."""
+"""Lines of training become a first step, a step count, a speed and headline metrics; other lines are ignored."""
 
 import math
 import time
@@ -25,7 +25,7 @@ def bar(n: int, total: int, title: str = "", rest: str = "1.21it/s") -> str:
 
 
 def samples(name: str) -> list[tuple[str, str]]:
-    """The head and the text of each sample of a file; `@@` begins one, `\\r` and `\\e` stand for what they say."""
+    """Return the head and the text of each sample of a file; `@@` begins one, `\\r` and `\\e` are escapes."""
     text = (SAMPLES / name).read_text(encoding="utf-8").replace("\\r", "\r").replace("\\e", "\x1b")
     parts = [part.partition("\n") for part in text.split("@@ ")[1:]]
     return [(head, body) for head, _, body in parts]
@@ -37,7 +37,7 @@ NO_STEPS = samples("no_steps.txt")
 
 
 @pytest.mark.parametrize("row", STEPS, ids=[row[0] for row in STEPS])
-def test_a_training_step_is_known_by_its_line(row: tuple[str, ...]) -> None:
+def test_a_training_step_is_recognised_by_its_line(row: tuple[str, ...]) -> None:
     _, place, *headlines, text = row
     progress = read(text)
     assert progress.first_step_seen
@@ -50,16 +50,16 @@ def test_a_training_step_is_known_by_its_line(row: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", [row[1] for row in NO_STEPS], ids=[row[0] for row in NO_STEPS])
-def test_what_is_no_training_is_no_first_step(text: str) -> None:
+def test_lines_of_other_work_are_not_a_first_step(text: str) -> None:
     progress = read(text)
     assert (progress.first_step_seen, progress.first_step_line) == (False, "")
     assert (progress.step, progress.total_steps, progress.advances) == (None, None, 0)
 
 
-# --- which counter is in charge
+# --- which counter leads
 
 
-def test_a_frameworks_line_beats_a_bar_and_a_bar_beats_a_home_made_line() -> None:
+def test_a_frameworks_line_precedes_a_bar_and_a_bar_precedes_a_custom_loop() -> None:
     progress = read("epoch 1 loss 2.5")
     assert progress.step == 1
     progress.read_lines([bar(40, 900, "Training: ")])
@@ -73,13 +73,13 @@ def test_a_frameworks_line_beats_a_bar_and_a_bar_beats_a_home_made_line() -> Non
     assert progress.metrics["loss"] == 2.3
 
 
-def test_a_counter_that_is_silent_for_long_gives_way_to_an_equal_one() -> None:
+def test_a_long_silent_counter_is_replaced_by_one_of_equal_rank() -> None:
     progress = read(bar(100, 100, "Training: "))
     progress.read_lines([bar(n, 800, "Epoch: ") for n in range(1, 40)])
     assert (progress.step, progress.total_steps) == (39, 800)
 
 
-def test_worse_counters_are_signs_of_life_only_while_the_best_one_is_silent() -> None:
+def test_lower_counters_are_signs_of_life_only_while_the_leading_one_is_silent() -> None:
     progress = read("step:5 - actor/pg_loss:0.1")
     before = progress.advances
     progress.read_lines([bar(5, 100, "Training Progress: ")])
@@ -89,20 +89,20 @@ def test_worse_counters_are_signs_of_life_only_while_the_best_one_is_silent() ->
     assert progress.step == 5
 
 
-def test_the_pace_of_lines_that_are_printed_by_every_rank_is_that_of_one() -> None:
+def test_lines_printed_by_every_rank_have_the_speed_of_one() -> None:
     progress = read("\n".join(f"[rank{rank}]: step: {n}  loss:  7.0" for n in range(1, 6) for rank in range(8)))
     assert (progress.step, progress.advances) == (5, 5)
 
 
-def test_a_bar_that_is_drawn_again_is_no_advance() -> None:
+def test_a_redrawn_bar_is_not_an_advance() -> None:
     progress = read("\r".join([bar(12, 100, "Epoch 3: ")] * 20))
     assert progress.advances == 1
 
 
-# --- places in epochs
+# --- positions in epochs
 
 
-def test_bars_that_start_again_go_on_counting() -> None:
+def test_bars_that_restart_continue_the_count() -> None:
     progress = ProgressTracker()
     steps = []
     for epoch in range(3):
@@ -115,38 +115,38 @@ def test_bars_that_start_again_go_on_counting() -> None:
     assert seen == sorted(seen)
 
 
-def test_bars_without_a_number_that_start_again_go_on_counting() -> None:
+def test_bars_without_an_epoch_number_that_restart_continue_the_count() -> None:
     progress = ProgressTracker()
     for _ in range(3):
         progress.read_lines([bar(n, 25, "Train: ") for n in range(26)])
     assert (progress.step, progress.total_steps, progress.advances) == (75, None, 75)
 
 
-def test_epochs_are_counted_from_the_first_number_that_was_seen_to_be_zero_or_one() -> None:
+def test_epochs_count_from_zero_or_one_as_their_first_number_says() -> None:
     assert read("Epoch [1/10], Step [5/100], Loss: 1.5").step == 5
     assert read("Epoch [0/10], Step [5/100], Loss: 1.5\nEpoch [1/10], Step [5/100], Loss: 1.5").step == 105
 
 
-def test_a_place_is_one_in_the_run_until_it_starts_again() -> None:
+def test_a_position_counts_through_the_run_until_it_restarts() -> None:
     progress = read("Epoch 7 | step 100/600 | loss 1.5")
     assert (progress.step, progress.total_steps) == (100, 600)
     progress.read_lines(["Epoch 7 | step 600/600 | loss 1.5", "Epoch 8 | step 100/600 | loss 1.5"])
     assert (progress.step, progress.total_steps) == (4900, None)
 
 
-def test_a_step_that_runs_on_over_epochs_is_not_multiplied() -> None:
+def test_a_step_that_continues_over_epochs_is_not_multiplied() -> None:
     lines = [f"Epoch [{1 + n // 100}/3], Step [{n}/300], Loss: 1.5" for n in range(10, 300, 10)]
     assert read("\n".join(lines)).step == 290
 
 
-def test_a_batch_that_starts_again_each_epoch_goes_on_counting() -> None:
+def test_a_batch_that_restarts_each_epoch_continues_the_count() -> None:
     lines = [f"Epoch {epoch} Batch {n} Loss 1.{n}" for epoch in (1, 2, 3) for n in range(0, 100, 10)]
     progress = read("\n".join(lines))
     assert progress.advances == 30
     assert progress.step == 270
 
 
-def test_evaluations_between_steps_move_nothing() -> None:
+def test_evaluations_between_steps_change_nothing() -> None:
     progress = read(f"{bar(0, 900)}\n{bar(100, 900)}")
     progress.read_lines([bar(n, 25) for n in range(26)])
     progress.read_lines([bar(n, 25, "Evaluating: ") for n in range(26)])
@@ -154,7 +154,7 @@ def test_evaluations_between_steps_move_nothing() -> None:
     assert (progress.step, progress.total_steps, progress.advances) == (100, 900, 1)
 
 
-def test_a_step_never_goes_back_and_a_restart_from_a_checkpoint_is_a_sign_of_life() -> None:
+def test_a_step_never_decreases_and_a_restart_from_a_checkpoint_is_a_sign_of_life() -> None:
     progress = read("\n".join(f"iter {n}: loss 2.5, time 10.0ms" for n in range(0, 110, 10)))
     before = progress.advances
     progress.read_lines([f"iter {n}: loss 2.5, time 10.0ms" for n in (50, 60, 70)])
@@ -169,10 +169,10 @@ def test_losses_within_an_epoch_are_signs_of_life() -> None:
     assert progress.advances == 10
 
 
-# --- pace
+# --- speed
 
 
-def test_the_pace_is_the_median_over_recent_advances() -> None:
+def test_the_speed_is_the_median_over_recent_advances() -> None:
     progress, at_s = ProgressTracker(), 0.0
     for n in range(1, 40):
         at_s += 300.0 if n % 10 == 0 else 2.0  # an evaluation every ten steps
@@ -181,7 +181,7 @@ def test_the_pace_is_the_median_over_recent_advances() -> None:
     assert progress.eta_s == pytest.approx(2.0 * 61)
 
 
-def test_lines_that_came_together_are_one_look_at_the_clock() -> None:
+def test_lines_that_arrive_together_are_one_measurement() -> None:
     progress = ProgressTracker()
     for at_s in range(0, 50, 5):
         progress.read_lines([f"step {n} loss 2.5" for n in range(at_s * 2 + 1, at_s * 2 + 11)], float(at_s))
@@ -203,19 +203,19 @@ def test_lines_that_came_together_are_one_look_at_the_clock() -> None:
         ("epoch 3 loss 0.41", None),
     ],
 )
-def test_without_a_clock_the_pace_is_the_printed_one(text: str, step_s: float | None) -> None:
+def test_without_measurements_the_speed_is_the_printed_one(text: str, step_s: float | None) -> None:
     assert read(text).step_s == pytest.approx(step_s)
 
 
-def test_no_total_no_remaining_time() -> None:
+def test_without_a_total_there_is_no_remaining_time() -> None:
     progress = read("iter 10: loss 2.5, time 310.00ms")
     assert (progress.step_s, progress.eta_s) == (0.31, None)
 
 
-# --- readings and metrics
+# --- metrics
 
 
-def test_a_reading_holds_the_numbers_of_its_line_by_name() -> None:
+def test_a_metric_line_has_the_numbers_of_its_line_by_name() -> None:
     line = "Epoch: 07 | Train Loss: nan | Val Loss: 0.52 | LR: 1e-4 | Grad Norm: inf"
     (reading,) = ProgressTracker().read_lines([line])
     assert (reading.step, reading.line, reading.skipped) == (7, line, None)
@@ -224,24 +224,24 @@ def test_a_reading_holds_the_numbers_of_its_line_by_name() -> None:
     assert (reading.metrics["val loss"], reading.metrics["lr"]) == (0.52, 1e-4)
 
 
-def test_numbers_of_an_evaluation_have_a_name_that_says_so() -> None:
+def test_metrics_of_an_evaluation_have_names_that_say_so() -> None:
     (reading,) = ProgressTracker().read_lines(["Test: loss = 19.4121 | f1 = 0.7498"])
     assert reading.metrics == {"val loss": 19.4121, "val f1": 0.7498}
 
 
-def test_skipped_steps_are_told_in_the_unit_of_the_step() -> None:
+def test_skipped_steps_are_in_the_unit_of_the_step() -> None:
     (reading,) = ProgressTracker().read_lines(["[INFO] [Rank 0] step=120, skipped=120, lr=[1e-05], mom=[(0.9, 0.99)]"])
     assert (reading.step, reading.skipped) == (120, 120)
     lines = [f" iteration {n}/ 90 | lm loss: 2.5E+00 | number of skipped iterations:   2 |" for n in (10, 20)]
     assert [reading.skipped for reading in ProgressTracker().read_lines(lines)] == [2, 4]
 
 
-def test_at_most_four_headlines_are_kept_the_most_telling_ones() -> None:
+def test_the_four_most_important_headlines_are_kept() -> None:
     progress = read("step 3 loss 0.5 reward 2.0 val_loss 0.6 grad_norm 1.5 fps 90 accuracy 0.9")
     assert progress.metrics == {"loss": 0.5, "reward": 2.0, "val_loss": 0.6, "grad_norm": 1.5}
 
 
-def test_readings_of_lines_that_tell_nothing_are_left_out() -> None:
+def test_lines_without_a_step_or_a_metric_are_left_out() -> None:
     assert ProgressTracker().read_lines(["hello", "max_steps: 500", bar(3, 9, "Map: ", "1.2 examples/s")]) == []
 
 
@@ -257,20 +257,20 @@ def test_the_users_pattern_alone_decides_the_first_step() -> None:
     assert (progress.first_step_seen, progress.first_step_line, progress.step) == (True, "rollout 12 finished", 12)
 
 
-def test_the_users_pattern_may_have_no_group_or_one_that_is_no_number() -> None:
+def test_the_users_pattern_may_have_no_group_or_one_without_a_number() -> None:
     for pattern in ("dreamt", "(dreamt)", "(never)?dreamt"):
         progress = ProgressTracker(pattern)
         progress.read_lines(["dreamt once", "dreamt twice"])
         assert (progress.first_step_seen, progress.step, progress.advances) == (True, None, 2)
 
 
-def test_the_users_pattern_moves_no_step_that_a_framework_tells() -> None:
+def test_the_users_pattern_does_not_change_the_step_of_a_framework() -> None:
     progress = ProgressTracker("dreamt")
     progress.read_lines(["dreamt once", " iteration  7/ 100 | lm loss: 2.1E+00 |"])
     assert progress.step == 7
 
 
-def test_a_shorter_bar_after_a_full_one_is_a_sign_of_life_and_no_step() -> None:
+def test_a_shorter_bar_after_a_full_one_is_a_sign_of_life_and_not_a_step() -> None:
     progress = read("\r".join(bar(n, 900) for n in range(901)))
     progress.read_lines([bar(n, 25) for n in range(26)])
     assert (progress.step, progress.total_steps) == (900, 900)
@@ -338,7 +338,7 @@ def test_no_line_takes_long(piece: str) -> None:
     assert time.process_time() - began < 0.3
 
 
-def test_numbers_of_any_length_and_sort_are_read() -> None:
+def test_numbers_of_any_length_and_form_are_read() -> None:
     for value in ("9" * 400, "1e999", "-inf", "1,2", "0x1f", "\uff11\uff12", "\u00b2", "1.2.3", "1_000"):
         place = f"{value}/{value} [00:01<00:02, {value}it/s]"
         progress = read(
@@ -347,8 +347,8 @@ def test_numbers_of_any_length_and_sort_are_read() -> None:
         assert progress.eta_s is None or progress.eta_s >= 0
 
 
-def test_every_needle_is_part_of_every_line_of_its_shape() -> None:
-    """A pattern is only tried where its needle stands, so that a wrong one would hide a shape for good."""
+def test_every_needle_is_part_of_every_line_of_its_format() -> None:
+    """A pattern is tried only on lines with its needle, so a wrong needle would disable a format."""
     unseen = {step_format.name for step_format in STEP_FORMATS}
     for row in STEPS:
         for line in split(row[-1]):
@@ -385,7 +385,7 @@ def test_memory_does_not_grow_with_what_is_printed() -> None:
         "[epoch:  1, iter:  ,]",
     ],
 )
-def test_a_number_that_is_none_ends_no_reading(line: str) -> None:
+def test_text_that_only_looks_like_a_number_does_not_break_reading(line: str) -> None:
     progress = ProgressTracker()
     progress.read_lines([line, "step 7/100 loss 0.5"])
     assert progress.metrics["loss"] is not None
