@@ -16,15 +16,15 @@ from mcp_server.diagnosis.output_monitor import OutputMonitor
 from tests.benchmarks import stalls
 from tests.benchmarks.harness import REPOSITORY, NotMeasured, Sandbox, elapsed_ms
 from tests.benchmarks.report import Row, Table, amount, measured, median
-from tests.benchmarks.scoring import Score, by_keywords, by_runward
+from tests.benchmarks.scoring import Score, diagnose_by_keywords, diagnose_by_runward
 from tests.support.logs import read_labels, whole_log_directories
 
 _MIB = 2**20
 _STREAM_BYTES, _PIECE_BYTES, _ROUNDS = 64 * _MIB, 64 * 1024, 3
 _LARGE_BYTES = 10**9
-_SPARE_BYTES = 2 * 10**9  # left free beside the large file
+_FREE_BYTES = 2 * 10**9  # left free next to the large file
 _LINES, _STARTS = 20_000, 9
-_LEAST_F1, _LEAST_PERCENT, _LEAST_MB_S = 0.90, 95.0, 50.0
+_MIN_F1, _MIN_PERCENT, _MIN_MB_S = 0.90, 95.0, 50.0
 
 
 async def measure(sandbox: Sandbox) -> Table:
@@ -35,17 +35,17 @@ async def measure(sandbox: Sandbox) -> Table:
         more_rows, more_notes = _labelled_rows(directory)
         rows, notes = rows + more_rows, notes + more_notes
     rows += stalls.rows()
-    rows += _stream()
-    rows += _large(sandbox)
-    rows += _imports()
+    rows += _stream_rows()
+    rows += _large_file_rows(sandbox)
+    rows += _import_rows()
     notes += [
         "Baselines of the logs: the last line with one of the usual keywords, which also names the kind; a plain "
         "tqdm, `step` or `iteration` pattern. A kind is right if the label allows it; a line, if one holds the other. "
         "`RUNWARD_LOGS=DIR` adds a directory of labelled logs.",
         "Simulated: steps of 0.01 s to 20 min, pauses of 10 steps, slow-downs, buffered output; baseline: 60 s.",
         f"The stream: {_STREAM_BYTES // _MIB} MiB in pieces of {_PIECE_BYTES // 1024} KiB, fastest of {_ROUNDS} in "
-        "turn; baseline: `bytes.splitlines` and one pattern a line. A piece that long is a flood: judging searches "
-        "all of it for errors, and reads the steps of the newest lines. Line by line, everything is read.",
+        "turn; baseline: `bytes.splitlines` and one pattern a line. A piece of that length is a flood: all of it is "
+        "searched for errors, and only its newest lines are read for steps. Line by line, everything is read.",
         f"The large file: {_LARGE_BYTES / 1e9:g} GB of training lines, a traceback at its end; page cache warm.",
     ]
     return Table("Judging", tuple(rows), tuple(notes))
@@ -57,16 +57,16 @@ def _labelled_rows(directory: Path) -> tuple[list[Row], list[str]]:
     ours, grep = Score(), Score()
     for label in labels:
         path = directory / label["file"]
-        ours.add(label, by_runward(path))
-        grep.add(label, by_keywords(path.read_text(errors="replace")))
-    alarms, healthy = len(ours.wrong.get("alarm", ())), ours.asked["alarm"]
+        ours.add(label, diagnose_by_runward(path))
+        grep.add(label, diagnose_by_keywords(path.read_text(errors="replace")))
+    alarms, healthy = len(ours.wrong.get("alarm", ())), ours.counts["alarm"]
     rows = [
         Row(
             f"{len(labels)} labelled logs ({directory.name}): macro-F1 of kinds",
             f"{ours.f1:.3f}",
             f"{grep.f1:.3f}",
-            bar=f"≥ {_LEAST_F1:.2f}",
-            ok=ours.f1 >= _LEAST_F1,
+            bar=f"≥ {_MIN_F1:.2f}",
+            ok=ours.f1 >= _MIN_F1,
         ),
         Row(
             f"healthy logs called failed, of {healthy}",
@@ -75,21 +75,23 @@ def _labelled_rows(directory: Path) -> tuple[list[Row], list[str]]:
             bar="0",
             ok=not alarms,
         ),
-        _share("root line quoted", ours, grep, "line"),
-        Row("whether to retry, as labelled", ours.of("retryable")),
-        _share("first step recognised", ours, grep, "step"),
+        _share_row("root line quoted", ours, grep, "line"),
+        Row("whether to retry, as labelled", ours.summarise("retryable")),
+        _share_row("first step recognised", ours, grep, "step"),
     ]
     wrong = {what: names for what, names in ours.wrong.items() if names}
     return rows, [f"Wrong about the {what}: {', '.join(names)}." for what, names in wrong.items()]
 
 
-def _share(what: str, ours: Score, grep: Score, about: str) -> Row:
-    least = _LEAST_PERCENT
-    return Row(what, ours.of(about), grep.of(about), bar=f"≥ {least:g} %", ok=ours.percent(about) >= least)
+def _share_row(what: str, ours: Score, grep: Score, about: str) -> Row:
+    minimum = _MIN_PERCENT
+    return Row(
+        what, ours.summarise(about), grep.summarise(about), bar=f"≥ {minimum:g} %", ok=ours.percent(about) >= minimum
+    )
 
 
-def ordinary(total_bytes: int) -> Iterator[bytes]:
-    """Yield what a long fine-tuning prints, about so many bytes: bars, numbers, messages, warnings."""
+def ordinary_output(total_bytes: int) -> Iterator[bytes]:
+    """Yield the output of a long fine-tuning run, about ``total_bytes``: bars, metrics, messages, warnings."""
     written, step = 0, 0
     while written < total_bytes:
         step += 1
@@ -116,22 +118,22 @@ def ordinary(total_bytes: int) -> Iterator[bytes]:
         yield data
 
 
-def _stream() -> list[Row]:
-    stream = b"".join(ordinary(_STREAM_BYTES))
+def _stream_rows() -> list[Row]:
+    stream = b"".join(ordinary_output(_STREAM_BYTES))
     pieces = [stream[at : at + _PIECE_BYTES] for at in range(0, len(stream), _PIECE_BYTES)]
     lines = stream[: 400 * _LINES].splitlines(keepends=True)[:_LINES]
-    ours_s, plain_s = _fastest(partial(_feed, pieces), partial(_match, pieces))
-    line_s, plain_line_s = _fastest(partial(_feed, lines), partial(_match, lines))
+    ours_s, plain_s = _time_fastest(partial(_monitor_pieces, pieces), partial(_match_pieces, pieces))
+    line_s, plain_line_s = _time_fastest(partial(_monitor_pieces, lines), partial(_match_pieces, lines))
     ours, plain = (len(stream) / 1e6 / took_s for took_s in (ours_s, plain_s))
-    least = _LEAST_MB_S
+    minimum = _MIN_MB_S
     return [
         Row(
-            "an ordinary log judged as it comes",
+            "an ordinary log monitored as it arrives",
             amount(ours, "MB/s"),
             amount(plain, "MB/s"),
             f"{ours / plain:.2f} x",
-            f"≥ {least:g} MB/s",
-            ours >= least,
+            f"≥ {minimum:g} MB/s",
+            ours >= minimum,
         ),
         Row(
             "the same line by line, one line",
@@ -142,8 +144,8 @@ def _stream() -> list[Row]:
     ]
 
 
-def _fastest(*ways: Callable[[], object]) -> list[float]:
-    """Return the seconds that each way took when it took least, in turn with the others."""
+def _time_fastest(*ways: Callable[[], object]) -> list[float]:
+    """Return the shortest time of each function, seconds; the functions take turns."""
     took_s = [float("inf")] * len(ways)
     for _ in range(_ROUNDS):
         for number, way in enumerate(ways):
@@ -153,15 +155,15 @@ def _fastest(*ways: Callable[[], object]) -> list[float]:
     return took_s
 
 
-def _feed(pieces: Iterable[bytes]) -> None:
+def _monitor_pieces(pieces: Iterable[bytes]) -> None:
     monitor = OutputMonitor({}, time.perf_counter())
     for piece in pieces:
         monitor.read_output(piece, time.perf_counter())
     if not monitor.progress.first_step_seen or monitor.suspect is not None:
-        raise NotMeasured("the ordinary log was not judged to be healthy")
+        raise NotMeasured("the ordinary log was not diagnosed as healthy")
 
 
-def _match(pieces: Iterable[bytes]) -> int:
+def _match_pieces(pieces: Iterable[bytes]) -> int:
     step = re.compile(rb"step\D{0,3}(\d+)")
     return sum(1 for piece in pieces for line in piece.splitlines() if step.search(line))
 
@@ -169,15 +171,16 @@ def _match(pieces: Iterable[bytes]) -> int:
 _EXAMINE = """
 import json, re, sys, time
 from pathlib import Path
-from mcp_server.diagnosis.log_file import examine
+from mcp_server.diagnosis.log_file import examine_log
 
-def told(file, name):
+def read_figure(file, name):
     return int(re.search(rf"{name}:\\s*(\\d+)", Path(f"/proc/self/{file}").read_text())[1])
 
-before, begun_s = told("io", "rchar"), time.perf_counter()
-failure = examine(Path(sys.argv[1]), 1).failure
+before, begun_s = read_figure("io", "rchar"), time.perf_counter()
+failure = examine_log(Path(sys.argv[1]), 1).failure
 took_s = time.perf_counter() - begun_s
-facts = {"took_s": took_s, "read": told("io", "rchar") - before, "peak_mib": told("status", "VmHWM") / 1024}
+read, peak_mib = read_figure("io", "rchar") - before, read_figure("status", "VmHWM") / 1024
+facts = {"took_s": took_s, "read": read, "peak_mib": peak_mib}
 print(json.dumps({**facts, "kind": failure and failure.kind, "line": failure and failure.line}))
 """
 _TRACEBACK = b"""
@@ -190,22 +193,22 @@ RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 768x768)
 """
 
 
-def _large(sandbox: Sandbox) -> list[Row]:
-    if shutil.disk_usage(sandbox.work).free < _LARGE_BYTES + _SPARE_BYTES:
+def _large_file_rows(sandbox: Sandbox) -> list[Row]:
+    if shutil.disk_usage(sandbox.work).free < _LARGE_BYTES + _FREE_BYTES:
         return [Row(f"examined: {_LARGE_BYTES / 1e9:g} GB", "not measured: too little disk")]
     path = sandbox.work / "large.log"
     try:
-        block = b"".join(ordinary(_MIB))
+        block = b"".join(ordinary_output(_MIB))
         with path.open("wb") as file:
             for _ in range(_LARGE_BYTES // len(block)):
                 file.write(block)
             file.write(_TRACEBACK)
         argv = [sys.executable, "-c", _EXAMINE, str(path)]
-        facts = [json.loads(_output(argv)) for _ in range(_ROUNDS)]
+        facts = [json.loads(_run(argv)) for _ in range(_ROUNDS)]
         grep_s = []
         for _ in range(_ROUNDS):
             begun_s = time.perf_counter()
-            _output(["grep", "-c", "Traceback", str(path)])
+            _run(["grep", "-c", "Traceback", str(path)])
             grep_s.append(time.perf_counter() - begun_s)
     finally:
         path.unlink(missing_ok=True)
@@ -215,25 +218,25 @@ def _large(sandbox: Sandbox) -> list[Row]:
         measured(f"examined: {size}", median([f["took_s"] for f in facts]), "s", baseline=median(grep_s), at_most=1),
         Row("its bytes read", amount(facts[0]["read"] / _MIB, "MiB"), f"{_LARGE_BYTES / _MIB:,.0f} MiB"),
         Row("memory at most", amount(max(f["peak_mib"] for f in facts), "MiB")),
-        Row("its root line told", "yes" if right else str(facts[0]["line"]), "a count", bar="yes", ok=right),
+        Row("its root line quoted", "yes" if right else str(facts[0]["line"]), "a count", bar="yes", ok=right),
     ]
 
 
-def _output(argv: list[str]) -> str:
+def _run(argv: list[str]) -> str:
     return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
 
 
-def _imports() -> list[Row]:
+def _import_rows() -> list[Row]:
     relay = "import mcp_server.supervisor.output_relay"
     judging = f"{relay}, mcp_server.diagnosis.output_monitor, mcp_server.diagnosis.log_file"
     took_ms: dict[str, list[float]] = {judging: [], relay: [], "pass": []}
     for _ in range(_STARTS):
         for code, some in took_ms.items():
             begun_s = time.perf_counter()
-            _output([sys.executable, "-S", "-c", code])
+            _run([sys.executable, "-S", "-c", code])
             some.append(elapsed_ms(begun_s))
     whole, without, bare = (median(some) for some in took_ms.values())
     return [
-        measured("a Python that imports the relay and judging, start to end", whole, "ms", baseline=bare),
-        Row("the same without judging", amount(without, "ms")),
+        measured("a Python that imports the relay and diagnosis, start to end", whole, "ms", baseline=bare),
+        Row("the same without diagnosis", amount(without, "ms")),
     ]

@@ -1,4 +1,4 @@
-"""How verdicts on logs agree with labels; and the verdicts of a grep, beside which ours stand."""
+"""Scores diagnoses of logs against labels; and diagnoses by keywords, as the baseline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mcp_server.diagnosis.log_file import examine_log
 
-# What agents grep logs for, and what they take it for; the first that occurs anywhere decides.
+# Keywords that agents search logs for, and the kinds they conclude; the first that occurs decides.
 _KEYWORDS = (
     ("oom_gpu", re.compile(r"(?i)out of memory|\boom\b")),
     ("nccl_error", re.compile(r"(?i)nccl.{0,40}(?:error|timeout)|watchdog")),
@@ -31,8 +31,8 @@ _PLAIN_STEP = re.compile(
 _ENDS = re.compile(r"[\r\n]+")
 
 
-class Verdict(NamedTuple):
-    """What was made of one log."""
+class Diagnosis(NamedTuple):
+    """The diagnosis of one log."""
 
     kind: str
     line: str
@@ -42,67 +42,67 @@ class Verdict(NamedTuple):
 
 @dataclass
 class Score:
-    """How verdicts agree with labels; ``wrong`` names those that do not, by what they are wrong about."""
+    """Agreement of diagnoses with labels; ``wrong`` has the names of the logs that disagree, by aspect."""
 
     kinds: dict[str, Counter[str]] = field(default_factory=dict)
     wrong: dict[str, list[str]] = field(default_factory=dict)
-    asked: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, label: dict[str, Any], said: Verdict) -> None:
-        """Compare one."""
-        right, failed = label["class"], label["class"] != "ok"
-        told = said.kind in (right, *label["alt"])
-        for name, what in ((right, "tp"),) if told else ((right, "fn"), (said.kind, "fp")):
-            self.kinds.setdefault(name, Counter())[what] += 1
-        name = f"{label['file']} ({right}, said {said.kind})"
+    def add(self, label: dict[str, Any], diagnosis: Diagnosis) -> None:
+        """Compare one diagnosis with its label."""
+        expected, failed = label["class"], label["class"] != "ok"
+        is_right = diagnosis.kind in (expected, *label["alt"])
+        for kind, outcome in ((expected, "tp"),) if is_right else ((expected, "fn"), (diagnosis.kind, "fp")):
+            self.kinds.setdefault(kind, Counter())[outcome] += 1
+        name = f"{label['file']} ({expected}, said {diagnosis.kind})"
         if failed:
-            self._count("line", name, right=quotes(said.line, label["key_line"]))
+            self._count("line", name, right=quotes(diagnosis.line, label["key_line"]))
         else:
-            self._count("alarm", name, right=said.kind == "ok")
+            self._count("alarm", name, right=diagnosis.kind == "ok")
         if label["retryable"] is not None:
-            self._count("retryable", name, right=said.retryable == label["retryable"])
-        self._count("step", name, right=said.first_step_seen == label["first_step_seen"])
+            self._count("retryable", name, right=diagnosis.retryable == label["retryable"])
+        self._count("step", name, right=diagnosis.first_step_seen == label["first_step_seen"])
 
-    def _count(self, what: str, name: str, *, right: bool) -> None:
-        self.asked[what] += 1
+    def _count(self, aspect: str, name: str, *, right: bool) -> None:
+        self.counts[aspect] += 1
         if not right:
-            self.wrong.setdefault(what, []).append(name)
+            self.wrong.setdefault(aspect, []).append(name)
 
     @property
     def f1(self) -> float:
-        """Macro-F1 over the kinds that occur, in labels or in verdicts."""
+        """Macro-F1 over the kinds that occur in labels or diagnoses."""
         return sum(2 * c["tp"] / (2 * c["tp"] + c["fp"] + c["fn"]) for c in self.kinds.values()) / len(self.kinds)
 
-    def percent(self, what: str) -> float:
-        """Return how many were right of those asked."""
-        return 100 * (1 - len(self.wrong.get(what, ())) / self.asked[what])
+    def percent(self, aspect: str) -> float:
+        """Return the share of correct diagnoses in one aspect, percent."""
+        return 100 * (1 - len(self.wrong.get(aspect, ())) / self.counts[aspect])
 
-    def of(self, what: str) -> str:
-        """Return the same in words."""
-        asked = self.asked[what]
-        return f"{asked - len(self.wrong.get(what, ()))} of {asked} ({self.percent(what):.1f} %)"
+    def summarise(self, aspect: str) -> str:
+        """Return the same as text."""
+        count = self.counts[aspect]
+        return f"{count - len(self.wrong.get(aspect, ()))} of {count} ({self.percent(aspect):.1f} %)"
 
 
-def quotes(said: str, right: str) -> bool:
-    """Whether a line is the one that was meant: either holds the other, white space aside."""
-    a, b = "".join(said.split()), "".join(right.split())
+def quotes(line: str, key_line: str) -> bool:
+    """Whether either line contains the other, white space aside."""
+    a, b = "".join(line.split()), "".join(key_line.split())
     return bool(a) and (a in b or b in a)
 
 
-def by_keywords(text: str) -> Verdict:
-    """Return what a grep for the usual words makes of a log."""
+def diagnose_by_keywords(text: str) -> Diagnosis:
+    """Return the diagnosis by a search for the usual keywords."""
     lines = [line for line in _ENDS.split(text) if line.strip()]
-    stepped = any(map(_PLAIN_STEP.search, lines))
+    first_step_seen = any(map(_PLAIN_STEP.search, lines))
     for kind, pattern in _KEYWORDS:
-        if found := next(filter(pattern.search, reversed(lines)), None):
-            return Verdict(kind, found, None, stepped)
-    return Verdict("ok", "", None, stepped)
+        if line := next(filter(pattern.search, reversed(lines)), None):
+            return Diagnosis(kind, line, None, first_step_seen)
+    return Diagnosis("ok", "", None, first_step_seen)
 
 
-def by_runward(path: Path, exit_code: int | None = None, signal: str | None = None) -> Verdict:
-    """Return what judging makes of it."""
-    found = examine_log(path, exit_code, signal)
-    failure = found.failure
+def diagnose_by_runward(path: Path, exit_code: int | None = None, signal: str | None = None) -> Diagnosis:
+    """Return the diagnosis by runward."""
+    examination = examine_log(path, exit_code, signal)
+    failure = examination.failure
     if failure is None:
-        return Verdict("ok", "", None, found.first_step_seen)
-    return Verdict(failure.kind, failure.line or "", failure.retryable, found.first_step_seen)
+        return Diagnosis("ok", "", None, examination.first_step_seen)
+    return Diagnosis(failure.kind, failure.line or "", failure.retryable, examination.first_step_seen)

@@ -1,4 +1,4 @@
-"""Of simulated trainings: how many healthy ones are called stalled, and how many hangs are found."""
+"""Stall detection on simulated training runs: false alarms on healthy runs, and hangs found."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _WEEK_S = 7 * 86_400.0
 
 
 def rows() -> list[Row]:
-    """Play random histories with pauses of 10 x the step time, and the same with a hang, beside a limit of 60 s."""
+    """Replay random histories with pauses of 10 x the step time, with and without a hang; baseline: a limit of 60 s."""
     alarms, late, fixed_alarms, fixed_late = 0, 0, 0, 0
     for seed in range(_HISTORIES):
         chance = random.Random(seed)
         signs = list(islice(healthy(chance), chance.choice([20, 600])))
         alarms += first_stall_s(StallDetector(0.0), signs, signs[-1].at_s, cpu_idle=True) is not None
-        fixed_alarms += _after_60_s(signs, signs[-1].at_s) is not None
+        fixed_alarms += _first_silence_of_60_s(signs, signs[-1].at_s) is not None
         signs = signs[: chance.randint(10, len(signs))]
         end_s = signs[-1].at_s + _WEEK_S
-        late += not _found(first_stall_s(StallDetector(0.0), signs, end_s, cpu_idle=True), signs)
-        fixed_late += not _found(_after_60_s(signs, end_s), signs)
+        late += not _is_hang_found(first_stall_s(StallDetector(0.0), signs, end_s, cpu_idle=True), signs)
+        fixed_late += not _is_hang_found(_first_silence_of_60_s(signs, end_s), signs)
     found, fixed_found = (100 * (1 - missed / _HISTORIES) for missed in (late, fixed_late))
     return [
         Row(
-            f"healthy simulated trainings called stalled, of {_HISTORIES:,}",
+            f"healthy simulated runs called stalled, of {_HISTORIES:,}",
             f"{alarms}",
             f"{fixed_alarms}",
             bar="0",
@@ -45,11 +45,11 @@ def rows() -> list[Row]:
     ]
 
 
-def _after_60_s(signs: list[Sign], until_s: float) -> float | None:
-    """Return when a rule would speak that waits 60 s for the next output."""
+def _first_silence_of_60_s(signs: list[Sign], until_s: float) -> float | None:
+    """Return the first time at which 60 s have passed without output."""
     times = [0.0, *(sign.at_s for sign in signs), until_s]
     return next((last + 60 for last, at_s in zip(times, times[1:], strict=False) if at_s - last > 60), None)  # noqa: RUF007
 
 
-def _found(stall_s: float | None, signs: list[Sign]) -> bool:
+def _is_hang_found(stall_s: float | None, signs: list[Sign]) -> bool:
     return stall_s is not None and stall_s >= signs[-1].at_s
