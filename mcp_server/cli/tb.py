@@ -1,4 +1,4 @@
-"""tb: what trainings report, for people: a table, a picture, or TensorBoard itself."""
+"""tb: the scalars of training runs for people, as a table, a picture, or in TensorBoard."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_server.errors import RunNotFound, RunwardError
-from mcp_server.scalars.plot import NotDrawn, picture
+from mcp_server.scalars.plot import draw_picture
 from mcp_server.scalars.run_scalars import LATEST, Scalars, location_path, resolve_target
 from mcp_server.scalars.text import format_digits, narrow_shape
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.views.scalar_report import ReportWithPanels, ScalarQuery, build_report
+from mcp_server.text.formatting import printable, shorten_middle
+from mcp_server.views.scalar_report import DrawableReport, ScalarQuery, build_report
 
 if TYPE_CHECKING:
     from mcp_server.scalars.summary import SeriesSummary
 
 _BARS = str.maketrans("0123456789.", "▁▁▂▃▄▄▅▆▇█ ")
-_FIGURES, _FEW = ("LAST", "STEP", "", "PER 1K", "MIN", "MAX", "MEAN", "POINTS"), 3
-_WIDE = 120  # columns of a terminal in which all figures have room
-_SHAPES = ((32, _WIDE), (16, 76))  # cells, and from which width on
-_LONGEST_NAME = 80
+_COLUMNS, _NARROW_COLUMNS = ("LAST", "STEP", "", "PER 1K", "MIN", "MAX", "MEAN", "POINTS"), 3
+_WIDE = 120  # width of a terminal with room for all columns
+_SHAPES = ((32, _WIDE), (16, 76))  # cells of a shape, and the least width of the terminal
+_LONGEST_NAME = 81
 _ARROWS = {"up": Text("↑", style="green"), "down": Text("↓", style="yellow"), "flat": Text("~", style="dim")}
 
 
@@ -48,62 +49,61 @@ def run(arguments: argparse.Namespace) -> int:
         points=arguments.points or 0,
         plot=arguments.plot is not None,
     )
-    found = build_report(query, scalars, store)
+    report = build_report(query, scalars, store)
     if arguments.plot is not None:
-        _save(found, Path(arguments.plot))
+        _save_picture(report, Path(arguments.plot))
     if arguments.json:
-        print(json.dumps(found.answer.model_dump(mode="json"), ensure_ascii=False, indent=2))
+        print(json.dumps(report.answer.model_dump(mode="json"), ensure_ascii=False, indent=2))
         return 0
-    _print(found, Console(width=None if sys.stdout.isatty() else 240, highlight=False))
+    _print(report, Console(width=None if sys.stdout.isatty() else 240, highlight=False))
     return 0
 
 
-def _target(words: str | None, store: RunStore) -> str:
-    """Return a run's id as it is, and a path as an absolute one."""
-    if words is None or words == LATEST:
+def _target(argument: str | None, store: RunStore) -> str:
+    """Return a run id unchanged, and a path as an absolute one."""
+    if argument is None or argument == LATEST:
         return LATEST
-    if "/" not in words and not words.startswith((".", "~")):
+    if "/" not in argument and not argument.startswith((".", "~")):
         with contextlib.suppress(RunNotFound):
-            return store.observe(words).run_id
-        if not Path(words).exists():
-            return words  # to be told that there is no such run
-    return str(Path(words).expanduser().absolute())
+            return store.observe(argument).run_id
+        if not Path(argument).exists():
+            return argument  # the report refuses it as an unknown run
+    return str(Path(argument).expanduser().absolute())
 
 
-def _save(found: ReportWithPanels, path: Path) -> None:
-    if not found.panels:
-        raise RunwardError("There is nothing to draw. No picture was written.")
+def _save_picture(report: DrawableReport, path: Path) -> None:
+    if not report.panels:
+        raise RunwardError("There is nothing to draw.", "No picture was written.")
+    png = draw_picture(report.panels)
     try:
-        path.write_bytes(picture(found.panels))
-    except NotDrawn as error:
-        raise RunwardError(f"No picture was written: {error}.") from error
+        path.write_bytes(png)
     except OSError as error:
-        raise RunwardError(f"No picture was written: {path}: {error.strerror}.") from error
+        raise RunwardError(f"{path}: {error.strerror}.", "No picture was written.") from error
     print(f"Wrote {path}", file=sys.stderr)
 
 
-def _print(found: ReportWithPanels, console: Console) -> None:
-    answer = found.answer
-    console.print(Text(_plain(answer.run_id or answer.source), style="bold"))
+def _print(report: DrawableReport, console: Console) -> None:
+    answer = report.answer
+    console.print(Text(printable(answer.run_id or answer.source), style="bold"))
     for note in answer.notes or ():
-        console.print(Text(_plain(note), style="yellow"))
-    if not found.told:
-        for run in answer.runs or ():
-            console.print(Text(f"  {_plain(run)}"))
+        console.print(Text(printable(note), style="yellow"))
+    if not report.summaries:
+        for choice in answer.runs or ():
+            console.print(Text(f"  {printable(choice)}"))
         if answer.next_step:
             console.print(Text(f"{answer.total} in all; runward tb {answer.source}/NAME shows one.", style="dim"))
         return
-    console.print(_table(found.told, console.width))
+    console.print(_table(report.summaries, console.width))
     for tag, figures in (answer.values or {}).items():
         if figures.points:
-            console.print(Text(_shown(tag), style="bold"))
+            console.print(Text(_fit_name(tag), style="bold"))
             for step, value in figures.points:
                 console.print(Text(f"{step:>12}  {value}"))
 
 
-def _table(told: Mapping[str, Mapping[str, SeriesSummary]], width: int) -> Table:
-    """Return one row a tag and run; where the terminal is narrow, with fewer figures, but always with tag and last."""
-    several = len(told) > 1
+def _table(summaries: Mapping[str, Mapping[str, SeriesSummary]], width: int) -> Table:
+    """Return one row per tag and run; on a narrow terminal with fewer columns, but always with tag and last value."""
+    several = len(summaries) > 1
     shape = next((cells for cells, least in _SHAPES if width >= least), 0)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("TAG", overflow="fold", min_width=12)
@@ -111,52 +111,47 @@ def _table(told: Mapping[str, Mapping[str, SeriesSummary]], width: int) -> Table
         table.add_column("RUN", overflow="fold")
     if shape:
         table.add_column("SHAPE", no_wrap=True, style="cyan")
-    figures_shown = _FIGURES if width >= _WIDE else _FIGURES[:_FEW]
-    for column in figures_shown:
+    columns = _COLUMNS if width >= _WIDE else _COLUMNS[:_NARROW_COLUMNS]
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("ODD", style="bold red")
-    for tag in dict.fromkeys(tag for run in told.values() for tag in run):
-        for name, figures in told.items():
-            if tag in figures:
+    for tag in dict.fromkeys(tag for run_summaries in summaries.values() for tag in run_summaries):
+        for name, run_summaries in summaries.items():
+            if tag in run_summaries:
+                summary = run_summaries[tag]
                 table.add_row(
-                    Text(_shown(tag)),
-                    *([Text(_shown(name))] if several else []),
-                    *([narrow_shape(figures[tag].shape, shape).translate(_BARS)] if shape else []),
-                    *_row(figures[tag])[: len(figures_shown)],
-                    _odd(figures[tag]),
+                    Text(_fit_name(tag)),
+                    *([Text(_fit_name(name))] if several else []),
+                    *([narrow_shape(summary.shape, shape).translate(_BARS)] if shape else []),
+                    *_cells(summary)[: len(columns)],
+                    _odd(summary),
                 )
     return table
 
 
-def _row(figures: SeriesSummary) -> list[str | Text]:
-    """Return what ``_FIGURES`` says."""
+def _cells(summary: SeriesSummary) -> list[str | Text]:
+    """Return the cells of ``_COLUMNS``."""
     return [
-        _number(figures.last),
-        str(figures.last_step),
-        _ARROWS[figures.trend],
-        _number(figures.slope),
-        _number(figures.min),
-        _number(figures.max),
-        _number(figures.mean),
-        f"{figures.count:,}",
+        _number(summary.last),
+        str(summary.last_step),
+        _ARROWS[summary.trend],
+        _number(summary.slope),
+        _number(summary.min),
+        _number(summary.max),
+        _number(summary.mean),
+        f"{summary.count:,}",
     ]
 
 
-def _odd(figures: SeriesSummary) -> str:
-    odd = [f"{figures.nan} NaN from {figures.first_nan_step}"] if figures.nan else []
-    odd += [f"{figures.inf} Inf from {figures.first_inf_step}"] if figures.inf else []
+def _odd(summary: SeriesSummary) -> str:
+    odd = [f"{summary.nan} NaN from {summary.first_nan_step}"] if summary.nan else []
+    odd += [f"{summary.inf} Inf from {summary.first_inf_step}"] if summary.inf else []
     return ", ".join(odd)
 
 
-def _shown(name: str) -> str:
-    """Shorten a name in its middle."""
-    plain = _plain(name)
-    return plain if len(plain) <= _LONGEST_NAME else f"{plain[: _LONGEST_NAME // 2]}…{plain[-_LONGEST_NAME // 2 :]}"
-
-
-def _plain(text: str) -> str:
-    """Leave out what would act on the terminal: names are whatever a file says."""
-    return "".join(sign if sign.isprintable() else "·" for sign in text)
+def _fit_name(name: str) -> str:
+    """Return a name without control characters, which would act on the terminal, shortened in its middle."""
+    return shorten_middle(printable(name), _LONGEST_NAME, head=_LONGEST_NAME // 2)
 
 
 def _number(value: float | None) -> str:
@@ -164,16 +159,16 @@ def _number(value: float | None) -> str:
 
 
 def _serve(target: str, scalars: Scalars, store: RunStore) -> int:
-    """Become TensorBoard on the directories of ``target``; it prints its address and ends with Ctrl-C."""
+    """Replace this process by TensorBoard on the directories of ``target``; it prints its address, Ctrl-C ends it."""
     if importlib.util.find_spec("tensorboard") is None:
-        raise RunwardError("TensorBoard is not installed. Nothing is served. A person should: pip install tensorboard")
-    found = resolve_target(target, scalars, store)
-    directories = [
-        path for location in found.locations if (path := location_path(location)) and isinstance(location, Path)
-    ]
+        raise RunwardError(
+            "TensorBoard is not installed.", "Nothing is served.", "A person should run: pip install tensorboard"
+        )
+    resolved = resolve_target(target, scalars, store)
+    directories = [location_path(location) for location in resolved.locations if isinstance(location, Path)]
     if not directories:
-        raise RunwardError(f"{found.path} is no directory of event files: TensorBoard cannot show it.")
-    logdir = found.name if found.choices else os.path.commonpath(directories)
+        raise RunwardError(f"{resolved.path} is not a directory of event files:", "TensorBoard cannot show it.")
+    logdir = resolved.name if resolved.choices else os.path.commonpath(directories)
     print(f"TensorBoard on {logdir}; to see it from another machine: ssh -L 6006:localhost:6006 …", file=sys.stderr)
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "tensorboard.main", "--logdir", logdir, "--host", "localhost"])

@@ -6,7 +6,7 @@ from mcp_server.answer import Answer
 
 
 class Finished(Answer):
-    """What was written for a run, and where. ``files``: everything in the result directory that is of this run."""
+    """The written results of a run. ``files``: all files of this run in the result directory."""
 
     run_id: str
     status: str
@@ -18,9 +18,9 @@ class Finished(Answer):
 
 
 class Comparison(Answer):
-    """One table, a row for each run, cells parted by ``|``; a column that has the same value in all is in ``same``.
+    """One table with a row per run, cells separated by ``|``; a column with one value for all runs is in ``same``.
 
-    A metric tells its last value, then its best where that is another. ``root``: where checkpoint paths begin.
+    A metric shows its last value, then its best where it differs. ``root``: the directory of checkpoint paths.
     """
 
     columns: str | None = None

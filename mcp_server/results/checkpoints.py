@@ -1,4 +1,4 @@
-"""The checkpoints that a run left: where, of which step, how big."""
+"""Finds the checkpoints that a run saved, with their step and size."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.record.state import Run
-from mcp_server.results.directory_scan import Entry, Walk, result_roots, run_span
+from mcp_server.results.directory_scan import Entry, limited_scan, list_tree, result_roots, run_span
+from mcp_server.system.directory_scan import DirectoryScan
 
-# First match wins: `epoch=3-step=100` and `rl_model_5000_steps` name two numbers or none in front.
+# First match wins: `epoch=3-step=100` has two numbers, `rl_model_5000_steps` its number before the word.
 _STEPS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -28,10 +29,10 @@ _DIRECTORY = re.compile(
     re.IGNORECASE,
 )
 _WEIGHTS = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".distcp", ".msgpack", ".keras", ".weights"})
-# Also written for many other purposes: only a name that says so counts.
+# Also used for many other purposes: they count only with a telling name.
 _OTHERS = frozenset({".bin", ".pkl", ".npz", ".zip", ".h5", ".tar", ".onnx"})
 _NAMES = re.compile(r"checkpoint|ckpt|chkpt|model|weights|policy|optimizer|(?<![a-z])steps?(?![a-z])", re.IGNORECASE)
-# Beside the weights in one directory; alone they are no checkpoint.
+# Stored next to the weights; alone they are not a checkpoint.
 _PARTS = re.compile(r"optim|scheduler|rng|scaler|training_args|trainer_state|dataloader|extra_state", re.IGNORECASE)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _DEEPEST_OF_ONE, _MOST_FILES_OF_ONE = 5, 20_000
@@ -39,7 +40,7 @@ _DEEPEST_OF_ONE, _MOST_FILES_OF_ONE = 5, 20_000
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file or a directory; ``size_bytes`` of all its files, ``changed_s`` (POSIX time) of the newest.
+    """A file or a directory; ``size_bytes`` of all its files, ``changed_s`` (POSIX time) of the newest one.
 
     ``cut``: it has more files than were counted.
     """
@@ -53,63 +54,67 @@ class Checkpoint:
 
     @property
     def size(self) -> str:
-        """How big it is, e.g. ``1.23 GiB``; ``≥`` in front where not all was counted."""
+        """Its size as text, such as ``1.23 GiB``; with ``≥`` where not all files were counted."""
         return f"{'≥ ' if self.cut else ''}{format_size(self.size_bytes)}"
 
 
 def step_in_name(name: str) -> int | None:
-    """Return the training step that the name of a checkpoint tells; None where it tells none. Pure."""
+    """Return the training step in the name of a checkpoint; None without one. Pure."""
     stem = re.sub(r"(\.(?:pt|pth|ckpt|safetensors|bin|zip|pkl|npz|h5|tar|keras|msgpack|gz))+$", "", name)
     return next((int(match[1]) for pattern in _STEPS if (match := pattern.search(stem))), None)
 
 
 def epoch_in_name(name: str) -> int | None:
-    """Return the epoch that the name of a checkpoint tells; None where it tells none. Pure."""
+    """Return the epoch in the name of a checkpoint; None without one. Pure."""
     match = _EPOCH.search(name)
     return int(match[1]) if match else None
 
 
-def find_checkpoints(root: Path, walk: Walk | None = None) -> list[Checkpoint]:
-    """Return the checkpoints at or below ``root``, newest first; what lies in one is part of it."""
-    found: dict[Path, Checkpoint] = {}
-    for _, entries in (walk or Walk(entries=50_000)).below(root, enters=lambda path: path not in found):
-        found.update({one.path: one for one in _in(entries)})
-    return _newest_first(found.values())
+def find_checkpoints(root: Path, scan: DirectoryScan | None = None) -> list[Checkpoint]:
+    """Return the checkpoints at or below ``root``, newest first; everything inside one is part of it."""
+    checkpoints: dict[Path, Checkpoint] = {}
+    scan = scan or limited_scan(max_entries=50_000)
+    for _, entries in list_tree(scan, root, enter=lambda path: path not in checkpoints):
+        checkpoints.update({one.path: one for one in _select_checkpoints(entries)})
+    return _newest_first(checkpoints.values())
 
 
 def find_run_checkpoints(
     run: Run, result_dir: Path | None = None, look: Callable[[Path], list[Checkpoint]] = find_checkpoints
 ) -> list[Checkpoint]:
-    """Return what a run wrote beneath its directories and beside what its output named last; newest first.
+    """Return the checkpoints that a run wrote below its directories, newest first.
 
-    ``look`` is :func:`find_checkpoints`, or remembers what it found.
+    Also those in the directory of the checkpoint that its output named last. ``look`` is :func:`find_checkpoints`,
+    perhaps with a cache.
     """
     begun_s, until_s = run_span(run)
-    looked = result_roots(run, result_dir)
+    directories = result_roots(run, result_dir)
     if isinstance(named := run.progress.get("checkpoint"), str) and named and "\0" not in named:
-        looked.append((Path(run.spec.cwd or "/") / named).parent)  # saved beside the others of its run
-    found = {
+        directories.append((Path(run.spec.cwd or "/") / named).parent)  # with the other checkpoints of the run
+    checkpoints = {
         one.path: one
-        for root in dict.fromkeys(looked)
+        for root in dict.fromkeys(directories)
         if root != Path("/")
         for one in look(root)
         if begun_s <= one.changed_s <= until_s
     }
-    return _newest_first(one for one in found.values() if not any(above in found for above in one.path.parents))
+    return _newest_first(
+        one for one in checkpoints.values() if not any(above in checkpoints for above in one.path.parents)
+    )
 
 
-def _newest_first(found: Iterable[Checkpoint]) -> list[Checkpoint]:
-    return sorted(found, key=lambda one: (-one.changed_s, -(one.step or -1), str(one.path)))
+def _newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    return sorted(checkpoints, key=lambda one: (-one.changed_s, -(one.step or -1), str(one.path)))
 
 
-def _in(entries: Sequence[Entry]) -> Iterator[Checkpoint]:
+def _select_checkpoints(entries: Sequence[Entry]) -> Iterator[Checkpoint]:
     files = [entry for entry in entries if not entry.is_dir]
     for entry in entries:
         if entry.is_dir and (_DIRECTORY.fullmatch(entry.path.name) or _holds_a_model(entry.path)):
-            if (whole := _whole(entry.path)) is not None:
-                yield whole
+            if (checkpoint := _measure_directory(entry.path)) is not None:
+                yield checkpoint
         elif not entry.is_dir and _is_weights(entry.path.name) and not _is_part(entry, files):
-            yield _one(entry.path, entry.size_bytes, entry.changed_s)
+            yield _checkpoint(entry.path, entry.size_bytes, entry.changed_s)
 
 
 def _is_weights(name: str) -> bool:
@@ -118,36 +123,36 @@ def _is_weights(name: str) -> bool:
 
 
 def _is_part(entry: Entry, files: Iterable[Entry]) -> bool:
-    """Whether a file only goes with the weights beside it."""
+    """Return whether a file belongs to the weights in the same directory."""
     return bool(_PARTS.search(entry.path.name)) and any(
         _is_weights(other.path.name) and not _PARTS.search(other.path.name) for other in files
     )
 
 
 def _holds_a_model(directory: Path) -> bool:
-    """Whether a directory of any name holds a model as libraries save it: weights beside their configuration."""
-    for _, entries in Walk(deepest=0, entries=1000).below(directory):
+    """Return whether a directory holds a model as libraries save it: weights and their configuration."""
+    for _, entries in list_tree(limited_scan(max_depth=0, max_entries=1000), directory):
         names = {entry.path.name for entry in entries}
         return bool(names & {"config.json", "adapter_config.json"}) and any(map(_is_weights, names))
     return False
 
 
-def _whole(directory: Path) -> Checkpoint | None:
+def _measure_directory(directory: Path) -> Checkpoint | None:
     """Return a directory as one checkpoint; None if no file in it could be weights."""
-    walk = Walk(deepest=_DEEPEST_OF_ONE, entries=_MOST_FILES_OF_ONE)
-    files = [entry for _, entries in walk.below(directory) for entry in entries if not entry.is_dir]
+    scan = limited_scan(max_depth=_DEEPEST_OF_ONE, max_entries=_MOST_FILES_OF_ONE)
+    files = [entry for _, entries in list_tree(scan, directory) for entry in entries if not entry.is_dir]
     if not any(_is_weights(entry.path.name) or entry.path.suffix == ".bin" for entry in files):
         return None
-    one = _one(directory, sum(entry.size_bytes for entry in files), max(entry.changed_s for entry in files))
-    return replace(one, cut=walk.cut)
+    one = _checkpoint(directory, sum(entry.size_bytes for entry in files), max(entry.changed_s for entry in files))
+    return replace(one, cut=scan.cut)
 
 
-def _one(path: Path, size_bytes: int, changed_s: float) -> Checkpoint:
+def _checkpoint(path: Path, size_bytes: int, changed_s: float) -> Checkpoint:
     return Checkpoint(path, step_in_name(path.name), epoch_in_name(path.name), size_bytes, changed_s)
 
 
 def format_size(size_bytes: int) -> str:
-    """Write a size with three significant digits, e.g. ``1.23 GiB``."""
+    """Return a size with three significant digits, such as ``1.23 GiB``."""
     power = 0
     while size_bytes >= 1000 * 1024**power and power < len(_UNITS) - 1:
         power += 1

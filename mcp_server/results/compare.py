@@ -1,4 +1,4 @@
-"""Runs side by side: where their configurations differ, how far they came, and what came out. Reads only."""
+"""Compares runs in one table: settings that differ, progress, metrics, evaluations, checkpoints. Reads only."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from mcp_server.results.evaluations import Evaluation, Value, markdown
 from mcp_server.results.metrics import Metric, best_direction, read_metrics
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.formatting import shorten_middle
 
 _MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS = 20, 8, 6, 6
 _CELL_CHARS = 36
 _MINUTE_S, _HOUR_S = 60, 3600
-# How the second column of a table of figures is called, the first has their names.
+# Headings of the value column in a table whose first column has the names.
 _SAYS_NOTHING = frozenset({"value", "result", "figure", "值", "数值", "结果"})
 _FACTS = frozenset({"run", "state", "step", "time", "checkpoint"})
-_TELLING = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
+_MAIN = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
 
 Cells = dict[str, str]
 
@@ -54,35 +55,39 @@ def build_comparison(
     metrics: Sequence[str] = (),
     as_markdown: bool = False,
 ) -> Comparison:
-    """Return runs by id, and those that have all of ``tags``, as one table. Reads files: to be called in a thread.
+    """Return the runs with these ids, and those that have all of ``tags``, as one table.
+
+    Reads files: call it in a thread.
 
     Raises:
-        BadArgument: no run is meant.
-        RunNotFound: there is no such run; names those that come near.
+        BadArgument: no run is selected.
+        RunNotFound: no run has this id; suggests similar ones.
     """
-    runs, notes = _runs(store, run_ids, tags)
-    home = _common([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
-    found = (
-        cache(checkpoints.find_checkpoints),
-        cache(evaluations.find_evaluation_files),
-    )  # several runs share a directory
-    sides = [_side(run, store.rundir(run.run_id), scalars, metrics, home, *found) for run in runs]
-    differing = _differences([side.settings for side in sides])
-    shown = _columns([[one.tag for one in side.metrics] for side in sides], metrics, _MOST_METRICS, notes, "metrics")
-    figures = _columns([list(side.figures) for side in sides], metrics, _MOST_EVALUATIONS, notes, "evaluation figures")
-    root = _common([one.path.parent for side in sides for one in side.checkpoints[:1]])
-    taken = _FACTS.union(*(side.settings for side in sides))
+    runs, notes = _select_runs(store, run_ids, tags)
+    root_cwd = _common_path([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
+    # Cached, since several runs share a directory.
+    lookups = cache(checkpoints.find_checkpoints), cache(evaluations.find_evaluation_files)
+    compared = [_read_run(run, store.rundir(run.run_id), scalars, metrics, root_cwd, *lookups) for run in runs]
+    differing = _differences([side.settings for side in compared])
+    tag_columns = _columns(
+        [[one.tag for one in side.metrics] for side in compared], metrics, _MOST_METRICS, notes, "metrics"
+    )
+    figures = _columns(
+        [list(side.figures) for side in compared], metrics, _MOST_EVALUATIONS, notes, "evaluation figures"
+    )
+    root = _common_path([one.path.parent for side in compared for one in side.checkpoints[:1]])
+    taken = _FACTS.union(*(side.settings for side in compared))
     table = [
         _facts(side)
-        | {name: _cut(side.settings.get(name, "-")) for name in differing}
-        | _metric_cells(side, shown, taken)
+        | {name: _fit(side.settings.get(name, "-")) for name in differing}
+        | _metric_cells(side, tag_columns, taken)
         | {f"eval {name}": _value(side.figures[name]) for name in figures if name in side.figures}
         | _checkpoint_cell(side, root)
-        for side in sides
+        for side in compared
     ]
     names = _ordered(table)
     same = {}
-    if len(sides) > 1:
+    if len(compared) > 1:
         for name in names[1:]:
             values = {row.get(name, "") for row in table}
             if len(values) == 1:
@@ -100,59 +105,59 @@ def build_comparison(
     )
 
 
-def _runs(store: RunStore, run_ids: Sequence[str], tags: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """Return the runs that are meant, in the order asked for, then newest first."""
+def _select_runs(store: RunStore, run_ids: Sequence[str], tags: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """Return the runs with these ids in this order, then those with these tags, newest first."""
     missing: list[RunNotFound] = []
-    found: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
     for run_id in run_ids:
         try:
-            found.setdefault(run_id, store.observe(run_id))
+            runs.setdefault(run_id, store.observe(run_id))
         except RunNotFound as error:
             missing.append(error)
     if missing:
         raise missing[0]
     if tags:
-        found |= {run.run_id: run for run in store.runs() if set(tags) <= set(run.spec.tags)}
-    if not found:
-        asked = f"no run has the tags {', '.join(tags)}" if tags else "name run_ids or tags"
-        raise BadArgument("tags" if tags else "run_ids", f"{asked}; list_runs tells what there is.")
-    left = len(found) - _MOST_RUNS
-    return list(found.values())[:_MOST_RUNS], [f"{left} more runs were left out."] if left > 0 else []
+        runs |= {run.run_id: run for run in store.runs() if set(tags) <= set(run.spec.tags)}
+    if not runs:
+        reason = f"no run has the tags {', '.join(tags)}" if tags else "name run_ids or tags"
+        raise BadArgument("tags" if tags else "run_ids", f"{reason}; list_runs shows all runs.")
+    left_out = len(runs) - _MOST_RUNS
+    return list(runs.values())[:_MOST_RUNS], [f"{left_out} more runs were left out."] if left_out > 0 else []
 
 
-def _side(
+def _read_run(
     run: Run,
     rundir: RunDir,
     scalars: Scalars,
     metrics: Sequence[str],
-    home: str,
-    saved: Callable[[Path], list[Checkpoint]],
-    evaluated: Callable[[Path], list[tuple[Path, float]]],
+    root_cwd: str,
+    look_for_checkpoints: Callable[[Path], list[Checkpoint]],
+    look_for_evaluations: Callable[[Path], list[tuple[Path, float]]],
 ) -> ComparedRun:
     settings = configuration.read_configuration(run)
     if settings["cwd"].startswith("/"):  # only its end can differ
-        settings["cwd"] = os.path.relpath(settings["cwd"], home)
+        settings["cwd"] = os.path.relpath(settings["cwd"], root_cwd)
     return ComparedRun(
         run,
         settings,
         read_metrics(run, scalars, metrics, rundir).metrics,
-        _figures(evaluations.find_run_evaluations(run, look=evaluated)),
-        checkpoints.find_run_checkpoints(run, look=saved),
+        _figures(evaluations.find_run_evaluations(run, look=look_for_evaluations)),
+        checkpoints.find_run_checkpoints(run, look=look_for_checkpoints),
     )
 
 
-def _differences(all_of_them: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the names whose values differ, those that differ most often first."""
-    names = dict.fromkeys(name for one in all_of_them for name in one)
-    values = {name: {one.get(name, "") for one in all_of_them} for name in names}
+def _differences(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names whose values differ, those with the most values first."""
+    names = dict.fromkeys(name for one in settings for name in one)
+    values = {name: {one.get(name, "") for one in settings} for name in names}
     differ = [name for name in names if len(values[name]) > 1]
     return sorted(differ, key=lambda name: -len(values[name]))[:_MOST_DIFFERENCES]
 
 
-def _figures(found: Sequence[Evaluation]) -> dict[str, Value]:
-    """Return the numbers of the newest evaluations: of several rows with the name of the thing evaluated in front."""
+def _figures(results: Sequence[Evaluation]) -> dict[str, Value]:
+    """Return the numbers of the newest evaluations; of several rows each name begins with the label of its row."""
     figures: dict[str, Value] = {}
-    for one in found:
+    for one in results:
         for number, row in enumerate(one.rows):
             label = next((f"{value}." for value in row.values() if isinstance(value, str)), "")
             label = label or f"{number + 1}."
@@ -163,17 +168,19 @@ def _figures(found: Sequence[Evaluation]) -> dict[str, Value]:
     return figures
 
 
-def _columns(names: Sequence[Sequence[str]], asked: Sequence[str], most: int, notes: list[str], what: str) -> list[str]:
-    """Return which names become columns: those asked for, else the telling ones that most runs have."""
+def _columns(
+    names: Sequence[Sequence[str]], patterns: Sequence[str], most: int, notes: list[str], what: str
+) -> list[str]:
+    """Return the names that become columns: those that match ``patterns``, or the main ones of most runs."""
     counts = Counter(name for one in names for name in dict.fromkeys(one))
-    if asked:
-        wanted = [name for name in counts if any(_means(pattern, name) for pattern in asked)]
-        return wanted if what == "metrics" or wanted else list(counts)[:most]
+    if patterns:
+        matches = [name for name in counts if any(_matches(pattern, name) for pattern in patterns)]
+        return matches if what == "metrics" or matches else list(counts)[:most]
 
     def rank(name: str) -> tuple[int, bool, int]:
         lower = name.lower()
-        telling = next((number for number, word in enumerate(_TELLING) if word in lower), len(_TELLING))
-        return -counts[name], best_direction(name) is None, telling
+        importance = next((number for number, word in enumerate(_MAIN) if word in lower), len(_MAIN))
+        return -counts[name], best_direction(name) is None, importance
 
     ordered = sorted(counts, key=rank)
     if len(ordered) > most:
@@ -181,7 +188,7 @@ def _columns(names: Sequence[Sequence[str]], asked: Sequence[str], most: int, no
     return ordered[:most]
 
 
-def _means(pattern: str, name: str) -> bool:
+def _matches(pattern: str, name: str) -> bool:
     lower = name.lower()
     last = {lower.rpartition("/")[2], lower.rpartition(".")[2]}
     return fnmatch.fnmatchcase(lower, pattern.lower()) or pattern.lower() in last
@@ -195,38 +202,39 @@ def _facts(side: ComparedRun) -> Cells:
         "run": run.run_id,
         "state": run.state + (f" ({run.failure.get('kind')})" if run.failure and run.ended else ""),
         "step": "" if step is None else str(step),
-        "time": "" if seconds is None else _time(seconds),
+        "time": "" if seconds is None else _elapsed(seconds),
     }
 
 
-def _time(seconds: float) -> str:
+def _elapsed(seconds: float) -> str:
+    """Return a duration that takes little room in a table: ``97s``, ``62min``, ``2.5h``."""
     if seconds < 2 * _MINUTE_S:
         return f"{seconds:.0f}s"
     return f"{seconds / _MINUTE_S:.0f}min" if seconds < 2 * _HOUR_S else f"{seconds / _HOUR_S:.1f}h"
 
 
-def _metric_cells(side: ComparedRun, shown: Sequence[str], taken: Collection[str]) -> Cells:
+def _metric_cells(side: ComparedRun, tags: Sequence[str], taken: Collection[str]) -> Cells:
     cells = {}
     for one in side.metrics:
-        if one.tag in shown:
+        if one.tag in tags:
             last = _value(one.last)
             best = "" if one.best is None else _value(one.best)
             name = f"{one.tag} last/{one.best_is}" if one.best_is else one.tag
-            name = f"{name} last" if name in taken else name  # a setting is printed as well, as `lr`
+            name = f"{name} last" if name in taken else name  # a setting, such as `lr`, is logged as well
             cells[name] = f"{last}/{best}" if best not in ("", last) else last
     return cells
 
 
 def _value(value: Value) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else _cut("" if value is None else str(value))
+    return f"{value:.3g}" if isinstance(value, float) else _fit("" if value is None else str(value))
 
 
-def _common(paths: Sequence[Path]) -> str:
+def _common_path(paths: Sequence[Path]) -> str:
     return os.path.commonpath(paths) if paths else ""
 
 
 def _checkpoint_cell(side: ComparedRun, root: str) -> Cells:
-    """Return the newest checkpoint and how many more there are."""
+    """Return the newest checkpoint and the number of others."""
     if not side.checkpoints:
         return {}
     one, more = side.checkpoints[0], len(side.checkpoints) - 1
@@ -237,11 +245,11 @@ def _checkpoint_cell(side: ComparedRun, root: str) -> Cells:
 
 
 def _ordered(table: Sequence[Cells]) -> list[str]:
-    """Return the columns in their order, the checkpoint last."""
+    """Return the columns in order, the checkpoint last."""
     names = dict.fromkeys(name for row in table for name in row if any(other.get(name) for other in table))
     return sorted(names, key=lambda name: name == "checkpoint")
 
 
-def _cut(text: str) -> str:
+def _fit(text: str) -> str:
     text = " ".join(text.split()).replace("|", "¦")
-    return text if len(text) <= _CELL_CHARS else f"{text[: _CELL_CHARS // 2]}…{text[-(_CELL_CHARS // 2 - 1) :]}"
+    return shorten_middle(text, _CELL_CHARS, head=_CELL_CHARS // 2)

@@ -1,4 +1,4 @@
-"""How a run was configured: by its command, its parameters, its environment, its blueprint and YAML files."""
+"""Reads the configuration of a run: its command, parameters, environment, blueprint and YAML files."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask
 from mcp_server.text.shell import parse as parse_command
 
-_MOST_BYTES = 10_000_000  # of a file that is only looked at
+_MOST_BYTES = 10_000_000  # of one file
 _MOST_YAML, _LONGEST_LINE = 200_000, 1_000  # characters
 _FILES = re.compile(r"[\w./@+~-]+\.(?:ya?ml|toml)\b")
 _YAML = re.compile(r"(?P<indent> *)(?:- +)?(?P<name>[\w.\-/@]+)\s*:(?:\s+(?P<value>[^#\n]*?))?\s*(?:#.*)?")
 
 
 def read_configuration(run: Run) -> dict[str, str]:
-    """Return how a run was configured, by name: words of its command, parameters, environment, YAML files."""
+    """Return the settings of a run by name: options of its command, parameters, environment, YAML files."""
     spec = run.spec
-    found = read_options(spec.command)
+    settings = read_options(spec.command)
     for path in configuration_files(run):
         if path.suffix != ".toml":
             text = (read_text(path) or "")[:_MOST_YAML]
-            found |= {f"{path.stem}:{name}": value for name, value in yaml_values(text).items()}
-    # Of PATH only the python in front differs, which VIRTUAL_ENV tells in fewer words.
-    found |= {f"${name}": value for name, value in spec.env.items() if name != "PATH"}
-    found |= {name: str(value) for name, value in spec.params.items()}
-    found |= {"cwd": spec.cwd, "gpus": str(len(run.gpus)) if run.gpus else "", "host": spec.host}
-    return {name: mask(f"{name}={value}").partition("=")[2] if value else "" for name, value in found.items()}
+            settings |= {f"{path.stem}:{name}": value for name, value in yaml_values(text).items()}
+    # Of PATH only the python in front differs, which VIRTUAL_ENV states more briefly.
+    settings |= {f"${name}": value for name, value in spec.env.items() if name != "PATH"}
+    settings |= {name: str(value) for name, value in spec.params.items()}
+    settings |= {"cwd": spec.cwd, "gpus": str(len(run.gpus)) if run.gpus else "", "host": spec.host}
+    return {name: mask(f"{name}={value}").partition("=")[2] if value else "" for name, value in settings.items()}
 
 
 def read_options(command: str | list[str]) -> dict[str, str]:
-    """Return the options of a command by name, the last one wins; what has no name is ``command``. Pure."""
+    """Return the options of a command by name, its other words as ``command``; of a repeated option the last value."""
     options, rest = parse_command(command).split_options()
     return {**options, "command": " ".join(rest)}
 
 
 def yaml_values(text: str) -> dict[str, str]:
-    """Return the scalars of plain YAML under dotted names: enough to tell two files apart. Pure."""
-    found: dict[str, str] = {}
+    """Return the scalars of plain YAML under dotted names: enough to compare two files. Pure."""
+    values: dict[str, str] = {}
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
         if len(line) > _LONGEST_LINE or (match := _YAML.fullmatch(line)) is None:
@@ -50,21 +50,21 @@ def yaml_values(text: str) -> dict[str, str]:
             above.pop()
         path = ".".join([*(name for _, name in above), match["name"]])
         if value := (match["value"] or "").strip().strip("\"'"):
-            found[path] = value
+            values[path] = value
         else:
             above.append((indent, match["name"]))
-    return found
+    return values
 
 
 def read_blueprint(run: Run) -> Blueprint:
-    """Return what the run's blueprint says now; an empty one without any."""
+    """Return the run's blueprint as it is now; an empty one where there is none."""
     path = getattr(run.spec, "blueprint", None)
     text = read_text(Path(path)) if path else None
     return parse(text) if text else Blueprint()
 
 
 def configuration_files(run: Run) -> list[Path]:
-    """Return the configuration files that the command or the blueprint names and that are there."""
+    """Return the existing configuration files that the command or the blueprint names, at most five."""
     command = run.spec.command
     words = _FILES.findall(command if isinstance(command, str) else " ".join(command))
     if (yaml_path := read_blueprint(run).yaml_path) is not None:
@@ -81,7 +81,7 @@ def _is_file(path: Path) -> bool:
 
 
 def read_text(path: Path) -> str | None:
-    """Return a text file; None where it is none, or too long."""
+    """Return the text of a file; None where it is not a regular file, or too long."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             return None

@@ -1,4 +1,4 @@
-"""The results of a run as a document for people: what it was for, how it ended, what it came to, how to repeat it."""
+"""Renders the results document of a run: purpose, ending, metrics, checkpoints, configuration, code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOCKS = ("uv.lock", "poetry.lock", "pixi.lock", "conda-lock.yml", "requirements
 
 @dataclass(frozen=True, eq=False)
 class ResultFacts:
-    """All that is told of a run that has ended. ``leftovers``: processes of it that still run."""
+    """The content of the results document of an ended run. ``leftovers``: number of its processes that still run."""
 
     run: Run
     end: RunEnd
@@ -46,7 +46,7 @@ class ResultFacts:
 
 
 def render_document(facts: ResultFacts, *, diff: str | None, kept: str) -> str:
-    """Return the document; ``diff`` names the file with what was not committed, ``kept`` is a person's. Reads files."""
+    """Return the document. ``diff``: name of the file with uncommitted changes. ``kept``: a person's part."""
     run = facts.run
     purpose = read_blueprint(run).purpose
     sections: Sections = [("Purpose", [purpose])] if purpose else []
@@ -65,38 +65,38 @@ def render_document(facts: ResultFacts, *, diff: str | None, kept: str) -> str:
         ("Environment", list(_environment(run, facts.code))),
         ("Code", list(_code(facts.code, diff))),
     ]
-    if told := list_doubts(facts):
-        sections.append(("What to doubt", [f"- {one}" for one in told]))
+    if doubts := list_doubts(facts):
+        sections.append(("What to doubt", [f"- {one}" for one in doubts]))
     title = (purpose or run.spec.name).split("\n")[0][:120]
     return render_page(run.run_id, "finish_blueprint", f"Results: {title}", sections, kept)
 
 
 def list_doubts(facts: ResultFacts) -> list[str]:
-    """Return what a reader should not take for granted."""
-    run, told = facts.run, [*facts.numbers.notes[:5]]
+    """Return one sentence for each part of the document that may be wrong."""
+    run, doubts = facts.run, [*facts.numbers.notes[:5]]
     if facts.leftovers:
-        told.append(f"{facts.leftovers} processes of the run still run: figures may change. See wait_run.")
+        doubts.append(f"{facts.leftovers} processes of the run still run: its results may change. See wait_run.")
     begun_s = posix(run.started_at) if run.started_at else None
     if begun_s and facts.code.committed_at and posix(facts.code.committed_at) > begun_s:
-        told.append("The newest commit is later than the run's start: it may have run other code.")
+        doubts.append("The newest commit is later than the run's start: it may have run other code.")
     changed = [path for path in configuration_files(run) if begun_s and path.stat().st_mtime > begun_s]
-    told += [f"{path} was changed after the run's start: it may have read another." for path in changed]
+    doubts += [f"{path} was changed after the run's start: it may have read another version." for path in changed]
     if begun_s and (blueprint_path := getattr(run.spec, "blueprint", None)):
-        told += _doubt_of_blueprint(Path(blueprint_path), begun_s)
+        doubts += _doubt_blueprint(Path(blueprint_path), begun_s)
     broken = [f"{one.source.name}: {one.problem}" for one in facts.evaluations if one.problem]
-    return [*told, *broken[:5]]
+    return [*doubts, *broken[:5]]
 
 
-def _doubt_of_blueprint(path: Path, begun_s: float) -> Iterator[str]:
+def _doubt_blueprint(path: Path, begun_s: float) -> Iterator[str]:
     try:
         if path.stat().st_mtime > begun_s:
             yield f"{path} was changed after the run's start: its purpose may have been another."
     except OSError:
-        yield f"{path} is not there any more."
+        yield f"{path} no longer exists."
 
 
-def summary_in(path: Path, run_id: str) -> str | None:
-    """Return the summary that an earlier document of this run has; None without one."""
+def read_summary(path: Path, run_id: str) -> str | None:
+    """Return the summary in an earlier document of this run; None without one."""
     if read_origin(path) != (run_id, "finish_blueprint"):
         return None
     match = _SUMMARY.search((read_text(path) or "").partition(ADDITIONS_MARK)[0])
@@ -104,10 +104,10 @@ def summary_in(path: Path, run_id: str) -> str | None:
 
 
 def _lower_headings(text: str) -> str:
-    """Put an agent's headings below the document's own."""
+    """Return the text with an agent's headings below those of the document."""
     text = text.replace(ADDITIONS_MARK, "")
     if re.search(r"^##?\s", text, re.MULTILINE) is None:
-        return text  # lowered already
+        return text  # already lowered
     return re.sub(r"^(#{1,4})(?=\s)", r"\1##", text, flags=re.MULTILINE)
 
 
@@ -135,12 +135,12 @@ def _row(one: Metric) -> list[object]:
 def _at(value: float | str | None, step: int | None) -> str | None:
     if value is None:
         return None
-    told = value if isinstance(value, str) else f"{value:.6g}"
-    return told if step is None else f"{told} ({step})"
+    text = value if isinstance(value, str) else f"{value:.6g}"
+    return text if step is None else f"{text} ({step})"
 
 
-def _evaluations(found: Sequence[Evaluation]) -> Iterator[str]:
-    for one in found:
+def _evaluations(evaluations: Sequence[Evaluation]) -> Iterator[str]:
+    for one in evaluations:
         if one.rows:
             yield f"`{one.source}`{f': {one.title}' if one.title else ''}"
             yield ""
@@ -151,12 +151,12 @@ def _evaluations(found: Sequence[Evaluation]) -> Iterator[str]:
             yield ""
 
 
-def _checkpoints(found: Sequence[Checkpoint]) -> Iterator[str]:
-    if found:
-        rows = [[f"`{one.path}`", one.step, one.epoch, one.size] for one in found[:_MOST_CHECKPOINTS]]
+def _checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    if checkpoints:
+        rows = [[f"`{one.path}`", one.step, one.epoch, one.size] for one in checkpoints[:_MOST_CHECKPOINTS]]
         yield from markdown(["path", "step", "epoch", "size"], rows)
-    if len(found) > _MOST_CHECKPOINTS:
-        yield f"\n… and {len(found) - _MOST_CHECKPOINTS} older ones."
+    if len(checkpoints) > _MOST_CHECKPOINTS:
+        yield f"\n… and {len(checkpoints) - _MOST_CHECKPOINTS} older ones."
 
 
 def _configuration(run: Run) -> Iterator[str]:
@@ -177,7 +177,7 @@ def _configuration(run: Run) -> Iterator[str]:
     for path in configuration_files(run):
         text = read_text(path)
         if text is None or len(text) > _MOST_OF_FILE:
-            yield f"\n`{path}` ({format_size(path.stat().st_size)}, too long to be told here)"
+            yield f"\n`{path}` ({format_size(path.stat().st_size)}, too long to include)"
         else:
             yield f"\n`{path}`, as it is now:\n\n```yaml\n{text.strip().replace('```', chr(39) * 3)}\n```"
 
@@ -204,17 +204,17 @@ def _environment(run: Run, code: GitState) -> Iterator[str]:
 
 def _code(code: GitState, diff: str | None) -> Iterator[str]:
     if not code.commit:
-        yield f"The state of the code is not known: {code.problem}."
+        yield f"The state of the code is unknown: {code.problem}."
         return
     branch = f" on {code.branch}" if code.branch not in ("", "HEAD") else ""
     yield f"- Commit: `{code.commit}`{branch} of `{code.root}`: {code.subject} ({code.committed_at})"
-    yield "- As it was when this was written, not when the run started."
+    yield "- The state when this document was written, not when the run started."
     if diff:
         yield f"- Not committed: see `{diff}`{' (cut off at 1 MB)' if code.cut else ''}; secrets in it are masked."
     elif not code.problem:
-        yield "- Nothing was changed since that commit."
+        yield "- No uncommitted changes."
     if code.untracked:
         more = f" and {len(code.untracked) - _MOST_UNTRACKED} more" if len(code.untracked) > _MOST_UNTRACKED else ""
-        yield f"- Files that git does not know: {', '.join(code.untracked[:_MOST_UNTRACKED])}{more}"
+        yield f"- Untracked files: {', '.join(code.untracked[:_MOST_UNTRACKED])}{more}"
     if code.problem:
-        yield f"- Not all is known: {code.problem}."
+        yield f"- Incomplete: {code.problem}."

@@ -1,4 +1,4 @@
-"""What evaluations found: tables and figures in markdown, JSON and JSON lines, as trainers and harnesses leave them."""
+"""Reads evaluation results: tables and numbers in the markdown, JSON and JSON lines of trainers and harnesses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -15,7 +14,8 @@ from typing import Any
 
 from mcp_server.record.result_directory import read_origin
 from mcp_server.record.state import Run
-from mcp_server.results.directory_scan import Walk, result_roots, run_span
+from mcp_server.results.directory_scan import limited_scan, list_tree, result_roots, run_span
+from mcp_server.system.files import open_regular_file
 
 Value = float | int | str | bool | None
 Row = Mapping[str, Value]
@@ -27,7 +27,7 @@ _NAME = re.compile(
 )
 _NOT_EVALUATIONS = re.compile(r"experiment_log\.md|.*(?:config|args|state|vocab|tokenizer|samples).*", re.IGNORECASE)
 _MOST_BYTES = 2_000_000  # of one file
-_MOST_BROKEN = 1_000  # lines: no JSON lines at all
+_MOST_BROKEN = 1_000  # lines; a file with more is not JSON lines
 _MOST_FILES, _MOST_ROWS, _MOST_TABLES, _MOST_COLUMNS = 20, 200, 20, 200
 _SEPARATOR = re.compile(r"\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?")
 _HEADING = re.compile(r"#{1,6}\s.*")
@@ -43,9 +43,9 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One table of a file: a row for each thing evaluated, values as written (numbers exact).
+    """One table of a file: a row for each evaluated item, values as written (numbers exact).
 
-    ``title``: the heading above it. ``problem``: why there is no more of it.
+    ``title``: the heading above it. ``problem``: why it is incomplete.
     """
 
     source: Path
@@ -55,25 +55,26 @@ class Evaluation:
 
 
 def find_evaluation_files(root: Path) -> list[tuple[Path, float]]:
-    """Return the files at or below ``root`` that look like evaluations, and when they were changed (POSIX time)."""
-    entries = (entry for _, found in Walk(deepest=4).below(root) for entry in found if not entry.is_dir)
+    """Return the files at or below ``root`` that look like evaluations, with their change time (POSIX)."""
+    tree = list_tree(limited_scan(max_depth=4), root)
+    entries = (entry for _, entries in tree for entry in entries if not entry.is_dir)
     return [(entry.path, entry.changed_s) for entry in entries if _is_evaluation(entry.path)]
 
 
 def find_run_evaluations(
     run: Run, result_dir: Path | None = None, look: Callable[[Path], list[tuple[Path, float]]] = find_evaluation_files
 ) -> list[Evaluation]:
-    """Return the evaluations that a run left in its result directory and beneath its working directory.
+    """Return the evaluations that a run left in its result directory and below its working directory, newest first.
 
-    They were written since its start, newest first; in the result directory also after its end: it is this run's
-    alone. ``look`` is :func:`find_evaluation_files`, or remembers what it found.
+    They were written between its start and its end; in the result directory, which only this run uses, also later.
+    ``look`` is :func:`find_evaluation_files`, perhaps with a cache.
     """
     begun_s, until_s = run_span(run)
-    found: dict[Path, float] = {}
+    files: dict[Path, float] = {}
     for root in result_roots(run, result_dir):
         last_s = until_s if root == Path(run.spec.cwd) else math.inf
-        found |= {path: at_s for path, at_s in look(root) if path not in found and begun_s <= at_s <= last_s}
-    newest = sorted(found, key=lambda path: (-found[path], str(path)))[:_MOST_FILES]
+        files |= {path: at_s for path, at_s in look(root) if path not in files and begun_s <= at_s <= last_s}
+    newest = sorted(files, key=lambda path: (-files[path], str(path)))[:_MOST_FILES]
     return [one for path in newest for one in read_evaluations(path)]
 
 
@@ -83,9 +84,9 @@ def _is_evaluation(path: Path) -> bool:
 
 
 def read_evaluations(path: Path) -> list[Evaluation]:
-    """Return the tables of a file; of one that is none, or broken, what can be read and a problem. Never raises."""
+    """Return the tables of a file; for an unreadable or broken one, what can be read and the problem. Never raises."""
     try:
-        text = _text(path)
+        text = _read_text(path)
     except (OSError, ValueError) as error:
         return [Evaluation(path, problem=str(getattr(error, "strerror", None) or error))]
     if path.suffix == ".jsonl":
@@ -97,25 +98,21 @@ def read_evaluations(path: Path) -> list[Evaluation]:
     except (ValueError, RecursionError) as error:
         if (lines := _of_lines(path, text)).rows:  # JSON lines under the other name
             return [lines]
-        return [Evaluation(path, problem=f"no JSON: {error}")]
+        return [Evaluation(path, problem=f"not JSON: {error}")]
 
 
-def _text(path: Path) -> str:
-    """Read a regular file of at most 2 MB; a FIFO does not hold it up, a link is not followed."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("not a regular file")
-        if status.st_size > _MOST_BYTES:
+def _read_text(path: Path) -> str:
+    """Return the text of a regular file of at most 2 MB; links are not followed."""
+    with os.fdopen(open_regular_file(path, follow_links=False), "rb") as file:
+        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
             raise ValueError(f"larger than {_MOST_BYTES:,} bytes")
         return file.read(_MOST_BYTES).decode("utf-8-sig", errors="replace")
 
 
 def rows_of(value: Any) -> Iterator[Row]:
-    """Yield the rows of a JSON value: of a list its objects, of nested objects their numbers under dotted names.
+    """Yield the rows of a JSON value: each object of a list, or nested objects as one row with dotted names.
 
-    An object of objects, as harnesses keep results by task, is a row for each task. Pure.
+    An object of objects, in which harnesses store results by task, is a row per task. Pure.
     """
     if isinstance(value, list):
         for item in value:
@@ -136,7 +133,7 @@ def rows_of(value: Any) -> Iterator[Row]:
 
 
 def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Value]:
-    """Return the scalars of nested objects; the filter that lm-eval adds to a name (`acc,none`) is left out."""
+    """Return the scalars of nested objects, without the filter that lm-eval adds to a name (`acc,none`)."""
     flat: dict[str, Value] = {}
     for name, one in value.items():
         label = before + str(name).removesuffix(",none")
@@ -159,24 +156,24 @@ def _of_lines(path: Path, text: str) -> Evaluation:
             broken += 1
             if broken >= _MOST_BROKEN:
                 break
-    told = (
-        [f"{broken} lines are no JSON{', the rest was not read' if broken >= _MOST_BROKEN else ''}"] if broken else []
-    )
+    problems = []
+    if broken:
+        problems.append(f"{broken} lines are not JSON{', the rest was not read' if broken >= _MOST_BROKEN else ''}")
     if len(rows) > _MOST_ROWS:
-        told.append(f"only the last {_MOST_ROWS} of {len(rows)} rows")
-    return Evaluation(path, tuple(rows[-_MOST_ROWS:]), problem="; ".join(told) or None)
+        problems.append(f"only the last {_MOST_ROWS} of {len(rows)} rows")
+    return Evaluation(path, tuple(rows[-_MOST_ROWS:]), problem="; ".join(problems) or None)
 
 
 def _of_markdown(path: Path, text: str) -> Iterator[Evaluation]:
     """Yield every table, then the JSON in fences, then the `name: number` lines as one row."""
-    found = list(_tables(path, text))[:_MOST_TABLES]
+    evaluations = list(_tables(path, text))[:_MOST_TABLES]
     for match in islice(_FENCE.finditer(text), _MOST_TABLES):
         try:
             rows = tuple(rows_of(json.loads(match["body"])))[:_MOST_ROWS]
         except (ValueError, RecursionError):
             continue
         if rows:
-            found.append(Evaluation(path, rows))
+            evaluations.append(Evaluation(path, rows))
     pairs: dict[str, Value] = {}
     for line in text.splitlines():
         pair = None if "|" in line else _PAIR.fullmatch(line.strip()[:_LONGEST_LINE])
@@ -184,8 +181,8 @@ def _of_markdown(path: Path, text: str) -> Iterator[Evaluation]:
         if pair and isinstance(value, int | float):
             pairs.setdefault(pair["name"].strip(), value)
     if pairs:
-        found.append(Evaluation(path, (pairs,)))
-    yield from found
+        evaluations.append(Evaluation(path, (pairs,)))
+    yield from evaluations
 
 
 def _tables(path: Path, text: str) -> Iterator[Evaluation]:
@@ -218,7 +215,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _value(text: str) -> Value:
-    """Return a number where the text is one and nothing else, as Python reads it; else the text."""
+    """Return the text as a number where all of it is one; otherwise the text."""
     plain = text.strip().strip("*`").strip()
     if _INTEGER.fullmatch(plain):
         return int(plain)
@@ -226,14 +223,14 @@ def _value(text: str) -> Value:
 
 
 def table(rows: Sequence[Row], most: int = 50) -> list[str]:
-    """Return rows as a markdown table; of more than ``most`` the first, and how many there are."""
+    """Return rows as a markdown table; of more than ``most`` rows the first ones and the total."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = markdown(names, [[row.get(name) for name in names] for row in rows[:most]])
     return [*lines, "", f"… of {len(rows)} rows the first {most}."] if len(rows) > most else lines
 
 
 def markdown(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return a markdown table: what is None stays empty, and no value ends its cell."""
+    """Return a markdown table; None is an empty cell, and ``|`` in a value is escaped."""
     lines = [f"| {' | '.join(map(_cell, names))} |", f"|{' --- |' * len(names)}"]
     return [*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
 

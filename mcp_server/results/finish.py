@@ -1,4 +1,4 @@
-"""Finishing a run: everything that somebody needs to know of it months later, in one document beside its results."""
+"""Writes the results of an ended run into its result directory: document, diff of the code, `finish.flag`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from mcp_server.text.secret_patterns import mask
 
 _DIFF_MARK = "# runward run "
 _LONGEST_SUMMARY = 20_000
-_WRITES = threading.Lock()  # two callers at once would both append to the log
-_PATIENCE_S = 30.0
+_WRITES = threading.Lock()  # two concurrent callers would both append to the log
+_LOCK_TIMEOUT_S = 30.0
 
 
 class NotFinished(RunwardError):
-    """A run whose results cannot be written now."""
+    """The results of a run cannot be written now."""
 
 
 def write_results(
@@ -46,32 +46,31 @@ def write_results(
     caller: str | None = None,
     environ: Mapping[str, str],
 ) -> Finished:
-    """Write the results document of a run that has ended, then `finish.flag`; a second call brings both up to date.
+    """Write the results document of a run that has ended, then `finish.flag`; a second call updates both.
 
-    Reads files and asks git: to be called in a thread. ``environ`` is the server's: its secrets are masked.
-    ``caller`` is who asks, None where it does not matter: another owner's run is left alone.
+    Reads files and calls git: call it in a thread. ``environ`` is the server's, whose secrets are masked.
+    ``caller`` must own the run; None allows every run.
 
     Raises:
-        NotFinished: the run still runs, or its results have no place; says what to do.
-        BadArgument: ``result_dir`` is none.
-        RunwardError: it cannot be written.
+        NotFinished: the run has not ended, belongs to another owner, has no result directory, or a file is unwritable.
+        BadArgument: the summary is too long, or ``result_dir`` cannot be a directory.
     """
     if not run.ended:
-        raise NotFinished(f"{run.run_id} is still {run.state}; nothing was written. Call wait_run, then again.")
+        raise NotFinished(f"{run.run_id} is still {run.state};", "nothing was written.", "Call wait_run, then again.")
     if caller is not None and run.spec.owner not in ("", caller):
         raise NotFinished(
-            f"{run.run_id} belongs to {run.spec.owner!r}, you are {caller!r}; nothing was written. Ask its owner."
+            f"{run.run_id} belongs to {run.spec.owner!r}, you are {caller!r};", "nothing was written.", "Ask its owner."
         )
     if summary is not None and len(summary) > _LONGEST_SUMMARY:
         raise BadArgument("summary", f"has more than {_LONGEST_SUMMARY:,} characters.")
-    directory = _directory(run, result_dir)
-    secrets = _secrets(run, store, environ)
+    directory = _make_directory(run, result_dir)
+    secrets = _find_secrets(run, store, environ)
     rundir = store.rundir(run.run_id)
     code = git_state.read_git_state(Path(run.spec.cwd or "/"), environ)
     code = replace(code, diff=mask(code.diff, secrets), subject=mask(code.subject, secrets))
     facts = ResultFacts(
         run=run,
-        end=end_of(run, rundir),
+        end=read_end(run, rundir),
         summary=summary,
         numbers=metrics.read_metrics(run, scalars, rundir=rundir),
         evaluations=evaluations.find_run_evaluations(run, directory),
@@ -80,23 +79,28 @@ def write_results(
         code=code,
         leftovers=len(store.leftovers(run)),
     )
-    later = _later(run, directory, store)
-    if not _WRITES.acquire(timeout=_PATIENCE_S):
-        raise NotFinished(f"{run.run_id}: other results have been written for {_PATIENCE_S:g} s; call again.")
+    later_run = _find_later_run(run, directory, store)
+    if not _WRITES.acquire(timeout=_LOCK_TIMEOUT_S):
+        raise NotFinished(
+            f"{run.run_id}: another call has been writing results for {_LOCK_TIMEOUT_S:g} s;",
+            "nothing was written.",
+            "Call again.",
+        )
     try:
-        return _write(directory, facts, secrets, later=later)
+        return _write(directory, facts, secrets, later_run=later_run)
     except OSError as error:
         where = error.filename or directory
         raise NotFinished(
-            f"Results of {run.run_id} not written: {where}: {error.strerror or error}. The run is untouched. "
-            "Pass another result_dir, or have a person make this one writable."
+            f"Results of {run.run_id} not written: {where}: {error.strerror or error}.",
+            "The run is unchanged.",
+            "Pass another result_dir, or have a person make this one writable.",
         ) from error
     finally:
         _WRITES.release()
 
 
-def end_of(run: Run, rundir: RunDir) -> RunEnd:
-    """Return how a run ended; of a lost one it is not known when."""
+def read_end(run: Run, rundir: RunDir) -> RunEnd:
+    """Return how a run ended; a lost run has no end time."""
     last: Mapping[str, Any] = next((event for event in reversed(run.events) if event["kind"] in ENDING), {})
     elapsed_s = last.get("elapsed_s")
     return RunEnd(
@@ -114,67 +118,71 @@ def end_of(run: Run, rundir: RunDir) -> RunEnd:
     )
 
 
-def _directory(run: Run, asked: str | None) -> Path:
-    """Return where results go, made if it is not there."""
-    place = asked or getattr(run.spec, "result_dir", None)
-    if not place:
+def _make_directory(run: Run, result_dir: str | None) -> Path:
+    """Return the result directory, created if it does not exist."""
+    name = result_dir or getattr(run.spec, "result_dir", None)
+    if not name:
         raise NotFinished(
-            f"{run.run_id} was not launched from a blueprint; nothing was written. Pass result_dir=/absolute/path."
+            f"{run.run_id} was not launched from a blueprint;",
+            "nothing was written.",
+            "Pass result_dir=/absolute/path.",
         )
     try:
-        path = Path(place).expanduser()
+        path = Path(name).expanduser()
         if not path.is_absolute() or path == Path("/"):
-            raise BadArgument("result_dir", f"is no absolute path of a directory: {place[:200]!r}.")
+            raise BadArgument("result_dir", f"is not an absolute path of a directory: {name[:200]!r}.")
         path.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError, RuntimeError) as error:  # a NUL, no such user
-        raise BadArgument("result_dir", f"cannot be made: {getattr(error, 'strerror', None) or error}.") from error
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL, an unknown user
+        raise BadArgument("result_dir", f"cannot be created: {getattr(error, 'strerror', None) or error}.") from error
     return path
 
 
-def _later(run: Run, directory: Path, store: RunStore) -> str | None:
-    """Return the newest run of the same result directory that was launched after this one."""
-    place = os.path.realpath(directory)
+def _find_later_run(run: Run, directory: Path, store: RunStore) -> str | None:
+    """Return the newest run with the same result directory that was launched after this one."""
+    path = os.path.realpath(directory)
     for other in store.runs():
         if other.spec.created_at <= run.spec.created_at:
             return None
-        if (own := getattr(other.spec, "result_dir", None)) and os.path.realpath(own) == place:
+        if (own := getattr(other.spec, "result_dir", None)) and os.path.realpath(own) == path:
             return other.run_id
     return None
 
 
-def _secrets(run: Run, store: RunStore, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return every secret that could stand in what the run left, by name."""
-    found = {name: value for name, value in environ.items() if names_a_secret(name) or name in run.spec.secrets}
-    with contextlib.suppress(RunwardError):  # a file that others can read is not used at a launch either
-        found |= stored_secrets(store.home.secrets)
-    return found
+def _find_secrets(run: Run, store: RunStore, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return every secret that the files of the run could contain, by name."""
+    secrets = {name: value for name, value in environ.items() if names_a_secret(name) or name in run.spec.secrets}
+    with contextlib.suppress(RunwardError):  # a secrets file that others can read is not used for launches either
+        secrets |= stored_secrets(store.home.secrets)
+    return secrets
 
 
-def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, later: str | None) -> Finished:
+def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, later_run: str | None) -> Finished:
     """Write log, diff, document and flag, in this order."""
     run, files, notes = facts.run, [], []
     try:
         result_directory.append_end(directory, facts.end)
         files.append(directory / result_directory.EXPERIMENT_LOG)
     except OSError as error:
-        notes.append(f"{result_directory.EXPERIMENT_LOG} was left as it is: {error.strerror or error}.")
+        notes.append(f"{result_directory.EXPERIMENT_LOG} was not changed: {error.strerror or error}.")
     if facts.code.diff:
         files.append(_write_diff(directory, run, facts.code))
     own = directory / f"results-{run.run_id}.md"
-    path = own if later else result_directory.choose_document_path(directory, run.run_id)
+    path = own if later_run else result_directory.choose_document_path(directory, run.run_id)
     if facts.summary is None:
-        facts = replace(facts, summary=document.summary_in(path, run.run_id))
+        facts = replace(facts, summary=document.read_summary(path, run.run_id))
     text = document.render_document(
         facts, diff=files[-1].name if facts.code.diff else None, kept=result_directory.read_additions(path)
     )
-    head, kept_mark, kept = text.partition(ADDITIONS_MARK)
-    result_directory.write_text(path, mask(head, secrets) + kept_mark + kept)
-    if path.name != result_directory.RESULTS_DOCUMENT and not later:
-        notes.append(f"{result_directory.RESULTS_DOCUMENT} is a person's and was left alone.")
+    generated, additions_mark, additions = text.partition(ADDITIONS_MARK)
+    result_directory.write_text(path, mask(generated, secrets) + additions_mark + additions)
+    if path.name != result_directory.RESULTS_DOCUMENT and not later_run:
+        notes.append(f"{result_directory.RESULTS_DOCUMENT} was written by a person and was not changed.")
     files.append(path)
     flag = None
-    if later:
-        notes.append(f"{later} uses this directory since: its {result_directory.FINISH_FLAG} was left alone.")
+    if later_run:
+        notes.append(
+            f"{later_run}, a later run, uses this directory: its {result_directory.FINISH_FLAG} was not changed."
+        )
     else:
         flag = result_directory.write_flag(directory, {**facts.end.facts, "results": path.name, "finished_at": now()})
         files.append(flag)
@@ -190,12 +198,12 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
 
 
 def _write_diff(directory: Path, run: Run, code: GitState) -> Path:
-    """Write what is not committed as a file that `git apply` takes; another's file of that name is left alone."""
+    """Write the uncommitted changes as a file for `git apply`; a file of another origin is not overwritten."""
     path, first = directory / "code.diff", f"{_DIFF_MARK}{run.run_id}: not in commit {code.commit}\n"
     if os.path.lexists(path):
         old = b""
         with contextlib.suppress(OSError):
-            old = b"" if path.is_symlink() else read_regular_file(path)[:200]
+            old = read_regular_file(path, max_bytes=200, follow_links=False)
         if not old.startswith(f"{_DIFF_MARK}{run.run_id}:".encode()):
             path = directory / f"code-{run.run_id}.diff"
     result_directory.write_text(path, first + code.diff + ("\n# cut off here: it is longer\n" if code.cut else ""))

@@ -1,4 +1,4 @@
-"""What a run came to in numbers: each scalar first, last and best."""
+"""The metrics of a run: first, last and best value of each scalar."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from mcp_server.record.state import Run
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.from_log import LogMetrics, LogPoints, read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
+from mcp_server.scalars.summary import summarise_series
 
 Best = Literal["max", "min"]
 
-# First match wins, on the words of a tag: a reward's loss is a loss.
+# First match wins, on the words of a tag: the loss of a reward model is a loss.
 _BETTER: tuple[tuple[Best, frozenset[str]], ...] = (
     (
         "min",
@@ -41,9 +42,9 @@ _WORDS = re.compile(r"[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])\d*|[a-z]\d")
 
 @dataclass(frozen=True)
 class Metric:
-    """One scalar of a run. ``best_is``: whether more or less of it is better; unknown for most names.
+    """One scalar of a run. ``best_is``: whether higher or lower is better; None where its name does not say so.
 
-    ``low`` and ``high`` are over all points; ``odd`` counts NaN and infinite ones.
+    ``low`` and ``high`` are over all points; ``odd`` is the number of NaN and infinite points.
     """
 
     tag: str
@@ -61,7 +62,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """The metrics of a run, the telling ones first; ``source``: where they were read, ``notes``: how sure they are."""
+    """The metrics of a run, those with a best value first; ``source``: their files; ``notes``: what limits them."""
 
     metrics: tuple[Metric, ...] = ()
     source: str = ""
@@ -69,7 +70,7 @@ class RunMetrics:
 
 
 def best_direction(tag: str) -> Best | None:
-    """Return whether more (``max``) or less (``min``) of what ``tag`` names is better; None where nobody can tell."""
+    """Return whether a higher (``max``) or lower (``min``) value of ``tag`` is better; None where that is unclear."""
     words = [word.lower() for word in _WORDS.findall(tag.rpartition("/")[2])] or [tag.lower()]
     words += [word.lower() for word in _WORDS.findall(tag.rpartition("/")[0])]
     if _SPREAD & set(words):
@@ -78,40 +79,38 @@ def best_direction(tag: str) -> Best | None:
 
 
 def read_metrics(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: RunDir | None = None) -> RunMetrics:
-    """Return the scalars of a run that ``tags`` (names or globs; none: all) mean; else the numbers it printed.
+    """Return the scalars of a run that match ``tags`` (names or globs; none: all), or else its printed metrics.
 
-    ``rundir`` is the run's: its log is read; without it only the last numbers are known.
+    Printed metrics are read from the log in ``rundir``; without it only the last values are known.
     """
-    from mcp_server.scalars.summary import summarise_series  # noqa: PLC0415 - brings numpy, which takes a while
-
     locations = scalars.locations_of(run)
     try:
         if not locations:
-            return _printed(run, tags, rundir)
+            return _read_printed(run, tags, rundir)
         reading = scalars.read(locations, run.run_id)
     except NoScalars as error:
-        found = _printed(run, tags, rundir)
-        return RunMetrics(found.metrics, found.source, (*found.notes, str(error)))
+        printed = _read_printed(run, tags, rundir)
+        return RunMetrics(printed.metrics, printed.source, (*printed.notes, str(error)))
     metrics = []
     for tag in select_tags(tags, reading.series):
-        figures = summarise_series(reading.series[tag], now_s=time.time())
-        if figures.last is None:
+        summary = summarise_series(reading.series[tag], now_s=time.time())
+        if summary.last is None:
             continue
         best_is = best_direction(tag)
         high = best_is == "max"
         metrics.append(
             Metric(
                 tag,
-                last=figures.last,
-                last_step=figures.last_step,
-                first=figures.first,
-                first_step=figures.first_step,
-                best=(figures.max if high else figures.min) if best_is else None,
-                best_step=(figures.max_step if high else figures.min_step) if best_is else None,
+                last=summary.last,
+                last_step=summary.last_step,
+                first=summary.first,
+                first_step=summary.first_step,
+                best=(summary.max if high else summary.min) if best_is else None,
+                best_step=(summary.max_step if high else summary.min_step) if best_is else None,
                 best_is=best_is,
-                low=figures.min,
-                high=figures.max,
-                odd=figures.nan + figures.inf,
+                low=summary.min,
+                high=summary.max,
+                odd=summary.nan + summary.inf,
             )
         )
     metrics.sort(key=lambda one: one.best_is is None)
@@ -119,43 +118,43 @@ def read_metrics(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: R
 
 
 def select_tags(patterns: Sequence[str], tags: Mapping[str, object]) -> list[str]:
-    """Return the tags that names or globs mean, in their order; all where none is given."""
+    """Return the tags that match names or globs, in their order; all tags where none is given."""
     if not patterns:
         return list(tags)
     return list(dict.fromkeys(tag for pattern in patterns for tag in match_tags(pattern, tags)))
 
 
-def _printed(run: Run, tags: Sequence[str], rundir: RunDir | None) -> RunMetrics:
-    """Return what the log tells; of what only the supervisor has read, the last value."""
-    found = read_log_metrics(rundir, run.attempt, run.spec.first_step_pattern) if rundir else LogMetrics({})
-    metrics = [_of_points(tag, found.points[tag]) for tag in select_tags(tags, found.points)]
+def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None) -> RunMetrics:
+    """Return the metrics in the log; for those that only the supervisor has read, the last value."""
+    printed = read_log_metrics(rundir, run.attempt, run.spec.first_step_pattern) if rundir else LogMetrics({})
+    metrics = [_metric(tag, printed.points[tag]) for tag in select_tags(tags, printed.points)]
     metrics.sort(key=lambda one: one.best_is is None)
     last: Mapping[str, float | str] = run.progress.get("metrics") or {}
     step = run.progress.get("step")
-    more = [tag for tag in select_tags(tags, last) if tag not in found.points]
+    more = [tag for tag in select_tags(tags, last) if tag not in printed.points]
     metrics += [Metric(tag, last[tag], step if isinstance(step, int) else None) for tag in more]
-    notes = ("The log is long: only its beginning and end were read for metrics.",) if found.cut else ()
+    notes = ("The log is long: only its beginning and end were read for metrics.",) if printed.cut else ()
     return RunMetrics(tuple(metrics), "the run's output" if metrics else "", notes)
 
 
-def _of_points(tag: str, points: LogPoints) -> Metric:
-    sound = [(step, value) for step, value in points if math.isfinite(value)]
+def _metric(tag: str, points: LogPoints) -> Metric:
+    finite = [(step, value) for step, value in points if math.isfinite(value)]
     step, last = points[-1]
-    if not sound:
+    if not finite:
         return Metric(tag, str(last), step, odd=len(points))
-    low, high = min(sound, key=lambda point: point[1]), max(sound, key=lambda point: point[1])
+    low, high = min(finite, key=lambda point: point[1]), max(finite, key=lambda point: point[1])
     best_is = best_direction(tag)
     best_step, best = (high if best_is == "max" else low) if best_is else (None, None)
     return Metric(
         tag,
         last=last if math.isfinite(last) else str(last),
         last_step=step,
-        first=sound[0][1],
-        first_step=sound[0][0],
+        first=finite[0][1],
+        first_step=finite[0][0],
         best=best,
         best_step=best_step,
         best_is=best_is,
         low=low[1],
         high=high[1],
-        odd=len(points) - len(sound),
+        odd=len(points) - len(finite),
     )

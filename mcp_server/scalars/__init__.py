@@ -1,1 +1,1 @@
-"""Training curves: metric files read into series and summaries."""
+"""Metrics of training runs: finds and reads metric files, builds series and summaries."""

@@ -1,4 +1,4 @@
-"""Conditions on scalars, as a wait is given them: ``Train/mean_reward >= 20``, ``loss is nan``. Pure."""
+"""Conditions on scalars for ``wait_run(until=…)``: ``Train/mean_reward >= 20``, ``loss is nan``. Pure."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
 }
 _KINDS: Mapping[str, ValueKind] = {"nan": "nan", "inf": "inf", "finite": "finite", "infinite": "inf"}
-# The tag is all that stands before the last comparison: tags hold spaces, slashes, even signs.
+# The tag is everything before the last comparison: tags contain spaces, slashes, even comparison signs.
 _COMPARISON = re.compile(r"(?P<tag>.+?)\s*(?P<sign>>=|<=|==|!=|>|<)\s*(?P<number>[^\s<>=!]+)", re.DOTALL)
 _STATE = re.compile(r"(?P<tag>.+?)\s+is\s+(?P<kind>\w+)", re.DOTALL | re.IGNORECASE)
 _QUOTED = re.compile(r"(?P<quote>['\"`])(?P<tag>.+)(?P=quote)", re.DOTALL)
 _GLOB = re.compile(r"[*?\[]")
 _EXAMPLES = "'Train/mean_reward >= 20', 'loss < 0.1', 'loss is nan' (or inf, finite)"
-_MOST_NAMED = 8
+_MOST_LISTED = 8
 _LONGEST = 500  # characters: no tag needs more
 
 
 class PointArrays(Protocol):
-    """What is looked at of a series: numpy arrays of the same shape (n,)."""
+    """The points that a condition is checked on: numpy arrays of the same shape (n,)."""
 
     @property
     def steps(self) -> Any:
@@ -47,7 +47,7 @@ class PointArrays(Protocol):
 
 @dataclass(frozen=True)
 class Condition:
-    """``tag`` compared with ``number`` by ``sign``; or, where ``kind`` is given, ``tag`` of that kind."""
+    """Compares ``tag`` with ``number`` by ``sign``, or where ``kind`` is given checks that ``tag`` is of that kind."""
 
     text: str
     tag: str
@@ -57,13 +57,13 @@ class Condition:
 
     @property
     def includes_past(self) -> bool:
-        """Whether it is news whenever it held: a NaN is, a comparison only from now on."""
+        """Whether points from before the wait meet it: a NaN does, a comparison only from now on."""
         return self.kind in ("nan", "inf")
 
     def __call__(self, values: Any) -> Any:
-        """Tell whether it holds, of one float or of each of an array. No comparison holds for a NaN."""
+        """Return whether it holds, for one float or for each value of an array. No comparison holds for a NaN."""
         if self.kind == "nan":
-            return values != values  # noqa: PLR0124 - so is NaN, of floats and arrays alike
+            return values != values  # noqa: PLR0124 - true for NaN, in floats and arrays alike
         if self.kind == "inf":
             return abs(values) == math.inf
         if self.kind == "finite":
@@ -72,69 +72,69 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """Return the condition that ``text`` states: ``TAG SIGN NUMBER``, or ``TAG is nan|inf|finite``.
+    """Return the condition in ``text``: ``TAG SIGN NUMBER``, or ``TAG is nan|inf|finite``.
 
-    A tag may hold anything, in quotes or without.
+    A tag may contain anything, in quotes or without.
 
     Raises:
-        BadArgument: it states none; shows examples.
+        BadArgument: the text is not a condition; shows examples.
     """
-    stated = text.strip()
-    if len(stated) > _LONGEST:
+    stripped = text.strip()
+    if len(stripped) > _LONGEST:
         raise BadArgument("until", f"is longer than {_LONGEST} characters. Conditions are {_EXAMPLES}.")
-    if found := _STATE.fullmatch(stated):
-        kind = _KINDS.get(found["kind"].lower())
+    if match := _STATE.fullmatch(stripped):
+        kind = _KINDS.get(match["kind"].lower())
         if kind is None:
-            raise BadArgument("until", f"{found['kind']!r} is no state of a number. Conditions are {_EXAMPLES}.")
-        return Condition(stated, _unquoted(found["tag"]), kind=kind)
-    found = _COMPARISON.fullmatch(stated)
-    if found is None:
-        raise BadArgument("until", f"{text[:120]!r} is no condition. Conditions are {_EXAMPLES}.")
+            raise BadArgument("until", f"{match['kind']!r} is not a kind of number. Conditions are {_EXAMPLES}.")
+        return Condition(stripped, _unquote(match["tag"]), kind=kind)
+    match = _COMPARISON.fullmatch(stripped)
+    if match is None:
+        raise BadArgument("until", f"{text[:120]!r} is not a condition. Conditions are {_EXAMPLES}.")
     try:
-        number = float(found["number"].replace("_", ""))
+        number = float(match["number"].replace("_", ""))
     except ValueError:
         number = math.nan
     if math.isnan(number):
-        raise BadArgument("until", f"{found['number'][:40]!r} is no number to compare with; {_EXAMPLES}.")
-    return Condition(stated, _unquoted(found["tag"]), found["sign"], number)
+        raise BadArgument("until", f"{match['number'][:40]!r} is not a number to compare with; {_EXAMPLES}.")
+    return Condition(stripped, _unquote(match["tag"]), match["sign"], number)
 
 
 def match_tags(pattern: str, tags: Iterable[str]) -> list[str]:
-    """Return the tags that ``pattern`` means, the first of these that there are.
+    """Return the tags that ``pattern`` refers to.
 
-    The tag of exactly this name; those that the glob matches; the same without regard to case; those
-    whose last part, after a slash, is this name.
+    First match wins: the tag of exactly this name; tags that match the glob; the same ignoring case; tags whose
+    last part, after a slash, is this name.
     """
-    known = list(tags)
-    if pattern in known:
+    names = list(tags)
+    if pattern in names:
         return [pattern]
     lower = pattern.lower()
     if _GLOB.search(pattern):
-        return [tag for tag in known if fnmatch.fnmatchcase(tag, pattern)] or [
-            tag for tag in known if fnmatch.fnmatchcase(tag.lower(), lower)
+        return [tag for tag in names if fnmatch.fnmatchcase(tag, pattern)] or [
+            tag for tag in names if fnmatch.fnmatchcase(tag.lower(), lower)
         ]
-    return [tag for tag in known if tag.lower() == lower] or [tag for tag in known if tag.lower().endswith(f"/{lower}")]
+    return [tag for tag in names if tag.lower() == lower] or [tag for tag in names if tag.lower().endswith(f"/{lower}")]
 
 
 def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
-    """Return the tag that a condition is about; None while there is no such tag.
+    """Return the tag of a condition; None while no tag matches.
 
     Raises:
-        BadArgument: it could be several; lists them.
+        BadArgument: several tags match; lists them.
     """
-    found = match_tags(condition.tag, tags)
-    if len(found) > 1:
-        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-        listed = ", ".join(found[:_MOST_NAMED])
+    matches = match_tags(condition.tag, tags)
+    if len(matches) > 1:
+        more = f" and {len(matches) - _MOST_LISTED} more" if len(matches) > _MOST_LISTED else ""
+        listed = ", ".join(matches[:_MOST_LISTED])
         raise BadArgument("until", f"{condition.tag!r} could be any of {listed}{more}. Write the whole tag.")
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def describe_match(condition: Condition, newest: Mapping[str, tuple[int | None, float]]) -> str | None:
-    """Return what makes the condition true of the newest ``{tag: (step, value)}``; None when it does not hold.
+    """Return the value that meets the condition, among the newest ``{tag: (step, value)}``; None where none does.
 
     Raises:
-        BadArgument: the tag could be several.
+        BadArgument: several tags match.
     """
     tag = resolve_tag(condition, list(newest))
     if tag is None:
@@ -144,19 +144,19 @@ def describe_match(condition: Condition, newest: Mapping[str, tuple[int | None, 
 
 
 def first_match(condition: Condition, points: PointArrays, after: int = 0) -> int | None:
-    """Return the index of the first point from index ``after`` on for which the condition holds; None if for none."""
+    """Return the index of the first point from index ``after`` on that meets the condition; None if there is none."""
     if len(points.values) <= after:
         return None
-    held = condition(points.values[after:])
-    first = int(held.argmax())
-    return after + first if held[first] else None
+    matches = condition(points.values[after:])
+    first = int(matches.argmax())
+    return after + first if matches[first] else None
 
 
 def describe_value(tag: str, value: float, step: int | None) -> str:
-    """Return what was found, e.g. ``Train/mean_reward = 20.4 at step 900``."""
+    """Return a value as text, such as ``Train/mean_reward = 20.4 at step 900``."""
     return f"{tag} = {value:.4g}" + ("" if step is None else f" at step {step}")
 
 
-def _unquoted(tag: str) -> str:
-    found = _QUOTED.fullmatch(tag.strip())
-    return found["tag"] if found else tag.strip()
+def _unquote(tag: str) -> str:
+    match = _QUOTED.fullmatch(tag.strip())
+    return match["tag"] if match else tag.strip()

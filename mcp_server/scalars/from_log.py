@@ -1,4 +1,4 @@
-"""The numbers that a run printed, from first to last: all there is of runs that keep no curves in files."""
+"""Reads the metrics that a run printed to its log: the only ones of a run that writes no scalars to files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.record.run_directory import RunDir
 from mcp_server.text.lines import split
 
-_MOST_BYTES = 2 << 20  # at either end of a log: half a second
+_MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
 _MOST_NAMES = 200
 
 LogPoints = list[tuple[int | None, float]]
@@ -19,28 +19,28 @@ LogPoints = list[tuple[int | None, float]]
 
 @dataclass(frozen=True)
 class LogMetrics:
-    """``points`` by name, each with its step where that was told; ``cut``: the middle of the log was not read."""
+    """``points`` by name, each with its step where one was printed; ``cut``: the middle of the log was not read."""
 
     points: Mapping[str, LogPoints]
     cut: bool = False
 
 
 def read_log_metrics(rundir: RunDir, attempts: int, first_step_pattern: str | None = None) -> LogMetrics:
-    """Return what the last attempt that came to a step printed from there on; nothing where none did."""
+    """Return the metrics of the last attempt that reached a step, printed from its first step on."""
     for number in range(attempts, 0, -1):
         try:
-            found = _read(rundir.log(number), first_step_pattern)
-        except OSError:  # cleared away
+            metrics = _read_log(rundir.log(number), first_step_pattern)
+        except OSError:  # the log was removed
             continue
-        if found.points:
-            return found
+        if metrics.points:
+            return metrics
     return LogMetrics({})
 
 
-def _read(log: Path, first_step_pattern: str | None) -> LogMetrics:
+def _read_log(log: Path, first_step_pattern: str | None) -> LogMetrics:
     progress = ProgressTracker(first_step_pattern)
     points: dict[str, LogPoints] = {}
-    parts, cut = _ends(log)
+    parts, cut = _read_ends(log)
     for part in parts:
         for line in split(part.decode(errors="replace")):
             for reading in progress.read_lines([line]):
@@ -50,8 +50,8 @@ def _read(log: Path, first_step_pattern: str | None) -> LogMetrics:
     return LogMetrics(points, cut)
 
 
-def _ends(log: Path) -> tuple[list[bytes], bool]:
-    """Return the whole log, or its beginning and its end in whole lines."""
+def _read_ends(log: Path) -> tuple[list[bytes], bool]:
+    """Return the whole log, or its beginning and its end in complete lines."""
     with log.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size <= 2 * _MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Where a run writes its scalars, and what lies beneath a directory."""
+"""Finds where a run writes its scalars, and which scalars are stored below a directory."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from mcp_server.record.state import Run, posix
 from mcp_server.scalars.formats.detect import ScalarSource, find_sources
 from mcp_server.scalars.tensorboard.find import find_event_directories
 from mcp_server.system import processes
+from mcp_server.system.directory_scan import DirectoryScan
 
-MetricLocation = Path | ScalarSource  # a directory with event files, or something else that holds scalars
+MetricLocation = Path | ScalarSource  # a directory with event files, or a file or database in another format
 
-# tensorboardX and TensorFlow 1 name no process.
+# The names that tensorboardX and TensorFlow 1 give hold no process id.
 _EVENT_FILE = re.compile(r"tfevents\.(?P<begun_s>\d{1,12})\.(?:(?:.*\.)?(?P<pid>\d+)\.\d+(?:\D.*)?$)?")
 _MOST_ROOTS = 4
-# Where tables are looked for; a data set may lie beside them.
+# Limits of the search for tables; a data set may be stored next to them.
 _DEEPEST, _MOST_DIRECTORIES, _MOST_ENTRIES = 4, 1000, 20_000
 _FOREIGN = {"node_modules", "site-packages"}
-_LONG_S, _KNOWN_TIMES, _MOST_KNOWN = 0.1, 20, 200
-_SLACK_S = 2.0  # names hold whole seconds, and a file is made a moment after the run has started
+_SLOW_S, _REUSED_TIMES, _MOST_LOOKUPS = 0.1, 20, 200
+_SLACK_S = 2.0  # file names hold whole seconds, and a file is created a moment after the run has started
 
 
 @dataclass(frozen=True)
 class DatedLocation:
-    """A location, and when it was last written: POSIX time, good for sorting."""
+    """A location and the POSIX time of its newest change, which is good enough for sorting."""
 
     location: MetricLocation
     newest_s: float
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The directory, file or database."""
         return self.location if isinstance(self.location, Path) else self.location.path
 
 
 def find_scalars(path: Path) -> list[DatedLocation]:
-    """Return what holds scalars at or below ``path``, newest first: event files, or without any the other kinds."""
+    """Return what holds scalars at or below ``path``, newest first: event files, or without any the other formats."""
     if path.is_file() and "tfevents" in path.name:
         path = path.parent
     return find_event_locations(path) or find_tables(path)
@@ -50,82 +51,92 @@ def find_scalars(path: Path) -> list[DatedLocation]:
 
 def find_event_locations(path: Path) -> list[DatedLocation]:
     """Return the directories with event files at or below ``path``, newest first."""
-    return [DatedLocation(one.path, one.newest_s) for one in find_event_directories(path)] if path.is_dir() else []
+    directories = find_event_directories(path) if path.is_dir() else []
+    return [DatedLocation(directory.path, directory.newest_s) for directory in directories]
 
 
 def find_tables(path: Path) -> list[DatedLocation]:
     """Return tables and databases at or below ``path``, newest first."""
-    found = []
-    for directory in _directories(path) if path.is_dir() else [path]:
+    scan = DirectoryScan(_DEEPEST, max_directories=_MOST_DIRECTORIES, max_entries_each=_MOST_ENTRIES)
+    tree: Iterator[tuple[Path, list[None]]] = scan.walk(
+        path, _select_nothing, skip=lambda name: name[0] in "._" or name in _FOREIGN
+    )
+    tables = []
+    for directory in (directory for directory, _ in tree) if path.is_dir() else [path]:
         for source in find_sources(directory):
             with contextlib.suppress(OSError):
                 if source.kind != "events":
-                    found.append(DatedLocation(source, source.path.stat().st_mtime))
-    return sorted({one.location: one for one in found}.values(), key=lambda one: -one.newest_s)
+                    tables.append(DatedLocation(source, source.path.stat().st_mtime))
+    return sorted({table.location: table for table in tables}.values(), key=lambda table: -table.newest_s)
+
+
+def _select_nothing(_: os.DirEntry[str]) -> None:
+    """Ignore all entries: find_sources lists each directory itself."""
 
 
 class LookupCache:
-    """Looks below directories, and remembers for a while what took long to find: several runs share a directory."""
+    """Reuses the results of slow directory searches for a while, since several runs share a directory."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Callable[[Path], list[DatedLocation]], Path], tuple[float, list[DatedLocation]]] = {}
+        self._lookups: dict[tuple[Callable[[Path], list[DatedLocation]], Path], tuple[float, list[DatedLocation]]] = {}
 
     def get(self, look: Callable[[Path], list[DatedLocation]], root: Path) -> list[DatedLocation]:
-        """Return what ``look`` finds at ``root``, or found 20 times as long ago as it took, if that was 0.1 s."""
+        """Return ``look(root)``, cached: a lookup that took t ≥ 0.1 s is reused for 20 t."""
         begun_s = time.monotonic()
-        until_s, known = self._known.get((look, root), (begun_s, []))
+        until_s, cached = self._lookups.get((look, root), (begun_s, []))
         if begun_s < until_s:
-            return known
-        found = look(root)
+            return cached
+        locations = look(root)
         now_s = time.monotonic()
-        if now_s - begun_s < _LONG_S:
-            return found
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[look, root] = now_s + _KNOWN_TIMES * (now_s - begun_s), found
-        return found
+        if now_s - begun_s < _SLOW_S:
+            return locations
+        if len(self._lookups) >= _MOST_LOOKUPS:
+            self._lookups.clear()
+        self._lookups[look, root] = now_s + _REUSED_TIMES * (now_s - begun_s), locations
+        return locations
 
 
 def locate_run_scalars(run: Run, lookups: LookupCache) -> list[MetricLocation]:
     """Return where ``run`` writes its scalars, newest first; empty while nothing is known.
 
-    Its own ``tensorboard`` directory; else the event files that a process of the run holds open, or whose names
-    carry the number of one; else those that were begun while the run ran, beneath its working directory and
-    the directories that its command names; else tables that were written meanwhile.
+    First match wins: its own ``tensorboard`` directory; the event files that a process of the run holds open, or whose
+    names contain the id of one; event files begun while the run ran, below its working directory and the
+    directories that its command names; tables written while the run ran.
     """
     cwd = Path(run.spec.cwd or "/")
-    living = _pids(run) if run.here else []
-    command = run.at_start.get("pid")  # of the newest attempt, also when it has ended
-    pids = frozenset([*living, *([command] if isinstance(command, int) else [])])
+    live_pids = _live_pids(run) if run.here else []
+    command_pid = run.at_start.get("pid")  # of the newest attempt, also when it has ended
+    pids = frozenset([*live_pids, *([command_pid] if isinstance(command_pid, int) else [])])
     if run.spec.tensorboard:
-        location = cwd / Path(run.spec.tensorboard).expanduser()
-        if found := _of_time(run, [location], lookups, pids=pids, alone=True) or _tables(run, location, lookups):
-            return found
-    held = _held_open(living)
-    # torch opens its file for each write, and closes it: then its name tells.
-    named = _of_time(run, _roots(run, cwd), lookups, pids=pids, named=bool(held))
-    return list(dict.fromkeys([*held, *named])) or _tables(run, cwd, lookups)
+        directory = cwd / Path(run.spec.tensorboard).expanduser()
+        own = _locate_by_time(run, [directory], lookups, pids=pids, accept_only_one=True)
+        if own or (own := _locate_tables(run, directory, lookups)):
+            return own
+    open_files = _list_open_event_directories(live_pids)
+    # torch closes its file between two writes; then the process id in its name identifies it.
+    named = _locate_by_time(run, _roots(run, cwd), lookups, pids=pids, require_pid=bool(open_files))
+    return list(dict.fromkeys([*open_files, *named])) or _locate_tables(run, cwd, lookups)
 
 
-def _pids(run: Run) -> list[int]:
+def _live_pids(run: Run) -> list[int]:
     supervisor = run.at_start.get("supervisor_pid")
     if run.ended or not isinstance(supervisor, int):
         return []
-    return [p.pid for p in processes.descendants(supervisor)]
+    return [process.pid for process in processes.descendants(supervisor)]
 
 
-def _held_open(pids: Sequence[int]) -> list[MetricLocation]:
+def _list_open_event_directories(pids: Sequence[int]) -> list[MetricLocation]:
     """Return the directories of the event files that these processes hold open for writing."""
-    found: dict[Path, None] = {}
+    directories: dict[Path, None] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     target = os.readlink(entry.path)  # noqa: PTH115 - hot path
-                    # A link of /proc is writable for its owner as the file was opened.
+                    # A link in /proc has the owner's write bit if the file was opened for writing.
                     if "tfevents" in target and entry.stat(follow_symlinks=False).st_mode & stat.S_IWUSR:
-                        found[Path(target).parent] = None
-    return list(found)
+                        directories[Path(target).parent] = None
+    return list(directories)
 
 
 def _roots(run: Run, cwd: Path) -> list[Path]:
@@ -133,8 +144,8 @@ def _roots(run: Run, cwd: Path) -> list[Path]:
     command = run.spec.command
     words = re.split(r"[\s='\",;]+", command) if isinstance(command, str) else [w.rpartition("=")[2] for w in command]
     named = [Path(word) for word in words if word.startswith("/") and word.strip("/")]
-    roots = [cwd, *(p for p in named if not p.is_relative_to(cwd))]
-    return [p for p in dict.fromkeys(roots) if p != Path("/") and _is_dir(p)][:_MOST_ROOTS]
+    roots = [cwd, *(path for path in named if not path.is_relative_to(cwd))]
+    return [path for path in dict.fromkeys(roots) if path != Path("/") and _is_dir(path)][:_MOST_ROOTS]
 
 
 def _is_dir(path: Path) -> bool:
@@ -144,37 +155,37 @@ def _is_dir(path: Path) -> bool:
         return False
 
 
-def _of_time(
+def _locate_by_time(
     run: Run,
     roots: Sequence[Path],
     lookups: LookupCache,
     *,
     pids: frozenset[int] = frozenset(),
-    named: bool = False,
-    alone: bool = False,
+    require_pid: bool = False,
+    accept_only_one: bool = False,
 ) -> list[MetricLocation]:
-    """Return the directories with event files that were begun by ``pids`` or, if none was, while the run ran.
+    """Return the directories with event files begun by ``pids``, or without any, those begun while the run ran.
 
-    ``named``: only those begun by ``pids``. ``alone``: the only directory there is counts whenever its files were
-    begun.
+    ``require_pid``: only those begun by ``pids``. ``accept_only_one``: a directory that is the only one counts,
+    whenever its files were begun.
     """
-    begun_s, ended_s = _span(run)
-    found = [one for root in roots for one in lookups.get(find_event_locations, root)]
-    found.sort(key=lambda one: -one.newest_s)
-    fresh = [one for one in found if one.newest_s >= begun_s]
-    marks = {one.path: _marks(one.path) for one in fresh}
-    of_run = {path: [pid for at_s, pid in told if begun_s <= at_s <= ended_s] for path, told in marks.items()}
-    by_time = [path for path, writers in of_run.items() if writers]
-    roots_of_pids = [path for path, writers in of_run.items() if pids.intersection(writers)]
-    # What lies find_scalars was begun by children that are no more, e.g. to evaluate.
+    begun_s, ended_s = _run_span(run)
+    directories = [directory for root in roots for directory in lookups.get(find_event_locations, root)]
+    directories.sort(key=lambda directory: -directory.newest_s)
+    fresh = [directory.path for directory in directories if directory.newest_s >= begun_s]
+    writers = {path: [pid for at_s, pid in _read_file_names(path) if begun_s <= at_s <= ended_s] for path in fresh}
+    by_time = [path for path in fresh if writers[path]]
+    roots_of_pids = [path for path in fresh if pids.intersection(writers[path])]
+    # Directories below were begun by child processes that have exited, such as evaluations.
     by_pid = [path for path in by_time if any(path.is_relative_to(root) for root in roots_of_pids)]
-    if named:
+    if require_pid:
         return [*by_pid]
-    return [*(by_pid or by_time or [one.path for one in found if alone and len(found) == 1])]
+    only_one = [directory.path for directory in directories] if accept_only_one and len(directories) == 1 else []
+    return [*(by_pid or by_time or only_one)]
 
 
-def _marks(directory: Path) -> list[tuple[int, int | None]]:
-    """Return when each event file of a directory was begun (POSIX s), and by which process if their names say so."""
+def _read_file_names(directory: Path) -> list[tuple[int, int | None]]:
+    """Return for each event file of a directory its start (POSIX s) and, if its name holds one, the process id."""
     try:
         names = os.listdir(directory)  # noqa: PTH208 - names are all that is needed
     except OSError:
@@ -184,29 +195,12 @@ def _marks(directory: Path) -> list[tuple[int, int | None]]:
     ]
 
 
-def _span(run: Run) -> tuple[float, float]:
+def _run_span(run: Run) -> tuple[float, float]:
     begun_s = posix(run.started_at or run.spec.created_at) if run.started_at or run.spec.created_at else 0.0
     return begun_s - _SLACK_S, posix(run.ended_at) + _SLACK_S if run.ended_at else float("inf")
 
 
-def _tables(run: Run, cwd: Path, lookups: LookupCache) -> list[MetricLocation]:
-    """Return the tables and databases beneath the working directory that were written while the run ran."""
-    begun_s, ended_s = _span(run)
-    return [one.location for one in lookups.get(find_tables, cwd) if begun_s <= one.newest_s <= ended_s]
-
-
-def _directories(root: Path) -> Iterator[Path]:
-    """Yield ``root`` and what lies below, level by level; no links, nothing hidden, and not without end."""
-    level, left = [root], _MOST_DIRECTORIES
-    for _ in range(_DEEPEST + 1):
-        below: list[Path] = []
-        for directory in level[:left]:
-            yield directory
-            with contextlib.suppress(OSError), os.scandir(directory) as entries:
-                for entry, _number in zip(entries, range(_MOST_ENTRIES), strict=False):
-                    if entry.name[0] not in "._" and entry.name not in _FOREIGN and entry.is_dir(follow_symlinks=False):
-                        below.append(directory / entry.name)
-        left -= len(level)
-        if left <= 0:
-            return
-        level = sorted(below)
+def _locate_tables(run: Run, root: Path, lookups: LookupCache) -> list[MetricLocation]:
+    """Return the tables and databases below ``root`` that were written while the run ran."""
+    begun_s, ended_s = _run_span(run)
+    return [table.location for table in lookups.get(find_tables, root) if begun_s <= table.newest_s <= ended_s]

@@ -1,10 +1,10 @@
-"""Series of a run, and how what several event files tell of one tag becomes one of them: pure, on numpy arrays.
+"""The series of a run, and how the points of one tag in several event files become one series. Pure, on numpy arrays.
 
-A training that was restarted tells steps again. What it tells later replaces what it told before, from its first step
-on: a point stays only while every later one of its tag has a higher step. A START in a session log says the same of
-all tags at once. TensorBoard heeds START in files of version 2 and falling steps in those of version 1; most
-loggers write version 2 without START, so both count here. Two writers that are alive at the same time are no restart,
-nor are points that threads of one writer tell a few places too late.
+A restarted training run logs steps again. Its later points replace the earlier ones from its first step on: a point is
+kept only while every later point of its tag has a higher step. A START in a session log does the same for
+all tags at once. TensorBoard observes START in files of version 2 and falling steps in files of version 1. Most
+loggers write version 2 without START, so both count here. Two writers that are alive at the same time are not a
+restart, nor are points that threads of one writer log a few positions too late.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_NAMED = 3  # of a kind in the notes
-_LATE = 8  # places at which a point may stand away from its step's, as threads and queues bring about
+_MOST_LISTED = 3  # of a kind in the notes
+_LATE = 8  # positions by which threads and queues may delay a point
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One tag of one run as the training went: steps rise, each with the newest value told of it.
+    """One tag of one run: rising steps, each with the value that was logged last.
 
-    ``steps``, ``walls`` (POSIX seconds) and ``values`` have the same shape (n,) and cannot be written. Where a
-    logger passes no step, all steps are 0 and the points stand in the order told. ``restarts``: the steps from
-    which a restart replaced what had been told before, in order. ``writers`` > 1: as many wrote this tag
+    ``steps``, ``walls`` (POSIX seconds) and ``values`` have the same shape (n,) and are read-only. Where a
+    logger passes no step, all steps are 0 and the points keep the order in which they were logged. ``restarts``: the
+    steps from which a restart replaced earlier points, in order. ``writers`` > 1: so many processes wrote this tag
     at the same time; all their points are kept, in the order of ``walls``, so steps may repeat or fall.
     """
 
@@ -37,10 +37,10 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class RunScalars:
-    """The series of the run that lies directly in ``path``, by tag.
+    """The series of the run stored directly in ``path``, by tag.
 
-    ``notes`` tells in words what a reader of the numbers should know: damage, restarts, two writers. ``bytes`` is
-    the size of the event files together.
+    ``notes``: what a reader of the numbers should know, such as damage, restarts, two writers. ``bytes``: the total
+    size of its files.
     """
 
     path: Path
@@ -49,11 +49,15 @@ class RunScalars:
     bytes: int = 0
 
 
+class ScalarsUnreadable(Exception):
+    """A file, database or directory has no scalars that can be read; the message says why."""
+
+
 @dataclass(frozen=True, eq=False)
 class FilePoints:
-    """What one event file tells of one tag, in file order; the arrays have the same shape (n,), n > 0.
+    """The points of one tag in one event file, in file order; the arrays have the same shape (n,), n > 0.
 
-    ``starts``: the START events of this file as (how many of the points stand before it, its step).
+    ``starts``: the START events of this file as (number of points before it, its step).
     ``later``: the steps of START events in other files that purge this one, in order.
     """
 
@@ -64,56 +68,58 @@ class FilePoints:
     later: Sequence[int] = ()
 
 
-def merge_files(told: Sequence[FilePoints]) -> Series:
-    """Return the series of one tag from what the event files of a run tell of it, in the order of the files.
+def merge_files(files: Sequence[FilePoints]) -> Series:
+    """Return the series of one tag from its points in the event files of a run.
 
-    Files count in the order of their first wall times. One that begins before an earlier one ends is a live writer
-    beside it, and neither replaces points of the other. The series is empty where a START purged all.
+    Files count in the order of their first wall times. A file that begins before an earlier one ends has another live
+    writer, and neither replaces points of the other. The series is empty where a START purged all points.
     """
-    parts = [_purged(one, number) for number, one in enumerate(sorted(told, key=lambda one: one.walls[0]))]
+    parts = [_purge(file, number) for number, file in enumerate(sorted(files, key=lambda file: file.walls[0]))]
     restarts = [restart for part in parts for restart in part.restarts]
-    groups = _groups([part for part in parts if len(part.steps)])
-    if not any(part.steps.any() for group in groups for part in group):  # no step was passed: nothing is told twice
-        return _series([_side_by_side(group) for group in groups], restarts)
-    kept: list[_Part] = []
+    groups = _group_overlapping([part for part in parts if len(part.steps)])
+    if not any(
+        part.steps.any() for group in groups for part in group
+    ):  # no step was passed, so no step is logged twice
+        return _build_series([_interleave(group) for group in groups], restarts)
+    merged: list[_Part] = []
     for group in groups:
         first = min(int(part.steps[0]) for part in group)
-        if kept and max(int(part.steps.max()) for part in kept) >= first:
+        if merged and max(int(part.steps.max()) for part in merged) >= first:
             restarts.append((group[0].number, -1, first))
-        ahead = _side_by_side([_newest_kept(part) for part in group])
-        restarts.extend(ahead.restarts)
-        lowest = int(ahead.steps.min())
-        kept = [rest for part in kept if len((rest := part.where(part.steps < lowest)).steps)]
-        kept.append(ahead)
-    return _series(kept, restarts)
+        newest = _interleave([_drop_replaced(part) for part in group])
+        restarts.extend(newest.restarts)
+        lowest = int(newest.steps.min())
+        merged = [rest for part in merged if len((rest := part.where(part.steps < lowest)).steps)]
+        merged.append(newest)
+    return _build_series(merged, restarts)
 
 
 def describe_series(series: Mapping[str, Series]) -> list[str]:
-    """Return in words where a restart replaced points, and that several wrote at the same time."""
+    """Return one sentence on restarts and one on concurrent writers, where there were any."""
     notes = []
     restarts = max(
         (one.restarts for one in series.values()), key=lambda steps: (len(steps), [-s for s in steps]), default=()
     )
     if restarts:
-        steps = ", ".join(f"{step:,}" for step in restarts[-_MOST_NAMED:])
+        steps = ", ".join(f"{step:,}" for step in restarts[-_MOST_LISTED:])
         which = f"at step {steps}" if len(restarts) == 1 else f"{len(restarts)} times, at steps {steps}"
-        if len(restarts) > _MOST_NAMED:
+        if len(restarts) > _MOST_LISTED:
             which = f"{len(restarts):,} times, last at steps {steps}"
-        notes.append(f"Restarted {which}: what was told again from there on replaces what was told before.")
+        notes.append(f"Restarted {which}: later points replace earlier ones from there on.")
     if (writers := max((one.writers for one in series.values()), default=1)) > 1:
         tags = sorted(tag for tag, one in series.items() if one.writers > 1)
-        shown = ", ".join(tags[:_MOST_NAMED]) + (" …" if len(tags) > _MOST_NAMED else "")
+        listed = ", ".join(tags[:_MOST_LISTED]) + (" …" if len(tags) > _MOST_LISTED else "")
         notes.append(
-            f"{writers} live writers tell {shown} at the same time: all their points are kept, in order of time."
+            f"{writers} processes write {listed} at the same time: all their points are kept, in order of time."
         )
     return notes
 
 
 def shorten_list(texts: Sequence[str]) -> list[str]:
-    """Return the first three, and how many more there are."""
-    if len(texts) <= _MOST_NAMED:
+    """Return the first three texts, and the number of the others."""
+    if len(texts) <= _MOST_LISTED:
         return list(texts)
-    return [*texts[:_MOST_NAMED], f"{len(texts) - _MOST_NAMED} more like these."]
+    return [*texts[:_MOST_LISTED], f"{len(texts) - _MOST_LISTED} more like these."]
 
 
 _Restart = tuple[int, int, int]  # number of the file, position in it, step
@@ -121,7 +127,7 @@ _Restart = tuple[int, int, int]  # number of the file, position in it, step
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """What remains of what a file tells, or several that were written side by side."""
+    """The remaining points of one file, or of several files that were written at the same time."""
 
     number: int
     steps: NDArray[np.int64]
@@ -131,20 +137,20 @@ class _Part:
     writers: int = 1
 
     def where(self, keep: NDArray[np.bool_]) -> "_Part":
-        """Return the part with only those points; itself if that is all of them."""
+        """Return the part with only the selected points; itself if all are selected."""
         if keep.all():
             return self
         return replace(self, steps=self.steps[keep], walls=self.walls[keep], values=self.values[keep])
 
 
-def _purged(told: FilePoints, number: int) -> _Part:
-    """Return what the START events leave of a file."""
-    part = _Part(number, told.steps, told.walls, told.values)
+def _purge(file: FilePoints, number: int) -> _Part:
+    """Return the points of a file that no START event purges."""
+    part = _Part(number, file.steps, file.walls, file.values)
     restarts: list[_Restart] = []
-    count = len(told.steps)
+    count = len(file.steps)
     keep: NDArray[np.bool_] | None = None
-    for position, step in [*told.starts, *((count, step) for step in told.later)]:
-        purged = told.steps[:position] >= step
+    for position, step in [*file.starts, *((count, step) for step in file.later)]:
+        purged = file.steps[:position] >= step
         if keep is not None:
             purged &= keep[:position]
         if purged.any():
@@ -154,8 +160,8 @@ def _purged(told: FilePoints, number: int) -> _Part:
     return part if keep is None else replace(part.where(keep), restarts=tuple(restarts))
 
 
-def _groups(parts: Sequence[_Part]) -> list[list[_Part]]:
-    """Put those together whose wall times overlap."""
+def _group_overlapping(parts: Sequence[_Part]) -> list[list[_Part]]:
+    """Group the parts whose wall times overlap."""
     groups: list[list[_Part]] = []
     end = -np.inf
     for part in parts:
@@ -168,10 +174,10 @@ def _groups(parts: Sequence[_Part]) -> list[list[_Part]]:
     return groups
 
 
-def _newest_kept(part: _Part) -> _Part:
-    """Return the points that no later one of the same file replaces; a step that falls is a restart.
+def _drop_replaced(part: _Part) -> _Part:
+    """Return the points that no later point of the same file replaces; a falling step is a restart.
 
-    Unless no step is told twice and all points are near the places where their steps belong: those came late.
+    But where no step is logged twice and all points are near their sorted positions, they only came late.
     """
     steps = part.steps
     if (steps[1:] > steps[:-1]).all():
@@ -185,8 +191,8 @@ def _newest_kept(part: _Part) -> _Part:
     return replace(part.where(np.append(steps[:-1] < lowest_after[1:], True)), restarts=restarts)
 
 
-def _side_by_side(group: Sequence[_Part]) -> _Part:
-    """Return what live writers tell as one part, in the order of wall times."""
+def _interleave(group: Sequence[_Part]) -> _Part:
+    """Return the points of concurrent writers as one part, in the order of wall times."""
     if len(group) == 1:
         return group[0]
     walls = np.concatenate([part.walls for part in group])
@@ -201,16 +207,16 @@ def _side_by_side(group: Sequence[_Part]) -> _Part:
     )
 
 
-def _series(parts: Sequence[_Part], restarts: list[_Restart]) -> Series:
+def _build_series(parts: Sequence[_Part], restarts: list[_Restart]) -> Series:
     writers = max((part.writers for part in parts), default=1)
-    told = tuple(step for _, _, step in sorted(restarts))
+    steps = tuple(step for _, _, step in sorted(restarts))
     if len(parts) == 1:
-        return Series(parts[0].steps, parts[0].walls, parts[0].values, told, writers)
+        return Series(parts[0].steps, parts[0].walls, parts[0].values, steps, writers)
     empty = np.empty(0)
     return Series(
         np.concatenate([empty.astype(np.int64), *(part.steps for part in parts)]),
         np.concatenate([empty, *(part.walls for part in parts)]),
         np.concatenate([empty, *(part.values for part in parts)]),
-        told,
+        steps,
         writers,
     )

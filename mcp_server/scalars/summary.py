@@ -1,4 +1,4 @@
-"""What a series comes to in figures. Pure, and exact over all points."""
+"""Summarises a series: last value, extremes, slope, plateau and so on. Pure, and exact over all points."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from numpy.typing import NDArray
 from mcp_server.scalars.downsample import Floats, Ints, shape_digits, step_offsets
 from mcp_server.scalars.series import Series
 
-PER_STEPS = 1000  # a slope is told per so many steps
+PER_STEPS = 1000  # the unit of a slope
 
 Trend = Literal["up", "down", "flat"]
 
 _LEAST_TAIL = 10  # points; fewer make no slope
-_SURE_T = 3.0  # |t| below which a slope is noise
-# A plateau is judged on the medians of so many equal parts, of at least so many points each.
+_SURE_T = 3.0  # |t| below this is noise
+# A plateau is detected on the medians of so many equal parts, each of at least so many points.
 _PARTS, _LEAST_PART, _FEWEST_PARTS = 64, 4, 8
-_PLATEAU_OF_ALL = 0.25  # of the parts: less is a rest, no plateau
+_PLATEAU_OF_ALL = 0.25  # of the parts; fewer are too short for a plateau
 _PLATEAU_BAND = 0.05  # of the range of the medians
 _NOISE_BAND = 4.0  # standard errors of a median; 64 parts of pure noise stay within
 _MEDIAN_ERROR = 1.2533  # of a median to the error of a mean, for normal noise: sqrt(pi / 2)
 _MAD_TO_SIGMA = 1.4826
-_WEIGHTLESS = 1e-17  # below double precision: older points change no average
+_WEIGHTLESS = 1e-17  # below double precision: older points do not change an average
 
 
 @dataclass(frozen=True)
 class SeriesSummary:
-    """One series in figures; of finite values alone, but for ``last``, ``count``, ``nan`` and ``inf``.
+    """The summary of one series: of its finite values, but for ``last``, ``count``, ``nan`` and ``inf``.
 
     ``slope``: units per 1,000 steps by least squares over the last tenth of the points (at least 10), ``t`` its
     t-statistic, in which points that resemble their neighbours count less. ``ema``: TensorBoard's smoothing at the
     last point. ``plateau``: the step since which the medians of 64 equal parts stay within 5 % of their range (or
     their noise) around the last ones, if that is a quarter of the points or more. ``age_s``: seconds since the last
     point. ``steps_per_s``: over the last tenth.
-    ``restarts``: the steps from which a restart went on.
+    ``restarts``: the steps from which a restart continued.
     """
 
     count: int
@@ -66,7 +66,7 @@ class SeriesSummary:
 
     @property
     def trend(self) -> Trend:
-        """Where the last tenth goes: flat where its slope could be noise."""
+        """Direction of the last tenth; flat where its slope could be noise."""
         if self.slope is None or abs(self.t) < _SURE_T:
             return "flat"
         return "up" if self.slope > 0 else "down"
@@ -74,12 +74,12 @@ class SeriesSummary:
 
 def points_since(series: Series, step: int) -> Series:
     """Return the points of ``series`` from ``step`` on."""
-    kept = series.steps >= step
-    return replace(series, steps=series.steps[kept], walls=series.walls[kept], values=series.values[kept])
+    later = series.steps >= step
+    return replace(series, steps=series.steps[later], walls=series.walls[later], values=series.values[later])
 
 
 def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> SeriesSummary:
-    """Return the figures of ``series`` at ``now_s`` (POSIX time); ``smooth`` in [0, 1) as TensorBoard's slider."""
+    """Return the summary of ``series`` at ``now_s`` (POSIX time); ``smooth`` in [0, 1) as TensorBoard's slider."""
     steps, values = series.steps, series.values
     if not values.size:
         return SeriesSummary(0, restarts=series.restarts, writers=series.writers)
@@ -87,7 +87,7 @@ def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> Se
     good, at = (values, steps) if finite.all() else (values[finite], steps[finite])
     odd = values.size - good.size
     nans = np.isnan(values) if odd else ~finite
-    # A power of two, so that nothing is rounded: sums and squares of 1e300 overflow.
+    # Scaled by a power of two, which rounds nothing: sums and squares of 1e300 would overflow.
     exponent = max(-1000, math.frexp(float(np.abs(good).max()))[1]) if good.size else 0
     unit = math.ldexp(1.0, -exponent)
     tail = _tail(values.size)
@@ -104,12 +104,12 @@ def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> Se
         steps_per_s=_rate(steps[-tail:], series.walls[-tail:]),
         restarts=series.restarts,
         writers=series.writers,
-        **(_of_finite(at, good, good * unit, exponent, smooth) if good.size else {}),
+        **(_summarise_finite(at, good, good * unit, exponent, smooth) if good.size else {}),
     )
 
 
-def _of_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int, smooth: float) -> dict[str, Any]:
-    """Return the figures of finite values; ``scaled`` are the same times ``2**-exponent``."""
+def _summarise_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int, smooth: float) -> dict[str, Any]:
+    """Return the fields of finite values; ``scaled`` are the same values times ``2**-exponent``."""
     low, high = int(values.argmin()), int(values.argmax())
     least, most = float(values[low]), float(values[high])
     slope, t = _slope(steps, scaled, exponent)
@@ -120,7 +120,7 @@ def _of_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int, smoot
         "min_step": int(steps[low]),
         "max": most,
         "max_step": int(steps[high]),
-        # Rounding must not lift a mean over the maximum.
+        # Rounding must not lift a mean above the maximum.
         "mean": min(max(math.ldexp(float(scaled.mean()), exponent), least), most),
         "ema": min(max(math.ldexp(_ema(scaled, smooth), exponent), least), most),
         "slope": slope,
@@ -144,7 +144,7 @@ def _slope(steps: Ints, scaled: Floats, exponent: int) -> tuple[float | None, fl
     y = scaled[-tail:]
     x = step_offsets(steps[-tail:])
     width = float(x.max())
-    if tail < 2 or not width:  # noqa: PLR2004 - a line has two points
+    if tail < 2 or not width:  # noqa: PLR2004 - a line needs two points
         return None, 0.0
     if float(y.min()) == float(y.max()):
         return 0.0, 0.0
@@ -160,16 +160,16 @@ def _slope(steps: Ints, scaled: Floats, exponent: int) -> tuple[float | None, fl
 
 
 def _freedom(residual: Floats) -> float:
-    """Return the degrees of freedom of a line's residuals, as many as independent points would have, at least 1.
+    """Return the effective degrees of freedom of a line's residuals, at least 1.
 
-    Neighbours that resemble each other, as in a random walk, say less: n (1 - r) / (1 + r) points with their
-    correlation r, after Santer et al. 2000, doi:10.1029/1999JD901105, section 5.
+    Neighbours that resemble each other, as in a random walk, carry less information: they count as
+    n (1 - r) / (1 + r) points with their correlation r, after Santer et al. 2000, doi:10.1029/1999JD901105, section 5.
     """
     count, square = residual.size, float(residual @ residual)
-    if count < 4 or not square:  # noqa: PLR2004 - too few to tell
+    if count < 4 or not square:  # noqa: PLR2004 - too few for a correlation
         return float(count - 2)
-    alike = min(max(0.0, float(residual[1:] @ residual[:-1]) / square), 1.0)
-    return max(1.0, count * (1 - alike) / (1 + alike) - 2)
+    correlation = min(max(0.0, float(residual[1:] @ residual[:-1]) / square), 1.0)
+    return max(1.0, count * (1 - correlation) / (1 + correlation) - 2)
 
 
 def _product(value: float, factor: float, exponent: int) -> float:
@@ -213,6 +213,6 @@ def _age(walls: Floats, now_s: float) -> float | None:
 
 
 def _rate(steps: Ints, walls: Floats) -> float | None:
-    """Return steps per second from the first to the last of these points; None where time or steps stand still."""
-    taken_s, made = float(walls[-1]) - float(walls[0]), int(steps[-1]) - int(steps[0])
-    return made / taken_s if taken_s > 0 and made > 0 and math.isfinite(made / taken_s) else None
+    """Return steps per second from the first to the last of these points; None where time or steps do not advance."""
+    elapsed_s, count = float(walls[-1]) - float(walls[0]), int(steps[-1]) - int(steps[0])
+    return count / elapsed_s if elapsed_s > 0 and count > 0 and math.isfinite(count / elapsed_s) else None

@@ -1,4 +1,4 @@
-"""How scalars are told to a model: few tokens, four significant digits, one line a tag. Pure."""
+"""Scalars as text for a model: one line per tag, four significant digits, within a budget of tokens. Pure."""
 
 from __future__ import annotations
 
@@ -8,168 +8,129 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mcp_server.answer import Answer
+from mcp_server.scalars.answers import Number, TagFigures
+from mcp_server.text.formatting import round_seconds, shorten_middle, significant
 
 if TYPE_CHECKING:
     from mcp_server.scalars.summary import SeriesSummary
 
-Number = float | str  # JSON has no NaN: "nan", "inf", "-inf"
-
 COLUMNS = "tag last[@step] slope/1k min[@step] max[@step] shape"
-BUDGET = 735  # tokens of all lines together, as estimated; an answer has 800
-# What gives way when lines have no room: the steps of minimum and maximum, the shape's width, then both.
+BUDGET = 735  # estimated tokens of all lines together; an answer has 800
+# What is dropped when lines have no room: the steps of minimum and maximum, the width of the shape, then both.
 _FORMS = ((32, "steps"), (32, "values"), (16, "values"), (8, "values"), (8, "none"))
-_FAR = 50  # times as far from the mean as the other extreme: a spike, whose step is told all the same
+_FAR = 50  # times as far from the mean as the other extreme: a spike, whose step is always shown
 _ARROWS = {"up": "↑", "down": "↓", "flat": "~"}
 _WORDS = re.compile(r"[A-Za-z]+|\d{1,3}|\s(?=\d)|[^\sA-Za-z\d]")
-_LONGEST_TAG = 120  # characters
+_LONGEST_TAG = 121  # characters
 _LETTERS_A_TOKEN, _CAPITALS_A_TOKEN = 8, 3
-_PLAIN = 1e6  # below it an integer is written out rather than with an exponent: no dearer, and easier to read
+_PLAIN = 1e6  # an integer below it is written without an exponent: as cheap, and easier to read
 
 
-class TagFigures(Answer):
-    """One scalar in figures.
-
-    ``slope``: units per 1,000 steps over the last tenth. ``restarts``: steps from which a restart went on.
-    ``points``: [step, value].
-    """
-
-    last: Number | None = None
-    last_step: int | None = None
-    trend: str | None = None
-    slope: Number | None = None
-    min: Number | None = None
-    min_step: int | None = None
-    max: Number | None = None
-    max_step: int | None = None
-    mean: Number | None = None
-    first: Number | None = None
-    first_step: int | None = None
-    ema: Number | None = None
-    count: int
-    nan: int = 0
-    first_nan_step: int | None = None
-    inf: int = 0
-    first_inf_step: int | None = None
-    plateau: int | None = None
-    shape: str
-    age_s: float | None = None
-    steps_per_s: Number | None = None
-    restarts: list[int] | None = None
-    writers: int | None = None
-    points: list[tuple[int, Number]] | None = None
-
-
-def format_digits(value: float, significant: int = 4) -> str:
-    """Write so many significant digits, without what an exponent does not need: ``2.5e-5``."""
-    if 10**significant <= abs(value) < _PLAIN:
+def format_digits(value: float, digits: int = 4) -> str:
+    """Return ``value`` with so many significant digits and the shortest exponent: ``2.5e-5``."""
+    if 10**digits <= abs(value) < _PLAIN:
         return f"{value:.0f}"
-    return re.sub(r"e([+-])0*", lambda found: "e" + found[1].strip("+"), f"{value:.{significant}g}")
+    return re.sub(r"e([+-])0*", lambda exponent: "e" + exponent[1].strip("+"), f"{value:.{digits}g}")
 
 
 def json_number(value: float | None) -> Number | None:
-    """Round to four significant digits; what JSON has no number for becomes its name."""
+    """Return ``value`` with four significant digits; NaN and infinities by name, since JSON has no number for them."""
     if value is None:
         return None
-    return float(f"{value:.4g}") if math.isfinite(value) else str(float(value))
+    return significant(value) if math.isfinite(value) else str(float(value))
 
 
-def build_tag_figures(figures: SeriesSummary, points: Sequence[tuple[int, float]] | None = None) -> TagFigures:
-    """Return the figures as a typed answer."""
+def build_tag_figures(summary: SeriesSummary, points: Sequence[tuple[int, float]] | None = None) -> TagFigures:
+    """Return the summary as a typed answer."""
     return TagFigures(
-        last=json_number(figures.last),
-        last_step=figures.last_step,
-        trend=figures.trend,
-        slope=json_number(figures.slope),
-        min=json_number(figures.min),
-        min_step=figures.min_step,
-        max=json_number(figures.max),
-        max_step=figures.max_step,
-        mean=json_number(figures.mean),
-        first=json_number(figures.first),
-        first_step=figures.first_step,
-        ema=json_number(figures.ema),
-        count=figures.count,
-        nan=figures.nan,
-        first_nan_step=figures.first_nan_step,
-        inf=figures.inf,
-        first_inf_step=figures.first_inf_step,
-        plateau=figures.plateau,
-        shape=figures.shape,
-        age_s=seconds(figures.age_s),
-        steps_per_s=json_number(figures.steps_per_s),
-        restarts=list(figures.restarts) or None,
-        writers=figures.writers if figures.writers > 1 else None,
+        last=json_number(summary.last),
+        last_step=summary.last_step,
+        trend=summary.trend,
+        slope=json_number(summary.slope),
+        min=json_number(summary.min),
+        min_step=summary.min_step,
+        max=json_number(summary.max),
+        max_step=summary.max_step,
+        mean=json_number(summary.mean),
+        first=json_number(summary.first),
+        first_step=summary.first_step,
+        ema=json_number(summary.ema),
+        count=summary.count,
+        nan=summary.nan,
+        first_nan_step=summary.first_nan_step,
+        inf=summary.inf,
+        first_inf_step=summary.first_inf_step,
+        plateau=summary.plateau,
+        shape=summary.shape,
+        age_s=None if summary.age_s is None else round_seconds(summary.age_s),
+        steps_per_s=json_number(summary.steps_per_s),
+        restarts=list(summary.restarts) or None,
+        writers=summary.writers if summary.writers > 1 else None,
         points=None if points is None else [(step, json_number(value) or 0.0) for step, value in points],
     )
 
 
-def seconds(value_s: float | None) -> float | None:
-    """Round to tenths below a minute, to whole seconds above."""
-    return None if value_s is None else round(value_s, 1 if value_s < 60 else None)  # noqa: PLR2004
-
-
-def common_step(told: Mapping[str, SeriesSummary]) -> int | None:
-    """Return the last step that most tags share, so that it need not be said at each."""
-    steps = Counter(figures.last_step for figures in told.values() if figures.last_step is not None)
+def common_step(summaries: Mapping[str, SeriesSummary]) -> int | None:
+    """Return the last step that most tags share, so that a line needs no step of its own."""
+    steps = Counter(summary.last_step for summary in summaries.values() if summary.last_step is not None)
     return steps.most_common(1)[0][0] if steps else None
 
 
-def tag_lines(told: Mapping[str, SeriesSummary], budget: int = BUDGET) -> list[str]:
-    """Return one line a tag, as ``COLUMNS`` says, with as much detail as fits into ``budget`` tokens.
+def tag_lines(summaries: Mapping[str, SeriesSummary], budget: int = BUDGET) -> list[str]:
+    """Return one line per tag in the form of ``COLUMNS``, with as much detail as fits into ``budget`` tokens.
 
-    A last step that is not the common one, NaNs and infinities are named where they are.
+    A line ends with its NaNs and infinities, and shows its last step where that is not the common one.
     """
-    step = common_step(told)
+    step = common_step(summaries)
     for width, extremes in _FORMS:
-        made = [_line(tag, figures, step, width, extremes) for tag, figures in told.items()]
-        if sum(map(estimate_tokens, made)) <= budget:
+        lines = [_line(tag, summary, step, width, extremes) for tag, summary in summaries.items()]
+        if sum(map(estimate_tokens, lines)) <= budget:
             break
-    return made
+    return lines
 
 
-def last_value_lines(told: Mapping[str, SeriesSummary], budget: int = BUDGET) -> tuple[list[str], str | None]:
-    """Return ``tag last`` of as many tags as fit, in the given order, and what is left out, counted by prefix."""
-    step = common_step(told)
-    made: list[str] = []
-    left = list(told)
-    for tag, figures in told.items():
-        line = f"{_name(tag)} {_last(figures, step)}{_odd(figures)}"
+def last_value_lines(summaries: Mapping[str, SeriesSummary], budget: int = BUDGET) -> tuple[list[str], str | None]:
+    """Return ``tag last`` of as many tags as fit, in the given order, and the count of the others by prefix."""
+    step = common_step(summaries)
+    lines: list[str] = []
+    left_out = list(summaries)
+    for tag, summary in summaries.items():
+        line = f"{_fit_tag(tag)} {_last(summary, step)}{_odd(summary)}"
         budget -= estimate_tokens(line)
         if budget < 0:
             break
-        made.append(line)
-        left.pop(0)
-    if not left:
-        return made, None
-    groups = Counter(tag.rpartition("/")[0] for tag in left)
-    named = [f"{prefix}/* {count}" if prefix else f"without / {count}" for prefix, count in groups.most_common(8)]
-    more = f", and {len(groups) - len(named)} more groups" if len(groups) > len(named) else ""
-    return made, f"{len(left)} more tags: {', '.join(named)}{more}. Name them in tags, globs allowed."
+        lines.append(line)
+        left_out.pop(0)
+    if not left_out:
+        return lines, None
+    groups = Counter(tag.rpartition("/")[0] for tag in left_out)
+    counts = [f"{prefix}/* {count}" if prefix else f"without / {count}" for prefix, count in groups.most_common(8)]
+    more = f", and {len(groups) - len(counts)} more groups" if len(groups) > len(counts) else ""
+    return lines, f"{len(left_out)} more tags: {', '.join(counts)}{more}. Name them in tags, globs allowed."
 
 
 def comparison_lines(runs: Sequence[Mapping[str, SeriesSummary]], budget: int = BUDGET) -> tuple[list[str], int]:
-    """Return one line a tag with one column a run, and how many tags had no room.
+    """Return one line per tag with one column per run, and how many tags had no room.
 
-    A column holds the last value, its step, and the trend; with the range and the shape as far as they fit.
+    A column holds the last value, its step and the trend, with the range and the shape as far as they fit.
     """
-    tags = list(dict.fromkeys(tag for told in runs for tag in told))
+    tags = list(dict.fromkeys(tag for summaries in runs for tag in summaries))
     for detail in (2, 1, 0):
-        made = [f"{_name(tag)} | " + " | ".join(_cell(told.get(tag), detail) for told in runs) for tag in tags]
-        if sum(map(estimate_tokens, made)) <= budget:
-            return made, 0
-    kept: list[str] = []
-    for line in made:
+        lines = [f"{_fit_tag(tag)} | " + " | ".join(_cell(run.get(tag), detail) for run in runs) for tag in tags]
+        if sum(map(estimate_tokens, lines)) <= budget:
+            return lines, 0
+    fitting: list[str] = []
+    for line in lines:
         budget -= estimate_tokens(line)
         if budget < 0:
             break
-        kept.append(line)
-    return kept, len(made) - len(kept)
+        fitting.append(line)
+    return fitting, len(lines) - len(fitting)
 
 
-def _name(tag: str) -> str:
-    """Shorten a tag that would fill the answer; its ends are told."""
-    return tag if len(tag) <= _LONGEST_TAG else f"{tag[: _LONGEST_TAG // 2]}…{tag[-_LONGEST_TAG // 2 :]}"
+def _fit_tag(tag: str) -> str:
+    """Return a tag that cannot fill the answer; both of its ends are kept, half and half."""
+    return shorten_middle(tag, _LONGEST_TAG, head=_LONGEST_TAG // 2)
 
 
 def estimate_tokens(text: str) -> int:
@@ -178,50 +139,50 @@ def estimate_tokens(text: str) -> int:
     return 2 + sum(1 + len(word) // (_CAPITALS_A_TOKEN if word.isupper() else _LETTERS_A_TOKEN) for word in words)
 
 
-def _cell(figures: SeriesSummary | None, detail: int) -> str:
-    if figures is None or not figures.count:
+def _cell(summary: SeriesSummary | None, detail: int) -> str:
+    if summary is None or not summary.count:
         return "-"
-    text = f"{_last(figures, None)} {_trend(figures)}"
-    if detail and figures.min is not None and figures.max is not None:
-        text += f" {format_digits(figures.min)}..{format_digits(figures.max)}"
-    return text + (f" {figures.shape}" if detail > 1 else "") + _odd(figures)
+    text = f"{_last(summary, None)} {_trend(summary)}"
+    if detail and summary.min is not None and summary.max is not None:
+        text += f" {format_digits(summary.min)}..{format_digits(summary.max)}"
+    return text + (f" {summary.shape}" if detail > 1 else "") + _odd(summary)
 
 
-def _line(tag: str, figures: SeriesSummary, step: int | None, width: int, extremes: str) -> str:
-    if not figures.count:
-        return f"{_name(tag)} no points"
-    text = f"{_name(tag)} {_last(figures, step)} {_trend(figures)}"
-    if figures.min is not None and figures.max is not None and figures.mean is not None:
-        below, above = figures.mean - figures.min, figures.max - figures.mean
-        for value, at, far in (
-            (figures.min, figures.min_step, below / _FAR > above),
-            (figures.max, figures.max_step, above / _FAR > below),
+def _line(tag: str, summary: SeriesSummary, step: int | None, width: int, extremes: str) -> str:
+    if not summary.count:
+        return f"{_fit_tag(tag)} no points"
+    text = f"{_fit_tag(tag)} {_last(summary, step)} {_trend(summary)}"
+    if summary.min is not None and summary.max is not None and summary.mean is not None:
+        below, above = summary.mean - summary.min, summary.max - summary.mean
+        for value, at, is_spike in (
+            (summary.min, summary.min_step, below / _FAR > above),
+            (summary.max, summary.max_step, above / _FAR > below),
         ):
-            told = far or extremes != "none"
-            text += (f" {format_digits(value)}" if told else "") + (f"@{at}" if far or extremes == "steps" else "")
-    return f"{text} {narrow_shape(figures.shape, width)}{_odd(figures)}"
+            text += f" {format_digits(value)}" if is_spike or extremes != "none" else ""
+            text += f"@{at}" if is_spike or extremes == "steps" else ""
+    return f"{text} {narrow_shape(summary.shape, width)}{_odd(summary)}"
 
 
-def _last(figures: SeriesSummary, step: int | None) -> str:
-    value = format_digits(figures.last) if figures.last is not None else "-"
-    return value if figures.last_step == step else f"{value}@{figures.last_step}"
+def _last(summary: SeriesSummary, step: int | None) -> str:
+    value = format_digits(summary.last) if summary.last is not None else "-"
+    return value if summary.last_step == step else f"{value}@{summary.last_step}"
 
 
-def _trend(figures: SeriesSummary) -> str:
-    arrow = _ARROWS[figures.trend]
+def _trend(summary: SeriesSummary) -> str:
+    arrow = _ARROWS[summary.trend]
     return (
-        arrow if figures.slope is None or figures.trend == "flat" else f"{arrow}{format_digits(abs(figures.slope), 2)}"
+        arrow if summary.slope is None or summary.trend == "flat" else f"{arrow}{format_digits(abs(summary.slope), 2)}"
     )
 
 
-def _odd(figures: SeriesSummary) -> str:
-    """Name what must not be overlooked."""
-    text = f" {figures.nan} NaN from {figures.first_nan_step}" if figures.nan else ""
-    return text + (f" {figures.inf} Inf from {figures.first_inf_step}" if figures.inf else "")
+def _odd(summary: SeriesSummary) -> str:
+    """Return the counts of NaN and infinite values, which a reader must not overlook."""
+    text = f" {summary.nan} NaN from {summary.first_nan_step}" if summary.nan else ""
+    return text + (f" {summary.inf} Inf from {summary.first_inf_step}" if summary.inf else "")
 
 
 def narrow_shape(shape: str, width: int) -> str:
-    """Join neighbours of a shape until it is no wider than ``width``; what is odd or extreme stays."""
+    """Join neighbours of a shape until it is at most ``width`` wide; NaN marks and extremes are kept."""
     while len(shape) > width:
         pairs = [shape[i : i + 2] for i in range(0, len(shape), 2)]
         shape = "".join(next((sign for sign in "x90" if sign in pair), max(pair)) for pair in pairs)

@@ -6,15 +6,20 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 _KIBI = 1024
 
 
-def shorten_middle(text: str, chars: int) -> str:
-    """Return ``text`` cut to at most ``chars`` characters, two thirds from its beginning and the rest from its end.
+def shorten_middle(text: str, chars: int, *, head: int | None = None) -> str:
+    """Return ``text`` cut to at most ``chars`` characters: ``head`` from its beginning and the rest from its end.
 
-    The beginning names a thing, the end of a message often states the cause.
+    By default two thirds are from the beginning: it names a thing, and the end of a message often states the cause.
     """
     if len(text) <= chars:
         return text
-    head = chars * 2 // 3
+    head = chars * 2 // 3 if head is None else head
     return f"{text[:head]}…{text[len(text) - (chars - head - 1) :]}"
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with "·" for each control character, which would act on a terminal."""
+    return "".join(sign if sign.isprintable() else "·" for sign in text)
 
 
 def clock(seconds: float) -> str:

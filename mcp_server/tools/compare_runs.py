@@ -15,15 +15,15 @@ async def compare_runs(
     ctx: Call,
     run_ids: list[str] | None = None,
     tags: Annotated[list[str] | None, Field(description="All runs that were launched with all of these")] = None,
-    metrics: Annotated[list[str] | None, Field(description="Scalar names or globs. None: the telling ones")] = None,
+    metrics: Annotated[list[str] | None, Field(description="Scalar names or globs. None: the main ones")] = None,
     markdown: Annotated[bool, Field(description="A markdown table for people")] = False,
 ) -> Comparison:
     """Compare runs in one table.
 
-    Tells settings that differ, state, steps, time, metrics (last/best), evaluations, newest checkpoint.
+    Shows settings that differ, state, steps, time, metrics (last/best), evaluations, newest checkpoint.
     """
     server = server_of(ctx)
-    from mcp_server.results.compare import build_comparison  # noqa: PLC0415 - as answers.py says
+    from mcp_server.results.compare import build_comparison  # noqa: PLC0415 - loads numpy
 
     return await anyio.to_thread.run_sync(
         partial(

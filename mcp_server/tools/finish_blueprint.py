@@ -1,4 +1,4 @@
-"""finish_blueprint: the results document and the flag of an ended run."""
+"""finish_blueprint: writes the results document and the flag of an ended run."""
 
 from typing import Annotated
 
@@ -23,12 +23,12 @@ async def finish_blueprint(
 ) -> Finished:
     """Write results.md of an ended run (metrics, evaluations, failure, configuration, code), then finish.flag.
 
-    Call it after the end, also after failure. Again: brings both up to date.
+    Call it after the end, also after failure. A second call updates both.
     """
     server = server_of(ctx)
 
     def write() -> Finished:
-        from mcp_server.results.finish import write_results  # noqa: PLC0415 - as answers.py says
+        from mcp_server.results.finish import write_results  # noqa: PLC0415 - loads numpy
 
         run = server.store.observe(run_id)
         server.check_owner(ctx, run, force=True)  # of those without a token write_results() speaks itself

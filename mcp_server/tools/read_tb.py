@@ -1,18 +1,19 @@
-"""read_tb: what a training's scalars say."""
+"""read_tb: the scalars of training runs."""
 
 import base64
-import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import anyio.to_thread
-from mcp.types import CallToolResult, ImageContent, TextContent
+from mcp.types import CallToolResult, ImageContent
 from pydantic import Field
 
 from mcp_server.errors import BadArgument
-from mcp_server.scalars.plot import NotDrawn, picture
+from mcp_server.scalars.answers import ScalarReport
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
-from mcp_server.views.scalar_report import ReportWithPanels, ScalarQuery, ScalarReport, build_report
+
+if TYPE_CHECKING:
+    from mcp_server.views.scalar_report import DrawableReport
 
 
 async def read_tb(
@@ -22,10 +23,10 @@ async def read_tb(
     ] = None,
     run_id: Annotated[str | None, Field(description="A launched run, or latest (default)")] = None,
     tags: Annotated[
-        str | list[str] | None, Field(description="Names or globs. Up to 4 are told in full. None: overview")
+        str | list[str] | None, Field(description="Names or globs. Up to 4 are shown in full. None: overview")
     ] = None,
     points: Annotated[
-        int | None, Field(ge=0, le=1000, description="Points per tag, extremes kept. Default 20 when told in full")
+        int | None, Field(ge=0, le=1000, description="Points per tag, extremes kept. Default 20 when shown in full")
     ] = None,
     since_step: int | None = None,
     smooth: Annotated[float, Field(ge=0, lt=1, description="EMA weight")] = 0.6,
@@ -37,6 +38,8 @@ async def read_tb(
     Use it instead of parsing logs. A line is: tag, last value, slope per 1,000 steps over the last tenth
     (~ flat), min, max (@step), shape over all steps (0 low to 9 high, x NaN/Inf, . none).
     """
+    from mcp_server.views.scalar_report import ScalarQuery, build_report  # noqa: PLC0415 - loads the readers
+
     server = server_of(ctx)
     if logdir is not None and run_id is not None:
         raise BadArgument("run_id", "give either it or logdir; to see both use compare.")
@@ -51,24 +54,21 @@ async def read_tb(
         compare=tuple(compare or ()),
         plot=plot,
     )
-    found = await anyio.to_thread.run_sync(build_report, query, server.scalars, server.store)
-    return await _result(found)
+    return await _result(await anyio.to_thread.run_sync(build_report, query, server.scalars, server.store))
 
 
 TOOL = tool(read_tb, title="Read training curves", annotations=READ_ONLY)
 
 
-async def _result(found: ReportWithPanels) -> CallToolResult:
-    """Return the answer, with its picture where one was query for; that none came is a note in it."""
-    answer, images = found.answer, []
-    if found.panels:
+async def _result(report: "DrawableReport") -> CallToolResult:
+    """Return the answer and the requested picture; where drawing failed, a note in the answer says why."""
+    from mcp_server.scalars.plot import NotDrawn, draw_picture  # noqa: PLC0415 - rarely used
+
+    answer, images = report.answer, []
+    if report.panels:
         try:
-            png = await anyio.to_thread.run_sync(picture, found.panels)
+            png = await anyio.to_thread.run_sync(draw_picture, report.panels)
             images.append(ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png"))
         except NotDrawn as error:
-            answer = answer.model_copy(update={"notes": [*(answer.notes or ()), f"No picture: {error}."]})
-    facts = answer.model_dump(mode="json")
-    return CallToolResult(
-        content=[TextContent(type="text", text=json.dumps(facts, ensure_ascii=False)), *images],
-        structured_content=facts,
-    )
+            answer = answer.model_copy(update={"notes": [*(answer.notes or ()), str(error)]})
+    return CallToolResult(content=[*images], structured_content=answer.model_dump(mode="json"))

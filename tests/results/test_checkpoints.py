@@ -14,7 +14,7 @@ from mcp_server.results.checkpoints import (
     format_size,
     step_in_name,
 )
-from mcp_server.results.directory_scan import Walk
+from mcp_server.results.directory_scan import limited_scan
 from tests.support.ended_runs import BEGAN_S, Runs
 
 
@@ -93,10 +93,10 @@ def test_what_is_no_checkpoint_is_not_told(tmp_path: Path) -> None:
 def test_a_tree_without_end_is_cut(tmp_path: Path) -> None:
     for number in range(30):
         write(tmp_path / f"{number:02}" / "ckpt_1.pt")
-    walk = Walk(directories=11)
+    walk = limited_scan(max_directories=11)
     assert len(find_checkpoints(tmp_path, walk)) == 10
     assert walk.cut
-    whole = Walk()
+    whole = limited_scan()
     assert len(find_checkpoints(tmp_path, whole)) == 30
     assert not whole.cut
 

@@ -100,9 +100,9 @@ def test_numbers_stay_what_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("metrics.json", '{"a": 1', "no JSON: "),
-        ("metrics.json", "[" * 100_000, "no JSON: "),
-        ("results.jsonl", '{"a": 1}\n{"a": \n', "1 lines are no JSON"),
+        ("metrics.json", '{"a": 1', "not JSON: "),
+        ("metrics.json", "[" * 100_000, "not JSON: "),
+        ("results.jsonl", '{"a": 1}\n{"a": \n', "1 lines are not JSON"),
         ("results.jsonl", '{"a": 1}\n' * 300, "only the last 200 of 300 rows"),
         ("metrics.json", " " * 2_000_001, "larger than 2,000,000 bytes"),
         ("eval.md", "| a |\n| --- |\n" + "| 1 |\n" * 300, "only the first 200 of 300 rows"),

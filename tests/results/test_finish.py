@@ -83,7 +83,7 @@ def test_the_document_tells_everything(runs: Runs, tmp_path: Path) -> None:
         f"`{cwd}/conf/cfm.yaml`, as it is now:\n\n```yaml\nlr: 0.1\nmax_tokens: 512\n```",
         "- `GPU-1`: peak memory 40536 MiB, mean utilisation 71.5 %",
         f"- Packages: `{cwd}/uv.lock`, sha256 ",
-        "The state of the code is not known: not a git repository",
+        "The state of the code is unknown: not a git repository",
     ):
         assert told in text
     assert answer.status == "written"
@@ -157,7 +157,7 @@ def test_the_python_of_the_environment_and_a_changed_blueprint_are_told(runs: Ru
     runs.add(blueprint=str(blueprint), env={"VIRTUAL_ENV": f"{tmp_path}/venv"})
     text = Path(done(runs).results_path).read_text()
     assert f"- Python: `{tmp_path}/venv/bin/python`, 3.11.7" in text
-    assert f"- {blueprint} is not there any more." in text
+    assert f"- {blueprint} no longer exists." in text
     blueprint.write_text("# [exp_purpose]\nAnother\n")
     assert f"- {blueprint} was changed after the run's start" in Path(done(runs).results_path).read_text()
 
@@ -172,7 +172,7 @@ def test_plain_results_of_the_supervisor_are_replaced_and_a_persons_are_not(runs
     answer = done(runs)
     assert results.read_text() == "A person wrote this.\n"
     assert answer.results_path == str(tmp_path / "out" / "results-cfm-7kqz.md")
-    assert "results.md is a person's and was left alone." in (answer.notes or [])
+    assert "results.md was written by a person and was not changed." in (answer.notes or [])
 
 
 def test_an_older_run_leaves_the_flag_and_results_of_a_newer_one(runs: Runs, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_the_code_is_told_with_what_is_not_committed(runs: Runs) -> None:
     assert not (cwd / "ran").exists()
     assert "First try" in text
     assert "- Not committed: see `code.diff`" in text
-    assert "- Files that git does not know: .gitattributes, evil, notes.txt" in text
+    assert "- Untracked files: .gitattributes, evil, notes.txt" in text
     assert f"-lr = 1\n-key = ''\n+lr = 2\n+api_key = '{MASKED}'\n+other = '[secret:WANDB_API_KEY]'\n" in diff
     assert "hunter2" not in text + diff
     (out / "code.diff").write_text("another's")

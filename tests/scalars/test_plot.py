@@ -7,14 +7,16 @@ import random
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from mcp_server.scalars import plot
-from mcp_server.scalars.plot import Line, NotDrawn, Panel, is_log, picture, short
+from mcp_server.scalars import drawing, plot
+from mcp_server.scalars.drawing import format_step, is_log
+from mcp_server.scalars.plot import Curve, NotDrawn, Panel, draw_picture
 
 
 def size(png: bytes) -> tuple[int, int]:
@@ -25,21 +27,21 @@ def size(png: bytes) -> tuple[int, int]:
 
 def test_six_panels_of_noise_are_one_picture_of_bounded_size() -> None:
     rng = random.Random(0)
-    steps = list(range(plot.POINTS))
-    lines = [Line(f"run-{n}", steps, [rng.gauss(n, 1) for _ in steps], [5, 600]) for n in range(4)]
-    png = picture([Panel(f"Episode_Reward/a_rather_long_name_{n}", lines) for n in range(8)])
+    steps = list(range(plot.CURVE_POINTS))
+    lines = [Curve(f"run-{n}", steps, [rng.gauss(n, 1) for _ in steps], [5, 600]) for n in range(4)]
+    png = draw_picture([Panel(f"Episode_Reward/a_rather_long_name_{n}", lines) for n in range(8)])
     assert size(png) in {(900, 500), (450, 250)}
-    assert len(png) <= plot.MOST_BYTES
+    assert len(png) <= drawing.MOST_BYTES
 
 
 def test_odd_values_are_drawn() -> None:
     panels = [
-        Panel("nothing finite $x_1^", [Line("a", [], [], [1, 2])]),
-        Panel("one point ж", [Line("a", [5], [2.0])]),
-        Panel("log", [Line("a", [1, 2, 3], [1e-5, 1.0, 1e4], [], ([1.5, 2.5], [0.1, 10.0]))]),
-        Panel("large steps", [Line("a", [-(2**63), 2**63 - 1], [1.0, 1.0])]),
+        Panel("nothing finite $x_1^", [Curve("a", [], [], [1, 2])]),
+        Panel("one point ж", [Curve("a", [5], [2.0])]),
+        Panel("log", [Curve("a", [1, 2, 3], [1e-5, 1.0, 1e4], [], ([1.5, 2.5], [0.1, 10.0]))]),
+        Panel("large steps", [Curve("a", [-(2**63), 2**63 - 1], [1.0, 1.0])]),
     ]
-    assert size(picture(panels)) == (900, 500)
+    assert size(draw_picture(panels)) == (900, 500)
 
 
 def pixels(png: bytes) -> NDArray[np.int64]:
@@ -53,8 +55,8 @@ def near(image: NDArray[np.int64], *colour: int) -> NDArray[np.bool_]:
 
 
 def test_a_run_has_one_colour_in_all_panels_and_in_the_legend() -> None:
-    first, second = (Line(name, [0, 1], [value, value]) for name, value in (("first", 1.0), ("second", 2.0)))
-    image = pixels(picture([Panel("both", [first, second]), Panel("second alone", [second])]))
+    first, second = (Curve(name, [0, 1], [value, value]) for name, value in (("first", 1.0), ("second", 2.0)))
+    image = pixels(draw_picture([Panel("both", [first, second]), Panel("second alone", [second])]))
     seen = [
         [bool(near(part, *colour).any()) for colour in ((0x1F, 0x6F, 0xB4), (0xE1, 0x70, 0x1A))]
         for part in (image[:40], image[60:480, :440], image[60:480, 460:])
@@ -62,8 +64,8 @@ def test_a_run_has_one_colour_in_all_panels_and_in_the_legend() -> None:
     assert seen == [[True, True], [True, True], [False, True]]
 
 
-def test_points_without_steps_stand_side_by_side() -> None:
-    image = pixels(picture([Panel("loss", [Line("a", [0] * 50, [float(n % 7) for n in range(50)])])]))
+def test_points_without_steps_are_drawn_next_to_each_other() -> None:
+    image = pixels(draw_picture([Panel("loss", [Curve("a", [0] * 50, [float(n % 7) for n in range(50)])])]))
     columns = np.flatnonzero(near(image, 0x1F, 0x6F, 0xB4).any(axis=0))
     assert columns[-1] - columns[0] > 600, "not one line from top to bottom"
 
@@ -73,7 +75,7 @@ def test_points_without_steps_stand_side_by_side() -> None:
     [([1, 1000], True), ([1, 100], False), ([-1, 1000], False), ([0, 1000], False), ([], False), ([1e-9, 1], True)],
 )
 def test_an_axis_is_logarithmic_where_positive_values_span_decades(values: list[float], logarithmic: bool) -> None:
-    assert is_log([Line("a", list(range(len(values))), values)]) == logarithmic
+    assert is_log(values) == logarithmic
 
 
 @pytest.mark.parametrize(
@@ -81,26 +83,38 @@ def test_an_axis_is_logarithmic_where_positive_values_span_decades(values: list[
     [(900, "900"), (1500, "1.5k"), (2_000_000, "2M"), (1.25e9, "1.25G"), (-3000, "-3k"), (0.5, "0.5"), (4e18, "4e+18")],
 )
 def test_steps_are_written_short(step: float, written: str) -> None:
-    assert short(step) == written
+    assert format_step(step) == written
 
 
-def test_a_process_that_fails_is_told_by_its_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_error_names_the_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # an interpreter without site-packages
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(NotDrawn) as refusal:
+        draw_picture([Panel("a", [Curve("a", [1], [1.0])])])
+    assert str(refusal.value) == (
+        "matplotlib is not installed. No picture was drawn. A person can run: pip install 'runward[plot]'"
+    )
+
+
+def test_the_error_of_a_failed_drawing_process_is_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(NotDrawn, match="ended with 1"):
-        picture([Panel("a", [Line("a", [1], [1.0])])])
+        draw_picture([Panel("a", [Curve("a", [1], [1.0])])])
 
 
 def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plot, "_TIME_LIMIT_S", 0.001)
     with pytest.raises(NotDrawn, match="took longer"):
-        picture([Panel("a", [Line("a", [1], [math.pi])])])
+        draw_picture([Panel("a", [Curve("a", [1], [math.pi])])])
 
 
-def test_whoever_asks_for_a_picture_does_not_load_matplotlib() -> None:
+def test_the_caller_of_draw_picture_does_not_load_matplotlib() -> None:
     code = """
 import json, sys
-from mcp_server.scalars.plot import Line, Panel, picture
-png = picture([Panel("a", [Line("a", [1, 2], [1.0, 2.0])])])
+from mcp_server.scalars.plot import Curve, Panel, draw_picture
+png = draw_picture([Panel("a", [Curve("a", [1, 2], [1.0, 2.0])])])
 print(json.dumps([len(png) > 1000, sorted({"matplotlib", "numpy", "PIL"} & set(sys.modules))]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

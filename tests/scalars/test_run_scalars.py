@@ -444,9 +444,9 @@ async def test_what_was_asked_for_and_left_out_is_said(read_tb: Tool, logs: Path
     for number in range(20):
         write(logs / f"more{number}", 1, {"loss": float})
     answer = await read_tb(compare=[str(logs / f"more{number}") for number in range(20)])
-    assert (len(answer["runs"]), answer["notes"]) == (16, ["Only 16 of 20 runs are told; the others were left out."])
+    assert (len(answer["runs"]), answer["notes"]) == (16, ["Only 16 of 20 runs are shown."])
     answer = await read_tb(logdir=str(logs), tags="loss")
-    assert (len(answer["runs"]), answer["notes"]) == (8, ["Only 8 of 22 runs are told; the others were left out."])
+    assert (len(answer["runs"]), answer["notes"]) == (8, ["Only 8 of 22 runs are shown."])
     answer = await read_tb(compare=[str(logs / "one"), f"{logs}/two/../one/"])
     assert answer["source"] == str(logs / "one"), "one run is not compared with itself"
 
@@ -460,9 +460,11 @@ async def test_points_come_without_tags_being_named(read_tb: Tool, logs: Path) -
 async def test_a_picture_of_an_unasked_choice_begins_with_what_is_odd(read_tb: Tool, tmp_path: Path) -> None:
     curves: dict[str, Callable[[int], float]] = {f"loss{n}": float for n in range(9)}
     write(tmp_path / "tb", 3, {**curves, "zeta": lambda _: math.nan})
-    found = build_report(ScalarQuery(str(tmp_path / "tb"), plot=True), read_tb.context.scalars, read_tb.context.store)
-    assert [panel.title for panel in found.panels] == ["zeta", *(f"loss{n}" for n in range(5))]
-    assert found.answer.notes == ["The picture shows 6 of 10 tags."]
+    drawable = build_report(
+        ScalarQuery(str(tmp_path / "tb"), plot=True), read_tb.context.scalars, read_tb.context.store
+    )
+    assert [panel.title for panel in drawable.panels] == ["zeta", *(f"loss{n}" for n in range(5))]
+    assert drawable.answer.notes == ["The picture shows 6 of 10 tags."]
 
 
 async def test_hundreds_of_tags_and_endless_names_stay_short(read_tb: Tool, tmp_path: Path) -> None:
@@ -489,14 +491,14 @@ async def test_every_answer_keeps_to_the_schema_and_has_no_bare_nan(read_tb: Too
     [
         ({"logdir": "logs"}, "logdir: is not absolute"),
         ({"logdir": "/no/such/place"}, "there is no /no/such/place"),
-        ({"logdir": "{logs}", "tags": ["nothing"]}, "none of 3 tags is meant; near are"),
+        ({"logdir": "{logs}", "tags": ["nothing"]}, "none of 3 tags matches; the nearest are"),
         ({"logdir": "{logs}/../state"}, "No scalars under"),
         ({"run_id": "cfm-none"}, "Run not found"),
         ({}, "None of the newest runs has written scalars"),
         ({"logdir": "/x", "run_id": "y"}, "give either"),
         ({"logdir": "/x\0y"}, "logdir"),
         ({"logdir": "{logs}/one", "since_step": 1000}, "from step 1000 on"),
-        ({"logdir": "/" + "a" * 5000}, "aaa' cannot be looked into: File name too long"),
+        ({"logdir": "/" + "a" * 5000}, "aaa' cannot be read: File name too long"),
     ],
 )
 async def test_a_refusal_says_what_to_do(read_tb: Tool, logs: Path, arguments: dict[str, Any], said: str) -> None:

@@ -1,4 +1,4 @@
-"""Finds what of metrics lies at a path, and reads what is not TensorBoard's."""
+"""Finds files and databases with scalars at a path, and reads those that are not TensorBoard's."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS, flatten, parse
 from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
 from mcp_server.scalars.formats.wandb import WandbLog
-from mcp_server.scalars.series import RunScalars
+from mcp_server.scalars.series import RunScalars, ScalarsUnreadable
 from mcp_server.scalars.tensorboard.find import list_event_files
-from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
 
 SourceKind = Literal["events", "csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb"]
 
-# Of Lightning; Stable-Baselines3, Spinning Up and RLlib; Ultralytics; Keras, as people name its log.
+# Of Lightning; Stable-Baselines3, Spinning Up and RLlib; Ultralytics; Keras, under the usual names of its log.
 _TABLES = {"metrics.csv", "progress.csv", "progress.txt", "results.csv", "log.csv", "history.csv", "training.log"}
 _JSON_LINES = (".jsonl", ".ndjson")
 _JSON_LINES_TOO = {"log.txt", "scalars.json"}  # of DETR and its descendants; of MMEngine
@@ -35,17 +34,17 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+")
 _WANDB_RUN = re.compile(r"(offline-)?run-\d")
 _DATABASES = {".db", ".sqlite", ".sqlite3"}
 _MOST_ENTRIES = 100_000  # of a directory
-_MOST_KEPT = 256  # sources that are remembered
+_MOST_READERS = 256  # sources that are remembered
 _KEPT_BYTES = 128 * 2**20  # of their points
 _SNIFFED_BYTES = 64 * 2**10
-_TICK_S = 2.0  # the coarsest that file systems have
+_TICK_S = 2.0  # the coarsest clock of a file system
 
 
 @dataclass(frozen=True)
 class ScalarSource:
-    """Something that holds the scalars of one run: a directory of event files, a file, or a run in a database.
+    """The scalars of one run: a directory of event files, a file, or a run in a database.
 
-    ``name``: which run in a database, as project/run; "" where the path is one run.
+    ``name``: the run in a database, as project/run; "" where the path is one run.
     """
 
     kind: SourceKind
@@ -53,7 +52,7 @@ class ScalarSource:
     name: str = ""
 
 
-class _Reader(Protocol):
+class _FormatReader(Protocol):
     nbytes: int  # of the points that it keeps
 
     def read(self) -> RunScalars: ...
@@ -61,13 +60,13 @@ class _Reader(Protocol):
 
 
 class _CachedReader:
-    """Asks a reader that reads all of its files each time only when they have changed: a wait looks every second."""
+    """Reads a source that is always read whole only when it has changed, since a wait reads it every second."""
 
-    def __init__(self, reader: _Reader) -> None:
+    def __init__(self, reader: _FormatReader) -> None:
         self.nbytes = 0
         self._reader = reader
-        self._told: RunScalars | None = None
-        self._since_s = 0.0
+        self._scalars: RunScalars | None = None
+        self._changed_s = 0.0
         self._settled = False
 
     def changed(self) -> bool:
@@ -75,57 +74,57 @@ class _CachedReader:
 
     def read(self) -> RunScalars:
         now_s = time.monotonic()
-        if self._told is None or self._reader.changed():
-            self._told, self._since_s = None, now_s
+        if self._scalars is None or self._reader.changed():
+            self._scalars, self._changed_s = None, now_s
         elif self._settled:
-            return self._told
-        self._told = self._reader.read()
-        # What is written in the same tick of the clock as was read changes no time: it is read once more.
-        self._settled = now_s - self._since_s > _TICK_S
-        self.nbytes = sum(one.steps.nbytes + one.walls.nbytes + one.values.nbytes for one in self._told.series.values())
-        return self._told
+            return self._scalars
+        self._scalars = scalars = self._reader.read()
+        # A write in the same clock tick as the read leaves the time unchanged, so the source is read once more.
+        self._settled = now_s - self._changed_s > _TICK_S
+        self.nbytes = sum(one.steps.nbytes + one.walls.nbytes + one.values.nbytes for one in scalars.series.values())
+        return scalars
 
 
 class SourceReader:
-    """Reads sources that are not of event files, and remembers how far; may be shared by threads."""
+    """Reads sources other than event files, and remembers how far; may be shared by threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._readers: OrderedDict[ScalarSource, tuple[threading.Lock, _Reader]] = OrderedDict()
+        self._readers: OrderedDict[ScalarSource, tuple[threading.Lock, _FormatReader]] = OrderedDict()
 
     def read(self, source: ScalarSource) -> RunScalars:
-        """Return the series of a run as they are now; the second time costs what was added since.
+        """Return the series of a run as they are now; a second read costs only what was added.
 
         Raises:
-            ScalarsUnreadable: it is not there, damaged, locked, or needs a package that is not installed.
+            ScalarsUnreadable: the source is missing, damaged, locked, or needs a package that is not installed.
         """
-        lock, reader = self._of(source)
+        lock, reader = self._reader_of(source)
         with lock:
-            told = reader.read()
-        self._forget_some()
-        return told
+            scalars = reader.read()
+        self._forget_oldest()
+        return scalars
 
     def changed(self, source: ScalarSource) -> bool:
-        """Tell whether the files differ from what was last read; True where nothing was."""
-        lock, reader = self._of(source)
+        """Return whether the files differ from what was last read; true for a source never read."""
+        lock, reader = self._reader_of(source)
         with lock:
             return reader.changed()
 
-    def _of(self, source: ScalarSource) -> tuple[threading.Lock, _Reader]:
+    def _reader_of(self, source: ScalarSource) -> tuple[threading.Lock, _FormatReader]:
         with self._lock:
             if source not in self._readers:
-                self._readers[source] = threading.Lock(), _reader(source)
+                self._readers[source] = threading.Lock(), _build_reader(source)
             self._readers.move_to_end(source)
             return self._readers[source]
 
-    def _forget_some(self) -> None:
+    def _forget_oldest(self) -> None:
         with self._lock:
-            kept = sum(reader.nbytes for _, reader in self._readers.values())
-            while len(self._readers) > 1 and (kept > _KEPT_BYTES or len(self._readers) > _MOST_KEPT):
-                kept -= self._readers.popitem(last=False)[1][1].nbytes
+            size = sum(reader.nbytes for _, reader in self._readers.values())
+            while len(self._readers) > 1 and (size > _KEPT_BYTES or len(self._readers) > _MOST_READERS):
+                size -= self._readers.popitem(last=False)[1][1].nbytes
 
 
-def _reader(source: ScalarSource) -> _Reader:
+def _build_reader(source: ScalarSource) -> _FormatReader:
     path = source.path
     match source.kind:
         case "csv":
@@ -145,10 +144,10 @@ def _reader(source: ScalarSource) -> _Reader:
 
 
 def find_sources(path: Path) -> list[ScalarSource]:
-    """Return what of metrics lies at ``path``: a file, or a directory that directly holds such files.
+    """Return the sources at ``path``: a file, or a directory that directly holds such files.
 
-    Of databases, MLflow's stores and wandb's directories each run is one. A database that cannot be read now is one
-    source without a name, so that reading it says why. Nothing is raised: what cannot be looked at is not there.
+    In databases, MLflow stores and wandb directories each run is a source. A database that cannot be read now is one
+    source without a name, so that reading it says why. Nothing is raised: unreadable paths are omitted.
     """
     with suppress(OSError):
         if path.is_dir():
@@ -159,7 +158,7 @@ def find_sources(path: Path) -> list[ScalarSource]:
 
 
 def _of_file(path: Path) -> Iterator[ScalarSource]:
-    """Yield what a file is that was named as such."""
+    """Yield the sources of a file that was named itself."""
     suffix = path.suffix.lower()
     if "tfevents" in path.name:
         yield ScalarSource("events", path)
@@ -173,7 +172,7 @@ def _of_file(path: Path) -> Iterator[ScalarSource]:
         yield from _of_database(path)
     elif suffix in {".csv", ".tsv"} or path.name in _TABLES:
         yield ScalarSource("csv", path)
-    elif _tells_scalars(path):
+    elif _holds_scalars(path):
         yield ScalarSource("jsonl", path)
 
 
@@ -188,7 +187,7 @@ def _in_directory(path: Path) -> Iterator[ScalarSource]:
         file = path / name
         if name in _TABLES or name.endswith(".wandb"):
             yield from _of_file(file)
-        elif (name.endswith(_JSON_LINES) or name in _JSON_LINES_TOO) and _tells_scalars(file):
+        elif (name.endswith(_JSON_LINES) or name in _JSON_LINES_TOO) and _holds_scalars(file):
             yield ScalarSource("jsonl", file)
         elif file.suffix in _DATABASES and sqlite.is_database(file):
             yield from _of_database(file)
@@ -204,22 +203,22 @@ def _in_directory(path: Path) -> Iterator[ScalarSource]:
 
 
 def _is(entry: os.DirEntry[str], *, directory: bool) -> bool:
-    """Whether an entry is a file, also through a link, or a directory; pipes and loops of links are neither."""
+    """Return whether an entry is a file, also through a link, or a directory; pipes and loops of links are neither."""
     try:
         return entry.is_dir(follow_symlinks=False) if directory else entry.is_file()
     except OSError:
         return False
 
 
-def _tells_scalars(path: Path) -> bool:
-    """Whether the first line is an object with numbers: nothing else, or a step or time too, as data sets have not."""
+def _holds_scalars(path: Path) -> bool:
+    """Return whether the first line is an object of numbers, or one with a step or a time; a data set has neither."""
     with suppress(ScalarsUnreadable, ValueError, RecursionError), open_scalar_file(path) as fd:
         record = json.loads(os.pread(fd, _SNIFFED_BYTES, 0).split(b"\n")[0])
         if isinstance(record, dict):
             leaves = dict(flatten(record))
-            clocked = {key.lower() for key in leaves} & {*STEP_KEYS, *TIME_KEYS}
+            step_or_time = {key.lower() for key in leaves} & {*STEP_KEYS, *TIME_KEYS}
             numbers = [parse_number(value) is not None for value in leaves.values()]
-            return any(numbers) if clocked else bool(numbers) and all(numbers)
+            return any(numbers) if step_or_time else bool(numbers) and all(numbers)
     return False
 
 
@@ -250,7 +249,7 @@ def _modified_ns(path: Path) -> int:
 
 
 def _of_mlflow_store(path: Path, files: set[str], directories: set[str]) -> Iterator[ScalarSource]:
-    """Yield the runs of a store of files, of one experiment in it, or the one run that the directory is."""
+    """Yield the runs of an MLflow file store, of one experiment in it, or the directory where it is one run."""
     if "meta.yaml" in files and "metrics" in directories:
         yield ScalarSource("mlflow", path)
     elif "meta.yaml" in files or path.name == "mlruns":

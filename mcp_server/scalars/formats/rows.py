@@ -1,6 +1,6 @@
-"""Rows of named values, as tables, JSON lines and databases hold them, and the series they come to.
+"""Builds series from rows of named values, as tables, JSON lines and databases hold them. Pure.
 
-Which column is the step and which the time goes by name. Nothing here touches the world.
+The step column and the time column are recognised by their names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mcp_server.scalars.series import FilePoints, Series, merge_files
 
-# The first of these that a file has is its step, in lower case. An epoch is the last resort: several rows may share it.
+# The first of these names in a file, in lower case, is its step. An epoch comes last: several rows may share it.
 STEP_KEYS = (
     "step",
     "global_step",
@@ -32,27 +32,27 @@ STEP_KEYS = (
     "epoch",
 )
 TIME_KEYS = ("_timestamp", "timestamp", "wall_time", "ts", "time")
-MOST_TAGS = 10_000  # a file whose lines all have other keys fills the memory otherwise
+MOST_TAGS = 10_000  # otherwise a file with new keys in every line fills the memory
 
 _DEPTH = 16  # of objects in objects
 _LARGEST_STEP = 2.0**62
-# What a number of a time column counts, by its size: seconds since a start are no time of day.
+# The unit of a number in a time column, by its size; seconds since a start are not a time of day.
 _EPOCH_UNITS = ((1e8, 1e11, 1.0), (1e11, 1e14, 1e3), (1e14, 1e17, 1e6), (1e17, 1e20, 1e9))
 
 
 class NumberColumn(NamedTuple):
-    """The numbers of one column in a block of rows: which rows have one, and the numbers; both of shape (n,)."""
+    """The numbers of one column in a block of rows: the rows that have one, and the numbers; both of shape (n,)."""
 
     rows: NDArray[np.int64]
     values: NDArray[np.float64]
 
 
 class WrongStepColumn(Exception):
-    """Another column than the one taken so far is the step: the file is to be read again from its start."""
+    """The step column used so far is wrong: the file must be read again from its start."""
 
 
 def parse_number(value: Any) -> float | None:
-    """Return the number that a JSON value or a text is, NaN and infinities included; booleans are none."""
+    """Return a JSON value or a text as a number, NaN and infinities included; None for booleans and other texts."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -72,7 +72,7 @@ def parse_time(text: Any) -> float | None:
 
 
 def flatten(record: Mapping[str, Any], prefix: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of an object of objects, keys joined by "/"; lists are none."""
+    """Yield the leaves of nested objects, keys joined by "/"; a list is a leaf."""
     for key, value in record.items():
         if not isinstance(value, dict):
             yield f"{prefix}{key}", value
@@ -81,24 +81,24 @@ def flatten(record: Mapping[str, Any], prefix: str = "", depth: int = _DEPTH) ->
 
 
 def collect_columns(records: Iterable[Iterable[tuple[str, Any]]]) -> tuple[int, dict[str, NumberColumn]]:
-    """Return how many records there are, and their numbers by column."""
+    """Return the number of records, and their numbers by column."""
     rows: defaultdict[str, list[int]] = defaultdict(list)
     values: defaultdict[str, list[float]] = defaultdict(list)
     count = 0
     for row, record in enumerate(records):
         count = row + 1
         for tag, value in record:
-            found = value if type(value) is float else parse_number(value)
-            if found is None and tag.lower() in TIME_KEYS:
-                found = parse_time(value)
-            if found is not None:
+            number = value if type(value) is float else parse_number(value)
+            if number is None and tag.lower() in TIME_KEYS:
+                number = parse_time(value)
+            if number is not None:
                 rows[tag].append(row)
-                values[tag].append(found)
+                values[tag].append(number)
     return count, {tag: NumberColumn(np.array(rows[tag], np.int64), np.array(values[tag], np.float64)) for tag in rows}
 
 
 def _posix(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return times in POSIX seconds, from those or from ms, µs or ns; nan where a number is no time of day."""
+    """Return times in POSIX seconds from s, ms, µs or ns; nan where a number is not a time of day."""
     seconds = np.full(values.shape, np.nan)
     for low, high, per_s in _EPOCH_UNITS:
         inside = (values >= low) & (values < high)
@@ -107,10 +107,10 @@ def _posix(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class Rows:
-    """The rows of one run so far, in the order told.
+    """The rows of one run so far, in the order logged.
 
-    ``step_key``: the column that is the step, whatever others there are. Without one, the first of STEP_KEYS that
-    serves; where none does, the number of the row. A row without its step has that of the row before.
+    ``step_key`` names the step column. Without it, the step is the first of STEP_KEYS that is suitable, or else
+    the row number. A row without a step has the step of the row before.
     """
 
     def __init__(self, step_key: str | None = None) -> None:
@@ -120,7 +120,7 @@ class Rows:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the rows, for the file to be read again; what was learnt of its step column stays."""
+        """Drop the rows so that the file can be read again; what is known about its step column is kept."""
         self.count = 0
         self.dropped = False
         self._key = self._fixed or self._preferred
@@ -131,21 +131,21 @@ class Rows:
         self._points: dict[str, list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]] = {}
 
     def forget_step_column(self) -> None:
-        """Take another file: nothing is known of its columns."""
+        """Start with another file, of whose columns nothing is known."""
         self._unfit.clear()
         self._preferred = None
         self.clear()
 
     def begin_again(self) -> None:
-        """Note that the run starts over here: rows without a step are numbered from 0."""
+        """Note that the run starts again here: rows without a step are numbered from 0."""
         self._numbered = 0
         self._last_step = self._last_epoch = math.nan
 
     def add(self, count: int, columns: Mapping[str, NumberColumn]) -> None:
-        """Take ``count`` more rows.
+        """Add ``count`` more rows.
 
         Raises:
-            WrongStepColumn: the rows so far were read by a wrong step column; clear() and add all of them again.
+            WrongStepColumn: the rows so far were read with a wrong step column; clear() and add all of them again.
         """
         steps, key = self._steps(count, columns)
         time_tag, walls = _walls(count, columns)
@@ -155,23 +155,22 @@ class Rows:
             if tag not in self._points and len(self._points) >= MOST_TAGS:
                 self.dropped = True
                 continue
-            told = steps[column.rows], walls[column.rows], column.values
-            self._points.setdefault(tag, []).append(told)
+            self._points.setdefault(tag, []).append((steps[column.rows], walls[column.rows], column.values))
             if self._key == "epoch" and not self._fixed:
-                self._doubt_epoch(tag)
+                self._check_epochs(tag)
         self.count += count
         self._numbered += count
 
     def series(self) -> dict[str, Series]:
-        """Return what the rows come to, by tag."""
-        told = {}
+        """Return the series of the rows by tag."""
+        series = {}
         for tag, parts in self._points.items():
             steps, walls, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
             for array in (steps, walls, values):
                 array.flags.writeable = False
             self._points[tag] = [(steps, walls, values)]
-            told[tag] = merge_files([FilePoints(steps, walls, values)])
-        return told
+            series[tag] = merge_files([FilePoints(steps, walls, values)])
+        return series
 
     @property
     def nbytes(self) -> int:
@@ -184,17 +183,17 @@ class Rows:
         notes = []
         if self._points and self._key is None:
             unfit = ", ".join(repr(key) for key in sorted(self._unfit))
-            why = f": {unfit} cannot be one (rare, fractions, repeats, or anew in each epoch)" if unfit else ""
+            why = f": {unfit} cannot be one (rare, fractions, repeats, or restarts in each epoch)" if unfit else ""
             notes.append(f"Steps are row numbers{why}.")
         if self.dropped:
             notes.append(f"Only the first {MOST_TAGS:,} tags were kept.")
         return tuple(notes)
 
     def _steps(self, count: int, columns: Mapping[str, NumberColumn]) -> tuple[NDArray[np.int64], str | None]:
-        """Return the step of each row, and the column it comes from, if any."""
+        """Return the step of each row, and its column if there is one."""
         names = {tag.strip().lower(): tag for tag in columns}
         if not self._fixed:
-            self._choose(count, columns, names)
+            self._choose_step_column(count, columns, names)
         numbered = np.arange(self._numbered, self._numbered + count, dtype=np.int64)
         if self._key is None:
             return numbered, None
@@ -202,48 +201,50 @@ class Rows:
         steps = _dense(count, columns.get(tag) if tag else None)
         steps[~(np.abs(steps) < _LARGEST_STEP)] = np.nan
         if not self._fixed:
-            self._doubt(steps, _dense(count, columns.get(names.get("epoch", ""))))
-        steps = _carried(steps, self._last_step)
-        if np.isnan(steps).any():  # before the first one
-            known = steps[~np.isnan(steps)]
-            steps[np.isnan(steps)] = known[0] if len(known) else 0
+            self._check_steps(steps, _dense(count, columns.get(names.get("epoch", ""))))
+        steps = _carry_forward(steps, self._last_step)
+        if np.isnan(steps).any():  # rows before the first step
+            present = steps[~np.isnan(steps)]
+            steps[np.isnan(steps)] = present[0] if len(present) else 0
         if count:
             self._last_step = float(steps[-1])
         return steps.astype(np.int64), tag
 
-    def _choose(self, count: int, columns: Mapping[str, NumberColumn], names: Mapping[str, str]) -> None:
-        """Settle on the best step column that a tenth of the rows so far have."""
+    def _choose_step_column(self, count: int, columns: Mapping[str, NumberColumn], names: Mapping[str, str]) -> None:
+        """Choose the best step column that a tenth of the rows so far have."""
         self._seen.update({key: len(columns[names[key]].rows) for key in STEP_KEYS if key in names})
-        known, enough = self._key, (self.count + count) / 10
-        if known and self._seen[known] < enough:
-            self._mistaken()
-        often = (key for key in STEP_KEYS if key not in self._unfit and self._seen[key] and self._seen[key] >= enough)
-        best = next(often, None)
-        if best != known:
+        current, enough = self._key, (self.count + count) / 10
+        if current and self._seen[current] < enough:
+            self._reject_step_column()
+        frequent = (
+            key for key in STEP_KEYS if key not in self._unfit and self._seen[key] and self._seen[key] >= enough
+        )
+        best = next(frequent, None)
+        if best != current:
             self._preferred = self._key = best
             if self.count:
                 raise WrongStepColumn
 
-    def _doubt(self, steps: NDArray[np.float64], epochs: NDArray[np.float64]) -> None:
-        """Raise WrongStepColumn where the steps have fractions, as epochs may, or start again with each epoch."""
-        known = steps[~np.isnan(steps)]
+    def _check_steps(self, steps: NDArray[np.float64], epochs: NDArray[np.float64]) -> None:
+        """Raise WrongStepColumn where the steps have fractions, as epochs may, or restart with each epoch."""
+        present = steps[~np.isnan(steps)]
         both = ~np.isnan(steps) & np.isfinite(epochs)
         falls = np.diff(steps[both], prepend=self._last_step) < 0
         rises = np.diff(epochs[both], prepend=self._last_epoch) > 0
         if both.any():
             self._last_epoch = float(epochs[both][-1])
-        if (known != np.rint(known)).any() or (falls & rises).any():
-            self._mistaken()
+        if (present != np.rint(present)).any() or (falls & rises).any():
+            self._reject_step_column()
 
-    def _doubt_epoch(self, tag: str) -> None:
-        """Raise WrongStepColumn where most points of a tag have the epoch of the one before: they are told by batch."""
+    def _check_epochs(self, tag: str) -> None:
+        """Raise WrongStepColumn where most points of a tag repeat the epoch before: they are logged per batch."""
         parts = self._points[tag]
         before = parts[-2][0][-1:] if len(parts) > 1 else parts[-1][0][:0]
         self._repeats[tag] += int((np.diff(np.concatenate([before, parts[-1][0]])) == 0).sum())
         if self._repeats[tag] * 2 > sum(len(steps) for steps, _, _ in parts):
-            self._mistaken()
+            self._reject_step_column()
 
-    def _mistaken(self) -> None:
+    def _reject_step_column(self) -> None:
         if self._key is not None:
             self._unfit.add(self._key)
         self._preferred = None
@@ -258,8 +259,8 @@ def _dense(count: int, column: NumberColumn | None) -> NDArray[np.float64]:
     return whole
 
 
-def _carried(values: NDArray[np.float64], last: float) -> NDArray[np.float64]:
-    """Return the values, each missing one replaced by the one before it."""
+def _carry_forward(values: NDArray[np.float64], last: float) -> NDArray[np.float64]:
+    """Return the values with each missing one replaced by the value before it."""
     whole = np.concatenate([[last], values])
     at = np.where(np.isnan(whole), 0, np.arange(len(whole)))
     carried: NDArray[np.float64] = whole[np.maximum.accumulate(at)][1:]
@@ -267,7 +268,7 @@ def _carried(values: NDArray[np.float64], last: float) -> NDArray[np.float64]:
 
 
 def _walls(count: int, columns: Mapping[str, NumberColumn]) -> tuple[str | None, NDArray[np.float64]]:
-    """Return the column that tells the time of day, if any, and the time of each row in POSIX seconds."""
+    """Return the column with times of day, if there is one, and the time of each row in POSIX seconds."""
     names = {tag.strip().lower(): tag for tag in columns}
     for key in TIME_KEYS:
         if key in names:

@@ -1,8 +1,8 @@
-"""Scalars in SQLite, of Trackio and of MLflow, and in MLflow's store of files.
+"""Reads scalars from the SQLite databases of Trackio and MLflow, and from MLflow's file store.
 
-A database is read while others write it, and nothing is written beside it. Measured in WAL mode, with
-SQLite 3.40: ``mode=ro`` alone makes or touches the files beside it, ``readonly_shm=1`` does not, and ``immutable=1``
-does not see what is still in the WAL.
+A database is read while other processes write it, and no file next to it is created or changed. Measured in WAL mode
+with SQLite 3.40: ``mode=ro`` alone creates or touches the -wal and -shm files, ``readonly_shm=1`` does not, and
+``immutable=1`` does not see rows that are still in the WAL.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ import numpy as np
 
 from mcp_server.scalars.formats.appended_file import file_signature, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.rows import Rows, collect_columns, flatten, parse_number
-from mcp_server.scalars.series import FilePoints, RunScalars, Series, merge_files
-from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
+from mcp_server.scalars.series import FilePoints, RunScalars, ScalarsUnreadable, Series, merge_files
 
 DatabaseKind = Literal["trackio", "mlflow"]
 
@@ -36,7 +35,7 @@ _MOST_STORE_BYTES = 512 * 2**20
 _MOST_METRICS = 10_000
 _ROWS_AT_ONCE = 10_000
 
-# The id of each run, the experiment it belongs to, its name; the oldest first.
+# The id, experiment and name of each run, oldest first.
 _RUNS = {
     "trackio": "SELECT {run}, '', run_name FROM metrics GROUP BY 1 ORDER BY min(id)",
     "mlflow": (
@@ -48,17 +47,19 @@ _RUNS = {
 
 
 def is_database(path: Path) -> bool:
-    """Whether a regular file begins as SQLite databases do."""
+    """Return whether a regular file begins with the magic bytes of SQLite."""
     with suppress(ScalarsUnreadable), open_scalar_file(path) as fd:
         return os.pread(fd, len(_MAGIC), 0) == _MAGIC
     return False
 
 
 def list_database_runs(path: Path) -> tuple[DatabaseKind | None, list[str]]:
-    """Return whose database this is, and its runs as project/run or experiment/run, oldest first; None for another's.
+    """Return the program of a database, and its runs as project/run or experiment/run, oldest first.
+
+    The program is None for a database of another one.
 
     Raises:
-        ScalarsUnreadable: it cannot be read, or is locked.
+        ScalarsUnreadable: the database cannot be read, or is locked.
     """
     with _connected(path) as database:
         kind = _kind(database)
@@ -73,19 +74,19 @@ class DatabaseRun:
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
         self._name = name
-        self._seen: tuple[int, ...] | None = None
+        self._signature: tuple[int, ...] | None = None
 
     def changed(self) -> bool:
-        """Whether the database differs from what was read."""
-        return _signature(self._path) != self._seen
+        """Return whether the database differs from what was read."""
+        return _signature(self._path) != self._signature
 
     def read(self) -> RunScalars:
-        """Return what is told of the run by now; its name may be left out where there is but one.
+        """Return the scalars of the run as they are now; the only run of a database needs no name.
 
         Raises:
-            ScalarsUnreadable: it cannot be read, is locked, is of another program, or has no such run.
+            ScalarsUnreadable: the database cannot be read, is locked, is of another program, or has no such run.
         """
-        seen = _signature(self._path)
+        signature = _signature(self._path)
         with _connected(self._path) as database:
             runs = _runs(self._path, database)
             if self._name not in runs and (self._name or len(runs) != 1):
@@ -93,34 +94,34 @@ class DatabaseRun:
             run = runs[self._name or next(iter(runs))]
             kind = _kind(database)
             series, notes = (_trackio if kind == "trackio" else _mlflow)(database, run)
-        self._seen = seen
-        return RunScalars(self._path, series, notes, seen[2] if seen else 0)
+        self._signature = signature
+        return RunScalars(self._path, series, notes, signature[2] if signature else 0)
 
 
 class MlflowStore:
-    """One run in MLflow's store of files: ``metrics/KEY`` with a line "timestamp value step" for each value."""
+    """One run in MLflow's file store: ``metrics/KEY`` with a line "timestamp value step" for each value."""
 
     nbytes = 0
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: tuple[tuple[int, ...], ...] | None = None
+        self._signatures: tuple[tuple[int, ...], ...] | None = None
 
     def changed(self) -> bool:
-        """Whether any file of metrics differs from what was read."""
-        return tuple(file_signature(file) for file in self._files()) != self._seen
+        """Return whether any metric file differs from what was read."""
+        return tuple(file_signature(file) for file in self._files()) != self._signatures
 
     def read(self) -> RunScalars:
-        """Return what the files tell by now.
+        """Return the scalars in the files as they are now.
 
         Raises:
-            ScalarsUnreadable: they cannot be read.
+            ScalarsUnreadable: the files are too large.
         """
         files = self._files()
-        seen = tuple(file_signature(file) for file in files)
-        size, series, passed_over = 0, {}, []
-        for file, status in zip(files, seen, strict=True):
-            size += status[2] if status else 0
+        signatures = tuple(file_signature(file) for file in files)
+        size, series, skipped = 0, {}, []
+        for file, signature in zip(files, signatures, strict=True):
+            size += signature[2] if signature else 0
             if size > _MOST_STORE_BYTES:
                 raise unreadable_error(self._path, "its metrics are larger than 512 MiB")
             tag = str(file.relative_to(self._path / "metrics"))
@@ -128,24 +129,24 @@ class MlflowStore:
                 with open_scalar_file(file) as fd, os.fdopen(fd, "rb", closefd=False) as lines:
                     points = [_point(line) for line in lines if line.endswith(b"\n")]
             except ScalarsUnreadable as error:
-                passed_over.append(str(error))
+                skipped.append(str(error))
                 continue
-            if told := [point for point in points if point]:
-                series[tag] = _series(told)
-        self._seen = seen
-        return RunScalars(self._path, series, tuple(passed_over), size)
+            if complete := [point for point in points if point]:
+                series[tag] = _series(complete)
+        self._signatures = signatures
+        return RunScalars(self._path, series, tuple(skipped), size)
 
     def _files(self) -> list[Path]:
-        found: list[Path] = []
+        files: list[Path] = []
         for directory, _, names in os.walk(self._path / "metrics"):
-            found += [Path(directory, name) for name in names]
-            if len(found) > _MOST_METRICS:
+            files += [Path(directory, name) for name in names]
+            if len(files) > _MOST_METRICS:
                 break
-        return sorted(found[:_MOST_METRICS])
+        return sorted(files[:_MOST_METRICS])
 
 
 def _point(line: bytes) -> tuple[float, float, float] | None:
-    """Return step, POSIX seconds and value; old stores have no step."""
+    """Return step, POSIX seconds and value of a line; old stores have no step."""
     cells = line.decode("utf-8", "replace").split()
     numbers = [parse_number(cell) for cell in cells]
     if len(numbers) == 2:  # noqa: PLR2004
@@ -168,17 +169,17 @@ def _trackio(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series],
     rows = Rows(step_key="step")
     query = "SELECT step, timestamp, metrics FROM metrics WHERE {run} = ? ORDER BY id"
     cursor = database.execute(query.format(run=_run_column(database)), (run,))
-    while some := cursor.fetchmany(_ROWS_AT_ONCE):
-        rows.add(*collect_columns(_logged(*row) for row in some))
+    while block := cursor.fetchmany(_ROWS_AT_ONCE):
+        rows.add(*collect_columns(_logged_values(*row) for row in block))
     return rows.series(), rows.notes
 
 
-def _logged(step: Any, timestamp: Any, metrics: Any) -> list[tuple[str, Any]]:
+def _logged_values(step: Any, timestamp: Any, metrics: Any) -> list[tuple[str, Any]]:
     try:
         record = json.loads(metrics)
     except (ValueError, TypeError, RecursionError):
         record = None
-    # Named last: a metric of the same name is not the step.
+    # The step comes last: a metric of the same name is not the step.
     leaves = [
         leaf for leaf in flatten(record if isinstance(record, dict) else {}) if leaf[0] not in {"step", "_timestamp"}
     ]
@@ -190,12 +191,12 @@ def _mlflow(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series], 
     points: dict[str, list[tuple[float, float, float]]] = {}
     for key, step, wall_ms, value, is_nan in database.execute(query, (run,)):
         if all(isinstance(cell, int | float) for cell in (step, wall_ms, value)) and abs(step) < 2**62:
-            points.setdefault(str(key), []).append((step, wall_ms / 1000, _stored(value, bool(is_nan))))
-    return {key: _series(told) for key, told in points.items()}, ()
+            points.setdefault(str(key), []).append((step, wall_ms / 1000, _decode_value(value, bool(is_nan))))
+    return {key: _series(of_key) for key, of_key in points.items()}, ()
 
 
-def _stored(value: float, is_nan: bool) -> float:
-    """Return the value that MLflow was given: it stores NaN as 0, and an infinity as the largest number."""
+def _decode_value(value: float, is_nan: bool) -> float:
+    """Return the value that was logged: MLflow stores NaN as 0, and an infinity as the largest number."""
     if is_nan:
         return float("nan")
     if abs(value) >= sys.float_info.max:
@@ -204,7 +205,7 @@ def _stored(value: float, is_nan: bool) -> float:
 
 
 def _kind(database: sqlite3.Connection) -> DatabaseKind | None:
-    # A view may be a query without an end.
+    # Tables only: a view may be a query that never ends.
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     columns = {row[1] for row in database.execute("PRAGMA table_info(metrics)")} if "metrics" in tables else set()
     if {"run_name", "step", "timestamp", "metrics", "id"} <= columns:
@@ -216,49 +217,49 @@ def _kind(database: sqlite3.Connection) -> DatabaseKind | None:
 
 def _run_column(database: sqlite3.Connection) -> str:
     columns = {row[1] for row in database.execute("PRAGMA table_info(metrics)")}
-    return "run_id" if "run_id" in columns else "run_name"  # before Trackio 0.20 a run was its name
+    return "run_id" if "run_id" in columns else "run_name"  # before Trackio 0.20 a run had only a name
 
 
 def _runs(path: Path, database: sqlite3.Connection) -> dict[str, str]:
-    """Return the id of each run by its name; of runs with the same name each has part of its id behind."""
+    """Return the id of each run by its name; runs with the same name get a part of their id as suffix."""
     kind = _kind(database)
     if kind is None:
         raise unreadable_error(path, "it holds no metrics of Trackio or MLflow")
     query = _RUNS[kind].format(run=_run_column(database))
     rows = [(str(run), f"{project or path.stem}/{name}") for run, project, name in database.execute(query)]
-    often = Counter(name for _, name in rows)
-    return {name if often[name] == 1 else f"{name}-{run[:8]}": run for run, name in rows}
+    counts = Counter(name for _, name in rows)
+    return {name if counts[name] == 1 else f"{name}-{run[:8]}": run for run, name in rows}
 
 
 def _no_such_run(name: str, runs: list[str]) -> str:
-    shown = ", ".join(runs[:10]) + (f" and {len(runs) - 10:,} more" if len(runs) > 10 else "")  # noqa: PLR2004
-    return f"it has no run {name!r}, but {shown or 'none at all'}" if name else f"name one of its runs: {shown}"
+    listed = ", ".join(runs[:10]) + (f" and {len(runs) - 10:,} more" if len(runs) > 10 else "")  # noqa: PLR2004
+    return f"it has no run {name!r}, but {listed or 'none at all'}" if name else f"name one of its runs: {listed}"
 
 
-def _beside(path: Path, suffix: str) -> Path:
+def _companion(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
 def _signature(path: Path) -> tuple[int, ...]:
-    return file_signature(path) + file_signature(_beside(path, "-wal"))
+    return file_signature(path) + file_signature(_companion(path, "-wal"))
 
 
 @contextmanager
 def _connected(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database to read, so that nothing is made or changed beside it.
+    """Open a database for reading, so that no file next to it is created or changed.
 
     Raises:
-        ScalarsUnreadable: it cannot be read, is locked, or is no database; also of what is done with it.
+        ScalarsUnreadable: it cannot be read, is locked, or is not a database; also raised for errors in the block.
     """
-    path = path.resolve() if path.exists() else path  # a WAL lies beside the file that a link leads to
+    path = path.resolve() if path.exists() else path  # the WAL is next to the file that a link points to
     with open_scalar_file(path) as fd:
         header = os.pread(fd, 100, 0)
     if not header.startswith(_MAGIC):
-        raise unreadable_error(path, "it is no SQLite database")
+        raise unreadable_error(path, "it is not an SQLite database")
     try:
         with _readable(path, header[18] == _WAL_MODE) as uri, closing(_open(uri)) as database:
             yield database
-    except (sqlite3.Error, OSError, UnicodeError, MemoryError) as error:  # the last two of damaged ones
+    except (sqlite3.Error, OSError, UnicodeError, MemoryError) as error:  # the last two from damaged databases
         raise unreadable_error(path, f"SQLite says {error}") from None
 
 
@@ -270,20 +271,20 @@ def _open(uri: str) -> sqlite3.Connection:
 
 @contextmanager
 def _readable(path: Path, wal_mode: bool) -> Iterator[str]:
-    """Yield the URI by which SQLite reads a database and leaves everything beside it alone."""
+    """Yield the URI with which SQLite reads a database and leaves the files next to it unchanged."""
     uri = path.as_uri() + "?mode=ro"
-    wal = _beside(path, "-wal")
+    wal = _companion(path, "-wal")
     if not wal_mode:
         yield uri
     elif not file_signature(wal):
         yield uri + "&immutable=1"
-    elif file_signature(_beside(path, "-shm")):
+    elif file_signature(_companion(path, "-shm")):
         yield uri + "&readonly_shm=1"
-    else:  # left by a writer that died, or copied so; nobody writes it, or there would be a -shm
+    else:  # left by a writer that died, or copied in this state; a live writer would have a -shm
         if path.stat().st_size + wal.stat().st_size > _MOST_COPIED_BYTES:
             raise unreadable_error(path, "it has a -wal file without a -shm, and is too large to be copied for that")
         with tempfile.TemporaryDirectory(prefix="runward-") as directory:
             copy = Path(directory, "copy.db")
             shutil.copyfile(path, copy)
-            shutil.copyfile(wal, _beside(copy, "-wal"))
+            shutil.copyfile(wal, _companion(copy, "-wal"))
             yield copy.as_uri()

@@ -1,4 +1,4 @@
-"""Tables of scalars: CSV, JSON lines, and the trainer_state.json of Hugging Face."""
+"""Reads scalars from CSV, JSON lines, and the trainer_state.json of Hugging Face."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ from mcp_server.scalars.formats.appended_file import file_signature, open_scalar
 from mcp_server.scalars.formats.rows import NumberColumn, Rows, collect_columns, flatten, parse_number
 from mcp_server.scalars.series import RunScalars
 
-MOST_BYTES = 512 * 2**20  # of a table; of a larger one the end is read: its rows take about twice as much memory
+MOST_BYTES = (
+    512 * 2**20
+)  # of a table; of a larger one only the end is read, since its rows take about twice as much memory
 LONGEST_ROW = 2**20
-_MOST_STATE_BYTES = 64 * 2**20  # as objects it takes ten times as much
+_MOST_STATE_BYTES = 64 * 2**20  # as Python objects it takes ten times as much
 _SNIFFED_BYTES = 4096
-_TEXT = bytes([0, *b"\t\n\v\f\r\x1b", *range(32, 256)])  # also in other encodings; a file with holes has zeros
+_TEXT = bytes([0, *b"\t\n\v\f\r\x1b", *range(32, 256)])  # text in any encoding; a file with holes has zeros
 _BOM = b"\xef\xbb\xbf"
 
 
-class _Text:
-    """What CSV and JSON lines share: rows end with a newline, and one that is too long is passed over."""
+class _LineParser:
+    """Common base of CSV and JSON lines: rows end with a newline, and rows that are too long are skipped."""
 
     def __init__(self) -> None:
         self.rows = Rows()
         self._too_long = 0
         self._left_out = 0
         self._bad = 0
-        self._inside = False  # a row that is passed over
+        self._inside = False  # a row that is skipped
 
     def begin(self, fd: int, size: int) -> int:  # noqa: ARG002
-        """Forget what was fed, and return the offset to read from."""
+        """Drop all state, and return the offset to read from."""
         self._too_long = self._bad = 0
         self._left_out = max(0, size - MOST_BYTES)
         self._inside = self._left_out > 0
         return self._left_out
 
     def feed(self, data: bytes, at: int) -> int:  # noqa: ARG002
-        """Take the whole rows of ``data``; return how many bytes those are."""
+        """Parse the complete rows of ``data``; return their length in bytes."""
         start = 0
         if self._inside:
             start = data.find(b"\n") + 1
@@ -52,43 +54,43 @@ class _Text:
             self._inside = False
         end = self._end(data, start)
         while len(data) - end > LONGEST_ROW:
-            self._take(data[start:end])
+            self._parse(data[start:end])
             self._too_long += 1
             start = data.find(b"\n", end) + 1
             if not start:
                 self._inside = True
                 return len(data)
             end = self._end(data, start)
-        self._take(data[start:end])
+        self._parse(data[start:end])
         return end
 
     def notes(self) -> list[str]:
-        """Tell in words what was passed over."""
+        """Return one sentence per kind of skipped rows."""
         notes = []
         if self._left_out:
             notes.append(f"Only the end was read: the first {self._left_out / 2**20:,.0f} MiB were left out.")
         if self._too_long:
-            notes.append(f"Rows over 1 MiB passed over: {self._too_long:,}.")
+            notes.append(f"Rows over 1 MiB skipped: {self._too_long:,}.")
         if self._bad:
-            notes.append(f"Damaged rows passed over: {self._bad:,}.")
+            notes.append(f"Damaged rows skipped: {self._bad:,}.")
         return notes
 
     def _end(self, data: bytes, start: int) -> int:
-        """Return where the last whole row of ``data`` from ``start`` on ends."""
+        """Return the end of the last complete row of ``data`` from ``start`` on."""
         return max(start, data.rfind(b"\n", start) + 1)
 
-    def _take(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> None:
         raise NotImplementedError
 
 
-class JsonLines(_Text):
-    """One JSON object a line."""
+class JsonLines(_LineParser):
+    """One JSON object per line."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
 
-    def _take(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> None:
         records = []
         for line in data.replace(b"\0", b"").split(b"\n"):  # a power cut leaves zeros
             if not line or line.isspace():
@@ -109,7 +111,7 @@ class JsonLines(_Text):
         self.rows.add(*collect_columns(records))
 
 
-class Csv(_Text):
+class Csv(_LineParser):
     """A table with a header line, separated by comma, semicolon or tab."""
 
     def __init__(self, path: Path) -> None:
@@ -127,7 +129,7 @@ class Csv(_Text):
         super().begin(fd, size)
         head = os.pread(fd, LONGEST_ROW, 0)
         if head[:_SNIFFED_BYTES].translate(None, _TEXT) != b"":
-            raise unreadable_error(self._path, "it is no text")
+            raise unreadable_error(self._path, "it is not text")
         at = len(_BOM) if head.startswith(_BOM) else 0
         while (end := head.find(b"\n", at) + 1) and (head[at:end].isspace() or head[at : at + 1] == b"#"):
             at = end
@@ -139,18 +141,18 @@ class Csv(_Text):
         line = head[at:end].decode("utf-8", "replace")
         self._separator = max(",;\t", key=line.count)
         try:
-            self._name(next(csv.reader([line], delimiter=self._separator)))
+            self._set_names(next(csv.reader([line], delimiter=self._separator)))
         except csv.Error as error:
-            raise unreadable_error(self._path, f"of its first line Python's csv says: {error}") from None
+            raise unreadable_error(self._path, f"Python's csv module rejects its first line: {error}") from None
         if all(parse_number(name) is not None for name in self._names):
             raise unreadable_error(self._path, "it does not begin with the names of columns")
         return max(end, self._left_out)
 
-    def _name(self, header: Sequence[str]) -> None:
+    def _set_names(self, header: Sequence[str]) -> None:
         self._names = [name.strip() for name in header]
 
     def _end(self, data: bytes, start: int) -> int:
-        # An odd number of quotes before the end of a line: it lies inside a quoted cell.
+        # An odd number of quotes before the end of a line means that the line ends inside a quoted cell.
         end = super()._end(data, start)
         odd = data.count(b'"', start, end) % 2
         while odd:
@@ -161,10 +163,10 @@ class Csv(_Text):
         return end
 
     def feed(self, data: bytes, at: int) -> int:
-        """Take the whole rows of ``data``; none while the header has no end."""
+        """Parse the complete rows of ``data``; none while the header is incomplete."""
         return super().feed(data, at) if self._names else 0
 
-    def _take(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> None:
         reader = csv.reader(io.StringIO(data.decode("utf-8", "replace"), newline=""), delimiter=self._separator)
         rows: list[list[str]] = []
         while True:
@@ -175,7 +177,7 @@ class Csv(_Text):
                     if self._is_header(row):
                         self._add(rows)
                         rows = []
-                        self._name(row)
+                        self._set_names(row)
                         self.rows.begin_again()
                     else:
                         rows.append(row)
@@ -185,7 +187,7 @@ class Csv(_Text):
         self._add(rows)
 
     def _is_header(self, row: list[str]) -> bool:
-        """Tell whether another run was appended, with its own header."""
+        """Return whether a row is the header of another run that was appended."""
         return row[0].strip() == self._names[0] != "" and not any(parse_number(cell) is not None for cell in row)
 
     def _add(self, rows: Sequence[Sequence[str]]) -> None:
@@ -211,19 +213,19 @@ class TrainerState:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: tuple[int, ...] | None = None
+        self._signature: tuple[int, ...] | None = None
 
     def changed(self) -> bool:
-        """Whether the file differs from what was read."""
-        return file_signature(self._path) != self._seen
+        """Return whether the file differs from what was read."""
+        return file_signature(self._path) != self._signature
 
     def read(self) -> RunScalars:
-        """Return what the file tells by now.
+        """Return the scalars in the file as they are now.
 
         Raises:
-            ScalarsUnreadable: it is not there, larger than 64 MiB, or not what a Trainer writes.
+            ScalarsUnreadable: the file is missing, larger than 64 MiB, or not written by a Trainer.
         """
-        seen = file_signature(self._path)
+        signature = file_signature(self._path)
         with open_scalar_file(self._path) as fd:
             if os.fstat(fd).st_size > _MOST_STATE_BYTES:
                 raise unreadable_error(self._path, "it is larger than 64 MiB")
@@ -232,15 +234,15 @@ class TrainerState:
         try:
             history = json.loads(data)["log_history"]
         except (ValueError, RecursionError, KeyError, TypeError):
-            raise unreadable_error(self._path, "it is no trainer state, or is just being written") from None
+            raise unreadable_error(self._path, "it is not a trainer state, or is just being written") from None
         rows = Rows(step_key="step")
         entries = history if isinstance(history, list) else []
-        rows.add(*collect_columns(_named(entry) for entry in entries if isinstance(entry, dict)))
-        self._seen = seen
+        rows.add(*collect_columns(_tagged_values(entry) for entry in entries if isinstance(entry, dict)))
+        self._signature = signature
         return RunScalars(self._path, rows.series(), rows.notes, len(data))
 
 
-def _named(entry: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _tagged_values(entry: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the values of a log entry by tag: eval_loss is eval/loss, loss is train/loss."""
     for key, value in flatten(entry):
         part, _, name = key.partition("_")

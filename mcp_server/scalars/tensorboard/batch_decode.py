@@ -1,8 +1,8 @@
-"""Many records decoded at once: numpy walks the fields of all records that are built like the first of them.
+"""Decodes many records at once: numpy walks the fields of all records that have the layout of the first one.
 
-Every position is an array with one element a record. What the first record shows at a place, a key or a shape, is
-asked of the others; those that differ there are left for another walk. So neither the number of tags nor their
-order costs anything, nor does the order of fields.
+Every position is an array with one element per record. Each key and each shape of the first record is compared with the
+same bytes of the others; records that differ are left for another walk. So the number of tags, their order and the
+order of fields cost nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from mcp_server.scalars.tensorboard.protobuf import Malformed
 from mcp_server.scalars.tensorboard.records import Bytes, Positions, unaligned
 from mcp_server.scalars.tensorboard.tensors import LONGEST_SCALAR, TYPES, read_scalar_tensor
 
-_LONGEST_TEXT = 1024  # of a tag or metadata; a longer one is for the slow path
-SLACK_BYTES = _LONGEST_TEXT + 64  # what a position may be read at behind the records
+_LONGEST_TEXT = 1024  # of a tag or metadata; a longer one is left to the slow path
+SLACK_BYTES = _LONGEST_TEXT + 64  # after the records, within which a position may be read
 
-TEXT_BYTES = 32  # a text is compared in steps of these
+TEXT_BYTES = 32  # a text is compared in blocks of this size
 _FIXED = {
     1: "<f4",
     2: "<f8",
@@ -35,28 +35,26 @@ _FIXED = {
     22: "<u4",
     23: "<u8",
 }
-_SINGLES = {5: "<f4", 6: "<f8", 7: "", 10: "", 11: ""}  # fields of single values; "": varints
-
-
-# Keys: the number of a field, and how it is written.
+_SINGLES = {5: "<f4", 6: "<f8", 7: "", 10: "", 11: ""}  # fields of single values; "" means varints
+# Keys: the number of a field, and its wire type.
 _WALL, _STEP, _SUMMARY = 0x09, 0x10, 0x2A
 _VALUE = 0x0A
 _TAG, _NODE_NAME, _METADATA, _SIMPLE_VALUE, _TENSOR = 0x0A, 0x3A, 0x4A, 0x15, 0x42
 _TEXTS = {_TAG, _NODE_NAME, _METADATA}
-_VALUE_KEYS = _TEXTS | {_SIMPLE_VALUE, _TENSOR, 0x1A, 0x22, 0x2A, 0x32}  # and an image, a histogram, audio
+_VALUE_KEYS = _TEXTS | {_SIMPLE_VALUE, _TENSOR, 0x1A, 0x22, 0x2A, 0x32}  # and image, histogram, audio
 _DTYPE, _SHAPE, _CONTENT = 0x08, 0x12, 0x22
 _INTS, _BOOLS = 7, 11
 _PACKED = 2
-_LAST = 0x7F  # a byte above it is followed by another of the same number
+_LAST = 0x7F  # a larger byte is followed by another one of the same number
 
 
 class UnsupportedLayout(Exception):
-    """The first record is built in a way that only the slow path reads."""
+    """The first record has a layout that only the slow path reads."""
 
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """Bytes of every record: where they begin, and how many there are."""
+    """A range of bytes in every record."""
 
     starts: Positions
     lengths: Positions
@@ -64,7 +62,7 @@ class Span:
 
 @dataclass(eq=False)
 class ValueColumn:
-    """One value of every record. ``numbers`` is None where it holds no scalar."""
+    """One value of every record. ``numbers`` is None where it is not a scalar."""
 
     tag: Span | None = None
     node: Span | None = None
@@ -73,19 +71,19 @@ class ValueColumn:
     needs_plugin: bool = False
 
     @property
-    def counts(self) -> bool:
-        """Whether anything is to be learned from it."""
+    def is_relevant(self) -> bool:
+        """Whether it holds scalars or metadata."""
         return self.numbers is not None or self.metadata is not None
 
     @property
     def texts(self) -> list[Span]:
-        """What tells these values from those of other records."""
+        """The texts in which records with the same layout may differ."""
         return [span for span in (self.tag, self.node, self.metadata) if span is not None]
 
 
 @dataclass(eq=False)
 class DecodedBatch:
-    """What a walk read. Only rows whose ``good`` is set are built like the first."""
+    """The decoded records. Only rows whose ``good`` is set have the layout of the first one."""
 
     good: NDArray[np.bool_]
     walls: NDArray[np.float64]
@@ -94,12 +92,12 @@ class DecodedBatch:
 
 
 def decode_batch(data: Bytes, starts: Positions, ends: Positions) -> DecodedBatch:
-    """Read the payloads from ``starts`` to ``ends``; behind the last, ``data`` has SLACK_BYTES more.
+    """Decode the payloads from ``starts`` to ``ends``; after the last one, ``data`` has SLACK_BYTES more.
 
     Raises:
-        UnsupportedLayout: the first is no event with a summary, or is built in a rare way.
+        UnsupportedLayout: the first payload is not an event with a summary, or has a rare layout.
     """
-    with np.errstate(invalid="ignore"):  # of rows that are built differently, any bytes are read as numbers
+    with np.errstate(invalid="ignore"):  # of rows with another layout, arbitrary bytes are read as numbers
         return _BatchDecoder(data, starts, ends).event()
 
 
@@ -155,8 +153,8 @@ class _BatchDecoder:
             self.good &= ends - self.at > LONGEST_SCALAR
             self.at = ends
             return None
-        known = _read_scalar_tensor(self.data[begin:end].tobytes())
-        dtype, numbers = known[0], list[NDArray[np.float64]]()
+        dtype, _ = _read_scalar_tensor(self.data[begin:end].tobytes())
+        numbers = list[NDArray[np.float64]]()
         for key in self.message(ends, None):
             if key == _DTYPE:
                 self.same()
@@ -170,13 +168,13 @@ class _BatchDecoder:
         return numbers[0]
 
     def content(self, dtype: int) -> NDArray[np.float64]:
-        """Read the only number of tensor_content."""
+        """Read the single number of tensor_content."""
         if dtype not in _FIXED or self.same() != np.dtype(_FIXED[dtype]).itemsize:
             raise UnsupportedLayout
         return self.fixed(_FIXED[dtype]).astype(np.float64)
 
     def single(self, key: int, dtype: int) -> NDArray[np.float64]:
-        """Read the only number of a field like float_val, packed or not."""
+        """Read the single number of a field like float_val, packed or not."""
         number, wire = key >> 3, key & 7
         if number not in _SINGLES or number != TYPES[dtype][1]:
             raise UnsupportedLayout
@@ -195,19 +193,19 @@ class _BatchDecoder:
             self.arrive(ends)
         return numbers
 
-    def message(self, ends: Positions, known: set[int] | None) -> Iterator[int]:
-        """Yield the key of each field up to ``ends``; each may come once."""
+    def message(self, ends: Positions, keys: set[int] | None) -> Iterator[int]:
+        """Yield the key of each field up to ``ends``: one of ``keys``, each at most once."""
         seen = set()
         while self.at[0] < ends[0]:
             key = self.same()
-            if key in seen or key > _LAST or (known is not None and key not in known):
+            if key in seen or key > _LAST or (keys is not None and key not in keys):
                 raise UnsupportedLayout
             seen.add(key)
             yield key
         self.arrive(ends)
 
     def arrive(self, ends: Positions) -> None:
-        """Close a message: whoever does not stand at its end is built differently."""
+        """Close a message: a record whose position is not at its end has another layout."""
         if self.at[0] != ends[0]:
             raise UnsupportedLayout
         self.good &= self.at == ends
@@ -217,33 +215,33 @@ class _BatchDecoder:
             raise UnsupportedLayout
 
     def byte(self) -> Bytes:
-        found: Bytes = self.data.take(self.at, mode="clip")
-        return found
+        bytes_at: Bytes = self.data.take(self.at, mode="clip")
+        return bytes_at
 
     def same(self) -> int:
-        """Read one byte, the same in all records."""
-        found = self.byte()
+        """Read one byte, which must be the same in all records."""
+        values = self.byte()
         self.at += 1
-        self.good &= found == found[0]
-        return int(found[0])
+        self.good &= values == values[0]
+        return int(values[0])
 
     def varint(self) -> NDArray[np.uint64]:
         number = np.zeros(len(self.at), np.uint64)
         more = np.ones(len(self.at), bool)
         for shift in range(0, 70, 7):
-            found = self.byte()
+            part = self.byte()
             if shift:
-                found = found * more
-            number |= (found & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
+                part = part * more
+            number |= (part & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
             self.at += more
-            more = found > _LAST
+            more = part > _LAST
             if not more.any():
                 return number
         self.good &= ~more
         return number
 
     def length(self) -> Positions:
-        """Read the length of what follows; return where that ends."""
+        """Read a length and return the end of the content that follows."""
         number = self.varint()
         ends = self.at + np.minimum(number, np.uint64(len(self.data))).view(np.int64)
         if ends[0] > self.ends[0]:
@@ -262,13 +260,13 @@ class _BatchDecoder:
 
     def fixed(self, dtype: str) -> NDArray[np.void]:
         view = unaligned(self.data, dtype)
-        found = view[np.minimum(self.at, len(view) - 1)]
-        self.at += found.itemsize
-        return found
+        values = view[np.minimum(self.at, len(view) - 1)]
+        self.at += values.itemsize
+        return values
 
 
 def _read_scalar_tensor(tensor: bytes) -> tuple[int, float]:
     with contextlib.suppress(Malformed):
-        if (known := read_scalar_tensor(tensor)) is not None:
-            return known
+        if (typed_number := read_scalar_tensor(tensor)) is not None:
+            return typed_number
     raise UnsupportedLayout

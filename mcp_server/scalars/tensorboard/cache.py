@@ -1,14 +1,13 @@
-"""Keeps what was read of event files on disk, so that the next process goes on where the last one stopped.
+"""Caches the content of event files on disk, so that the next process continues where the last one stopped.
 
 An entry is a file: a magic word with the version, the CRC-32C of the rest, the length of a JSON header, the header, and
-the arrays as they are in memory, steps, walls and values of all tags. An entry that is not whole, not
-ours or of another version counts as none: the event file is read again. Entries are replaced, never changed.
+the arrays as they are in memory: steps, walls and values of all tags. An entry that is incomplete, owned by another
+user or of another version is ignored: the event file is read again. Entries are replaced, never changed.
 """
 
 import hashlib
 import json
 import os
-import stat
 import struct
 import sys
 import tempfile
@@ -23,20 +22,21 @@ import numpy as np
 
 from mcp_server.scalars.tensorboard.scan import TagPoints
 from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, SessionStart
+from mcp_server.system.files import open_regular_file
 
 MOST_BYTES = 2 * 2**30
 _MAGIC = b"rwscal01" if sys.byteorder == "little" else b"RWSCAL01"
 _FRAME = struct.Struct("<8sII")  # magic, checksum of what follows it, length of the header
 _CHECKED_FROM = 12
-_MOST_ENTRY_BYTES = 2**30  # 40 million points: more are read from the event file
+_MOST_ENTRY_BYTES = 2**30  # 40 million points; a larger file is not cached
 _SUFFIX, _PART = ".scalars", ".part"
-_ABANDONED_S = 3600  # a half-written entry of that age has no writer any more
+_ABANDONED_S = 3600  # the writer of a half-written entry of that age has exited
 
 
 class Cache:
-    """Entries in ``directory``, which is made on first use and readable by its owner alone.
+    """Entries in ``directory``, which is created on first use and readable by its owner alone.
 
-    Nothing here raises: without a directory that can be written, or with one that others can, there is no cache.
+    Nothing here raises: a directory that cannot be written, or that others can write, is not used.
     """
 
     def __init__(self, directory: Path, most_bytes: int = MOST_BYTES) -> None:
@@ -44,49 +44,49 @@ class Cache:
         self._most_bytes = most_bytes
 
     def load(self, path: Path, fd: int) -> EventFile | None:
-        """Return what was kept of the event file ``path``, open as ``fd``; None if nothing fits it as it is now."""
+        """Return the cached content of the event file ``path``, open as ``fd``; None without a matching entry."""
         status = os.fstat(fd)
-        place = _place(path, status)
-        entry = self._directory / _name(place)
+        identity = _identify(path, status)
+        entry = self._directory / _entry_name(identity)
         with suppress(OSError, ValueError, KeyError, TypeError, struct.error):
             self._check()
-            header, points = _unpacked(_content(entry))
-            mark = _mark(header)
-            if header["place"] != place or not mark.matches(fd, status):
+            header, points = _unpack(_read_entry(entry))
+            position = _position(header)
+            if header["place"] != identity or not position.matches(fd, status):
                 return None
-            event_file = _restored(header, points, mark)
-            os.utime(entry)  # the oldest are removed first
+            event_file = _restore(header, points, position)
+            os.utime(entry)  # the oldest entries are removed first
             return event_file
         return None
 
     def save(self, path: Path, event_file: EventFile) -> None:
-        """Keep what was read of the event file ``path``."""
-        mark = event_file.mark
-        if mark is None or event_file.nbytes > _MOST_ENTRY_BYTES:
+        """Save the content of the event file ``path``. An entry lost in a power cut is only read again: no fsync."""
+        position = event_file.position
+        if position is None or event_file.nbytes > _MOST_ENTRY_BYTES:
             return
         with suppress(OSError):
-            place = _place(path, mark)
-            for directory in (self._directory.parent, self._directory):  # else the first would be as the umask allows
+            identity = _identify(path, position)
+            for directory in (self._directory.parent, self._directory):  # parents=True would ignore the mode
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check()
-            parts = _packed(place, event_file, mark)
+            parts = _pack(identity, event_file, position)
             fd, name = tempfile.mkstemp(_PART, dir=self._directory)
             try:
                 with os.fdopen(fd, "wb") as file:
                     file.writelines(parts)
-                Path(name).replace(self._directory / _name(place))
+                Path(name).replace(self._directory / _entry_name(identity))
             except BaseException:
                 Path(name).unlink(missing_ok=True)
                 raise
-            self._tidy()
+            self._remove_oldest()
 
     def _check(self) -> None:
         status = self._directory.stat()
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise PermissionError("others can write the directory of the cache")
 
-    def _tidy(self) -> None:
-        """Remove the oldest entries until the rest fits, and what a process left that died while writing."""
+    def _remove_oldest(self) -> None:
+        """Remove the oldest entries until the rest fits, and entries whose writer died while writing."""
         entries = []
         with os.scandir(self._directory) as found:
             for entry in found:
@@ -103,39 +103,38 @@ class Cache:
             left -= size
 
 
-def _place(path: Path, file: os.stat_result | FilePosition) -> list[int | str]:
-    """Return what an entry is of: device, inode, real path."""
+def _identify(path: Path, file: os.stat_result | FilePosition) -> list[int | str]:
+    """Return the identity of an event file: device, inode, real path."""
     device, inode = (file.device, file.inode) if isinstance(file, FilePosition) else (file.st_dev, file.st_ino)
     return [device, inode, os.path.realpath(path)]
 
 
-def _name(place: list[int | str]) -> str:
-    return hashlib.blake2b(json.dumps(place).encode(), digest_size=16).hexdigest() + _SUFFIX
+def _entry_name(identity: list[int | str]) -> str:
+    return hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest() + _SUFFIX
 
 
-def _content(entry: Path) -> bytes:
-    """Return the bytes of an entry that we wrote and nobody else can.
+def _read_entry(entry: Path) -> bytes:
+    """Return the bytes of an entry that this user wrote and no other user can write.
 
     Raises:
-        OSError: there is none, or it is not such a file.
+        OSError: there is no such file, or it does not qualify.
     """
-    fd = os.open(entry, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        ours = status.st_uid == os.geteuid() and not status.st_mode & 0o022
-        if not stat.S_ISREG(status.st_mode) or not ours or status.st_size > 2 * _MOST_ENTRY_BYTES:
-            raise PermissionError("not an entry of ours")
+    with os.fdopen(open_regular_file(entry, follow_links=False), "rb") as file:
+        status = os.fstat(file.fileno())
+        is_own = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        if not is_own or status.st_size > 2 * _MOST_ENTRY_BYTES:
+            raise PermissionError("not an entry of this user")
         return file.read()
 
 
-def _packed(place: list[int | str], event_file: EventFile, mark: FilePosition) -> list[bytes]:
+def _pack(identity: list[int | str], event_file: EventFile, position: FilePosition) -> list[bytes]:
     """Return an entry in parts."""
     points = [column.points() for column in event_file.columns.values()]
     header = {
-        "place": place,
-        "offset": mark.offset,
-        "head": mark.head.hex(),
-        "before": mark.before.hex(),
+        "place": identity,
+        "offset": position.offset,
+        "head": position.head.hex(),
+        "before": position.before.hex(),
         "plugins": event_file.plugins,
         "damage": event_file.damage,
         "starts": [[start.step, start.wall, dict(start.before)] for start in event_file.starts],
@@ -155,11 +154,11 @@ def _packed(place: list[int | str], event_file: EventFile, mark: FilePosition) -
     return [_MAGIC, struct.pack("<I", checksum), *rest]
 
 
-def _unpacked(data: bytes) -> tuple[Mapping[str, Any], dict[str, TagPoints]]:
+def _unpack(data: bytes) -> tuple[Mapping[str, Any], dict[str, TagPoints]]:
     """Return header and points of an entry.
 
     Raises:
-        ValueError: it is not whole, or of another version.
+        ValueError: it is incomplete, or of another version.
         struct.error, KeyError, TypeError: the same.
     """
     magic, checksum, length = _FRAME.unpack_from(data)
@@ -180,16 +179,16 @@ def _unpacked(data: bytes) -> tuple[Mapping[str, Any], dict[str, TagPoints]]:
     return header, points
 
 
-def _mark(header: Mapping[str, Any]) -> FilePosition:
-    """Return where reading stopped; its size is one that no file has, so that the tail is looked at."""
+def _position(header: Mapping[str, Any]) -> FilePosition:
+    """Return the read position; its size is one that no file has, so that the tail is read."""
     device, inode, _ = header["place"]
     head, before = bytes.fromhex(header["head"]), bytes.fromhex(header["before"])
     return FilePosition(device, inode, -1, header["offset"], head, before, 0)
 
 
-def _restored(header: Mapping[str, Any], points: Mapping[str, TagPoints], mark: FilePosition) -> EventFile:
+def _restore(header: Mapping[str, Any], points: Mapping[str, TagPoints], position: FilePosition) -> EventFile:
     event_file = EventFile()
-    event_file.mark = mark
+    event_file.position = position
     event_file.columns = {tag: GrowingPoints(one) for tag, one in points.items()}
     event_file.plugins = header["plugins"]
     event_file.damage = header["damage"]

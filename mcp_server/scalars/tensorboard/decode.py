@@ -1,7 +1,7 @@
-"""One event, decoded field by field in plain Python: the slow path, and what the fast one must agree with.
+"""Decodes one event field by field in plain Python: the slow path, and the reference for the fast one.
 
 Field numbers are those of tensorflow/core/util/event.proto and framework/summary.proto.
-Images, histograms, audio and graphs are stepped over.
+Images, histograms, audio and graphs are skipped.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from mcp_server.scalars.tensorboard.tensors import read_scalar_tensor
 
 SCALARS = "scalars"  # the plugin whose tensors are scalars
 
-_WHAT = range(3, 10)  # Event's oneof
+_WHAT = range(3, 10)  # the oneof of Event
 _SIMPLE_VALUE, _TENSOR = 2, 8
-_CONTENTS = {2, 3, 4, 5, 6, 8}  # Summary.Value's oneof: one of them, the last, counts
+_CONTENTS = {2, 3, 4, 5, 6, 8}  # the oneof of Summary.Value: the last one counts
 
 
 @dataclass(frozen=True)
 class SummaryValue:
-    """One value of an event's summary. ``number`` is None where it holds no scalar.
+    """One value of an event's summary. ``number`` is None where it is not a scalar.
 
-    ``plugin``: what its metadata name, None without. ``needs_plugin``: a tensor, which is a scalar only if its
-    tag belongs to the plugin "scalars".
+    ``plugin``: the name in its metadata, None without metadata. ``needs_plugin``: the value is a tensor, which is a
+    scalar only if its tag belongs to the plugin "scalars".
     """
 
     tag: str
@@ -36,7 +36,7 @@ class SummaryValue:
 
 @dataclass(frozen=True)
 class ScalarEvent:
-    """What counts of an event. ``starts``: a session of the training begins here, at ``step``."""
+    """The scalars of an event. ``starts``: a session of the training run begins here, at ``step``."""
 
     wall: float
     step: int
@@ -46,10 +46,10 @@ class ScalarEvent:
 
 
 def decode_event(payload: bytes) -> ScalarEvent:
-    """Read an event.
+    """Return the event in ``payload``.
 
     Raises:
-        Malformed: these bytes are no event.
+        Malformed: the bytes are not an event.
     """
     wall, step, what, body = 0.0, 0, 0, b""
     for field, wire, item in read_fields(payload):
@@ -58,7 +58,7 @@ def decode_event(payload: bytes) -> ScalarEvent:
         elif (field, wire) == (2, VARINT):
             step = to_signed(int.from_bytes(item, "little"), 64)
         elif wire == BYTES and field in _WHAT:
-            # Two messages in a row are one: to join their bytes is to merge them.
+            # Two messages in a row are one: joining their bytes merges them.
             body = body + item if field == what and field in {5, 7} else item
             what = field
     match what:
@@ -73,10 +73,10 @@ def decode_event(payload: bytes) -> ScalarEvent:
 
 
 def plugin_name(metadata: bytes) -> str:
-    """Return the plugin that a SummaryMetadata names, "" if none.
+    """Return the plugin that a SummaryMetadata names; "" without a name.
 
     Raises:
-        Malformed: these bytes are none.
+        Malformed: the bytes are not a SummaryMetadata.
     """
     data, name = b"", ""
     for field, wire, item in read_fields(metadata):
@@ -108,7 +108,7 @@ def _value(data: bytes) -> SummaryValue:
             body = body + item if field == kind == _TENSOR else item
             kind = field
     plugin = None if metadata is None else plugin_name(metadata)
-    name = tag or node  # TensorFlow 1 knew node names only
+    name = tag or node  # TensorFlow 1 has node names only
     match kind:
         case 2:
             return SummaryValue(name, struct.unpack("<f", body)[0], plugin=SCALARS)

@@ -1,4 +1,4 @@
-"""A large event without its images and histograms: only the heads of such fields are read from the file."""
+"""Reads a large event without its images and histograms: only the heads of such fields are read from the file."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from mcp_server.scalars.tensorboard.protobuf import Malformed, read_varint
 
 _WINDOW_BYTES = 16 * 2**10
-_SHORT_BYTES = 1024  # what is kept whole of fields that may be long
+_SHORT_BYTES = 1024  # a field of at most this length is kept whole
 _HEAD_BYTES = 20  # a field's key and length, or key and number
 _EVENT, _SUMMARY, _VALUE = range(3)
 _INTO = {(_EVENT, 5): _SUMMARY, (_SUMMARY, 1): _VALUE}
-_TEXTS = {(_VALUE, 1), (_VALUE, 7), (_VALUE, 9)}  # tag, node_name, metadata: kept, however long
+_TEXTS = {(_VALUE, 1), (_VALUE, 7), (_VALUE, 9)}  # tag, node_name, metadata: kept at any length
 
 
 def read_trimmed_event(read: Callable[[int, int], bytes], begin: int, end: int) -> bytes:
-    """Return the event from offset ``begin`` to ``end``, with long contents emptied. ``read``: offset, length to bytes.
+    """Return the event from offset ``begin`` to ``end`` with long contents emptied; ``read`` takes offset and length.
 
     Raises:
-        Malformed: these bytes are no event.
+        Malformed: the bytes are not an event.
     """
     return _TrimmedReader(read).message(begin, end, _EVENT)
 
@@ -34,7 +34,7 @@ class _TrimmedReader:
             head = self._bytes(at, min(_HEAD_BYTES, end - at))
             key, behind = read_varint(head, 0)
             wire, path = key & 7, (level, key >> 3)
-            if wire != 2:  # noqa: PLR2004 - no bytes with a length
+            if wire != 2:  # noqa: PLR2004 - not bytes with a length
                 size = _number_end(head, behind, wire)
                 kept += head[:size]
                 at += size
@@ -60,7 +60,7 @@ class _TrimmedReader:
 
 
 def _number_end(head: bytes, behind: int, wire: int) -> int:
-    """Return how many bytes a key and its number take; the ends of a group are keys alone."""
+    """Return the length of a key and its number; the start and end of a group are keys alone."""
     if wire == 0:
         return read_varint(head, behind)[1]
     return behind + {1: 8, 5: 4}.get(wire, 0)

@@ -1,19 +1,19 @@
-"""Protocol buffers on the wire: a message is fields, each a key, which tells number and type, and its bytes."""
+"""Reads the wire format of protocol buffers: a message is a list of fields, each a key (number, type) and its bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 VARINT, FIXED64, BYTES, GROUP, GROUP_END, FIXED32 = range(6)
-_LAST = 0x7F  # a byte above it is followed by another of the same number
+_LAST = 0x7F  # a larger byte is followed by another one of the same number
 
 
 class Malformed(Exception):
-    """Bytes that are no event; the message says what is wrong with them."""
+    """The bytes are not an event; the message says what is wrong with them."""
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield field number, wire type and bytes (of a varint: 8, little-endian) of a message's fields."""
+    """Yield number, wire type and bytes of each field of a message; a varint has 8 bytes, little-endian."""
     at = 0
     while at < len(data):
         field, wire, item, at = _field(data, at)
@@ -60,7 +60,7 @@ def _past_group(data: bytes, at: int, opened: int) -> int:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at ``at``, modulo 2^64, and where it ends.
+    """Return the number that begins at ``at``, modulo 2^64, and its end.
 
     Raises:
         Malformed: it does not end.
@@ -77,6 +77,6 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def to_signed(number: int, bits: int) -> int:
-    """Return what the lowest ``bits`` of a number say as a two's complement."""
+    """Return the lowest ``bits`` of a number as a two's complement."""
     number &= 2**bits - 1
     return number - 2**bits if number >> (bits - 1) else number

@@ -13,57 +13,62 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from mcp_server.scalars.series import FilePoints, RunScalars, Series, describe_series, merge_files, shorten_list
+from mcp_server.scalars.series import (
+    FilePoints,
+    RunScalars,
+    ScalarsUnreadable,
+    Series,
+    describe_series,
+    merge_files,
+    shorten_list,
+)
 from mcp_server.scalars.tensorboard import scan
 from mcp_server.scalars.tensorboard.cache import Cache
 from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.scalars.tensorboard.scan import TagPoints
-from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, later_starts, open_regular
+from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, later_starts
+from mcp_server.system.files import open_regular_file
 
 _KEPT_BYTES = 64 * 2**20
-_MOST_MARKS = 4096  # runs of which is known how far they were read: about 1 KB each
-_TAILS = 32  # files of a run whose ends are looked at for the newest values
+_MOST_POSITIONS = 4096  # runs whose read positions are kept: about 1 KB each
+_TAILS = 32  # files of a run whose ends are read for the newest values
 _SAVED_FIRST_BYTES = 64 * 2**10  # less is read again in a millisecond
 _SAVED_BYTES = 2**20
 
 
-class ScalarsUnreadable(Exception):
-    """A directory has no event files that can be read; the message says why."""
-
-
 class EventReader:
-    """Reads runs and remembers them; ``cache`` is the directory in which it does so for other processes."""
+    """Reads runs and remembers them. Other readers start from the files in the directory ``cache``."""
 
     def __init__(self, cache: Path | None = None) -> None:
         self._cache = None if cache is None else Cache(cache)
-        self._lock = threading.Lock()  # of the two tables; each run has its own
+        self._lock = threading.Lock()  # guards the two tables; each run has its own lock
         self._runs: OrderedDict[str, _RunFiles] = OrderedDict()
-        self._marks: OrderedDict[str, frozenset[tuple[str, FilePosition]]] = OrderedDict()
+        self._positions: OrderedDict[str, frozenset[tuple[str, FilePosition]]] = OrderedDict()
 
     def read(self, directory: Path) -> RunScalars:
-        """Return the series of the run whose event files lie directly in ``directory``; tags without points are none.
+        """Return the series of the run whose event files are directly in ``directory``, without tags without points.
 
         Raises:
             ScalarsUnreadable: there is no such directory, it has no event files, or none that can be read.
         """
-        place = os.path.realpath(directory)
+        key = os.path.realpath(directory)
         with self._lock:
-            run = self._runs.setdefault(place, _RunFiles())
-            self._runs.move_to_end(place)
+            run = self._runs.setdefault(key, _RunFiles())
+            self._runs.move_to_end(key)
         try:
             with run.lock:
                 scalars = run.read(directory, self._cache)
-                marks = run.marks()
+                positions = run.positions()
         except ScalarsUnreadable:
             with self._lock:
-                self._runs.pop(place, None)
-                self._marks.pop(place, None)
+                self._runs.pop(key, None)
+                self._positions.pop(key, None)
             raise
         with self._lock:
-            self._marks[place] = marks
-            self._marks.move_to_end(place)
-            while len(self._marks) > _MOST_MARKS:
-                self._marks.popitem(last=False)
+            self._positions[key] = positions
+            self._positions.move_to_end(key)
+            while len(self._positions) > _MOST_POSITIONS:
+                self._positions.popitem(last=False)
             kept = sum(run.nbytes for run in self._runs.values())
             while kept > _KEPT_BYTES and len(self._runs) > 1:
                 kept -= self._runs.popitem(last=False)[1].nbytes
@@ -72,62 +77,62 @@ class EventReader:
     def newest(self, directory: Path) -> dict[str, tuple[int, float, float]]:
         """Return step, wall time and value of the newest point of each tag, from the ends of the newest 32 files.
 
-        Reads a MiB of a file at most: a tag that was not told for long may be missing.
+        Reads at most the last 4 MiB of a file: a tag without recent points may be missing.
 
         Raises:
             ScalarsUnreadable: as for :meth:`read`.
         """
-        told: dict[str, tuple[int, float, float]] = {}
+        newest: dict[str, tuple[int, float, float]] = {}
         for path in _list_files(directory)[-_TAILS:]:
             with suppress(OSError), _open_file(path) as fd:
                 for tag, point in scan.read_newest(fd, os.fstat(fd).st_size)[0].items():
-                    if tag not in told or not point[1] < told[tag][1]:
-                        told[tag] = point
-        return told
+                    if tag not in newest or not point[1] < newest[tag][1]:
+                        newest[tag] = point
+        return newest
 
     def changed(self, directory: Path) -> bool:
-        """Tell whether :meth:`read` would have anything new since its last call: an open, a few bytes, a close."""
+        """Return whether :meth:`read` would find anything new; costs an open, a few bytes and a close per file."""
         with self._lock:
-            known = self._marks.get(os.path.realpath(directory))
+            known = self._positions.get(os.path.realpath(directory))
         try:
             paths = list_event_files(directory)
         except OSError:
             return known is not None
         if known is None:
             return bool(paths)
-        marks = dict(known)
-        looked_at = set()
+        positions = dict(known)
+        unchanged = set()
         for path in paths:
             try:
                 with _open_file(path) as fd:
                     status = os.fstat(fd)
-                    mark = marks.get(path.name)
-                    if mark is None or mark.has_changed(fd, status):
+                    position = positions.get(path.name)
+                    if position is None or position.has_changed(fd, status):
                         return True
             except OSError:
                 continue
-            looked_at.add(path.name)
-        return looked_at != marks.keys()
+            unchanged.add(path.name)
+        return unchanged != positions.keys()
 
 
 class _RunFiles:
-    """The event files of one directory, and the series that were made of them last."""
+    """The event files of one directory, and the series that were last built from them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.nbytes = 0
         self._files: dict[tuple[int, int], EventFile] = {}
-        self._names: dict[str, tuple[int, int]] = {}  # several, where a link stands beside the file
+        self._names: dict[str, tuple[int, int]] = {}  # two names of one file where a link points to it
         self._saved: dict[tuple[int, int], int] = {}  # offset
-        self._joined: dict[str, _MergedSeries] = {}
+        self._merged: dict[str, _MergedSeries] = {}
         self._structure: object = None
         self._problems: list[str] = []
-        self._told: RunScalars | None = None
+        self._scalars: RunScalars | None = None
 
-    def marks(self) -> frozenset[tuple[str, FilePosition]]:
-        """Return how far each file was read, by name."""
-        marks = ((name, self._files[key].mark) for name, key in self._names.items())
-        return frozenset((name, mark) for name, mark in marks if mark is not None)
+    def positions(self) -> frozenset[tuple[str, FilePosition]]:
+        """Return the read position of each file, by name."""
+        positions = ((name, self._files[key].position) for name, key in self._names.items())
+        return frozenset((name, position) for name, position in positions if position is not None)
 
     def read(self, directory: Path, cache: Cache | None) -> RunScalars:
         """Return the series as they are now.
@@ -136,8 +141,8 @@ class _RunFiles:
             ScalarsUnreadable: as for :meth:`EventReader.read`.
         """
         problems, files, names, total = [], {}, {}, 0
-        is_news = False
-        told, self._told = self._told, None  # if anything fails half-way, the next look makes it anew
+        changed = False
+        scalars, self._scalars = self._scalars, None  # if anything fails half-way, the next read rebuilds it
         for path in _list_files(directory):
             try:
                 with _open_file(path) as fd:
@@ -147,9 +152,9 @@ class _RunFiles:
                         continue
                     known = self._files.get(key)
                     event_file = known or (cache and cache.load(path, fd)) or EventFile()
-                    if known is None and event_file.mark is not None:
-                        self._saved[key] = event_file.mark.offset
-                    is_news |= event_file.read_new(fd)
+                    if known is None and event_file.position is not None:
+                        self._saved[key] = event_file.position.offset
+                    changed |= event_file.read_new(fd)
                     files[key] = event_file
                     total += status.st_size
             except OSError as error:
@@ -160,42 +165,42 @@ class _RunFiles:
                 self._save(cache, path, key, event_file)
         if not files:
             raise ScalarsUnreadable(f"No event file in {directory} can be read. {problems[0]}.")
-        if told is None or is_news or list(files) != list(self._files) or problems != self._problems:
+        if scalars is None or changed or list(files) != list(self._files) or problems != self._problems:
             self._files, self._problems = files, problems
-            series = self._join(list(files.values()))
+            series = self._merge(list(files.values()))
             damage = [f"{name}: {text}" for name, key in names.items() for text in files[key].all_damage()]
             notes = (*problems, *shorten_list(damage), *describe_series(series))
-            told = RunScalars(directory, series, notes, total)
-            self.nbytes = sum(file.nbytes for file in files.values()) + sum(one.nbytes for one in self._joined.values())
+            scalars = RunScalars(directory, series, notes, total)
+            self.nbytes = sum(file.nbytes for file in files.values()) + sum(one.nbytes for one in self._merged.values())
         self._names = names
         self._saved = {key: self._saved[key] for key in self._saved.keys() & files.keys()}
-        self._told = told
-        return replace(told, path=directory)
+        self._scalars = scalars
+        return replace(scalars, path=directory)
 
     def _save(self, cache: Cache, path: Path, key: tuple[int, int], event_file: EventFile) -> None:
-        """Put the file into the cache, but not for every few points: the whole entry is written each time."""
-        saved, offset = self._saved.get(key, 0), event_file.mark.offset if event_file.mark is not None else 0
+        """Save the file in the cache, but not after every few points: each save writes the whole entry."""
+        saved, offset = self._saved.get(key, 0), event_file.position.offset if event_file.position is not None else 0
         if offset < saved:
             saved = 0
         if offset - saved >= (max(_SAVED_BYTES, saved // 10) if saved else _SAVED_FIRST_BYTES):
             cache.save(path, event_file)
             self._saved[key] = offset
 
-    def _join(self, files: list[EventFile]) -> dict[str, Series]:
-        """Return the series of all tags; those of unchanged tags are the same objects as before."""
+    def _merge(self, files: list[EventFile]) -> dict[str, Series]:
+        """Return the series of all tags; an unchanged tag has the same object as before."""
         starts = [file.all_starts() for file in files]
         later = later_starts(files)
         structure = [(file.version, [(s.step, s.wall) for s in starts[n]], later[n]) for n, file in enumerate(files)]
         settled = all(file.ahead is None for file in files)
         if structure != self._structure or not settled:
-            self._joined = {}
+            self._merged = {}
         self._structure = structure if settled else None
         series = {}
         for tag in dict.fromkeys(tag for file in files for tag in file.tags()):
             columns = [file.columns.get(tag) for file in files]
-            joined = self._joined.get(tag)
-            if joined is None or not joined.extend(columns):
-                told = [
+            merged = self._merged.get(tag)
+            if merged is None or not merged.extend(columns):
+                parts = [
                     FilePoints(
                         points.steps,
                         points.walls,
@@ -206,36 +211,36 @@ class _RunFiles:
                     for n, file in enumerate(files)
                     if (points := file.points(tag)) is not None
                 ]
-                joined = _MergedSeries(merge_files(told), columns, later)
+                merged = _MergedSeries(merge_files(parts), columns, later)
             if settled:
-                self._joined[tag] = joined
-            if len(joined.series.steps):
-                series[tag] = joined.series
+                self._merged[tag] = merged
+            if len(merged.series.steps):
+                series[tag] = merged.series
         return series
 
 
 class _MergedSeries:
-    """The series of one tag, and how many points of which files it was made of."""
+    """The series of one tag, and how many points of each file it was built from."""
 
     def __init__(self, series: Series, columns: Sequence[GrowingPoints | None], later: Sequence[Sequence[int]]) -> None:
         self.series = series
         self._counts = _counts(columns)
-        told = [(float(column.points().walls[0]), n) for n, column in enumerate(columns) if column is not None]
-        self._last = max(told)[1] if told else 0  # in the order in which merge takes them
-        ordered = len(told) == 1 or not any(math.isnan(wall) for wall, _ in told)
+        starts = [(float(column.points().walls[0]), n) for n, column in enumerate(columns) if column is not None]
+        self._last = max(starts)[1] if starts else 0  # in the order in which merge_files takes them
+        ordered = len(starts) == 1 or not any(math.isnan(wall) for wall, _ in starts)
         self._is_open = ordered and series.writers == 1 and not later[self._last]
-        self._whole = len(told) == 1 and len(series.steps) == sum(self._counts)  # arrays of the file itself
+        self._whole = len(starts) == 1 and len(series.steps) == sum(self._counts)  # arrays of the file itself
         self._column: GrowingPoints | None = None
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes besides the points of the files."""
+        """Memory used in addition to the points of the files."""
         return 0 if self._whole else 24 * len(self.series.steps)
 
     def extend(self, columns: Sequence[GrowingPoints | None]) -> bool:
-        """Put behind what the last file told since, if that changes nothing before; return whether it is all in.
+        """Append the new points of the last file if that changes no earlier point; return whether all are included.
 
-        So a thousand new points cost as much behind a million as behind none.
+        A thousand new points thus cost the same after a million points as after none.
         """
         counts, steps = _counts(columns), self.series.steps
         if counts == self._counts:
@@ -246,7 +251,7 @@ class _MergedSeries:
             return False
         new = column.points(self._counts[self._last])
         rising = new.steps[0] > steps[-1] and (new.steps[1:] > new.steps[:-1]).all()
-        if len(steps) > 1 and steps[0] == steps[-1]:  # no steps are passed
+        if len(steps) > 1 and steps[0] == steps[-1]:  # the logger passes no steps
             rising = not new.steps.any()
         if not rising:
             return False
@@ -272,13 +277,13 @@ def _list_files(directory: Path) -> list[Path]:
     except OSError as error:
         raise ScalarsUnreadable(f"{directory} cannot be listed: {error.strerror or error}.") from error
     if not paths:
-        raise ScalarsUnreadable(f"No event file lies directly in {directory}.")
+        raise ScalarsUnreadable(f"No event file is directly in {directory}.")
     return paths
 
 
 @contextmanager
 def _open_file(path: Path) -> Iterator[int]:
-    fd = open_regular(path)
+    fd = open_regular_file(path)
     try:
         yield fd
     finally:

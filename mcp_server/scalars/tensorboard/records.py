@@ -1,4 +1,4 @@
-"""Where the records of an event file stand, and whether their checksums are right.
+"""Finds the records of an event file and checks their checksums.
 
 A record is the length of its payload (8 bytes), the checksum of these 8 bytes (4), the payload, and the
 payload's checksum (4), all little-endian. A checksum is a CRC-32C, mask_crc so that a checksum of data that holds
@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEADER_BYTES = 12
-FRAME_BYTES = 16  # header, and the checksum behind the payload
+FRAME_BYTES = 16  # header, and the checksum after the payload
 _SMALL = 2**16
 _MASK_DELTA = 0xA282EAD8
-# The four bytes whose CRC-32C is 0: a checker that has 0 before them has 0 behind them.
+# The four bytes whose CRC-32C is 0: a checksum of 0 before them is 0 after them.
 _NEUTRAL = 0x9BE09BAB
 _WINDOW_BYTES = 64 * 2**10
 
@@ -48,14 +48,14 @@ def _stored_crc(length: int) -> int:
 
 
 def payload_length(header: bytes) -> int | None:
-    """Return the length that the first 12 of ``header`` tell; None if the checksum of it is wrong."""
+    """Return the payload length in the first 12 bytes of ``header``; None if its checksum is wrong."""
     length, crc = struct.unpack_from("<QI", header)
     return int(length) if crc == _stored_crc(length) else None
 
 
 @cache
 def _stored_crcs() -> NDArray[np.uint32]:
-    """Return the stored checksum of every length under 64 KiB. A CRC is linear, so 513 of them tell all."""
+    """Return the stored checksum of every length under 64 KiB. A CRC is linear, so 512 of them determine all."""
 
     def crcs(lengths: range) -> NDArray[np.uint32]:
         return np.array([google_crc32c.value(struct.pack("<Q", length)) for length in lengths], np.uint32)
@@ -67,20 +67,20 @@ def _stored_crcs() -> NDArray[np.uint32]:
 
 
 def small_headers(data: Bytes, size: int) -> tuple[Positions, Positions]:
-    """Return where headers of payloads of 1 to 65,535 bytes stand in ``data[:size]``, ascending, and these lengths.
+    """Return the positions of headers of payloads of 1 to 65,535 bytes in ``data[:size]``, ascending, and the lengths.
 
-    Bytes inside a payload that look like a header are among them: only a chain from a known header is the truth.
-    Six bytes of such a length are zero, so two aligned 16-bit words in a row are, and the first two of a run of
-    zero words stand 1, 2 or 3 bytes behind the start of the header.
+    Bytes inside a payload that look like a header are included: only a chain from a known header is reliable.
+    Six bytes of such a length are zero, so two aligned 16-bit words in a row are zero, and the first two of a run of
+    zero words are 1, 2 or 3 bytes after the start of the header.
     """
     zero = data[: (size + 1) // 2 * 2].view(np.uint16) == 0
     pair = zero[1:] & zero[:-1]
     pair[1:] &= ~zero[:-2]
     behind = np.flatnonzero(pair) * 2
-    behind = behind[behind >= 3]  # noqa: PLR2004 - what stands before is looked at one by one below
+    behind = behind[behind >= 3]  # noqa: PLR2004 - the first three positions are checked one by one below
     halves = unaligned(data, "V16")[behind - 3].view("<u8").reshape(-1, 2)
     low, high = np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1])
-    # Of a length under 256, what stands before the zero words tells how far behind the start they are.
+    # For a length under 256, the byte before the zero words shows how far they are from the start.
     bits = np.where(low >> np.uint64(16) & np.uint64(0xFF), np.uint64(16), np.uint64(8))
     sizes = _checked_lengths(low, high, bits)
     starts = behind - 3 + (bits >> np.uint64(3)).view(np.int64)
@@ -101,11 +101,11 @@ def small_headers(data: Bytes, size: int) -> tuple[Positions, Positions]:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """The records of a chunk, all places counted from its beginning.
+    """The records of a chunk; all positions count from its beginning.
 
-    ``large``: place and length of those that are not in ``starts``. ``gaps``: where a length was wrong and another
-    header was found behind. ``end``: why nothing is told from ``stop`` on: there is "more" of the file, the file is
-    "cut" there, or it is "lost" where the next record stands.
+    ``large``: position and length of records that are not in ``starts``. ``gaps``: positions of a wrong length that is
+    followed by another header. ``end``: why the chain stops at ``stop``: the file has "more", the file is "cut" there,
+    or the next header is "lost".
     """
 
     starts: Positions
@@ -119,61 +119,63 @@ class Records:
 def follow_records(data: Bytes, count: int, room: int, large: int) -> Records:
     """Follow the records from the header at ``data[0]`` on; ``data[:count]`` was read of ``room`` bytes in the file.
 
-    Payloads of more than ``large`` bytes count as large. Behind ``count``, zeros must follow.
+    Payloads of more than ``large`` bytes count as large. Zeros must follow after ``count``.
     """
     positions, lengths = small_headers(data, count)
-    usual = lengths <= large
-    positions, lengths = positions[usual], lengths[usual]
+    small = lengths <= large
+    positions, lengths = positions[small], lengths[small]
     behind = positions + lengths + FRAME_BYTES
     breaks = np.append(np.flatnonzero(behind[:-1] != positions[1:]), len(positions) - 1)
-    runs: list[slice] = []
-    found_large: list[tuple[int, int]] = []
+    chains: list[slice] = []
+    large_records: list[tuple[int, int]] = []
     gaps: list[int] = []
-    place = 0
+    at = 0
     end: Literal["more", "cut", "lost"]
     while True:
-        index = int(np.searchsorted(positions, place))
-        if index < len(positions) and positions[index] == place:
+        index = int(np.searchsorted(positions, at))
+        if index < len(positions) and positions[index] == at:
             last = int(breaks[np.searchsorted(breaks, index)])
             if behind[last] <= count:
-                runs.append(slice(index, last + 1))
-                place = int(behind[last])
+                chains.append(slice(index, last + 1))
+                at = int(behind[last])
                 continue
-            runs.append(slice(index, last))
-            place = int(positions[last])
+            chains.append(slice(index, last))
+            at = int(positions[last])
             end = "cut" if behind[last] > room else "more"
             break
-        if place + HEADER_BYTES > count:
-            end = "cut" if place < room == count else "more"
+        if at + HEADER_BYTES > count:
+            end = "cut" if at < room == count else "more"
             if (
                 count < room
-                and runs
-                and 0 < positions[runs[-1].stop - 1] == place - FRAME_BYTES - lengths[runs[-1].stop - 1]
+                and chains
+                and 0 < positions[chains[-1].stop - 1] == at - FRAME_BYTES - lengths[chains[-1].stop - 1]
             ):
-                # Whether another header follows on a record must be seen together with it.
-                runs[-1] = slice(runs[-1].start, runs[-1].stop - 1)
-                place -= int(lengths[runs[-1].stop]) + FRAME_BYTES
+                # A record is returned only together with the header that follows it.
+                chains[-1] = slice(chains[-1].start, chains[-1].stop - 1)
+                at -= int(lengths[chains[-1].stop]) + FRAME_BYTES
             break
-        length = payload_length(data[place : place + HEADER_BYTES].tobytes())
+        length = payload_length(data[at : at + HEADER_BYTES].tobytes())
         if length is None:
-            if (found := find_header(data[place + 1 : count])) is None:
+            if (offset := find_header(data[at + 1 : count])) is None:
                 end = "lost"
                 break
-            gaps.append(place)
-            place += 1 + found
-        elif place + length + FRAME_BYTES > room:
+            gaps.append(at)
+            at += 1 + offset
+        elif at + length + FRAME_BYTES > room:
             end = "cut"
             break
         else:
             if length:
-                found_large.append((place, length))
-            place += length + FRAME_BYTES
-    chosen = np.concatenate([np.arange(run.start, run.stop) for run in runs]) if runs else np.empty(0, np.int64)
-    return Records(positions[chosen], lengths[chosen], found_large, gaps, place, end)
+                large_records.append((at, length))
+            at += length + FRAME_BYTES
+    chosen = (
+        np.concatenate([np.arange(chain.start, chain.stop) for chain in chains]) if chains else np.empty(0, np.int64)
+    )
+    return Records(positions[chosen], lengths[chosen], large_records, gaps, at, end)
 
 
 def _checked_lengths(low: _Words, high: _Words, bits: _Words | np.uint64) -> Positions:
-    """Return the length under 64 KiB that begins so many bits within 16 bytes; 0 where its checksum is wrong."""
+    """Return the length under 64 KiB that begins at a bit offset within 16 bytes; 0 where its checksum is wrong."""
     length = (low >> bits & np.uint64(_SMALL - 1)).view(np.int64)
     right = (high >> bits).astype(np.uint32) == _stored_crcs()[length]
     rest = low >> (bits + np.uint64(16)) | high & ((np.uint64(1) << bits) - np.uint64(1))
@@ -182,7 +184,7 @@ def _checked_lengths(low: _Words, high: _Words, bits: _Words | np.uint64) -> Pos
 
 
 def find_header(data: Bytes) -> int | None:
-    """Return where the first header with a right checksum stands, of a payload of any length under 4 GiB but 0."""
+    """Return the position of the first header with a right checksum, for a payload of 1 byte to 4 GiB."""
     for start in range(0, len(data) - HEADER_BYTES + 1, _WINDOW_BYTES):
         window = data[start : start + _WINDOW_BYTES + HEADER_BYTES - 1]
         zero = window == 0
@@ -195,20 +197,20 @@ def find_header(data: Bytes) -> int | None:
 
 
 def find_wrong_payloads(data: Bytes, starts: Positions, lengths: Positions) -> list[int]:
-    """Return the indices of the records whose payload has another checksum than stored. Ruins headers and checksums.
+    """Return the indices of the records whose payload does not match its checksum. Overwrites headers and checksums.
 
-    ``starts``: where the headers stand in ``data``. Every payload is checked at the cost of one checksum of them
-    all: the header is overwritten with neutral bytes, and the stored checksum with itself unmasked and made
-    neutral, which brings a checker back to 0 behind every good record. A wrong one is found by halving.
+    ``starts``: the positions of the headers in ``data``. All payloads are checked at the cost of a single checksum:
+    each header is overwritten with neutral bytes, and each stored checksum with itself unmasked and made
+    neutral, so that the running checksum is 0 after every good record. A wrong one is found by halving.
     """
     if not len(starts):
         return []
-    feet = starts + HEADER_BYTES + lengths
+    payload_ends = starts + HEADER_BYTES + lengths
     words = unaligned(data, "<u4")
-    stored = words[feet].view(np.uint32) - np.uint32(_MASK_DELTA)
-    words[feet] = (stored >> np.uint32(17) | stored << np.uint32(15)) ^ np.uint32(_NEUTRAL)
+    stored = words[payload_ends].view(np.uint32) - np.uint32(_MASK_DELTA)
+    words[payload_ends] = (stored >> np.uint32(17) | stored << np.uint32(15)) ^ np.uint32(_NEUTRAL)
     unaligned(data, "V12")[starts] = np.frombuffer(struct.pack("<3I", *[_NEUTRAL] * 3), "V12")[0]
-    ends = feet + 4
+    ends = payload_ends + 4
     breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
     bounds = [0, *breaks.tolist(), len(starts)]
     return [index for low, high in pairwise(bounds) for index in _wrong(data, starts, ends, low, high)]

@@ -1,50 +1,33 @@
-"""Follows one event file: reads on from where it stopped, and notices when the file is no longer the same.
+"""Follows one event file: reads what was appended, and detects when the file was replaced.
 
-A file is known by device, inode and the bytes that were read of it, never by its time of change, which
-network file systems tell wrong. It is opened for each look and closed again, and never mapped: another host may cut
-it short at any moment.
+A file is identified by device, inode and the bytes that were read of it, never by its modification time, which
+network file systems report wrongly. It is opened for each read and closed again, and never mapped, since another host
+may truncate it at any moment.
 """
 
 import itertools
 import math
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import google_crc32c
 import numpy as np
 
 from mcp_server.scalars.tensorboard.scan import ScanResult, TagPoints, scan
 
-_HEAD_BYTES = 64  # a writer begins with a record that holds its start time: another file differs there
-_BEFORE_BYTES = 32  # end with the checksum of a record
+_HEAD_BYTES = 64  # a writer begins with a record of its start time, in which two files differ
+_BEFORE_BYTES = 32  # these end with the checksum of a record
 _TAIL_BYTES = 2**20
-_COLUMN_BYTES, _FILE_BYTES = 2**10, 4 * 2**10  # besides the points
-_MOST_DAMAGE = 20  # reports kept of a file; a hostile one may have millions
-
-
-def open_regular(path: Path) -> int:
-    """Return a descriptor to read a regular file, also through a link; the caller closes it.
-
-    Raises:
-        OSError: it cannot be opened, or is a pipe, a device or a directory.
-    """
-    if not stat.S_ISREG(path.stat().st_mode):  # opening some devices acts on them
-        raise OSError("not a regular file")
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError("not a regular file")
-    return fd
+_COLUMN_BYTES, _FILE_BYTES = 2**10, 4 * 2**10  # in addition to the points
+_MOST_DAMAGE = 20  # reports kept for a file; a hostile one may have millions
 
 
 @dataclass(frozen=True)
 class FilePosition:
-    """Where reading stopped in which file, and what tells whether it is still that file.
+    """The offset up to which a file was read, and the bytes that identify the file.
 
-    ``head`` and ``before``: the first bytes and those before ``offset``. ``tail``: checksum of what waits behind it.
+    ``head`` and ``before``: the first bytes and those before ``offset``. ``tail``: checksum of the bytes after it.
     """
 
     device: int
@@ -57,7 +40,7 @@ class FilePosition:
 
     @classmethod
     def of(cls, fd: int, status: os.stat_result, offset: int) -> "FilePosition":
-        """Return the mark of a file of which ``offset`` bytes were read."""
+        """Return the position in a file of which ``offset`` bytes were read."""
         head = os.pread(fd, min(_HEAD_BYTES, offset), 0)
         length = min(_BEFORE_BYTES, offset)
         before = os.pread(fd, length, offset - length)
@@ -65,7 +48,7 @@ class FilePosition:
         return cls(status.st_dev, status.st_ino, size, offset, head, before, _tail(fd, offset, size))
 
     def matches(self, fd: int, status: os.stat_result) -> bool:
-        """Tell whether the file still begins with what was read of it."""
+        """Return whether the file still begins with the bytes that were read."""
         return (
             (status.st_dev, status.st_ino) == (self.device, self.inode)
             and os.pread(fd, len(self.head), 0) == self.head
@@ -73,7 +56,7 @@ class FilePosition:
         )
 
     def has_changed(self, fd: int, status: os.stat_result) -> bool:
-        """Tell whether the file has more or other bytes than when the mark was set."""
+        """Return whether the file has more or other bytes than when the position was taken."""
         return (
             status.st_size != self.size
             or not self.matches(fd, status)
@@ -88,7 +71,7 @@ def _tail(fd: int, offset: int, size: int) -> int:
 
 
 class GrowingPoints:
-    """TagPoints of one tag in arrays with room behind, so that appending does not copy those before."""
+    """Points of one tag in arrays with spare room, so that appending does not copy the earlier points."""
 
     def __init__(self, points: TagPoints) -> None:
         self.count = 0
@@ -99,7 +82,7 @@ class GrowingPoints:
         self.append(points)
 
     def append(self, points: TagPoints) -> None:
-        """Put points behind those there are; what ``points`` returned before stays as it is."""
+        """Append points; arrays that ``points`` returned before keep their values."""
         first, self.count = self.count, self.count + len(points.steps)
         if self.count > len(self._steps):
             behind = _room(self.count) - first
@@ -111,7 +94,7 @@ class GrowingPoints:
         self._values[first : self.count] = points.values
 
     def points(self, first: int = 0) -> TagPoints:
-        """Return the points from number ``first`` on, without a copy; they cannot be written."""
+        """Return the points from index ``first`` on as read-only views."""
         steps, walls, values = (
             self._steps[first : self.count],
             self._walls[first : self.count],
@@ -123,7 +106,7 @@ class GrowingPoints:
 
     @property
     def nbytes(self) -> int:
-        """Memory that is in use, about; the room behind is not touched yet."""
+        """Approximate memory in use; spare room is not touched yet."""
         return 24 * self.count + _COLUMN_BYTES
 
 
@@ -136,7 +119,7 @@ _versions = itertools.count()
 
 @dataclass(frozen=True)
 class SessionStart:
-    """A START event: its step and wall time, and how many points of each tag stand before it in the file."""
+    """A START event: its step and wall time, and how many points of each tag precede it in the file."""
 
     step: int
     wall: float
@@ -144,17 +127,17 @@ class SessionStart:
 
 
 class EventFile:
-    """What one event file has told so far.
+    """The content of one event file so far.
 
-    ``ahead`` is what a tail tells that is not final yet: told, but read again with the next look. ``version`` is
-    another one when the file was read from its beginning again.
+    ``ahead`` is the content of a tail that is not final yet: it is shown, and read again by the next read. ``version``
+    changes when the file is read from its beginning again.
     """
 
     def __init__(self) -> None:
         self._reset()
 
     def _reset(self) -> None:
-        self.mark: FilePosition | None = None
+        self.position: FilePosition | None = None
         self.columns: dict[str, GrowingPoints] = {}
         self.plugins: dict[str, str] = {}
         self.starts: list[SessionStart] = []
@@ -164,46 +147,46 @@ class EventFile:
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes, about."""
+        """Approximate memory in use."""
         return _FILE_BYTES + sum(column.nbytes for column in self.columns.values())
 
     @property
     def last_wall(self) -> float:
-        """The newest wall time at which a tag was told; -inf if none was."""
+        """The newest wall time of any tag's last point; -inf without points."""
         walls = [float(column.points(column.count - 1).walls[0]) for column in self.columns.values()]
         return max((wall for wall in walls if not math.isnan(wall)), default=-math.inf)
 
     def read_new(self, fd: int) -> bool:
-        """Read what is new, all of it if the file is no longer the one read before; return whether there was any.
+        """Read what was appended, or everything where the file was replaced; return whether anything was new.
 
         Raises:
-            OSError: it cannot be read; what was told before stays.
+            OSError: the file cannot be read; the earlier content is kept.
         """
         status = os.fstat(fd)
-        if self.mark is not None and not self.mark.has_changed(fd, status):
+        if self.position is not None and not self.position.has_changed(fd, status):
             return False
-        holds = self.mark is not None and self.mark.matches(fd, status)
-        offset = self.mark.offset if self.mark is not None and holds else 0
-        plugins = self.plugins if holds else {}
+        same_file = self.position is not None and self.position.matches(fd, status)
+        offset = self.position.offset if self.position is not None and same_file else 0
+        plugins = self.plugins if same_file else {}
         scanned = scan(fd, offset, status.st_size, plugins)
         ahead = scan(fd, scanned.consumed, status.st_size, scanned.plugins, final=True) if scanned.waiting else None
-        mark = FilePosition.of(fd, status, scanned.consumed)
-        cut = os.fstat(fd).st_size < status.st_size  # meanwhile: the next look reads it anew
-        if cut or not holds:
+        position = FilePosition.of(fd, status, scanned.consumed)
+        truncated = os.fstat(fd).st_size < status.st_size  # meanwhile: the next read starts from the beginning
+        if truncated or not same_file:
             self._reset()
-        if cut:
+        if truncated:
             return True
         self.add(scanned)
         self.ahead = ahead if ahead is not None and (ahead.points or ahead.starts) else None
-        self.mark = mark
+        self.position = position
         return True
 
     def tags(self) -> list[str]:
-        """Return the tags that were told."""
+        """Return the tags of all points."""
         return [*self.columns, *(self.ahead.points.keys() - self.columns.keys() if self.ahead is not None else ())]
 
     def points(self, tag: str) -> TagPoints | None:
-        """Return what the file tells of ``tag``, also what is not final yet; None if nothing."""
+        """Return the points of ``tag``, including those that are not final yet; None without points."""
         ahead = self.ahead.points.get(tag) if self.ahead is not None else None
         here = self.columns[tag].points() if tag in self.columns else None
         if here is None or ahead is None:
@@ -215,15 +198,15 @@ class EventFile:
         )
 
     def all_starts(self) -> list[SessionStart]:
-        """Return the START events, also those that are not final yet."""
+        """Return the START events, including those that are not final yet."""
         return self.starts if self.ahead is None else [*self.starts, *self._starts_of(self.ahead)]
 
     def all_damage(self) -> list[str]:
-        """Return what is damaged, also near the end where something is told behind it."""
+        """Return the damage reports, including those near the end that are followed by readable records."""
         return self.damage if self.ahead is None else _distinct([*self.damage, *self.ahead.damage])
 
     def add(self, scanned: ScanResult) -> None:
-        """Put behind what was told what a scan found from there on."""
+        """Append the result of a scan that continued at the position."""
         self.starts += self._starts_of(scanned)
         for tag, points in scanned.points.items():
             if not len(points.steps):
@@ -236,7 +219,7 @@ class EventFile:
         self.damage = _distinct([*self.damage, *scanned.damage])
 
     def _starts_of(self, scanned: ScanResult) -> list[SessionStart]:
-        """Return the START events of a scan from where the columns end."""
+        """Return the START events of a scan that continues where the columns end."""
         counts = {tag: column.count for tag, column in self.columns.items()}
         starts = []
         for number, (step, wall) in enumerate(scanned.starts):
@@ -251,12 +234,12 @@ def _distinct(damage: Sequence[str]) -> list[str]:
 
 
 def later_starts(files: Sequence[EventFile]) -> list[list[int]]:
-    """Return for each file the steps of the START events of others that came when it was over."""
+    """Return for each file the steps of the START events in other files that come after its last point."""
     starts = [file.all_starts() for file in files]
     if len(files) == 1 or not any(starts):
         return [[] for _ in files]
     ends = [file.last_wall for file in files]
-    ordered = sorted((start.wall, n, start.step) for n, told in enumerate(starts) for start in told)
+    ordered = sorted((start.wall, n, start.step) for n, file_starts in enumerate(starts) for start in file_starts)
     return [
         [step for wall, n, step in ordered if n != here and (end < wall or (end == wall and here < n))]
         for here, end in enumerate(ends)

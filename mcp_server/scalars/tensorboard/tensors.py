@@ -1,4 +1,4 @@
-"""The one number of a tensor that holds a scalar.
+"""Reads the number of a tensor that holds a scalar.
 
 Field numbers are those of tensorflow/core/framework/{tensor,tensor_shape,types}.proto.
 """
@@ -18,9 +18,9 @@ from mcp_server.scalars.tensorboard.protobuf import (
     to_signed,
 )
 
-# A scalar takes at most some 40 bytes. A longer tensor is none, and not looked into.
+# A scalar takes at most about 40 bytes. A longer tensor is not a scalar and is not parsed.
 LONGEST_SCALAR = 128
-TYPES = {  # DataType: how its bytes read in tensor_content, and the field that holds single values
+TYPES = {  # DataType: its form in tensor_content, and the field that holds single values
     1: ("<f4", 5),
     2: ("<f8", 6),
     3: ("<i4", 7),
@@ -42,10 +42,10 @@ _UNSIGNED = {16: 2**32 - 1, 17: 2**64 - 1}
 
 
 def read_scalar_tensor(tensor: bytes) -> tuple[int, float] | None:
-    """Return the type and the only number of a tensor with one element; None for any other tensor.
+    """Return the type and the number of a tensor with one element; None for any other tensor.
 
     Raises:
-        Malformed: these bytes are no tensor.
+        Malformed: the bytes are not a tensor.
     """
     if len(tensor) > LONGEST_SCALAR:
         return None
@@ -94,7 +94,7 @@ def _number(form: str, data: bytes) -> float | None:
 
 
 def _elements(shape: bytes) -> int:
-    """Return how many elements a tensor of this shape has."""
+    """Return the number of elements of a tensor of this shape."""
     count = 1
     for field, wire, item in read_fields(shape):
         if (field, wire) == (2, BYTES):
@@ -107,7 +107,7 @@ def _elements(shape: bytes) -> int:
 
 
 def _items(field: int, wire: int, item: bytes) -> list[bytes]:
-    """Return the numbers of a repeated field, which may be packed into one run of bytes."""
+    """Return the numbers of a repeated field, which may be packed into one item."""
     width = _WIDTHS.get(field)
     if wire == BYTES and width:
         if len(item) % width:

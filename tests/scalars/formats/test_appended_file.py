@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
-from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
+from mcp_server.scalars.series import ScalarsUnreadable
 from tests.support.scalar_files import csv_file, points
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
-from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
+from mcp_server.scalars.series import ScalarsUnreadable
 from tests.support.scalar_files import START_S, csv_file, points, read
 
 # --- CSV
@@ -106,7 +106,7 @@ def test_a_stray_quote_costs_the_rows_around_it_and_no_others(tmp_path: Path) ->
     assert len(steps) == 29_999
     assert steps[-1] == 29_999
     assert 50 not in steps
-    assert run.notes == ("Rows over 1 MiB passed over: 1.",)
+    assert run.notes == ("Rows over 1 MiB skipped: 1.",)
 
 
 @pytest.mark.parametrize("spelling", ["inf", "Infinity", "-inf", "-Infinity", "nan", "NaN", "NAN"])
@@ -129,7 +129,7 @@ def test_a_batch_number_that_starts_again_with_each_epoch_is_no_step(tmp_path: P
     assert run.series["loss"].steps.tolist() == list(range(12))
     assert run.series["loss"].restarts == ()
     assert run.notes == (
-        "Steps are row numbers: 'epoch', 'step' cannot be one (rare, fractions, repeats, or anew in each epoch).",
+        "Steps are row numbers: 'epoch', 'step' cannot be one (rare, fractions, repeats, or restarts in each epoch).",
     )
 
 
@@ -221,7 +221,7 @@ def test_lines_that_are_no_objects_are_passed_over_and_told(tmp_path: Path) -> N
     assert run.series["loss"].steps.tolist() == [1, 2, 4]
     assert run.series["loss"].values[2] == 7
     assert set(run.series) == {"loss"}
-    assert run.notes == ("Rows over 1 MiB passed over: 1.", "Damaged rows passed over: 5.")
+    assert run.notes == ("Rows over 1 MiB skipped: 1.", "Damaged rows skipped: 5.")
 
 
 # --- Hugging Face
@@ -266,5 +266,5 @@ def test_the_newest_trainer_state_counts_also_where_a_checkpoint_of_an_older_run
 
 @pytest.mark.parametrize("text", ["", '{"log_history": [{"st', "[]", "{}", "[" * 100_000])
 def test_half_a_trainer_state_is_an_error_that_says_so(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ScalarsUnreadable, match="no trainer state, or is just being written"):
+    with pytest.raises(ScalarsUnreadable, match="not a trainer state, or is just being written"):
         read(csv_file(tmp_path, text, "trainer_state.json"))

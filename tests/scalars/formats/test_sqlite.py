@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
-from mcp_server.scalars.tensorboard.reader import ScalarsUnreadable
+from mcp_server.scalars.series import ScalarsUnreadable
 from tests.support.scalar_files import START_S, points, read, unchanged
 
 # --- databases
@@ -230,6 +230,6 @@ def test_what_wandb_writes_is_read_as_it_grows_and_around_damage(tmp_path: Path)
 
     part.path.write_bytes(whole[:70_000] + b"\xff" * 500 + whole[70_500:])
     damaged = SourceReader().read(part)  # a reader that knew the file would not look there again
-    assert damaged.notes == ("Damaged places passed over: 1.",)
+    assert damaged.notes == ("Damaged places skipped: 1.",)
     assert 400 < len(damaged.series["loss"].steps) < 600
     assert points(damaged, "loss")[-1] == (1_000, -math.inf)

@@ -19,10 +19,10 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_DOUBLE
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from mcp_server.scalars.series import RunScalars, Series
+from mcp_server.scalars.series import RunScalars, ScalarsUnreadable, Series
 from mcp_server.scalars.tensorboard.cache import Cache
 from mcp_server.scalars.tensorboard.find import find_event_directories, list_event_files
-from mcp_server.scalars.tensorboard.reader import EventReader, ScalarsUnreadable
+from mcp_server.scalars.tensorboard.reader import EventReader
 from mcp_server.scalars.tensorboard.scan import ScanResult, scan
 
 Point = tuple[int, float, float]  # step, wall, value
@@ -161,7 +161,7 @@ def test_a_step_that_falls_replaces_what_was_told_from_there_on(tmp_path: Path) 
     assert {"loss": shown(run.series["loss"])} == accumulated(tmp_path)
     assert values_of(run) == [0, 1, 2, 3, 4.5, 5.5, 6.5]
     assert run.series["loss"].restarts == (4,)
-    assert run.notes == ("Restarted at step 4: what was told again from there on replaces what was told before.",)
+    assert run.notes == ("Restarted at step 4: later points replace earlier ones from there on.",)
 
 
 def test_points_that_come_a_little_late_are_put_where_they_belong(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_restarts_are_told_in_their_order_and_the_notes_stay_short(tmp_path: Pat
     run = EventReader().read(tmp_path)
     assert run.series["loss"].restarts == (50, 20, 70, 60)
     assert run.notes == (
-        "Restarted 4 times, last at steps 20, 70, 60: what was told again from there on replaces what was told before.",
+        "Restarted 4 times, last at steps 20, 70, 60: later points replace earlier ones from there on.",
     )
 
 
@@ -220,7 +220,7 @@ def test_two_live_writers_keep_all_their_points_in_the_order_of_time(tmp_path: P
     run = EventReader().read(tmp_path)
     assert values_of(run) == [1, 1.5, 2, 2.5, 3, 3.5]
     assert (run.series["loss"].writers, run.series["loss"].restarts, run.series["lr"].writers) == (2, (), 1)
-    assert run.notes == ("2 live writers tell loss at the same time: all their points are kept, in order of time.",)
+    assert run.notes == ("2 processes write loss at the same time: all their points are kept, in order of time.",)
     assert steps_of(run, "lr") == [1, 2], "a START of the other writer is none of its own"
 
 
@@ -243,7 +243,7 @@ def test_subdirectories_are_runs_of_their_own(tmp_path: Path) -> None:
     write(tmp_path / "train" / FIRST, header(), points(range(3)))
     write(tmp_path / "eval" / FIRST, header(), points(range(2)))
     assert [steps_of(EventReader().read(tmp_path / name)) for name in ("train", "eval")] == [[0, 1, 2], [0, 1]]
-    with pytest.raises(ScalarsUnreadable, match="No event file lies directly in"):
+    with pytest.raises(ScalarsUnreadable, match="No event file is directly in"):
         EventReader().read(tmp_path)
 
 
@@ -405,7 +405,7 @@ def test_files_come_and_go(tmp_path: Path) -> None:
     looks(reader, tmp_path, [5, 6])
     second.unlink()
     assert reader.changed(tmp_path)
-    with pytest.raises(ScalarsUnreadable, match="No event file lies directly in"):
+    with pytest.raises(ScalarsUnreadable, match="No event file is directly in"):
         reader.read(tmp_path)
     assert not reader.changed(tmp_path)
 

@@ -1,0 +1,60 @@
+"""Result models of read_tb, importable without the code that reads scalars."""
+
+from __future__ import annotations
+
+from mcp_server.answer import Answer
+
+Number = float | str  # JSON has no NaN: "nan", "inf", "-inf"
+
+
+class TagFigures(Answer):
+    """Summary of one scalar.
+
+    ``slope``: units per 1,000 steps over the last tenth. ``restarts``: steps at which a restart continued.
+    ``points``: [step, value].
+    """
+
+    last: Number | None = None
+    last_step: int | None = None
+    trend: str | None = None
+    slope: Number | None = None
+    min: Number | None = None
+    min_step: int | None = None
+    max: Number | None = None
+    max_step: int | None = None
+    mean: Number | None = None
+    first: Number | None = None
+    first_step: int | None = None
+    ema: Number | None = None
+    count: int
+    nan: int = 0
+    first_nan_step: int | None = None
+    inf: int = 0
+    first_inf_step: int | None = None
+    plateau: int | None = None
+    shape: str
+    age_s: float | None = None
+    steps_per_s: Number | None = None
+    restarts: list[int] | None = None
+    writers: int | None = None
+    points: list[tuple[int, Number]] | None = None
+
+
+class ScalarReport(Answer):
+    """Scalars of a run, of several runs side by side, or the runs below a directory.
+
+    ``tags``: one line per tag, in the form of ``columns``. ``values``: the same in full. ``step``: the last step, where
+    a line names no other. ``age_s``: seconds since the newest point.
+    """
+
+    source: str
+    run_id: str | None = None
+    step: int | None = None
+    age_s: float | None = None
+    columns: str | None = None
+    tags: list[str] | None = None
+    values: dict[str, TagFigures] | None = None
+    runs: list[str] | None = None
+    total: int | None = None
+    notes: list[str] | None = None
+    next_step: str | None = None

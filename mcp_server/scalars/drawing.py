@@ -1,0 +1,177 @@
+"""The drawing process of plot.py: ``python -I drawing.py`` reads panels as JSON from stdin, writes a PNG to stdout.
+
+It imports matplotlib and nothing of this package, so it runs wherever its interpreter finds matplotlib.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+EXIT_NO_MATPLOTLIB = 3
+MOST_BYTES = 200_000
+
+_WIDTH, _HEIGHT, _DPI = 9.0, 5.0, 100  # inches; 900 x 500 pixels
+_WIDER_FROM = 4  # panels: three columns, and smaller letters
+_LOG_SPAN = 10**2.5  # from which a logarithmic axis shows more
+_LONGEST_TITLES = {1: 100, 2: 48, 3: 32}  # characters, by columns
+_LONGEST_LABEL, _SHORT_LABEL = 40, 16
+_COLOURS = ("#1f6fb4", "#e1701a", "#2c9c4b", "#c0392b", "#8157b3", "#7a5548", "#d65fa6", "#6f7680")
+_DASHES = ("-", "--", ":")
+
+
+def main() -> int:
+    """Draw the panels of stdin, as plot.Panel has them."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return EXIT_NO_MATPLOTLIB
+    sys.stdout.buffer.write(_draw(json.load(sys.stdin)))
+    return 0
+
+
+def is_log(values: Sequence[float]) -> bool:
+    """Return whether an axis should be logarithmic: all values positive, over more than 2.5 decades."""
+    return bool(values) and min(values) > 0 and max(values) / min(values) > _LOG_SPAN
+
+
+def format_step(step: float) -> str:
+    """Return a step as an axis has room for it: ``900``, ``1.5k``, ``20M``."""
+    for unit, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if unit <= abs(step) < 1000 * unit:
+            return f"{step / unit:.4g}{sign}"
+    return f"{step:.3g}"
+
+
+def _draw(panels: Sequence[Mapping[str, Any]]) -> bytes:
+    """Draw all panels. A missing glyph or a tight layout is only a warning."""
+    warnings.simplefilter("ignore")
+    import matplotlib as mpl  # noqa: PLC0415 - here and below: for the drawing process alone
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    small = len(panels) >= _WIDER_FROM
+    columns = 3 if len(panels) > _WIDER_FROM else 2 if len(panels) > 1 else 1
+    rows = -(-len(panels) // columns)
+    mpl.rcParams.update({"font.size": 8 if small else 9})
+    figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=_DPI, layout="constrained")
+    labels = list(dict.fromkeys(curve["label"] for panel in panels for curve in panel["curves"]))
+    styles = {label: _style(number) for number, label in enumerate(labels)}  # a run has one style in all panels
+    for number, panel in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        _draw_panel(axes, panel, styles, _LONGEST_TITLES[columns], is_last_row=number > len(panels) - columns)
+    if len(labels) > 1:
+        _draw_legend(figure, styles)
+    for dpi in (_DPI, _DPI // 2):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=dpi, pil_kwargs={"optimize": True})
+        if buffer.tell() <= MOST_BYTES:
+            break
+    return buffer.getvalue()
+
+
+def _draw_legend(figure: Any, styles: Mapping[str, Mapping[str, Any]]) -> None:
+    from matplotlib.lines import Line2D  # noqa: PLC0415
+
+    figure.legend(
+        [Line2D([], [], linewidth=2, **style) for style in styles.values()],
+        [_fit(label, _LONGEST_LABEL) for label in styles],
+        loc="outside upper center",
+        ncols=min(len(styles), 6 if max(map(len, styles)) <= _SHORT_LABEL else 3),
+        frameon=False,
+    )
+    for text in figure.legends[0].get_texts():
+        text.set_parse_math(False)
+
+
+def _draw_panel(
+    axes: Any,
+    panel: Mapping[str, Any],
+    styles: Mapping[str, Mapping[str, Any]],
+    longest_title: int,
+    *,
+    is_last_row: bool,
+) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter  # noqa: PLC0415
+
+    curves = panel["curves"]
+    values = [value for curve in curves for value in curve["values"]]
+    logarithmic = is_log(values)
+    stepless = all(len(set(curve["steps"])) == 1 for curve in curves) and any(len(c["steps"]) > 1 for c in curves)
+    for curve in curves:
+        counted = {**curve, "steps": range(len(curve["steps"])), "middle": ((), ())} if stepless else curve
+        _draw_curve(axes, counted, styles[curve["label"]], faint=0.4 if len(curves) == 1 else 0.2)
+    title = _fit(panel["title"], longest_title) + ("  (log)" if logarithmic else "")
+    axes.set_title(title, fontweight="bold", fontsize="medium", parse_math=False)
+    if logarithmic:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: format_step(step)))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    if is_last_row or stepless:
+        axes.set_xlabel("point (no steps were logged)" if stepless else "step")
+    axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(x=0.01)
+    if not values:
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "no finite value", transform=axes.transAxes, ha="center", va="center", color="#888888")
+
+
+def _draw_curve(axes: Any, curve: Mapping[str, Any], style: Mapping[str, Any], faint: float) -> None:
+    is_short, is_noisy = len(curve["values"]) <= 1, bool(curve["middle"][0])
+    axes.plot(
+        curve["steps"],
+        curve["values"],
+        **style,
+        alpha=faint if is_noisy else 0.9,
+        linewidth=0.7 if is_noisy else 1.3,
+        marker="o" if is_short else None,
+        markersize=4,
+        zorder=2,
+    )
+    if is_noisy:
+        axes.plot(*curve["middle"], **style, linewidth=1.6, zorder=3)
+    if curve["odd"]:
+        # At the bottom edge, whatever the values are: a NaN has no height.
+        axes.plot(
+            curve["odd"],
+            [0.0] * len(curve["odd"]),
+            transform=axes.get_xaxis_transform(),
+            linestyle="",
+            marker="x",
+            color="#d00000",
+            markersize=7,
+            markeredgewidth=1.8,
+            clip_on=False,
+            zorder=4,
+        )
+        axes.annotate(
+            "NaN/Inf",
+            (curve["odd"][0], 0.0),
+            xycoords=axes.get_xaxis_transform(),
+            xytext=(4, 5),
+            textcoords="offset points",
+            color="#d00000",
+            fontsize="small",
+        )
+
+
+def _style(number: int) -> dict[str, Any]:
+    """Return colour and dashes of a run."""
+    colours = len(_COLOURS)
+    return {"color": _COLOURS[number % colours], "linestyle": _DASHES[number // colours % len(_DASHES)]}
+
+
+def _fit(text: str, longest: int) -> str:
+    """Return a tag on one line, shortened in its middle, since tags differ at their ends."""
+    plain = "".join(sign if sign.isprintable() else "·" for sign in text)
+    return plain if len(plain) <= longest else f"{plain[: longest // 3]}…{plain[longest // 3 + 1 - longest :]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
