@@ -22,10 +22,12 @@ _EPILOGUE_LINES = 250
 _NEAR_LINES = 1_000  # searched for launchers of several processes
 _DETAIL_LINES = 60  # searched for the specific line of a general message
 
-_SEVERAL = re.compile(
+_MULTI_PROCESS = re.compile(
     r"\[rank\d|\[default\d|torch[./]distributed[./]elastic|sigkill_handler|srun: |ChildFailedError|\(\w+ pid=\d"
 )
-_HEARSAY = re.compile(r"exit|traceback *:|terminated with|died with")  # a launcher's report; its last one decides
+_LAUNCHER_REPORT = re.compile(
+    r"exit|traceback *:|terminated with|died with"
+)  # a launcher's report; its last one decides
 _GENERAL_CRASH = re.compile(r".*\[crash\] |.*exit|traceback *:|.*terminated with|.*died with")
 _ABORTED = re.compile(r".*\bAborted\b|\*{3} SIGABRT")  # states the abort without its reason
 _ROOT_RANK = re.compile(r"rank +: (\d+) \(local_rank")
@@ -37,12 +39,12 @@ _RAY_LOST_PROCESS = re.compile(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unex
 _HARD = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict", "divergence", "killed"})
 _VAGUE = frozenset({"python_error", "other"})
 # Wrapper exceptions that add nothing to their cause above.
-_SAYS_NOTHING = re.compile(
+_EMPTY_WRAPPER = re.compile(
     r"(?:[\w.]+\.)?(?:DatasetGeneration(?:Cast)?Error: An error occurred"
     r"|\w*(?:Error|Exception): An (?:unexpected )?error (?:occurred|happened)(?: while| during| in)? ?[\w .-]{0,80}$)"
 )
 # General messages, and the lines above or below that state the specific cause.
-_ANNOUNCED = re.compile(r".*(?:Graph execution error:|Detected at node .*:?)$")
+_GENERAL_HEADING = re.compile(r".*(?:Graph execution error:|Detected at node .*:?)$")
 _BARE_WHAT = re.compile(r"what\(\): +std::\w+$")
 _THROWN = re.compile(r"terminate called after throwing an instance of")
 _NOT_ON_HUB = re.compile(r".*(?:on the Hugging Face Hub|on the Hub|cached files|huggingface\.co)")
@@ -51,7 +53,7 @@ _NODE_LOST = re.compile(
     r".{0,80}\bnode with (?:node )?id.{1,300}marked dead|.*\(raylet\).{1,80}Exiting because this node"
     r"|The (?:actor|task|worker) .{0,40}because (?:its|the) node"
 )
-_TRIALS_OWN = re.compile(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
+_TRIAL_EXCEPTION = re.compile(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
 _REFUSED = re.compile(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting")
 
 
@@ -127,7 +129,7 @@ def _pick_heaviest(candidates: Sequence[FailureEvidence]) -> FailureEvidence:
         heaviest = max(one.weight for one in candidates)
         last = [one for one in candidates if one.weight == heaviest]
         own = heaviest == Weight.ABORT
-        specific = [one for one in last if own and not (_ABORTED.match(one.text) or _HEARSAY.search(one.text))]
+        specific = [one for one in last if own and not (_ABORTED.match(one.text) or _LAUNCHER_REPORT.search(one.text))]
         return next(
             (one for one in specific if one.text.lstrip().startswith("what():")), (specific[:1] or last[-1:])[0]
         )
@@ -135,7 +137,7 @@ def _pick_heaviest(candidates: Sequence[FailureEvidence]) -> FailureEvidence:
     matches = [one for one in harder if one.weight == heaviest]
     if heaviest == Weight.PEER:
         return matches[0]
-    by_itself = [one for one in matches if not _HEARSAY.search(one.text)]
+    by_itself = [one for one in matches if not _LAUNCHER_REPORT.search(one.text)]
     return next((one for one in by_itself if not _GENERAL_CRASH.match(one.text)), (by_itself[:1] or matches[-1:])[0])
 
 
@@ -153,7 +155,7 @@ def _join_chains(candidates: Sequence[FailureEvidence]) -> list[FailureEvidence]
             before = joined[-1]
             vaguer = one.kind in _VAGUE or one.weight < before.weight
             hard = before.kind in _HARD or (one.chained == "cause" and before.kind not in _VAGUE)
-            if before.weight > Weight.HINT and _SAYS_NOTHING.match(one.text):
+            if before.weight > Weight.HINT and _EMPTY_WRAPPER.match(one.text):
                 kind = one.kind if before.kind in _VAGUE else before.kind
                 joined[-1] = replace(before, sure=before.sure or one.sure, kind=kind)
                 continue
@@ -181,7 +183,7 @@ def _is_multi_process(lines: Sequence[Line], candidates: Sequence[FailureEvidenc
         return True
     start, end = candidates[0].start, candidates[-1].end + _EPILOGUE_LINES
     near = [*lines[start : start + _NEAR_LINES], *lines[max(end - _NEAR_LINES, start) : end]]
-    return any(_SEVERAL.search(line.text, 0, _FIRST_CHARS) for line in near)
+    return any(_MULTI_PROCESS.search(line.text, 0, _FIRST_CHARS) for line in near)
 
 
 def _lost_trial(lines: Sequence[Line], chosen: FailureEvidence) -> FailureEvidence:
@@ -190,7 +192,7 @@ def _lost_trial(lines: Sequence[Line], chosen: FailureEvidence) -> FailureEviden
         (at, tracebacks.strip_prefixes(lines[at].text).text)
         for at in range(max(chosen.at - _DETAIL_LINES, 0), chosen.at)
     ]
-    for pattern in (_NODE_LOST, _TRIALS_OWN):
+    for pattern in (_NODE_LOST, _TRIAL_EXCEPTION):
         for at, text in text_near:
             if pattern.match(text) and not _TUNE.match(text):
                 kind = "ray_error" if pattern is _NODE_LOST else match_error_kind(text) or chosen.kind
@@ -201,7 +203,7 @@ def _lost_trial(lines: Sequence[Line], chosen: FailureEvidence) -> FailureEviden
 def resolve_general_message(lines: Sequence[Line], chosen: FailureEvidence) -> FailureEvidence:
     """Replace a general message by the nearby line that states the specific cause."""
     text = chosen.text.strip()
-    if _ANNOUNCED.match(text):
+    if _GENERAL_HEADING.match(text):
         for at in range(chosen.at + 1, min(chosen.at + _DETAIL_LINES, len(lines))):
             text_near = tracebacks.strip_prefixes(lines[at].text).text
             kind = None if tracebacks.is_frame(text_near) or text_near[:1].isspace() else match_error_kind(text_near)

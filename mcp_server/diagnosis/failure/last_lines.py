@@ -145,12 +145,12 @@ _WAITS = re.compile(
 )
 _MAY_WAIT = re.compile(r"aiting|stuck|stalled|advance|\b[Nn]o ")
 _TIME = re.compile(r"[ (](\d+(?:\.\d+)?) ?([smh])(?:ec|ecs|econds|in|ins|inutes|ours)?\b")
-_FOR_WHOM = re.compile(
+_WAITED_FOR = re.compile(
     r"(?i)\b(?:ranks?|workers?|peers?|barrier|nodes?|process(?:es)?|threads?|tensors?|steps?|iterations?|batch(?:es)?"
     r"|progress|heartbeats?|actors?|output)\b"
 )
 # Waits that end by themselves.
-_WITH_REASON = re.compile(
+_ENDS_BY_ITSELF = re.compile(
     r"(?i)download|tokeni|preprocess|compil|\block\b|cach|resource|build|cop(?:y|ied)|upload|eval|sav(?:e|ing)"
     r"|checkpoint|early|patience|sleep|retry|queue|schedul|autotun|warm.?up|loading"
     r"|\bto (?:start|load|finish|init|come)|\b(?:total|average|avg|mean|cumulated)\b"
@@ -175,20 +175,20 @@ class _Wait(NamedTuple):
 
 def find_repetition(lines: Sequence[Line]) -> Repetition | None:
     """Return the repetition at the end of the log that shows a run without progress, or None."""
-    return _nan_only(lines) or _find_waits(lines)
+    return _find_nan_reports(lines) or _find_waits(lines)
 
 
-def _nan_only(lines: Sequence[Line]) -> Repetition | None:
+def _find_nan_reports(lines: Sequence[Line]) -> Repetition | None:
     """Find reports of NaN iterations only: Megatron counts them per report, and then omits the loss."""
-    bad: list[int] = []
+    nan_lines: list[int] = []
     for at in range(len(lines) - 1, max(len(lines) - _REPEAT_WINDOW, 0) - 1, -1):
         match = _NAN_COUNT.search(lines[at].text)
         if not match:
             continue
         if int(match[1]) == 0 or _FINITE_LOSS.search(lines[at].text):
             break
-        bad.append(at)
-    return Repetition(bad[0], "divergence", bad[-1]) if len(bad) >= _MIN_REPEATS else None
+        nan_lines.append(at)
+    return Repetition(nan_lines[0], "divergence", nan_lines[-1]) if len(nan_lines) >= _MIN_REPEATS else None
 
 
 def _find_waits(lines: Sequence[Line]) -> Repetition | None:
@@ -201,17 +201,21 @@ def _find_waits(lines: Sequence[Line]) -> Repetition | None:
     if not waits or waits[-1][0] < len(lines) - 1 - _MAX_LINES_AFTER:
         return None
     newest = waits[-1][1]
-    run: list[tuple[int, float]] = []
+    reports: list[tuple[int, float]] = []
     for at, wait in reversed(waits):
         if wait.text != newest.text:
             continue
-        if run and wait.seconds > run[-1][1]:
+        if reports and wait.seconds > reports[-1][1]:
             break  # an earlier wait, which ended
-        run.append((at, wait.seconds))
-    grown = newest.seconds - run[-1][1]
-    if len({seconds for _, seconds in run}) < _MIN_REPEATS or newest.seconds < _MIN_WAIT_S or grown < _MIN_WAIT_S / 2:
+        reports.append((at, wait.seconds))
+    growth_s = newest.seconds - reports[-1][1]
+    if (
+        len({seconds for _, seconds in reports}) < _MIN_REPEATS
+        or newest.seconds < _MIN_WAIT_S
+        or growth_s < _MIN_WAIT_S / 2
+    ):
         return None
-    return Repetition(run[-1][0], "stall", run[-1][0])
+    return Repetition(reports[-1][0], "stall", reports[-1][0])
 
 
 def _parse_wait(text: str) -> _Wait | None:
@@ -220,7 +224,7 @@ def _parse_wait(text: str) -> _Wait | None:
     if not _MAY_WAIT.search(text):
         return None
     match = _WAITS.search(text)
-    if not match or _WITH_REASON.search(text) or not _FOR_WHOM.search(text, match.start()):
+    if not match or _ENDS_BY_ITSELF.search(text) or not _WAITED_FOR.search(text, match.start()):
         return None
     times = list(_TIME.finditer(text, match.start()))
     if not times:

@@ -42,7 +42,7 @@ _FRAME = re.compile(r'(?P<indent>\W*)File "(?P<file>[^"]{0,400})", line \d+(?:, 
 _RICH = re.compile(r"\W{0,6}(?P<file>[^\s:│]{1,300}):\d+ in (?P<where>[\w<>.]+)")
 _DRAWN = ("│", "╭", "╰", "|", "❱", "└", "├")
 _CELL = re.compile(r"-+> \d|File ~|File /|Cell In\[|<ipython|\S{1,300}\.py in \w|\S{1,300}\.py:\d+, in ")
-_NAME = re.compile(r"(?P<path>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?:\((?P<inner>\w+)\))?(?P<said>:.*)?$")
+_NAME = re.compile(r"(?P<path>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Za-z_]\w*)(?:\((?P<inner>\w+)\))?(?P<message>:.*)?$")
 _EXCEPTION_ENDINGS = (
     "Error", "Exception", "Interrupt", "Exit", "Warning", "Timeout", "Expired", "Failed", "Failure", "Abort", "Fault",
     "NotFound", "Exhausted", "Unsupported", "StopIteration", "GeneratorExit", "OutOfResources", "Traceback",
@@ -102,7 +102,7 @@ def match_exception(text: str, *, after_frames: bool) -> re.Match[str] | None:
     match = _NAME.match(text.strip()[:600])
     if not match:
         return None
-    name, message = match["name"], match["said"]
+    name, message = match["name"], match["message"]
     if not name.endswith(_EXCEPTION_ENDINGS) and not (after_frames and match["path"]):
         return None
     if message is not None and len(message) > 1 and not message[1:2].isspace():

@@ -47,17 +47,17 @@ _QUOTED = re.compile(
     r"|#(?!#)|//|@|\+)|Namespace\(|\b(?:self|torch|np|args|config|cfg|F|nn)\.[A-Za-z_]|\w\[['\":]|\bf['\"]|%[.\d]{0,9}[dfs]\b"
     r"|\{\w{1,99}(?::[^}]{0,9})?\}|\w ?== ?\w|\w ?\* ?\w|\b(?i:config\w*|argument|hyper-?param\w*)\b"
 )
-_RECALLED = re.compile(r"(?i)\b(?:load|resum|restor|pre-?trained|continu)")
+_LOADED = re.compile(r"(?i)\b(?:load|resum|restor|pre-?trained|continu)")
 _EPOCH = re.compile(r"(?i)\bepoch\W{0,3}(\d+)(?:\s?(?:/|of)\s?(\d+))?")
 _POSITION = re.compile(r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)")
 _TABLE_CELL = re.compile(r"^\s*[|│┃]")
-_REMARK = re.compile(r"WARN|[Ww]arning|\b[Cc]annot\b")  # a warning announces no work
+_WARNING = re.compile(r"WARN|[Ww]arning|\b[Cc]annot\b")  # a warning announces no work
 _TRAIN_LOSS = re.compile(r"(?i)(?:^|[\s:|>-])(?:train\w*[\s_/-]{0,3}loss|loss[\s_/-]{0,3}train\w*|训练损失)")
 
 
 def announces_other_work(line: str) -> bool:
     """Whether ``line`` announces work other than training; the bar below then shows that work."""
-    return _OTHER_WORK.search(line) is not None and _REMARK.search(line) is None
+    return _OTHER_WORK.search(line) is not None and _WARNING.search(line) is None
 
 
 def _is_held_out(line: str) -> bool:
@@ -87,20 +87,20 @@ class CustomLoopReader:
             bits |= name.bits
         if not bits & ~COUNTS:
             return self._read_header(line, template, values), []
-        is_quoted, is_held_out, is_recalled = self._line_properties(line, template)
+        is_quoted, is_held_out, is_loaded = self._line_properties(line, template)
         if is_quoted:
             return None, []
         if before and not is_held_out and before.rstrip().endswith(":"):
             is_held_out = _is_held_out(before) and _TRAINING.search(line) is None
         if is_held_out and not (bits & HELD_OUT and bits & COUNTS):
             return None, [(_as_held_out(name), value, of) for name, value, of in values if not name.bits & COUNTS]
-        if is_recalled:
+        if is_loaded:
             return None, values
         if not bits & COUNTS:
             return self._read_uncounted(line, values) if bits & _STRONG and not bits & HELD_OUT else None, values
-        return _read_counted(values, bits) if bits & (_STRONG | _WEAK) else self._read_header(
-            line, template, values
-        ), values
+        if bits & (_STRONG | _WEAK):
+            return _read_counted(values, bits), values
+        return self._read_header(line, template, values), values
 
     def _line_properties(self, line: str, template: str) -> tuple[bool, bool, bool]:
         """Whether ``line`` is quoted, is of held-out data, is of a loaded checkpoint; cached per template."""
@@ -108,8 +108,8 @@ class CustomLoopReader:
         if properties is None:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            is_recalled = _RECALLED.search(line) is not None
-            properties = self._templates[template] = (_QUOTED.search(line) is not None, _is_held_out(line), is_recalled)
+            is_loaded = _LOADED.search(line) is not None
+            properties = self._templates[template] = (_QUOTED.search(line) is not None, _is_held_out(line), is_loaded)
         return properties
 
     def _read_uncounted(self, line: str, values: list[NamedValue]) -> StepReading | None:
@@ -123,7 +123,7 @@ class CustomLoopReader:
             return self._open_reading
         if _TABLE_CELL.match(line):
             return None
-        name, value, _ = next(figure for figure in values if figure[0].bits & _STRONG)
+        name, value, _ = next(named_value for named_value in values if named_value[0].bits & _STRONG)
         before = self._last_losses.get(name.text)
         if before is not None or len(self._last_losses) < _MAX_LOSSES:
             self._last_losses[name.text] = value
@@ -157,10 +157,10 @@ class CustomLoopReader:
                 self._lines_since_open = 0
             return None
         epoch, epochs = parse_integer(match[1]), parse_integer(match[2]) if match[2] else None
-        same, self._header_template = template == self._header_template, template
+        is_same_header, self._header_template = template == self._header_template, template
         before, self.epoch = self.epoch, (epoch, epochs)
         self._open_reading = StepReading(Rank.EPOCH, "epoch", epoch=epoch, epochs=epochs)
-        if same and before is not None and epoch == before[0] + 1:
+        if is_same_header and before is not None and epoch == before[0] + 1:
             return StepReading(Rank.EPOCH, "epoch", epoch=before[0], epochs=epochs)
         return None
 
@@ -175,11 +175,11 @@ def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
     Step 0 with held-out losses is an evaluation before training; epoch 0 with them is a finished epoch.
     """
     step = epoch = None
-    for figure in values:
-        if figure[0].bits & STEP and step is None and figure[1].is_integer():
-            step = figure
-        elif figure[0].bits & EPOCH and epoch is None:
-            epoch = figure
+    for named_value in values:
+        if named_value[0].bits & STEP and step is None and named_value[1].is_integer():
+            step = named_value
+        elif named_value[0].bits & EPOCH and epoch is None:
+            epoch = named_value
     if step is None:
         return _read_epoch(epoch, values, bits) if epoch is not None else None
     name, value, of = step
