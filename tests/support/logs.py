@@ -5,7 +5,7 @@
 - ``exceptions/<kind>.txt``: the last line of tracebacks, one exception a line.
 - ``whole_logs/labels.jsonl``: whole logs. ``RUNWARD_LOGS`` may name a further directory of the same format.
 
-All samples are written for these tests in the words of the tools; none is a copy of anybody's log.
+All samples are written for these tests in the words of the tools; none is copied from a real run.
 """
 
 from __future__ import annotations
