@@ -1,4 +1,4 @@
-"""Real runs, told about while they run: first steps, progress, stalls, errors, divergence."""
+"""Live runs: first steps, progress, stalls, errors and divergence are reported while the run goes on."""
 
 import re
 import sys
@@ -35,7 +35,7 @@ async def news(agent: Agent, run_id: str, **arguments: Any) -> tuple[str, dict[s
     return answer["reason"], answer["runs"][0]
 
 
-async def test_the_first_step_is_news_and_later_steps_are_told_with_every_answer(sandbox: Sandbox) -> None:
+async def test_the_first_step_is_an_event_and_later_steps_are_in_every_answer(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch(python(sandbox, GO_ON + STEPS + "until('go')"), cwd=str(sandbox.path))
         reason, status = await news(agent, run_id, until="first_step")
@@ -56,7 +56,7 @@ async def test_a_wait_for_the_first_step_ends_at_once_when_it_has_been_made(sand
         (sandbox.path / "go").touch()
 
 
-async def test_a_first_step_that_does_not_come_is_told_and_stops_nothing(sandbox: Sandbox) -> None:
+async def test_a_missing_first_step_is_reported_and_stops_nothing(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch(
             python(sandbox, GO_ON + "print('loading', flush=True)\nuntil('go')"),
@@ -70,7 +70,7 @@ async def test_a_first_step_that_does_not_come_is_told_and_stops_nothing(sandbox
         assert (await agent.end(run_id))["state"] == "finished"
 
 
-async def test_a_first_step_pattern_decides_alone(sandbox: Sandbox) -> None:
+async def test_only_the_first_step_pattern_decides(sandbox: Sandbox) -> None:
     code = (
         GO_ON + "print('epoch 1 loss 0.5', flush=True)\nuntil('go')\nprint('kl loss: 0.01', flush=True)\nuntil('end')"
     )
@@ -84,7 +84,7 @@ async def test_a_first_step_pattern_decides_alone(sandbox: Sandbox) -> None:
         (sandbox.path / "end").touch()
 
 
-async def test_a_stall_is_told_with_evidence_and_so_is_its_end(sandbox: Sandbox) -> None:
+async def test_a_stall_and_its_end_are_reported_with_evidence(sandbox: Sandbox) -> None:
     code = GO_ON + STEPS + "until('go')\nprint('epoch 4/40 loss 0.2', flush=True)\nuntil('end')"
     async with sandbox.agent() as agent:
         run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path), stall_timeout_s=1)
@@ -101,7 +101,7 @@ async def test_a_stall_is_told_with_evidence_and_so_is_its_end(sandbox: Sandbox)
         (sandbox.path / "end").touch()
 
 
-async def test_an_error_of_a_process_that_does_not_end_is_told(sandbox: Sandbox) -> None:
+async def test_an_error_of_a_process_that_does_not_end_is_reported(sandbox: Sandbox) -> None:
     code = f"""{GO_ON}
 import traceback
 for step in range(1, 5):
@@ -123,7 +123,7 @@ until('end')
         assert (end["state"], "failure" in end) == ("finished", False)
 
 
-async def test_an_error_that_steps_follow_is_not_told(sandbox: Sandbox) -> None:
+async def test_an_error_followed_by_steps_is_not_reported(sandbox: Sandbox) -> None:
     code = f"""{GO_ON}
 import traceback
 for step in range(1, 60):
@@ -140,7 +140,7 @@ for step in range(1, 60):
     assert "failure" not in end
 
 
-async def test_divergence_is_told_while_the_run_goes_on_and_at_its_end(sandbox: Sandbox) -> None:
+async def test_divergence_is_reported_while_the_run_goes_on_and_at_its_end(sandbox: Sandbox) -> None:
     code = (
         GO_ON
         + "for s in range(1, 40): print(f'step {s} loss {0.5 if s < 9 else float(\"nan\")}', flush=True)\nuntil('end')"
@@ -158,7 +158,7 @@ async def test_divergence_is_told_while_the_run_goes_on_and_at_its_end(sandbox: 
     assert (end["state"], end["exit_code"], end["failure"]["kind"]) == ("finished", 0, "divergence")
 
 
-async def test_a_failure_is_told_with_the_line_that_proves_it(sandbox: Sandbox) -> None:
+async def test_a_failure_is_reported_with_the_line_that_proves_it(sandbox: Sandbox) -> None:
     code = "print('start', flush=True)\nraise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')"
     async with sandbox.agent() as agent:
         run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path))
@@ -181,7 +181,7 @@ async def test_a_run_that_a_person_stops_has_no_failure(sandbox: Sandbox) -> Non
     assert (end["state"], "failure" in end) == ("killed", False)
 
 
-async def test_a_pattern_that_never_ends_costs_the_judging_and_not_the_run(sandbox: Sandbox) -> None:
+async def test_a_pattern_that_never_ends_stops_the_monitoring_and_not_the_run(sandbox: Sandbox) -> None:
     code = "import time\nprint('a' * 3000 + '!', flush=True)\nprint('after', flush=True)\ntime.sleep(600)"
     async with sandbox.agent() as agent:
         run_id = await agent.launch(
@@ -193,7 +193,7 @@ async def test_a_pattern_that_never_ends_costs_the_judging_and_not_the_run(sandb
     assert "after" in sandbox.log(run_id)
 
 
-async def test_a_stack_tells_no_secret(sandbox: Sandbox) -> None:
+async def test_a_stack_shows_no_secret(sandbox: Sandbox) -> None:
     tools = sandbox.path / "bin"
     tools.mkdir()
     spy = tools / "py-spy"
