@@ -141,7 +141,7 @@ class DivergenceDetector:
         self._good_lines = 0
         self._roles: dict[str, _Role] = {}
         self._streaks: dict[str, _Streak] = {}
-        self._last_loss: float | None = None  # the newest
+        self._last_loss: float | None = None
         self._is_rl = False
         self._skips = SkippedSteps()
         self._history = LossHistory()
@@ -189,11 +189,11 @@ class DivergenceDetector:
             yield from self._history.check(finite[0], metric_line.step)
 
     def _role(self, name: str) -> _Role:
-        if (sort := self._roles.get(name)) is None:
+        if (role := self._roles.get(name)) is None:
             if len(self._roles) >= _MAX_NAMES:
                 return _Role.NONE
-            sort = self._roles[name] = _role_of(name)
-        return sort
+            role = self._roles[name] = _role_of(name)
+        return role
 
     def _update_streak(self, rule: str, *, is_bad: bool, metric_line: MetricLine) -> _Streak:
         streak = self._streaks.get(rule)
@@ -227,18 +227,18 @@ class DivergenceDetector:
             return
         is_bad = not math.isfinite(norms[0])
         streak = self._update_streak("gradient", is_bad=is_bad, metric_line=metric_line)
-        alive = self._last_loss is None or (math.isfinite(self._last_loss) and self._last_loss != 0)
-        dead = self._update_streak("dead gradient", is_bad=is_bad and not alive, metric_line=metric_line)
+        is_loss_alive = self._last_loss is None or (math.isfinite(self._last_loss) and self._last_loss != 0)
+        dead = self._update_streak("dead gradient", is_bad=is_bad and not is_loss_alive, metric_line=metric_line)
         if not is_bad:
             yield RuleResult("gradient", Grade.GOOD)
             return
-        if alive and self._last_loss is not None:
+        if is_loss_alive and self._last_loss is not None:
             streak.losses = [*streak.losses[:_ENDS], *streak.losses[_ENDS:][-_ENDS + 1 :], self._last_loss]
-        if alive and (self._is_rl or _falls(streak.losses)):
+        if is_loss_alive and (self._is_rl or _falls(streak.losses)):
             return
-        if grade := streak.grade(_GRADIENT_ALONE) if alive else dead.grade(_DEAD_GRADIENT):
-            count = streak.count if alive else dead.count
-            of_loss = "the loss does not fall" if alive else f"the loss is {self._last_loss:g}"
+        if grade := streak.grade(_GRADIENT_ALONE) if is_loss_alive else dead.grade(_DEAD_GRADIENT):
+            count = streak.count if is_loss_alive else dead.count
+            of_loss = "the loss does not fall" if is_loss_alive else f"the loss is {self._last_loss:g}"
             text = f"The gradient norm has been {norms[0]} in {count} readings in a row while {of_loss}."
             yield RuleResult("gradient", grade, text, streak.since)
 

@@ -48,11 +48,11 @@ async def measure(sandbox: Sandbox) -> Table:
         "searched for errors, and only its newest lines are read for steps. Line by line, everything is read.",
         f"The large file: {_LARGE_BYTES / 1e9:g} GB of training lines, a traceback at its end; page cache warm.",
     ]
-    return Table("Judging", tuple(rows), tuple(notes))
+    return Table("Diagnosis", tuple(rows), tuple(notes))
 
 
 def _labelled_rows(directory: Path) -> tuple[list[Row], list[str]]:
-    """Score the labelled logs of ``directory``; return rows, and notes that name the logs judged wrongly."""
+    """Score the labelled logs of ``directory``; return rows, and notes that name the logs diagnosed wrongly."""
     labels = read_labels(directory)
     ours, grep = Score(), Score()
     for label in labels:
@@ -228,8 +228,8 @@ def _run(argv: list[str]) -> str:
 
 def _import_rows() -> list[Row]:
     relay = "import mcp_server.supervisor.output_relay"
-    judging = f"{relay}, mcp_server.diagnosis.output_monitor, mcp_server.diagnosis.log_file"
-    took_ms: dict[str, list[float]] = {judging: [], relay: [], "pass": []}
+    diagnosis = f"{relay}, mcp_server.diagnosis.output_monitor, mcp_server.diagnosis.log_file"
+    took_ms: dict[str, list[float]] = {diagnosis: [], relay: [], "pass": []}
     for _ in range(_STARTS):
         for code, some in took_ms.items():
             begun_s = time.perf_counter()

@@ -17,9 +17,9 @@ def row(step: int | None, metrics: Mapping[str, float], line: str = "", skipped:
     return MetricLine(step, dict(metrics), line or f"step {step}: {dict(metrics)}", skipped)
 
 
-def after(*readings: MetricLine) -> DivergenceDetector:
+def after(*metric_lines: MetricLine) -> DivergenceDetector:
     divergence = DivergenceDetector()
-    for metric_line in readings:
+    for metric_line in metric_lines:
         divergence.read_metrics(metric_line)
     return divergence
 
@@ -45,17 +45,17 @@ def test_a_loss_that_is_nan_three_times_in_a_row_is_proof(name: str) -> None:
 
 def test_a_short_run_whose_every_loss_was_nan_ends_diverged_and_the_newest_line_shows_it() -> None:
     lines = [f"{n:03} | loss: nan | lr: 0.1 | dt: 200 ms" for n in range(1, 6)]
-    readings = [row(n, {"loss": NAN}, line) for n, line in enumerate(lines, 1)]
-    two = after(*readings[:2])
+    metric_lines = [row(n, {"loss": NAN}, line) for n, line in enumerate(lines, 1)]
+    two = after(*metric_lines[:2])
     assert (two.line, two.text) == (lines[1], None)  # the end of a log, but no proof while it goes on
-    five = after(*readings)
+    five = after(*metric_lines)
     assert (five.line, five.since_step) == (lines[4], 1)
     assert five.text == "loss has been nan in 5 readings in a row, since step 1."
-    assert after(*readings[:2], row(3, {"loss": 0.5})).line is None
+    assert after(*metric_lines[:2], row(3, {"loss": 0.5})).line is None
 
 
 @pytest.mark.parametrize(
-    "readings",
+    "metric_lines",
     [
         losses(NAN),
         losses(1.0, NAN, 1.0, NAN, NAN, 1.0),
@@ -78,8 +78,8 @@ def test_a_short_run_whose_every_loss_was_nan_ends_diverged_and_the_newest_line_
     ],
     ids=str,
 )
-def test_metrics_of_healthy_runs_are_not_a_divergence(readings: list[MetricLine]) -> None:
-    divergence = after(*readings)
+def test_metrics_of_healthy_runs_are_not_a_divergence(metric_lines: list[MetricLine]) -> None:
+    divergence = after(*metric_lines)
     assert (divergence.line, divergence.text, divergence.since_step) == (None, None, None)
 
 
@@ -197,7 +197,7 @@ def test_an_exponential_rise_does_not_count_as_history() -> None:
 
 
 @pytest.mark.parametrize(
-    "readings",
+    "metric_lines",
     [
         losses(*[2.5] * 30, 90, 90, 90, 90, 2.4, *[2.4] * 30),
         losses(*[2.5] * 10, 90, 90, 90, 90, 90),  # too short a history
@@ -212,10 +212,10 @@ def test_an_exponential_rise_does_not_count_as_history() -> None:
         [row(7, {"loss": 1e9}, f"[rank{rank}] loss 1e9") for rank in range(99)],
         losses(*[90.0, 2.5] * 20, *[500.0] * 20),
     ],
-    ids=lambda readings: str(readings[-1].line),
+    ids=lambda metric_lines: str(metric_lines[-1].line),
 )
-def test_a_loss_with_spikes_slow_growth_or_little_meaning_is_healthy(readings: list[MetricLine]) -> None:
-    assert after(*readings).text is None
+def test_a_loss_with_spikes_slow_growth_or_little_meaning_is_healthy(metric_lines: list[MetricLine]) -> None:
+    assert after(*metric_lines).text is None
 
 
 # --- as frameworks print it

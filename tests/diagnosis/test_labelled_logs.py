@@ -88,14 +88,14 @@ def test_the_first_step_is_recognised_in_95_of_100(examined: Examined) -> None:
 
 def test_the_text_alone_gives_the_kind_in_99_of_100_and_the_line_in_95(directory: Path) -> None:
     """Without the metrics: a divergence is seen in them, not in a line."""
-    judged = roots = failed = 0
+    right_kinds = right_lines = failed = 0
     labels = [label for label in read_labels(directory) if label["class"] != "divergence"]
     for label in labels:
         failure = diagnose(numbered((directory / label["file"]).read_bytes()))
-        judged += (failure.kind if failure else "ok") in {label["class"], *label["alt"]}
+        right_kinds += (failure.kind if failure else "ok") in {label["class"], *label["alt"]}
         assert label["class"] != "ok" or failure is None, label["file"]
         if label["class"] != "ok" and failure is not None:
             failed += 1
-            roots += quotes(failure.line, label["key_line"])
-    assert judged >= 0.99 * len(labels)
-    assert roots >= 0.95 * failed
+            right_lines += quotes(failure.line, label["key_line"])
+    assert right_kinds >= 0.99 * len(labels)
+    assert right_lines >= 0.95 * failed

@@ -78,6 +78,6 @@ def read_labels(directory: Path) -> list[dict[str, Any]]:
     """Return the labels of a directory of whole logs, in their order.
 
     ``class``: the kind, ``ok`` for a healthy run. ``alt``: kinds that are right as well. ``key_line``: the line to
-    quote. ``retryable``: None where nobody can say. ``first_step_seen``: the text shows a finished training step.
+    quote. ``retryable``: None if unknown. ``first_step_seen``: the text shows a finished training step.
     """
     return [json.loads(line) for line in (directory / "labels.jsonl").read_text().splitlines()]

@@ -217,23 +217,25 @@ def test_without_a_total_there_is_no_remaining_time() -> None:
 
 def test_a_metric_line_has_the_numbers_of_its_line_by_name() -> None:
     line = "Epoch: 07 | Train Loss: nan | Val Loss: 0.52 | LR: 1e-4 | Grad Norm: inf"
-    (reading,) = ProgressTracker().read_lines([line])
-    assert (reading.step, reading.line, reading.skipped) == (7, line, None)
-    assert math.isnan(reading.metrics["train loss"])
-    assert reading.metrics["grad norm"] == math.inf
-    assert (reading.metrics["val loss"], reading.metrics["lr"]) == (0.52, 1e-4)
+    (metric_line,) = ProgressTracker().read_lines([line])
+    assert (metric_line.step, metric_line.line, metric_line.skipped) == (7, line, None)
+    assert math.isnan(metric_line.metrics["train loss"])
+    assert metric_line.metrics["grad norm"] == math.inf
+    assert (metric_line.metrics["val loss"], metric_line.metrics["lr"]) == (0.52, 1e-4)
 
 
 def test_metrics_of_an_evaluation_have_names_that_say_so() -> None:
-    (reading,) = ProgressTracker().read_lines(["Test: loss = 19.4121 | f1 = 0.7498"])
-    assert reading.metrics == {"val loss": 19.4121, "val f1": 0.7498}
+    (metric_line,) = ProgressTracker().read_lines(["Test: loss = 19.4121 | f1 = 0.7498"])
+    assert metric_line.metrics == {"val loss": 19.4121, "val f1": 0.7498}
 
 
 def test_skipped_steps_are_in_the_unit_of_the_step() -> None:
-    (reading,) = ProgressTracker().read_lines(["[INFO] [Rank 0] step=120, skipped=120, lr=[1e-05], mom=[(0.9, 0.99)]"])
-    assert (reading.step, reading.skipped) == (120, 120)
+    (metric_line,) = ProgressTracker().read_lines(
+        ["[INFO] [Rank 0] step=120, skipped=120, lr=[1e-05], mom=[(0.9, 0.99)]"]
+    )
+    assert (metric_line.step, metric_line.skipped) == (120, 120)
     lines = [f" iteration {n}/ 90 | lm loss: 2.5E+00 | number of skipped iterations:   2 |" for n in (10, 20)]
-    assert [reading.skipped for reading in ProgressTracker().read_lines(lines)] == [2, 4]
+    assert [metric_line.skipped for metric_line in ProgressTracker().read_lines(lines)] == [2, 4]
 
 
 def test_the_four_most_important_headlines_are_kept() -> None:
