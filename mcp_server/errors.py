@@ -108,6 +108,10 @@ class ScreenNotFound(RunwardError):
     """There is no tmux session to look at."""
 
 
+class ScreenNotAnswering(RunwardError):
+    """tmux does not answer in time."""
+
+
 class PatternError(RunwardError):
     """A regular expression that cannot be used; ``why`` says what is wrong with it."""
 

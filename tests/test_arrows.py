@@ -22,7 +22,7 @@ LAYERS = (  # from the ground up; a room may import every room of a lower layer
 )
 WITHIN = {  # the arrows inside one layer
     *(("text", "errors"), ("system", "errors"), ("system", "text"), ("record", "errors"), ("record", "text")),
-    *(("record", "system"), ("recovery", "diagnosis"), ("hosts", "store"), ("scalars", "store"), ("backends", "store")),
+    *(("record", "system"), ("recovery", "diagnosis"), ("hosts", "store"), ("scalars", "store"), ("store", "backends")),
     *(
         ("blueprints", "hosts"),
         ("resources", "tools"),

@@ -17,13 +17,13 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from rich.console import Console
 from rich.text import Text
 
-from mcp_server.backends import tmux_client
+from mcp_server.backends.base import load_backend
 from mcp_server.store.state_home import StateHome
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train a small language model; return 0 if the run finished and the model learned."""
-    tmux_client.require()
+    load_backend("local").check_usable()
     StateHome.of(os.environ).make()
     return anyio.run(_demo, arguments.steps)
 

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_server.backends import tmux_client
+from mcp_server.backends.local import tmux_socket
 from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.gpus.health import find_faults
 from mcp_server.gpus.leases import Leases, lease_directory
@@ -30,7 +31,7 @@ from mcp_server.runs.preflight.checks import Wish
 from mcp_server.runs.preflight.preflight import preflight
 from mcp_server.store.file_watch import is_shared, news_of_files
 from mcp_server.store.run_store import RunStore
-from mcp_server.store.state_home import StateHome, tmux_socket
+from mcp_server.store.state_home import StateHome
 from mcp_server.system.lock_files import LeaseError, is_locked, take_lock
 
 _LOW_DISK_BYTES = 2**30

@@ -1,7 +1,8 @@
-"""The state of a run, folded from its events and whether its supervisor lives. Pure."""
+"""The state of a run, derived from its record and from whether its supervisor lives. Pure."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,17 +15,37 @@ EndedState = Literal["finished", "failed", "killed", "timed_out", "lost"]
 RunState = Literal[LiveState, EndedState]
 ENDED: frozenset[str] = frozenset(get_args(EndedState))
 
-# A launcher and a supervisor need well under a second; after this nobody is coming any more.
+# A launcher and a supervisor need well under a second; a supervisor that is not there by then does not come.
 STARTING_S = 15.0
+
+
+class Liveness(enum.Enum):
+    """Whether a run's supervisor lives, as its backend reports it."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    PENDING = "pending"  # accepted, and not started yet: by its session, or by a scheduler
+    UNKNOWN = "unknown"  # nothing on this host can find out
+    UNREACHABLE = "unreachable"  # the host or scheduler that knows does not answer now
+
+
+@dataclass(frozen=True)
+class LivenessReport:
+    """Liveness, and what the backend adds to it, e.g. why a supervisor is dead or since when a host is silent."""
+
+    liveness: Liveness
+    reason: str = ""
+
+
+_NO_SUPERVISOR = LivenessReport(Liveness.DEAD)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything on disk that tells how a run fares.
+    """The record of a run, and its supervisor's liveness.
 
-    ``events`` are the supervisor's, oldest first; ``exit`` and ``progress`` the newest attempt's records of
-    that name, ``stop`` the run's;
-    ``held``: the supervisor's lock is held; ``here``: this kernel can tell; ``rebooted``: another boot.
+    ``events`` are the supervisor's, oldest first. ``exit`` and ``progress`` are the newest attempt's records of that
+    name, ``stop`` is the run's stop request. ``age_s`` is the time since the launch.
     """
 
     spec: RunSpec
@@ -32,17 +53,16 @@ class Evidence:
     exit: dict[str, Any] | None = None
     progress: dict[str, Any] | None = None
     stop: dict[str, Any] | None = None
-    held: bool = False
-    here: bool = True
-    rebooted: bool = False
+    supervisor: LivenessReport = _NO_SUPERVISOR
     age_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run as the evidence tells it.
+    """One run, as its evidence proves it.
 
-    ``reason`` says what no event does: why a run is lost. ``here``: it can be told, and stopped, on this host.
+    ``reason`` explains a state that no event explains, e.g. why a run is lost. ``abandoned``: the supervisor died
+    without writing an end, although an exit record may exist.
     """
 
     spec: RunSpec
@@ -59,13 +79,11 @@ class Run:
     failure: dict[str, Any] | None = None
     gpus: tuple[str, ...] = ()  # UUIDs that its newest attempt has, or had
     queue_position: int | None = None
-    here: bool = True
-    # Its supervisor is gone and wrote no end, although an exit record may be there.
     abandoned: bool = False
 
     @property
     def run_id(self) -> str:
-        """The id, also the session's name."""
+        """The run's id, also the name of its directory."""
         return self.spec.run_id
 
     @property
@@ -93,7 +111,7 @@ class Run:
 
 
 def fold(evidence: Evidence) -> Run:
-    """Turn evidence into a run. An end on disk is believed first, then the lock; nothing is invented."""
+    """Return the run that ``evidence`` proves. A written end comes first, then liveness; nothing is invented."""
     state, reason = _state(evidence)
     starts: Sequence[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] == "started"] or [{}]
     last: Mapping[str, Any] = next((e for e in reversed(evidence.events) if e["kind"] in ENDING), {})
@@ -115,9 +133,11 @@ def fold(evidence: Evidence) -> Run:
         progress=evidence.progress or {},
         failure=_failure(evidence.events),
         gpus=tuple(map(str, starts[-1].get("gpus", ()))),
-        queue_position=evidence.events[-1].get("position") if state == "queued" else None,
-        here=evidence.here or evidence.rebooted,
-        abandoned=state in ENDED and not evidence.held and not last and not carried_out,
+        queue_position=evidence.events[-1].get("position") if state == "queued" and evidence.events else None,
+        abandoned=state in ENDED
+        and evidence.supervisor.liveness is not Liveness.ALIVE
+        and not last
+        and not carried_out,
     )
 
 
@@ -145,28 +165,35 @@ def _recorded(exit_: dict[str, Any], events: Sequence[Event]) -> tuple[RunState,
 
 
 def _state(evidence: Evidence) -> tuple[RunState, str | None]:
-    """First match wins."""
+    """Return the state and the reason for it. First match wins."""
+    liveness, reason = evidence.supervisor.liveness, evidence.supervisor.reason or None
     ends: list[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] in ENDING]
     if ends and ends[-1].get("state") in ENDED:
         return ends[-1]["state"], None
-    if evidence.held:
-        newest: RunState | None = next(
-            (LIVE_STATES[e["kind"]] for e in reversed(evidence.events) if e["kind"] in LIVE_STATES), None
-        )
+    newest: RunState | None = next(
+        (LIVE_STATES[e["kind"]] for e in reversed(evidence.events) if e["kind"] in LIVE_STATES), None
+    )
+    if liveness is Liveness.ALIVE:
         return newest or ("running" if evidence.events else "starting"), None
+    # Neither is an end: a host that is silent may run on, and a scheduler may start a requeued run again.
+    if liveness is Liveness.UNREACHABLE:
+        return newest or "starting", reason or "Its host does not answer: this is the last known state."
+    if liveness is Liveness.PENDING:
+        return "starting" if evidence.age_s < STARTING_S and not evidence.events else "queued", reason
     if evidence.exit is not None:
         return _recorded(evidence.exit, evidence.events)
-    if not evidence.here and not evidence.rebooted:
-        return (
-            "running",
-            f"Supervised on {evidence.spec.host}: whether it still lives can be told only there.",
-        )
-    if not evidence.events and evidence.age_s < STARTING_S and not evidence.rebooted:
-        return "starting", None
+    if liveness is Liveness.UNKNOWN:
+        # Runs of former layouts wrote no events.
+        return newest or "running", reason or "Whether it still lives is unknown: this is the last known state."
+    return _state_without_supervisor(evidence)
+
+
+def _state_without_supervisor(evidence: Evidence) -> tuple[RunState, str | None]:
+    """Return the state of a run whose supervisor died and wrote no end."""
     if evidence.stop is not None and evidence.stop.get("carried_out"):
         return "killed", None
-    if evidence.rebooted:
-        return "lost", "The machine was rebooted while it ran."
+    if evidence.supervisor.reason:
+        return "lost", evidence.supervisor.reason
     if not evidence.events:
         return "lost", "Its launch was cut off: the command never started."
     if evidence.events[-1]["kind"] == "queued":

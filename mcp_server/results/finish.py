@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.environment import names_a_secret, stored_secrets
 from mcp_server.record import result_directory
@@ -77,7 +78,7 @@ def write_results(
         checkpoints=checkpoints.find_run_checkpoints(run, directory),
         account=result_directory.read_attempts_report(rundir),
         code=code,
-        leftovers=len(store.leftovers(run)),
+        leftovers=len(backend_of(run.spec).find_leftovers(run)),
     )
     later_run = _find_later_run(run, directory, store)
     if not _WRITES.acquire(timeout=_LOCK_TIMEOUT_S):

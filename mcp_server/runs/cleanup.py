@@ -1,4 +1,4 @@
-"""Clearing away what is no run any more, and nothing else."""
+"""Removes directories of aborted launches and closes screens of long-ended runs."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ import contextlib
 import shutil
 import time
 
-from mcp_server.backends import tmux_client
+import anyio.to_thread
+
+from mcp_server.backends.base import backend_of
+from mcp_server.record.spec import RunSpec
 from mcp_server.store.run_store import RunStore
 
-_CUT_OFF_S = 3600.0
+_ABORTED_AFTER_S = 3600.0
 
 
-def tidy(store: RunStore, socket: str) -> None:
-    """Close the oldest sessions that only show an ended run: each holds some megabytes of tmux's memory.
+async def clean_up(store: RunStore, spec: RunSpec) -> None:
+    """Remove what servers left that were killed during a launch, and close the oldest screens of the kind of ``spec``.
 
-    Also removes what servers that were killed in the middle of a launch have left.
+    Raises:
+        ScreenNotAnswering: the screens do not answer.
     """
-    for cut_off in store.home.runs.glob(".new-*"):
+
+    def ended() -> list[RunSpec]:
+        return [run.spec for run in store.runs() if run.ended and run.state != "lost"]
+
+    await anyio.to_thread.run_sync(_remove_aborted_launches, store, abandon_on_cancel=True)
+    await backend_of(spec).close_old_screens(spec, store.home.config().keep_sessions, ended)
+
+
+def _remove_aborted_launches(store: RunStore) -> None:
+    for directory in store.home.runs.glob(".new-*"):
         with contextlib.suppress(OSError):
-            if time.time() - cut_off.stat().st_mtime > _CUT_OFF_S:
-                shutil.rmtree(cut_off, ignore_errors=True)
-    keep = store.home.config().keep_sessions
-    open_ones = set(tmux_client.sessions(socket))
-    if len(open_ones) <= keep:
-        return
-    shown = [run for run in store.runs() if run.ended and run.state != "lost" and run.spec.session in open_ones]
-    for run in shown[keep:]:
-        tmux_client.close(run.spec.session, socket=socket)
+            if time.time() - directory.stat().st_mtime > _ABORTED_AFTER_S:
+                shutil.rmtree(directory, ignore_errors=True)

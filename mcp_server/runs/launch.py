@@ -1,25 +1,19 @@
-"""Starting a run: arguments become a spec and a script, then a directory, then a supervisor in tmux."""
+"""Starting a run: arguments become a spec and a script, then a directory, then a supervisor."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import json
 import os
 import secrets as random
 import shutil
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
-from mcp_server.backends import tmux_client
+from mcp_server.backends.base import backend_of, load_backend
 from mcp_server.errors import BadArgument, GpusNotFree, LaunchFailed, RunwardError
 from mcp_server.gpus.leases import lease_directory
 from mcp_server.hosts.environment import base_environment, check_environment, secrets_by_name
@@ -28,22 +22,18 @@ from mcp_server.record.run_directory import LAYOUT, RunDir, boot_id, now, write_
 from mcp_server.record.script import LONGEST_NAME, name_of, render, slug
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
-from mcp_server.runs.cleanup import tidy
+from mcp_server.runs.cleanup import clean_up
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
 from mcp_server.runs.idempotency import held_key, known_run
 from mcp_server.runs.parameters import check_no_secret, check_params, checked_policy
 from mcp_server.store.file_watch import Changes
 from mcp_server.store.run_store import RunStore
-from mcp_server.store.state_home import StateHome, tmux_socket
-from mcp_server.system.lock_files import is_locked
+from mcp_server.store.state_home import StateHome
 from mcp_server.text.regex import checked
 from mcp_server.text.shell import parse
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
-_STARTED_WITHIN_S = 15.0
-_F_SETPIPE_SZ = 1031
-_LOOK_S = 0.01
-_TIDY_S = 2.0  # a tmux that does not answer is told of soon enough
+_CLEANUP_S = 2.0  # a launch does not wait longer for screens that do not close
 
 
 def check_name(name: str) -> None:
@@ -98,7 +88,8 @@ def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) ->
     kept = {"params": request.params, "resume_args": request.resume_args, "recovery": policy}
     check_no_secret(kept, values.values())
     settled.check()
-    tmux_client.require()
+    backend = load_backend("local")
+    backend.check_usable()
     name = request.name or "".join(filter(str.isprintable, name_of(parse(request.command))))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _ids(slug(name)) if not (home.runs / run_id).exists())
     config = home.config()
@@ -135,10 +126,8 @@ def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) ->
         created_at=now(),
         host=socket.gethostname(),
         boot_id=boot_id(),
-        session=run_id,
-        tmux_socket=tmux_socket(environ),
     )
-    return spec, Handover(base_environment(environ), values, _umask())
+    return backend.complete_spec(spec, environ), Handover(base_environment(environ), values, _umask())
 
 
 def _umask() -> int:
@@ -183,8 +172,8 @@ async def launch(request: LaunchRequest, store: RunStore, changes: Changes, envi
             return first  # what has changed since does not concern it
         raise
     store.home.make()
-    with anyio.move_on_after(_TIDY_S):
-        await tmux_client.patiently(partial(tidy, store, spec.tmux_socket))
+    with anyio.move_on_after(_CLEANUP_S):
+        await clean_up(store, spec)
     async with held_key(store, request.idempotency_key) as key:
         if key is not None and (first := await key.run(store, changes)) is not None:
             return first
@@ -218,60 +207,25 @@ def _create(spec: RunSpec, store: RunStore) -> Path:
 
 
 async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, store: RunStore, changes: Changes) -> Run:
-    # Open at both ends before the supervisor exists: it meets the end of file if this process dies.
-    fifo = os.open(rundir.handover, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        with changes.of([rundir.path]) as ticket, anyio.move_on_after(_STARTED_WITHIN_S):
-            argv = tmux_client.supervisor_argv(sys.executable, rundir.path)
-            try:
-                await anyio.to_thread.run_sync(
-                    partial(tmux_client.new_session, spec.session, argv, socket=spec.tmux_socket),
-                    abandon_on_cancel=True,
-                )
-            except LaunchFailed:
-                # An option may have failed after the session was made.
-                if not is_locked(rundir.lock):
-                    shutil.rmtree(rundir.path, ignore_errors=True)
-                    raise
-            await _hand_over(fifo, handover.encode())
-            while True:
-                run = store.observe(spec.run_id)
-                if (refused := next((e for e in run.events if e["kind"] == "refused"), None)) is not None:
-                    if (why := refused.get("not_free")) is None:
-                        raise LaunchFailed(f"{refused['text']} See {rundir.path}.")
-                    await _clear(rundir, spec)
-                    raise GpusNotFree(str(why), never=bool(refused.get("never")))
-                if run.events:
-                    return run
+    """Start the supervisor and return the run with its first events.
+
+    Raises:
+        LaunchFailed: the supervisor did not start, or refused.
+        GpusNotFree: another run took the GPUs in the meantime; nothing is left of the launch.
+    """
+    backend = backend_of(spec)
+    with changes.of([rundir.path]) as ticket:
+
+        async def first_event() -> None:
+            while not store.observe(spec.run_id).events:
                 await ticket.news()
-        # Should it still come, it finds this before its command starts, or stops at once.
-        with contextlib.suppress(OSError):
-            write_json(rundir.stop, {"by": "launch_run", "reason": "it did not start in time", "at": now()})
-    finally:
-        os.close(fifo)
-    raise LaunchFailed(
-        f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s: perhaps tmux "
-        f"does not answer. If it starts later, it stops at once. Try again; runward doctor tells what is wrong."
-    )
 
-
-async def _clear(rundir: RunDir, spec: RunSpec) -> None:
-    """Leave nothing of a launch whose GPUs another took in the same moment; that it was refused is told at once."""
-    with anyio.move_on_after(_TIDY_S):
-        while is_locked(rundir.lock):  # noqa: ASYNC110 - nobody tells the end of a process
-            await anyio.sleep(_LOOK_S)
-        await tmux_client.patiently(partial(tmux_client.close, spec.session, socket=spec.tmux_socket))
-        shutil.rmtree(rundir.path, ignore_errors=True)
-
-
-async def _hand_over(fifo: int, data: bytes) -> None:
-    """Write ``data`` into the FIFO, which holds 64 KiB unless it is told to hold more."""
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(fifo, _F_SETPIPE_SZ, max(65536, len(data)))
-    while data:
-        try:
-            data = data[os.write(fifo, data) :]
-        except OSError as error:
-            if error.errno != errno.EAGAIN:
-                raise
-            await anyio.wait_writable(fifo)
+        await backend.start(rundir, spec, handover, first_event)
+    run = store.observe(spec.run_id)
+    refusal = next((event for event in run.events if event["kind"] == "refused"), None)
+    if refusal is None:
+        return run
+    if (not_free := refusal.get("not_free")) is None:
+        raise LaunchFailed(f"{refusal['text']} See {rundir.path}.")
+    await backend.discard(rundir, spec)
+    raise GpusNotFree(str(not_free), never=bool(refusal.get("never")))

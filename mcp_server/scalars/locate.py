@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcp_server.record.run_directory import boot_id
 from mcp_server.record.state import Run, posix
 from mcp_server.scalars.formats.detect import ScalarSource, find_sources
 from mcp_server.scalars.tensorboard.find import find_event_directories
@@ -104,7 +105,7 @@ def locate_run_scalars(run: Run, lookups: LookupCache) -> list[MetricLocation]:
     directories that its command names; tables written while the run ran.
     """
     cwd = Path(run.spec.cwd or "/")
-    live_pids = _live_pids(run) if run.here else []
+    live_pids = _live_pids(run) if run.spec.boot_id in ("", boot_id()) else []
     command_pid = run.at_start.get("pid")  # of the newest attempt, also when it has ended
     pids = frozenset([*live_pids, *([command_pid] if isinstance(command_pid, int) else [])])
     if run.spec.tensorboard:

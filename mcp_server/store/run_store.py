@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-import socket
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mcp_server.backends.base import backend_of
 from mcp_server.errors import RunNotFound
 from mcp_server.record.events import is_time, read_events, read_record, read_stop
-from mcp_server.record.run_directory import RunDir, boot_id, read_json
+from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Evidence, Run, attempt_of, fold, posix
+from mcp_server.record.state import Evidence, Liveness, Run, attempt_of, fold, posix
 from mcp_server.store.state_home import StateHome
-from mcp_server.system import processes
-from mcp_server.system.lock_files import is_locked
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
@@ -34,7 +32,6 @@ class RunStore:
         self.home = home
         self._specs: dict[str, RunSpec] = {}
         self._ended: dict[str, Run] = {}
-        self._boot_id, self._host = boot_id(), socket.gethostname()
 
     def rundir(self, run_id: str) -> RunDir:
         """Return the directory of a run.
@@ -85,18 +82,6 @@ class RunStore:
         except OSError:
             return None
 
-    def leftovers(self, run: Run) -> list[processes.Process]:
-        """Return what runs on of a lost run: by its id in the environment, or by its session."""
-        if not run.abandoned or run.started_at is None or run.spec.boot_id not in ("", self._boot_id):
-            return []
-        marked = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id)
-        guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
-        if not isinstance(guard, int) or not isinstance(started, int):
-            return marked
-        # The guard leads the session, and goes by itself in a moment.
-        same = [p for p in processes.list_processes() if p.session == guard != p.pid and p.started >= started]
-        return list(dict.fromkeys(marked + same))
-
     def _ids(self) -> list[str]:
         try:
             return [entry.name for entry in self.home.runs.iterdir() if not entry.name.startswith(".")]
@@ -119,25 +104,24 @@ class RunStore:
 
     def _evidence(self, rundir: RunDir) -> Evidence:
         spec = self._spec(rundir)
-        # The lock first: what is read after it was free is the supervisor's last word. One that took it
-        # between the two looks has begun its events since.
+        backend = backend_of(spec)
+        rundir = backend.open_record(rundir).directory
+        # Liveness first: once the supervisor is dead, the events hold its last word. A supervisor that started
+        # between the two reads has begun its events since.
         while True:
             begun = rundir.events.exists()
-            held = is_locked(rundir.lock)
+            supervisor = backend.liveness(rundir, spec)
             events = read_events(rundir.events)
-            if held or begun or not events:
+            if supervisor.liveness is Liveness.ALIVE or begun or not events:
                 break
         attempt = attempt_of(events)
-        same_boot, same_host = spec.boot_id in ("", self._boot_id), spec.host in ("", self._host)
         return Evidence(
             spec=spec,
             events=tuple(events),
             exit=read_record(rundir.exit(attempt)),
             progress=read_record(rundir.progress(attempt)),
             stop=read_stop(rundir.stop),
-            held=held,
-            here=same_boot or same_host,
-            rebooted=same_host and not same_boot,
+            supervisor=supervisor,
             age_s=time.time() - posix(spec.created_at),
         )
 

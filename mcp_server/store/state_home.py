@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mcp_server.errors import BadArgument, ConfigInvalid, StateUnusable
+from mcp_server.errors import ConfigInvalid, StateUnusable
 
 
 class Config(BaseModel):
@@ -107,11 +107,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
-
-
-def tmux_socket(environ: Mapping[str, str]) -> str:
-    """Return the name of the tmux server (``tmux -L``): the user's ordinary one unless told otherwise."""
-    socket = environ.get("RUNWARD_TMUX_SOCKET") or "default"
-    if "/" in socket:
-        raise BadArgument("RUNWARD_TMUX_SOCKET", f"is a name for tmux -L, no path: {socket!r}.")
-    return socket

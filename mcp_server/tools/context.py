@@ -12,8 +12,8 @@ from mcp.server.mcpserver import Context
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
+from mcp_server.runs.confirmation import Confirmations, check_owner
 from mcp_server.runs.metric_wait import Watcher
-from mcp_server.runs.stop import Confirmations, check_owner
 from mcp_server.runs.wait import Callers, Memory
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import Changes

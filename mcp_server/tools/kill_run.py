@@ -7,9 +7,11 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
 from mcp_server.answer import Answer
-from mcp_server.errors import KillNotConfirmed, RunElsewhere
+from mcp_server.backends.base import backend_of
+from mcp_server.errors import KillNotConfirmed
 from mcp_server.record.state import Run, RunState
-from mcp_server.runs import stop
+from mcp_server.runs.confirmation import describe_for_confirmation
+from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
 from mcp_server.tools.context import Call, ServerContext, server_of
 from mcp_server.tools.schema import tool
 from mcp_server.views.run_status import Leftover
@@ -40,10 +42,10 @@ async def _ask(run_id: str, confirm_token: str | None, force_other_owner: bool, 
     # Runs once a round of the conversation: it looks, and changes nothing.
     server = server_of(ctx)
     run = server.store.observe(run_id)
-    if confirm_token is not None or _is_over(server, run) or not _can_ask(ctx):
+    if confirm_token is not None or _is_over(run) or not _can_ask(ctx):
         return Confirm(run_id="")
     server.check_owner(ctx, run, force=force_other_owner)
-    return Elicit(f"Stop this run? {stop.facts(run, server.store.leftovers(run))}", Confirm)
+    return Elicit(f"Stop this run? {describe_for_confirmation(run, backend_of(run.spec).find_leftovers(run))}", Confirm)
 
 
 async def kill_run(
@@ -61,16 +63,15 @@ async def kill_run(
     """
     server = server_of(ctx)
     run = server.store.observe(run_id)
-    if _is_over(server, run):
+    if _is_over(run):
         return _result("already_ended", run, f"{run_id} has ended already: {run.state}.")
-    if not run.here:
-        raise RunElsewhere(run_id, run.spec.host)
+    backend_of(run.spec).check_stoppable(run.spec)
     server.check_owner(ctx, run, force=force_other_owner)
     by = server.actor(ctx)
     if confirm_token is not None:
         if _humans_only(server):
             raise KillNotConfirmed(_for_people(run))
-        server.confirmations.redeem(confirm_token, run)
+        server.confirmations.redeem_token(confirm_token, run)
     else:
         verdict = _verdict(answer, run) if _can_ask(ctx) else None
         if verdict == "declined":
@@ -79,8 +80,8 @@ async def kill_run(
         if verdict is None:
             return _ask_again(server, run)
         by = "a person, asked through the client"
-    stopped = await stop.stop(run, server.store, server.changes, by=by, reason=reason)
-    return _done(stopped, await stop.gpu_memory(stopped.run, server.environ))
+    stopped = await stop_run(run, server.store, server.changes, by=by, reason=reason)
+    return _done(stopped, await check_gpu_memory(stopped.run, server.environ))
 
 
 destroys = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
@@ -100,12 +101,12 @@ def _ask_again(server: ServerContext, run: Run) -> KillResult:
     """Nobody could be asked: a token, or where the policy says so a person's command."""
     if _humans_only(server):
         return _result("confirmation_required", run, _for_people(run))
-    about = stop.facts(run, server.store.leftovers(run))
+    about = describe_for_confirmation(run, backend_of(run.spec).find_leftovers(run))
     message = f"Kill not confirmed: still {run.state}. {about}. To stop it, call again with confirm_token."
-    return _result("confirmation_required", run, message, confirm_token=server.confirmations.grant(run))
+    return _result("confirmation_required", run, message, confirm_token=server.confirmations.grant_token(run))
 
 
-def _done(stopped: stop.Stopped, gpu_memory: tuple[bool, str] | None) -> KillResult:
+def _done(stopped: StopResult, gpu_memory: tuple[bool, str] | None) -> KillResult:
     if stopped.run.ended and stopped.run.state not in ("killed", "lost") and not stopped.signals_sent:
         return _result("already_ended", stopped.run, f"{stopped.run.run_id} ended by itself: {stopped.run.state}.")
     released, held = gpu_memory or (None, "")
@@ -114,7 +115,7 @@ def _done(stopped: stop.Stopped, gpu_memory: tuple[bool, str] | None) -> KillRes
         stopped.run,
         f"{stopped.message} {held}".strip(),
         signals_sent=list(stopped.signals_sent),
-        survivors=list(stopped.survivors),
+        survivors=[Leftover.of(process) for process in stopped.survivors],
         gpu_memory_released=released,
     )
 
@@ -127,9 +128,9 @@ def _humans_only(server: ServerContext) -> bool:
     return "human" in (server.home.config().kill_policy, server.environ.get("RUNWARD_KILL_POLICY"))
 
 
-def _is_over(server: ServerContext, run: Run) -> bool:
+def _is_over(run: Run) -> bool:
     """Whether nothing is left to stop: a lost run may have left processes behind."""
-    return run.ended and not server.store.leftovers(run)
+    return run.ended and not backend_of(run.spec).find_leftovers(run)
 
 
 def _can_ask(ctx: Call) -> bool:

@@ -6,7 +6,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from mcp_server.answer import Answer
-from mcp_server.backends import tmux_client
+from mcp_server.backends.base import backend_of
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.script import render
 from mcp_server.record.spec import LaunchRequest
@@ -132,7 +132,7 @@ def _launched(run: Run, server: ServerContext, *, repeated: bool) -> Launched:
         state=run.state,
         name=run.spec.name,
         session=run.spec.session,
-        attach_command=tmux_client.attach_command(run.spec.session, run.spec.tmux_socket),
+        attach_command=backend_of(run.spec).attach_command(run.spec),
         log_path=str(rundir.log(run.attempt)),
         run_dir=str(rundir.path),
         gpus=list(run.gpus) or None,

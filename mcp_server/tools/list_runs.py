@@ -1,16 +1,14 @@
 """list_runs: what there is on this machine."""
 
-from functools import partial
 from typing import Annotated, Literal
 
 import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.answer import Answer
-from mcp_server.backends import tmux_client
+from mcp_server.backends.local import list_other_sessions
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.other_trainings import Stranger, trainings
-from mcp_server.store.state_home import tmux_socket
 from mcp_server.tools.context import Call, ServerContext, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.run_status import RunStatus, status_of
@@ -45,16 +43,12 @@ async def list_runs(
     """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""
     server = server_of(ctx)
 
-    def look() -> RunList:
-        found = [run for run in server.store.runs() if _matches(run, state, owner, name)]
-        return RunList(runs=[_brief(server, run) for run in found[:limit]], total=len(found))
+    def list_matching() -> RunList:
+        runs = [run for run in server.store.runs() if _matches(run, state, owner, name)]
+        return RunList(runs=[_brief(server, run) for run in runs[:limit]], total=len(runs))
 
-    listed = await anyio.to_thread.run_sync(look)
-    return (
-        listed.model_copy(update={"others": await tmux_client.patiently(partial(_others, server))})
-        if others
-        else listed
-    )
+    answer = await anyio.to_thread.run_sync(list_matching)
+    return answer.model_copy(update={"others": await _list_others(server)}) if others else answer
 
 
 TOOL = tool(list_runs, title="List runs", annotations=READ_ONLY)
@@ -74,10 +68,9 @@ def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -
     )
 
 
-def _others(server: ServerContext) -> Others:
-    socket = tmux_socket(server.environ)
-    ours = {run.spec.session for run in server.store.runs()}
+async def _list_others(server: ServerContext) -> Others:
+    runs = await anyio.to_thread.run_sync(server.store.runs)
     return Others(
-        tmux_sessions=[session for session in tmux_client.sessions(socket) if session not in ours],
-        processes=trainings(),
+        tmux_sessions=await list_other_sessions(server.environ, [run.spec for run in runs]),
+        processes=await anyio.to_thread.run_sync(trainings),
     )

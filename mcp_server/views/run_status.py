@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcp_server.answer import Answer
+from mcp_server.backends.base import RunProcess, backend_of
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.run_store import RunStore
-from mcp_server.system.processes import program_name
 
 # A failure has 300 tokens, with everything that is told beside it.
 _LINE_CHARS, _CONTEXT_LINES, _CONTEXT_CHARS, _EVENT_CHARS = 180, 2, 90, 160
@@ -31,6 +31,11 @@ class Leftover(Answer):
 
     pid: int
     command: str
+
+    @classmethod
+    def of(cls, process: RunProcess) -> Leftover:
+        """Return the answer for ``process``; its command is the program alone."""
+        return cls(pid=process.pid, command=process.program)
 
 
 class Failure(Answer):
@@ -93,14 +98,13 @@ def status_of(
         tail=tail,
         brief=brief,
         listed=listed,
-        leftovers=[] if listed else _leftovers(store, run),
+        leftovers=[] if listed else _leftovers(run),
     )
 
 
-def _leftovers(store: RunStore, run: Run) -> list[Leftover]:
-    """Return left-over processes by program; one without a program is about to exit, such as the guard."""
-    named = [(process.pid, program_name(process)) for process in store.leftovers(run)]
-    return [Leftover(pid=pid, command=name) for pid, name in named if name]
+def _leftovers(run: Run) -> list[Leftover]:
+    """Return left-over processes by program; a process without a program, such as the guard, is about to exit."""
+    return [Leftover.of(process) for process in backend_of(run.spec).find_leftovers(run) if process.program]
 
 
 def describe(

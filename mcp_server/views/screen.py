@@ -1,8 +1,13 @@
-"""The screen of a run as text, for whoever cannot attach."""
+"""The screen of a run as text, for agents and people who cannot attach to it."""
 
 from __future__ import annotations
 
-from mcp_server.backends import tmux_client
+from collections.abc import Mapping
+
+import anyio.to_thread
+
+from mcp_server.backends.base import backend_of
+from mcp_server.backends.local import capture_session
 from mcp_server.errors import BadArgument, ScreenNotFound
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.log_text import bounded, clean_lines, collapse
@@ -11,36 +16,44 @@ _MOST_BYTES = 8192
 _HEADER_BYTES = 300
 
 
-def capture(store: RunStore, socket: str, *, run_id: str | None, session: str | None, lines: int, history: bool) -> str:
-    """Return the last ``lines`` of a run's or a session's screen, at most 8 KB.
-
-    ``socket``: the tmux server of ``session``; a run knows its own.
+async def capture_screen(
+    store: RunStore,
+    environ: Mapping[str, str],
+    *,
+    run_id: str | None,
+    session: str | None,
+    lines: int,
+    history: bool,
+) -> str:
+    """Return the last ``lines`` lines of the screen of a run or of another session, at most 8 KB.
 
     Raises:
         BadArgument: neither or both are named.
-        RunNotFound, ScreenNotFound: there is nothing to look at.
+        RunNotFound, ScreenNotFound: there is no such run or session.
+        ScreenNotAnswering: the screen does not answer.
     """
     if (not run_id) == (not session):
         raise BadArgument("run_id", "name either a run_id or a session.")
-    target = session or ""
-    if run_id:
-        run = store.observe(run_id)
-        socket, target = run.spec.tmux_socket, run.spec.session
-    try:
-        shown = tmux_client.capture(target, socket=socket, history=history)
-    except ScreenNotFound as error:
-        if not run_id:
+    if session:
+        try:
+            screen = await capture_session(session, environ, history=history)
+        except ScreenNotFound as error:
             raise ScreenNotFound(f"{error} Call list_runs(others=true) for those there are.") from error
+        return frame_screen(screen, f"tmux session {session}", lines)
+    run = await anyio.to_thread.run_sync(store.observe, str(run_id))
+    try:
+        screen = await backend_of(run.spec).screen(run.spec, history=history)
+    except ScreenNotFound as error:
         raise ScreenNotFound(
             f"{run_id} has no screen any more (its session was closed or tmux died); the run is {run.state}. "
             f"read_log({run_id!r}) has all its output."
         ) from error
-    return frame(shown, f"run {run_id}" if run_id else f"tmux session {target}", lines)
+    return frame_screen(screen, f"run {run_id}", lines)
 
 
-def frame(shown: list[str], label: str, lines: int) -> str:
-    """Return the last ``lines`` lines of a screen, without the empty rest, below a line that says what they are."""
-    cleaned = collapse(clean_lines("\n".join(shown).rstrip().encode()))
+def frame_screen(screen: list[str], label: str, lines: int) -> str:
+    """Return the last ``lines`` lines of ``screen`` without empty lines at the end, below a header with ``label``."""
+    cleaned = collapse(clean_lines("\n".join(screen).rstrip().encode()))
     part = bounded(cleaned[-lines:], _MOST_BYTES - _HEADER_BYTES)
     above = len(cleaned) - len(part.lines)
     left_out = f", {above:,} more above" if above else ""

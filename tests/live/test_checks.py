@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
-    monkeypatch.setattr(tmux_client, "require", lambda: None)
+    monkeypatch.setattr(tmux_client, "check_installed", lambda: None)
     (tmp_path / "state").mkdir()
     return RunStore(StateHome(tmp_path / "state"))
 

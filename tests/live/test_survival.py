@@ -17,7 +17,7 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from mcp_server.backends.tmux_client import supervisor_argv
+from mcp_server.backends.local import supervisor_argv
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run

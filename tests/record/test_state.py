@@ -9,7 +9,17 @@ import pytest
 
 from mcp_server.record.events import Event, EventKind, LiveState
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import ENDED, STARTING_S, Evidence, Run, RunState, fold, posix
+from mcp_server.record.state import (
+    ENDED,
+    STARTING_S,
+    Evidence,
+    Liveness,
+    LivenessReport,
+    Run,
+    RunState,
+    fold,
+    posix,
+)
 
 SPEC = RunSpec(layout=1, run_id="cfm-7kqz", name="cfm", host="node7")
 BEGAN, BEGAN_S = "2026-11-21T15:30:45.500Z", datetime(2026, 11, 21, 15, 30, 45, 500_000, UTC).timestamp()
@@ -36,6 +46,10 @@ def record(state: str | None = None, exit_code: int | None = 0, signal: str | No
 ASKED = {"by": "alice", "reason": "diverged", "at": BEGAN}
 CARRIED_OUT = {**ASKED, "carried_out": {"at": ENDED_AT, "signals_sent": ["SIGINT"]}}
 FRESH, OLD = STARTING_S - 0.1, STARTING_S
+ALIVE, PENDING = LivenessReport(Liveness.ALIVE), LivenessReport(Liveness.PENDING)
+REBOOTED = LivenessReport(Liveness.DEAD, "The machine was rebooted while it ran.")
+ELSEWHERE = LivenessReport(Liveness.UNKNOWN, "Supervised on node7: whether it still lives can be told only there.")
+UNREACHABLE = LivenessReport(Liveness.UNREACHABLE, "node7 has not answered for 40 s: this is the last known state.")
 
 # What is on disk, and the state that it proves.
 TABLE: dict[str, tuple[Evidence, RunState]] = {
@@ -45,7 +59,7 @@ TABLE: dict[str, tuple[Evidence, RunState]] = {
     "ended: killed with exit code 0": (Evidence(SPEC, (STARTED, ended("killed")), record("killed", 0)), "killed"),
     "ended: timed out": (Evidence(SPEC, (STARTED, ended("timed_out")), record("timed_out", 143)), "timed_out"),
     "ended while the lock is still held": (
-        Evidence(SPEC, (STARTED, ended("finished")), record("finished"), held=True),
+        Evidence(SPEC, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE),
         "finished",
     ),
     "ended, and something was told after it": (
@@ -53,10 +67,10 @@ TABLE: dict[str, tuple[Evidence, RunState]] = {
         "failed",
     ),
     "ended before the reboot": (
-        Evidence(SPEC, (STARTED, ended("failed")), record("failed", 1), rebooted=True),
+        Evidence(SPEC, (STARTED, ended("failed")), record("failed", 1), supervisor=REBOOTED),
         "failed",
     ),
-    "ended on another host": (Evidence(SPEC, (STARTED, ended("finished")), record(), here=False), "finished"),
+    "ended on another host": (Evidence(SPEC, (STARTED, ended("finished")), record(), supervisor=ELSEWHERE), "finished"),
     "ended; a request to stop came too late": (
         Evidence(SPEC, (STARTED, ended("finished")), record("finished"), stop=ASKED),
         "finished",
@@ -68,20 +82,23 @@ TABLE: dict[str, tuple[Evidence, RunState]] = {
     ),
     "an end with a state nobody knows, lock free": (Evidence(SPEC, (STARTED, ended("exploded"))), "lost"),
     # Then the lock.
-    "held, nothing told yet": (Evidence(SPEC, held=True), "starting"),
-    "held, nothing told for long": (Evidence(SPEC, held=True, age_s=900), "starting"),
-    "held, started": (Evidence(SPEC, (STARTED,), held=True, age_s=900), "running"),
-    "held, a stop under way": (Evidence(SPEC, (STARTED, event(2, "stopping")), held=True, stop=ASKED), "running"),
-    "held, the command ended, what it left is being stopped": (
-        Evidence(SPEC, (STARTED,), record("finished"), held=True),
+    "held, nothing told yet": (Evidence(SPEC, supervisor=ALIVE), "starting"),
+    "held, nothing told for long": (Evidence(SPEC, supervisor=ALIVE, age_s=900), "starting"),
+    "held, started": (Evidence(SPEC, (STARTED,), supervisor=ALIVE, age_s=900), "running"),
+    "held, a stop under way": (
+        Evidence(SPEC, (STARTED, event(2, "stopping")), supervisor=ALIVE, stop=ASKED),
         "running",
     ),
-    "held on another host": (Evidence(SPEC, (STARTED,), held=True, here=False), "running"),
+    "held, the command ended, what it left is being stopped": (
+        Evidence(SPEC, (STARTED,), record("finished"), supervisor=ALIVE),
+        "running",
+    ),
+    "held on another host": (Evidence(SPEC, (STARTED,), supervisor=ALIVE), "running"),
     # Then the exit record of a supervisor that died before it told the end.
     "record alone: finished": (Evidence(SPEC, (STARTED,), record("finished")), "finished"),
     "record alone: killed": (Evidence(SPEC, (STARTED,), record("killed", 0)), "killed"),
-    "record alone, after a reboot": (Evidence(SPEC, (STARTED,), record("failed", 3), rebooted=True), "failed"),
-    "record alone, on another host": (Evidence(SPEC, (STARTED,), record("failed", 3), here=False), "failed"),
+    "record alone, after a reboot": (Evidence(SPEC, (STARTED,), record("failed", 3), supervisor=REBOOTED), "failed"),
+    "record alone, on another host": (Evidence(SPEC, (STARTED,), record("failed", 3), supervisor=ELSEWHERE), "failed"),
     "record of an old layout: code 0": (Evidence(SPEC, (STARTED,), record()), "finished"),
     "record of an old layout: code 3": (Evidence(SPEC, (STARTED,), record(exit_code=3)), "failed"),
     "record of an old layout: a signal": (
@@ -92,21 +109,53 @@ TABLE: dict[str, tuple[Evidence, RunState]] = {
     "record with a state nobody knows": (Evidence(SPEC, (STARTED,), record("exploded", 3)), "failed"),
     "an old layout's end without a state": (Evidence(SPEC, (STARTED, ended(None)), record()), "finished"),
     # Then what this kernel can tell.
-    "elsewhere": (Evidence(SPEC, (STARTED,), here=False), "running"),
-    "elsewhere, nothing told": (Evidence(SPEC, here=False, age_s=900), "running"),
-    "fresh": (Evidence(SPEC, age_s=FRESH), "starting"),
-    "fresh, by a clock that is ahead": (Evidence(SPEC, age_s=-3), "starting"),
-    "fresh, then rebooted": (Evidence(SPEC, age_s=FRESH, rebooted=True), "lost"),
+    "elsewhere": (Evidence(SPEC, (STARTED,), supervisor=ELSEWHERE), "running"),
+    "elsewhere, nothing told": (Evidence(SPEC, supervisor=ELSEWHERE, age_s=900), "running"),
+    "fresh": (Evidence(SPEC, supervisor=PENDING, age_s=FRESH), "starting"),
+    "fresh, by a clock that is ahead": (Evidence(SPEC, supervisor=PENDING, age_s=-3), "starting"),
+    "fresh, then rebooted": (Evidence(SPEC, age_s=FRESH, supervisor=REBOOTED), "lost"),
     "fresh, but it had started": (Evidence(SPEC, (STARTED,), age_s=FRESH), "lost"),
     "stopped without its supervisor": (Evidence(SPEC, (STARTED,), stop=CARRIED_OUT, age_s=900), "killed"),
     "stopped without its supervisor, then rebooted": (
-        Evidence(SPEC, (STARTED,), stop=CARRIED_OUT, rebooted=True),
+        Evidence(SPEC, (STARTED,), stop=CARRIED_OUT, supervisor=REBOOTED),
         "killed",
     ),
     "a stop that was only asked for": (Evidence(SPEC, (STARTED,), stop=ASKED, age_s=900), "lost"),
-    "rebooted": (Evidence(SPEC, (STARTED,), rebooted=True), "lost"),
+    "rebooted": (Evidence(SPEC, (STARTED,), supervisor=REBOOTED), "lost"),
     "never started": (Evidence(SPEC, age_s=OLD), "lost"),
     "supervisor gone": (Evidence(SPEC, (STARTED, INTERRUPTED), age_s=900), "lost"),
+    # Then what a scheduler or another host can add. Neither queue nor silence is an end.
+    "queued by a scheduler": (Evidence(SPEC, supervisor=PENDING, age_s=OLD), "queued"),
+    "queued by a scheduler for two days": (Evidence(SPEC, supervisor=PENDING, age_s=172_800), "queued"),
+    "requeued after an attempt": (
+        Evidence(SPEC, (STARTED,), record("failed", 1), supervisor=PENDING, age_s=FRESH),
+        "queued",
+    ),
+    "ended, and still in a scheduler's queue": (
+        Evidence(SPEC, (STARTED, ended("failed")), supervisor=PENDING),
+        "failed",
+    ),
+    "dead, says its scheduler": (
+        Evidence(SPEC, (STARTED,), supervisor=LivenessReport(Liveness.DEAD, "Slurm: NODE_FAIL."), age_s=900),
+        "lost",
+    ),
+    "unreachable, nothing heard": (Evidence(SPEC, supervisor=UNREACHABLE, age_s=900), "starting"),
+    "unreachable while running": (Evidence(SPEC, (STARTED,), supervisor=UNREACHABLE, age_s=900), "running"),
+    "unreachable while stalled": (Evidence(SPEC, (STARTED, event(2, "stalled")), supervisor=UNREACHABLE), "stalled"),
+    "unreachable while it waits for GPUs": (Evidence(SPEC, (event(1, "queued"),), supervisor=UNREACHABLE), "queued"),
+    "unreachable between two attempts": (
+        Evidence(SPEC, (STARTED, event(2, "retrying")), record("failed", 1), supervisor=UNREACHABLE),
+        "retrying",
+    ),
+    "unreachable after an attempt's end": (
+        Evidence(SPEC, (STARTED,), record("failed", 1), supervisor=UNREACHABLE),
+        "running",
+    ),
+    "unreachable, and ended before": (Evidence(SPEC, (STARTED, ended("failed")), supervisor=UNREACHABLE), "failed"),
+    "elsewhere, stalled when it was last heard of": (
+        Evidence(SPEC, (STARTED, event(2, "stalled")), supervisor=ELSEWHERE),
+        "stalled",
+    ),
     "an empty directory of a former layout": (Evidence(RunSpec(), age_s=900), "lost"),
 }
 
@@ -116,7 +165,8 @@ def test_evidence_proves_a_state(case: str) -> None:
     evidence, state = TABLE[case]
     run = fold(evidence)
     assert (run.state, run.ended, run.events) == (state, state in ENDED, evidence.events)
-    assert (run.reason is not None) == (state == "lost" or case.startswith("elsewhere"))
+    silent = evidence.supervisor.liveness in (Liveness.UNKNOWN, Liveness.UNREACHABLE)
+    assert (run.reason is not None) == (state == "lost" or (silent and state not in ENDED))
 
 
 @pytest.mark.parametrize("case", TABLE)
@@ -136,6 +186,9 @@ def test_only_a_known_end_has_an_exit_code_a_signal_and_a_time(case: str) -> Non
         ("rebooted", "The machine was rebooted while it ran."),
         ("never started", "Its launch was cut off: the command never started."),
         ("supervisor gone", "Its supervisor is gone and wrote no end: how the command ended is unknown."),
+        ("dead, says its scheduler", "Slurm: NODE_FAIL."),
+        ("unreachable while running", "node7 has not answered for 40 s: this is the last known state."),
+        ("queued by a scheduler", None),
         ("elsewhere", "Supervised on node7: whether it still lives can be told only there."),
         ("ended: failed", None),
         ("held, started", None),
@@ -146,13 +199,29 @@ def test_a_reason_says_what_no_event_does(name: str, reason: str | None) -> None
     assert fold(TABLE[name][0]).reason == reason
 
 
+@pytest.mark.parametrize("liveness", [Liveness.UNKNOWN, Liveness.UNREACHABLE])
+def test_a_silent_host_is_explained_also_where_its_backend_gives_no_reason(liveness: Liveness) -> None:
+    reason = fold(Evidence(SPEC, (STARTED,), supervisor=LivenessReport(liveness))).reason
+    assert reason is not None
+    assert reason.endswith("this is the last known state.")
+
+
+@pytest.mark.parametrize("liveness", [Liveness.PENDING, Liveness.UNREACHABLE])
+@pytest.mark.parametrize("events", [(), (STARTED,), (STARTED, INTERRUPTED), (event(1, "queued"),)])
+def test_neither_a_queue_nor_silence_ends_a_run(liveness: Liveness, events: tuple[Event, ...]) -> None:
+    for exit_record, stop in ((None, None), (record("failed", 1), None), (None, CARRIED_OUT)):
+        found = fold(Evidence(SPEC, events, exit_record, None, stop, LivenessReport(liveness), age_s=900))
+        assert not found.ended
+        assert not found.abandoned
+
+
 def test_the_states_are_the_contracts() -> None:
     assert set(get_args(LiveState)) == {"queued", "starting", "running", "stalled", "retrying"}
     assert set(ENDED) == {"finished", "failed", "killed", "timed_out", "lost"}
 
 
 def test_the_start_is_told_from_its_event() -> None:
-    run = fold(Evidence(SPEC, (STARTED, INTERRUPTED), held=True))
+    run = fold(Evidence(SPEC, (STARTED, INTERRUPTED), supervisor=ALIVE))
     assert (run.started_at, run.at_start, run.last_seq) == (BEGAN, {"pid": 812, "supervisor_pid": 810}, 2)
 
 
@@ -162,7 +231,7 @@ def test_the_start_of_an_old_layout_is_told_from_its_exit_record() -> None:
 
 
 def test_an_old_start_without_its_facts_is_still_a_start() -> None:
-    run = fold(Evidence(SPEC, (event(1, "started"),), held=True))
+    run = fold(Evidence(SPEC, (event(1, "started"),), supervisor=ALIVE))
     assert (run.started_at, run.at_start) == (BEGAN, {})
 
 
@@ -250,12 +319,12 @@ ERROR_SEEN = event(2, "error_seen", failure=OOM)
 def test_a_live_run_is_what_its_newest_event_says(
     events: tuple[Event, ...], state: RunState, attempt: int, failure: dict[str, Any] | None
 ) -> None:
-    run = fold(Evidence(SPEC, events, held=True))
+    run = fold(Evidence(SPEC, events, supervisor=ALIVE))
     assert (run.state, run.attempt, run.failure) == (state, attempt, failure)
 
 
 def test_a_run_of_several_attempts_began_with_the_first_and_is_where_the_last_is() -> None:
-    run = fold(Evidence(SPEC, (STARTED, RETRYING, AGAIN), held=True))
+    run = fold(Evidence(SPEC, (STARTED, RETRYING, AGAIN), supervisor=ALIVE))
     assert (run.started_at, run.at_start) == (BEGAN, {"pid": 912})
 
 

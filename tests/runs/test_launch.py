@@ -29,7 +29,7 @@ from mcp_server.recovery.policy import policy_of
 from mcp_server.runs.launch import check_name, launch, plan
 from mcp_server.store.file_watch import Changes
 from mcp_server.store.run_store import RunStore
-from mcp_server.store.state_home import Config, StateHome, tmux_socket
+from mcp_server.store.state_home import Config, StateHome
 
 ENVIRON = {
     "HOME": "/home/alice",
@@ -44,7 +44,7 @@ ENVIRON = {
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateHome:
     """A home that does not exist yet, on a host that has tmux."""
-    monkeypatch.setattr(tmux_client, "require", lambda: None)
+    monkeypatch.setattr(tmux_client, "check_installed", lambda: None)
     return StateHome(tmp_path / "state" / "runward")
 
 
@@ -501,11 +501,6 @@ def test_the_owner_is_the_environments_then_the_configs_then_the_user(
     config(tmp_path, 'owner = "bob"')
     assert home.owner({}) == "bob"
     assert home.owner({"RUNWARD_OWNER": "alice"}) == "alice"
-
-
-def test_the_tmux_server_is_the_users_own_unless_told_otherwise() -> None:
-    assert tmux_socket({}) == tmux_socket({"RUNWARD_TMUX_SOCKET": ""}) == "default"
-    assert tmux_socket({"RUNWARD_TMUX_SOCKET": "test"}) == "test"
 
 
 @pytest.mark.parametrize("secret", ['ab"cd12345', "back\\slash99", "plain-value-1"])

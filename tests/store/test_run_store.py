@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record.events import EventLog
-from mcp_server.store import run_store as module
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.lock_files import is_locked, take_lock
@@ -28,7 +27,7 @@ def test_a_supervisor_that_starts_between_two_looks_is_not_called_lost(
             EventLog(run / "events.jsonl").append("started", "The command runs.")
         return held
 
-    monkeypatch.setattr(module, "is_locked", held_just_before_it_starts)
+    monkeypatch.setattr("mcp_server.backends.local.is_locked", held_just_before_it_starts)
     assert RunStore(StateHome(tmp_path)).observe("cfm-7kqz").state == "running"
 
 

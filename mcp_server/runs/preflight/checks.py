@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from mcp_server.backends import tmux_client
+from mcp_server.backends.base import load_backend
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.gpus.leases import lease_directory
 from mcp_server.hosts.command_inputs import find_first_program
@@ -93,7 +93,7 @@ def problem_of(what: str, error: RunwardError) -> Problem:
 
 def command(ground: Ground) -> Iterator[Problem]:
     """Yield why the command could not run, or nothing could."""
-    tmux_client.require()
+    load_backend("local").check_usable()
     words = ground.wish.command
     if words is None:
         return

@@ -1,17 +1,14 @@
-"""A kill is confirmed once and for one run; then everything is told, stage by stage."""
+"""A kill is confirmed once, and for one run and attempt."""
 
-import os
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from mcp_server.backends.base import RunProcess
 from mcp_server.errors import ForeignRun, KillNotConfirmed
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.runs.stop import TOKEN_VALID_S, Confirmations, check_owner, facts, supervisor_of
-from mcp_server.system.processes import Process
+from mcp_server.runs.confirmation import TOKEN_VALID_S, Confirmations, check_owner, describe_for_confirmation
 
 RUN = Run(
     RunSpec(run_id="cfm-7kqz", owner="alice", command="python train.py --lr 3e-4"),
@@ -33,7 +30,7 @@ class Clock:
 
 def refusal(confirmations: Confirmations, token: str, run: Run = RUN) -> str:
     with pytest.raises(KillNotConfirmed) as refused:
-        confirmations.redeem(token, run)
+        confirmations.redeem_token(token, run)
     return str(refused.value)
 
 
@@ -42,34 +39,34 @@ def refusal(confirmations: Confirmations, token: str, run: Run = RUN) -> str:
 
 def test_a_token_confirms_one_kill() -> None:
     confirmations = Confirmations()
-    token = confirmations.grant(RUN)
-    confirmations.redeem(token, RUN)
+    token = confirmations.grant_token(RUN)
+    confirmations.redeem_token(token, RUN)
     assert refusal(confirmations, token) == f"{STILL}the confirm_token is unknown, used, or for another run.{AGAIN}"
 
 
 @pytest.mark.parametrize("token", ["", "cfm-7kqz", "yes", "AAAAAAAAAAAA"])
 def test_a_token_that_nobody_granted_confirms_nothing(token: str) -> None:
     confirmations = Confirmations()
-    granted = confirmations.grant(RUN)
+    granted = confirmations.grant_token(RUN)
     assert "unknown, used, or for another run" in refusal(confirmations, token)
-    confirmations.redeem(granted, RUN)
+    confirmations.redeem_token(granted, RUN)
 
 
 def test_a_token_is_for_its_run_alone() -> None:
     confirmations = Confirmations()
-    token = confirmations.grant(OTHER)
+    token = confirmations.grant_token(OTHER)
     assert "for another run" in refusal(confirmations, token, RUN)
 
 
 def test_a_token_is_for_its_attempt_alone() -> None:
     confirmations = Confirmations()
-    token = confirmations.grant(RUN)
+    token = confirmations.grant_token(RUN)
     assert "the confirm_token was for an earlier attempt" in refusal(confirmations, token, replace(RUN, attempt=2))
 
 
 def test_a_token_that_was_refused_is_used_up() -> None:
     confirmations = Confirmations()
-    token = confirmations.grant(RUN)
+    token = confirmations.grant_token(RUN)
     refusal(confirmations, token, replace(RUN, attempt=2))
     refusal(confirmations, token, RUN)
 
@@ -77,11 +74,11 @@ def test_a_token_that_was_refused_is_used_up() -> None:
 def test_a_token_is_valid_for_10_minutes() -> None:
     clock = Clock()
     confirmations = Confirmations(clock)
-    token = confirmations.grant(RUN)
+    token = confirmations.grant_token(RUN)
     clock.now_s += TOKEN_VALID_S - 0.001
-    confirmations.redeem(token, RUN)
+    confirmations.redeem_token(token, RUN)
 
-    token = confirmations.grant(RUN)
+    token = confirmations.grant_token(RUN)
     clock.now_s += TOKEN_VALID_S
     assert refusal(confirmations, token) == f"{STILL}the confirm_token has expired (10 min).{AGAIN}"
     assert TOKEN_VALID_S == 600
@@ -89,17 +86,17 @@ def test_a_token_is_valid_for_10_minutes() -> None:
 
 def test_a_newer_token_voids_the_older_one_of_the_same_run_only() -> None:
     confirmations = Confirmations()
-    other = confirmations.grant(OTHER)
-    older = confirmations.grant(RUN)
-    newer = confirmations.grant(RUN)
+    other = confirmations.grant_token(OTHER)
+    older = confirmations.grant_token(RUN)
+    newer = confirmations.grant_token(RUN)
     assert "unknown, used" in refusal(confirmations, older)
-    confirmations.redeem(newer, RUN)
-    confirmations.redeem(other, OTHER)
+    confirmations.redeem_token(newer, RUN)
+    confirmations.redeem_token(other, OTHER)
 
 
 def test_tokens_are_not_guessed() -> None:
     confirmations = Confirmations()
-    tokens = {confirmations.grant(RUN) for _ in range(200)}
+    tokens = {confirmations.grant_token(RUN) for _ in range(200)}
     assert len(tokens) == 200
     assert min(map(len, tokens)) >= 12
 
@@ -129,41 +126,29 @@ def test_another_owners_run_is_left_alone(caller: str) -> None:
 
 
 def test_the_facts_name_run_state_owner_start_and_command() -> None:
-    assert facts(RUN, []) == (
+    assert describe_for_confirmation(RUN, []) == (
         "cfm-7kqz (running, owner alice, started 2026-11-21T15:30:45.123Z): python train.py --lr 3e-4"
     )
 
 
 def test_the_facts_of_an_old_run_say_what_is_unknown() -> None:
-    assert facts(Run(RunSpec(run_id="cfm-7kqz", command=["python", "x.py"]), "starting"), []) == (
+    assert describe_for_confirmation(Run(RunSpec(run_id="cfm-7kqz", command=["python", "x.py"]), "starting"), []) == (
         "cfm-7kqz (starting, owner unknown): python x.py"
     )
 
 
 def test_the_facts_of_a_long_command_stay_short() -> None:
     spec = replace(RUN.spec, command="x" * 5000)
-    assert facts(replace(RUN, spec=spec), []).endswith("): " + "x" * 200)
+    assert describe_for_confirmation(replace(RUN, spec=spec), []).endswith("): " + "x" * 200)
 
 
-def test_the_facts_name_at_most_ten_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_server.system.processes.program_name", lambda p: f"worker{p.pid}")
-    left = [Process(pid, started=1, parent=1, session=1) for pid in range(11, 31)]
-    _, _, told = facts(RUN, left).partition("; left-over processes: ")
+def test_the_facts_name_at_most_ten_leftovers() -> None:
+    left = [RunProcess(pid, f"worker{pid}") for pid in range(11, 31)]
+    _, _, told = describe_for_confirmation(RUN, left).partition("; left-over processes: ")
     assert told.split(", ") == [f"{pid} worker{pid}" for pid in range(11, 21)]
 
 
 def test_the_same_question_is_asked_in_the_same_words() -> None:
-    assert facts(RUN, []) == facts(replace(RUN, events=({"seq": 1, "kind": "started"},)), [])
-
-
-# --- the supervisor is told apart from a stranger
-
-
-@pytest.mark.parametrize("at_start", [{}, {"supervisor_pid": None}, {"supervisor_pid": "1"}, {"supervisor_pid": 2**22}])
-def test_without_a_living_number_there_is_no_supervisor(at_start: dict[str, Any]) -> None:
-    assert supervisor_of(Path("/state/runs/cfm-7kqz"), replace(RUN, at_start=at_start)) is None
-
-
-def test_a_process_that_reused_the_number_is_no_supervisor() -> None:
-    run = replace(RUN, at_start={"supervisor_pid": os.getpid()})
-    assert supervisor_of(Path("/state/runs/cfm-7kqz"), run) is None
+    assert describe_for_confirmation(RUN, []) == describe_for_confirmation(
+        replace(RUN, events=({"seq": 1, "kind": "started"},)), []
+    )

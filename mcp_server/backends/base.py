@@ -1,0 +1,148 @@
+"""The contract between runward and the place where a supervisor runs: a tmux session, later a far host or a scheduler.
+
+A backend says where a supervisor lives and how one hears of it. It decides nothing about a run: the truth is in the run
+directory, which the supervisor writes. One suite, ``tests/contract/test_backends.py``, holds for every backend.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+
+if TYPE_CHECKING:
+    from mcp_server.record.handover import Handover
+    from mcp_server.record.run_directory import RunDir
+    from mcp_server.record.spec import RunSpec
+    from mcp_server.record.state import LivenessReport, Run
+
+
+@dataclass(frozen=True)
+class RunProcess:
+    """A process of a run, by number and program. Its arguments are left out: they may hold secrets."""
+
+    pid: int
+    program: str
+
+
+@dataclass(frozen=True)
+class ReapResult:
+    """Result of stopping a run without its supervisor's help.
+
+    ``unsupervised``: the supervisor was already dead, so a daemon that cleaned its environment cannot be found.
+    """
+
+    signals_sent: tuple[str, ...]
+    survivors: tuple[RunProcess, ...]
+    unsupervised: bool
+
+
+@dataclass(frozen=True)
+class Record:
+    """Read access to a run directory. ``behind_s`` is the age of a mirror; None where the directory is the original."""
+
+    directory: RunDir
+    behind_s: float | None = None
+
+
+class Backend(Protocol):
+    """Starts supervisors, reports whether they live, and stops runs.
+
+    A method without ``async`` may block for some milliseconds.
+    """
+
+    def check_usable(self) -> None:
+        """Check that this backend can start a run.
+
+        Raises:
+            RunwardError: a program that it needs is missing.
+        """
+
+    def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
+        """Return ``spec`` with the fields that only this backend knows, e.g. the session's name."""
+
+    async def start(
+        self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Start a supervisor for a prepared run directory and pass it the handover.
+
+        ``first_event`` returns when the supervisor has written its first event. A backend whose supervisor starts at
+        once awaits it. A scheduler's backend returns as soon as the job is accepted.
+
+        Raises:
+            LaunchFailed: nothing runs. A start that never began leaves no directory and no session. A supervisor
+                that comes after the time limit finds a stop request, and does not start its command.
+        """
+
+    async def discard(self, directory: RunDir, spec: RunSpec) -> None:
+        """Remove the directory and the screen of a launch that its supervisor has refused."""
+
+    def open_record(self, directory: RunDir) -> Record:
+        """Return read access to the run's record, on this host or mirrored from another."""
+
+    def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
+        """Return whether the supervisor lives, as far as this host can find out."""
+
+    def check_stoppable(self, spec: RunSpec) -> None:
+        """Check that this host may stop the run.
+
+        Raises:
+            RunElsewhere: only another host can.
+        """
+
+    async def request_stop(self, directory: RunDir, run: Run) -> bool:
+        """Ask a living supervisor to stop its run; return whether the request reached it.
+
+        The supervisor finds reason and requester in ``stop.json``, which the caller writes first.
+        """
+
+    async def reap(self, directory: RunDir, run: Run) -> ReapResult:
+        """Finish the job of a dead or stuck supervisor: find the run's processes by its id, stop them, and verify.
+
+        A job that still waits in a scheduler's queue is cancelled.
+        """
+
+    def find_leftovers(self, run: Run) -> list[RunProcess]:
+        """Return the processes that a run left behind when its supervisor died; none where no supervisor died."""
+
+    async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
+        """Return the lines that a person attached to the run sees; ``history`` adds lines that have scrolled away.
+
+        Raises:
+            ScreenNotFound: the run has no screen.
+            ScreenNotAnswering: the screen does not answer.
+        """
+
+    def attach_command(self, spec: RunSpec) -> str:
+        """Return the shell command that shows a person the run's screen."""
+
+    def attach(self, directory: RunDir, run: Run) -> NoReturn:
+        """Replace this process by one that shows the run's screen, or its log where it has no screen any more.
+
+        Raises:
+            RunwardError: a program that this needs is missing.
+        """
+
+    async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+        """Close screens of ended runs until at most ``keep`` of them are open.
+
+        ``spec`` is a run of the same kind. ``ended`` returns the ended runs, newest first; it is called only where
+        more than ``keep`` screens are open, as reading all runs takes time.
+        """
+
+
+_BACKENDS = {"local": "mcp_server.backends.local:LocalBackend"}
+
+
+def backend_of(spec: RunSpec) -> Backend:
+    """Return the backend that ``spec`` names. A spec that names none is of this host: ``local``."""
+    return load_backend(getattr(spec, "backend", None) or "local")
+
+
+@functools.cache
+def load_backend(name: str) -> Backend:
+    """Return the backend ``name``; its module is imported by the first call, with the libraries that it needs."""
+    module, _, factory = _BACKENDS[name].partition(":")
+    return cast("Backend", getattr(importlib.import_module(module), factory)())

@@ -1,0 +1,302 @@
+"""Supervisors on this host, each the process of a tmux session's pane."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import anyio
+import anyio.to_thread
+
+from mcp_server.backends import tmux_client
+from mcp_server.backends.base import ReapResult, Record, RunProcess
+from mcp_server.errors import BadArgument, LaunchFailed, RunElsewhere
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, posix
+from mcp_server.system import processes
+from mcp_server.system.lock_files import is_locked
+from mcp_server.system.stop_sequence import StopSequence, stop_stages
+
+_STARTED_WITHIN_S = 15.0
+_DISCARDED_WITHIN_S = 2.0  # the refusal is not delayed longer by a tmux that does not answer
+_POLL_S = 0.01
+_F_SETPIPE_SZ = 1031
+_REAP_STEP_S = 0.05
+_KILLED_WITHIN_S = 3.0
+
+
+class LocalBackend:
+    """Runs supervisors in tmux sessions of this host. The run's state never comes from tmux."""
+
+    def __init__(self) -> None:
+        self._boot_id, self._host = boot_id(), socket.gethostname()
+
+    def check_usable(self) -> None:
+        """Check that tmux is installed.
+
+        Raises:
+            TmuxMissing: it is not.
+        """
+        tmux_client.check_installed()
+
+    def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
+        """Name the run's session after it, so that a launch that dies between two steps leaves something to find."""
+        return replace(spec, session=spec.run_id, tmux_socket=tmux_socket(environ))
+
+    async def start(
+        self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Start the supervisor in a new session, pass the handover through the FIFO, and await its first event.
+
+        What a caller may rely on:
+
+        - The FIFO is open at both ends before the supervisor exists. If this process dies, the supervisor reads the
+          end of file and does not start its command.
+        - A session that tmux refuses leaves no directory.
+        - A supervisor that is not there after 15 s finds ``stop.json``: it does not start its command, or stops it
+          at once. The FIFO is closed only after that file is written.
+
+        Raises:
+            LaunchFailed: tmux refused, or no event came within 15 s.
+        """
+        fifo = os.open(directory.handover, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            with anyio.move_on_after(_STARTED_WITHIN_S):
+                argv = supervisor_argv(sys.executable, directory.path)
+                try:
+                    await anyio.to_thread.run_sync(
+                        partial(tmux_client.new_session, spec.session, argv, socket=spec.tmux_socket),
+                        abandon_on_cancel=True,
+                    )
+                except LaunchFailed:
+                    # tmux also fails when it has made the session and then refuses one of its options.
+                    if not is_locked(directory.lock):
+                        shutil.rmtree(directory.path, ignore_errors=True)
+                        raise
+                await _write_handover(fifo, handover.encode())
+                await first_event()
+                return
+            with contextlib.suppress(OSError):
+                write_json(directory.stop, {"by": "launch_run", "reason": "it did not start in time", "at": now()})
+        finally:
+            os.close(fifo)
+        raise LaunchFailed(
+            f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s: perhaps tmux "
+            f"does not answer. If it starts later, it stops at once. Try again; runward doctor tells what is wrong."
+        )
+
+    async def discard(self, directory: RunDir, spec: RunSpec) -> None:
+        """Remove directory and session of a refused launch, waiting up to 2 s for its supervisor to exit."""
+        with anyio.move_on_after(_DISCARDED_WITHIN_S):
+            while is_locked(directory.lock):  # noqa: ASYNC110 - no event announces the end of a process
+                await anyio.sleep(_POLL_S)
+            await tmux_client.query_in_thread(partial(tmux_client.close_session, spec.session, socket=spec.tmux_socket))
+            shutil.rmtree(directory.path, ignore_errors=True)
+
+    def open_record(self, directory: RunDir) -> Record:
+        """Return the directory itself: the supervisor of this host writes it."""
+        return Record(directory)
+
+    def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
+        """Return ``alive`` while the supervisor holds its lock; a reused process number deceives nobody.
+
+        Without the lock: ``unknown`` for a run of another host, ``pending`` in the first 15 s of a launch, else
+        ``dead``.
+        """
+        if is_locked(directory.lock):
+            return LivenessReport(Liveness.ALIVE)
+        if not self._supervises(spec):
+            reason = f"Supervised on {spec.host}: whether it still lives can be told only there."
+            return LivenessReport(Liveness.UNKNOWN, reason)
+        if not self._is_this_boot(spec):
+            return LivenessReport(Liveness.DEAD, "The machine was rebooted while it ran.")
+        if time.time() - posix(spec.created_at) < STARTING_S and not directory.events.exists():
+            return LivenessReport(Liveness.PENDING)
+        return LivenessReport(Liveness.DEAD)
+
+    def check_stoppable(self, spec: RunSpec) -> None:
+        """Check that the run is of this host.
+
+        Raises:
+            RunElsewhere: another host supervises it.
+        """
+        if not self._supervises(spec):
+            raise RunElsewhere(spec.run_id, spec.host)
+
+    async def request_stop(self, directory: RunDir, run: Run) -> bool:
+        """Send SIGTERM to the supervisor, which then reads ``stop.json``."""
+        supervisor = supervisor_of(directory.path, run)
+        return supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)
+
+    async def reap(self, directory: RunDir, run: Run) -> ReapResult:
+        """Stop every process of the run stage by stage, then kill a supervisor that is stuck."""
+        unsupervised = supervisor_of(directory.path, run) is None
+        stopping = StopSequence(stop_stages(run.spec.stop_grace_s))
+        while True:
+            supervisor = supervisor_of(directory.path, run)
+            if stopping.step(self._living(run, supervisor), time.monotonic()):
+                break
+            await anyio.sleep(_REAP_STEP_S)
+        sent = stopping.sent
+        if supervisor is not None and processes.send_signal(supervisor, signal.SIGKILL):
+            sent = [*sent, *([] if "SIGKILL" in sent else ["SIGKILL"])]
+            with anyio.move_on_after(_KILLED_WITHIN_S):  # a process that waits for a disk outlives SIGKILL
+                while processes.find_process(supervisor.pid) == supervisor:  # noqa: ASYNC110 - no event announces it
+                    await anyio.sleep(_REAP_STEP_S)
+        return ReapResult(tuple(sent), tuple(_named(self._living(run, None))), unsupervised)
+
+    def find_leftovers(self, run: Run) -> list[RunProcess]:
+        """Return the processes of a run whose supervisor died, found by its id in their environment or by session."""
+        return _named(self._leftovers(run))
+
+    async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
+        """Return the lines of the run's pane.
+
+        Raises:
+            ScreenNotFound: the session is closed, or tmux died.
+            ScreenNotAnswering: tmux does not answer.
+        """
+        return await _capture(spec.session, spec.tmux_socket, history=history)
+
+    def attach_command(self, spec: RunSpec) -> str:
+        """Return the ``tmux attach`` command of the run's session."""
+        return tmux_client.attach_command(spec.session, spec.tmux_socket)
+
+    def attach(self, directory: RunDir, run: Run) -> NoReturn:
+        """Become a tmux client of the run's session; where that is closed, of a new one that follows the log.
+
+        Raises:
+            TmuxMissing: tmux is not installed.
+            LaunchFailed: tmux could not open the new session.
+        """
+        tmux_client.check_installed()
+        spec = run.spec
+        if spec.session not in tmux_client.list_sessions(spec.tmux_socket):
+            follow = ["tail", "-n", "10000", "-F", str(directory.log(run.attempt))]
+            tmux_client.new_session(spec.session, follow, socket=spec.tmux_socket)
+        tmux_client.become_client(spec.session, spec.tmux_socket)
+
+    async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+        """Close the sessions of the oldest ended runs: each holds some megabytes of tmux's memory.
+
+        Raises:
+            ScreenNotAnswering: tmux does not answer.
+        """
+        await tmux_client.query_in_thread(partial(_close_old_sessions, spec.tmux_socket, keep, ended))
+
+    def _is_this_boot(self, spec: RunSpec) -> bool:
+        return spec.boot_id in ("", self._boot_id)
+
+    def _supervises(self, spec: RunSpec) -> bool:
+        """Return whether the run belongs to this host, in this boot or an earlier one."""
+        return self._is_this_boot(spec) or spec.host in ("", self._host)
+
+    def _leftovers(self, run: Run) -> list[processes.Process]:
+        if not run.abandoned or run.started_at is None or not self._is_this_boot(run.spec):
+            return []
+        marked = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id)
+        guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
+        if not isinstance(guard, int) or not isinstance(started, int):
+            return marked
+        # The guard leads the session, and exits by itself in a moment.
+        members = [p for p in processes.list_processes() if p.session == guard != p.pid and p.started >= started]
+        return list(dict.fromkeys(marked + members))
+
+    def _living(self, run: Run, supervisor: processes.Process | None) -> list[processes.Process]:
+        """Return the run's processes: its supervisor's descendants, else all that carry its id; never this process."""
+        if supervisor is not None:
+            members = processes.descendants(supervisor.pid)
+        else:
+            members = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id) + self._leftovers(run)
+        own = set(processes.ancestors(os.getpid()))
+        return [p for p in dict.fromkeys(members) if p.pid not in own]
+
+
+def tmux_socket(environ: Mapping[str, str]) -> str:
+    """Return the name of the tmux server (``tmux -L``): ``$RUNWARD_TMUX_SOCKET``, else the user's ordinary one.
+
+    Raises:
+        BadArgument: the variable holds a path.
+    """
+    name = environ.get("RUNWARD_TMUX_SOCKET") or "default"
+    if "/" in name:
+        raise BadArgument("RUNWARD_TMUX_SOCKET", f"is a name for tmux -L, no path: {name!r}.")
+    return name
+
+
+def supervisor_argv(python: str, run_dir: Path) -> list[str]:
+    """Return the command that starts a supervisor: isolated from the user's Python settings and site-packages."""
+    return [python, "-I", "-S", str(Path(__file__).parents[1] / "supervisor"), str(run_dir)]
+
+
+def supervisor_of(path: Path, run: Run) -> processes.Process | None:
+    """Return the run's supervisor: the process with the recorded number and start time; None when it is gone."""
+    pid, started = run.at_start.get("supervisor_pid"), run.at_start.get("supervisor_started")
+    process = processes.find_process(pid) if isinstance(pid, int) else None
+    if process is None or (started is None and path.name not in process.command):
+        return None
+    return process if started in (None, process.started) else None
+
+
+async def capture_session(name: str, environ: Mapping[str, str], *, history: bool) -> list[str]:
+    """Return the lines of any tmux session of this user, also of one that is not a run's.
+
+    Raises:
+        ScreenNotFound: there is no session of exactly this name.
+        ScreenNotAnswering: tmux does not answer.
+    """
+    return await _capture(name, tmux_socket(environ), history=history)
+
+
+async def list_other_sessions(environ: Mapping[str, str], runs: Iterable[RunSpec]) -> list[str]:
+    """Return the names of the tmux sessions that belong to none of ``runs``.
+
+    Raises:
+        ScreenNotAnswering: tmux does not answer.
+    """
+    sessions = await tmux_client.query_in_thread(partial(tmux_client.list_sessions, tmux_socket(environ)))
+    own = {spec.session for spec in runs}
+    return [session for session in sessions if session not in own]
+
+
+async def _capture(session: str, server: str, *, history: bool) -> list[str]:
+    return await tmux_client.query_in_thread(partial(tmux_client.capture_pane, session, socket=server, history=history))
+
+
+def _close_old_sessions(server: str, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+    sessions = set(tmux_client.list_sessions(server))
+    if len(sessions) <= keep:
+        return
+    for spec in [spec for spec in ended() if spec.session in sessions][keep:]:
+        tmux_client.close_session(spec.session, socket=server)
+
+
+def _named(members: Iterable[processes.Process]) -> list[RunProcess]:
+    return [RunProcess(p.pid, processes.program_name(p)) for p in members]
+
+
+async def _write_handover(fifo: int, data: bytes) -> None:
+    """Write ``data`` into the FIFO, which holds 64 KiB unless its size is raised."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fifo, _F_SETPIPE_SZ, max(65536, len(data)))
+    while data:
+        try:
+            data = data[os.write(fifo, data) :]
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            await anyio.wait_writable(fifo)

@@ -1,0 +1,84 @@
+"""Confirmation of a kill: tokens, the check of the owner, and the facts that a person or agent confirms."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mcp_server.backends.base import RunProcess
+from mcp_server.errors import ForeignRun, KillNotConfirmed
+from mcp_server.record.state import Run
+
+TOKEN_VALID_S = 600.0
+_MOST_COMMAND_CHARS, _MOST_LEFTOVERS = 200, 10
+
+
+@dataclass(frozen=True)
+class _Grant:
+    run_id: str
+    attempt: int
+    expires_s: float
+
+
+class Confirmations:
+    """Tokens that confirm one kill each: single use, bound to a run and its attempt, valid for 10 minutes."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._grants: dict[str, _Grant] = {}
+
+    def grant_token(self, run: Run) -> str:
+        """Return a new token for ``run``; an older token for the same run becomes void."""
+        self._grants = {token: grant for token, grant in self._grants.items() if grant.run_id != run.run_id}
+        token = secrets.token_urlsafe(9)
+        self._grants[token] = _Grant(run.run_id, run.attempt, self._clock() + TOKEN_VALID_S)
+        return token
+
+    def redeem_token(self, token: str, run: Run) -> None:
+        """Use a token up.
+
+        Raises:
+            KillNotConfirmed: the token is unknown, used, expired, or for another run or attempt.
+        """
+        grant = self._grants.pop(token, None)
+        if grant is None or grant.run_id != run.run_id:
+            cause = "the confirm_token is unknown, used, or for another run"
+        elif grant.attempt != run.attempt:
+            cause = "the confirm_token was for an earlier attempt"
+        elif self._clock() >= grant.expires_s:
+            cause = "the confirm_token has expired (10 min)"
+        else:
+            return
+        raise KillNotConfirmed(
+            "Kill not confirmed:",
+            f"{run.run_id!r} is still {run.state}; {cause}.",
+            "Call kill_run without confirm_token for a new one.",
+        )
+
+
+def check_owner(run: Run, caller: str, *, force: bool) -> None:
+    """Check that ``caller`` may stop ``run``: as its owner, because it has none, or with ``force``.
+
+    Raises:
+        ForeignRun: the run belongs to another owner.
+    """
+    if run.spec.owner and run.spec.owner != caller and not force:
+        raise ForeignRun(run.run_id, run.spec.owner, caller)
+
+
+def describe_for_confirmation(run: Run, leftovers: Sequence[RunProcess]) -> str:
+    """Return the facts to confirm: run, state, owner, start, command, left-over processes.
+
+    No elapsed time is among them, so that a repeated question stays the same question.
+    """
+    command = run.spec.command if isinstance(run.spec.command, str) else " ".join(run.spec.command)
+    command = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in command)
+    owner = run.spec.owner or "unknown"
+    since = f", started {run.started_at}" if run.started_at else ""
+    text = f"{run.run_id} ({run.state}, owner {owner}{since}): {command[:_MOST_COMMAND_CHARS]}"
+    if leftovers:
+        named = ", ".join(f"{process.pid} {process.program}" for process in leftovers[:_MOST_LEFTOVERS])
+        text += f"; left-over processes: {named}"
+    return text
