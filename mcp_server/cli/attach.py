@@ -14,4 +14,4 @@ def run(arguments: argparse.Namespace) -> int:
     """Replace this process by one that shows the run's screen, or its log where it has no screen any more."""
     store = RunStore(StateHome.of(os.environ))
     run = store.observe(arguments.run_id)
-    backend_of(run.spec).attach(store.rundir(run.run_id), run)
+    backend_of(run.spec).attach(store.run_directory(run.run_id), run)

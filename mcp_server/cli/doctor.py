@@ -29,7 +29,7 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.hosts.environment import names_a_secret, stored_secrets
 from mcp_server.runs.preflight.checks import Wish
 from mcp_server.runs.preflight.preflight import preflight
-from mcp_server.store.file_watch import is_shared, news_of_files
+from mcp_server.store.file_watch import is_inotify_available, is_shared_filesystem
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.lock_files import LeaseError, is_locked, take_lock
@@ -124,7 +124,7 @@ def _programs() -> Iterator[Finding]:
 
 def _state(home: StateHome) -> Iterator[Finding]:
     try:
-        home.make()
+        home.create()
         with tempfile.TemporaryFile(dir=home.path):
             pass
     except (StateUnusable, OSError) as error:
@@ -137,7 +137,7 @@ def _state(home: StateHome) -> Iterator[Finding]:
     free = shutil.disk_usage(home.path).free
     enough = free >= _LOW_DISK_BYTES
     yield Finding("disk", "ok" if enough else "warning", f"{free / 2**30:.1f} GiB free for logs")
-    yield _readable("config", home.config)
+    yield _readable("config", home.read_config)
     yield _readable("secrets", lambda: stored_secrets(home.secrets))
 
 
@@ -150,8 +150,8 @@ def _readable(what: str, read: Callable[[], object]) -> Finding:
 
 
 def _kernel(home: StateHome) -> Iterator[Finding]:
-    shared = is_shared(home.path)
-    news = news_of_files() and not shared
+    shared = is_shared_filesystem(home.path)
+    news = is_inotify_available() and not shared
     detail = "inotify" if news else "polled every second: " + ("a shared filesystem" if shared else "no inotify")
     yield Finding("news", "ok" if news else "warning", detail)
     with tempfile.TemporaryDirectory(dir=home.path) as scratch:

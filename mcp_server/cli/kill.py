@@ -15,7 +15,7 @@ from mcp_server.errors import RunwardError
 from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import describe_for_confirmation
 from mcp_server.runs.stop import StopResult, stop_run
-from mcp_server.store.file_watch import Changes
+from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 
@@ -58,5 +58,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _stop(run: Run, store: RunStore, reason: str) -> StopResult:
     by = f"{store.home.owner(os.environ)}, on a terminal"
-    with contextlib.closing(Changes()) as changes:
-        return await stop_run(run, store, changes, by=by, reason=reason)
+    with contextlib.closing(FileWatch()) as file_watch:
+        return await stop_run(run, store, file_watch, by=by, reason=reason)

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the newest lines, the matching lines, the path, or everything as it is written."""
     store = RunStore(StateHome.of(os.environ))
     run = store.observe(arguments.run_id)
-    path = store.rundir(run.run_id).log(run.attempt)
+    path = store.run_directory(run.run_id).log(run.attempt)
     if arguments.path:
         print(path)
         return 0
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _follow(run: Run, store: RunStore, lines: int) -> int:
     """Print output as it is written, from one attempt to the next, until the run has ended."""
     while True:
-        number, path = run.attempt, store.rundir(run.run_id).log(run.attempt)
+        number, path = run.attempt, store.run_directory(run.run_id).log(run.attempt)
         # No --pid: tmux 3.3a leaves a dead supervisor as a zombie at times, which `tail` takes for alive.
         follow = [] if run.ended else ["-F"]
         with subprocess.Popen(["tail", "-n", str(lines), *follow, str(path)]) as tail:

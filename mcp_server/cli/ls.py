@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the runs in the asked state, at most ``arguments.limit``; return the exit status."""
     store = RunStore(StateHome.of(os.environ))
     state = arguments.state
-    runs = [run for run in store.runs() if state in (None, run.state, "ended" if run.ended else "live")]
+    runs = [run for run in store.list_runs() if state in (None, run.state, "ended" if run.ended else "live")]
     statuses = [status_of(store, run, since=run.last_seq, listed=True) for run in runs[: arguments.limit]]
     if arguments.json:
         print_json({"runs": [status.model_dump(mode="json") for status in statuses], "total": len(runs)})

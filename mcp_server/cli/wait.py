@@ -12,8 +12,9 @@ import anyio
 from mcp_server.cli.output import print_json
 from mcp_server.record.exit_status import shell_status
 from mcp_server.record.state import Run
-from mcp_server.runs.wait import Memory, watch
-from mcp_server.store.file_watch import Changes
+from mcp_server.runs.cursors import Cursor
+from mcp_server.runs.wait import wait_for_runs
+from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.views.run_status import status_of
@@ -37,8 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _until_end(store: RunStore, run_id: str, limit_s: float) -> Run:
-    with contextlib.closing(Changes()) as changes, changes.of([store.rundir(run_id).path]) as ticket:
-        outcome = await watch([run_id], store.observe, ticket, {run_id: Memory()}, until="end", timeout_s=limit_s)
+    directory = store.run_directory(run_id).path
+    with contextlib.closing(FileWatch()) as file_watch, file_watch.subscribe([directory]) as subscription:
+        cursors = {run_id: Cursor()}
+        outcome = await wait_for_runs([run_id], store.observe, subscription, cursors, until="end", timeout_s=limit_s)
         return outcome.runs[0]
 
 

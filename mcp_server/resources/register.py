@@ -126,7 +126,7 @@ def _add_templates(server: MCPServer[ServerContext], context: ServerContext) -> 
     @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
     def read_run_log(run_id: str) -> str:
         def read_tail() -> str:
-            path = context.store.rundir(run_id).log(context.store.observe(run_id).attempt)
+            path = context.store.run_directory(run_id).log(context.store.observe(run_id).attempt)
             return tail_lines(path, _LOG_LINES, label=f"run {run_id}").text
 
         return _answer(read_tail)
@@ -210,7 +210,7 @@ def _render_prompt(document: Document, context: ServerContext, /, **values: str)
             raise MCPError(INVALID_PARAMS, f"{name} is longer than {_MAX_ARGUMENT_CHARS:,} characters: name a file.")
     if run_id := values.get("run_id"):
         try:
-            context.store.rundir(run_id)
+            context.store.run_directory(run_id)
         except RunNotFound as error:
             raise MCPError(INVALID_PARAMS, str(error)) from error
     arguments = "\n".join(_list_item(name, value) for name, value in values.items() if value.strip())
@@ -241,7 +241,7 @@ def _escape_inline(value: str) -> str:
 
 def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -> None:
     def list_run_ids() -> list[str]:
-        return [run.run_id for run in context.store.runs()]
+        return [run.run_id for run in context.store.list_runs()]
 
     def list_nothing() -> list[str]:
         return []

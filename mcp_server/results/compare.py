@@ -67,7 +67,7 @@ def build_comparison(
     root_cwd = _common_path([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
     # Cached, since several runs share a directory.
     lookups = cache(checkpoints.find_checkpoints), cache(evaluations.find_evaluation_files)
-    compared = [_read_run(run, store.rundir(run.run_id), scalars, metrics, root_cwd, *lookups) for run in runs]
+    compared = [_read_run(run, store.run_directory(run.run_id), scalars, metrics, root_cwd, *lookups) for run in runs]
     differing = _differences([side.settings for side in compared])
     tag_columns = _columns(
         [[one.tag for one in side.metrics] for side in compared], metrics, _MOST_METRICS, notes, "metrics"
@@ -117,7 +117,7 @@ def _select_runs(store: RunStore, run_ids: Sequence[str], tags: Sequence[str]) -
     if missing:
         raise missing[0]
     if tags:
-        runs |= {run.run_id: run for run in store.runs() if set(tags) <= set(run.spec.tags)}
+        runs |= {run.run_id: run for run in store.list_runs() if set(tags) <= set(run.spec.tags)}
     if not runs:
         reason = f"no run has the tags {', '.join(tags)}" if tags else "name run_ids or tags"
         raise BadArgument("tags" if tags else "run_ids", f"{reason}; list_runs shows all runs.")

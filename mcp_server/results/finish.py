@@ -66,7 +66,7 @@ def write_results(
         raise BadArgument("summary", f"has more than {_LONGEST_SUMMARY:,} characters.")
     directory = _make_directory(run, result_dir)
     secrets = _find_secrets(run, store, environ)
-    rundir = store.rundir(run.run_id)
+    rundir = store.run_directory(run.run_id)
     code = git_state.read_git_state(Path(run.spec.cwd or "/"), environ)
     code = replace(code, diff=mask(code.diff, secrets), subject=mask(code.subject, secrets))
     facts = ResultFacts(
@@ -141,7 +141,7 @@ def _make_directory(run: Run, result_dir: str | None) -> Path:
 def _find_later_run(run: Run, directory: Path, store: RunStore) -> str | None:
     """Return the newest run with the same result directory that was launched after this one."""
     path = os.path.realpath(directory)
-    for other in store.runs():
+    for other in store.list_runs():
         if other.spec.created_at <= run.spec.created_at:
             return None
         if (own := getattr(other.spec, "result_dir", None)) and os.path.realpath(own) == path:

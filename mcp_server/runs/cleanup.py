@@ -23,10 +23,10 @@ async def clean_up(store: RunStore, spec: RunSpec) -> None:
     """
 
     def ended() -> list[RunSpec]:
-        return [run.spec for run in store.runs() if run.ended and run.state != "lost"]
+        return [run.spec for run in store.list_runs() if run.ended and run.state != "lost"]
 
     await anyio.to_thread.run_sync(_remove_aborted_launches, store, abandon_on_cancel=True)
-    await backend_of(spec).close_old_screens(spec, store.home.config().keep_sessions, ended)
+    await backend_of(spec).close_old_screens(spec, store.home.read_config().keep_sessions, ended)
 
 
 def _remove_aborted_launches(store: RunStore) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 
 from mcp_server.errors import LaunchFailed, RunNotFound
-from mcp_server.record.run_directory import RunDir, now, write_json
+from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.state import Run
-from mcp_server.store.file_watch import Changes
+from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.lock_files import is_locked, take_lock, try_lock
 
@@ -28,16 +28,16 @@ class Key:
 
     file: Path
 
-    async def run(self, store: RunStore, changes: Changes) -> Run | None:
+    async def run(self, store: RunStore, file_watch: FileWatch) -> Run | None:
         """Return the first run with this key, unless its launch was cut off before the command started."""
         run_id = self.file.read_text().strip()
         if not run_id or not (store.home.runs / run_id / "spec.json").exists():
             return None
-        rundir = RunDir(store.home.runs / run_id)
+        rundir = store.run_directory(run_id)
         # A supervisor that holds the lock is about to start the command, or to refuse.
-        with changes.of([rundir.path]) as ticket, anyio.move_on_after(_PATIENCE_S / 2):
+        with file_watch.subscribe([rundir.path]) as subscription, anyio.move_on_after(_PATIENCE_S / 2):
             while is_locked(rundir.lock) and not store.observe(run_id).events:
-                await ticket.news()
+                await subscription.next_change()
         run = store.observe(run_id)
         if _was_accepted(run) or run.state == "running":
             return run

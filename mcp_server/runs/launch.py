@@ -26,7 +26,7 @@ from mcp_server.runs.cleanup import clean_up
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
 from mcp_server.runs.idempotency import held_key, known_run
 from mcp_server.runs.parameters import check_no_secret, check_params, checked_policy
-from mcp_server.store.file_watch import Changes
+from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.text.regex import checked
@@ -92,7 +92,7 @@ def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) ->
     backend.check_usable()
     name = request.name or "".join(filter(str.isprintable, name_of(parse(request.command))))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _ids(slug(name)) if not (home.runs / run_id).exists())
-    config = home.config()
+    config = home.read_config()
     spec = RunSpec(
         layout=LAYOUT,
         run_id=run_id,
@@ -159,7 +159,7 @@ def _directory(cwd: str | None) -> Path:
     return path
 
 
-async def launch(request: LaunchRequest, store: RunStore, changes: Changes, environ: Mapping[str, str]) -> Run:
+async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]) -> Run:
     """Start a run and return once its command runs; with a repeated idempotency key, return the first run.
 
     Raises:
@@ -171,11 +171,11 @@ async def launch(request: LaunchRequest, store: RunStore, changes: Changes, envi
         if (first := known_run(store, request.idempotency_key)) is not None:
             return first  # what has changed since does not concern it
         raise
-    store.home.make()
+    store.home.create()
     with anyio.move_on_after(_CLEANUP_S):
         await clean_up(store, spec)
     async with held_key(store, request.idempotency_key) as key:
-        if key is not None and (first := await key.run(store, changes)) is not None:
+        if key is not None and (first := await key.run(store, file_watch)) is not None:
             return first
         snapshot = await check_admission(spec, handover.env)
         handover = replace(handover, snapshot=snapshot.to_json() if snapshot else None)
@@ -186,7 +186,7 @@ async def launch(request: LaunchRequest, store: RunStore, changes: Changes, envi
         rundir = _create(spec, store)
         if key is not None:
             key.remember(spec.run_id)
-        return await _start(RunDir(rundir), spec, handover, store, changes)
+        return await _start(RunDir(rundir), spec, handover, store, file_watch)
 
 
 def _create(spec: RunSpec, store: RunStore) -> Path:
@@ -206,7 +206,7 @@ def _create(spec: RunSpec, store: RunStore) -> Path:
     return path
 
 
-async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, store: RunStore, changes: Changes) -> Run:
+async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, store: RunStore, file_watch: FileWatch) -> Run:
     """Start the supervisor and return the run with its first events.
 
     Raises:
@@ -214,11 +214,11 @@ async def _start(rundir: RunDir, spec: RunSpec, handover: Handover, store: RunSt
         GpusNotFree: another run took the GPUs in the meantime; nothing is left of the launch.
     """
     backend = backend_of(spec)
-    with changes.of([rundir.path]) as ticket:
+    with file_watch.subscribe([rundir.path]) as subscription:
 
         async def first_event() -> None:
             while not store.observe(spec.run_id).events:
-                await ticket.news()
+                await subscription.next_change()
 
         await backend.start(rundir, spec, handover, first_event)
     run = store.observe(spec.run_id)

@@ -17,7 +17,7 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.state import Liveness, Run
-from mcp_server.store.file_watch import Changes
+from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 
 # A living supervisor answers in milliseconds; one that is suspended or hangs never does.
@@ -49,7 +49,7 @@ class StopResult:
         return f"{text}."
 
 
-async def stop_run(run: Run, store: RunStore, changes: Changes, *, by: str, reason: str) -> StopResult:
+async def stop_run(run: Run, store: RunStore, file_watch: FileWatch, *, by: str, reason: str) -> StopResult:
     """Stop a run with everything that it started, and verify. Call this only after confirmation.
 
     Raises:
@@ -57,18 +57,22 @@ async def stop_run(run: Run, store: RunStore, changes: Changes, *, by: str, reas
     """
     backend = backend_of(run.spec)
     backend.check_stoppable(run.spec)
-    directory = store.rundir(run.run_id)
+    directory = store.run_directory(run.run_id)
     request = {"by": by, "reason": reason, "at": now()}
     if backend.liveness(directory, run.spec).liveness is Liveness.ALIVE:
         with contextlib.suppress(OSError):  # on a full disk the signal alone stops the run
             write_json(directory.stop, request)
-        with changes.of([directory.path]) as ticket:
+        with file_watch.subscribe([directory.path]) as subscription:
             # A supervisor that has not started its command yet reads the request by itself, or soon records its number.
-            await _wait_until(_ANSWER_WITHIN_S, ticket.news, lambda: bool(store.observe(run.run_id).events))
+            await _wait_until(
+                _ANSWER_WITHIN_S, subscription.next_change, lambda: bool(store.observe(run.run_id).events)
+            )
             await backend.request_stop(directory, store.observe(run.run_id))
-            if await _wait_until(_ANSWER_WITHIN_S, ticket.news, lambda: _has_answered(store.observe(run.run_id))):
+            if await _wait_until(
+                _ANSWER_WITHIN_S, subscription.next_change, lambda: _has_answered(store.observe(run.run_id))
+            ):
                 longest_s = 2 * run.spec.stop_grace_s + 10
-                await _wait_until(longest_s, ticket.news, lambda: store.observe(run.run_id).ended)
+                await _wait_until(longest_s, subscription.next_change, lambda: store.observe(run.run_id).ended)
         run = store.observe(run.run_id)
         if run.ended and run.state != "lost":
             return _result_of_supervisor(run)

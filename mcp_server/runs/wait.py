@@ -1,16 +1,16 @@
-"""Waiting for runs: news comes when it happens; the backoff only governs how often "still running" is said."""
+"""Waiting for runs: an event ends a wait at once; the backoff only governs how often "still running" is answered."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import anyio
 
 from mcp_server.record.events import NOTEWORTHY, TROUBLE, Noteworthy
-from mcp_server.record.state import Run, posix
+from mcp_server.record.state import Run
+from mcp_server.runs.cursors import Cursor
 
 Until = Literal["event", "first_step", "end", "condition"]
 Reason = Literal["ended", "condition_met", Noteworthy, "started", "heartbeat"]
@@ -19,170 +19,108 @@ Reason = Literal["ended", "condition_met", Noteworthy, "started", "heartbeat"]
 PROGRESS_S = 15.0
 # A killed supervisor's lock file is closed a moment before its lock is free.
 _SETTLE_S = 0.05
-_CONDITION_S = 1.0  # between two looks at numbers that another program writes where it likes
-_MOST_MEMORIES = 10_000
+_CONDITION_S = 1.0  # between two checks of metrics, which another program writes where no watch is
 
 
-def backoff(first_s: float = 30, factor: float = 2, longest_s: float = 960) -> Iterator[float]:
-    """Yield waits in seconds: 30, 60, 120, 240, 480, 960, 960, ...
+class ChangeSource(Protocol):
+    """Announces changes of run directories, such as :class:`mcp_server.store.file_watch.Subscription`."""
 
-    The usual schedule for watching training: 30 s to 16 min.
-    """
-    wait_s = first_s
-    while True:
-        yield min(wait_s, longest_s)
-        wait_s *= factor
-
-
-@dataclass
-class Memory:
-    """What one caller was last told of one run; ``beat`` counts the heartbeats since the last event."""
-
-    seq: int = 0
-    state: str = ""
-    beat: int = 0
-
-    @property
-    def next_s(self) -> float:
-        """How long the next wait is by the schedule."""
-        return next(islice(backoff(), self.beat, None))
-
-    def told(self, run: Run, *, scheduled: bool = True) -> None:
-        """Note that the caller knows ``run`` as it is now; any event starts the schedule anew.
-
-        ``scheduled``: the wait was as long as the schedule said, so the next one is longer.
-        """
-        news = run.last_seq > self.seq or run.state != self.state
-        self.seq, self.state = run.last_seq, run.state
-        self.beat = 0 if news else self.beat + scheduled
-
-
-def guess(run: Run, now_s: float) -> Memory:
-    """Return the memory of a caller that cannot be told apart from others.
-
-    It knows the run as it is, since otherwise an end would be news for ever; its schedule follows the time
-    since the run's last event.
-    """
-    age_s = now_s - posix(run.events[-1]["at"]) if run.events and "at" in run.events[-1] else 0.0
-    beat = 0
-    for wait_s in islice(backoff(), 64):
-        age_s -= wait_s
-        if age_s < 0:
-            break
-        beat += 1
-    return Memory(run.last_seq, run.state, beat)
-
-
-class Callers:
-    """What each caller was told. Forgotten with the server: ``since`` makes a caller independent of it."""
-
-    def __init__(self) -> None:
-        self._memories: dict[tuple[str, str], Memory] = {}
-
-    def recall(self, caller: str, run_id: str) -> Memory:
-        """Return a copy of what ``caller`` knows of ``run_id``: one wait cannot take another's news."""
-        return replace(self._memories.get((caller, run_id), Memory()))
-
-    def remember(self, caller: str, run_id: str, memory: Memory) -> None:
-        """Note what ``caller`` has been told, once it has been."""
-        while len(self._memories) >= _MOST_MEMORIES:
-            del self._memories[next(iter(self._memories))]
-        self._memories[caller, run_id] = memory
-
-
-class News(Protocol):
-    """Returns at the next change."""
-
-    async def news(self) -> None:
+    async def next_change(self) -> None:
         """Return when something may have changed since the last call."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Why a wait returned, and the runs at that moment.
+class WaitOutcome:
+    """Why a wait returned, the runs at that moment, and the caller's cursors once it has this answer.
 
-    ``since`` is what the caller knew before, ``met`` what came true of a condition.
+    ``met`` says which value met a condition.
     """
 
     reason: Reason
     runs: tuple[Run, ...]
-    since: Mapping[str, int]
+    cursors: Mapping[str, Cursor]
     waited_s: float
     next_timeout_s: float
     met: str | None = None
 
 
-def decide(runs: Sequence[Run], known: Mapping[str, Memory], until: Until) -> Reason | None:
+def decide(runs: Sequence[Run], cursors: Mapping[str, Cursor], until: Until) -> Reason | None:
     """Return the reason to end a wait now, or None. Pure.
 
-    ``end`` waits for all runs; ``first_step`` until each has one in its present attempt, or trouble instead;
-    ``condition`` only for that trouble: what is to come true is not in the runs.
-    ``event`` returns on the first news of any run; a run whose end the caller knows already is news no more,
-    unless all have ended.
+    - ``end``: all runs have ended.
+    - ``event``: any run has news. An end that the caller has seen is not news, unless all runs have ended.
+    - ``first_step``: every live run has made a step in its present attempt, or has trouble, so that it may never make
+      one.
+    - ``condition``: only that trouble. Whether the condition holds is not in the runs.
     """
     if all(run.ended for run in runs):
         return "ended"
     if until == "end":
         return None
-    if any(run.ended and known[run.run_id].state != run.state for run in runs):
+    if any(run.ended and cursors[run.run_id].state != run.state for run in runs):
         return "ended"
-    told = {e["kind"] for run in runs if not run.ended for e in run.events if e["seq"] > known[run.run_id].seq}
+    live_runs = [run for run in runs if not run.ended]
+    kinds = {event["kind"] for run in live_runs for event in run.events if event["seq"] > cursors[run.run_id].seq}
     if until in ("first_step", "condition"):
-        if until == "first_step" and all(run.ended or run.stepped for run in runs):
+        if until == "first_step" and all(run.stepped for run in live_runs):
             return "first_step"
-        return next((kind for kind in NOTEWORTHY if kind in told and kind in TROUBLE), None)
-    if (news := next((kind for kind in NOTEWORTHY if kind in told), None)) is not None:
-        return news
-    if any(known[run.run_id].state == "queued" and run.state == "running" for run in runs):
+        return next((kind for kind in NOTEWORTHY if kind in kinds and kind in TROUBLE), None)
+    if (most_urgent := next((kind for kind in NOTEWORTHY if kind in kinds), None)) is not None:
+        return most_urgent
+    if any(cursors[run.run_id].state == "queued" and run.state == "running" for run in runs):
         return "started"
     return None
 
 
-async def watch(
+async def wait_for_runs(
     run_ids: Sequence[str],
     observe: Callable[[str], Run],
-    ticket: News,
-    known: Mapping[str, Memory],
+    changes: ChangeSource,
+    cursors: Mapping[str, Cursor],
     *,
     until: Until = "event",
     timeout_s: float | None = None,
-    progress: Callable[[float, float], Awaitable[None]] | None = None,
-    condition: Callable[[Sequence[Run]], Awaitable[str | None]] | None = None,
-) -> Outcome:
-    """Wait until something happened to ``run_ids`` that is worth a decision, or the heartbeat is due.
+    report: Callable[[float, float], Awaitable[None]] | None = None,
+    check_condition: Callable[[Sequence[Run]], Awaitable[str | None]] | None = None,
+) -> WaitOutcome:
+    """Wait until one of the runs has news that deserves a decision, or the heartbeat is due. Never touches a run.
 
-    ``timeout_s``: None takes the caller's backoff schedule, 0 returns the state now. ``progress`` is
-    called with the seconds waited and the seconds to wait, every 15 s. ``condition`` says what has come true, or None
-    as long as nothing has. Never touches a run.
+    Args:
+        run_ids: the runs to wait for.
+        observe: returns a run as it is now.
+        changes: announces changes of these runs' directories.
+        cursors: what the caller has seen of each run; left as it is.
+        until: which news ends the wait; see :func:`decide`.
+        timeout_s: None takes the caller's backoff schedule, 0 returns the state now.
+        report: called every 15 s with the seconds waited and the seconds to wait.
+        check_condition: returns which value meets the caller's condition, None while none does.
     """
     begun_s = anyio.current_time()
-    limit_s = min(memory.next_s for memory in known.values()) if timeout_s is None else timeout_s
-    since = {run_id: known[run_id].seq for run_id in run_ids}
+    limit_s = min(cursor.next_wait_s for cursor in cursors.values()) if timeout_s is None else timeout_s
     settling, met = False, None
     report_s = PROGRESS_S
     while True:
         runs = tuple(observe(run_id) for run_id in run_ids)
         waited_s = anyio.current_time() - begun_s
-        if condition is not None and (met := await condition(runs)) is not None:
+        if check_condition is not None and (met := await check_condition(runs)) is not None:
             reason: Reason | None = "condition_met"
         else:
-            reason = decide(runs, known, until)
+            reason = decide(runs, cursors, until)
         if reason is not None or waited_s >= limit_s:
             break
         if waited_s >= report_s:
             report_s += PROGRESS_S
-            if progress is not None:
-                await progress(waited_s, limit_s)
+            if report is not None:
+                await report(waited_s, limit_s)
                 continue
         slice_s = max(0.0, min(report_s, limit_s) - waited_s)
-        if condition is not None:
+        if check_condition is not None:
             slice_s = min(slice_s, _CONDITION_S)
-        heard = False
+        changed = False
         with anyio.move_on_after(min(_SETTLE_S, slice_s) if settling else slice_s):
-            await ticket.news()
-            heard = True
-        settling = heard
-    for run in runs:
-        known[run.run_id].told(run, scheduled=timeout_s is None)
-    next_s = min(memory.next_s for memory in known.values())
-    return Outcome(reason or "heartbeat", runs, since, waited_s, next_s, met)
+            await changes.next_change()
+            changed = True
+        settling = changed
+    advanced = {run.run_id: cursors[run.run_id].advance(run, scheduled=timeout_s is None) for run in runs}
+    next_s = min(cursor.next_wait_s for cursor in advanced.values())
+    return WaitOutcome(reason or "heartbeat", runs, advanced, waited_s, next_s, met)

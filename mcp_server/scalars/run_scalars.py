@@ -139,7 +139,7 @@ def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
     """
     if target == LATEST:
         begun_s = time.monotonic()
-        for run in store.runs()[:_LATEST_OF]:
+        for run in store.list_runs()[:_LATEST_OF]:
             if locations := scalars.locations_of(run):
                 return Target(run.run_id, locations, run.run_id)
             if time.monotonic() - begun_s > _LATEST_WITHIN_S:

@@ -50,7 +50,7 @@ def build(environ: Mapping[str, str], context: ServerContext | None = None) -> M
         try:
             yield context
         finally:
-            context.changes.close()
+            context.file_watch.close()
 
     return ResourceServer(
         "runward",

@@ -204,6 +204,6 @@ def _listener(family: socket.AddressFamily, at: Any) -> socket.socket:
 
 def _host_names(host: str, environ: Mapping[str, str]) -> list[str]:
     """Return the host names that requests may use, besides this machine's addresses."""
-    configured = ServerContext.of(environ).home.config().http_hosts
+    configured = ServerContext.of(environ).home.read_config().http_hosts
     own = [] if _HOST_IS_ADDRESS.fullmatch(host) else [host]  # the gateway accepts the address of arrival itself
     return [*own, socket.gethostname(), *configured]

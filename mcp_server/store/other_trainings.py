@@ -1,4 +1,4 @@
-"""Trainings on this host that are not runward's: read-only facts."""
+"""Training processes of this host that no run started: read-only facts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ _TRAINING = re.compile(
 _SUPERVISOR = "mcp_server/supervisor "  # of any installation
 
 
-class Stranger(Answer):
+class OtherTraining(Answer):
     """A process that looks like a training. Arguments are left out: they may hold secrets."""
 
     pid: int
     program: str
 
 
-def trainings(limit: int = 20) -> list[Stranger]:
-    """Return training-like processes of this user that no run started, without their children."""
-    everything = processes.list_processes()
-    ours = {p.pid for p in everything if _SUPERVISOR in p.command}
-    for p in sorted(everything, key=lambda p: p.started):
-        if p.parent in ours:
-            ours.add(p.pid)
-    strange = [p for p in everything if p.pid not in ours and _TRAINING.search(p.command)]
-    pids = {p.pid for p in strange}
-    return [Stranger(pid=p.pid, program=processes.program_name(p)) for p in strange if p.parent not in pids][:limit]
+def list_other_trainings(limit: int = 20) -> list[OtherTraining]:
+    """Return this user's training processes that belong to no run, without their children."""
+    all_processes = processes.list_processes()
+    of_runs = {p.pid for p in all_processes if _SUPERVISOR in p.command}
+    for p in sorted(all_processes, key=lambda p: p.started):
+        if p.parent in of_runs:
+            of_runs.add(p.pid)
+    others = [p for p in all_processes if p.pid not in of_runs and _TRAINING.search(p.command)]
+    pids = {p.pid for p in others}
+    roots = [p for p in others if p.parent not in pids]
+    return [OtherTraining(pid=p.pid, program=processes.program_name(p)) for p in roots[:limit]]

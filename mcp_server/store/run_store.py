@@ -1,4 +1,4 @@
-"""The runs on disk, read only: any number of servers may look at once."""
+"""Read access to all runs on disk. Any number of servers may read at the same time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +23,9 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
 
 class RunStore:
-    """Answers what is known of every run.
+    """Returns runs as their directories prove them.
 
-    Specs, and runs that have ended, never change: they are read once. What a directory no longer holds
-    is forgotten.
+    A spec, and a run that has ended, never change: they are read once, and dropped when their directory is removed.
     """
 
     def __init__(self, home: StateHome) -> None:
@@ -33,98 +33,118 @@ class RunStore:
         self._specs: dict[str, RunSpec] = {}
         self._ended: dict[str, Run] = {}
 
-    def rundir(self, run_id: str) -> RunDir:
+    def run_directory(self, run_id: str) -> RunDir:
         """Return the directory of a run.
 
         Raises:
-            RunNotFound: there is none; names the ids that come near.
+            RunNotFound: no run has this id; names similar ids.
         """
-        rundir = RunDir(self.home.runs / run_id)
-        if not _RUN_ID.fullmatch(run_id) or not rundir.spec.is_file():
-            raise RunNotFound(run_id, difflib.get_close_matches(run_id, self._ids(), n=3, cutoff=0.7))
-        return rundir
+        directory = RunDir(self.home.runs / run_id)
+        if not _RUN_ID.fullmatch(run_id) or not directory.spec.is_file():
+            raise RunNotFound(run_id, difflib.get_close_matches(run_id, self._list_ids(), n=3, cutoff=0.7))
+        return directory
 
     def observe(self, run_id: str) -> Run:
-        """Return the run as the disk tells it now.
+        """Return the run as it is now.
 
         Raises:
-            RunNotFound: there is no such run.
+            RunNotFound: no run has this id.
         """
-        rundir = self.rundir(run_id)
-        if (known := self._ended.get(run_id)) is not None:
-            return known
-        run = fold(self._evidence(rundir))
-        if run.ended and not run.abandoned:  # what its supervisor did not finish may yet be stopped
+        directory = self.run_directory(run_id)
+        if (ended := self._ended.get(run_id)) is not None:
+            return ended
+        run = fold(self._read_evidence(directory))
+        if run.ended and not run.abandoned:  # an abandoned run may still be stopped, and then is killed
             self._ended[run_id] = run
         return run
 
-    def runs(self) -> list[Run]:
+    def resolve(self, names: Iterable[str]) -> list[Run]:
+        """Return the runs that ``names`` mean, in their order and each once: run ids, or names that one run alone has.
+
+        Raises:
+            RunNotFound: a name means no run, or several; names similar ids, or those of the several.
+        """
+        runs = (self._resolve_name(name) for name in names)
+        return list({run.run_id: run for run in runs}.values())
+
+    def list_runs(self) -> list[Run]:
         """Return all runs, newest first."""
-        ids = self._ids()
-        for gone in self._specs.keys() - set(ids):
-            self._specs.pop(gone, None)
-            self._ended.pop(gone, None)
-        found = []
+        ids = self._list_ids()
+        for removed in self._specs.keys() - set(ids):
+            self._specs.pop(removed, None)
+            self._ended.pop(removed, None)
+        runs = []
         for run_id in ids:
-            known = self._ended.get(run_id)
-            if known is None:
-                with contextlib.suppress(RunNotFound, OSError):  # removed meanwhile, or no run's directory
-                    known = self.observe(run_id)
-            if known is not None:
-                found.append(known)
-        found.sort(key=lambda run: run.spec.created_at, reverse=True)
-        return found
+            run = self._ended.get(run_id)
+            if run is None:
+                with contextlib.suppress(RunNotFound, OSError):  # removed meanwhile, or not a run's directory
+                    run = self.observe(run_id)
+            if run is not None:
+                runs.append(run)
+        runs.sort(key=lambda run: run.spec.created_at, reverse=True)
+        return runs
 
     def output_at_s(self, run: Run) -> float | None:
         """Return when the newest attempt last wrote output, in POSIX time; None if it has no log."""
         try:
-            return RunDir(self.home.runs / run.run_id).log(run.attempt).stat().st_mtime
-        except OSError:
+            return self.run_directory(run.run_id).log(run.attempt).stat().st_mtime
+        except (OSError, RunNotFound):
             return None
 
-    def _ids(self) -> list[str]:
+    def _resolve_name(self, name: str) -> Run:
+        try:
+            return self.observe(name)
+        except RunNotFound:
+            ids = [run.run_id for run in self.list_runs() if run.spec.name == name]
+            if not ids:
+                raise
+            if len(ids) > 1:
+                raise RunNotFound(name, ids[:3]) from None
+            return self.observe(ids[0])
+
+    def _list_ids(self) -> list[str]:
         try:
             return [entry.name for entry in self.home.runs.iterdir() if not entry.name.startswith(".")]
         except FileNotFoundError:
             return []
 
-    def _spec(self, rundir: RunDir) -> RunSpec:
-        if (known := self._specs.get(rundir.run_id)) is not None:
-            return known
-        spec = RunSpec.from_facts(read_json(rundir.spec) or {})  # of a former or foreign layout: still a run
+    def _read_spec(self, directory: RunDir) -> RunSpec:
+        if (spec := self._specs.get(directory.run_id)) is not None:
+            return spec
+        spec = RunSpec.from_facts(read_json(directory.spec) or {})  # without a readable spec it is still a run
         spec = replace(
             spec,
-            run_id=rundir.run_id,
-            name=spec.name or rundir.run_id,
-            session=spec.session or rundir.run_id,
-            created_at=spec.created_at if is_time(spec.created_at) else _created(rundir.spec),
+            run_id=directory.run_id,
+            name=spec.name or directory.run_id,
+            session=spec.session or directory.run_id,
+            created_at=spec.created_at if is_time(spec.created_at) else _modified_at(directory.spec),
         )
-        self._specs[rundir.run_id] = spec
+        self._specs[directory.run_id] = spec
         return spec
 
-    def _evidence(self, rundir: RunDir) -> Evidence:
-        spec = self._spec(rundir)
+    def _read_evidence(self, directory: RunDir) -> Evidence:
+        spec = self._read_spec(directory)
         backend = backend_of(spec)
-        rundir = backend.open_record(rundir).directory
+        directory = backend.open_record(directory).directory
         # Liveness first: once the supervisor is dead, the events hold its last word. A supervisor that started
         # between the two reads has begun its events since.
         while True:
-            begun = rundir.events.exists()
-            supervisor = backend.liveness(rundir, spec)
-            events = read_events(rundir.events)
+            begun = directory.events.exists()
+            supervisor = backend.liveness(directory, spec)
+            events = read_events(directory.events)
             if supervisor.liveness is Liveness.ALIVE or begun or not events:
                 break
         attempt = attempt_of(events)
         return Evidence(
             spec=spec,
             events=tuple(events),
-            exit=read_record(rundir.exit(attempt)),
-            progress=read_record(rundir.progress(attempt)),
-            stop=read_stop(rundir.stop),
+            exit=read_record(directory.exit(attempt)),
+            progress=read_record(directory.progress(attempt)),
+            stop=read_stop(directory.stop),
             supervisor=supervisor,
             age_s=time.time() - posix(spec.created_at),
         )
 
 
-def _created(path: Path) -> str:
+def _modified_at(path: Path) -> str:
     return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat().replace("+00:00", "Z")

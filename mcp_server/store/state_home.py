@@ -1,4 +1,4 @@
-"""Where runward keeps its state, and the operator's settings: ``$RUNWARD_HOME`` and its ``config.toml``."""
+"""The state directory, ``$RUNWARD_HOME``, and the operator's settings in its ``config.toml``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcp_server.errors import ConfigInvalid, StateUnusable
 
 
 class Config(BaseModel):
-    """The operator's settings. Unknown ones are refused: a misspelt policy must not be a missing one."""
+    """The operator's settings. Unknown names are refused: a misspelt policy would otherwise count as absent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,10 +25,10 @@ class Config(BaseModel):
     owner: str = ""
     stop_grace_s: float = Field(default=5.0, ge=0, le=3600)
     keep_sessions: int = Field(default=50, ge=0)
-    cpu_slots: int | None = Field(default=None, ge=0, le=10_000)  # None: one a core
+    cpu_slots: int | None = Field(default=None, ge=0, le=10_000)  # None: one per core
     gpu_sample_s: float = Field(default=5.0, ge=0.1, le=600)
     gpu_window_s: float = Field(default=120.0, ge=0.5, le=86400)
-    http_hosts: tuple[str, ...] = ()  # other names by which clients reach the server, such as a proxy's
+    http_hosts: tuple[str, ...] = ()  # further host names by which clients reach the server, such as a proxy's
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StateHome:
         if home := environ.get("RUNWARD_HOME"):
             return cls(Path(home).expanduser().absolute())
         state = Path(environ.get("XDG_STATE_HOME") or "")
-        if not state.is_absolute():  # to be ignored, says the XDG specification
+        if not state.is_absolute():  # the XDG specification says to ignore a relative path
             try:
                 state = Path.home() / ".local" / "state"
             except RuntimeError as error:
@@ -52,24 +52,24 @@ class StateHome:
 
     @property
     def runs(self) -> Path:
-        """One directory a run."""
+        """Holds one directory per run."""
         return self.path / "runs"
 
     @property
     def keys(self) -> Path:
-        """Which run an idempotency key belongs to."""
+        """Holds one file per idempotency key, with the id of its run."""
         return self.path / "keys"
 
     @property
     def secrets(self) -> Path:
-        """``NAME=VALUE`` lines, mode 0600."""
+        """The secrets file: ``NAME=VALUE`` lines, mode 0600."""
         return self.path / "secrets.env"
 
-    def make(self) -> None:
-        """Create the directories, readable by their owner alone.
+    def create(self) -> None:
+        """Create the directories, with access for their owner alone.
 
         Raises:
-            StateUnusable: they cannot be made.
+            StateUnusable: they cannot be created.
         """
         try:
             for path in (self.path, self.runs, self.keys):
@@ -79,11 +79,11 @@ class StateHome:
         except OSError as error:
             raise StateUnusable(self.path, str(error.strerror)) from error
 
-    def config(self) -> Config:
-        """Read ``config.toml``; a missing file means the defaults.
+    def read_config(self) -> Config:
+        """Return the settings of ``config.toml``; without that file, the defaults.
 
         Raises:
-            ConfigInvalid: the file is no TOML, or has a setting that does not exist.
+            ConfigInvalid: the file is not valid TOML, or has a setting that does not exist.
         """
         file = self.path / "config.toml"
         try:
@@ -97,12 +97,12 @@ class StateHome:
             raise ConfigInvalid(file, f"{error}.") from error
 
     def owner(self, environ: Mapping[str, str]) -> str:
-        """Return who acts here: ``$RUNWARD_OWNER``, else the configured owner, else the user's name."""
-        return environ.get("RUNWARD_OWNER") or self.config().owner or _user()
+        """Return the owner of new runs: ``$RUNWARD_OWNER``, else the configured owner, else the user's name."""
+        return environ.get("RUNWARD_OWNER") or self.read_config().owner or _user()
 
 
 def _user() -> str:
-    """Return the user's name, or the number of one that has none, as in a container."""
+    """Return the user's name, or the user's number where there is no name, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -13,10 +13,9 @@ from mcp.server.mcpserver import Context
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import Confirmations, check_owner
-from mcp_server.runs.metric_wait import Watcher
-from mcp_server.runs.wait import Callers, Memory
+from mcp_server.runs.cursors import CallerCursors
 from mcp_server.scalars.run_scalars import Scalars
-from mcp_server.store.file_watch import Changes
+from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 
@@ -28,11 +27,10 @@ class ServerContext:
     home: StateHome
     environ: Mapping[str, str]
     store: RunStore
-    changes: Changes = field(default_factory=Changes)
-    callers: Callers = field(default_factory=Callers)
+    file_watch: FileWatch = field(default_factory=FileWatch)
+    cursors: CallerCursors = field(default_factory=CallerCursors)
     confirmations: Confirmations = field(default_factory=Confirmations)
     scalars: Scalars = field(init=False)
-    watchers: dict[tuple[str, str, str], Watcher] = field(default_factory=dict)
     waits: int = 0  # open at the moment
 
     def __post_init__(self) -> None:
@@ -121,10 +119,3 @@ def caller(ctx: Call) -> str | None:
     if ctx.headers is None:
         return "client"
     return " ".join(part for part in (identity(ctx), ctx.headers.get("mcp-session-id")) if part) or None
-
-
-def remember(server: ServerContext, ctx: Call, known: Mapping[str, Memory]) -> None:
-    """Keep the cursors of a caller, unless it is anonymous."""
-    if (name := caller(ctx)) is not None:
-        for run_id, memory in known.items():
-            server.callers.remember(name, run_id, memory)

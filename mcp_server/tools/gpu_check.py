@@ -49,7 +49,7 @@ async def gpu_check(
         if requirements is not None:
             raise BadArgument("require", "it selects GPUs for a launch: leave it out, or leave out run_id.")
         run = await anyio.to_thread.run_sync(server.store.observe, run_id)
-        record = server.store.rundir(run.run_id).attempt(run.attempt) / "gpus.jsonl"
+        record = server.store.run_directory(run.run_id).attempt(run.attempt) / "gpus.jsonl"
         usage = await anyio.to_thread.run_sync(partial(read_usage, run, record, time.time(), since_s))
         snapshot = Snapshot()
         if uses_gpus_now(run):

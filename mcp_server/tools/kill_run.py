@@ -80,7 +80,7 @@ async def kill_run(
         if verdict is None:
             return _ask_again(server, run)
         by = "a person, asked through the client"
-    stopped = await stop_run(run, server.store, server.changes, by=by, reason=reason)
+    stopped = await stop_run(run, server.store, server.file_watch, by=by, reason=reason)
     return _done(stopped, await check_gpu_memory(stopped.run, server.environ))
 
 
@@ -125,7 +125,7 @@ def _result(status: KillStatus, run: Run, message: str, **more: Any) -> KillResu
 
 
 def _humans_only(server: ServerContext) -> bool:
-    return "human" in (server.home.config().kill_policy, server.environ.get("RUNWARD_KILL_POLICY"))
+    return "human" in (server.home.read_config().kill_policy, server.environ.get("RUNWARD_KILL_POLICY"))
 
 
 def _is_over(run: Run) -> bool:

@@ -7,14 +7,14 @@ from pydantic import Field
 
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
-from mcp_server.record.run_directory import RunDir, now
+from mcp_server.record.run_directory import now
 from mcp_server.record.script import render
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run, RunState
+from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.launch import launch, plan
-from mcp_server.runs.wait import Memory
 from mcp_server.text.shell import parse
-from mcp_server.tools.context import Call, ServerContext, remember, server_of
+from mcp_server.tools.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.schema import tool
 
 
@@ -111,8 +111,8 @@ async def launch_run(
         step = "Nothing was started: call launch_run without dry_run."
         return Launched(name=spec.name, owner=spec.owner, dry_run_script=render(spec), next_step=step)
     begun_at = now()
-    run = await launch(request, server.store, server.changes, server.environ)
-    remember(server, ctx, {run.run_id: Memory(run.last_seq, run.state)})
+    run = await launch(request, server.store, server.file_watch, server.environ)
+    server.cursors.remember(caller(ctx), {run.run_id: Cursor.at(run)})
     return _launched(run, server, repeated=run.spec.created_at < begun_at)
 
 
@@ -123,7 +123,7 @@ TOOL = tool(launch_run, title="Launch run", annotations=starts)
 
 
 def _launched(run: Run, server: ServerContext, *, repeated: bool) -> Launched:
-    rundir = RunDir(server.home.runs / run.run_id)
+    rundir = server.store.run_directory(run.run_id)
     warning = "This idempotency key has started it before; nothing was started now. " if repeated else ""
     if parse(run.spec.command).ends_in_background:
         warning += "The command ends with &: the run ends with its shell, and what it leaves behind is stopped. "

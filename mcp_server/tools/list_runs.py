@@ -8,7 +8,7 @@ from pydantic import Field
 from mcp_server.answer import Answer
 from mcp_server.backends.local import list_other_sessions
 from mcp_server.record.state import Run, RunState
-from mcp_server.store.other_trainings import Stranger, trainings
+from mcp_server.store.other_trainings import OtherTraining, list_other_trainings
 from mcp_server.tools.context import Call, ServerContext, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.run_status import RunStatus, status_of
@@ -18,7 +18,7 @@ class Others(Answer):
     """What is on this host and not runward's; told, never touched."""
 
     tmux_sessions: list[str]
-    processes: list[Stranger]
+    processes: list[OtherTraining]
 
 
 class RunList(Answer):
@@ -44,7 +44,7 @@ async def list_runs(
     server = server_of(ctx)
 
     def list_matching() -> RunList:
-        runs = [run for run in server.store.runs() if _matches(run, state, owner, name)]
+        runs = [run for run in server.store.list_runs() if _matches(run, state, owner, name)]
         return RunList(runs=[_brief(server, run) for run in runs[:limit]], total=len(runs))
 
     answer = await anyio.to_thread.run_sync(list_matching)
@@ -69,8 +69,8 @@ def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -
 
 
 async def _list_others(server: ServerContext) -> Others:
-    runs = await anyio.to_thread.run_sync(server.store.runs)
+    runs = await anyio.to_thread.run_sync(server.store.list_runs)
     return Others(
         tmux_sessions=await list_other_sessions(server.environ, [run.spec for run in runs]),
-        processes=await anyio.to_thread.run_sync(trainings),
+        processes=await anyio.to_thread.run_sync(list_other_trainings),
     )

@@ -29,7 +29,7 @@ async def read_log(
     server = server_of(ctx)
     run = server.store.observe(run_id)
     number = attempt or run.attempt
-    path = server.store.rundir(run_id).log(number)
+    path = server.store.run_directory(run_id).log(number)
     if not path.is_file():
         raise BadArgument("attempt", f"{run_id} ({run.state}) has no output of attempt {number}.")
     read = partial(tail_lines, path, tail, label=f"run {run_id}")

@@ -1,6 +1,6 @@
-"""wait_run: hearing of runs."""
+"""wait_run: waiting for the next event of runs."""
 
-import time
+from dataclasses import replace
 from typing import Annotated
 
 import anyio.to_thread
@@ -8,11 +8,12 @@ from pydantic import Field
 
 from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
-from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
-from mcp_server.runs.metric_wait import Awaited
-from mcp_server.runs.wait import Memory, Reason, Until, guess, watch
-from mcp_server.tools.context import Call, ServerContext, caller, remember, server_of
+from mcp_server.runs.cursors import Cursor
+from mcp_server.runs.metric_wait import MetricWait
+from mcp_server.runs.wait import Reason, Until, wait_for_runs
+from mcp_server.scalars.condition import parse_condition
+from mcp_server.tools.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.log_excerpt import tail_lines
 from mcp_server.views.run_status import RunStatus, status_of
@@ -24,7 +25,7 @@ _PLAIN: tuple[Until, ...] = ("event", "first_step", "end")
 
 
 class WaitResult(Answer):
-    """Why the wait returned, and the runs then; ``note``: of a metric that nobody has told so far."""
+    """Why the wait returned, and the runs then. ``note`` names a metric that no run has so far."""
 
     reason: Reason
     runs: list[RunStatus]
@@ -59,37 +60,42 @@ async def wait_run(
     with the reason, a failure's proof and what to do; reason heartbeat means still running, call again.
     Never stops or restarts a run.
     """
-    server = server_of(ctx)
-    ids = list(dict.fromkeys([run_ids] if isinstance(run_ids, str) else run_ids))
-    if not ids:
+    server, name = server_of(ctx), caller(ctx)
+    known_runs = server.store.resolve([run_ids] if isinstance(run_ids, str) else run_ids)
+    if not known_runs:
         raise BadArgument("run_ids", "names no run.")
+    ids = [run.run_id for run in known_runs]
     plain = next((word for word in _PLAIN if word == until), None)
-    metric = None if plain else Awaited(server.scalars, until, server.watchers, caller(ctx), ids)
-    known = {run_id: _memory(server, ctx, run_id, since) for run_id in ids}
+    condition = None if plain else parse_condition(until)
+    metric = None
+    if condition is not None:
+        metric = MetricWait(server.scalars, condition, ids, server.cursors.recall_positions(name, ids, condition.text))
+    cursors = {run.run_id: _move(server.cursors.recall(name, run), run, since) for run in known_runs}
 
-    async def progress(waited_s: float, limit_s: float) -> None:
+    async def report(waited_s: float, limit_s: float) -> None:
         await ctx.report_progress(waited_s, limit_s, f"{', '.join(ids[:3])}: no news for {waited_s:.0f} s")
 
-    with server.waiting(), server.changes.of([server.store.rundir(run_id).path for run_id in ids]) as ticket:
-        outcome = await watch(
+    directories = [server.store.run_directory(run_id).path for run_id in ids]
+    with server.waiting(), server.file_watch.subscribe(directories) as subscription:
+        outcome = await wait_for_runs(
             ids,
             server.store.observe,
-            ticket,
-            known,
+            subscription,
+            cursors,
             until=plain or "condition",
             timeout_s=timeout_s,
-            progress=progress,
-            condition=metric.met if metric is not None else None,
+            report=report,
+            check_condition=metric.check if metric is not None else None,
         )
-    runs = [await anyio.to_thread.run_sync(_status, server, run, outcome.since[run.run_id]) for run in outcome.runs]
-    remember(server, ctx, known)
-    if metric is not None:
-        metric.remember()
+    runs = [await anyio.to_thread.run_sync(_status, server, run, cursors[run.run_id].seq) for run in outcome.runs]
+    server.cursors.remember(name, outcome.cursors)
+    if condition is not None and metric is not None:
+        server.cursors.remember_positions(name, condition.text, metric.positions)
     return WaitResult(
         reason=outcome.reason,
         runs=runs,
         met=outcome.met,
-        note=metric.note() if metric is not None and outcome.reason == "heartbeat" else None,
+        note=metric.describe_missing_tag() if metric is not None and outcome.reason == "heartbeat" else None,
         waited_s=round(outcome.waited_s, 1),
         next_timeout_s=outcome.next_timeout_s,
     )
@@ -98,34 +104,32 @@ async def wait_run(
 TOOL = tool(wait_run, title="Wait for runs", annotations=READ_ONLY)
 
 
-def _memory(server: ServerContext, ctx: Call, run_id: str, since: int | dict[str, int] | None) -> Memory:
-    name = caller(ctx)
-    run = server.store.observe(run_id)
-    memory = guess(run, time.time()) if name is None else server.callers.recall(name, run_id)
-    seq = since.get(run_id) if isinstance(since, dict) else since
-    if seq is not None:
-        memory.seq, memory.state = seq, run.state if seq >= run.last_seq else ""
-    return memory
+def _move(cursor: Cursor, run: Run, since: int | dict[str, int] | None) -> Cursor:
+    """Return the cursor of a caller that says which event of ``run`` is the last it has seen."""
+    seq = since.get(run.run_id) if isinstance(since, dict) else since
+    if seq is None:
+        return cursor
+    return replace(cursor, seq=seq, state=run.state if seq >= run.last_seq else "")
 
 
 def _status(server: ServerContext, run: Run, since: int) -> RunStatus:
-    # A failure brings its own lines, and a step says more than the line that it was read from.
-    told = run.failure is not None or (not run.ended and "step" in run.progress)
-    tail = [] if told else _tail(server, run)
+    # A failure has its own lines, and a step says more than the line that it was read from.
+    explained = run.failure is not None or (not run.ended and "step" in run.progress)
+    tail = [] if explained else _tail(server, run)
     return status_of(server.store, run, since=since, tail=tail, brief=not run.ended)
 
 
 def _tail(server: ServerContext, run: Run) -> list[str]:
     lines, max_bytes = _TAIL.get(run.state, _HEARTBEAT_TAIL)
-    path = RunDir(server.home.runs / run.run_id).log(run.attempt)
-    shown = tail_lines(path, lines, label=run.run_id, numbered=False).body.splitlines() if path.is_file() else []
-    return newest([line for line in shown if line], lines, max_bytes)
+    path = server.store.run_directory(run.run_id).log(run.attempt)
+    output = tail_lines(path, lines, label=run.run_id, numbered=False).body.splitlines() if path.is_file() else []
+    return newest_lines([line for line in output if line], lines, max_bytes)
 
 
-def newest(lines: list[str], count: int, max_bytes: int) -> list[str]:
-    """Return the last ``count`` lines that fit in ``max_bytes`` together, long ones cut in the middle."""
+def newest_lines(lines: list[str], count: int, max_bytes: int) -> list[str]:
+    """Return the last ``count`` lines that fit in ``max_bytes`` together, long ones shortened in the middle."""
     longest = max_bytes // 2 if count > 1 else max_bytes
-    kept: list[str] = []
+    newest: list[str] = []
     for line in reversed(lines[-count:]):
         if len(line.encode()) > longest:
             data = line.encode()
@@ -134,5 +138,5 @@ def newest(lines: list[str], count: int, max_bytes: int) -> list[str]:
         max_bytes -= len(line.encode())
         if max_bytes < 0:
             break
-        kept.append(line)
-    return kept[::-1]
+        newest.append(line)
+    return newest[::-1]

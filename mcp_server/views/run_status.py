@@ -1,4 +1,4 @@
-"""How a run is told to whoever asks: few words, absent values left out. Pure values."""
+"""Response model for a run's status. Fields that are None are omitted."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from mcp_server.answer import Answer
 from mcp_server.backends.base import RunProcess, backend_of
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.formatting import round_seconds, shorten_middle, significant
 
-# A failure has 300 tokens, with everything that is told beside it.
+# A failed run's whole status has 300 tokens.
 _LINE_CHARS, _CONTEXT_LINES, _CONTEXT_CHARS, _EVENT_CHARS = 180, 2, 90, 160
 _MOST_EVENTS, _MOST_EVENTS_OF_FAILED = 6, 2
 _FIRST_METRICS = ("reward", "loss")
 
 
 class Event(Answer):
-    """A fact with a sequence number."""
+    """An event of the run, with its sequence number."""
 
     seq: int
     at: str
@@ -51,7 +52,7 @@ class Failure(Answer):
 
 
 class RunStatus(Answer):
-    """How one run fares. Durations in seconds, times in ISO 8601 UTC."""
+    """The state of one run. Durations in seconds, times in ISO 8601 UTC."""
 
     run_id: str
     name: str | None = None
@@ -86,7 +87,7 @@ def status_of(
     brief: bool = False,
     listed: bool = False,
 ) -> RunStatus:
-    """Return the status of ``run`` with what only the machine knows: the age of its output and left-over processes.
+    """Return the status of ``run``, with the age of its output and its left-over processes read from this machine.
 
     ``listed`` leaves out left-over processes and details.
     """
@@ -118,11 +119,11 @@ def describe(
     brief: bool = False,
     listed: bool = False,
 ) -> RunStatus:
-    """Return what an agent is told of ``run``: the events after ``since``, newest kept.
+    """Return the status of ``run``, with the newest events after ``since``. Pure.
 
-    ``brief``: without what whoever launched it knows already; a heartbeat has 100 tokens. ``listed``: one line
-    among many. A failure has 300, and no room for what is no part of it: the name is in the run's id.
-    ``last_output_at_s`` is POSIX time; it is told for live runs only.
+    ``brief`` omits what the launch has answered already: a heartbeat has 100 tokens. ``listed``: one line among many.
+    A failure has 300 tokens and no room for other facts; the name is part of the run's id. ``last_output_at_s`` is
+    POSIX time, and used for live runs only.
     """
     elapsed_s = run.elapsed_s(now_s)
     silent_s = now_s - last_output_at_s if last_output_at_s is not None and not run.ended else None
@@ -139,15 +140,15 @@ def describe(
         signal=run.signal,
         started_at=None if brief else run.started_at,
         ended_at=run.ended_at,
-        elapsed_s=_short(elapsed_s),
+        elapsed_s=_round(elapsed_s),
         queue_position=run.queue_position,
-        gpus=list(run.gpus) or None if _tells_gpus(run, since, brief=brief, failed=failed) else None,
+        gpus=list(run.gpus) or None if _shows_gpus(run, since, brief=brief, failed=failed) else None,
         step=progress.get("step"),
         total_steps=progress.get("total_steps"),
-        step_s=_figures(progress["step_s"]) if "step_s" in progress and not run.ended else None,
-        eta_s=None if run.ended else _short(progress.get("eta_s")),
+        step_s=significant(progress["step_s"]) if "step_s" in progress and not run.ended else None,
+        eta_s=None if run.ended else _round(progress.get("eta_s")),
         metrics=None if listed or failed else _metrics(progress.get("metrics") or {}, brief=brief),
-        last_output_s=_short(silent_s),
+        last_output_s=_round(silent_s),
         failure=_failure(run.failure, listed=listed) if run.failure else None,
         leftovers=leftovers or None,
         events=[_event(e) for e in new] or None,
@@ -155,49 +156,33 @@ def describe(
     )
 
 
-def _tells_gpus(run: Run, since: int, *, brief: bool, failed: bool) -> bool:
-    """Whether UUIDs, 26 tokens each, are worth telling: a heartbeat's reader knows them since the start."""
+def _shows_gpus(run: Run, since: int, *, brief: bool, failed: bool) -> bool:
+    """Return whether the answer names GPUs, 26 tokens each: a heartbeat's reader knows them since the start."""
     return not failed and (not brief or any(e["kind"] == "started" and e["seq"] > since for e in run.events))
 
 
 def _event(event: Mapping[str, Any]) -> Event:
-    text = _cut(event.get("text", ""), _EVENT_CHARS)
+    text = shorten_middle(event.get("text", ""), _EVENT_CHARS)
     return Event(seq=event["seq"], at=event.get("at", ""), kind=event["kind"], text=text)
 
 
 def _failure(failure: Mapping[str, Any], *, listed: bool) -> Failure:
-    """Return a failure as an answer has room for it: the whole line is in the log, under its number."""
-    line = _cut(str(failure.get("line", "")), _LINE_CHARS)
+    """Return ``failure`` with shortened lines: the whole line is in the log, at its line number."""
+    line = shorten_middle(str(failure.get("line", "")), _LINE_CHARS)
     if listed:
         return Failure(kind=str(failure.get("kind")), line=line)
     lines = [str(text) for text in failure.get("context") or ()]
-    around = [_cut(text, _CONTEXT_CHARS) for text in lines if text.strip() != failure.get("line")]
-    known = {name: failure.get(name) for name in ("line_number", "retryable", "action", "advice")}
-    return Failure(kind=str(failure.get("kind")), line=line, context=around[-_CONTEXT_LINES:] or None, **known)
+    around = [shorten_middle(text, _CONTEXT_CHARS) for text in lines if text.strip() != failure.get("line")]
+    facts = {name: failure.get(name) for name in ("line_number", "retryable", "action", "advice")}
+    return Failure(kind=str(failure.get("kind")), line=line, context=around[-_CONTEXT_LINES:] or None, **facts)
 
 
 def _metrics(metrics: Mapping[str, Any], *, brief: bool) -> dict[str, float | str] | None:
-    told = list(metrics.items())
+    shown = list(metrics.items())
     if brief:
-        told = [(name, metrics[name]) for name in _FIRST_METRICS if name in metrics][:1] or told[:1]
-    return {name: _figures(v) if isinstance(v, int | float) else str(v) for name, v in told} or None
+        shown = [(name, metrics[name]) for name in _FIRST_METRICS if name in metrics][:1] or shown[:1]
+    return {name: significant(v) if isinstance(v, int | float) else str(v) for name, v in shown} or None
 
 
-def _figures(value: float) -> float:
-    """Round to four significant digits: more is noise to a reader, and costs tokens."""
-    return float(f"{value:.4g}")
-
-
-def _cut(text: str, chars: int) -> str:
-    """Shorten ``text`` in the middle: its beginning names it, its end often tells the cause."""
-    if len(text) <= chars:
-        return text
-    head = chars * 2 // 3
-    return f"{text[:head]}…{text[-(chars - head - 1) :]}"
-
-
-def _short(seconds: float | None) -> float | None:
-    """Round to what a reader needs: tenths below a minute, whole seconds above."""
-    if seconds is None:
-        return None
-    return round(max(0.0, seconds), 1) if seconds < 60 else float(round(seconds))  # noqa: PLR2004
+def _round(seconds: float | None) -> float | None:
+    return None if seconds is None else round_seconds(seconds)

@@ -56,7 +56,7 @@ def blueprint(sandbox: Sandbox) -> Path:
     (code / "train.py").write_text(TRAIN)
     path = sandbox.path / "lr.md"
     path.write_text(BLUEPRINT.format(code=code, python=sys.executable, results=sandbox.path / "results"))
-    sandbox.store.home.make()
+    sandbox.store.home.create()
     host = f'[hosts.here]\nhostnames = ["{os.uname().nodename}"]\nkeyword = "ajet"\n'
     (sandbox.path / "state" / "hosts.toml").write_text(host)
     return path
@@ -157,7 +157,7 @@ roots = ["{other}"]
 [environments.rl]
 secrets = ["WANDB_API_KEY"]
 """
-    sandbox.store.home.make()
+    sandbox.store.home.create()
     (sandbox.path / "state" / "hosts.toml").write_text(hosts)
     return other
 

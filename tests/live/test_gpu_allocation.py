@@ -28,7 +28,7 @@ def go(sandbox: Sandbox, name: str) -> None:
 
 @pytest.fixture
 def one_slot(sandbox: Sandbox) -> Sandbox:
-    sandbox.store.home.make()
+    sandbox.store.home.create()
     (sandbox.path / "state" / "config.toml").write_text("cpu_slots = 1\n")
     return sandbox
 

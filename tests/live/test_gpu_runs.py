@@ -25,7 +25,7 @@ SETTINGS = "gpu_sample_s = 0.1\ngpu_window_s = 1.0\n"
 @pytest.fixture
 def gpus(sandbox: Sandbox) -> Machine:
     """Two healthy, idle GPUs, and a server that samples them often."""
-    sandbox.store.home.make()
+    sandbox.store.home.create()
     (sandbox.path / "state" / "config.toml").write_text(SETTINGS)
     found = machine(sandbox.path)
     sandbox.environ |= found.environ

@@ -194,7 +194,7 @@ async def test_a_policy_that_makes_no_sense_is_refused_before_anything_starts(
     async with sandbox.agent() as agent:
         text = await agent.refusal("launch_run", command="true", recovery=recovery)
     assert told in text
-    assert sandbox.store.runs() == []
+    assert sandbox.store.list_runs() == []
 
 
 async def test_parameters_without_a_place_are_refused_and_a_placeholder_is_one(sandbox: Sandbox) -> None:

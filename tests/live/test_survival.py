@@ -42,7 +42,7 @@ async def test_a_server_killed_at_any_point_of_a_launch_leaves_the_truth(sandbox
                 await anyio.sleep(dice.uniform(0, 0.08))  # the point of the launch, not a wait for it
                 _kill_servers(sandbox)
     started = 0
-    for run in sandbox.store.runs():
+    for run in sandbox.store.list_runs():
         if run.spec.name != "trial":
             continue
         if run.state == "starting":  # cut off before its supervisor: in a quarter of a minute it is told as lost

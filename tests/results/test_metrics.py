@@ -62,7 +62,7 @@ def test_the_telling_ones_come_first_with_their_best_and_odd_points(tmp_path: Pa
 def test_without_files_the_log_is_read_from_its_first_step_on(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.add(progress={"step": 3, "metrics": {"loss": 0.5, "phase": "warm"}})
-    rundir = runs.store.rundir("cfm-7kqz")
+    rundir = runs.store.run_directory("cfm-7kqz")
     lines = ["use_kl_loss: True, kl_loss_coef: 0.001, lr: 1e-06"]
     values = [(1, 2.0, 0.1, 0.01), (2, 0.25, 0.4, float("nan")), (3, 0.5, 0.3, 0.03)]
     lines += [f"step:{n} - actor/loss:{a} - critic/rewards/mean:{b} - actor/kl_loss:{c}" for n, a, b, c in values]
@@ -83,7 +83,7 @@ def test_without_files_the_log_is_read_from_its_first_step_on(tmp_path: Path) ->
 def test_of_a_long_log_beginning_and_end_are_read(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.add()
-    rundir = runs.store.rundir("cfm-7kqz")
+    rundir = runs.store.run_directory("cfm-7kqz")
     filler = ["x" * 1000] * 5000
     rundir.log(1).write_text(
         "\n".join(["step 1/9 loss 3.0", *filler, "step 5/9 loss 0.1", *filler, "step 9/9 loss 1.0\n"])

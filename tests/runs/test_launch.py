@@ -27,7 +27,7 @@ from mcp_server.record.script import LONGEST_NAME, render
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.recovery.policy import policy_of
 from mcp_server.runs.launch import check_name, launch, plan
-from mcp_server.store.file_watch import Changes
+from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import Config, StateHome
 
@@ -236,7 +236,7 @@ def test_a_refused_request_says_why_and_changes_nothing_on_disk(
     assert "Nothing was " in str(refused.value)
 
     with pytest.raises(RunwardError):  # nor does the tool's own way in
-        anyio.run(launch, request_, RunStore(home), cast("Changes", None), ENVIRON)
+        anyio.run(launch, request_, RunStore(home), cast("FileWatch", None), ENVIRON)
     assert everything_below(tmp_path) == before
     assert not home.path.exists()
 
@@ -255,7 +255,7 @@ def test_without_tmux_nothing_is_planned(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_without_a_valid_config_nothing_is_planned(home: StateHome) -> None:
-    home.make()
+    home.create()
     (home.path / "config.toml").write_text("kill_polcy = 'human'\n")
     with pytest.raises(ConfigInvalid, match="kill_polcy"):
         plan(OK, home, ENVIRON)
@@ -428,8 +428,8 @@ def test_home_is_where_the_environment_says(
 
 def test_home_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     home = StateHome(tmp_path / "a" / "b")
-    home.make()
-    home.make()
+    home.create()
+    home.create()
     assert {p.name: oct(p.stat().st_mode & 0o777) for p in (home.path, home.runs, home.keys)} == {
         "b": "0o700",
         "runs": "0o700",
@@ -442,18 +442,18 @@ def test_a_home_that_cannot_be_made_says_where_and_why(tmp_path: Path) -> None:
     file.touch()
     for path in (file, file / "runward"):
         with pytest.raises(StateUnusable, match=f"^{re.escape(str(path))}: .*Nothing was done") as refused:
-            StateHome(path).make()
+            StateHome(path).create()
         assert refused.value.path == path
-    assert StateHome(file / "runward").config() == Config()
+    assert StateHome(file / "runward").read_config() == Config()
 
 
 def config(tmp_path: Path, text: str | bytes) -> Config:
     (tmp_path / "config.toml").write_bytes(text.encode() if isinstance(text, str) else text)
-    return StateHome(tmp_path).config()
+    return StateHome(tmp_path).read_config()
 
 
 def test_no_config_means_the_defaults(tmp_path: Path) -> None:
-    assert StateHome(tmp_path).config() == config(tmp_path, "") == Config()
+    assert StateHome(tmp_path).read_config() == config(tmp_path, "") == Config()
     assert (Config().kill_policy, Config().owner, Config().stop_grace_s) == ("confirm", "", 5.0)
 
 
@@ -489,7 +489,7 @@ def test_a_config_that_is_not_what_it_should_be_is_refused(tmp_path: Path, text:
 def test_a_config_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.toml").mkdir()
     with pytest.raises(ConfigInvalid, match="Is a directory"):
-        StateHome(tmp_path).config()
+        StateHome(tmp_path).read_config()
 
 
 def test_the_owner_is_the_environments_then_the_configs_then_the_user(

@@ -1,10 +1,9 @@
-"""Waiting for runs, on virtual time: news at once, "still running" on a schedule."""
+"""Waiting for runs, on virtual time: an event ends a wait at once, "still running" follows a schedule."""
 
 import functools
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
 from typing import Any, ParamSpec
 
 import anyio
@@ -14,8 +13,9 @@ from trio.testing import MockClock
 from mcp_server.errors import RunNotFound
 from mcp_server.record.events import Event, EventKind
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Run, RunState, posix
-from mcp_server.runs.wait import Callers, Memory, Outcome, Until, backoff, decide, guess, watch
+from mcp_server.record.state import Run, RunState
+from mcp_server.runs.cursors import CallerCursors, Cursor
+from mcp_server.runs.wait import Until, WaitOutcome, decide, wait_for_runs
 
 P = ParamSpec("P")
 A, B, C = "cfm-7kqz", "gen-2mxw", "vae-9pst"
@@ -34,14 +34,14 @@ def virtually(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
 
 
 def at(state: RunState, events: int = 1, run_id: str = A, **facts: Any) -> Run:
-    """A run in ``state`` that has told so many events."""
+    """A run in ``state`` with so many events."""
     plain = tuple(Event(seq=seq, at="", kind="screen_lost", text="") for seq in range(1, events + 1))
     return replace(Run(RunSpec(run_id=run_id), state, plain), **facts)
 
 
 @dataclass
 class Timeline:
-    """Runs that change at set times, in seconds; each change is news, told ``early_s`` before it shows."""
+    """Runs that change at set times, in seconds. Each change is announced ``early_s`` before it can be observed."""
 
     ends_s: float = math.inf
     exit_code: int = 0
@@ -59,35 +59,37 @@ class Timeline:
         self.looks += 1
         return [run for since_s, run in self.changes[run_id].items() if since_s <= anyio.current_time()][-1]
 
-    async def news(self) -> None:
+    async def next_change(self) -> None:
         times = [t - self.early_s for run_id in self.changes for t in self.changes[run_id]]
         due_s = min((t for t in times if t > self.heard_s), default=math.inf)
         await anyio.sleep_until(due_s)
         self.heard_s = max(due_s, anyio.current_time())
 
 
-def knowing(*runs: Run) -> dict[str, Memory]:
-    """What a caller knows that was told of ``runs``."""
-    known = {run.run_id: Memory() for run in runs}
-    for run in runs:
-        known[run.run_id].told(run)
-    return known
+def cursors_at(*runs: Run) -> dict[str, Cursor]:
+    """The cursors of a caller that has seen ``runs``."""
+    return {run.run_id: Cursor.at(run) for run in runs}
 
 
 async def wait(
-    timeline: Timeline, known: Mapping[str, Memory] | None = None, run_ids: Sequence[str] | None = None, **how: Any
-) -> Outcome:
+    timeline: Timeline, cursors: dict[str, Cursor] | None = None, run_ids: Sequence[str] | None = None, **how: Any
+) -> WaitOutcome:
+    """Wait as one caller does: after the answer, ``cursors`` are those of the outcome."""
     ids = list(run_ids or timeline.changes)
-    if known is None:
-        known = knowing(*(timeline.changes[run_id][0] for run_id in ids))
-    return await watch(ids, timeline.observe, timeline, known, **how)
+    if cursors is None:
+        cursors = cursors_at(*(timeline.changes[run_id][0] for run_id in ids))
+    before = dict(cursors)
+    outcome = await wait_for_runs(ids, timeline.observe, timeline, before, **how)
+    assert before == cursors, "a wait changes nothing of its caller's"
+    cursors.update(outcome.cursors)
+    return outcome
 
 
 # --- one run
 
 
 @virtually
-async def test_watch_returns_when_the_run_ends_not_when_the_wait_does() -> None:
+async def test_a_wait_returns_when_the_run_ends_not_when_the_wait_does() -> None:
     answer = await wait(Timeline(ends_s=41, exit_code=1), timeout_s=960)
     assert answer.reason == "ended"
     assert (answer.runs[0].state, answer.runs[0].exit_code) == ("failed", 1)
@@ -112,7 +114,7 @@ async def test_an_end_that_shows_a_moment_after_its_news_is_not_missed() -> None
 async def test_a_run_that_has_ended_already_is_told_at_once() -> None:
     timeline = Timeline(changes={A: {0: at("failed", 2, exit_code=3)}})
     for until in ("event", "end"):
-        answer = await wait(timeline, knowing(at("running")), until=until, timeout_s=960)
+        answer = await wait(timeline, cursors_at(at("running")), until=until, timeout_s=960)
         assert (answer.reason, answer.waited_s) == ("ended", 0)
     assert (await wait(timeline)).reason == "ended"  # also to a caller who knows it
 
@@ -164,7 +166,7 @@ async def test_a_queued_run_that_starts_is_news() -> None:
     timeline = Timeline(changes={A: {0: at("queued"), 20: at("running", 2)}})
     answer = await wait(timeline, timeout_s=960)
     assert (answer.reason, answer.waited_s) == ("started", 20)
-    assert (await wait(timeline, knowing(at("running", 2)), timeout_s=60)).reason == "heartbeat"
+    assert (await wait(timeline, cursors_at(at("running", 2)), timeout_s=60)).reason == "heartbeat"
 
 
 @virtually
@@ -175,7 +177,7 @@ async def test_a_run_that_is_gone_ends_the_wait_with_its_error() -> None:
         return at("running")
 
     with pytest.raises(RunNotFound):
-        await watch([A], observe, Timeline(ends_s=41), knowing(at("running")), timeout_s=960)
+        await wait_for_runs([A], observe, Timeline(ends_s=41), cursors_at(at("running")), timeout_s=960)
     assert anyio.current_time() == 41
 
 
@@ -199,8 +201,8 @@ async def test_any_end_is_an_event_and_the_last_end_is_the_end(until: Until, wai
 @virtually
 async def test_each_end_is_told_once_until_all_have_ended() -> None:
     timeline = Timeline(changes=THREE)
-    known = knowing(*(timeline.changes[run_id][0] for run_id in THREE))
-    told = [await wait(timeline, known, timeout_s=960) for _ in range(4)]
+    cursors = cursors_at(*(timeline.changes[run_id][0] for run_id in THREE))
+    told = [await wait(timeline, cursors, timeout_s=960) for _ in range(4)]
     assert [answer.reason for answer in told] == ["ended"] * 4
     assert [sum(answer.waited_s for answer in told[:n]) for n in (1, 2, 3, 4)] == [20, 50, 70, 70]
 
@@ -219,7 +221,7 @@ async def test_only_the_runs_that_were_asked_for_are_news() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runs", "known", "until", "reason"),
+    ("runs", "cursors", "until", "reason"),
     [
         ([at("running")], [at("running")], "event", None),
         ([at("running")], [at("starting", 0)], "event", None),
@@ -236,22 +238,17 @@ async def test_only_the_runs_that_were_asked_for_are_news() -> None:
         ([at("running"), at("failed", run_id=B)], [at("queued"), at("running", run_id=B)], "event", "ended"),
     ],
 )
-def test_what_ends_a_wait(runs: list[Run], known: list[Run], until: Until, reason: str | None) -> None:
-    assert decide(runs, knowing(*known), until) == reason
+def test_what_ends_a_wait(runs: list[Run], cursors: list[Run], until: Until, reason: str | None) -> None:
+    assert decide(runs, cursors_at(*cursors), until) == reason
 
 
 # --- the schedule
 
 
-def test_the_backoff_doubles_from_30_s_to_16_min() -> None:
-    assert list(islice(backoff(), 8)) == [*SCHEDULE, 960, 960]
-    assert list(islice(backoff(5, 3, 100), 5)) == [5, 15, 45, 100, 100]
-
-
 @virtually
 async def test_a_backoff_of_1890_s_passes_on_virtual_time() -> None:
-    timeline, known = Timeline(), knowing(at("running"))
-    told = [await wait(timeline, known) for _ in SCHEDULE]
+    timeline, cursors = Timeline(), cursors_at(at("running"))
+    told = [await wait(timeline, cursors) for _ in SCHEDULE]
     assert [answer.waited_s for answer in told] == pytest.approx(SCHEDULE)
     assert [answer.next_timeout_s for answer in told] == [*SCHEDULE[1:], 960]
     assert {answer.reason for answer in told} == {"heartbeat"}
@@ -260,48 +257,47 @@ async def test_a_backoff_of_1890_s_passes_on_virtual_time() -> None:
 
 @virtually
 async def test_a_first_wait_is_the_shortest_even_for_a_run_never_heard_of() -> None:
-    answer = await wait(Timeline(), {A: Memory()})
+    answer = await wait(Timeline(), {A: Cursor()})
     assert (answer.waited_s, answer.next_timeout_s) == (30, 30)  # the state itself was news
 
 
 @virtually
 async def test_an_event_starts_the_schedule_anew() -> None:
     timeline = Timeline(changes={A: {0: at("running"), 100: at("running", 2), 1e9: at("finished", 3)}})
-    known = knowing(at("running"))
-    waits = [(await wait(timeline, known)).waited_s for _ in range(5)]
+    cursors = cursors_at(at("running"))
+    waits = [(await wait(timeline, cursors)).waited_s for _ in range(5)]
     # 30 + 60 + 120: the event came in the third; it does not end the wait, but the next is short again.
     assert waits == pytest.approx([30, 60, 120, 30, 60])
 
 
 @virtually
 async def test_a_wait_of_the_callers_own_length_leaves_the_schedule_alone() -> None:
-    timeline, known = Timeline(), knowing(at("running"))
-    assert (await wait(timeline, known)).next_timeout_s == 60
-    assert (await wait(timeline, known, timeout_s=7)).next_timeout_s == 60
-    assert (await wait(timeline, known, timeout_s=0)).next_timeout_s == 60
-    assert (await wait(timeline, known)).waited_s == pytest.approx(60)
+    timeline, cursors = Timeline(), cursors_at(at("running"))
+    assert (await wait(timeline, cursors)).next_timeout_s == 60
+    assert (await wait(timeline, cursors, timeout_s=7)).next_timeout_s == 60
+    assert (await wait(timeline, cursors, timeout_s=0)).next_timeout_s == 60
+    assert (await wait(timeline, cursors)).waited_s == pytest.approx(60)
 
 
 @virtually
 async def test_the_schedules_of_two_callers_do_not_meet() -> None:
-    timeline, callers = Timeline(), Callers()
-    alice, bob = (knowing(at("running"))[A] for _ in range(2))
-    for name, memory in (("alice", alice), ("bob", bob)):
-        callers.remember(name, A, memory)
+    timeline, callers = Timeline(), CallerCursors()
+    for name in ("alice", "bob"):
+        callers.remember(name, cursors_at(at("running")))
     for name, next_s in (("alice", 60), ("alice", 120), ("bob", 60)):
-        known = {A: callers.recall(name, A)}
-        assert (await wait(timeline, known)).next_timeout_s == next_s
-        callers.remember(name, A, known[A])
+        outcome = await wait(timeline, {A: callers.recall(name, at("running"))})
+        assert outcome.next_timeout_s == next_s
+        callers.remember(name, outcome.cursors)
 
 
 @virtually
 async def test_of_two_runs_the_one_that_is_due_first_sets_the_wait() -> None:
     timeline = Timeline(changes={A: {0: at("running")}, B: {0: at("running", run_id=B)}})
-    known = knowing(at("running"), at("running", run_id=B))
+    cursors = cursors_at(at("running"), at("running", run_id=B))
     for _ in range(3):
-        await wait(timeline, known, [A])
-    assert known[A].next_s == 240
-    answer = await wait(timeline, known, [A, B])
+        await wait(timeline, cursors, [A])
+    assert cursors[A].next_wait_s == 240
+    answer = await wait(timeline, cursors, [A, B])
     assert [answer.waited_s, answer.next_timeout_s] == pytest.approx([30, 60])
 
 
@@ -329,9 +325,9 @@ def noticing(*kinds: EventKind, run_id: str = A, state: RunState = "running") ->
 )
 def test_of_several_events_the_most_urgent_is_the_reason(kinds: tuple[EventKind, ...], reason: str | None) -> None:
     run = noticing(*kinds)
-    assert decide([run], {A: Memory(1, "running")}, "event") == reason
-    assert decide([run], {A: Memory(run.last_seq, "running")}, "event") is None, "it has been told"
-    assert decide([run], {A: Memory(1, "running")}, "end") is None
+    assert decide([run], {A: Cursor(1, "running")}, "event") == reason
+    assert decide([run], {A: Cursor(run.last_seq, "running")}, "event") is None, "it has been told"
+    assert decide([run], {A: Cursor(1, "running")}, "end") is None
 
 
 @pytest.mark.parametrize(
@@ -348,78 +344,52 @@ def test_of_several_events_the_most_urgent_is_the_reason(kinds: tuple[EventKind,
 def test_a_wait_for_the_first_step_also_ends_where_it_may_never_come(
     kinds: tuple[EventKind, ...], reason: str | None
 ) -> None:
-    assert decide([noticing(*kinds)], {A: Memory(1, "running")}, "first_step") == reason
+    assert decide([noticing(*kinds)], {A: Cursor(1, "running")}, "first_step") == reason
 
 
 def test_a_first_step_that_was_told_before_still_ends_the_wait_for_it() -> None:
     run = noticing("first_step")
-    assert decide([run], {A: Memory(run.last_seq, "running")}, "first_step") == "first_step"
+    assert decide([run], {A: Cursor(run.last_seq, "running")}, "first_step") == "first_step"
 
 
 def test_the_first_step_of_several_runs_is_the_last_of_them() -> None:
-    known = {A: Memory(1, "running"), B: Memory(1, "running")}
-    assert decide([noticing("first_step"), noticing(run_id=B)], known, "first_step") is None
-    assert decide([noticing("first_step"), noticing("first_step", run_id=B)], known, "first_step") == "first_step"
-    known[B] = Memory(1, "finished")
-    assert decide([noticing("first_step"), at("finished", run_id=B)], known, "first_step") == "first_step"
+    cursors = {A: Cursor(1, "running"), B: Cursor(1, "running")}
+    assert decide([noticing("first_step"), noticing(run_id=B)], cursors, "first_step") is None
+    assert decide([noticing("first_step"), noticing("first_step", run_id=B)], cursors, "first_step") == "first_step"
+    cursors[B] = Cursor(1, "finished")
+    assert decide([noticing("first_step"), at("finished", run_id=B)], cursors, "first_step") == "first_step"
 
 
 @virtually
 async def test_a_stall_is_told_when_it_happens_and_starts_the_schedule_anew() -> None:
     stalled = noticing("stalled", state="stalled")
     timeline = Timeline(changes={A: {0: noticing(), 17: stalled}})
-    known = {A: Memory(1, "running", beat=4)}
-    answer = await wait(timeline, known)
+    cursors = {A: Cursor(1, "running", heartbeats=4)}
+    answer = await wait(timeline, cursors)
     assert (answer.reason, answer.waited_s, answer.next_timeout_s) == ("stalled", 17, 30)
 
 
-# --- what a caller knows
-
-
-def test_each_caller_has_a_memory_of_each_run() -> None:
-    callers = Callers()
-    for number, (who, run_id) in enumerate(product(("alice", "bob"), (A, B))):
-        callers.remember(who, run_id, Memory(seq=number))
-    assert [callers.recall(who, run_id).seq for who, run_id in product(("alice", "bob"), (A, B))] == [0, 1, 2, 3]
-
-
-def test_one_wait_does_not_take_the_news_of_another() -> None:
-    callers = Callers()
-    one, other = callers.recall("alice", A), callers.recall("alice", A)
-    one.told(at("failed", 2))
-    assert other == Memory()
-
-
-@pytest.mark.parametrize(
-    ("age_s", "next_s"), [(0, 30), (29, 30), (31, 60), (89, 60), (91, 120), (1889, 960), (100_000, 960)]
-)
-def test_who_cannot_be_told_apart_waits_by_the_age_of_the_last_event(age_s: float, next_s: float) -> None:
-    began = "2026-11-21T10:00:00Z"
-    run = replace(at("running"), events=({"seq": 1, "at": began, "kind": "started", "text": ""},))
-    ended = replace(run, spec=RunSpec(run_id=B), state="failed")
-    assert guess(run, posix(began) + age_s).next_s == next_s
-    assert decide([run, ended], {A: guess(run, 0), B: guess(ended, 0)}, "event") is None, "or it would spin"
+# --- what a caller has seen
 
 
 @virtually
-async def test_an_answer_says_what_the_caller_knew_before_and_is_remembered() -> None:
+async def test_an_outcome_has_the_cursors_for_the_next_wait() -> None:
     timeline = Timeline(changes={A: {0: at("running", 3), 41: at("finished", 5)}})
-    known = knowing(at("running", 2))
-    first = await wait(timeline, known, timeout_s=0)
-    assert (first.since, known[A].seq, known[A].state) == ({A: 2}, 3, "running")
-    second = await wait(timeline, known, timeout_s=960)
-    assert (second.since, known[A].seq, known[A].state) == ({A: 3}, 5, "finished")
-    assert (await wait(timeline, known, timeout_s=960)).since == {A: 5}
+    cursors = cursors_at(at("running", 2))
+    first = await wait(timeline, cursors, timeout_s=0)
+    assert first.cursors == cursors == {A: Cursor(3, "running")}
+    second = await wait(timeline, cursors, timeout_s=960)
+    assert second.cursors == cursors == {A: Cursor(5, "finished")}
 
 
 @virtually
 async def test_a_cancelled_wait_has_told_nothing() -> None:
-    known = knowing(at("running"))
+    cursors = cursors_at(at("running"))
     with anyio.move_on_after(100) as scope:
-        await wait(Timeline(ends_s=41_000), known, timeout_s=960)
+        await wait(Timeline(ends_s=41_000), cursors, timeout_s=960)
     assert scope.cancelled_caught
     assert anyio.current_time() == 100
-    assert (known[A].seq, known[A].state, known[A].next_s) == (1, "running", 30)
+    assert cursors == cursors_at(at("running"))
 
 
 @virtually
@@ -446,7 +416,7 @@ async def reported(timeline: Timeline, **how: Any) -> list[tuple[float, float]]:
     async def progress(waited_s: float, limit_s: float) -> None:
         calls.append((waited_s, limit_s))
 
-    await wait(timeline, progress=progress, **how)
+    await wait(timeline, report=progress, **how)
     return calls
 
 
@@ -485,5 +455,5 @@ async def test_a_report_that_takes_long_delays_no_later_one() -> None:
         calls.append(waited_s)
         await anyio.sleep(4)
 
-    await wait(Timeline(ends_s=70), timeout_s=960, progress=progress)
+    await wait(Timeline(ends_s=70), timeout_s=960, report=progress)
     assert calls == [15, 30, 45, 60]

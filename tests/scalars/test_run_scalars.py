@@ -1,6 +1,5 @@
 """Where a run's scalars are found, when a condition on them is met, and what read_tb answers."""
 
-import copy
 import json
 import math
 import os
@@ -17,12 +16,9 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from mcp_server.errors import BadArgument
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.runs.metric_wait import Awaited, Watcher
 from mcp_server.scalars import locate
-from mcp_server.scalars.condition import parse_condition
 from mcp_server.scalars.formats.detect import ScalarSource
 from mcp_server.scalars.locate import DatedLocation, LookupCache, MetricLocation, find_scalars
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
@@ -189,155 +185,6 @@ def test_what_took_long_to_find_is_remembered_for_a_while(tmp_path: Path, monkey
 
 
 # --- when
-
-
-def csv(tmp_path: Path, *rows: str) -> Path:
-    """A table that a run writes."""
-    file = tmp_path / "progress.csv"
-    with file.open("a") as out:
-        out.writelines(f"{row}\n" for row in rows)
-    return file
-
-
-def live(tmp_path: Path) -> Run:
-    return a_run(tmp_path, begun_s=time.time() - 60)
-
-
-def test_a_condition_is_met_by_what_is_told_between_two_looks(tmp_path: Path) -> None:
-    csv(tmp_path, "step,train/reward", "1,50", "2,3")
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("reward >= 20"))
-    run = live(tmp_path)
-    assert watcher.look(run) is None, "what was before the first look is no news"
-    csv(tmp_path, "3,20.5", "4,1")
-    assert watcher.look(run) == "train/reward = 20.5 at step 3"
-    assert watcher.look(run) is None
-
-
-def test_the_newest_value_meets_a_condition_at_the_first_look(tmp_path: Path) -> None:
-    csv(tmp_path, "step,reward", "1,3", "2,50")
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("reward >= 20"))
-    assert watcher.look(live(tmp_path)) == "reward = 50 at step 2"
-
-
-def test_of_a_tag_that_came_after_the_first_look_every_point_is_looked_at(tmp_path: Path) -> None:
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("reward >= 20"))
-    run = live(tmp_path)
-    assert watcher.look(run) is None
-    csv(tmp_path, "step,reward", "1,50", "2,3")
-    assert watcher.look(run) == "reward = 50 at step 1"
-
-
-def test_a_nan_is_news_whenever_it_was(tmp_path: Path) -> None:
-    csv(tmp_path, "step,loss", "1,nan", "2,3")
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("loss is nan"))
-    assert watcher.look(live(tmp_path)) == "loss = nan at step 1"
-
-
-def test_what_another_reader_has_taken_is_not_missed(tmp_path: Path) -> None:
-    csv(tmp_path, "step,loss", "1,3")
-    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
-    watcher = Watcher(scalars, parse_condition("loss < 1"))
-    assert watcher.look(run) is None
-    csv(tmp_path, "2,0.5", "3,2")
-    scalars.read(scalars.locations_of(run), "cfm-7kqz")
-    assert watcher.look(run) == "loss = 0.5 at step 2"
-
-
-def test_after_a_restart_its_points_are_looked_at(tmp_path: Path) -> None:
-    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
-    writer = Writer(tmp_path / "tb")
-    for step in range(10):
-        writer.tell(step, loss=3.0)
-    watcher = Watcher(scalars, parse_condition("loss < 1"))
-    assert watcher.look(run) is None
-    writer.tell(4, loss=0.5)
-    for step in range(5, 12):
-        writer.tell(step, loss=2.0)
-    writer.close()
-    assert watcher.look(run) == "loss = 0.5 at step 4"
-
-
-def test_after_two_restarts_those_of_the_first_are_looked_at_too(tmp_path: Path) -> None:
-    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
-    writer = Writer(tmp_path / "tb")
-    for step in range(10):
-        writer.tell(step, loss=3.0)
-    watcher = Watcher(scalars, parse_condition("loss < 1"))
-    assert watcher.look(run) is None
-    for step, loss in ((4, 0.5), (5, 2.0), (6, 2.0), (7, 2.0), (6, 3.0), (7, 3.0)):
-        writer.tell(step, loss=loss)
-    writer.close()
-    assert watcher.look(run) == "loss = 0.5 at step 4"
-
-
-def test_the_tag_once_chosen_stays_when_another_directory_has_one_of_that_name(tmp_path: Path) -> None:
-    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
-    write(tmp_path / "train", 3, {"loss": lambda _: 3.0})
-    watcher = Watcher(scalars, parse_condition("loss < 1"))
-    assert watcher.look(run) is None
-    write(tmp_path / "eval", 3, {"loss": lambda _: 0.5})
-    scalars = Scalars(StateHome(tmp_path / "state"))  # does not remember that there was one directory
-    watcher = copy.copy(watcher)
-    watcher._scalars = scalars
-    assert watcher.look(run) is None
-    write(tmp_path / "train", 5, {"loss": lambda step: 0.25 if step == 4 else 3.0})
-    assert watcher.look(run) == "loss = 0.25 at step 4"
-
-
-def test_the_next_wait_hears_of_a_blip_between_the_two_and_of_the_newest_point_again(tmp_path: Path) -> None:
-    csv(tmp_path, "step,loss", "1,3")
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("loss < 1"))
-    run = live(tmp_path)
-    assert watcher.look(run) is None
-    csv(tmp_path, "2,0.5", "3,2")
-    watcher = watcher.begin()
-    assert watcher.look(run) == "loss = 0.5 at step 2"
-    watcher = watcher.begin()
-    assert watcher.look(run) is None, "told once"
-    csv(tmp_path, "4,0.1")
-    assert watcher.look(run) == watcher.begin().look(run) == "loss = 0.1 at step 4"
-
-
-async def test_a_metric_that_nobody_tells_is_named_with_what_is_near(tmp_path: Path) -> None:
-    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
-    awaited = Awaited(scalars, "lss < 1", {}, "client", ["cfm-7kqz"])
-    assert await awaited.met([run]) is None
-    assert awaited.note() == "No 'lss' so far. No scalars at all are told."
-    csv(tmp_path, "step,loss,reward", "1,3,4")
-    assert await awaited.met([run]) is None
-    assert awaited.note() == "No 'lss' so far. Told are loss."
-    awaited = Awaited(scalars, "loss < 1", {}, "client", ["cfm-7kqz"])
-    assert await awaited.met([run]) is None
-    assert awaited.note() is None
-
-
-async def test_one_caller_goes_on_where_its_last_wait_ended_and_another_begins_anew(tmp_path: Path) -> None:
-    csv(tmp_path, "step,loss", "1,3")
-    scalars, run, ids = Scalars(StateHome(tmp_path / "state")), live(tmp_path), ["cfm-7kqz"]
-    kept: dict[tuple[str, str, str], Watcher] = {}
-    first = Awaited(scalars, "loss < 1", kept, "one", ids)
-    assert await first.met([run]) is None
-    first.remember()
-    csv(tmp_path, "2,0.5", "3,2")
-    assert await Awaited(scalars, "loss < 1", kept, "two", ids).met([run]) is None
-    assert await Awaited(scalars, "loss < 1", kept, "one", ids).met([run]) == "loss = 0.5 at step 2", "not remembered"
-    again = Awaited(scalars, "loss < 1", kept, "one", ids)
-    assert await again.met([run]) == "loss = 0.5 at step 2"
-    again.remember()
-    assert await Awaited(scalars, "loss < 1", kept, "one", ids).met([run]) is None
-
-
-def test_where_there_are_no_scalars_what_the_run_prints_counts(tmp_path: Path) -> None:
-    watcher = Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("loss < 1"))
-    assert watcher.look(replace(live(tmp_path), progress={"step": 7, "metrics": {"loss": 2.0}})) is None
-    run = replace(live(tmp_path), progress={"step": 9, "metrics": {"loss": "0.5", "mode": "fast"}})
-    assert watcher.look(run) == "loss = 0.5 at step 9"
-
-
-def test_an_ambiguous_condition_names_the_candidates(tmp_path: Path) -> None:
-    csv(tmp_path, "step,train/loss,eval/loss", "1,2,3")
-    with pytest.raises(BadArgument, match="train/loss, eval/loss"):
-        Watcher(Scalars(StateHome(tmp_path / "state")), parse_condition("loss < 1")).look(live(tmp_path))
 
 
 def test_several_directories_are_one_run_with_prefixes(tmp_path: Path) -> None:

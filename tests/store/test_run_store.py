@@ -61,7 +61,7 @@ def test_nonsense_in_one_run_breaks_no_list(tmp_path: Path, name: str) -> None:
     with (run / name.strip()).open("a") as file:
         file.write(json.dumps(NONSENSE[name]) + "\n")
     store = RunStore(StateHome(tmp_path))
-    (found,) = store.runs()
+    (found,) = store.list_runs()
     told = status_of(store, found).model_dump_json()
     assert "NaN" not in told
     assert "Infinity" not in told

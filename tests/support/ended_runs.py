@@ -21,7 +21,7 @@ class Runs:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.home = StateHome(path / "state")
-        self.home.make()
+        self.home.create()
 
     @property
     def store(self) -> RunStore:

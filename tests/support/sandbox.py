@@ -99,7 +99,7 @@ class Sandbox:
         return self.store.observe(run_id)
 
     def rundir(self, run_id: str) -> RunDir:
-        return self.store.rundir(run_id)
+        return self.store.run_directory(run_id)
 
     def log(self, run_id: str) -> str:
         return self.rundir(run_id).log(1).read_text()

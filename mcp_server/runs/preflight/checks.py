@@ -204,7 +204,7 @@ async def gpus(ground: Ground) -> list[Problem]:
         return []
     some = 1 if wish.gpus is None and "count" not in (wish.require or {}) else wish.gpus
     asked = check_gpu_arguments(some, wish.require, {}, queue=False)
-    slots = count_cpu_slots(ground.store.home.config().cpu_slots)
+    slots = count_cpu_slots(ground.store.home.read_config().cpu_slots)
     require = dict(wish.require) if wish.require else None
     spec = RunSpec(gpus=asked, require=require, leases=str(lease_directory(ground.environ)), cpu_slots=slots)
     await check_admission(spec, ground.env)
@@ -236,12 +236,14 @@ async def running(ground: Ground) -> list[str]:
     """Return who trains here: the runs that live, then what is not runward's."""
 
     def look() -> list[str]:
-        live = [run for run in ground.store.runs() if not run.ended]
+        live = [run for run in ground.store.list_runs() if not run.ended]
         ours = [
             f"{run.run_id} {run.state} ({run.spec.owner}{f', {len(run.gpus)} GPUs' if run.gpus else ''})"
             for run in live
         ]
-        strangers = [f"pid {each.pid} {each.program}, not runward's" for each in other_trainings.trainings(_MOST_TOLD)]
+        strangers = [
+            f"pid {each.pid} {each.program}, not runward's" for each in other_trainings.list_other_trainings(_MOST_TOLD)
+        ]
         more = [f"{len(ours) - _MOST_TOLD} more runs"] if len(ours) > _MOST_TOLD else []
         return [*ours[:_MOST_TOLD], *more, *strangers]
 

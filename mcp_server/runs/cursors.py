@@ -1,0 +1,114 @@
+"""Cursors: what each caller has seen of each run, and how long its next wait is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from mcp_server.record.state import Run, posix
+
+if TYPE_CHECKING:
+    from mcp_server.runs.metric_wait import MetricPosition
+
+_MOST_CURSORS, _MOST_POSITIONS = 10_000, 1000
+
+
+def backoff(first_s: float = 30, factor: float = 2, longest_s: float = 960) -> Iterator[float]:
+    """Yield waits in seconds: 30, 60, 120, 240, 480, 960, 960, ...
+
+    The usual schedule for watching training: 30 s to 16 min.
+    """
+    wait_s = first_s
+    while True:
+        yield min(wait_s, longest_s)
+        wait_s *= factor
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """What one caller has seen of one run. ``heartbeats`` counts the answers since the last event."""
+
+    seq: int = 0
+    state: str = ""
+    heartbeats: int = 0
+
+    @classmethod
+    def at(cls, run: Run) -> Cursor:
+        """Return the cursor of a caller that has seen ``run`` as it is now."""
+        return cls(run.last_seq, run.state)
+
+    @property
+    def next_wait_s(self) -> float:
+        """Length of the next wait by the schedule."""
+        return next(islice(backoff(), self.heartbeats, None))
+
+    def advance(self, run: Run, *, scheduled: bool = True) -> Cursor:
+        """Return the cursor after ``run`` was answered; an event or a new state restarts the schedule.
+
+        ``scheduled``: the wait was as long as the schedule says, so the next one is longer.
+        """
+        changed = run.last_seq > self.seq or run.state != self.state
+        return Cursor(run.last_seq, run.state, 0 if changed else self.heartbeats + scheduled)
+
+
+def assumed_cursor(run: Run, now_s: float) -> Cursor:
+    """Return the cursor assumed for an anonymous caller: it has seen the run's current state.
+
+    Otherwise an end would be news in every wait. Its schedule follows the time since the run's last event.
+    """
+    age_s = now_s - posix(run.events[-1]["at"]) if run.events and "at" in run.events[-1] else 0.0
+    heartbeats = 0
+    for wait_s in islice(backoff(), 64):
+        age_s -= wait_s
+        if age_s < 0:
+            break
+        heartbeats += 1
+    return Cursor(run.last_seq, run.state, heartbeats)
+
+
+class CallerCursors:
+    """Cursors and metric positions of all callers, in memory only: ``since`` makes a caller independent of them.
+
+    A caller is a name, or None where it cannot be distinguished from others; nothing is kept for None.
+    """
+
+    def __init__(self) -> None:
+        self._cursors: dict[tuple[str, str], Cursor] = {}
+        self._positions: dict[tuple[str, str, str], MetricPosition] = {}
+
+    def recall(self, caller: str | None, run: Run) -> Cursor:
+        """Return what ``caller`` has seen of ``run``."""
+        if caller is None:
+            return assumed_cursor(run, time.time())
+        return self._cursors.get((caller, run.run_id), Cursor())
+
+    def remember(self, caller: str | None, cursors: Mapping[str, Cursor]) -> None:
+        """Keep the cursors, by run id, of a caller that has received its answer."""
+        if caller is None:
+            return
+        for run_id, cursor in cursors.items():
+            _drop_oldest(self._cursors, _MOST_CURSORS)
+            self._cursors[caller, run_id] = cursor
+
+    def recall_positions(self, caller: str | None, run_ids: Iterable[str], condition: str) -> dict[str, MetricPosition]:
+        """Return, by run id, how far ``caller`` has checked ``condition``; runs without a check are left out."""
+        if caller is None:
+            return {}
+        keys = {run_id: (caller, run_id, condition) for run_id in run_ids}
+        return {run_id: self._positions[key] for run_id, key in keys.items() if key in self._positions}
+
+    def remember_positions(self, caller: str | None, condition: str, positions: Mapping[str, MetricPosition]) -> None:
+        """Keep how far a caller, which has received its answer, has checked ``condition``."""
+        if caller is None:
+            return
+        for run_id, position in positions.items():
+            _drop_oldest(self._positions, _MOST_POSITIONS)
+            self._positions[caller, run_id, condition] = position
+
+
+def _drop_oldest(entries: dict[Any, Any], most: int) -> None:
+    while len(entries) >= most:
+        del entries[next(iter(entries))]

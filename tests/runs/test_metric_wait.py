@@ -1,0 +1,213 @@
+"""Metric conditions of a wait: every new point is checked once, from one wait of a caller to the next."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from mcp_server.errors import BadArgument
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
+from mcp_server.runs.metric_wait import MetricCheck, MetricPosition, MetricWait
+from mcp_server.scalars.condition import parse_condition
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.state_home import StateHome
+
+pytestmark = pytest.mark.anyio
+
+
+class Writer:
+    """Writes event files as a training does."""
+
+    def __init__(self, directory: Path) -> None:
+        self._writer = EventFileWriter(str(directory))
+
+    def add(self, step: int, **values: float) -> None:
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def write(directory: Path, steps: int, curves: Mapping[str, Callable[[int], float]]) -> None:
+    writer = Writer(directory)
+    for step in range(steps):
+        writer.add(step, **{tag: curve(step) for tag, curve in curves.items()})
+    writer.close()
+
+
+def csv(tmp_path: Path, *rows: str) -> Path:
+    """A table that a run writes."""
+    file = tmp_path / "progress.csv"
+    with file.open("a") as out:
+        out.writelines(f"{row}\n" for row in rows)
+    return file
+
+
+def live(tmp_path: Path) -> Run:
+    """A run in ``tmp_path`` that has run for a minute."""
+    started_at = datetime.fromtimestamp(time.time() - 60, UTC).isoformat()
+    spec = RunSpec(run_id="cfm-7kqz", command="python train.py", cwd=str(tmp_path), created_at=started_at)
+    return Run(spec, "running", started_at=started_at)
+
+
+def first_check(tmp_path: Path, condition: str) -> MetricCheck:
+    return MetricCheck(Scalars(StateHome(tmp_path / "state")), parse_condition(condition), MetricPosition())
+
+
+def test_a_point_between_two_checks_meets_the_condition(tmp_path: Path) -> None:
+    csv(tmp_path, "step,train/reward", "1,50", "2,3")
+    check = first_check(tmp_path, "reward >= 20")
+    run = live(tmp_path)
+    assert check.check(run) is None, "points before the first check are not new"
+    csv(tmp_path, "3,20.5", "4,1")
+    assert check.check(run) == "train/reward = 20.5 at step 3"
+    assert check.check(run) is None
+
+
+def test_the_newest_point_meets_the_condition_at_the_first_check(tmp_path: Path) -> None:
+    csv(tmp_path, "step,reward", "1,3", "2,50")
+    check = first_check(tmp_path, "reward >= 20")
+    assert check.check(live(tmp_path)) == "reward = 50 at step 2"
+
+
+def test_every_point_of_a_tag_that_appeared_after_the_first_check_is_checked(tmp_path: Path) -> None:
+    check = first_check(tmp_path, "reward >= 20")
+    run = live(tmp_path)
+    assert check.check(run) is None
+    csv(tmp_path, "step,reward", "1,50", "2,3")
+    assert check.check(run) == "reward = 50 at step 1"
+
+
+def test_a_nan_meets_its_condition_however_old_it_is(tmp_path: Path) -> None:
+    csv(tmp_path, "step,loss", "1,nan", "2,3")
+    check = first_check(tmp_path, "loss is nan")
+    assert check.check(live(tmp_path)) == "loss = nan at step 1"
+
+
+def test_a_point_that_another_reader_has_read_is_not_missed(tmp_path: Path) -> None:
+    csv(tmp_path, "step,loss", "1,3")
+    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
+    check = MetricCheck(scalars, parse_condition("loss < 1"), MetricPosition())
+    assert check.check(run) is None
+    csv(tmp_path, "2,0.5", "3,2")
+    scalars.read(scalars.locations_of(run), "cfm-7kqz")
+    assert check.check(run) == "loss = 0.5 at step 2"
+
+
+def test_the_points_after_a_restart_are_checked(tmp_path: Path) -> None:
+    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
+    writer = Writer(tmp_path / "tb")
+    for step in range(10):
+        writer.add(step, loss=3.0)
+    check = MetricCheck(scalars, parse_condition("loss < 1"), MetricPosition())
+    assert check.check(run) is None
+    writer.add(4, loss=0.5)
+    for step in range(5, 12):
+        writer.add(step, loss=2.0)
+    writer.close()
+    assert check.check(run) == "loss = 0.5 at step 4"
+
+
+def test_after_two_restarts_the_points_of_the_first_are_checked_too(tmp_path: Path) -> None:
+    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
+    writer = Writer(tmp_path / "tb")
+    for step in range(10):
+        writer.add(step, loss=3.0)
+    check = MetricCheck(scalars, parse_condition("loss < 1"), MetricPosition())
+    assert check.check(run) is None
+    for step, loss in ((4, 0.5), (5, 2.0), (6, 2.0), (7, 2.0), (6, 3.0), (7, 3.0)):
+        writer.add(step, loss=loss)
+    writer.close()
+    assert check.check(run) == "loss = 0.5 at step 4"
+
+
+def test_a_chosen_tag_stays_when_another_directory_has_one_of_that_name(tmp_path: Path) -> None:
+    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
+    write(tmp_path / "train", 3, {"loss": lambda _: 3.0})
+    check = MetricCheck(scalars, parse_condition("loss < 1"), MetricPosition())
+    assert check.check(run) is None
+    write(tmp_path / "eval", 3, {"loss": lambda _: 0.5})
+    scalars = Scalars(StateHome(tmp_path / "state"))  # has not seen that there was one directory
+    check = MetricCheck(scalars, parse_condition("loss < 1"), check.position)
+    assert check.check(run) is None
+    write(tmp_path / "train", 5, {"loss": lambda step: 0.25 if step == 4 else 3.0})
+    assert check.check(run) == "loss = 0.25 at step 4"
+
+
+def test_the_next_wait_checks_the_points_since_the_last_one_and_the_newest_point_again(tmp_path: Path) -> None:
+    csv(tmp_path, "step,loss", "1,3")
+    scalars, condition, run = Scalars(StateHome(tmp_path / "state")), parse_condition("loss < 1"), live(tmp_path)
+    check = MetricCheck(scalars, condition, MetricPosition())
+    assert check.check(run) is None
+    csv(tmp_path, "2,0.5", "3,2")
+    check = MetricCheck(scalars, condition, check.position)
+    assert check.check(run) == "loss = 0.5 at step 2"
+    check = MetricCheck(scalars, condition, check.position)
+    assert check.check(run) is None, "each point is new once"
+    csv(tmp_path, "4,0.1")
+    before = check.position
+    assert check.check(run) == "loss = 0.1 at step 4"
+    for position in (before, check.position):
+        assert MetricCheck(scalars, condition, position).check(run) == "loss = 0.1 at step 4"
+
+
+async def test_a_missing_tag_is_named_with_similar_ones(tmp_path: Path) -> None:
+    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
+    wait = MetricWait(scalars, parse_condition("lss < 1"), ["cfm-7kqz"], {})
+    assert await wait.check([run]) is None
+    assert wait.describe_missing_tag() == "No 'lss' so far. No scalars exist yet."
+    csv(tmp_path, "step,loss,reward", "1,3,4")
+    assert await wait.check([run]) is None
+    assert wait.describe_missing_tag() == "No 'lss' so far. Present: loss."
+    wait = MetricWait(scalars, parse_condition("loss < 1"), ["cfm-7kqz"], {})
+    assert await wait.check([run]) is None
+    assert wait.describe_missing_tag() is None
+
+
+async def test_a_wait_continues_at_its_callers_positions_and_another_caller_starts_at_the_newest_point(
+    tmp_path: Path,
+) -> None:
+    csv(tmp_path, "step,loss", "1,3")
+    scalars, run, condition = Scalars(StateHome(tmp_path / "state")), live(tmp_path), parse_condition("loss < 1")
+
+    def wait_from(positions: Mapping[str, MetricPosition]) -> MetricWait:
+        return MetricWait(scalars, condition, ["cfm-7kqz"], positions)
+
+    first = wait_from({})
+    assert await first.check([run]) is None
+    positions = first.positions
+    csv(tmp_path, "2,0.5", "3,2")
+    assert await wait_from({}).check([run]) is None
+    assert await wait_from(positions).check([run]) == "loss = 0.5 at step 2", "its positions were not kept"
+    second = wait_from(positions)
+    assert await second.check([run]) == "loss = 0.5 at step 2"
+    assert await wait_from(second.positions).check([run]) is None
+
+
+async def test_of_several_runs_the_one_that_meets_the_condition_is_named(tmp_path: Path) -> None:
+    csv(tmp_path, "step,loss", "1,0.5")
+    other = replace(live(tmp_path / "other"), spec=replace(live(tmp_path / "other").spec, run_id="gen-2mxw"))
+    wait = MetricWait(Scalars(StateHome(tmp_path / "state")), parse_condition("loss < 1"), ["gen-2mxw", "cfm-7kqz"], {})
+    assert await wait.check([other, live(tmp_path)]) == "cfm-7kqz: loss = 0.5 at step 1"
+
+
+def test_a_run_without_scalars_is_checked_by_the_metrics_that_it_prints(tmp_path: Path) -> None:
+    check = first_check(tmp_path, "loss < 1")
+    assert check.check(replace(live(tmp_path), progress={"step": 7, "metrics": {"loss": 2.0}})) is None
+    run = replace(live(tmp_path), progress={"step": 9, "metrics": {"loss": "0.5", "mode": "fast"}})
+    assert check.check(run) == "loss = 0.5 at step 9"
+
+
+def test_an_ambiguous_condition_names_the_candidates(tmp_path: Path) -> None:
+    csv(tmp_path, "step,train/loss,eval/loss", "1,2,3")
+    with pytest.raises(BadArgument, match="train/loss, eval/loss"):
+        first_check(tmp_path, "loss < 1").check(live(tmp_path))
