@@ -1,16 +1,22 @@
-"""Supervisors on this host: found by number and start, alive by their lock."""
+"""Supervisors on this host: alive by their lock, identified by number and start time."""
 
 import os
+import socket
+import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mcp_server.backends.local import supervisor_of, tmux_socket
-from mcp_server.errors import BadArgument
+from mcp_server.backends.base import backend_of, load_backend
+from mcp_server.backends.local import LocalBackend, supervisor_of, tmux_socket
+from mcp_server.errors import BadArgument, RunElsewhere
+from mcp_server.record.run_directory import RunDir, boot_id
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Run
+from mcp_server.record.state import STARTING_S, Liveness, Run
+from mcp_server.system.lock_files import take_lock
 
 RUN = Run(RunSpec(run_id="cfm-7kqz"), "running")
 
@@ -26,10 +32,83 @@ def test_a_path_does_not_name_a_tmux_server() -> None:
 
 
 @pytest.mark.parametrize("at_start", [{}, {"supervisor_pid": None}, {"supervisor_pid": "1"}, {"supervisor_pid": 2**22}])
-def test_without_a_living_number_there_is_no_supervisor(at_start: dict[str, Any]) -> None:
+def test_without_the_number_of_a_living_process_there_is_no_supervisor(at_start: dict[str, Any]) -> None:
     assert supervisor_of(Path("/state/runs/cfm-7kqz"), replace(RUN, at_start=at_start)) is None
 
 
-def test_a_process_that_reused_the_number_is_no_supervisor() -> None:
+def test_a_process_that_reused_the_number_is_not_the_supervisor() -> None:
     run = replace(RUN, at_start={"supervisor_pid": os.getpid()})
     assert supervisor_of(Path("/state/runs/cfm-7kqz"), run) is None
+
+
+# --- liveness
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDir:
+    (tmp_path / "cfm-7kqz").mkdir()
+    return RunDir(tmp_path / "cfm-7kqz")
+
+
+def spec(age_s: float = 0) -> RunSpec:
+    created_at = datetime.fromtimestamp(time.time() - age_s, UTC).isoformat()
+    return replace(RUN.spec, created_at=created_at, host=socket.gethostname(), boot_id=boot_id())
+
+
+ELSEWHERE: dict[str, Any] = {"host": "node7", "boot_id": "another"}
+REBOOTED: dict[str, Any] = {"boot_id": "another"}
+
+
+@pytest.mark.parametrize(
+    ("age_s", "facts", "has_events", "liveness"),
+    [
+        (0, {}, False, Liveness.PENDING),
+        (0, {}, True, Liveness.DEAD),
+        (STARTING_S + 1, {}, False, Liveness.DEAD),
+        (-3, {}, False, Liveness.PENDING),
+        (0, REBOOTED, False, Liveness.DEAD),
+        (900, REBOOTED, True, Liveness.DEAD),
+        (0, ELSEWHERE, False, Liveness.UNKNOWN),
+        (900, ELSEWHERE, True, Liveness.UNKNOWN),
+        (900, {"host": "", "boot_id": ""}, True, Liveness.DEAD),
+    ],
+)
+def test_without_the_lock_age_events_boot_and_host_decide(
+    directory: RunDir, age_s: float, facts: dict[str, Any], has_events: bool, liveness: Liveness
+) -> None:
+    if has_events:
+        directory.events.touch()
+    assert LocalBackend().liveness(directory, replace(spec(age_s), **facts)).liveness is liveness
+
+
+@pytest.mark.parametrize("facts", [{}, REBOOTED, ELSEWHERE])
+def test_a_supervisor_that_holds_its_lock_is_alive(directory: RunDir, facts: dict[str, Any]) -> None:
+    lock = take_lock(directory.lock)
+    assert lock is not None
+    assert LocalBackend().liveness(directory, replace(spec(900), **facts)).liveness is Liveness.ALIVE
+    os.close(lock)
+
+
+def test_a_reboot_and_another_host_are_named_as_reasons(directory: RunDir) -> None:
+    backend = LocalBackend()
+    assert backend.liveness(directory, replace(spec(), boot_id="x")).reason == "The machine was rebooted while it ran."
+    assert backend.liveness(directory, replace(spec(), **ELSEWHERE)).reason == (
+        "Supervised on node7: whether it still lives can be told only there."
+    )
+
+
+def test_a_run_of_another_host_is_not_stopped_here() -> None:
+    LocalBackend().check_stoppable(spec())
+    LocalBackend().check_stoppable(replace(spec(), **REBOOTED))
+    with pytest.raises(RunElsewhere, match="supervised on 'node7'; nothing was signalled"):
+        LocalBackend().check_stoppable(replace(spec(), **ELSEWHERE))
+
+
+def test_a_spec_gets_its_session_and_the_tmux_server() -> None:
+    completed = LocalBackend().complete_spec(RUN.spec, {"RUNWARD_TMUX_SOCKET": "test"})
+    assert (completed.session, completed.tmux_socket) == ("cfm-7kqz", "test")
+
+
+def test_a_spec_that_names_no_backend_is_local() -> None:
+    assert isinstance(backend_of(RUN.spec), LocalBackend)
+    assert backend_of(RUN.spec) is load_backend("local")
