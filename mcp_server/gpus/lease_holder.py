@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.record.run_directory import now
-from mcp_server.system import lock_files
+from mcp_server.system import lock_files, processes
 
 # Names of leases and runs. Any user may have written them.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -59,10 +59,9 @@ class LeaseHolder:
         run_id = user = ""
         with contextlib.suppress(OSError):
             user = lock_files.user_name(Path(f"/proc/{pid}").stat().st_uid)
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            names = [Path(word).name for word in words]
-            if "supervisor" in names[:-1]:
-                run_id = names[names.index("supervisor") + 1]
+        names = [Path(word).name for word in processes.command_words(pid)]
+        if "supervisor" in names[:-1]:
+            run_id = names[names.index("supervisor") + 1]
         return cls(run_id if NAME.fullmatch(run_id) else "", user=user, pid=pid)
 
     @classmethod

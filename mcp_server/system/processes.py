@@ -30,11 +30,7 @@ class Process:
     @property
     def command(self) -> str:
         """Its command line; empty when it has exited."""
-        try:
-            words = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return ""
-        return b" ".join(words).decode(errors="replace").strip()
+        return " ".join(command_words(self.pid)).strip()
 
 
 def become_subreaper() -> None:
@@ -60,6 +56,15 @@ def find_process(pid: int) -> Process | None:
         session=int(fields[3]),
         name=name.decode(errors="replace"),
     )
+
+
+def command_words(pid: int) -> list[str]:
+    """Return the words of a process's command line; empty when it has exited."""
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
+    except OSError:
+        return []
+    return line.split("\0") if line else []
 
 
 def list_processes() -> list[Process]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.gpus import query
-from mcp_server.gpus.nvml.call_timeout import Caller, Hang
+from mcp_server.gpus.nvml.call_timeout import Caller, CallTimeout
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.views import gpu_report
 from tests.support.fake_nvml import UUIDS, Machine, machine
@@ -96,13 +96,13 @@ def test_what_cannot_be_started_is_told(nvml: Machine, tmp_path: Path) -> None:
 def test_a_call_that_hangs_is_left_behind_and_may_come_back() -> None:
     read, write = os.pipe()
     caller = Caller()
-    with pytest.raises(Hang):
-        caller.ask(lambda: os.read(read, 1), 0.01)
-    assert not caller.is_back()
+    with pytest.raises(CallTimeout):
+        caller.call(lambda: os.read(read, 1), 0.01)
+    assert not caller.has_returned()
     os.write(write, b"x")
-    assert caller.is_back(10)
+    assert caller.has_returned(10)
     with pytest.raises(ZeroDivisionError):
-        Caller().ask(lambda: 1 // 0, 10)
+        Caller().call(lambda: 1 // 0, 10)
     os.close(read)
     os.close(write)
 

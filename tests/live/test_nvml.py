@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.gpus.nvml.process_owner import Owner, owner
+from mcp_server.gpus.nvml.process_owner import ProcessOwner, find_owner
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_requirements
 from mcp_server.gpus.snapshot import GpuProcess, Snapshot
@@ -92,7 +92,7 @@ def test_processes_are_told_with_user_program_and_memory_but_no_arguments(nvml: 
     computes = next(p for p in snapshot.gpus[0].processes if not p.graphics)
     assert (computes.pid, computes.memory_mib, computes.run_id) == (process.pid, 40000, "cfm-7kqz")
     assert computes.command == Path(sys.executable).name
-    assert computes.user == owner(os.getpid()).user
+    assert computes.user == find_owner(os.getpid()).user
     draws = next(p for p in snapshot.gpus[0].processes if p.graphics)
     assert (draws.pid, draws.memory_mib) == (os.getpid(), 60)
     assert snapshot.gpus[1].processes == (GpuProcess(4194300, 500),), "not visible here: nobody"
@@ -106,7 +106,7 @@ def test_a_process_is_of_the_run_whose_supervisor_is_above_it(tmp_path: Path) ->
     words = [sys.executable, str(supervisor), "/home/of/runs/cfm-7kqz"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(words, env={"PATH": os.environ["PATH"]}, **pipes) as process:  # type: ignore[call-overload]
-        found = owner(int(process.stdout.readline()))
+        found = find_owner(int(process.stdout.readline()))
         process.stdin.close()
     assert (found.command, found.run_id) == ("sh", "cfm-7kqz")
 
@@ -127,7 +127,7 @@ def test_of_a_command_program_and_script_are_told(tmp_path: Path, words: list[st
     with subprocess.Popen(program, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        found = owner(process.pid)
+        found = find_owner(process.pid)
         process.kill()
     assert found.command == f"{Path(sys.executable).name} {told}"
 
@@ -140,13 +140,13 @@ def test_words_of_strangers_are_checked() -> None:
         process.stdin.write(b"started\n")
         process.stdin.flush()
         process.stdout.readline()
-        assert owner(process.pid).run_id is None
+        assert find_owner(process.pid).run_id is None
         process.stdin.close()
 
 
 def test_whoever_is_gone_is_nobody() -> None:
-    assert owner(4194300) == Owner()
-    assert owner(os.getpid(), by_number=True).user == str(os.getuid())
+    assert find_owner(4194300) == ProcessOwner()
+    assert find_owner(os.getpid(), by_number=True).user == str(os.getuid())
 
 
 def test_an_old_driver_is_asked_by_its_older_calls(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Calls that may never come back: made in a thread that can be left behind."""
+"""Calls that may never return, made in a thread that can be abandoned."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-_EVERY_S = 0.02
+_POLL_S = 0.02
 
 T = TypeVar("T")
 
 
-class Hang(Exception):
-    """A call did not come back in time."""
+class CallTimeout(Exception):
+    """A call did not return in time."""
 
 
 class Caller:
-    """A thread that makes one call after the other; to be replaced once one has hung."""
+    """A thread that makes one call after the other. Replace it once a call has timed out."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
@@ -27,31 +27,31 @@ class Caller:
 
     def _work(self) -> None:
         while True:
-            call = self._calls.get()
+            function = self._calls.get()
             try:
-                self._answers.put((call(), None))
-            except Exception as error:  # raised where it was asked
+                self._answers.put((function(), None))
+            except Exception as error:  # ``call`` raises it in the caller's thread
                 self._answers.put((None, error))
 
-    def ask(self, call: Callable[[], T], patience_s: float) -> T:
-        """Return what ``call`` returns, or raise what it raises.
+    def call(self, function: Callable[[], T], timeout_s: float) -> T:
+        """Return what ``function`` returns, or raise what it raises.
 
         Raises:
-            Hang: it did not come back within ``patience_s``. Ask nothing more of this caller.
+            CallTimeout: it did not return within ``timeout_s``. Make no further calls with this caller.
         """
-        self._calls.put(call)
+        self._calls.put(function)
         try:
-            value, error = self._answers.get(timeout=patience_s)
+            value, error = self._answers.get(timeout=timeout_s)
         except queue.Empty:
-            raise Hang from None
+            raise CallTimeout from None
         if error is not None:
             raise error
         answer: T = value
         return answer
 
-    def is_back(self, within_s: float = 0.0) -> bool:
-        """Whether the call that hung has come back after all, or does within ``within_s``."""
+    def has_returned(self, within_s: float = 0.0) -> bool:
+        """Return whether the call that timed out has returned meanwhile, or does within ``within_s``."""
         until_s = time.monotonic() + within_s
         while self._answers.empty() and time.monotonic() < until_s:
-            time.sleep(_EVERY_S)
+            time.sleep(_POLL_S)
         return not self._answers.empty()

@@ -1,6 +1,6 @@
-"""What the calls to NVML tell of a GPU, in the words of ``Gpu``. ``nvml`` is the pynvml module.
+"""One GPU as NVML reports it: the queries, and their answers as fields of ``Gpu``. ``nvml`` is the pynvml module.
 
-Constants are NVML's (nvml.h), where pynvml has had them from the beginning by its names.
+Constants are NVML's numbers (nvml.h), since old versions of pynvml lack some of their names.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_server.gpus.nvml.call_timeout import Caller
-from mcp_server.gpus.nvml.process_owner import Owner
+from mcp_server.gpus.nvml.process_owner import ProcessOwner
 from mcp_server.gpus.snapshot import Gpu, GpuProcess, TroubleKind
 
 Facts = dict[str, Any]
-Read = Callable[[Any, Any], Facts]
+Query = Callable[[Any, Any], Facts]  # of the pynvml module and a handle
 
 LOST, TIMEOUT, NO_PERMISSION = 15, 10, 4
 # Not supported, function not found, no data, no ECC under vGPU, argument of another version, deprecated.
 UNSUPPORTED = frozenset({3, 13, 21, 22, 25, 26})
 HANDLE, UUID = "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"
-# Lists of processes: pid to memory in MiB.
-USES = ("graphics", "mps", "compute")
+# Lists of processes among the facts of a device: pid to memory in MiB.
+PROCESS_LISTS = ("graphics", "mps", "compute")
 
 _MIB = 2**20
 _RECOVERY_FIELD = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
@@ -44,17 +44,17 @@ _RECOVERY = {1: "reset", 2: "reboot", 3: "drain_p2p", 4: "drain_reset", 6: "rese
 _TOPOLOGY = {0: "pix", 10: "pix", 20: "pxb", 30: "phb", 40: "node", 50: "sys"}
 
 HANGS = (
-    "The NVIDIA driver does not answer. One that starts slowly, without persistence mode, will in 10 s: ask again. "
+    "The NVIDIA driver does not answer. Without persistence mode it may need 10 s to start: query again. "
     "A person should look at `dmesg`; most often only a reboot helps."
 )
-_TROUBLE: dict[int, tuple[TroubleKind, str]] = {
+_TROUBLES: dict[int, tuple[TroubleKind, str]] = {
     9: ("no_driver", "The NVIDIA driver is not loaded. A person should run: sudo modprobe nvidia; dmesg says why not."),
     12: (
         "no_driver",
         "The driver's library libnvidia-ml.so.1 is not found. A person should install the driver; a container has to "
         "be started with --gpus all.",
     ),
-    13: ("failed", "The NVIDIA driver is too old to be asked. A person should update it."),
+    13: ("failed", "The NVIDIA driver is too old. A person should update it."),
     NO_PERMISSION: (
         "no_permission",
         "This user may not use the NVIDIA devices. A person should look at the access to /dev/nvidia*.",
@@ -63,25 +63,25 @@ _TROUBLE: dict[int, tuple[TroubleKind, str]] = {
 }
 
 
-def trouble(number: int, said: str) -> tuple[TroubleKind, str]:
-    """Return the kind of trouble that NVML's error ``number`` is at its start, and what a person can do."""
-    return _TROUBLE.get(number, ("failed", f"The NVIDIA driver could not be asked: {said}."))
+def explain_start_error(number: int, message: str) -> tuple[TroubleKind, str]:
+    """Return the trouble that error ``number`` means when NVML starts, and what a person can do."""
+    return _TROUBLES.get(number, ("failed", f"The NVIDIA driver could not be queried: {message}."))
 
 
-def code(error: Exception) -> int:
-    """Return NVML's number of an error; a function that this library or driver lacks has its own."""
+def error_number(error: Exception) -> int:
+    """Return NVML's number of an error; of any other error that of a missing function."""
     value = getattr(error, "value", None)
     return value if isinstance(value, int) else _FUNCTION_NOT_FOUND
 
 
-def word(error: Exception) -> str:
-    """Return what ``Gpu.failed`` says of an error."""
-    return "unsupported" if code(error) in UNSUPPORTED else str(error)
+def describe_error(error: Exception) -> str:
+    """Return the word or message of an error in ``Gpu.failed``."""
+    return "unsupported" if error_number(error) in UNSUPPORTED else str(error)
 
 
 @dataclass
 class Device:
-    """One GPU, from look to look. ``stuck``: who made the call about it that has not come back."""
+    """One GPU from poll to poll. ``stuck``: the caller whose call about this GPU has not returned."""
 
     index: int
     handle: Any = None
@@ -96,34 +96,35 @@ class Device:
 
     @property
     def uuid(self) -> str:
-        """Its UUID, or another name for one that does not tell it."""
+        """The UUID; a name made of the index when NVML does not report it."""
         return str(self.facts.get("uuid") or f"index:{self.index}")
 
-    def forget(self) -> None:
-        """Keep only what never changes."""
+    def reset(self) -> None:
+        """Drop all facts of the last poll; the UUID, the name and the address never change."""
         self.facts = {name: self.facts[name] for name in ("uuid", "name", "pci") if name in self.facts}
         self.failed, self.lost, self.denied, self.stuck = {}, False, False, None
 
-    def gpu(self, owners: Mapping[int, Owner]) -> Gpu:
-        """Return what is known of it."""
+    def to_gpu(self, owners: Mapping[int, ProcessOwner]) -> Gpu:
+        """Return the GPU with the facts of the last poll; ``owners`` by pid."""
         facts = {**self.facts, "uuid": self.uuid}
         caps = [facts.pop("boost_clock", None)]
-        # Left as it comes, the application clock is no limit: a T4's is 585 MHz, and it runs at 1590.
+        # The default application clock is not a limit: a T4's is 585 MHz, and it runs at 1590.
         if (clock := facts.pop("application_clock", None)) != facts.pop("usual_application_clock", None):
             caps.append(clock)
-        # Clocks that were locked are told in no other way than by what is reached.
+        # The driver does not report locked clocks: the clock that a busy GPU reaches shows them.
         if not facts.pop("idle", False) and "clocks_setting" in facts.get("throttle", ()):
             caps.append(facts.get("sm_clock_mhz"))
-        told = [cap for cap in caps if cap]
-        draws, shares, computes = (facts.pop(kind, {}) for kind in USES)
-        used = {**draws, **shares, **computes}
-        only_draws = draws.keys() - shares.keys() - computes.keys()
+        known_caps = [cap for cap in caps if cap]
+        graphics, mps, compute = (facts.pop(name, {}) for name in PROCESS_LISTS)
+        memory_by_pid = {**graphics, **mps, **compute}
+        only_graphics = graphics.keys() - mps.keys() - compute.keys()
         processes = tuple(
-            GpuProcess(pid, held, pid in only_draws, **vars(owners.get(pid, Owner()))) for pid, held in used.items()
+            GpuProcess(pid, memory_mib, pid in only_graphics, **vars(owners.get(pid, ProcessOwner())))
+            for pid, memory_mib in memory_by_pid.items()
         )
         return Gpu(
             index=self.index,
-            sm_clock_cap_mhz=min(told) if told else None,
+            sm_clock_cap_mhz=min(known_caps) if known_caps else None,
             processes=processes,
             xids=tuple(dict.fromkeys(self.xids)),
             failed=self.failed or None,
@@ -133,102 +134,106 @@ class Device:
         )
 
 
-def _memory(nvml: Any, handle: Any) -> Facts:
+def _query_memory(nvml: Any, handle: Any) -> Facts:
     try:
-        told = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     except Exception as error:
-        if code(error) not in UNSUPPORTED:
+        if error_number(error) not in UNSUPPORTED:
             raise
-        told = nvml.nvmlDeviceGetMemoryInfo(handle)  # drivers before 510: what is reserved counts as used
-    reserved = getattr(told, "reserved", None)
-    facts = {"memory_total_mib": told.total // _MIB, "memory_used_mib": told.used // _MIB}
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)  # drivers before 510: reserved memory counts as used
+    reserved = getattr(memory, "reserved", None)
+    facts = {"memory_total_mib": memory.total // _MIB, "memory_used_mib": memory.used // _MIB}
     return facts | ({} if reserved is None else {"memory_reserved_mib": reserved // _MIB})
 
 
-def _first_of(nvml: Any, names: tuple[str, ...], handle: Any) -> Any:
-    """Call the newest function that the driver has."""
+def _call_newest(nvml: Any, names: tuple[str, ...], handle: Any) -> Any:
+    """Call the newest of these functions that the driver has; ``names``: newest first."""
     for name in names[:-1]:
         with contextlib.suppress(AttributeError):
             try:
                 return getattr(nvml, name)(handle)
             except Exception as error:
-                if code(error) != _FUNCTION_NOT_FOUND:
+                if error_number(error) != _FUNCTION_NOT_FOUND:
                     raise
     return getattr(nvml, names[-1])(handle)
 
 
-def _throttle(nvml: Any, handle: Any) -> Facts:
+def _query_throttle(nvml: Any, handle: Any) -> Facts:
     names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-    bits = _first_of(nvml, names, handle)
+    bits = _call_newest(nvml, names, handle)
     return {"throttle": tuple(name for bit, name in _THROTTLE.items() if bits & bit), "idle": bool(bits & _IDLE)}
 
 
-def _users(kind: str, call: str) -> Read:
-    def read(nvml: Any, handle: Any) -> Facts:
-        used: dict[int, int | None] = {}
-        for each in _first_of(nvml, (f"{call}_v3", f"{call}_v2"), handle):
-            held = None if each.usedGpuMemory is None else each.usedGpuMemory // _MIB
-            before = used.get(each.pid)  # one line for every instance of the GPU
-            used[each.pid] = held if before is None else before + (held or 0)
-        return {kind: used}
+def _processes_query(name: str, call: str) -> Query:
+    def query(nvml: Any, handle: Any) -> Facts:
+        memory_by_pid: dict[int, int | None] = {}
+        for each in _call_newest(nvml, (f"{call}_v3", f"{call}_v2"), handle):
+            memory_mib = None if each.usedGpuMemory is None else each.usedGpuMemory // _MIB
+            before = memory_by_pid.get(each.pid)  # one line for every instance of the GPU
+            memory_by_pid[each.pid] = memory_mib if before is None else before + (memory_mib or 0)
+        return {name: memory_by_pid}
 
-    return read
+    return query
 
 
-def _retired(nvml: Any, handle: Any) -> Facts:
+def _query_retired_pages(nvml: Any, handle: Any) -> Facts:
     return {"retired_pages": sum(len(nvml.nvmlDeviceGetRetiredPages(handle, cause)) for cause in (0, 1))}
 
 
-def _recovery(nvml: Any, handle: Any) -> Facts:
-    (told,) = nvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_FIELD])
-    if told.nvmlReturn != 0:
+def _query_recovery(nvml: Any, handle: Any) -> Facts:
+    (field_value,) = nvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_FIELD])
+    if field_value.nvmlReturn != 0:
         raise nvml.NVMLError(3)
-    return {"recovery_action": _RECOVERY.get(told.value.uiVal, "none")}
+    return {"recovery_action": _RECOVERY.get(field_value.value.uiVal, "none")}
 
 
-def _remapped(nvml: Any, handle: Any) -> Facts:
+def _query_remapped_rows(nvml: Any, handle: Any) -> Facts:
     _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
     return {"remap_pending": bool(pending), "remap_failed": bool(failed)}
 
 
-def _tells(name: str, call: str, *words: int, per: int = 1) -> tuple[str, Read]:
-    def read(nvml: Any, handle: Any) -> Facts:
-        value = getattr(nvml, call)(handle, *words)
+def _value_query(name: str, call: str, *arguments: int, per: int = 1) -> tuple[str, Query]:
+    """Return a query whose answer, divided by ``per``, is one fact."""
+
+    def query(nvml: Any, handle: Any) -> Facts:
+        value = getattr(nvml, call)(handle, *arguments)
         return {name: value if per == 1 else round(value / per, 1)}
 
-    return call, read
+    return call, query
 
 
-# In the order in which they are asked: what names a GPU first, what old drivers are slow at last.
-READS: tuple[tuple[str, Read], ...] = (
-    _tells("uuid", UUID),
-    _tells("name", "nvmlDeviceGetName"),
+# Each with the name of its NVML call. First the queries that identify a GPU, last those that are slow in old drivers.
+QUERIES: tuple[tuple[str, Query], ...] = (
+    _value_query("uuid", UUID),
+    _value_query("name", "nvmlDeviceGetName"),
     ("nvmlDeviceGetPciInfo", lambda nvml, handle: {"pci": _text(nvml.nvmlDeviceGetPciInfo(handle).busId)}),
-    ("nvmlDeviceGetMemoryInfo", _memory),
-    ("nvmlDeviceGetComputeRunningProcesses", _users("compute", "nvmlDeviceGetComputeRunningProcesses")),
-    ("nvmlDeviceGetGraphicsRunningProcesses", _users("graphics", "nvmlDeviceGetGraphicsRunningProcesses")),
-    ("nvmlDeviceGetMPSComputeRunningProcesses", _users("mps", "nvmlDeviceGetMPSComputeRunningProcesses")),
+    ("nvmlDeviceGetMemoryInfo", _query_memory),
+    ("nvmlDeviceGetComputeRunningProcesses", _processes_query("compute", "nvmlDeviceGetComputeRunningProcesses")),
+    ("nvmlDeviceGetGraphicsRunningProcesses", _processes_query("graphics", "nvmlDeviceGetGraphicsRunningProcesses")),
+    ("nvmlDeviceGetMPSComputeRunningProcesses", _processes_query("mps", "nvmlDeviceGetMPSComputeRunningProcesses")),
     ("nvmlDeviceGetUtilizationRates", lambda n, h: {"utilisation": n.nvmlDeviceGetUtilizationRates(h).gpu}),
-    _tells("temperature_c", "nvmlDeviceGetTemperature", 0),
-    _tells("temperature_limit_c", "nvmlDeviceGetTemperatureThreshold", 1),  # slowdown
-    _tells("power_w", "nvmlDeviceGetPowerUsage", per=1000),
-    _tells("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", per=1000),
-    _tells("power_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", per=1000),
-    _tells("sm_clock_mhz", "nvmlDeviceGetClockInfo", 1),
-    _tells("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", 1),
-    _tells("application_clock", "nvmlDeviceGetApplicationsClock", 0),  # told of the graphics clock, which SMs follow
-    _tells("usual_application_clock", "nvmlDeviceGetDefaultApplicationsClock", 0),
-    _tells("boost_clock", "nvmlDeviceGetMaxCustomerBoostClock", 0),
-    ("nvmlDeviceGetCurrentClocksEventReasons", _throttle),
-    _tells("ecc_corrected", "nvmlDeviceGetTotalEccErrors", 0, 0),  # since the driver was loaded
-    _tells("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", 1, 0),
-    ("nvmlDeviceGetRetiredPages", _retired),
+    _value_query("temperature_c", "nvmlDeviceGetTemperature", 0),
+    _value_query("temperature_limit_c", "nvmlDeviceGetTemperatureThreshold", 1),  # slowdown
+    _value_query("power_w", "nvmlDeviceGetPowerUsage", per=1000),
+    _value_query("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", per=1000),
+    _value_query("power_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", per=1000),
+    _value_query("sm_clock_mhz", "nvmlDeviceGetClockInfo", 1),
+    _value_query("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", 1),
+    _value_query(
+        "application_clock", "nvmlDeviceGetApplicationsClock", 0
+    ),  # of the graphics clock, which the SMs follow
+    _value_query("usual_application_clock", "nvmlDeviceGetDefaultApplicationsClock", 0),
+    _value_query("boost_clock", "nvmlDeviceGetMaxCustomerBoostClock", 0),
+    ("nvmlDeviceGetCurrentClocksEventReasons", _query_throttle),
+    _value_query("ecc_corrected", "nvmlDeviceGetTotalEccErrors", 0, 0),  # since the driver was loaded
+    _value_query("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", 1, 0),
+    ("nvmlDeviceGetRetiredPages", _query_retired_pages),
     (
         "nvmlDeviceGetRetiredPagesPendingStatus",
         lambda n, h: {"retirement_pending": bool(n.nvmlDeviceGetRetiredPagesPendingStatus(h))},
     ),
-    ("nvmlDeviceGetRemappedRows", _remapped),
-    ("nvmlDeviceGetFieldValues", _recovery),
+    ("nvmlDeviceGetRemappedRows", _query_remapped_rows),
+    ("nvmlDeviceGetFieldValues", _query_recovery),
     ("nvmlDeviceGetMigMode", lambda nvml, handle: {"mig": nvml.nvmlDeviceGetMigMode(handle)[0] == 1}),
     (
         "nvmlDeviceGetComputeMode",
@@ -237,9 +242,9 @@ READS: tuple[tuple[str, Read], ...] = (
 )
 
 
-def near(nvml: Any, one: Any, other: Any) -> str:
-    """Return how close two GPUs are: nvlink pix pxb phb node sys."""
-    with contextlib.suppress(Exception):  # told for some drivers only; the bus is told of all
+def find_link(nvml: Any, one: Any, other: Any) -> str:
+    """Return the closest link between two GPUs, by their handles: nvlink pix pxb phb node sys."""
+    with contextlib.suppress(Exception):  # some drivers do not report NVLink; all report the bus
         if nvml.nvmlDeviceGetP2PStatus(one, other, _P2P_NVLINK) == _P2P_OK:
             return "nvlink"
     return _TOPOLOGY.get(nvml.nvmlDeviceGetTopologyCommonAncestor(one, other), "sys")

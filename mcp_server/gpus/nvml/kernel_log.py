@@ -1,4 +1,4 @@
-"""Xid errors as the kernel logs them: what the driver reports of a GPU, for whoever may read the log."""
+"""Xid errors from the kernel's log, for users who may read it."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ _RECORD = re.compile(
 _PCI = re.compile(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)", re.IGNORECASE)
 _MOST_BYTES = 8192  # of one record, says the kernel's documentation
 
-Place = tuple[int, int, int]  # PCI domain, bus, device
+PciAddress = tuple[int, int, int]  # domain, bus, device
 
 
 @dataclass(frozen=True)
-class Xid:
-    """One error: of which GPU, by its place on the PCI bus, and when, in seconds since boot."""
+class XidRecord:
+    """One Xid error: the GPU's address, the Xid, and its time in seconds since boot."""
 
-    place: Place
+    address: PciAddress
     number: int
     at_s: float
 
 
-def place(pci: str) -> Place | None:
-    """Return where a PCI bus id such as ``00000000:3B:00.0`` is."""
-    found = _PCI.match(pci)
-    return (int(found[1], 16), int(found[2], 16), int(found[3], 16)) if found else None
+def parse_pci_address(pci: str) -> PciAddress | None:
+    """Return the address in a PCI bus id such as ``00000000:3B:00.0``; None when it is not one."""
+    match = _PCI.match(pci)
+    return (int(match[1], 16), int(match[2], 16), int(match[3], 16)) if match else None
 
 
-def parse(log: str) -> list[Xid]:
-    """Return the Xids in records of ``/dev/kmsg``, oldest first."""
+def parse_xid_records(log: str) -> list[XidRecord]:
+    """Return the Xid errors in records of ``/dev/kmsg``, oldest first."""
     return [
-        Xid((int(m[2], 16), int(m[3], 16), int(m[4], 16)), int(m[5]), int(m[1]) / 1e6) for m in _RECORD.finditer(log)
+        XidRecord((int(m[2], 16), int(m[3], 16), int(m[4], 16)), int(m[5]), int(m[1]) / 1e6)
+        for m in _RECORD.finditer(log)
     ]
 
 
 class KernelLog:
-    """The kernel's log from now on, or with what it still holds. Unreadable: holds nothing."""
+    """The records of the kernel's log, or only those from now on. A log that cannot be read is empty."""
 
     def __init__(self, path: Path = Path("/dev/kmsg"), *, only_new: bool = False) -> None:
         self._fd: int | None = None
@@ -53,18 +54,18 @@ class KernelLog:
             if only_new:
                 os.lseek(self._fd, 0, os.SEEK_END)
 
-    def xids(self, within_s: float | None = None) -> list[Xid]:
-        """Return the Xids since the last call that are at most ``within_s`` old."""
+    def read_xids(self, within_s: float | None = None) -> list[XidRecord]:
+        """Return the Xid errors since the last call, at most ``within_s`` old."""
         oldest_s = 0.0 if within_s is None else time.monotonic() - within_s
-        return [xid for xid in parse(self._read()) if xid.at_s >= oldest_s]
+        return [xid for xid in parse_xid_records(self._read_records()) if xid.at_s >= oldest_s]
 
-    def _read(self) -> str:
+    def _read_records(self) -> str:
         records = []
         while self._fd is not None:
             try:
-                record = os.read(self._fd, _MOST_BYTES)  # one a call
+                record = os.read(self._fd, _MOST_BYTES)  # one record a call
             except OSError as error:
-                if error.errno == errno.EPIPE:  # some were overwritten meanwhile
+                if error.errno == errno.EPIPE:  # records were overwritten meanwhile
                     continue
                 break
             if not record:

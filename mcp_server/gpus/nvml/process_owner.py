@@ -1,9 +1,8 @@
-"""Who a process on a GPU belongs to: its user, its program, and the run it is part of. Reads /proc only."""
+"""The user, the program and the run of a process that uses a GPU. Reads /proc only."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import pwd
 import re
 from dataclasses import dataclass
@@ -12,65 +11,64 @@ from pathlib import Path
 from mcp_server.system import processes
 
 _SUPERVISOR = "mcp_server/supervisor "  # of any installation
-# Other users choose these words: they are shown to models.
+# Other users choose these words, and models read them.
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 _UNPRINTABLE, _LONGEST_WORD = re.compile(r"[^\x21-\x7e]+"), 40
 
 
 @dataclass(frozen=True)
-class Owner:
-    """What can be seen of a process; ``user`` None: the process is not visible here, as of another container."""
+class ProcessOwner:
+    """The visible facts of a process. ``user`` None: the process is not visible, e.g. in another container."""
 
     user: str | None = None
     command: str | None = None
     run_id: str | None = None
 
 
-def owner(pid: int, *, by_number: bool = False) -> Owner:
-    """Return whose process ``pid`` is.
+def find_owner(pid: int, *, by_number: bool = False) -> ProcessOwner:
+    """Return the owner of process ``pid``.
 
-    Asks the directory of users, which may be far away and hang; not so ``by_number``.
+    Looks up the user's name, which may query a remote user directory that hangs; ``by_number`` avoids that.
     """
     try:
         uid = Path(f"/proc/{pid}").stat().st_uid
     except OSError:
-        return Owner()
+        return ProcessOwner()
     user = str(uid)
     if not by_number:
         with contextlib.suppress(KeyError, OSError):
             user = pwd.getpwuid(uid).pw_name
-    return Owner(user, _program(pid), _run_id(pid))
+    return ProcessOwner(user, _describe_program(pid), _find_run_id(pid))
 
 
-def _program(pid: int) -> str | None:
+def _describe_program(pid: int) -> str | None:
     """Return the program and its script or module; further arguments may hold secrets."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
+    words = processes.command_words(pid)
+    if not words:
         return None
-    shown = [Path(words[0]).name]
-    for before, word in itertools.pairwise(words[:4]):
+    names = [Path(words[0]).name]
+    for before, word in zip(words[:3], words[1:4]):  # noqa: B905, RUF007 - strict= and pairwise need Python 3.10
         if before == "-m":
-            shown += ["-m", word]
+            names += ["-m", word]
             break
         if word.endswith((".py", ".sh")):
-            shown.append(Path(word).name)
+            names.append(Path(word).name)
             break
-    return " ".join(_UNPRINTABLE.sub("_", word)[:_LONGEST_WORD] for word in shown if word) or None
+    return " ".join(_UNPRINTABLE.sub("_", name)[:_LONGEST_WORD] for name in names if name) or None
 
 
-def _run_id(pid: int) -> str | None:
-    """Return the run that a process is part of: by its environment, else by a supervisor above it."""
-    with contextlib.suppress(OSError):  # another user's
+def _find_run_id(pid: int) -> str | None:
+    """Return the run of a process: from its environment, else from the supervisor among its ancestors."""
+    with contextlib.suppress(OSError):  # a process of another user
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             if entry.startswith(b"RUNWARD_RUN_ID="):
-                return _checked(entry.partition(b"=")[2].decode(errors="replace"))
-    for above in processes.ancestors(pid):
-        found = processes.find_process(above)
-        if found is not None and _SUPERVISOR in (command := found.command):
-            return _checked(Path(command.partition(_SUPERVISOR)[2]).name)
+                return _check_run_id(entry.partition(b"=")[2].decode(errors="replace"))
+    for ancestor in processes.ancestors(pid):
+        process = processes.find_process(ancestor)
+        if process is not None and _SUPERVISOR in (command := process.command):
+            return _check_run_id(Path(command.partition(_SUPERVISOR)[2]).name)
     return None
 
 
-def _checked(run_id: str) -> str | None:
+def _check_run_id(run_id: str) -> str | None:
     return run_id if _RUN_ID.fullmatch(run_id) else None

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.gpus.nvml.__main__ import Driver
 from mcp_server.gpus.nvml.device import Device
-from mcp_server.gpus.nvml.kernel_log import KernelLog, parse, place
+from mcp_server.gpus.nvml.kernel_log import KernelLog, parse_pci_address, parse_xid_records
 
 LOG = """\
 6,339,5140900,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module
@@ -21,13 +21,13 @@ LOG = """\
 
 
 def test_xids_are_read_from_the_kernels_log() -> None:
-    assert [(xid.place, xid.number, xid.at_s) for xid in parse(LOG)] == [
+    assert [(xid.address, xid.number, xid.at_s) for xid in parse_xid_records(LOG)] == [
         ((0, 0x3B, 0), 79, 90.0),
         ((0, 0x3C, 0), 31, 95.0),
         ((0, 0xC1, 0), 94, 96.0),
     ]
-    assert place("00000000:3B:00.0") == (0, 0x3B, 0)
-    assert place("") is None
+    assert parse_pci_address("00000000:3B:00.0") == (0, 0x3B, 0)
+    assert parse_pci_address("") is None
 
 
 def test_xids_are_told_up_to_an_age_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,10 +35,10 @@ def test_xids_are_told_up_to_an_age_and_once(tmp_path: Path, monkeypatch: pytest
     path.write_text(LOG)
     monkeypatch.setattr("mcp_server.gpus.nvml.kernel_log.time.monotonic", lambda: 100.0)
     log = KernelLog(path)
-    assert [xid.number for xid in log.xids(5.0)] == [31, 94]
-    assert log.xids() == []
-    assert KernelLog(path, only_new=True).xids() == []
-    assert KernelLog(tmp_path / "none").xids() == []
+    assert [xid.number for xid in log.read_xids(5.0)] == [31, 94]
+    assert log.read_xids() == []
+    assert KernelLog(path, only_new=True).read_xids() == []
+    assert KernelLog(tmp_path / "none").read_xids() == []
 
 
 def test_an_xid_is_of_the_gpu_at_its_place_unless_events_tell_it(tmp_path: Path) -> None:
