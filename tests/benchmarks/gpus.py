@@ -1,4 +1,4 @@
-"""gpu_check: what it costs in tokens and time, healthy and with a GPU that hangs, and whether faults are told right."""
+"""gpu_check: tokens and time with healthy and hanging GPUs, and whether faults are reported correctly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.fake_nvml import FAULTS, UUIDS, Fault, Machine, library
 
 _CALLS, _HANGING_CALLS = 20, 5
 _HANG = "hang nvmlDeviceGetPowerUsage 30 3"
-# The calls that every such program makes, one after the other, of every GPU.
+# The calls that every such program makes, for one GPU after the other.
 _BARE = """
 import pynvml as n
 n.nvmlInit()
@@ -39,25 +39,25 @@ for i in range(n.nvmlDeviceGetCount()):
 
 
 async def measure(sandbox: Sandbox) -> Table:
-    """Ask a server of eight fake GPUs."""
+    """Query a server with eight fake GPUs."""
     made = library()
     if made is None:
         raise NotMeasured("no C compiler is here to make the fake driver with")
     machine = Machine(sandbox.work, made)
-    machine.tells(gpus=8)
+    machine.report(gpus=8)
     async with sandbox.server(**machine.environ) as server:
         answer = await server.call("gpu_check")
         tokens = max(count(json.dumps(answer.data)), count(json.dumps(answer.data, separators=(",", ":"))))
         ours = [await _check_ms(server) for _ in range(_CALLS)]
         bare = [_bare_ms(machine) for _ in range(_CALLS)]
-        machine.tells(_HANG, gpus=8)
+        machine.report(_HANG, gpus=8)
         hanging = [await _check_ms(server) for _ in range(_HANGING_CALLS)]
-        told = (await server.call("gpu_check")).data
-        if len(told["free"]) != 7 or "hangs" not in told["reasons"][0]:
-            raise NotMeasured(f"with one of eight hanging, gpu_check told {told}")
-        machine.tells("hang nvmlDeviceGetHandleByIndex_v2 30", gpus=8)
+        report = (await server.call("gpu_check")).data
+        if len(report["free"]) != 7 or "hangs" not in report["reasons"][0]:
+            raise NotMeasured(f"with one of eight hanging, gpu_check reported {report}")
+        machine.report("hang nvmlDeviceGetHandleByIndex_v2 30", gpus=8)
         all_hang = [await _check_ms(server) for _ in range(2)]
-    wrong = [fault.name for fault in FAULTS if not _is_told_right(machine, fault)]
+    wrong = [fault.name for fault in FAULTS if not _is_reported_correctly(machine, fault)]
     rows = (
         measured("gpu_check, 8 healthy GPUs, the answer", tokens, "tokens", at_most=300),
         measured("gpu_check, 8 healthy GPUs, p50", median(ours), "ms", baseline=median(bare)),
@@ -65,7 +65,7 @@ async def measure(sandbox: Sandbox) -> Table:
         measured("one of 8 hangs, slowest", max(hanging) / 1000, "s", at_most=2),
         measured("all 8 hang, slowest", max(all_hang) / 1000, "s", at_most=2),
         Row(
-            f"faults told right, of {len(FAULTS)}",
+            f"faults reported correctly, of {len(FAULTS)}",
             amount(len(FAULTS) - len(wrong), ""),
             bar=f"{len(FAULTS)}",
             ok=not wrong,
@@ -74,7 +74,7 @@ async def measure(sandbox: Sandbox) -> Table:
     notes = [
         "A fake driver in C: this measures the path, not a GPU. Baseline: a bare `python -I -c` that makes the same "
         "calls one after the other; with a GPU that hangs it never returns.",
-        *([f"Told wrong: {', '.join(wrong)}."] if wrong else []),
+        *([f"Reported incorrectly: {', '.join(wrong)}."] if wrong else []),
         f"The answer: `{answer.text}`",
     ]
     return Table("GPUs", rows, tuple(notes))
@@ -93,12 +93,12 @@ def _bare_ms(machine: Machine) -> float:
     return elapsed_ms(begun_s)
 
 
-def _is_told_right(machine: Machine, fault: Fault) -> bool:
-    machine.tells(*fault.lines, gpus=fault.gpus)
-    snapshot = query_gpus(sys.executable, machine.whole_environ)
+def _is_reported_correctly(machine: Machine, fault: Fault) -> bool:
+    machine.report(*fault.lines, gpus=fault.gpus)
+    snapshot = query_gpus(sys.executable, machine.full_environ)
     if snapshot.trouble or fault.trouble:
         return snapshot.trouble == fault.trouble and all(word in snapshot.text for word in fault.words)
-    found = gpu_report.report_machine(snapshot, {}, parse_requirements(fault.require) if fault.require else None)
-    told = "\n".join(found.reasons)
-    right = (found.ok, found.free) == (fault.ok, [UUIDS[index] for index in fault.free])
-    return right and all(word in told for word in fault.words)
+    report = gpu_report.report_machine(snapshot, {}, parse_requirements(fault.require) if fault.require else None)
+    reasons = "\n".join(report.reasons)
+    right = (report.ok, report.free) == (fault.ok, [UUIDS[index] for index in fault.free])
+    return right and all(word in reasons for word in fault.words)

@@ -1,4 +1,4 @@
-"""64 launchers on 8 GPUs, many killed at random moments: has a GPU ever two holders, is anybody overtaken?"""
+"""64 launchers on 8 GPUs, many killed at random moments: no GPU has two holders, and no waiter is overtaken."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.benchmarks.report import Row, Table, measured, median
 
 _ROUNDS, _HANDOVERS = 1_000, 40
 _AT_MOST_MS = 1_000.0
-Told = list[dict[str, Any]]
+Log = list[dict[str, Any]]
 
 
 async def measure(sandbox: Sandbox) -> Table:
-    """Let launchers take leases, then let others look at what is in use and start, as is done without leases."""
+    """Run launchers with leases, then launchers that check which GPUs are in use and start."""
     ours, free = await _run(sandbox, "storm", _ROUNDS)
     naive, _ = await _run(sandbox, "naive", _ROUNDS)
     times = await _handovers(sandbox)
-    doubles, naive_doubles = (sum(line["what"] == "double" for line in told) for told in (ours, naive))
-    jumped = _jumped(ours)
+    doubles, naive_doubles = (sum(line["what"] == "double" for line in log) for log in (ours, naive))
+    overtakes = _count_overtakes(ours)
     rows = (
         Row(
             f"GPUs that had two holders, in {_ROUNDS:,} rounds",
@@ -34,21 +34,19 @@ async def measure(sandbox: Sandbox) -> Table:
             bar="0",
             ok=doubles == 0,
         ),
-        Row(
-            "leases taken before somebody who had come first and wanted the same", f"{jumped}", bar="0", ok=jumped == 0
-        ),
-        Row("all GPUs can be had when everybody has ended or died", "yes" if free else "no", bar="yes", ok=free),
-        measured("a holder's death to its GPUs being free, longest", 1e3 * max(t["free_s"] for t in times), "ms"),
-        measured("to the next one having them, median", 1e3 * median([t["got_s"] for t in times]), "ms"),
+        Row("leases taken ahead of an earlier waiter for the same GPUs", f"{overtakes}", bar="0", ok=overtakes == 0),
+        Row("all GPUs are free when all launchers have ended or died", "yes" if free else "no", bar="yes", ok=free),
+        measured("from a holder's death until its GPUs are free, longest", 1e3 * max(t["free_s"] for t in times), "ms"),
+        measured("until the next waiter has them, median", 1e3 * median([t["got_s"] for t in times]), "ms"),
         measured(f"the same, longest of {_HANDOVERS}", 1e3 * max(t["got_s"] for t in times), "ms", at_most=_AT_MOST_MS),
     )
     return Table(
-        "GPU leases", rows, (_note(ours), f"Baseline: looks which GPUs are in use, then starts. {_note(naive)}")
+        "GPU leases", rows, (_note(ours), f"Baseline: checks which GPUs are in use, then starts. {_note(naive)}")
     )
 
 
-async def _run(sandbox: Sandbox, what: str, rounds: int) -> tuple[Told, bool]:
-    """Return what everybody told, in order, and whether nothing was left held."""
+async def _run(sandbox: Sandbox, what: str, rounds: int) -> tuple[Log, bool]:
+    """Return the log of all launchers, in order, and whether all GPUs are free in the end."""
     directory = sandbox.work / what
     directory.mkdir()
     answer = await _program(what, directory, rounds)
@@ -71,27 +69,29 @@ async def _program(what: str, directory: Path, rounds: int) -> dict[str, Any]:
     return answer
 
 
-def _jumped(told: Told) -> int:
-    """Count who took a lease while somebody waited who had come first, wanted the same, and lived to get it later."""
-    drawn = {line["number"]: at for at, line in enumerate(told) if line["what"] == "drew"}
-    took = [(at, line["number"], _wanted(line)) for at, line in enumerate(told) if line["what"] == "took"]
-    jumped = 0
-    for at, number, wanted in took:
+def _count_overtakes(log: Log) -> int:
+    """Count the leases taken while an earlier waiter for the same GPUs waited, and lived to get them later."""
+    drawn = {line["number"]: at for at, line in enumerate(log) if line["what"] == "drew"}
+    took = [(at, line["number"], _read_request(line)) for at, line in enumerate(log) if line["what"] == "took"]
+    overtakes = 0
+    for at, number, request in took:
         later = ((n, other) for other_at, n, other in took if n and other_at > at)
-        jumped += any((n < number if number else drawn[n] < at) and may_compete(wanted, other) for n, other in later)
-    return jumped
+        overtakes += any(
+            (n < number if number else drawn[n] < at) and may_compete(request, other) for n, other in later
+        )
+    return overtakes
 
 
-def _wanted(line: dict[str, Any]) -> GpuRequest:
+def _read_request(line: dict[str, Any]) -> GpuRequest:
     return GpuRequest(line["count"], tuple(line["ids"]))
 
 
-def _note(told: Told) -> str:
-    """Say what happened to whom."""
-    took = {line["pid"] for line in told if line["what"] == "took"}
-    ended = Counter((line["what"], line["who"] in took) for line in told if "who" in line)
+def _note(log: Log) -> str:
+    """Return how many launchers got GPUs, were killed, or failed."""
+    took = {line["pid"] for line in log if line["what"] == "took"}
+    ended = Counter((line["what"], line["who"] in took) for line in log if "who" in line)
     failed = ended["failed", True] + ended["failed", False]
     return (
-        f"{len(took):,} had GPUs, of whom {ended['killed', True]:,} were killed before they ended; "
-        f"{ended['killed', False]:,} were killed before they had any; {failed} failed of themselves."
+        f"{len(took):,} got GPUs, of which {ended['killed', True]:,} were killed before they ended; "
+        f"{ended['killed', False]:,} were killed before that; {failed} failed on their own."
     )

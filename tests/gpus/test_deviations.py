@@ -1,4 +1,4 @@
-"""What samples of a run's GPUs tell: figures by value, and deviations where there is one. Time is virtual."""
+"""Usage figures and deviations from samples of a run's GPUs. Time is virtual."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -12,19 +12,19 @@ from mcp_server.gpus.snapshot import Gpu, Snapshot, TroubleKind
 
 EIGHT = tuple(f"GPU-{n:08x}-0000-4000-8000-00000000000{n}" for n in range(8))
 TWO = EIGHT[:2]
-HISTORIES = 40  # of each sort; 1,000 of each were run when the limits were chosen
+HISTORIES = 40  # of each kind; 1,000 of each ran when the limits were chosen
 
 
-def sample(utils: Sequence[int | None], **told: Any) -> Snapshot:
-    """GPUs at these utilisations; all else as ``told``, of each."""
+def sample(utils: Sequence[int | None], **facts: Any) -> Snapshot:
+    """Return GPUs at these utilisations, each with ``facts``."""
     return Snapshot(
-        gpus=tuple(Gpu(index=n, uuid=EIGHT[n], utilisation=util, **told) for n, util in enumerate(utils)),
+        gpus=tuple(Gpu(index=n, uuid=EIGHT[n], utilisation=util, **facts) for n, util in enumerate(utils)),
     )
 
 
-def only(n: int, snapshot: Snapshot, **told: Any) -> Snapshot:
-    """``snapshot``, where GPU ``n`` alone is ``told`` otherwise."""
-    return replace(snapshot, gpus=tuple(replace(gpu, **told) if gpu.index == n else gpu for gpu in snapshot.gpus))
+def only(n: int, snapshot: Snapshot, **facts: Any) -> Snapshot:
+    """Return ``snapshot`` with ``facts`` of GPU ``n`` alone."""
+    return replace(snapshot, gpus=tuple(replace(gpu, **facts) if gpu.index == n else gpu for gpu in snapshot.gpus))
 
 
 def play(
@@ -34,17 +34,17 @@ def play(
     until_s: float,
     every_s: float = 5,
 ) -> list[tuple[float, Deviation]]:
-    """Add samples from ``from_s`` to before ``until_s``; return what was told, and when."""
-    told, at_s = [], from_s
+    """Add samples from ``from_s`` to before ``until_s``; return the deviations with their times."""
+    deviations, at_s = [], from_s
     while at_s < until_s:
         now = snapshot if isinstance(snapshot, Snapshot) else snapshot(at_s)
-        told += [(at_s, deviation) for deviation in usage.add_sample(now, at_s)]
+        deviations += [(at_s, deviation) for deviation in usage.add_sample(now, at_s)]
         at_s += every_s
-    return told
+    return deviations
 
 
-def whats(told: list[tuple[float, Deviation]]) -> list[tuple[float, str]]:
-    return [(at_s, deviation.what) for at_s, deviation in told]
+def whats(deviations: list[tuple[float, Deviation]]) -> list[tuple[float, str]]:
+    return [(at_s, deviation.what) for at_s, deviation in deviations]
 
 
 # --- figures
@@ -67,7 +67,7 @@ def test_a_single_sample_is_its_own_mean_and_no_sample_has_no_figures() -> None:
     assert usage.figures() == {TWO[0]: {"mean_util": 40.0}}
 
 
-def test_what_is_not_told_counts_neither_as_zero_nor_as_time() -> None:
+def test_an_unknown_value_counts_neither_as_zero_nor_as_time() -> None:
     usage = UsageTracker(TWO[:1])
     for at_s, util in enumerate((80, None, 80, None, None)):
         usage.add_sample(sample([util], power_w=None), float(at_s))
@@ -75,7 +75,7 @@ def test_what_is_not_told_counts_neither_as_zero_nor_as_time() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [float("nan"), float("inf"), -1])
-def test_what_no_driver_can_mean_is_not_told(nonsense: float) -> None:
+def test_an_implausible_value_does_not_count(nonsense: float) -> None:
     usage = UsageTracker(TWO[:1])
     usage.add_sample(sample([50], power_w=300.0), 0.0)
     usage.add_sample(sample([50], power_w=nonsense, memory_used_mib=nonsense), 5.0)
@@ -89,7 +89,7 @@ def test_a_gap_of_the_sampler_is_not_filled_with_the_sample_after_it() -> None:
     assert usage.figures()[TWO[0]]["mean_util"] == pytest.approx(100 * 100 / 115, abs=0.05)
 
 
-def test_a_sample_that_comes_twice_or_late_adds_its_peak_and_nothing_else() -> None:
+def test_a_repeated_or_late_sample_adds_only_its_peaks() -> None:
     usage = UsageTracker(TWO[:1])
     usage.add_sample(sample([50]), 0.0)
     usage.add_sample(sample([50]), 10.0)
@@ -98,7 +98,7 @@ def test_a_sample_that_comes_twice_or_late_adds_its_peak_and_nothing_else() -> N
     assert usage.figures() == {TWO[0]: {"mean_util": 50.0, "peak_mib": 9}}
 
 
-def test_gpus_of_others_are_nobodys_business() -> None:
+def test_gpus_of_other_runs_are_ignored() -> None:
     usage = UsageTracker(TWO[:1])
     usage.add_sample(only(1, sample([50, 0]), lost=True, xids=(79,)), 0.0)
     assert set(usage.figures()) == {TWO[0]}
@@ -106,19 +106,19 @@ def test_gpus_of_others_are_nobodys_business() -> None:
 
 def test_once_a_minute_there_are_the_figures_of_that_minute() -> None:
     usage = UsageTracker(TWO)
-    told = []
+    deviations = []
     for at_s in range(0, 190, 10):
         usage.add_sample(sample([10 if at_s <= 60 else 90, None], memory_used_mib=at_s), float(at_s))
         if (minute := usage.minute_figures(float(at_s))) is not None:
-            told.append((at_s, minute))
-    assert told == [
+            deviations.append((at_s, minute))
+    assert deviations == [
         (60, {TWO[0]: (10.0, 60, None, None), TWO[1]: (None, 60, None, None)}),
         (120, {TWO[0]: (90.0, 120, None, None), TWO[1]: (None, 120, None, None)}),
         (180, {TWO[0]: (90.0, 180, None, None), TWO[1]: (None, 180, None, None)}),
     ]
 
 
-def test_a_minute_without_samples_is_not_told() -> None:
+def test_a_minute_without_samples_has_no_figures() -> None:
     usage = UsageTracker(TWO)
     assert usage.minute_figures(1e6) is None
     usage.add_sample(sample([50, 50]), 0.0)
@@ -129,10 +129,10 @@ def test_a_minute_without_samples_is_not_told() -> None:
 # --- imbalance
 
 
-def test_a_gpu_below_seven_tenths_of_the_median_for_a_window_is_an_imbalance_told_once() -> None:
-    told = play(UsageTracker(EIGHT), sample([90] * 7 + [60]), 0, 1_000)
-    assert whats(told) == [(120, "imbalance")]
-    deviation = told[0][1]
+def test_a_gpu_below_seven_tenths_of_the_median_for_a_window_is_an_imbalance_reported_once() -> None:
+    deviations = play(UsageTracker(EIGHT), sample([90] * 7 + [60]), 0, 1_000)
+    assert whats(deviations) == [(120, "imbalance")]
+    deviation = deviations[0][1]
     assert deviation.facts == {"gpu": EIGHT[7], "mean_util": 60.0, "median_util": 90.0}
     assert deviation.text == (
         "GPU 7 (GPU-00000007) worked at 60 % in the last 120 s; the median of the run's 8 GPUs is 90 %."
@@ -144,7 +144,7 @@ def test_a_gpu_below_seven_tenths_of_the_median_for_a_window_is_an_imbalance_tol
     [
         [100, 100, 70],  # exactly at the limit
         [19, 19, 0],  # hardly any works
-        [100, None, 100],  # not told
+        [100, None, 100],  # not deviations
         [100],
         [100, 60],  # the median is 80
     ],
@@ -160,7 +160,7 @@ def test_an_imbalance_needs_a_window_full_of_samples() -> None:
     assert whats(play(usage, sample([90, 10]), 200, 400)) == [(295, "imbalance")]
 
 
-def test_an_imbalance_is_told_again_only_after_it_had_ended_for_a_window() -> None:
+def test_an_imbalance_is_reported_again_only_after_a_window_without_it() -> None:
     usage = UsageTracker(TWO)
     lags, well = sample([90, 10]), sample([90, 90])
     assert len(play(usage, lags, 0, 200)) == 1
@@ -170,10 +170,10 @@ def test_an_imbalance_is_told_again_only_after_it_had_ended_for_a_window() -> No
     assert len(play(usage, lags, 900, 1_100)) == 1
 
 
-def test_gpus_are_compared_by_the_samples_that_told_of_all() -> None:
+def test_gpus_are_compared_by_the_samples_that_have_all_of_them() -> None:
     usage = UsageTracker(EIGHT[:3])
     play(usage, sample([0, 0, 0]), 0, 200)
-    # All work in the same 6 of 24 samples, and 3 of these do not tell of GPU 1: 14 % in the mean, the others 25 %.
+    # All work in the same 6 of 24 samples, and 3 of these lack GPU 1: 14 % in the mean, the others 25 %.
     assert play(usage, lambda at_s: sample([100, None if at_s < 215 else 100, 100]), 200, 230) == []
     assert play(usage, sample([0, 0, 0]), 230, 400) == []
 
@@ -181,7 +181,7 @@ def test_gpus_are_compared_by_the_samples_that_told_of_all() -> None:
 # --- idle
 
 
-def test_gpus_that_had_worked_and_stand_still_for_five_minutes_are_told_once() -> None:
+def test_gpus_that_worked_and_then_idle_for_five_minutes_are_reported_once() -> None:
     usage = UsageTracker(TWO)
     assert play(usage, sample([95, 90]), 0, 100) == []
     assert whats(play(usage, sample([0, 0]), 100, 1_000)) == [(400, "idle")]
@@ -190,7 +190,7 @@ def test_gpus_that_had_worked_and_stand_still_for_five_minutes_are_told_once() -
     assert usage.idle_s(1_010.0) == 0.0
 
 
-def test_a_shorter_window_makes_for_a_shorter_patience() -> None:
+def test_a_shorter_window_reports_idle_gpus_sooner() -> None:
     usage = UsageTracker(TWO, window_s=2.0)
     play(usage, sample([95, 90]), 0, 1, every_s=0.5)
     assert whats(play(usage, sample([0, 0]), 1, 10, every_s=0.5)) == [(6.0, "idle")]
@@ -214,22 +214,22 @@ def test_one_gpu_at_work_or_unknown_is_enough_not_to_be_idle() -> None:
 def test_a_sample_without_all_gpus_does_not_end_an_idle_time() -> None:
     usage = UsageTracker(TWO)
     play(usage, sample([90, 90]), 0, 100)
-    told = play(usage, lambda at_s: sample([0, None if at_s % 20 else 0]), 100, 500)
-    assert whats(told) == [(400, "idle")]
+    deviations = play(usage, lambda at_s: sample([0, None if at_s % 20 else 0]), 100, 500)
+    assert whats(deviations) == [(400, "idle")]
 
 
-def test_an_idle_time_that_nobody_saw_is_not_counted() -> None:
+def test_idle_time_without_samples_does_not_count() -> None:
     usage = UsageTracker(TWO)
     play(usage, sample([90, 90]), 0, 100)
     play(usage, sample([0, 0]), 100, 150)
     assert whats(play(usage, sample([0, 0]), 1_000, 1_400)) == [(1_300, "idle")]
-    assert usage.idle_s(5_000.0) is None, "the sampler has been silent"
+    assert usage.idle_s(5_000.0) is None, "there have been no samples"
     play(usage, sample([0, 0]), 5_000, 5_010)
     play(usage, sample([None, None], lost=True), 5_010, 5_200)
     assert usage.idle_s(5_200.0) is None, "lost GPUs are not idle"
 
 
-def test_a_burst_of_work_does_not_have_an_idle_time_told_again() -> None:
+def test_idle_gpus_are_not_reported_again_after_a_burst_of_work() -> None:
     usage = UsageTracker(TWO)
     play(usage, sample([90, 90]), 0, 100)
     assert len(play(usage, lambda at_s: sample([50 * (at_s % 400 < 10)] * 2), 100, 4_000)) == 1
@@ -246,23 +246,23 @@ def test_a_burst_of_work_does_not_have_an_idle_time_told_again() -> None:
         (999, "NVIDIA's list of Xid errors explains it: a fault of the GPU or its driver."),
     ],
 )
-def test_an_xid_is_told_with_its_number_and_meaning(number: int, text: str) -> None:
+def test_an_xid_is_reported_with_its_number_and_meaning(number: int, text: str) -> None:
     (deviation,) = UsageTracker(TWO).add_sample(only(1, sample([5, 5]), xids=(number,)), 0.0)
     assert deviation.text == f"GPU 1 (GPU-00000001): Xid {number}, {text}"
     assert deviation.facts == {"gpu": TWO[1], "xid": number, "by_program": number == 13}
 
 
-def test_the_same_xid_is_told_once_and_another_is_told_too() -> None:
+def test_each_xid_is_reported_once() -> None:
     usage = UsageTracker(TWO)
-    told = play(usage, lambda at_s: only(0, sample([5, 5]), xids=(31,) if at_s < 50 else (31, 43)), 0, 100)
-    assert [deviation.facts["xid"] for _, deviation in told] == [31, 43]
+    deviations = play(usage, lambda at_s: only(0, sample([5, 5]), xids=(31,) if at_s < 50 else (31, 43)), 0, 100)
+    assert [deviation.facts["xid"] for _, deviation in deviations] == [31, 43]
     assert play(usage, sample([5, 5]), 100, 200) == []
     assert play(usage, only(0, sample([5, 5]), xids=(31, 31)), 200, 205) == [], "it had not ended for a window"
     assert play(usage, sample([5, 5]), 205, 400) == []
     assert len(play(usage, only(0, sample([5, 5]), xids=(31,)), 400, 405)) == 1
 
 
-def test_an_xid_in_a_late_sample_is_told() -> None:
+def test_an_xid_in_a_late_sample_is_reported() -> None:
     usage = UsageTracker(TWO)
     usage.add_sample(sample([5, 5]), 100.0)
     assert [d.what for d in usage.add_sample(only(0, sample([5, 5]), xids=(48,)), 90.0)] == ["xid"]
@@ -274,54 +274,56 @@ def test_an_xid_in_a_late_sample_is_told() -> None:
 @pytest.mark.parametrize("reason", ["thermal", "hw_thermal", "power_brake", "hw_slowdown"])
 def test_three_throttled_samples_in_ten_seconds_are_throttling(reason: str) -> None:
     hot = only(1, sample([90, 90]), throttle=(reason, "power_cap"), temperature_c=92, sm_clock_mhz=900)
-    told = play(UsageTracker(TWO), hot, 0, 600)
-    assert whats(told) == [(10.0, "throttling")]
-    assert told[0][1].text == (f"GPU 1 (GPU-00000001) has been slowed down for 10 s: {reason}, 92 C, SM clock 900 MHz.")
-    assert told[0][1].facts == {"gpu": TWO[1], "reasons": [reason], "temperature_c": 92, "sm_clock_mhz": 900}
+    deviations = play(UsageTracker(TWO), hot, 0, 600)
+    assert whats(deviations) == [(10.0, "throttling")]
+    assert deviations[0][1].text == (
+        f"GPU 1 (GPU-00000001) has been slowed down for 10 s: {reason}, 92 C, SM clock 900 MHz."
+    )
+    assert deviations[0][1].facts == {"gpu": TWO[1], "reasons": [reason], "temperature_c": 92, "sm_clock_mhz": 900}
 
 
 @pytest.mark.parametrize(("every_s", "at_s"), [(1, 10), (5, 10), (7, 14), (10, 10), (30, 30)])
-def test_where_samples_are_seldom_two_are_enough(every_s: float, at_s: float) -> None:
-    told = play(UsageTracker(TWO), sample([90, 90], throttle=("thermal",)), 0, 100, every_s)
-    assert whats(told) == [(at_s, "throttling")] * 2
+def test_two_throttled_samples_are_enough_where_samples_are_rare(every_s: float, at_s: float) -> None:
+    deviations = play(UsageTracker(TWO), sample([90, 90], throttle=("thermal",)), 0, 100, every_s)
+    assert whats(deviations) == [(at_s, "throttling")] * 2
 
 
 @pytest.mark.parametrize("reason", ["power_cap", "sync_boost", "clocks_setting", "display"])
-def test_what_is_meant_to_slow_a_gpu_down_is_no_trouble(reason: str) -> None:
+def test_a_setting_that_slows_a_gpu_down_is_not_a_deviation(reason: str) -> None:
     assert play(UsageTracker(TWO), sample([90, 90], throttle=(reason,)), 0, 600) == []
 
 
-def test_throttling_now_and_then_is_no_trouble() -> None:
+def test_throttling_now_and_then_is_not_a_deviation() -> None:
     hot = sample([90, 90], throttle=("thermal",))
     assert play(UsageTracker(TWO), lambda at_s: hot if at_s % 15 else sample([90, 90]), 0, 600) == []
 
 
-def test_a_clock_above_the_required_one_is_told_after_two_samples() -> None:
+def test_a_clock_above_the_required_one_is_reported_after_two_samples() -> None:
     usage = UsageTracker(TWO, max_sm_clock_mhz=1_410)
     assert play(usage, lambda at_s: sample([9, 9], sm_clock_mhz=1_980 if at_s % 10 else 1_410), 0, 95) == []
-    told = play(usage, only(0, sample([9, 9], sm_clock_mhz=1_410), sm_clock_mhz=1_425), 100, 200)
-    assert whats(told) == [(105, "clock")]
-    assert told[0][1].text == "GPU 0 (GPU-00000000): SM clock 1425 MHz, above the required 1410 MHz."
+    deviations = play(usage, only(0, sample([9, 9], sm_clock_mhz=1_410), sm_clock_mhz=1_425), 100, 200)
+    assert whats(deviations) == [(105, "clock")]
+    assert deviations[0][1].text == "GPU 0 (GPU-00000000): SM clock 1425 MHz, above the required 1410 MHz."
     assert play(UsageTracker(TWO), sample([9, 9], sm_clock_mhz=1_980), 0, 100) == [], "nothing is required"
 
 
-def test_a_raised_power_limit_is_told_at_once() -> None:
+def test_a_raised_power_limit_is_reported_at_once() -> None:
     usage = UsageTracker(TWO, power_limit_w=500)
     assert play(usage, sample([9, 9], power_limit_w=500.4), 0, 100) == []
-    told = play(usage, only(1, sample([9, 9], power_limit_w=500.0), power_limit_w=700.0), 100, 200)
-    assert whats(told) == [(100, "power")]
-    assert told[0][1].text == "GPU 1 (GPU-00000001): power limit 700 W, above the required 500 W."
+    deviations = play(usage, only(1, sample([9, 9], power_limit_w=500.0), power_limit_w=700.0), 100, 200)
+    assert whats(deviations) == [(100, "power")]
+    assert deviations[0][1].text == "GPU 1 (GPU-00000001): power limit 700 W, above the required 500 W."
     assert play(usage, sample([9, 9], power_limit_w=None), 200, 300) == []
 
 
 # --- lost
 
 
-def test_a_lost_or_hanging_gpu_is_told_at_once_and_once() -> None:
+def test_a_lost_or_hanging_gpu_is_reported_at_once_and_once() -> None:
     usage = UsageTracker(TWO)
     play(usage, sample([90, 90]), 0, 50)
-    told = play(usage, only(0, sample([90, 90]), lost=True, utilisation=None), 50, 500)
-    assert [(at_s, d.text) for at_s, d in told] == [(50, "GPU 0 (GPU-00000000) has fallen off the bus.")]
+    deviations = play(usage, only(0, sample([90, 90]), lost=True, utilisation=None), 50, 500)
+    assert [(at_s, d.text) for at_s, d in deviations] == [(50, "GPU 0 (GPU-00000000) has fallen off the bus.")]
     (hangs,) = usage.add_sample(only(1, sample([90, 90]), failed={"memory": "hangs", "power": "unsupported"}), 500.0)
     assert hangs.text == "GPU 1 (GPU-00000001) does not answer; what hangs: memory."
 
@@ -331,17 +333,19 @@ def test_a_gpu_that_is_missing_for_a_window_is_lost_and_one_sample_without_it_is
     play(usage, sample([90, 90]), 0, 50)
     assert play(usage, sample([90]), 50, 160) == []
     usage.add_sample(sample([90, 90]), 160.0)
-    told = play(usage, sample([90]), 165, 500)
-    assert [(at_s, d.text) for at_s, d in told] == [
+    deviations = play(usage, sample([90]), 165, 500)
+    assert [(at_s, d.text) for at_s, d in deviations] == [
         (285, "GPU 1 (GPU-00000001) is gone: the driver has not reported it for 120 s.")
     ]
 
 
-def test_a_driver_that_hangs_is_told_once_and_other_trouble_is_the_samplers() -> None:
+def test_a_driver_that_hangs_is_reported_once_and_other_trouble_is_left_to_the_sampler() -> None:
     usage = UsageTracker(TWO)
     play(usage, sample([90, 90]), 0, 50)
-    told = play(usage, Snapshot(trouble="hangs", text="NVML was asked 10 s ago."), 50, 500)
-    assert [(at_s, d.text) for at_s, d in told] == [(50, "The GPU driver does not answer. NVML was asked 10 s ago.")]
+    deviations = play(usage, Snapshot(trouble="hangs", text="NVML was asked 10 s ago."), 50, 500)
+    assert [(at_s, d.text) for at_s, d in deviations] == [
+        (50, "The GPU driver does not answer. NVML was asked 10 s ago.")
+    ]
     others: tuple[TroubleKind, ...] = ("no_driver", "no_permission", "failed")
     for trouble in others:
         assert play(UsageTracker(TWO), Snapshot(trouble=trouble), 0, 500) == []
@@ -351,7 +355,7 @@ def test_a_driver_that_hangs_is_told_once_and_other_trouble_is_the_samplers() ->
 
 
 def stream(rng: random.Random) -> Iterator[tuple[Snapshot, float]]:
-    """Samples that tell anything, in any order."""
+    """Yield random samples in any order."""
     at_s = rng.uniform(0, 1e6)
     for _ in range(rng.randrange(1, 150)):
         at_s += rng.choice((5, 5, 5, 1, 0, -20, 300, rng.uniform(0, 20)))
@@ -394,7 +398,7 @@ def test_no_stream_of_samples_raises_or_has_impossible_figures(seed: int) -> Non
 
 
 def healthy(rng: random.Random, gpus: int, hours: float) -> Iterator[tuple[Snapshot, float]]:
-    """A run that loads, trains at 60 to 100 %, checkpoints for up to 100 s, evaluates; not all of it is told."""
+    """A run that loads, trains at 60 to 100 %, checkpoints for up to 100 s, evaluates; not all of it is deviations."""
     at_s, every_s, until_s = 0.0, rng.choice((2.0, 5.0, 10.0, 30.0)), hours * 3_600
     load_s, pause_s, pause_every_s = rng.uniform(0, 900), rng.uniform(0, 100), rng.uniform(150, 3_600)
     evaluates_s, evaluation, warm = rng.uniform(0, 600), rng.uniform(1, 60), False
@@ -405,10 +409,10 @@ def healthy(rng: random.Random, gpus: int, hours: float) -> Iterator[tuple[Snaps
         working = at_s > load_s and phase_s > pause_s
         level = evaluation / 80 if phase_s > pause_s + pause_every_s else 1.0
         utils = [round(rng.uniform(60, 100) * level) if working else 0 for _ in range(gpus)]
-        told = [None if rng.random() < 0.01 else util for util in utils]
+        deviations = [None if rng.random() < 0.01 else util for util in utils]
         was_warm, warm = warm, not warm and rng.random() < 0.02
         hot = (*(("power_cap",) if working else ()), *(("thermal",) if warm else ()))
-        snapshot = sample(told, throttle=hot, memory_used_mib=70_000, power_limit_w=700.0)
+        snapshot = sample(deviations, throttle=hot, memory_used_mib=70_000, power_limit_w=700.0)
         if not was_warm and rng.random() < 0.01:
             snapshot = replace(snapshot, gpus=snapshot.gpus[1:])
         yield snapshot, at_s
@@ -419,8 +423,8 @@ def test_a_healthy_run_deviates_from_nothing(seed: int) -> None:
     rng = random.Random(seed)
     gpus = rng.choice((1, 2, 4, 8))
     usage = UsageTracker(EIGHT[:gpus], power_limit_w=700)
-    told = [(at_s, d.text) for snapshot, at_s in healthy(rng, gpus, 2) for d in usage.add_sample(snapshot, at_s)]
-    assert told == []
+    deviations = [(at_s, d.text) for snapshot, at_s in healthy(rng, gpus, 2) for d in usage.add_sample(snapshot, at_s)]
+    assert deviations == []
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
@@ -432,5 +436,5 @@ def test_a_gpu_that_works_at_half_of_the_others_is_found_in_noise(seed: int) -> 
     def noisy(_: float) -> Snapshot:
         return sample([round(rng.uniform(60, 100) * (0.5 if n == slow else 1)) for n in range(gpus)])
 
-    told = play(usage, noisy, 0, 1_000)
-    assert [(d.what, d.facts["gpu"]) for _, d in told] == [("imbalance", EIGHT[slow])]
+    deviations = play(usage, noisy, 0, 1_000)
+    assert [(d.what, d.facts["gpu"]) for _, d in deviations] == [("imbalance", EIGHT[slow])]

@@ -1,4 +1,4 @@
-"""What is wrong with GPUs, which are free, and what a person can do: by value."""
+"""Faults of GPUs, their remedies, and which GPUs are free: by value."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ def test_nothing_is_wrong_with_a_healthy_gpu() -> None:
         {"temperature_c": 85, "temperature_limit_c": None},
     ],
 )
-def test_what_is_no_trouble_is_not_told(facts: dict[str, Any]) -> None:
+def test_a_harmless_state_is_not_a_fault(facts: dict[str, Any]) -> None:
     assert find_faults(gpu(**facts)) == []
 
 
-def test_a_cause_is_told_once_with_the_slowdown_it_makes() -> None:
-    told = find_faults(gpu(throttle=("hw_slowdown", "thermal", "hw_thermal"), temperature_c=89))
-    assert told == ["too hot, and its hardware slows it down (hw_thermal): a person should look at its cooling"]
+def test_a_slowdown_is_reported_once_with_its_cause() -> None:
+    faults = find_faults(gpu(throttle=("hw_slowdown", "thermal", "hw_thermal"), temperature_c=89))
+    assert faults == ["too hot, and its hardware slows it down (hw_thermal): a person should look at its cooling"]
 
 
-def test_memory_of_nobody_is_what_no_process_holds() -> None:
-    (told,) = find_faults(gpu(memory_used_mib=50000, processes=(TRAINS,)))
-    assert told.startswith("10,000 MiB are used by no visible process: by another container")
+def test_memory_that_no_process_holds_is_a_fault() -> None:
+    (fault,) = find_faults(gpu(memory_used_mib=50000, processes=(TRAINS,)))
+    assert fault.startswith("10,000 MiB are used by no visible process: by another container")
     unknown = GpuProcess(8, None)
     assert find_faults(gpu(memory_used_mib=50000, processes=(TRAINS, unknown))) == []
 
@@ -86,16 +86,16 @@ def test_an_xid_is_reported_with_its_meaning_and_cause(number: int) -> None:
 
 
 def test_an_unknown_xid_is_reported() -> None:
-    (told,) = find_faults(gpu(xids=(997,)))
-    assert told == "Xid 997 (NVIDIA's list of Xid errors explains it): a fault of the GPU; a person should look at it"
+    (fault,) = find_faults(gpu(xids=(997,)))
+    assert fault == "Xid 997 (NVIDIA's list of Xid errors explains it): a fault of the GPU; a person should look at it"
 
 
-def test_a_fallen_gpu_is_told_as_that_alone() -> None:
+def test_a_lost_gpu_has_no_other_fault() -> None:
     lost = gpu(lost=True, xids=(79,), failed={"nvmlDeviceGetUUID": "GPU is lost"})
     assert find_faults(lost) == ["lost: it has fallen off the bus, and a person should reset it or reboot"]
 
 
-def test_who_cannot_be_known_to_be_free_is_not() -> None:
+def test_a_gpu_that_may_be_in_use_is_not_free() -> None:
     for call in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetUUID"):
         assert find_obstacles(gpu(failed={call: "Unknown Error"}), None, Requirements()) == [
             f"{call} fails: Unknown Error"
@@ -104,7 +104,7 @@ def test_who_cannot_be_known_to_be_free_is_not() -> None:
     assert find_obstacles(gpu(failed={"nvmlDeviceGetClockInfo": "Unknown Error"}), None, Requirements()) == []
 
 
-def test_without_a_requirement_one_must_be_free_and_nothing_wrong() -> None:
+def test_without_requirements_a_gpu_must_be_free_and_none_faulty() -> None:
     sick = gpu(1, ecc_uncorrected=1)
     assert assess_gpus(machine(gpu(0), gpu(2)), {"GPU-0": "cfm-7kqz (mz)"}).ok is True
     assert assess_gpus(machine(gpu(0), sick), {}).ok is False
@@ -115,7 +115,7 @@ def test_without_a_requirement_one_must_be_free_and_nothing_wrong() -> None:
     assert busy.free == ()
 
 
-def test_with_a_requirement_so_many_must_fulfil_it_whatever_the_others_are() -> None:
+def test_with_requirements_only_the_required_count_must_meet_them() -> None:
     sick = gpu(2, lost=True)
     met = assess_gpus(machine(gpu(0), gpu(1), sick), {}, Requirements(count=2))
     assert (met.ok, met.free) == (True, ("GPU-0", "GPU-1"))
@@ -123,10 +123,10 @@ def test_with_a_requirement_so_many_must_fulfil_it_whatever_the_others_are() -> 
     unmet = assess_gpus(machine(gpu(0), gpu(1), sick), {}, Requirements(count=3))
     assert unmet.ok is False
     assert unmet.reasons[0] == "2 of 3 GPUs available, 3 requested."
-    assert len(unmet.reasons) == 2, "what is wrong is not told twice"
+    assert len(unmet.reasons) == 2, "no fault is listed twice"
 
 
-def test_without_gpus_nothing_can_be_had() -> None:
+def test_a_machine_without_gpus_is_not_ok() -> None:
     verdict = assess_gpus(machine(), {})
     assert (verdict.ok, verdict.free) == (False, ())
     assert verdict.reasons == ("The driver reports no GPUs.",)

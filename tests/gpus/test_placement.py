@@ -1,4 +1,4 @@
-"""Which GPUs a run gets, and why not the others: values in, values out."""
+"""Which GPUs a run can use, and why not the others: values in, values out."""
 
 import random
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from mcp_server.gpus.placement import (
     find_obstacles,
     join_ranges,
 )
-from mcp_server.gpus.request import GpuRequest, Requirements, may_compete, parse_gpus, parse_requirements
+from mcp_server.gpus.request import GpuRequest, Requirements, parse_requirements
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, GpuProcess, Snapshot
 
 ANYTHING = Requirements()
@@ -26,13 +26,13 @@ DESKTOP = GpuProcess(900, 300, graphics=True, user="anna", command="Xorg")
 
 
 def gpu(index: int = 0, **facts: Any) -> Gpu:
-    """An idle one."""
+    """Return an idle GPU."""
     known: dict[str, Any] = {"name": "H200", "memory_total_mib": 143_000, "memory_used_mib": 0}
     return Gpu(index, f"GPU-{index:x}f3a", **{**known, **facts})
 
 
 def busy(index: int = 0, *processes: GpuProcess, **facts: Any) -> Gpu:
-    """One on which these processes hold all the memory that is used."""
+    """Return a GPU whose used memory is that of these processes."""
     used = sum(process.memory_mib or 0 for process in processes)
     return gpu(index, processes=processes, memory_used_mib=used, **facts)
 
@@ -42,7 +42,7 @@ def machine(*gpus: Gpu) -> Snapshot:
 
 
 def linked(count: int, *islands: tuple[int, ...]) -> Snapshot:
-    """GPUs joined by NVLink within islands, and across the system otherwise."""
+    """Return GPUs linked by NVLink within islands, and across the system otherwise."""
 
     def near(index: int) -> dict[str, str]:
         mine = next(island for island in islands if index in island)
@@ -52,136 +52,21 @@ def linked(count: int, *islands: tuple[int, ...]) -> Snapshot:
     return machine(*(gpu(index, near=near(index)) for index in range(count)))
 
 
-def indices(found: Placement | Unavailable) -> tuple[int, ...]:
-    assert isinstance(found, Placement), found
-    return found.indices
+def indices(choice: Placement | Unavailable) -> tuple[int, ...]:
+    assert isinstance(choice, Placement), choice
+    return choice.indices
 
 
-def refusal(found: Placement | Unavailable) -> str:
-    assert isinstance(found, Unavailable), found
-    return found.text
+def refusal(choice: Placement | Unavailable) -> str:
+    assert isinstance(choice, Unavailable), choice
+    return choice.text
 
 
-# --- what a user writes
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        (None, None),
-        (2, GpuRequest(count=2)),
-        ("2", GpuRequest(count=2)),
-        (" 8 ", GpuRequest(count=8)),
-        (0, GpuRequest()),
-        ("none", GpuRequest()),
-        ([], GpuRequest()),
-        ("0", GpuRequest()),
-        ([2], GpuRequest(ids=("2",))),
-        ([4, 5], GpuRequest(ids=("4", "5"))),
-        (("4", 5), GpuRequest(ids=("4", "5"))),
-        ("4,5", GpuRequest(ids=("4", "5"))),
-        ("4-7", GpuRequest(ids=("4", "5", "6", "7"))),
-        ("0, 2-3", GpuRequest(ids=("0", "2", "3"))),
-        (["007"], GpuRequest(ids=("7",))),
-        (["GPU-8f3a"], GpuRequest(ids=("GPU-8f3a",))),
-        ("GPU-8f3a", GpuRequest(ids=("GPU-8f3a",))),
-        ("all", GpuRequest(ids=("all",))),
-        ("cpu", GpuRequest(cpu=1)),
-        ("cpu:2", GpuRequest(cpu=2)),
-        (["cpu-0"], GpuRequest(ids=("cpu-0",), cpu=1)),
-        ("cpu-0,cpu-3", GpuRequest(ids=("cpu-0", "cpu-3"), cpu=2)),
-    ],
-)
-def test_what_is_written_is_understood(written: Any, meant: GpuRequest | None) -> None:
-    assert parse_gpus(written) == meant
-    assert meant is None or bool(parse_gpus(written)) == (meant != GpuRequest())
+# --- obstacles
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        (True, "not understood"),
-        ([True], "not understood"),
-        (2.0, "not understood"),
-        ([1.5], "not understood"),
-        (b"2", "not understood"),
-        ({"count": 2}, "not understood"),
-        (-1, "cannot be leased"),
-        ("-1", "names no GPU"),
-        ("two", "names no GPU"),
-        ("", "names no GPU"),
-        ("4,", "names no GPU"),
-        ("7-4", "names no GPU"),
-        ("0-99999", "names no GPU"),
-        ("cpu:0", "names no GPU"),
-        (["all", 1], "names no GPU"),
-        ("٤", "names no GPU"),
-        (["GPU-../../x"], "names no GPU"),
-        ([4, "4"], "4 named twice"),
-        ("3,1-4", "3 named twice"),
-        (["cpu-0", 1], "not both together"),
-        (["MIG-8f3a"], "only whole GPUs"),
-    ],
-)
-def test_what_cannot_be_understood_is_refused_with_a_reason(written: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        parse_gpus(written)
-
-
-def test_requirements_are_checked_by_name_and_value() -> None:
-    assert parse_requirements(None) == Requirements()
-    facts = {
-        "free_memory_mib": 40_000,
-        "power_limit_w": 400,
-        "max_sm_clock_mhz": 1400,
-        "count": 2,
-        "no_strangers": False,
-    }
-    assert parse_requirements(facts) == Requirements(40_000, 400.0, 1400, 2, no_strangers=False)
-    assert parse_requirements({"count": None}) == Requirements()
-    with pytest.raises(ValueError, match=r"'memory' is not known. There are free_memory_mib, power_limit_w"):
-        parse_requirements({"memory": 4})
-    for bad in ({"count": 0}, {"count": True}, {"power_limit_w": "400"}, {"no_strangers": 1}, {"count": float("nan")}):
-        with pytest.raises(ValueError, match="not "):
-            parse_requirements(bad)
-
-
-def test_a_wish_is_the_same_after_json() -> None:
-    assert GpuRequest.from_json({"count": 0, "ids": ["4", "5"], "cpu": 0}) == GpuRequest(ids=("4", "5"))
-    others: list[object] = [None, [], {}, {"count": "2", "ids": [], "cpu": 0}]
-    for other in others:
-        assert GpuRequest.from_json(other) is None
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "answer"),
-    [
-        (2, 1, True),
-        (2, [4], True),
-        ("all", [4], True),
-        ([4], [5], False),
-        ([4, 5], [5, 6], True),
-        (["GPU-8f3a"], ["GPU-8f"], True),
-        (["GPU-8f3a"], ["GPU-9"], False),
-        (["GPU-8f3a"], [0], True),  # an index may be any of them
-        (2, "cpu", False),
-        ("cpu:2", ["cpu-0"], True),
-        (["cpu-1"], ["cpu-10"], False),
-        (0, 8, False),
-    ],
-)
-def test_only_those_compete_who_could_get_the_same(one: Any, other: Any, answer: bool) -> None:
-    a, b = parse_gpus(one), parse_gpus(other)
-    assert a is not None
-    assert b is not None
-    assert may_compete(a, b) is may_compete(b, a) is answer
-
-
-# --- why a GPU cannot be had
-
-
-@pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "text"),
     [
         ({"lost": True}, "lost: it has fallen off the bus"),
         ({"failed": {"power": "hangs"}}, "hangs: the driver does not answer for it"),
@@ -200,9 +85,9 @@ def test_only_those_compete_who_could_get_the_same(one: Any, other: Any, answer:
         ({"memory_used_mib": 18_000}, "18,000 MiB are used by no visible process"),
     ],
 )
-def test_what_is_wrong_with_a_gpu_is_told_with_its_remedy(facts: dict[str, Any], said: str) -> None:
+def test_a_fault_is_an_obstacle_with_its_remedy(facts: dict[str, Any], text: str) -> None:
     (reason,) = find_obstacles(gpu(3, **facts), None, ANYTHING)
-    assert reason.startswith(said)
+    assert reason.startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -212,20 +97,20 @@ def test_what_is_wrong_with_a_gpu_is_told_with_its_remedy(facts: dict[str, Any],
         {"memory_used_mib": IDLE_MIB},
         {"mig": False, "compute_mode": "exclusive_process", "recovery_action": "none"},
         {"xids": (13, 31)},
-        {"recovery_action": "none", "xids": (79,)},  # the driver knows better
+        {"recovery_action": "none", "xids": (79,)},  # the driver reports that no recovery is needed
         {"failed": {"power": "unsupported"}},
         {"memory_total_mib": None, "memory_used_mib": None},
         {"processes": (DESKTOP,), "memory_used_mib": 300},
     ],
 )
-def test_what_is_harmless_takes_no_gpu_away(facts: dict[str, Any]) -> None:
+def test_a_harmless_state_is_not_an_obstacle(facts: dict[str, Any]) -> None:
     assert find_obstacles(gpu(**facts), None, ANYTHING) == []
 
 
-def test_a_lease_and_a_strangers_process_are_told() -> None:
-    held = "cfm-7kqz (mz) since 14:02 UTC"
+def test_a_lease_and_a_strangers_process_are_obstacles() -> None:
+    holders = "cfm-7kqz (mz) since 14:02 UTC"
     training = "python train.py of anna uses 31,000 MiB (pid 4711)"
-    assert find_obstacles(busy(0, TRAINING), held, ANYTHING) == [f"leased by {held}", training]
+    assert find_obstacles(busy(0, TRAINING), holders, ANYTHING) == [f"leased by {holders}", training]
     hidden = GpuProcess(5)
     assert find_obstacles(gpu(processes=(hidden,)), None, ANYTHING) == [
         "a process of a user not visible here uses it (pid 5)"
@@ -233,7 +118,7 @@ def test_a_lease_and_a_strangers_process_are_told() -> None:
     assert find_obstacles(busy(0, GpuProcess(5, 10), TRAINING), None, ANYTHING) == [f"{training} and 1 more"]
 
 
-def test_the_runs_own_processes_are_no_strangers() -> None:
+def test_the_runs_own_processes_are_not_strangers() -> None:
     own = busy(0, replace(TRAINING, run_id="cfm-7kqz"))
     assert find_obstacles(own, None, ANYTHING, "cfm-7kqz") == []
     assert find_obstacles(own, None, Requirements(free_memory_mib=140_000), "cfm-7kqz") == []
@@ -241,7 +126,7 @@ def test_the_runs_own_processes_are_no_strangers() -> None:
     assert find_obstacles(busy(0, TRAINING), None, ANYTHING, "") != []
 
 
-def test_sharing_allows_strangers_but_no_leases() -> None:
+def test_sharing_allows_strangers_but_not_leases() -> None:
     shared = Requirements(no_strangers=False)
     assert find_obstacles(busy(0, TRAINING), None, shared) == []
     assert find_obstacles(gpu(memory_used_mib=18_000), None, shared) == []
@@ -251,7 +136,7 @@ def test_sharing_allows_strangers_but_no_leases() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "needs", "said"),
+    ("facts", "requirements", "text"),
     [
         ({"memory_used_mib": 500}, {"free_memory_mib": 142_501}, "142,500 MiB free, 142,501 MiB required"),
         ({"memory_used_mib": None}, {"free_memory_mib": 1}, "free memory is unknown, 1 MiB required"),
@@ -277,14 +162,14 @@ def test_sharing_allows_strangers_but_no_leases() -> None:
         ),
     ],
 )
-def test_an_unmet_requirement_is_told_with_its_remedy(
-    facts: dict[str, Any], needs: dict[str, object], said: str
+def test_an_unmet_requirement_is_an_obstacle_with_its_remedy(
+    facts: dict[str, Any], requirements: dict[str, object], text: str
 ) -> None:
-    assert find_obstacles(gpu(3, **facts), None, parse_requirements(needs)) == [said]
+    assert find_obstacles(gpu(3, **facts), None, parse_requirements(requirements)) == [text]
 
 
 @pytest.mark.parametrize(
-    ("facts", "needs"),
+    ("facts", "requirements"),
     [
         ({"memory_used_mib": 500}, {"free_memory_mib": 142_500}),
         ({"power_limit_w": 400.2}, {"power_limit_w": 400}),
@@ -294,10 +179,10 @@ def test_an_unmet_requirement_is_told_with_its_remedy(
         ({}, {"max_sm_clock_mhz": 1400}),
     ],
 )
-def test_a_requirement_that_is_met_or_shows_only_under_load_takes_no_gpu_away(
-    facts: dict[str, Any], needs: dict[str, object]
+def test_a_requirement_that_is_met_or_shows_only_under_load_is_not_an_obstacle(
+    facts: dict[str, Any], requirements: dict[str, object]
 ) -> None:
-    assert find_obstacles(gpu(**facts), None, parse_requirements(needs)) == []
+    assert find_obstacles(gpu(**facts), None, parse_requirements(requirements)) == []
 
 
 # --- a count
@@ -311,7 +196,7 @@ def test_a_count_takes_the_lowest_free_indices_where_nothing_else_differs() -> N
     assert indices(choose_gpus(eight, {gpu(1).uuid: "cfm-7kqz"}, GpuRequest(count=2), ANYTHING)) == (0, 2)
 
 
-def test_more_free_memory_comes_before_a_lower_index_but_a_few_mib_do_not() -> None:
+def test_more_free_memory_counts_more_than_a_lower_index_but_a_few_mib_do_not() -> None:
     some = machine(gpu(0, memory_used_mib=3), gpu(1), busy(2, replace(DESKTOP, memory_mib=2_000)))
     assert indices(choose_gpus(some, {}, GpuRequest(count=1), ANYTHING)) == (0,)
     assert indices(
@@ -322,9 +207,9 @@ def test_more_free_memory_comes_before_a_lower_index_but_a_few_mib_do_not() -> N
 def test_gpus_of_one_model_stay_together() -> None:
     mixed = machine(gpu(0, name="T4"), gpu(1), gpu(2, name="T4"), gpu(3))
     assert indices(choose_gpus(mixed, {gpu(0).uuid: "a"}, GpuRequest(count=2), ANYTHING)) == (1, 3)
-    found = choose_gpus(mixed, {gpu(0).uuid: "a", gpu(1).uuid: "b"}, GpuRequest(count=2), ANYTHING)
+    choice = choose_gpus(mixed, {gpu(0).uuid: "a", gpu(1).uuid: "b"}, GpuRequest(count=2), ANYTHING)
     text = "2 GPUs of one model requested, fewer available. 0: leased by a; 1: leased by b; free: 2-3."
-    assert found == Unavailable(text)
+    assert choice == Unavailable(text)
     too_many = choose_gpus(mixed, {}, GpuRequest(count=3), ANYTHING)
     assert too_many == Unavailable(
         "3 GPUs of one model requested, and this machine has 2: name those to use together.", True
@@ -338,8 +223,8 @@ def test_neighbours_are_preferred_where_the_links_are_known() -> None:
         4,
         6,
     )
-    held = {gpu(0).uuid: "a"}
-    assert indices(choose_gpus(linked(8, (0, 1), (2, 3), (4, 5), (6, 7)), held, GpuRequest(count=2), ANYTHING)) == (
+    holders = {gpu(0).uuid: "a"}
+    assert indices(choose_gpus(linked(8, (0, 1), (2, 3), (4, 5), (6, 7)), holders, GpuRequest(count=2), ANYTHING)) == (
         2,
         3,
     )
@@ -348,14 +233,14 @@ def test_neighbours_are_preferred_where_the_links_are_known() -> None:
 def test_neighbours_are_found_among_more_than_can_be_enumerated() -> None:
     islands = [tuple(range(first, first + 8)) for first in (0, 8, 16, 24)]
     many = linked(32, *islands)
-    held = {gpu(index).uuid: "a" for index in (1, 9, 17)}
-    assert indices(choose_gpus(many, held, GpuRequest(count=8), ANYTHING)) == tuple(range(24, 32))
+    holders = {gpu(index).uuid: "a" for index in (1, 9, 17)}
+    assert indices(choose_gpus(many, holders, GpuRequest(count=8), ANYTHING)) == tuple(range(24, 32))
 
 
-def test_a_refusal_tells_of_every_gpu_once_and_compactly() -> None:
-    held = {gpu(index).uuid: "cfm-7kqz (mz)" for index in (0, 1, 2, 6)}
+def test_a_refusal_names_every_gpu_once_and_compactly() -> None:
+    holders = {gpu(index).uuid: "cfm-7kqz (mz)" for index in (0, 1, 2, 6)}
     some = machine(*(gpu(index) for index in range(5)), gpu(5, lost=True), gpu(6), busy(7, TRAINING))
-    assert refusal(choose_gpus(some, held, GpuRequest(count=4), ANYTHING)) == (
+    assert refusal(choose_gpus(some, holders, GpuRequest(count=4), ANYTHING)) == (
         "4 GPUs requested, 2 available. 0-2, 6: leased by cfm-7kqz (mz); "
         "5: lost: it has fallen off the bus, and a person should reset it or reboot; "
         "7: python train.py of anna uses 31,000 MiB (pid 4711); free: 3-4."
@@ -380,8 +265,8 @@ def test_waiting_cannot_help_where_the_machine_has_no_more() -> None:
 
 @pytest.mark.parametrize(("trouble", "never"), [("no_driver", True), ("no_permission", True), ("hangs", False)])
 def test_no_driver_is_not_no_gpus(trouble: Any, never: bool) -> None:
-    found = choose_gpus(Snapshot(trouble=trouble, text="The driver is not loaded."), {}, GpuRequest(count=1), ANYTHING)
-    assert found == Unavailable("The driver is not loaded.", never)
+    choice = choose_gpus(Snapshot(trouble=trouble, text="The driver is not loaded."), {}, GpuRequest(count=1), ANYTHING)
+    assert choice == Unavailable("The driver is not loaded.", never)
 
 
 def test_a_required_count_is_a_least_number() -> None:
@@ -390,10 +275,10 @@ def test_a_required_count_is_a_least_number() -> None:
     assert isinstance(choose_gpus(two, {}, GpuRequest(count=1), Requirements(count=3)), Unavailable)
 
 
-# --- named ones
+# --- named GPUs
 
 
-def test_named_gpus_are_taken_exactly_and_told_in_ascending_order() -> None:
+def test_named_gpus_are_taken_exactly_and_listed_in_ascending_order() -> None:
     four = machine(*(gpu(index) for index in range(4)))
     assert choose_gpus(four, {}, GpuRequest(ids=("3", "GPU-1")), ANYTHING) == Placement(
         ("GPU-1f3a", "GPU-3f3a"), (1, 3)
@@ -405,20 +290,20 @@ def test_named_gpus_are_taken_exactly_and_told_in_ascending_order() -> None:
     )
 
 
-def test_named_gpus_that_cannot_be_had_are_refused_and_not_replaced() -> None:
-    found = choose_gpus(machine(busy(0, TRAINING), gpu(1), gpu(2)), {}, GpuRequest(ids=("0", "1")), ANYTHING)
+def test_named_gpus_that_are_not_available_are_refused_and_not_replaced() -> None:
+    choice = choose_gpus(machine(busy(0, TRAINING), gpu(1), gpu(2)), {}, GpuRequest(ids=("0", "1")), ANYTHING)
     text = "2 GPUs requested, 1 available. 0: python train.py of anna uses 31,000 MiB (pid 4711); free: 1."
-    assert found == Unavailable(text)
+    assert choice == Unavailable(text)
 
 
 # --- slots
 
 
 def test_slots_are_given_from_the_lowest_number() -> None:
-    held = {"cpu-0": "a", "GPU-0f3a": "b"}
-    assert choose_slots(3, held, GpuRequest(cpu=2)) == Placement(("cpu-1", "cpu-2"), (1, 2))
-    assert choose_slots(3, held, GpuRequest(ids=("cpu-2",), cpu=1)) == Placement(("cpu-2",), (2,))
-    assert choose_slots(3, held, GpuRequest(cpu=3)) == Unavailable(
+    holders = {"cpu-0": "a", "GPU-0f3a": "b"}
+    assert choose_slots(3, holders, GpuRequest(cpu=2)) == Placement(("cpu-1", "cpu-2"), (1, 2))
+    assert choose_slots(3, holders, GpuRequest(ids=("cpu-2",), cpu=1)) == Placement(("cpu-2",), (2,))
+    assert choose_slots(3, holders, GpuRequest(cpu=3)) == Unavailable(
         "3 cpu slots requested, 2 available. 0: leased by a; free: 1-2."
     )
     assert choose_slots(3, {}, GpuRequest(ids=("cpu-3",), cpu=1)) == Unavailable(
@@ -429,7 +314,7 @@ def test_slots_are_given_from_the_lowest_number() -> None:
     )
 
 
-def test_an_offer_is_of_what_is_wanted() -> None:
+def test_a_request_gets_gpus_or_slots_as_it_says() -> None:
     nothing: Mapping[str, str] = {}
     assert choose_devices(Snapshot(trouble="no_driver"), 1, nothing, GpuRequest(cpu=1), ANYTHING) == Placement(
         ("cpu-0",), (0,)
@@ -444,20 +329,20 @@ def test_an_offer_is_of_what_is_wanted() -> None:
 def test_a_count_gets_fit_gpus_of_one_model_whenever_there_are_enough(seed: int) -> None:
     chance = random.Random(seed)
     gpus = [_any(chance, index) for index in range(chance.randint(1, 8))]
-    held = {each.uuid: "cfm-7kqz" for each in gpus if chance.random() < 0.2}
-    count, needs = chance.randint(1, 4), Requirements(free_memory_mib=chance.choice([None, 100_000]))
-    found = choose_gpus(machine(*gpus), held, GpuRequest(count=count), needs)
-    fit = [each for each in gpus if not find_obstacles(each, held.get(each.uuid), needs)]
+    holders = {each.uuid: "cfm-7kqz" for each in gpus if chance.random() < 0.2}
+    count, requirements = chance.randint(1, 4), Requirements(free_memory_mib=chance.choice([None, 100_000]))
+    choice = choose_gpus(machine(*gpus), holders, GpuRequest(count=count), requirements)
+    fit = [each for each in gpus if not find_obstacles(each, holders.get(each.uuid), requirements)]
     models = [[each for each in fit if each.name == name] for name in ("H200", "T4")]
-    if isinstance(found, Unavailable):
+    if isinstance(choice, Unavailable):
         assert all(len(model) < count for model in models)
-        assert found.text
+        assert choice.text
         return
-    chosen = [each for each in fit if each.index in found.indices]
-    assert len(found.uuids) == count == len(chosen)
+    chosen = [each for each in fit if each.index in choice.indices]
+    assert len(choice.uuids) == count == len(chosen)
     assert len({each.name for each in chosen}) == 1
-    assert list(found.indices) == sorted(found.indices)
-    assert tuple(each.uuid for each in sorted(chosen, key=lambda each: each.index)) == found.uuids
+    assert list(choice.indices) == sorted(choice.indices)
+    assert tuple(each.uuid for each in sorted(chosen, key=lambda each: each.index)) == choice.uuids
     links = {frozenset((a.uuid, b.uuid)): (a.near or {}).get(b.uuid) for a, b in combinations(gpus, 2)}
     worst = [_worst(links, some) for model in models for some in combinations(model, count)]
     assert _worst(links, tuple(chosen)) == min(worst), "no set is closer"
@@ -484,6 +369,6 @@ def _any(chance: random.Random, index: int) -> Gpu:
     return gpu(index, name=chance.choice(["H200", "H200", "T4"]), near=near, **facts)
 
 
-def test_spans_are_short() -> None:
+def test_consecutive_numbers_are_joined_to_ranges() -> None:
     assert join_ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
     assert join_ranges([]) == ""

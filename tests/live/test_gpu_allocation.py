@@ -1,4 +1,4 @@
-"""Leases of a machine without GPUs: cpu slots are had, refused, waited for and given back as GPUs are."""
+"""Leases of cpu slots on a machine without GPUs: leased, refused, queued for and released as GPUs are."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from tests.support.sandbox import Agent, Sandbox, text_of, until, until_async
 
 pytestmark = pytest.mark.anyio
 
-# Ends when a file of its name appears: `go NAME` in a test's words.
+# Ends when a file of its name appears, which ``go`` creates.
 WAITS = 'until [ -e "$1" ]; do sleep 0.05; done'
 
 
@@ -37,7 +37,7 @@ def held(sandbox: Sandbox) -> dict[str, str]:
     return {uuid: holder.run_id for uuid, holder in Leases(sandbox.path / "leases").holders().items()}
 
 
-async def test_a_slot_is_one_runs_alone_and_free_when_its_end_is_told(one_slot: Sandbox) -> None:
+async def test_a_slot_is_exclusive_and_free_once_the_end_of_its_run_is_reported(one_slot: Sandbox) -> None:
     sandbox = one_slot
     async with sandbox.agent() as agent:
         first = await agent.call("launch_run", command=waits(sandbox, "a"), gpus="cpu", name="first")
@@ -52,7 +52,7 @@ async def test_a_slot_is_one_runs_alone_and_free_when_its_end_is_told(one_slot: 
         assert second["gpus"] == ["cpu-0"]
 
 
-async def test_who_came_first_is_served_first(one_slot: Sandbox) -> None:
+async def test_the_queue_is_served_in_order(one_slot: Sandbox) -> None:
     sandbox = one_slot
     async with sandbox.agent() as agent:
         first = await agent.call("launch_run", command=waits(sandbox, "a"), gpus="cpu", name="first")
@@ -61,8 +61,8 @@ async def test_who_came_first_is_served_first(one_slot: Sandbox) -> None:
             for name in "bcd"
         ]
         assert [(run["state"], run["queue_position"]) for run in line] == [("queued", n) for n in (1, 2, 3)]
-        told = await agent.call("wait_run", run_ids=line[1]["run_id"], timeout_s=0)
-        assert told["runs"][0]["queue_position"] == 2
+        status = await agent.call("wait_run", run_ids=line[1]["run_id"], timeout_s=0)
+        assert status["runs"][0]["queue_position"] == 2
         assert "overtake" not in await agent.refusal("launch_run", command="true", gpus=["cpu-0"])
         holder = first["run_id"]
         for name, run in zip("abc", line, strict=True):
@@ -76,7 +76,7 @@ async def test_who_came_first_is_served_first(one_slot: Sandbox) -> None:
         assert (await agent.end(holder))["state"] == "finished"
 
 
-async def test_a_run_that_waits_can_be_stopped_and_leaves_the_line(one_slot: Sandbox) -> None:
+async def test_a_run_that_waits_can_be_stopped_and_leaves_the_queue(one_slot: Sandbox) -> None:
     sandbox = one_slot
     async with sandbox.agent() as agent:
         first = await agent.launch(waits(sandbox, "a"), gpus="cpu")
@@ -92,7 +92,7 @@ async def test_a_run_that_waits_can_be_stopped_and_leaves_the_line(one_slot: San
 
 
 @pytest.mark.parametrize("who", ["holder", "waiter"])
-async def test_a_supervisor_that_is_killed_gives_back_what_it_held(one_slot: Sandbox, who: str) -> None:
+async def test_a_killed_supervisor_releases_its_lease_or_ticket(one_slot: Sandbox, who: str) -> None:
     sandbox = one_slot
     async with sandbox.agent() as agent:
         first = await agent.launch(waits(sandbox, "a"), gpus="cpu")
@@ -111,7 +111,7 @@ async def test_a_supervisor_that_is_killed_gives_back_what_it_held(one_slot: San
         assert (await agent.end(third))["state"] == "finished"
 
 
-async def test_words_in_the_command_stand_for_what_was_had(sandbox: Sandbox) -> None:
+async def test_placeholders_in_the_command_are_replaced_by_the_leased_slots(sandbox: Sandbox) -> None:
     script = (
         "import os, sys; print(sys.argv[1:], os.environ['MINE'], [os.environ.get(n) for n in "
         "('CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER', 'RUNWARD_GPUS')])"
@@ -124,11 +124,13 @@ async def test_words_in_the_command_stand_for_what_was_had(sandbox: Sandbox) -> 
             params={"devices": "{gpu_indices}"},
         )
         assert (await agent.end(run_id))["exit_code"] == 0
-    had = "['--on=cpu-0,cpu-1', '--devices', '0,1'] 0,1 ['', 'PCI_BUS_ID', 'cpu-0,cpu-1']"
-    assert had in sandbox.log(run_id)
+    leased = "['--on=cpu-0,cpu-1', '--devices', '0,1'] 0,1 ['', 'PCI_BUS_ID', 'cpu-0,cpu-1']"
+    assert leased in sandbox.log(run_id)
 
 
-async def test_a_run_that_asks_for_no_gpus_sees_none_and_one_that_does_not_ask_is_let_be(sandbox: Sandbox) -> None:
+async def test_a_run_that_requests_zero_gpus_sees_none_and_a_run_without_a_request_sees_its_launchers(
+    sandbox: Sandbox,
+) -> None:
     async with sandbox.agent(CUDA_VISIBLE_DEVICES="3") as agent:
         for asked, seen in (({"gpus": 0}, "<>"), ({"gpus": "none"}, "<>"), ({}, "<3>")):
             run_id = await agent.launch('echo "<$CUDA_VISIBLE_DEVICES>"', **asked)
@@ -143,11 +145,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "not understood": ({"gpus": "two"}, "names no GPU"),
     "a misspelt requirement": ({"gpus": 1, "require": {"memory": 3}}, "free_memory_mib"),
     "a requirement of nothing": ({"require": {"power_limit_w": 400}}, "`queue` and `require` need `gpus`"),
-    "two who pin": ({"gpus": "cpu", "env": {"CUDA_VISIBLE_DEVICES": "0"}}, "set by gpus"),
+    "two settings of the same variable": ({"gpus": "cpu", "env": {"CUDA_VISIBLE_DEVICES": "0"}}, "set by gpus"),
 }
 
 
-async def test_what_cannot_be_had_is_refused_with_nothing_made(one_slot: Sandbox) -> None:
+async def test_a_refused_launch_creates_nothing(one_slot: Sandbox) -> None:
     async with one_slot.agent() as agent:
         for name, (arguments, words) in REFUSED.items():
             assert words in await agent.refusal("launch_run", command="true", **arguments), name
@@ -167,7 +169,7 @@ async def test_a_repeated_key_returns_the_run_that_waits(one_slot: Sandbox) -> N
         await agent.end(holder)
 
 
-async def test_of_many_who_come_at_once_one_is_served_and_the_others_leave_nothing(one_slot: Sandbox) -> None:
+async def test_of_many_launches_at_once_one_gets_the_slot_and_the_others_leave_nothing(one_slot: Sandbox) -> None:
     sandbox = one_slot
     answers: list[Any] = []
 
@@ -188,7 +190,7 @@ async def test_of_many_who_come_at_once_one_is_served_and_the_others_leave_nothi
     go(sandbox, "a")
 
 
-async def test_a_waiter_that_does_not_answer_can_be_killed(one_slot: Sandbox) -> None:
+async def test_a_suspended_waiter_can_be_killed(one_slot: Sandbox) -> None:
     sandbox = one_slot
     async with sandbox.agent() as agent:
         holder = await agent.launch(waits(sandbox, "a"), gpus="cpu")
@@ -202,21 +204,21 @@ async def test_a_waiter_that_does_not_answer_can_be_killed(one_slot: Sandbox) ->
         assert sandbox.run(holder).state == "finished"
 
 
-async def test_who_stopped_a_run_that_waited_is_told_and_shown(one_slot: Sandbox) -> None:
+async def test_the_stop_of_a_waiting_run_is_reported_and_shown_with_its_cause(one_slot: Sandbox) -> None:
     sandbox = one_slot
     async with sandbox.agent() as agent:
         holder = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         run_id = await agent.launch("true", gpus="cpu", queue=True)
         sandbox.tmux("send-keys", "-t", f"={run_id}:", "C-c")
         end = await agent.end(run_id)
-        told = "Never started: it was stopped before (Ctrl-C; a person at the terminal)."
-        assert (end["state"], end["events"][-1]["text"]) == ("killed", told)
-        assert told in await agent.text("capture_pane", run_id=run_id)
+        text = "Never started: it was stopped before (Ctrl-C; a person at the terminal)."
+        assert (end["state"], end["events"][-1]["text"]) == ("killed", text)
+        assert text in await agent.text("capture_pane", run_id=run_id)
         go(sandbox, "a")
         await agent.end(holder)
 
 
-async def test_a_door_that_is_held_for_long_does_not_end_the_wait(one_slot: Sandbox) -> None:
+async def test_a_mutex_that_is_held_for_long_does_not_end_the_wait(one_slot: Sandbox) -> None:
     sandbox = one_slot
     leases = Leases(sandbox.path / "leases")
     async with sandbox.agent() as agent:
@@ -230,8 +232,8 @@ async def test_a_door_that_is_held_for_long_does_not_end_the_wait(one_slot: Sand
 
 
 def _is_shut_out(pid: int) -> None:
-    """Return when the process has given the door up: it opens it again for every try."""
-    opened = until(lambda: _opened(pid), "a try at the door")
+    """Return when the process has given up a try to take the mutex: it opens the file again for every try."""
+    opened = until(lambda: _opened(pid), "a try to take the mutex")
     until(lambda: _opened(pid) != opened, "the end of the try")
 
 

@@ -1,4 +1,4 @@
-"""The GPUs of a machine as agents and people see them, through a real server and the fake driver."""
+"""gpu_check and `runward gpu` with the fake driver, through a real server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def nvml(sandbox: Sandbox) -> Machine:
     return found
 
 
-async def test_an_agent_is_told_of_free_and_of_leased_gpus(sandbox: Sandbox, nvml: Machine) -> None:
+async def test_gpu_check_reports_free_and_leased_gpus(sandbox: Sandbox, nvml: Machine) -> None:
     async with sandbox.agent() as agent:
         before = await agent.call("gpu_check")
         assert (before["ok"], before["reasons"], before["free"]) == (True, [], list(UUIDS[:2]))
@@ -36,7 +36,7 @@ async def test_an_agent_is_told_of_free_and_of_leased_gpus(sandbox: Sandbox, nvm
 
 
 async def test_a_hanging_and_a_lost_gpu_do_not_hide_the_others(sandbox: Sandbox, nvml: Machine) -> None:
-    nvml.tells("hang nvmlDeviceGetTemperature 30 1", "fault nvmlDeviceGetUUID 15 2", gpus=4)
+    nvml.report("hang nvmlDeviceGetTemperature 30 1", "fault nvmlDeviceGetUUID 15 2", gpus=4)
     async with sandbox.agent() as agent:
         found = await agent.call("gpu_check")
     assert (found["ok"], found["free"]) == (False, [UUIDS[0], UUIDS[3]])
@@ -46,42 +46,42 @@ async def test_a_hanging_and_a_lost_gpu_do_not_hide_the_others(sandbox: Sandbox,
 
 @pytest.mark.parametrize("what", ["nvmlInitWithFlags 60", "nvmlDeviceGetUtilizationRates 1"])
 async def test_an_agent_does_not_wait_for_a_driver_that_hangs(sandbox: Sandbox, nvml: Machine, what: str) -> None:
-    nvml.tells(f"hang {what}", gpus=8)
+    nvml.report(f"hang {what}", gpus=8)
     async with sandbox.agent() as agent:
         begun_s = time.monotonic()
         result = await agent.client.call_tool("gpu_check", {}, read_timeout_seconds=90)
         took_s = time.monotonic() - begun_s
     assert "the driver does not answer" in text_of(result).lower().replace("nvidia ", "")
-    assert took_s < 5, "all the others in a driver's start, which may take 8 s, would not"
+    assert took_s < 5, "a start of the driver may take 8 s"
 
 
-async def test_of_a_run_without_gpus_is_told_why(sandbox: Sandbox, nvml: Machine) -> None:
+async def test_gpu_check_explains_why_a_run_has_no_gpus(sandbox: Sandbox, nvml: Machine) -> None:
     async with sandbox.agent() as agent:
         holder = await agent.launch("sleep 300", gpus=2)
         waiting = await agent.launch("true", gpus=1, queue=True)
-        told = await agent.call("gpu_check", run_id=waiting)
-        assert told["reasons"] == [f"{waiting} waits for GPUs, position 1: it has none yet."]
+        report = await agent.call("gpu_check", run_id=waiting)
+        assert report["reasons"] == [f"{waiting} waits for GPUs, position 1: it has none yet."]
         await agent.kill(waiting)
-        told = await agent.call("gpu_check", run_id=waiting)
-        assert told["reasons"] == [f"{waiting} has no GPUs: its command never started."]
+        report = await agent.call("gpu_check", run_id=waiting)
+        assert report["reasons"] == [f"{waiting} has no GPUs: its command never started."]
         assert "leave it out" in await agent.refusal("gpu_check", run_id=holder, require={"count": 1})
         slot = await agent.launch("sleep 300", gpus="cpu")
-        nvml.tells("fault nvmlInitWithFlags 9")
+        nvml.report("fault nvmlInitWithFlags 9")
         assert (await agent.call("gpu_check", run_id=slot))["gpus"] == ["cpu-0"]
 
 
-async def test_no_driver_is_an_error_and_no_gpus_are_none(sandbox: Sandbox, nvml: Machine) -> None:
+async def test_a_missing_driver_is_an_error_and_zero_gpus_are_not(sandbox: Sandbox, nvml: Machine) -> None:
     async with sandbox.agent() as agent:
-        nvml.tells("fault nvmlInitWithFlags 9")
+        nvml.report("fault nvmlInitWithFlags 9")
         refusal = await agent.refusal("gpu_check")
         assert refusal.startswith("No NVIDIA driver: The NVIDIA driver is not loaded.")
         assert 'gpus="cpu"' in refusal
-        nvml.tells(gpus=0)
+        nvml.report(gpus=0)
         found = await agent.call("gpu_check")
         assert (found["ok"], found["free"], found["gpus"]) == (False, [], [])
 
 
-async def test_what_cannot_be_required_is_refused(sandbox: Sandbox, nvml: Machine) -> None:
+async def test_an_unknown_requirement_is_refused(sandbox: Sandbox, nvml: Machine) -> None:
     async with sandbox.agent() as agent:
         refusal = await agent.refusal("gpu_check", require={"memory": 3})
         assert refusal.startswith("require: 'memory' is not known. There are free_memory_mib")
@@ -92,13 +92,13 @@ def test_the_command_prints_the_same_verdict(sandbox: Sandbox, nvml: Machine) ->
     done = sandbox.runward("gpu", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["free"] == list(UUIDS[:2])
-    nvml.tells("set 1 remap_pending 1")
+    nvml.report("set 1 remap_pending 1")
     done = sandbox.runward("gpu")
     assert done.returncode == 1
     assert "NVIDIA H100 80GB HBM3, 81559 MiB, 700 W; driver 550.54.15" in done.stdout
     assert "row remap pending" in done.stdout
     assert "GPU 1: needs a reset" in done.stdout
-    nvml.tells("fault nvmlInitWithFlags 9")
+    nvml.report("fault nvmlInitWithFlags 9")
     done = sandbox.runward("gpu")
     assert done.returncode != 0
     assert "No NVIDIA driver" in done.stderr

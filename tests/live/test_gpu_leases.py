@@ -1,4 +1,4 @@
-"""Leases are exclusive, in order, and given back by the kernel: with real processes, and as other users where root."""
+"""Leases are exclusive, in order, and released by the kernel: with real processes, as other users when run by root."""
 
 import contextlib
 import errno
@@ -62,16 +62,16 @@ def stay():
 
 
 class Other:
-    """Another process, which says what it has come to line by line, and ends when it is told."""
+    """Another process that runs ``code`` and prints its results line by line."""
 
     def __init__(self, code: str, path: Path, *, user: int = 0, umask: int = 0o022) -> None:
         words = [sys.executable, "-I", "-S", "-c", PROLOGUE + code, str(path), str(user), str(umask)]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def hear(self) -> str:
+    def read_line(self) -> str:
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], 30)
-        assert ready, "it said nothing"
+        assert ready, "it printed nothing"
         return self.process.stdout.readline().strip()
 
     def kill(self) -> None:
@@ -100,7 +100,7 @@ def start(directory: Path) -> Iterator[Starts]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where the leases will be; reachable for every user."""
+    """The future lease directory, which every user can reach."""
     for above in (tmp_path, *tmp_path.parents[:3]):
         if above.stat().st_uid == os.geteuid():
             above.chmod(above.stat().st_mode | 0o011)
@@ -150,7 +150,7 @@ def test_the_directory_is_as_named_else_the_systems_else_a_temporary_one(
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])
-def test_whoever_comes_first_makes_the_directory_for_all(directory: Path, umask: int) -> None:
+def test_the_first_process_creates_the_directory_for_all_users(directory: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         leases = Leases(directory)
@@ -197,7 +197,7 @@ def test_a_private_directory_is_good_enough(directory: Path) -> None:
     assert held(leases.take(GPUS[:1], ME)).uuids == GPUS[:1]
 
 
-def test_who_only_reads_makes_nothing(directory: Path) -> None:
+def test_reading_creates_nothing(directory: Path) -> None:
     leases = Leases(directory)
     assert (leases.holders(), leases.waiters()) == ({}, [])
     assert not directory.exists()
@@ -206,10 +206,10 @@ def test_who_only_reads_makes_nothing(directory: Path) -> None:
 # --- leases
 
 
-def test_a_lease_is_exclusive_and_tells_its_holder(leases: Leases, start: Starts) -> None:
+def test_a_lease_is_exclusive_and_names_its_holder(leases: Leases, start: Starts) -> None:
     mine = held(leases.take(("GPU-1", "cpu-0"), ME))
     assert leases.holders() == {"GPU-1": ME, "cpu-0": ME}
-    assert ME.text in start("say(leases.take(('GPU-0', 'GPU-1'), me))\n").hear()
+    assert ME.text in start("say(leases.take(('GPU-0', 'GPU-1'), me))\n").read_line()
     assert leases.holders().keys() == {"GPU-1", "cpu-0"}, "all or none"
     mine.release(["GPU-1"])
     assert (mine.uuids, leases.holders()) == (("cpu-0",), {"cpu-0": ME})
@@ -225,9 +225,9 @@ def test_the_indices_stay_with_their_uuids(leases: Leases) -> None:
     assert (mine.uuids, mine.indices) == (("GPU-0", "GPU-2"), (0, 2))
 
 
-def test_the_kernel_gives_the_leases_of_a_killed_process_back(leases: Leases, start: Starts) -> None:
+def test_the_kernel_releases_the_leases_of_a_killed_process(leases: Leases, start: Starts) -> None:
     other = start("held = get(count=4)\nsay(held.uuids)\nstay()\n")
-    other.hear()
+    other.read_line()
     assert set(leases.holders()) == set(GPUS)
     assert "leased by other" in refused(get(leases, count=1))
     other.kill()
@@ -238,7 +238,7 @@ def test_the_kernel_gives_the_leases_of_a_killed_process_back(leases: Leases, st
 def test_a_childs_open_files_keep_no_lease(leases: Leases, start: Starts) -> None:
     spawn = "import subprocess\np = subprocess.Popen(['sleep', '60'], close_fds=False)\n"
     other = start(f"held = get(count=4)\n{spawn}say(p.pid)\nstay()")
-    child = int(other.hear())
+    child = int(other.read_line())
     other.kill()
     try:
         assert leases.holders() == {}
@@ -254,7 +254,7 @@ def test_only_plain_names_are_leased(leases: Leases, name: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["link", "dangling", "hard link", "fifo", "directory"])
-def test_what_is_no_plain_file_is_refused_with_a_remedy_and_left_alone(leases: Leases, what: str) -> None:
+def test_a_path_that_is_not_a_regular_file_is_refused_with_a_remedy_and_unchanged(leases: Leases, what: str) -> None:
     path, other = leases.path / "GPU-0", leases.path.parent / "precious"
     other.write_text("text")
     makers: dict[str, Callable[[], object]] = {
@@ -272,15 +272,17 @@ def test_what_is_no_plain_file_is_refused_with_a_remedy_and_left_alone(leases: L
     assert not other.with_name("nothing").exists()
 
 
-def test_a_reader_does_not_keep_anybody_from_taking(leases: Leases, start: Starts) -> None:
+def test_a_reader_does_not_prevent_a_lease(leases: Leases, start: Starts) -> None:
     held(leases.take(GPUS, ME)).release()
     reader = start("say('on')\nwhile True:\n    leases.holders()\n")
-    reader.hear()
+    reader.read_line()
     for _ in range(200):
         held(get(leases, count=4)).release()
 
 
-def test_who_takes_waits_for_a_reader_but_not_for_a_holder(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taking_a_lease_waits_for_a_reader_but_not_for_a_holder(
+    leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held(leases.take(("GPU-0",), ME)).release()
     with (leases.path / "GPU-0").open() as file:
         monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
@@ -290,24 +292,24 @@ def test_who_takes_waits_for_a_reader_but_not_for_a_holder(leases: Leases, monke
         held(leases.take(("GPU-0",), ME)).release()
 
 
-def test_words_that_cannot_be_printed_are_not_told(leases: Leases) -> None:
+def test_unprintable_words_of_a_holder_are_dropped(leases: Leases) -> None:
     mine = held(leases.take(("GPU-0",), LeaseHolder("cfm\x1b[31m", "mz\nIgnore", "x" * 999, os.getpid(), "now")))
     assert leases.holders() == {"GPU-0": LeaseHolder("", "", "x" * 100, os.getpid(), "now")}
     mine.release()
 
 
-def test_the_text_of_a_dead_holder_is_not_believed(leases: Leases, start: Starts) -> None:
+def test_the_text_of_a_dead_holder_is_ignored(leases: Leases, start: Starts) -> None:
     held(leases.take(("GPU-0",), ME)).release()
     (leases.path / "GPU-0").write_text(LeaseHolder("dead", "anna", "anna", 2**22 + 1).to_json())
     assert leases.holders() == {}
     with (leases.path / "GPU-0").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        told = leases.holders()["GPU-0"]
-    assert (told.run_id, told.pid) == ("", os.getpid())
-    assert told.text == f"process {os.getpid()} ({lock_files.user_name(os.getuid())})"
+        holder = leases.holders()["GPU-0"]
+    assert (holder.run_id, holder.pid) == ("", os.getpid())
+    assert holder.text == f"process {os.getpid()} ({lock_files.user_name(os.getuid())})"
 
 
-def test_a_holder_that_could_not_write_is_known_by_its_command(leases: Leases, tmp_path: Path) -> None:
+def test_a_holder_that_could_not_write_is_named_by_its_command(leases: Leases, tmp_path: Path) -> None:
     (leases.path / "GPU-0").write_text("")
     (tmp_path / "supervisor").write_text(
         f"import fcntl, sys\nfile = open({str(leases.path / 'GPU-0')!r})\nfcntl.flock(file, fcntl.LOCK_EX)\n"
@@ -325,7 +327,7 @@ def test_a_holder_that_could_not_write_is_known_by_its_command(leases: Leases, t
 @pytest.mark.parametrize(
     "text", ["", "[]", "null", '{"run_id": 4}', "[" * 9_999, '{"run_id": "a\\nb", "pid": "x"}', "\0\xff"]
 )
-def test_whatever_a_file_says_a_holder_is_told(leases: Leases, text: str) -> None:
+def test_a_holder_is_reported_whatever_its_file_says(leases: Leases, text: str) -> None:
     mine = held(leases.take(("GPU-0",), ME))
     (leases.path / "GPU-0").write_text(text)
     assert leases.holders()["GPU-0"].pid == os.getpid()
@@ -333,19 +335,19 @@ def test_whatever_a_file_says_a_holder_is_told(leases: Leases, text: str) -> Non
     mine.release()
 
 
-def test_a_holder_is_told_with_the_date_unless_it_is_todays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_is_described_with_the_date_unless_it_is_todays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_holder, "now", lambda: "2026-11-21T15:00:00.000Z")
     assert ME.text == "cfm-7kqz (mz) since 14:02 UTC"
     assert LeaseHolder("a-1", user="anna", since="2026-11-20T09:30:00Z").text == "a-1 (anna) since 2026-11-20 09:30 UTC"
     assert LeaseHolder().text == "a process not visible here"
 
 
-# --- files that go away
+# --- removed files
 
 
 def test_a_removed_file_of_a_held_lease_does_not_lease_it_twice(leases: Leases, start: Starts) -> None:
     other = start("held = get('GPU-0')\nsay(held.uuids)\nstay()\n")
-    other.hear()
+    other.read_line()
     (leases.path / "GPU-0").unlink()
     assert f"process {other.process.pid}" in refused(get(leases, "GPU-0"))
     (leases.path / "GPU-0").touch()
@@ -357,7 +359,7 @@ def test_a_removed_file_of_a_held_lease_does_not_lease_it_twice(leases: Leases, 
 
 def test_a_removed_directory_does_not_lease_twice_either(leases: Leases, start: Starts) -> None:
     other = start("held = get('GPU-0')\nsay(held.uuids)\nstay()\n")
-    other.hear()
+    other.read_line()
     shutil.rmtree(leases.path)
     leases.prepare()
     assert "leased by" in refused(get(leases, "GPU-0"))
@@ -408,21 +410,21 @@ def test_a_file_that_is_made_in_the_same_moment_is_shared(leases: Leases, monkey
 def test_users_lease_from_each_other(directory: Path, start: Starts, umask: int) -> None:
     directory.parent.chmod(0o1777)
     other = start("leases.prepare()\nheld = get('GPU-0')\nsay(held.uuids)\nstay()\n", user=NOBODY, umask=umask)
-    assert other.hear() == "('GPU-0',)"
+    assert other.read_line() == "('GPU-0',)"
     leases = Leases(directory)
     leases.prepare()
     third = start("say(get('GPU-0').text)\nheld = get('GPU-1')\nsay(held.uuids)\n", user=1234, umask=umask)
-    assert "leased by other (65534)" in third.hear()
-    assert third.hear() == "('GPU-1',)"
+    assert "leased by other (65534)" in third.read_line()
+    assert third.read_line() == "('GPU-1',)"
     other.kill()
-    assert start("say(get('GPU-0').uuids)", user=1234).hear() == "('GPU-0',)"
+    assert start("say(get('GPU-0').uuids)", user=1234).read_line() == "('GPU-0',)"
 
 
 @as_root
 def test_another_users_file_that_may_only_be_read_is_leased_as_well(leases: Leases, start: Starts) -> None:
     (leases.path / "GPU-0").touch(0o644)
     other = start("held = get('GPU-0')\nsay(held.uuids)\nstay()", user=NOBODY)
-    assert other.hear() == "('GPU-0',)"
+    assert other.read_line() == "('GPU-0',)"
     assert leases.holders()["GPU-0"] == LeaseHolder(user="nobody", pid=other.process.pid)
     assert isinstance(get(leases, "GPU-0"), Unavailable)
 
@@ -431,35 +433,35 @@ def test_another_users_file_that_may_only_be_read_is_leased_as_well(leases: Leas
 def test_another_users_file_that_may_not_even_be_read_is_refused_with_a_remedy(leases: Leases, start: Starts) -> None:
     (leases.path / "GPU-0").touch(0o600)
     code = "try:\n    leases.take(('GPU-0',), me)\nexcept LeaseError as error:\n    say(error)\n"
-    assert f"A person should run: sudo chmod 1666 {leases.path / 'GPU-0'}" in start(code, user=NOBODY).hear()
+    assert f"A person should run: sudo chmod 1666 {leases.path / 'GPU-0'}" in start(code, user=NOBODY).read_line()
 
 
 @as_root
-def test_a_user_can_neither_remove_anothers_lease_nor_block_its_place(leases: Leases, start: Starts) -> None:
+def test_a_user_can_remove_neither_a_lease_nor_a_ticket_of_another_user(leases: Leases, start: Starts) -> None:
     mine, place = held(get(leases, "GPU-0")), QueueTicket(leases, ME, GpuRequest(count=1))
     code = "    try:\n        p.unlink()\n    except OSError as e:\n        say(e.errno)\n"
     other = start(f"for p in (path / 'GPU-0', *(path / 'queue').iterdir()):\n{code}", user=NOBODY)
-    assert {other.hear(), other.hear()} <= {str(errno.EPERM), str(errno.EACCES)}
+    assert {other.read_line(), other.read_line()} <= {str(errno.EPERM), str(errno.EACCES)}
     assert (mine.uuids, place.position) == (("GPU-0",), 1)
 
 
 @as_root
-def test_the_tickets_of_another_users_dead_block_nobody(leases: Leases, start: Starts) -> None:
+def test_tickets_of_dead_processes_of_another_user_block_no_one(leases: Leases, start: Starts) -> None:
     other = start("place = QueueTicket(leases, me, GpuRequest(count=1))\nsay(place.number)\nstay()")
-    other.hear()
+    other.read_line()
     third = start(
         "place = QueueTicket(leases, me, GpuRequest(count=4))\nsay(place.position)\n"
         "sys.stdin.readline()\nsay(place.position)\n"
         "say(get(count=4, place=place).uuids)\n",
         user=NOBODY,
     )
-    assert third.hear() == "2"
+    assert third.read_line() == "2"
     other.kill()
     assert third.process.stdin is not None
     third.process.stdin.write("\n")
     third.process.stdin.flush()
-    assert third.hear() == "1"
-    assert third.hear() == str(GPUS)
+    assert third.read_line() == "1"
+    assert third.read_line() == str(GPUS)
 
 
 # --- the queue
@@ -477,7 +479,7 @@ def test_first_come_first_served(leases: Leases) -> None:
     assert leases.waiters() == []
 
 
-def test_who_does_not_queue_overtakes_nobody(leases: Leases) -> None:
+def test_a_process_without_a_ticket_does_not_overtake_the_queue(leases: Leases) -> None:
     big = held(get(leases, "GPU-0"))
     waiting = QueueTicket(leases, ME, GpuRequest(count=4))
     assert refused(get(leases, count=1)) == f"{ME.text} waits ahead in the queue."
@@ -487,7 +489,7 @@ def test_who_does_not_queue_overtakes_nobody(leases: Leases) -> None:
     assert held(get(leases, count=4, place=waiting)).uuids == GPUS
 
 
-def test_who_wants_something_else_passes(leases: Leases) -> None:
+def test_a_request_that_does_not_compete_passes_the_queue(leases: Leases) -> None:
     mine = held(get(leases, "GPU-0"))
     first = QueueTicket(leases, ME, GpuRequest(ids=("GPU-0",)))
     assert (second := QueueTicket(leases, ME, GpuRequest(ids=("GPU-1",)))).position == 1
@@ -508,9 +510,9 @@ def test_numbers_ascend_when_the_queue_has_been_empty(leases: Leases) -> None:
     assert QueueTicket(leases, ME, GpuRequest(count=1)).number > second.number
 
 
-def test_the_dead_do_not_wait_and_are_cleared_away(leases: Leases, start: Starts) -> None:
+def test_tickets_of_dead_processes_do_not_count_and_are_deleted(leases: Leases, start: Starts) -> None:
     other = start("places = [QueueTicket(leases, me, GpuRequest(count=1)) for _ in range(3)]\nsay('on')\nstay()")
-    other.hear()
+    other.read_line()
     mine = QueueTicket(leases, ME, GpuRequest(count=1))
     assert mine.position == 4
     other.kill()
@@ -521,7 +523,7 @@ def test_the_dead_do_not_wait_and_are_cleared_away(leases: Leases, start: Starts
 
 
 @pytest.mark.parametrize("text", ["", "x", "{}", '{"wanted": {"count": "many"}}'])
-def test_nonsense_in_the_queue_blocks_nobody(leases: Leases, text: str) -> None:
+def test_nonsense_in_the_queue_blocks_no_one(leases: Leases, text: str) -> None:
     (leases.queue / "000000000000-x").write_text(text)
     (leases.queue / "000000000000-link").symlink_to("/etc/passwd")
     (leases.queue / "notes.txt").write_text(text)
@@ -531,7 +533,7 @@ def test_nonsense_in_the_queue_blocks_nobody(leases: Leases, text: str) -> None:
         assert QueueTicket(leases, ME, GpuRequest(count=1)).position == 1
 
 
-def test_what_can_never_be_had_is_told_even_behind_others(leases: Leases) -> None:
+def test_a_request_that_can_never_be_met_is_refused_even_behind_others(leases: Leases) -> None:
     QueueTicket(leases, ME, GpuRequest(count=1))
     got = get(leases, count=5)
     assert got == Unavailable("5 GPUs requested, and this machine has 4.", never=True)
@@ -544,17 +546,17 @@ def test_a_full_disk_leaves_no_ticket(leases: Leases, monkeypatch: pytest.Monkey
     assert list(leases.queue.iterdir()) == []
 
 
-def test_a_door_that_stays_shut_is_told_with_who_holds_it(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutex_that_stays_held_is_reported_with_its_holder(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases_module, "_MUTEX_TIMEOUT_S", 0.0)
     with leases.mutex(), pytest.raises(LeaseError, match=rf"held for 0 s by process {os.getpid()} "):
         get(leases, count=1)
     assert held(get(leases, count=1)).uuids == ("GPU-0",)
 
 
-# --- death at any moment
+# --- processes that die at any moment
 
 
-def test_whoever_dies_at_any_instruction_blocks_nobody(leases: Leases, start: Starts) -> None:
+def test_a_process_that_dies_at_any_instruction_blocks_no_one(leases: Leases, start: Starts) -> None:
     chance = random.Random(7)
     code = (
         "sys.stdin.readline()\n"
@@ -567,7 +569,7 @@ def test_whoever_dies_at_any_instruction_blocks_nobody(leases: Leases, start: St
     )
     others = [start("say('on')\n" + code) for _ in range(12)]
     for other in others:
-        other.hear()
+        other.read_line()
     for a, b in zip(others[::2], others[1::2], strict=True):
         for other in (a, b):
             assert other.process.stdin is not None
@@ -586,7 +588,7 @@ def test_whoever_dies_at_any_instruction_blocks_nobody(leases: Leases, start: St
         mine.release()
 
 
-def test_a_holder_says_where_it_is(leases: Leases) -> None:
+def test_a_lease_names_the_host_of_its_holder(leases: Leases) -> None:
     mine = held(leases.take(("GPU-0",), LeaseHolder("cfm-7kqz")))
     facts = json.loads((leases.path / "GPU-0").read_text())
     assert facts["host"] == os.uname().nodename

@@ -1,4 +1,4 @@
-"""Runs on GPUs, with a driver that tells what the test says: what they get, who is refused, what is told of them."""
+"""Runs on GPUs of the fake driver: what they lease, which launches are refused, and what is reported."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from tests.support.sandbox import Sandbox, until_async
 pytestmark = pytest.mark.anyio
 
 SHOW = 'echo "<$CUDA_VISIBLE_DEVICES> <$CUDA_DEVICE_ORDER> <{gpu_indices}> <{gpus}>"'
-# What makes samples come soon; what a window is in a test.
+# Frequent samples, and a short window.
 SETTINGS = "gpu_sample_s = 0.1\ngpu_window_s = 1.0\n"
 
 
@@ -34,7 +34,7 @@ def gpus(sandbox: Sandbox) -> Machine:
 
 @pytest.fixture
 def stranger() -> Iterator[int]:
-    """A process of somebody who has never heard of leases."""
+    """A process that uses no leases."""
     with subprocess.Popen(["sleep", "300"]) as process:
         yield process.pid
         process.kill()
@@ -44,8 +44,8 @@ def samplers(sandbox: Sandbox) -> list[Process]:
     return [p for p in sandbox.own_processes() if f"/{PROGRAM.parent.name}/{PROGRAM.name}" in p.command]
 
 
-async def test_a_run_gets_what_it_asks_for_by_uuid(sandbox: Sandbox, gpus: Machine) -> None:
-    gpus.tells(gpus=4)
+async def test_a_run_gets_the_requested_gpus_by_uuid(sandbox: Sandbox, gpus: Machine) -> None:
+    gpus.report(gpus=4)
     async with sandbox.agent() as agent:
         run = await agent.call("launch_run", command=SHOW, gpus=[2, UUIDS[3][:12]])
         assert run["gpus"] == list(UUIDS[2:4])
@@ -55,7 +55,7 @@ async def test_a_run_gets_what_it_asks_for_by_uuid(sandbox: Sandbox, gpus: Machi
     assert f"<{both}> <PCI_BUS_ID> <2,3> <{both}>" in sandbox.log(run["run_id"])
 
 
-async def test_no_gpu_is_had_twice(sandbox: Sandbox, gpus: Machine) -> None:
+async def test_no_gpu_is_leased_twice(sandbox: Sandbox, gpus: Machine) -> None:
     async with sandbox.agent() as agent:
         first = await agent.call("launch_run", command=waits(sandbox, "a"), gpus=1)
         second = await agent.call("launch_run", command=waits(sandbox, "a"), gpus=1)
@@ -68,8 +68,8 @@ async def test_no_gpu_is_had_twice(sandbox: Sandbox, gpus: Machine) -> None:
             await agent.end(run["run_id"])
 
 
-async def test_a_strangers_gpu_is_left_alone(sandbox: Sandbox, gpus: Machine, stranger: int) -> None:
-    gpus.tells(f"proc 0 {stranger} 31000")
+async def test_a_gpu_with_a_strangers_process_is_not_leased(sandbox: Sandbox, gpus: Machine, stranger: int) -> None:
+    gpus.report(f"proc 0 {stranger} 31000")
     async with sandbox.agent() as agent:
         assert (await agent.call("launch_run", command="true", gpus=1))["gpus"] == [UUIDS[1]]
         refused = await agent.refusal("launch_run", command="true", gpus=[0])
@@ -79,17 +79,17 @@ async def test_a_strangers_gpu_is_left_alone(sandbox: Sandbox, gpus: Machine, st
         assert shared["gpus"] == [UUIDS[0]]
 
 
-async def test_a_run_waits_for_a_stranger_to_go(sandbox: Sandbox, gpus: Machine, stranger: int) -> None:
-    gpus.tells(f"proc 0 {stranger} 31000", f"proc 1 {stranger} 31000")
+async def test_a_run_waits_until_a_strangers_process_has_ended(sandbox: Sandbox, gpus: Machine, stranger: int) -> None:
+    gpus.report(f"proc 0 {stranger} 31000", f"proc 1 {stranger} 31000")
     async with sandbox.agent() as agent:
         waiting = await agent.call("launch_run", command="true", gpus=2, queue=True)
         assert (waiting["state"], waiting["queue_position"]) == ("queued", 1)
-        gpus.tells()
+        gpus.report()
         assert (await agent.end(waiting["run_id"]))["state"] == "finished"
 
 
-async def test_what_is_required_is_held_against_the_gpus_and_the_remedy_told(sandbox: Sandbox, gpus: Machine) -> None:
-    gpus.tells("set 1 limit 400000")
+async def test_gpus_that_do_not_meet_a_requirement_are_refused_with_the_remedy(sandbox: Sandbox, gpus: Machine) -> None:
+    gpus.report("set 1 limit 400000")
     async with sandbox.agent() as agent:
         refused = await agent.refusal("launch_run", command="true", gpus=2, require={"power_limit_w": 400})
         assert "sudo nvidia-smi -i 0 -pl 400" in refused
@@ -98,10 +98,10 @@ async def test_what_is_required_is_held_against_the_gpus_and_the_remedy_told(san
         assert run["gpus"] == [UUIDS[1]]
 
 
-async def test_a_gpu_that_gets_too_hot_is_told_while_the_run_goes_on(sandbox: Sandbox, gpus: Machine) -> None:
+async def test_a_gpu_that_gets_too_hot_is_reported_while_the_run_continues(sandbox: Sandbox, gpus: Machine) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
-        gpus.tells("set 0 throttle 32")
+        gpus.report("set 0 throttle 32")
         heard = await agent.call("wait_run", run_ids=run_id, timeout_s=30)
         assert heard["reason"] == "gpu_deviation"
         assert heard["runs"][0]["state"] == "running"
@@ -110,10 +110,10 @@ async def test_a_gpu_that_gets_too_hot_is_told_while_the_run_goes_on(sandbox: Sa
         assert (await agent.end(run_id))["state"] == "finished"
 
 
-async def test_a_gpu_that_idles_beside_the_others_is_told(sandbox: Sandbox, gpus: Machine) -> None:
+async def test_a_gpu_that_idles_while_the_others_work_is_reported(sandbox: Sandbox, gpus: Machine) -> None:
     def loads(first: int, second: int) -> None:
         loaded = (f"{UUIDS[0]} NVIDIA_H100_80GB_HBM3 81559 {first}", f"{UUIDS[1]} NVIDIA_H100_80GB_HBM3 81559 {second}")
-        gpus.tells(*(f"gpu {index} {each} 40 300000" for index, each in enumerate(loaded)), gpus=0)
+        gpus.report(*(f"gpu {index} {each} 40 300000" for index, each in enumerate(loaded)), gpus=0)
 
     async with sandbox.agent() as agent:
         loads(0, 0)
@@ -135,7 +135,7 @@ async def test_a_sampler_that_fails_harms_no_run(sandbox: Sandbox, gpus: Machine
     async with sandbox.agent() as agent:
         run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
         await until_async(lambda: samplers(sandbox), "a sampler")
-        gpus.tells(trouble)
+        gpus.report(trouble)
         if "hang" not in trouble:
             await until_async(
                 lambda: "sampler_lost" in [e["kind"] for e in sandbox.run(run_id).events], "a lost sampler"
@@ -146,7 +146,7 @@ async def test_a_sampler_that_fails_harms_no_run(sandbox: Sandbox, gpus: Machine
 
 
 @pytest.mark.parametrize(
-    ("line", "told", "words"),
+    ("line", "released", "words"),
     [
         ("", True, "was stopped."),
         ("zombie 0 20000", False, "20,000 MiB of GPU 0"),
@@ -155,14 +155,14 @@ async def test_a_sampler_that_fails_harms_no_run(sandbox: Sandbox, gpus: Machine
         ("fault nvmlInitWithFlags 9", None, "was stopped."),
     ],
 )
-async def test_whether_memory_was_given_back_is_told_as_far_as_it_is_known(
-    sandbox: Sandbox, gpus: Machine, line: str, told: bool | None, words: str
+async def test_kill_reports_whether_gpu_memory_was_released_as_far_as_known(
+    sandbox: Sandbox, gpus: Machine, line: str, released: bool | None, words: str
 ) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300", gpus=[0])
-        gpus.tells(line)
+        gpus.report(line)
         killed = await agent.kill(run_id)
-        assert killed.get("gpu_memory_released") is told
+        assert killed.get("gpu_memory_released") is released
         assert words in killed["message"]
 
 

@@ -298,7 +298,7 @@ async def test_a_follower_of_the_log_follows_to_the_next_attempt(sandbox: Sandbo
 
 async def test_a_broken_gpu_is_left_for_another_free_one(sandbox: Sandbox) -> None:
     driver = machine(sandbox.path)
-    driver.tells(f"proc 1 {os.getpid()} 70000", gpus=3)
+    driver.report(f"proc 1 {os.getpid()} 70000", gpus=3)
     code = """
 import os
 if os.environ["CUDA_VISIBLE_DEVICES"] == "0":

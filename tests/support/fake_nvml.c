@@ -1,9 +1,9 @@
-/* A libnvidia-ml.so.1 without a GPU. What it tells is a text file named by $FAKE_NVML_STATE, re-read on every call:
+/* A libnvidia-ml.so.1 without a GPU. It reports what a text file says, named by $FAKE_NVML_STATE, re-read on every call:
      driver 550.54.15
      gpu INDEX UUID NAME MEM_TOTAL_MIB UTIL TEMP POWER_MW      (underscores of the name become spaces)
      set INDEX KEY VALUE                   (keys: see KEYS; limits and clocks in NVML's units, mW and MHz)
-     proc INDEX PID USED_MIB               (of living processes only, as on real hardware; gproc: one that draws)
-     ghost INDEX PID USED_MIB              (a process of another PID namespace: told whether or not it is visible)
+     proc INDEX PID USED_MIB               (of living processes only, as on real hardware; gproc: for graphics)
+     ghost INDEX PID USED_MIB              (a process of another PID namespace: reported whether or not it is visible)
      zombie INDEX MIB                      (memory that no process holds: a leaked context, another container)
      xid INDEX NUMBER                      (an event, delivered once to every event set, in the order of the file)
      link A B LEVEL                        (topology level between two GPUs; nvlink A B: joined by NVLink)

@@ -1,4 +1,4 @@
-"""A machine with GPUs, and none in it: the fake driver, what it shall tell, and the environment that finds it."""
+"""A fake NVIDIA driver: its state, the environment in which processes find it, and the faults it can report."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def library(*flags: str) -> Path | None:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine whose driver tells what its state file says."""
+    """A machine whose driver reports what its state file says."""
 
     path: Path
     library: Path
 
     @property
     def environ(self) -> dict[str, str]:
-        """What makes a process find this driver and these leases, and no others."""
+        """Variables with which a process finds this driver and these leases, and no others."""
         return {
             "LD_LIBRARY_PATH": str(self.library),
             "FAKE_NVML_STATE": str(self.path / "nvml"),
@@ -48,12 +48,12 @@ class Machine:
         }
 
     @property
-    def whole_environ(self) -> dict[str, str]:
-        """The same, with all that this process has."""
+    def full_environ(self) -> dict[str, str]:
+        """The same, with the environment of this process."""
         return {**os.environ, **self.environ}
 
-    def tells(self, *lines: str, gpus: int = 2, name: str = "NVIDIA_H100_80GB_HBM3") -> None:
-        """Let the driver tell of healthy idle GPUs, and what ``lines`` say of them."""
+    def report(self, *lines: str, gpus: int = 2, name: str = "NVIDIA_H100_80GB_HBM3") -> None:
+        """Let the driver report healthy idle GPUs, changed by the statements ``lines`` of the state file."""
         healthy = [f"gpu {i} {UUIDS[i]} {name} 81559 0 {31 + i} {68000 + 1000 * i}" for i in range(gpus)]
         part = self.path / "nvml.part"
         part.write_text("".join(f"{line}\n" for line in (*healthy, *lines)))
@@ -66,15 +66,15 @@ def machine(path: Path, *flags: str) -> Machine:
     if made is None:
         pytest.skip("no C compiler is here to make the fake driver with")
     found = Machine(path, made)
-    found.tells()
+    found.report()
     return found
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What the driver of a machine with two GPUs tells, and what an agent must be told of it.
+    """A state of a machine with two GPUs, and what gpu_check must report.
 
-    ``words`` are all among the reasons, or in the error where ``trouble`` names one; ``free`` by index.
+    ``words`` are all among the reasons, or in the error if ``trouble`` names one; ``free``: by index.
     """
 
     name: str
@@ -94,9 +94,9 @@ _FAST = ("set 0 clock 1980", "set 1 clock 1980")
 
 FAULTS = (
     Fault("healthy", (), ok=True, free=_BOTH),
-    Fault("lost before it is asked", (f"fault {_HANDLE} 15 1",), ("GPU 1: lost", "reset it or reboot")),
-    Fault("lost while it is asked", ("fault nvmlDeviceGetPowerUsage 15 1",), ("GPU 1: lost", "reset it or reboot")),
-    Fault("hangs before it is asked", (f"hang {_HANDLE} 30 1",), ("GPU 1: hangs in nvmlDeviceGetHandleByIndex",)),
+    Fault("lost before its query", (f"fault {_HANDLE} 15 1",), ("GPU 1: lost", "reset it or reboot")),
+    Fault("lost during its query", ("fault nvmlDeviceGetPowerUsage 15 1",), ("GPU 1: lost", "reset it or reboot")),
+    Fault("hangs before its query", (f"hang {_HANDLE} 30 1",), ("GPU 1: hangs in nvmlDeviceGetHandleByIndex",)),
     Fault("hangs", ("hang nvmlDeviceGetPowerUsage 30 1",), ("GPU 1: hangs in nvmlDeviceGetPowerUsage", "reboot")),
     Fault("list of processes hangs", ("hang nvmlDeviceGetComputeRunningProcesses_v3 30 1",), ("GPU 1: hangs in",)),
     Fault("handle fails", (f"fault {_HANDLE} 999 1",), ("GPU 1: nvmlDeviceGetHandleByIndex fails: Unknown Error",)),
@@ -118,11 +118,13 @@ FAULTS = (
     Fault("needs a reboot", ("set 1 recovery 2",), ("GPU 1: needs a reboot of the machine",)),
     Fault("MIG", ("set 1 mig 1",), ("GPU 1: MIG is on", "nvidia-smi -i 1 -mig 0")),
     Fault("prohibited", ("set 1 compute_mode 2",), ("GPU 1: its compute mode is prohibited", "-c DEFAULT")),
-    Fault("memory of nobody", ("zombie 1 9000",), ("GPU 1: 9,000 MiB are used by no visible process", "container")),
+    Fault(
+        "memory without a process", ("zombie 1 9000",), ("GPU 1: 9,000 MiB are used by no visible process", "container")
+    ),
     Fault("one busy", ("proc 1 1 40000",), ok=True),
     Fault("all busy", ("proc 0 1 40000", "proc 1 1 40000"), ("0 of 2 GPUs available", "uses 40,000 MiB"), free=()),
     Fault("busy with a process of another container", ("ghost 1 4194300 40000",), ok=True),
-    Fault("old GeForce that tells little", ("unsupported",), ok=True, free=_BOTH),
+    Fault("old GeForce that reports little", ("unsupported",), ok=True, free=_BOTH),
     Fault("too few", ("proc 1 1 9",), ("1 of 2 GPUs available, 2 requested",), require={"count": 2}),
     Fault("power limit too high", (), ("GPU 0:", "-pl 400"), free=(), require={"power_limit_w": 400}),
     Fault("power limit as required", ("set 1 limit 400000",), ok=True, free=(1,), require={"power_limit_w": 400}),

@@ -68,33 +68,33 @@ def test_eight_healthy_gpus_cost_less_than_300_tokens() -> None:
             assert openai.o200k_base().count(text) <= 300, text
 
 
-def test_few_gpus_are_told_with_whole_uuids_and_what_they_share_once() -> None:
-    found = gpu_report.report_machine(machine(gpu(0), gpu(1)), {})
-    assert (found.ok, found.reasons, found.free) == (True, [], list(UUIDS[:2]))
-    assert (found.header, found.driver) == ("2 NVIDIA H100 80GB HBM3, 81559 MiB, 700 W", "550.54.15")
-    assert found.gpus[1] == f"1 {UUIDS[1]} 3MiB 0% 31C 68W 345MHz"
+def test_few_gpus_have_whole_uuids_and_their_common_values_once() -> None:
+    report = gpu_report.report_machine(machine(gpu(0), gpu(1)), {})
+    assert (report.ok, report.reasons, report.free) == (True, [], list(UUIDS[:2]))
+    assert (report.header, report.driver) == ("2 NVIDIA H100 80GB HBM3, 81559 MiB, 700 W", "550.54.15")
+    assert report.gpus[1] == f"1 {UUIDS[1]} 3MiB 0% 31C 68W 345MHz"
 
 
-def test_many_gpus_are_told_by_beginnings_that_no_other_has() -> None:
-    found = gpu_report.report_machine(machine(*(gpu(index) for index in range(8))), {})
-    assert found.free == [f"GPU-{n}{n}{n}" for n in range(1, 9)]
-    assert found.gpus[7] == "7 GPU-888 3MiB 0% 31C 68W 345MHz"
+def test_many_gpus_have_unique_uuid_prefixes() -> None:
+    report = gpu_report.report_machine(machine(*(gpu(index) for index in range(8))), {})
+    assert report.free == [f"GPU-{n}{n}{n}" for n in range(1, 9)]
+    assert report.gpus[7] == "7 GPU-888 3MiB 0% 31C 68W 345MHz"
     assert gpu_report.name_gpus(["GPU-12345-a", "GPU-12345-b"], 8) == {u: u for u in ("GPU-12345-a", "GPU-12345-b")}
 
 
-def test_what_gpus_do_not_share_is_told_of_each() -> None:
+def test_values_that_differ_are_on_each_line() -> None:
     other = gpu(1, name="NVIDIA A100", memory_total_mib=40960, power_limit_w=400.0)
-    found = gpu_report.report_machine(machine(gpu(0), other), {})
-    assert found.header == "2 GPUs"
-    assert found.gpus[1] == f"1 {UUIDS[1]} (NVIDIA A100) 3/40960MiB 0% 31C 68/400W 345MHz"
+    report = gpu_report.report_machine(machine(gpu(0), other), {})
+    assert report.header == "2 GPUs"
+    assert report.gpus[1] == f"1 {UUIDS[1]} (NVIDIA A100) 3/40960MiB 0% 31C 68/400W 345MHz"
 
 
-def test_what_the_driver_does_not_tell_is_left_out() -> None:
-    found = gpu_report.report_machine(machine(Gpu(0, UUIDS[0])), {})
-    assert (found.header, found.gpus) == ("1 GPUs", [f"0 {UUIDS[0]}"])
+def test_unknown_values_are_left_out() -> None:
+    report = gpu_report.report_machine(machine(Gpu(0, UUIDS[0])), {})
+    assert (report.header, report.gpus) == ("1 GPUs", [f"0 {UUIDS[0]}"])
 
 
-def test_who_uses_a_gpu_and_what_is_wrong_is_told_on_its_line() -> None:
+def test_processes_and_unusual_states_are_on_the_line_of_their_gpu() -> None:
     busy = gpu(
         0,
         memory_used_mib=41003,
@@ -137,49 +137,49 @@ def test_no_driver_is_an_error_that_says_what_is_still_true_and_what_to_do() -> 
 # --- a run's own GPUs
 
 
-def test_of_a_run_its_gpus_are_told_with_their_use_and_imbalance() -> None:
+def test_the_report_of_a_run_has_its_gpus_with_their_usage_and_imbalance() -> None:
     use = {
         UUIDS[0]: UsageFigures(95.0, 70123, 612.4, 71),
         UUIDS[1]: UsageFigures(93.0, 70000),
         UUIDS[2]: UsageFigures(20.0),
     }
     now = machine(*(gpu(index, utilisation=90) for index in range(5)))
-    found = gpu_report.report_run(run(*UUIDS[:3]), now, use)
-    assert found.ok is False
-    assert found.reasons == [f"{UUIDS[2]}: imbalance: it worked at 20%, the median of the run's 3 GPUs is 93%."]
+    report = gpu_report.report_run(run(*UUIDS[:3]), now, use)
+    assert report.ok is False
+    assert report.reasons == [f"{UUIDS[2]}: imbalance: it worked at 20%, the median of the run's 3 GPUs is 93%."]
     line = f"0 {UUIDS[0]} (NVIDIA H100 80GB HBM3) 3/81559MiB 90% 31C 68/700W 345MHz; "
-    assert found.gpus[0] == line + "mean 95%, peak 70123 MiB, mean 612 W, max 71 C"
-    assert len(found.gpus) == 3
+    assert report.gpus[0] == line + "mean 95%, peak 70123 MiB, mean 612 W, max 71 C"
+    assert len(report.gpus) == 3
 
 
-def test_balanced_idle_and_single_gpus_are_no_imbalance() -> None:
+def test_balanced_idle_and_single_gpus_are_not_an_imbalance() -> None:
     assert gpu_report.describe_imbalance({"a": UsageFigures(90.0), "b": UsageFigures(70.0)}) == {}
     assert gpu_report.describe_imbalance({"a": UsageFigures(10.0), "b": UsageFigures(1.0)}) == {}
     assert gpu_report.describe_imbalance({"a": UsageFigures(90.0), "b": UsageFigures(None)}) == {}
 
 
-def test_of_a_run_trouble_deviations_and_absent_gpus_are_told() -> None:
+def test_the_report_of_a_run_has_faults_deviations_and_missing_gpus() -> None:
     deviation: Event = {"seq": 3, "kind": "gpu_deviation", "at": "2026-11-21T15:30:45Z", "text": "GPU 0 worked at 3 %."}
-    found = gpu_report.report_run(run(*UUIDS[:2], events=(deviation,)), machine(gpu(0, ecc_uncorrected=1)), {})
-    assert found.ok is False
-    assert found.reasons[0].startswith(f"{UUIDS[0]}: 1 uncorrected ECC errors")
-    assert found.reasons[1:] == [
+    report = gpu_report.report_run(run(*UUIDS[:2], events=(deviation,)), machine(gpu(0, ecc_uncorrected=1)), {})
+    assert report.ok is False
+    assert report.reasons[0].startswith(f"{UUIDS[0]}: 1 uncorrected ECC errors")
+    assert report.reasons[1:] == [
         f"{UUIDS[1]}: the driver does not report it.",
         "2026-11-21T15:30:45Z: GPU 0 worked at 3 %.",
     ]
-    assert found.gpus[1] == UUIDS[1]
+    assert report.gpus[1] == UUIDS[1]
     none = gpu_report.report_run(run(), machine(gpu(0)), {})
     assert (none.ok, none.reasons) == (False, ["cfm-7kqz has no GPUs: it was launched without."])
 
 
-def test_what_a_run_used_is_told_without_a_driver() -> None:
-    found = gpu_report.report_run(
+def test_the_usage_of_a_run_is_reported_without_a_driver() -> None:
+    report = gpu_report.report_run(
         run(UUIDS[0]), Snapshot(trouble="hangs", text="It hangs."), {UUIDS[0]: UsageFigures(95.0)}
     )
-    assert (found.ok, found.reasons, found.gpus) == (False, ["It hangs."], [f"{UUIDS[0]}; mean 95%"])
+    assert (report.ok, report.reasons, report.gpus) == (False, ["It hangs."], [f"{UUIDS[0]}; mean 95%"])
 
 
-def test_use_is_that_of_the_attempt_or_of_the_last_minutes(tmp_path: Path) -> None:
+def test_usage_is_that_of_the_attempt_or_of_the_last_minutes(tmp_path: Path) -> None:
     now_s = time.time()
     record = tmp_path / "gpus.jsonl"
     minutes = [(300, [10.0, 90000, 100.0, 90]), (90, [90.0, 70000, None, 70]), (30, [80.0, 71000, 600.0, 71])]

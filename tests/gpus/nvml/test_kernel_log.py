@@ -16,7 +16,7 @@ LOG = """\
 4,1204,95000000,-;NVRM: Xid (0000:3C:00): 31, Ch 00000008
  SUBSYSTEM=pci
 4,1205,96000000,-;NVRM: Xid (PCI:0000:c1:00 GPU-I:02): 94, Contained
-4,1206,97000000,-;somebody wrote: Xid (PCI:0000:3b:00): 13
+4,1206,97000000,-;a program wrote: Xid (PCI:0000:3b:00): 13
 """
 
 
@@ -30,7 +30,7 @@ def test_xids_are_read_from_the_kernels_log() -> None:
     assert parse_pci_address("") is None
 
 
-def test_xids_are_told_up_to_an_age_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xids_are_returned_up_to_an_age_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "kmsg"
     path.write_text(LOG)
     monkeypatch.setattr("mcp_server.gpus.nvml.kernel_log.time.monotonic", lambda: 100.0)
@@ -41,7 +41,7 @@ def test_xids_are_told_up_to_an_age_and_once(tmp_path: Path, monkeypatch: pytest
     assert KernelLog(tmp_path / "none").read_xids() == []
 
 
-def test_an_xid_is_of_the_gpu_at_its_place_unless_events_tell_it(tmp_path: Path) -> None:
+def test_an_xid_belongs_to_the_gpu_at_its_address_unless_events_report_it(tmp_path: Path) -> None:
     (tmp_path / "kmsg").write_text(LOG)
     driver = Driver(None, [])
     driver.devices = [Device(0, facts={"pci": "00000000:3B:00.0"}), Device(1, facts={"pci": "00000000:3C:00.0"})]
