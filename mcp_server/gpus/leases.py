@@ -110,7 +110,7 @@ class Leases:
         return holders
 
     def waiters(self, before: float = math.inf) -> list[Waiter]:
-        """Return the queue, first come first; only numbers below ``before``."""
+        """Return the queue in the order of its numbers; only numbers below ``before``."""
         waiters = []
         for name in _list_names(self.queue):
             if (match := _TICKET_NAME.fullmatch(name)) and int(match[1]) < before:
@@ -120,8 +120,8 @@ class Leases:
                         waiters.append(Waiter(int(match[1]), LeaseHolder.from_json(facts), request))
         return sorted(waiters, key=lambda waiter: waiter.number)
 
-    def take(self, uuids: Sequence[str], holder: LeaseHolder, indices: Sequence[int] = ()) -> HeldLeases | str:
-        """Take all of these leases or none; a string says which of them is held, and by whom.
+    def take(self, uuids: Sequence[str], holder: LeaseHolder, indices: Sequence[int] = ()) -> HeldLeases | Unavailable:
+        """Take all of these leases or none; ``Unavailable`` names one that is held, and its holder.
 
         Does not respect the queue and does not see a lease whose file was removed: see ``acquire_leases``.
 
@@ -135,7 +135,7 @@ class Leases:
             undo.callback(lambda: HeldLeases(fds).release())
             for uuid in dict.fromkeys(uuids):
                 if (fd := lock_files.take_shared_lock(self.path / uuid)) is None:
-                    return f"{uuid} is leased by {self.holders().get(uuid, LeaseHolder()).text}."
+                    return Unavailable(f"{uuid} is leased by {self.holders().get(uuid, LeaseHolder()).text}.")
                 fds[uuid] = fd
             undo.pop_all()
         for fd in fds.values():
@@ -228,9 +228,7 @@ def acquire_leases(
             others = f" and {len(ahead) - 1} more wait" if len(ahead) > 1 else " waits"
             return Unavailable(f"{ahead[0].holder.text}{others} ahead in the queue.")
         held = leases.take(placement.uuids, holder, placement.indices)
-        if isinstance(held, str):
-            return Unavailable(held)
-        if ticket:
+        if ticket and isinstance(held, HeldLeases):
             ticket.withdraw()
         return held
 

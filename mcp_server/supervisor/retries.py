@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mcp_server.gpus.placement import VISIBLE_DEVICES
 from mcp_server.recovery import decision as recovery
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.control import Desk
@@ -83,9 +84,9 @@ class Retries:
             else:
                 new_changed[name] = str(port)
         if retry.other_gpu:
-            others = self._allotment.exchange(env.get("CUDA_VISIBLE_DEVICES"))
+            others = self._allotment.exchange(env.get(VISIBLE_DEVICES))
             if others is None:
                 return None, "No other GPU is free, or no driver tells, or the run had them all."
             if not self._allotment.asked:  # otherwise they are in every attempt's environment anyway
-                new_changed["CUDA_VISIBLE_DEVICES"] = others
+                new_changed[VISIBLE_DEVICES] = others
         return Next(new_params, new_changed, retry.wait_s), retry.text

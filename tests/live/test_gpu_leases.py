@@ -120,7 +120,7 @@ def get(
     return acquire_leases(leases, MACHINE, 4, GpuRequest(count=count, ids=ids), Requirements(), holder, place)
 
 
-def held(got: HeldLeases | Unavailable | str) -> HeldLeases:
+def held(got: HeldLeases | Unavailable) -> HeldLeases:
     assert isinstance(got, HeldLeases), got
     return got
 
@@ -287,7 +287,7 @@ def test_taking_a_lease_waits_for_a_reader_but_not_for_a_holder(
     with (leases.path / "GPU-0").open() as file:
         monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert isinstance(leases.take(("GPU-0",), ME), str)
+        assert isinstance(leases.take(("GPU-0",), ME), Unavailable)
         fcntl.flock(file, fcntl.LOCK_SH)
         held(leases.take(("GPU-0",), ME)).release()
 

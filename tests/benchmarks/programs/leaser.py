@@ -24,6 +24,7 @@ sys.path.append(str(Path(__file__).parents[3]))
 
 from mcp_server.gpus.lease_holder import LeaseHolder
 from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases
+from mcp_server.gpus.placement import Unavailable
 from mcp_server.gpus.request import GpuRequest, Requirements
 from mcp_server.gpus.snapshot import Gpu, Snapshot
 
@@ -74,7 +75,7 @@ class Witnessed(Leases):
         self._witness = witness
         self.asks: dict[str, object] = {}
 
-    def take(self, uuids: Sequence[str], holder: LeaseHolder, indices: Sequence[int] = ()) -> HeldLeases | str:
+    def take(self, uuids: Sequence[str], holder: LeaseHolder, indices: Sequence[int] = ()) -> HeldLeases | Unavailable:
         got = super().take(uuids, holder, indices)
         if isinstance(got, HeldLeases):
             self._witness.log("took", gpus=got.indices, **self.asks)
