@@ -1,56 +1,59 @@
-"""Blueprints on this host: read from a file, checked against what is here, turned into a launch."""
+"""Blueprints on this host: read from a file, checked against this host, and turned into a launch request."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from mcp_server.blueprints.answers import BlueprintCheck, BlueprintProblem
-from mcp_server.blueprints.command import filled
-from mcp_server.blueprints.parser import LONGEST_TEXT, Blueprint, parse
-from mcp_server.blueprints.paths import Places, missing, places
-from mcp_server.blueprints.sections import Problem
+from mcp_server.blueprints.command import fill_variables
+from mcp_server.blueprints.parser import MAX_CHARS, Blueprint, parse_blueprint
+from mcp_server.blueprints.paths import BlueprintPaths, find_unusable_paths, resolve_paths
+from mcp_server.blueprints.sections import BlueprintFault
 from mcp_server.errors import RunwardError
 from mcp_server.hosts.environment import names_a_secret
 from mcp_server.hosts.path_checks import Roots, find_foreign_command_path
 from mcp_server.record.script import LONGEST_NAME, slug
 from mcp_server.record.spec import LaunchRequest
+from mcp_server.system.files import read_regular_file
 from mcp_server.text.shell import parse as parse_command
 
-_LONGEST_LABEL = 48  # what a person reads in a list of sessions
-_LONGEST_KEYWORD = 32
-_LONGEST_NOTES = 2_000
-_FEWEST_LETTERS = 4  # fewer tell nothing, as in a purpose written in Chinese
-_ASSIGNED = re.compile(r"""(?<![\w-])([A-Za-z_]\w*)=["']?([^\s"';&|]{8,})""")
+_MAX_LABEL_CHARS = 48  # readable in a list of sessions
+_MAX_KEYWORD_CHARS = 32
+_MAX_NOTES_CHARS = 2_000
+_MIN_NAME_LETTERS = 4  # a name with fewer says nothing, as from a purpose written in Chinese
+_ASSIGNMENT = re.compile(r"""(?<![\w-])([A-Za-z_]\w*)=["']?([^\s"';&|]{8,})""")
 _PYTHON_WORD = r"(?:(?<=^)|(?<=[;&|(]\s)|(?<=[;&|(])|(?<=\n))(\s*(?:[A-Za-z_]\w*=\S*\s+)*){name}(?=\s|$)"
 
 
 class BlueprintUnreadable(RunwardError):
-    """A blueprint's file cannot be read."""
+    """The file of a blueprint cannot be read."""
 
-    def __init__(self, path: str, cause: str) -> None:
-        super().__init__(f"Blueprint not readable: {path[:200]!r}: {cause}. Nothing was done.")
-        self.path, self.cause = path, cause
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"Blueprint not readable: {path[:200]!r}: {reason}.", "Nothing was done.")
+        self.path, self.reason = path, reason
 
 
 class BlueprintInvalid(RunwardError):
-    """A blueprint cannot be run; ``problems`` says why, line by line."""
+    """A blueprint cannot be run; ``faults`` are the reasons by line."""
 
-    def __init__(self, path: Path, problems: Iterable[Problem]) -> None:
-        self.path, self.problems = path, tuple(problems)
-        causes = " ".join(f"Line {problem.line}: {problem.text.rstrip('.')}." for problem in self.problems)
-        super().__init__(f"{path} cannot be run. {causes} Nothing was started. Mend it, then call check_blueprint.")
+    def __init__(self, path: Path, faults: Iterable[BlueprintFault]) -> None:
+        self.path, self.faults = path, tuple(faults)
+        causes = " ".join(f"Line {fault.line}: {fault.text.rstrip('.')}." for fault in self.faults)
+        super().__init__(
+            f"{path} cannot be run. {causes}", "Nothing was started.", "Correct it, then call check_blueprint."
+        )
 
 
-def read(path: str, cwd: str | None = None) -> tuple[Path, Blueprint]:
-    """Read the blueprint at ``path``; a relative one only with ``cwd``.
+def read_blueprint(path: str, cwd: str | None = None) -> tuple[Path, Blueprint]:
+    """Return the absolute path of a blueprint and its content; a relative ``path`` needs ``cwd``.
 
     Raises:
-        BlueprintUnreadable: there is no regular file of UTF-8 text below 1 MB there; nothing else is opened.
+        BlueprintUnreadable: it is not a regular file of UTF-8 text below 1 MB; other kinds of files are not opened.
     """
     try:
         file = Path(path).expanduser()
@@ -59,188 +62,184 @@ def read(path: str, cwd: str | None = None) -> tuple[Path, Blueprint]:
         if not file.is_absolute():
             raise BlueprintUnreadable(path, "the path must be absolute")
         file = Path(os.path.normpath(file))
-        data = _read_regular(file)
-    except (OSError, ValueError, RuntimeError) as error:  # not there, a NUL in it, no such user
+        data = _read_bytes(file)
+    except (OSError, ValueError, RuntimeError) as error:  # missing, a NUL in the path, no such user
         raise BlueprintUnreadable(path, (getattr(error, "strerror", None) or str(error))[:200]) from error
-    if len(data) > LONGEST_TEXT:
-        raise BlueprintUnreadable(path, f"it is longer than {LONGEST_TEXT:,} bytes")
+    if len(data) > MAX_CHARS:
+        raise BlueprintUnreadable(path, f"it is longer than {MAX_CHARS:,} bytes")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BlueprintUnreadable(path, "it is no UTF-8 text") from error
+        raise BlueprintUnreadable(path, "it is not UTF-8 text") from error
     if "\0" in text:
-        raise BlueprintUnreadable(path, "it is no text")
-    return file, parse(text)
+        raise BlueprintUnreadable(path, "it is not text")
+    return file, parse_blueprint(text)
 
 
-def _read_regular(file: Path) -> bytes:
-    """Return the beginning of a regular file, a little more than a blueprint may have.
-
-    Raises:
-        OSError: it is none: a FIFO would wait for ever, opening a device may do something.
-    """
-    if not stat.S_ISREG(file.stat().st_mode):
-        raise OSError(0, "it is no regular file")
-    fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(0, "it is no regular file")
-        return opened.read(LONGEST_TEXT + 1) or b""  # None of what would have made it wait
-
-
-def check(path: str, cwd: str | None = None, roots: Roots | None = None) -> BlueprintCheck:
-    """Read a blueprint and look whether what it names is on this host; starts and changes nothing.
-
-    ``roots``: which paths are other hosts', None where nobody knows.
+def _read_bytes(file: Path) -> bytes:
+    """Return the content of a regular file, at most one byte more than a blueprint may have.
 
     Raises:
-        BlueprintUnreadable: see ``read``.
+        OSError: it cannot be read, or is not a regular file. A device is not even opened: that may have an effect.
     """
-    file, blueprint = read(path, cwd)
-    found = places(file, blueprint)
-    problems = sorted(
-        [*blueprint.problems, *_secrets(blueprint), *_elsewhere(found, blueprint, roots)],
-        key=lambda problem: problem.line,
+    if file.exists() and not file.is_file():
+        raise OSError(errno.EINVAL, "not a regular file")
+    return read_regular_file(file, max_bytes=MAX_CHARS + 1)
+
+
+def check_file(path: str, cwd: str | None = None, roots: Roots | None = None) -> BlueprintCheck:
+    """Read a blueprint and check its paths on this host; starts and changes nothing.
+
+    ``roots``: which paths belong to other hosts; None if unknown.
+
+    Raises:
+        BlueprintUnreadable: as ``read_blueprint``.
+    """
+    file, blueprint = read_blueprint(path, cwd)
+    paths = resolve_paths(file, blueprint)
+    faults = sorted(
+        [*blueprint.faults, *_find_secrets(blueprint), *_find_host_faults(paths, blueprint, roots)],
+        key=lambda fault: fault.line,
     )
-    known = bool(blueprint.lines)  # nothing is told of a file that is no blueprint
+    is_blueprint = bool(blueprint.lines)  # of other files no content is shown
     return BlueprintCheck(
-        ok=not any(problem.fatal for problem in problems),
-        purpose=blueprint.purpose if known else "",
-        codebase_dir=str(found.codebase_dir),
-        venv_exe=str(found.venv_exe) if found.venv_exe else None,
-        yaml_path=str(found.yaml_path) if found.yaml_path else None,
-        launch_command=_ASSIGNED.sub(_masked, _command(found, blueprint) or "") or None,
-        result_dir=str(found.result_dir),
+        ok=not any(fault.fatal for fault in faults),
+        purpose=blueprint.purpose if is_blueprint else "",
+        codebase_dir=str(paths.codebase_dir),
+        venv_exe=str(paths.venv_exe) if paths.venv_exe else None,
+        yaml_path=str(paths.yaml_path) if paths.yaml_path else None,
+        launch_command=_ASSIGNMENT.sub(_mask_secret, _fill_command(paths, blueprint) or "") or None,
+        result_dir=str(paths.result_dir),
         time_limit_s=blueprint.time_limit_s,
         first_step_timeout_s=blueprint.first_step_timeout_s,
         first_step_pattern=blueprint.first_step_pattern,
         defaults_used=list(blueprint.defaults_used),
-        notes=_cut(blueprint.notes) if known else "",
-        problems=[BlueprintProblem(line=problem.line, text=problem.text) for problem in problems],
+        notes=_shorten(blueprint.notes) if is_blueprint else "",
+        problems=[BlueprintProblem(line=fault.line, text=fault.text) for fault in faults],
     )
 
 
-def fill(
+def apply_blueprint(
     request: LaunchRequest,
-    path: Path,
+    file: Path,
     blueprint: Blueprint,
     keyword: str = "",
     environ: Mapping[str, str] | None = None,
     roots: Roots | None = None,
 ) -> LaunchRequest:
-    """Return ``request`` with what it leaves open taken from the blueprint at ``path``; its own arguments win.
+    """Return ``request`` completed by the blueprint in ``file``; arguments of the request take precedence.
 
-    ``keyword`` leads the name. The blueprint's python comes first in ``PATH``, so that ``python`` means it.
+    ``keyword`` begins the name. The blueprint's python comes first in ``PATH``, so that ``python`` means it.
 
     Raises:
         BlueprintInvalid: it cannot be run as written, or its code, python or configuration is not on this host.
     """
-    found = places(path, blueprint)
-    instead = {"launch_command": request.command, "max_time": request.time_limit_s}
+    paths = resolve_paths(file, blueprint)
+    replaced = {"launch_command": request.command, "max_time": request.time_limit_s}
     fatal = [
-        problem
-        for problem in (*blueprint.problems, *_secrets(blueprint))
-        if problem.fatal and not instead.get(problem.section)
+        fault
+        for fault in (*blueprint.faults, *_find_secrets(blueprint))
+        if fault.fatal and not replaced.get(fault.section)
     ]
-    given = {"codebase_dir"} if request.cwd else set()
+    excluded = {"codebase_dir"} if request.cwd else set()
     if request.command:
-        given |= {"launch_command"}
-    absent = list(_elsewhere(found, blueprint, roots, leave_out=given))
-    if fatal or absent:
-        raise BlueprintInvalid(path, sorted([*fatal, *absent], key=lambda problem: problem.line))
+        excluded |= {"launch_command"}
+    host_faults = list(_find_host_faults(paths, blueprint, roots, excluded))
+    if fatal or host_faults:
+        raise BlueprintInvalid(file, sorted([*fatal, *host_faults], key=lambda fault: fault.line))
     time_limit_s = blueprint.time_limit_s if request.time_limit_s is None else request.time_limit_s
     first_step_s = request.first_step_timeout_s
     if first_step_s is None and "first_step_timeout_s" not in blueprint.defaults_used:
-        first_step_s = blueprint.first_step_timeout_s  # otherwise this host's default counts
+        first_step_s = blueprint.first_step_timeout_s  # otherwise this host's default applies
     return replace(
         request,
-        command=request.command or _command(found, blueprint) or "",
-        cwd=request.cwd or str(found.codebase_dir),
-        env={**_environment(found.venv_exe, os.environ if environ is None else environ), **request.env},
-        name=request.name or name_of(path, blueprint, keyword),
-        tags=list(dict.fromkeys([*request.tags, *([keyword] if keyword else []), f"blueprint:{path.stem}"])),
+        command=request.command or _fill_command(paths, blueprint) or "",
+        cwd=request.cwd or str(paths.codebase_dir),
+        env={**_python_variables(paths.venv_exe, os.environ if environ is None else environ), **request.env},
+        name=request.name or make_name(file, blueprint, keyword),
+        tags=list(dict.fromkeys([*request.tags, *([keyword] if keyword else []), f"blueprint:{file.stem}"])),
         time_limit_s=time_limit_s,
         first_step_timeout_s=first_step_s,
         first_step_pattern=request.first_step_pattern or blueprint.first_step_pattern,
     )
 
 
-def name_of(path: Path, blueprint: Blueprint, keyword: str = "") -> str:
-    """Return a run's name: the keyword and the purpose, or the file's name where the purpose has no Latin letters."""
-    for label in (blueprint.purpose, path.stem, path.parent.name, "experiment"):
+def make_name(file: Path, blueprint: Blueprint, keyword: str = "") -> str:
+    """Return a run's name: keyword and purpose, or the file's name if the purpose has too few Latin letters."""
+    for label in (blueprint.purpose, file.stem, file.parent.name, "experiment"):
         words = slug(label)
-        if sum(letter.isalpha() for letter in words) >= _FEWEST_LETTERS and (label != "blueprint"):
+        if sum(letter.isalpha() for letter in words) >= _MIN_NAME_LETTERS and label != "blueprint":
             break
-    lead = slug(keyword)[:_LONGEST_KEYWORD].strip("-") if keyword else ""
-    room = min(_LONGEST_LABEL, LONGEST_NAME - len(lead) - 1)
-    if len(words) > room:
-        words = words[: room + 1].rpartition("-")[0] or words[:room]
+    lead = slug(keyword)[:_MAX_KEYWORD_CHARS].strip("-") if keyword else ""
+    max_chars = min(_MAX_LABEL_CHARS, LONGEST_NAME - len(lead) - 1)
+    if len(words) > max_chars:
+        words = words[: max_chars + 1].rpartition("-")[0] or words[:max_chars]
     if words.lower().startswith(lead.lower()):
-        return lead + words[len(lead) :]  # as it is configured: sessions are searched for it
+        return lead + words[len(lead) :]  # in the configured spelling: people search sessions for it
     return f"{lead}-{words}"
 
 
-def _command(found: Places, blueprint: Blueprint) -> str | None:
+def _fill_command(paths: BlueprintPaths, blueprint: Blueprint) -> str | None:
     """Return the launch command with its variables filled in."""
     if blueprint.launch_command is None:
         return None
-    seconds = f"{blueprint.time_limit_s:.0f}"  # whole ones, as `timeout` takes them
+    seconds = f"{blueprint.time_limit_s:.0f}"  # an integer, as `timeout` takes it
     values = dict.fromkeys(("exp_max_time", "MaxTime", "max_time", "MAX_TIME"), seconds)
-    values |= {"exp_codebase_dir": str(found.codebase_dir), "exp_result_dir": str(found.result_dir)}
-    values |= {f"exp_{name}": str(path) for name in ("venv_exe", "yaml_path") if (path := getattr(found, name))}
-    command = filled(blueprint.launch_command, values)
-    exe = found.venv_exe
+    values |= {"exp_codebase_dir": str(paths.codebase_dir), "exp_result_dir": str(paths.result_dir)}
+    values |= {f"exp_{name}": str(path) for name in ("venv_exe", "yaml_path") if (path := getattr(paths, name))}
+    command = fill_variables(blueprint.launch_command, values)
+    exe = paths.venv_exe
     for name in ("python", "python3"):
-        if exe is not None and exe.exists() and not _same(exe.parent / name, exe):
+        if exe is not None and exe.exists() and not _is_same_file(exe.parent / name, exe):
             word = _PYTHON_WORD.replace("{name}", name)
             command = re.sub(word, lambda match: f"{match[1]}{exe}", command)
     return command
 
 
-def _same(path: Path, exe: Path) -> bool:
+def _is_same_file(path: Path, exe: Path) -> bool:
     try:
         return path.samefile(exe)
     except OSError:
         return False
 
 
-def _environment(exe: Path | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which a shell finds ``exe`` first."""
+def _python_variables(exe: Path | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which a shell finds ``exe`` first."""
     if exe is None:
         return {}
-    found = {"PATH": f"{exe.parent}:{environ.get('PATH', os.defpath)}"}
+    variables = {"PATH": f"{exe.parent}:{environ.get('PATH', os.defpath)}"}
     if (exe.parent.parent / "pyvenv.cfg").exists():
-        found["VIRTUAL_ENV"] = str(exe.parent.parent)
-    return found
+        variables["VIRTUAL_ENV"] = str(exe.parent.parent)
+    return variables
 
 
-def _elsewhere(
-    found: Places, blueprint: Blueprint, roots: Roots | None, leave_out: Iterable[str] = ()
-) -> Iterator[Problem]:
-    """Yield what the blueprint names and this host has not, or keeps elsewhere: no problems of the document."""
-    yield from missing(found, blueprint, roots, leave_out)
-    command = _command(found, blueprint)
-    if command and roots is not None and "launch_command" not in leave_out:
+def _find_host_faults(
+    paths: BlueprintPaths, blueprint: Blueprint, roots: Roots | None, excluded: Collection[str] = ()
+) -> Iterator[BlueprintFault]:
+    """Yield faults of paths that are missing here or belong to another host: not faults of the document."""
+    yield from find_unusable_paths(paths, blueprint, roots, excluded)
+    command = _fill_command(paths, blueprint)
+    if command and roots is not None and "launch_command" not in excluded:
         foreign = find_foreign_command_path(parse_command(command), roots)
         if foreign is not None:
             text = f"[exp_launch_command]: {foreign.text}"
-            yield Problem(blueprint.lines.get("launch_command", 1), text, fatal=False)
+            yield BlueprintFault(blueprint.lines.get("launch_command", 1), text, fatal=False)
 
 
-def _secrets(blueprint: Blueprint) -> Iterator[Problem]:
-    """Yield secrets whose value stands in the command: it would be kept with the run, and every user sees it."""
-    for name, value in _ASSIGNED.findall(blueprint.launch_command or ""):
+def _find_secrets(blueprint: Blueprint) -> Iterator[BlueprintFault]:
+    """Yield secrets with their value in the command, which is stored with the run and visible to every user."""
+    for name, value in _ASSIGNMENT.findall(blueprint.launch_command or ""):
         if names_a_secret(name) and not value.startswith("$"):
             line = blueprint.lines.get("launch_command", 1)
-            text = f"{name} has its value in the command, which is kept: leave it out, name it in secrets."
-            yield Problem(line, text, section="launch_command")
+            text = f"{name} has its value in the command, which is stored: remove it, and name it in secrets."
+            yield BlueprintFault(line, text, section="launch_command")
 
 
-def _masked(match: re.Match[str]) -> str:
-    """Return an assignment as an answer may hold it."""
-    secret = names_a_secret(match[1]) and not match[2].startswith("$")
-    return match[0].removesuffix(match[2]) + "…" if secret else match[0]
+def _mask_secret(match: re.Match[str]) -> str:
+    """Return an assignment, without its value if that is a secret."""
+    is_secret = names_a_secret(match[1]) and not match[2].startswith("$")
+    return match[0].removesuffix(match[2]) + "…" if is_secret else match[0]
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_NOTES else f"{text[: _LONGEST_NOTES - 1]}…"
+def _shorten(notes: str) -> str:
+    return notes if len(notes) <= _MAX_NOTES_CHARS else f"{notes[: _MAX_NOTES_CHARS - 1]}…"

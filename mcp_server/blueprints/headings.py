@@ -1,14 +1,16 @@
-"""Which line of a document begins a section of a blueprint, in the many ways that people write it. Pure."""
+"""Which line of a document begins a section of a blueprint, in the many spellings that people use. Pure."""
 
-# ruff: noqa: RUF001, RUF002 - people write full-width punctuation, and it is looked for here
+# ruff: noqa: RUF001, RUF002 - people write full-width punctuation, which is searched for here
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from mcp_server.blueprints.markdown import SourceLine
+
 NOTES = "notes"
-# How the sections are called; the first name is the section's own, with `exp_` before it.
+# Names of the sections. A section's own name is the first one with `exp_` in front.
 NAMES = {
     "purpose": "purpose|experiment purpose|goal|objective|aim|实验目的|目的|实验目标|目标",
     "codebase_dir": "codebase dir|codebase directory|codebase path|codebase|code dir|code directory|code path|"
@@ -31,104 +33,114 @@ NAMES = {
     NOTES: "notes|other notes|additional notes|remarks|其他说明|备注|附加说明|其他备注|补充说明|注意事项|其他",
 }
 SECTIONS = tuple(name for name in NAMES if name != NOTES)
-_SECTION_OF = {alias: name for name, aliases in NAMES.items() for alias in aliases.split("|")}
-BY_ITSELF = 7  # the level of a heading without #: every other heading ends its section
-_MOST_WORDS = 8  # of a label; what has more is a sentence
-LONGEST_LINE = 8_000  # characters; what is longer is looked at no further
+_SECTION_BY_ALIAS = {alias: name for name, aliases in NAMES.items() for alias in aliases.split("|")}
+NO_HASHES = 7  # the level of a heading without #: every other heading ends its section
+_MAX_LABEL_WORDS = 8  # a longer label is a sentence
+MAX_LINE_CHARS = 8_000  # the rest of a longer line is ignored
 
-MARKER = re.compile(r"^\s*(?:>\s?)*\s*(?:[-*+•]\s+|\(?\d{1,3}[.)、）]\s*(?![\d.])|[一二三四五六七八]、\s*)?")
-HASHES = re.compile(r"^\s*(?:>\s*)*(#{1,6})(?!#)\s*")
+# Marks of lists that markdown does not know: bullets, and numbers in brackets, in Chinese, or within a paragraph.
+LOOSE_MARK = re.compile(r"^(?:•\s+|\(?\d{1,3}[.)、）]\s*(?![\d.])|[一二三四五六七八]、\s*)")
+LOOSE_HASHES = re.compile(r"^(#{1,6})(?!#)\s*")  # without a blank, too, which markdown wants
 _BRACKETED = re.compile(r"^[\[【［〔]\s*([^\[\]【】［］〔〕]{2,60}?)\s*[\]】］〕](?!\()")
-_BEHIND = re.compile(r"(?<=[\s`*])[\[【［]\s*(exp[^\[\]【】］]{2,40})[\]】］]", re.IGNORECASE)
-_BARE = re.compile(r"^exp(?:[\s_-][A-Za-z]+){1,3}", re.IGNORECASE)
+_BRACKETS_BEHIND = re.compile(r"(?<=[\s`*])[\[【［]\s*(exp[^\[\]【】］]{2,40})[\]】］]", re.IGNORECASE)
+_OWN_NAME = re.compile(r"^exp(?:[\s_-][A-Za-z]+){1,3}", re.IGNORECASE)
 _SEPARATOR = re.compile(r"^\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?:[:：=＝]|—|–|-\s|->|→|$)\s*")
+_MARKS_AND_PICTURES = re.compile(r"^[*_`~\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+")
 _LABEL = re.compile(
     r"^(?P<label>[^:：=＝/\\\"'`|;{}$.<>]{1,60}?)\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?::(?!//)|：|(?<=\s)=\s|＝)\s*(?P<value>.*)$"
 )
 
 
 @dataclass(frozen=True)
-class Head:
-    """A line that may begin a section; the strongest spelling of a section counts."""
+class Heading:
+    """A line that may begin a section. ``strength``: of several spellings of a section the strongest counts.
 
-    name: str
+    ``inline`` is the text behind the section's name. ``is_row``: a table row, which ends on its line.
+    """
+
+    section: str
     strength: int
     level: int
-    heading: str
+    text: str
     inline: str
-    closed: bool = False
+    is_row: bool = False
 
 
-def section_of(name: str) -> str | None:
-    """Return which section ``name`` means: ``[Exp Launch-Command]``, ``启动命令``; None for none of them."""
+def find_section(name: str) -> str | None:
+    """Return the section that ``name`` means, as in ``[Exp Launch-Command]`` or ``启动命令``, or None."""
     plain = re.sub(r"[\s_-]+", " ", name.strip().strip("*_`[]【】").lower()).strip()
-    return _SECTION_OF.get(plain.removeprefix("exp ")) or _SECTION_OF.get(plain)
+    return _SECTION_BY_ALIAS.get(plain.removeprefix("exp ")) or _SECTION_BY_ALIAS.get(plain)
 
 
-# How sure a line is to begin a section. Names that are not the section's own count only where its own is absent.
-HASHED, BRACKETS, OWN_NAME, _ALIAS_HASHED, _ALIAS_BOLD, ALIAS_LABEL = 5, 4, 3, 2, 1, 0
+# Strengths. Names that are not the section's own count only where its own name is absent.
+HASHED, BRACKETED, OWN_NAME, _ALIAS_HASHED, _ALIAS_BOLD, ALIAS_LABEL = 5, 4, 3, 2, 1, 0
 
 
-def head_of(line: str) -> Head | None:
-    """Return which section a line begins, if it looks like that."""
-    hashes = HASHES.match(line)
-    level = len(hashes[1]) if hashes else BY_ITSELF
-    text = line[hashes.end() :].strip().rstrip("#").strip() if hashes else line
-    if text.lstrip().startswith("|"):
-        return _row(text)
-    text = MARKER.sub("", text, count=1).strip()
-    bold = text.startswith(("**", "__"))
-    clean = re.sub(r"^[*_`~\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+", "", text)  # marks and little pictures
-    listed = text != line.strip() and not hashes
-    if hashes and (behind := _BEHIND.search(clean)) and (name := section_of(behind[1])) is not None:
-        return Head(name, HASHED, level, clean, clean[behind.end() :].strip(" *:：`"))
+def find_heading(line: SourceLine) -> Heading | None:
+    """Return the section that a line begins, or None."""
+    level, text = line.level, line.content
+    if not level and (hashes := LOOSE_HASHES.match(text)):
+        level, text = len(hashes[1]), text[hashes.end() :]
+    if level:
+        text = text.strip().rstrip("#").strip()
+    if text.startswith("|"):
+        return _read_row(text)
+    unmarked = LOOSE_MARK.sub("", text, count=1).strip()
+    is_listed = not level and (bool(line.list_mark) or unmarked != text)
+    is_bold = unmarked.startswith(("**", "__"))
+    clean = _MARKS_AND_PICTURES.sub("", unmarked)
+    if level and (behind := _BRACKETS_BEHIND.search(clean)) and (name := find_section(behind[1])) is not None:
+        return Heading(name, HASHED, level, clean, clean[behind.end() :].strip(" *:：`"))
+    level = level or NO_HASHES
     if bracketed := _BRACKETED.match(clean):
-        name, rest = section_of(bracketed[1]), clean[bracketed.end() :].lstrip("*_`")
+        name, rest = find_section(bracketed[1]), clean[bracketed.end() :].lstrip("*_`")
         if name is not None and not rest.startswith("["):
             separator = _SEPARATOR.match(rest)
             inline = rest[separator.end() :] if separator else rest
-            inline = "" if section_of(inline) == name else inline  # its name in another language
-            sure = bold or separator or not listed
-            return Head(name, HASHED if hashes else BRACKETS if sure else OWN_NAME, level, clean, inline.strip("* "))
-    if bare := _BARE.match(clean):
-        for end in reversed([word.end() for word in re.finditer(r"[A-Za-z]+", bare[0])]):
-            name, rest = section_of(clean[:end]), re.sub(r"^[*_`]+", "", clean[end:])
+            inline = "" if find_section(inline) == name else inline  # its name in another language
+            is_sure = is_bold or separator or not is_listed
+            strength = HASHED if level != NO_HASHES else BRACKETED if is_sure else OWN_NAME
+            return Heading(name, strength, level, clean, inline.strip("* "))
+    if own_name := _OWN_NAME.match(clean):
+        for end in reversed([word.end() for word in re.finditer(r"[A-Za-z]+", own_name[0])]):
+            name, rest = find_section(clean[:end]), re.sub(r"^[*_`]+", "", clean[end:])
             separator = _SEPARATOR.match(rest)
-            if name is not None and (separator or hashes or bold):
-                strength = HASHED if hashes else BRACKETS if bold else OWN_NAME
-                return Head(name, strength, level, clean, rest[separator.end() :].strip("* ") if separator else rest)
-    return _alias(clean, level, bold=bold, listed=listed)
+            if name is not None and (separator or level != NO_HASHES or is_bold):
+                strength = HASHED if level != NO_HASHES else BRACKETED if is_bold else OWN_NAME
+                return Heading(name, strength, level, clean, rest[separator.end() :].strip("* ") if separator else rest)
+    return _find_alias(clean, level, is_bold=is_bold, is_listed=is_listed)
 
 
-def _alias(clean: str, level: int, *, bold: bool, listed: bool) -> Head | None:
+def _find_alias(clean: str, level: int, *, is_bold: bool, is_listed: bool) -> Heading | None:
     """Return the section of a heading in ordinary words: ``Launch command``, ``实验目的：…``."""
     words = clean.replace("**", "").replace("__", "").replace("`", "")
-    label, value = labelled(words)
-    if (name := section_of(re.sub(r"[(（].*", "", label or words))) is None or (listed and name == NOTES and not label):
+    label, value = split_label(words)
+    name = find_section(re.sub(r"[(（].*", "", label or words))
+    if name is None or (is_listed and name == NOTES and not label):
         return None
-    if level != BY_ITSELF:
-        return Head(name, _ALIAS_HASHED, level, clean, value if label else "")
-    if bold:
-        return Head(name, _ALIAS_BOLD, level, clean, value if label else "")
-    return Head(name, ALIAS_LABEL, level, clean, value) if label else None
+    if level != NO_HASHES:
+        return Heading(name, _ALIAS_HASHED, level, clean, value if label else "")
+    if is_bold:
+        return Heading(name, _ALIAS_BOLD, level, clean, value if label else "")
+    return Heading(name, ALIAS_LABEL, level, clean, value) if label else None
 
 
-def _row(text: str) -> Head | None:
-    """Return the section of a table's row: ``| [exp_purpose] | why |``."""
+def _read_row(text: str) -> Heading | None:
+    """Return the section of a table row: ``| [exp_purpose] | why |``."""
     cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", text.strip().strip("|"))]
-    if len(cells) < 2 or (name := section_of(re.sub(r"[(（].*", "", cells[0]))) is None:  # noqa: PLR2004 - name and value
+    if len(cells) < 2 or (name := find_section(re.sub(r"[(（].*", "", cells[0]))) is None:  # noqa: PLR2004 - name and value
         return None
-    own = "exp" in cells[0].lower()
-    return Head(name, BRACKETS if own else ALIAS_LABEL, BY_ITSELF, cells[0], cells[1], closed=True)
+    strength = BRACKETED if "exp" in cells[0].lower() else ALIAS_LABEL
+    return Heading(name, strength, NO_HASHES, cells[0], cells[1], is_row=True)
 
 
-def labelled(text: str) -> tuple[str, str]:
-    """Split ``path (absolute): /x`` into label and value; an empty label where there is none."""
+def split_label(text: str) -> tuple[str, str]:
+    """Split ``path (absolute): /x`` into label and value; the label is empty if there is none."""
     match = _LABEL.match(text)
     if (
         match is None
         or " -" in match["label"]
-        or len(match["label"].split()) > _MOST_WORDS
+        or len(match["label"].split()) > _MAX_LABEL_WORDS
         or not re.search(r"[^\W\d_]", match["label"])
     ):
         return "", text
@@ -136,9 +148,7 @@ def labelled(text: str) -> tuple[str, str]:
     return label, match["value"].strip().removeprefix("**").strip()
 
 
-def plain(text: str) -> str:
-    """Return a line without quote, list and bold marks, and table bars."""
-    text = MARKER.sub("", text, count=1).strip()
-    if text.startswith("|"):
-        text = text.strip("| ").replace("\\|", "|")
-    return re.sub(r"\*\*([^*]*)\*\*", r"\1", text).strip() if "**" in text else text
+def plain_text(line: SourceLine) -> str:
+    """Return a line without marks of quotes, lists and bold, and without table bars."""
+    text = LOOSE_MARK.sub("", line.plain, count=1).strip()
+    return text.strip("| ").replace("\\|", "|") if text.startswith("|") else text

@@ -1,7 +1,7 @@
-"""A blueprint: an experiment in seven sections of markdown, as one agent writes it and another runs it. Pure.
+"""Blueprints: experiments in seven sections of markdown, which one agent writes and another runs. Pure.
 
-Defaults of missing sections: 24 h; the first step within 20 min; the code is where the blueprint is; results go
-to a directory beside it with its name; this host's python; no configuration file; its title as purpose.
+Defaults of missing sections: 24 h; the first step within 20 min; code in the blueprint's directory; results in a
+directory next to the blueprint, with its name; this host's python; no configuration file; the title as purpose.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcp_server.blueprints import fields
-from mcp_server.blueprints.command import command_of, unknown_names
+from mcp_server.blueprints.command import find_unknown_names, read_command
 from mcp_server.blueprints.headings import SECTIONS
-from mcp_server.blueprints.sections import Line, Problem, Section, document, items
+from mcp_server.blueprints.markdown import SourceLine
+from mcp_server.blueprints.sections import BlueprintFault, Section, read_items, split_sections
 
 TIME_LIMIT_S, FIRST_STEP_TIMEOUT_S = 86_400.0, 1_200.0
-LONGEST_TEXT = 1_000_000
+MAX_CHARS = 1_000_000
 _PATHS = ("codebase_dir", "venv_exe", "yaml_path", "result_dir")
 _QUOTED_WORDS = re.compile(r"path|dir|name|your|file|command|port|config|路径|目录|名", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a blueprint says. Paths as written, None where a default stands; durations in seconds.
+    """Values of a blueprint. Paths are as written, None where a default applies; durations are in seconds.
 
-    ``lines``: section to the line where its value, else its heading, stands; ``defaults_used`` names the sections
+    ``lines`` has the line of each section's value, else of its heading. ``defaults_used`` names sections
     (``exp_max_time``) and ``first_step_timeout_s``.
     """
 
@@ -40,40 +41,40 @@ class Blueprint:
     first_step_pattern: str | None = None
     defaults_used: tuple[str, ...] = ()
     notes: str = ""
-    problems: tuple[Problem, ...] = ()
+    faults: tuple[BlueprintFault, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
         """Whether it can be run as written."""
-        return not any(problem.fatal for problem in self.problems)
+        return not any(fault.fatal for fault in self.faults)
 
 
-def parse(text: str) -> Blueprint:
-    """Read a blueprint; whatever cannot be understood is a problem with its line, never an exception."""
-    if len(text) > LONGEST_TEXT:
-        return Blueprint(problems=(Problem(1, f"longer than {LONGEST_TEXT:,} characters: this is no blueprint."),))
-    found = document(text)
-    reading = fields.Reading(problems=list(found.wrong))
-    for section in found.sections:
-        if (first := reading.sections.setdefault(section.name, section)) is not section:
-            reading.wrong(section.line, f"[exp_{section.name}] is there twice, first in line {first.line}.")
-    reading.lines = {name: section.line for name, section in reading.sections.items()}
-    if not reading.sections:
-        reading.wrong(1, "no section of a blueprint was found, as [exp_launch_command].")
-    paths = {name: fields.path(reading, name) for name in _PATHS}
-    purpose = fields.purpose(reading)
-    first_step_s, pattern = fields.first_step(reading, found.notes)
-    known = len(reading.problems)
-    time_limit_s = fields.time_limit_s(reading)
-    reading.belongs(known, "max_time")
-    known = len(reading.problems)
-    command = _command(reading)
-    reading.belongs(known, "launch_command")
+def parse_blueprint(text: str) -> Blueprint:
+    """Return the blueprint in ``text``; whatever is not understood is a fault with its line, never an exception."""
+    if len(text) > MAX_CHARS:
+        return Blueprint(faults=(BlueprintFault(1, f"longer than {MAX_CHARS:,} characters: this is not a blueprint."),))
+    document = split_sections(text)
+    reader = fields.BlueprintReader(faults=list(document.faults))
+    for section in document.sections:
+        if (first := reader.sections.setdefault(section.name, section)) is not section:
+            reader.add_fault(section.line, f"[exp_{section.name}] is there twice, first in line {first.line}.")
+    reader.lines = {name: section.line for name, section in reader.sections.items()}
+    if not reader.sections:
+        reader.add_fault(1, "no section of a blueprint was found, as [exp_launch_command].")
+    paths = {name: fields.read_path(reader, name) for name in _PATHS}
+    purpose = fields.read_purpose(reader)
+    first_step_s, pattern = fields.read_first_step(reader, document.notes)
+    faults_before = len(reader.faults)
+    time_limit_s = fields.read_time_limit(reader)
+    reader.assign_faults(faults_before, "max_time")
+    faults_before = len(reader.faults)
+    command = _read_launch_command(reader)
+    reader.assign_faults(faults_before, "launch_command")
     absent = {name for name, path in paths.items() if path is None}
     absent |= {name for name, value in (("purpose", purpose), ("max_time", time_limit_s)) if not value}
     return Blueprint(
-        purpose=purpose or found.title,
+        purpose=purpose or document.title,
         launch_command=command,
         time_limit_s=time_limit_s or TIME_LIMIT_S,
         first_step_timeout_s=first_step_s or FIRST_STEP_TIMEOUT_S,
@@ -82,45 +83,47 @@ def parse(text: str) -> Blueprint:
             *(f"exp_{name}" for name in SECTIONS if name in absent),
             *([] if first_step_s else ["first_step_timeout_s"]),
         ),
-        notes=_joined(found.notes),
-        problems=tuple(sorted(dict.fromkeys(reading.problems), key=lambda problem: problem.line)),
-        lines=reading.lines,
+        notes=_join_notes(document.notes),
+        faults=tuple(sorted(dict.fromkeys(reader.faults), key=lambda fault: fault.line)),
+        lines=reader.lines,
         **paths,
     )
 
 
-def _command(reading: fields.Reading) -> str | None:
-    """Return the launch command, with its variables as written; None where there is none."""
-    section = reading.sections.get("launch_command")
+def _read_launch_command(reader: fields.BlueprintReader) -> str | None:
+    """Return the launch command, with its variables as written, or None."""
+    section = reader.sections.get("launch_command")
     if section is None:
-        if reading.sections:
-            reading.wrong(1, "[exp_launch_command] is missing: one launch command is wanted.")
+        if reader.sections:
+            reader.add_fault(1, "[exp_launch_command] is missing: write one launch command.")
         return None
-    command = command_of(section)
-    reading.lines["launch_command"] = command.line
-    reading.problems += command.wrong
+    command = read_command(section)
+    reader.lines["launch_command"] = command.line
+    reader.faults += command.faults
     if command.text is None:
-        held = [item for item in items(section) if reading.held("launch_command", item.line, item.text)]
-        if not command.wrong and not held:
-            reading.wrong(section.line, "[exp_launch_command] holds no command: one launch command is wanted.")
+        placeholders = [
+            item for item in read_items(section) if reader.has_placeholder("launch_command", item.line, item.text)
+        ]
+        if not command.faults and not placeholders:
+            reader.add_fault(section.line, "[exp_launch_command] holds no command: write one launch command.")
         return None
-    reading.problems += _left_in(command.text, command.line, section)
+    reader.faults += _find_leftovers(command.text, command.line, section)
     return command.text
 
 
-def _left_in(text: str, line: int, section: Section) -> Iterable[Problem]:
-    """Yield what a template left in a command, and names that nothing fills in."""
-    for held in fields.PLACEHOLDER.finditer(text):
-        before = text[: held.start()]
+def _find_leftovers(text: str, line: int, section: Section) -> Iterable[BlueprintFault]:
+    """Yield a template's placeholders in a command, and variables that no section defines."""
+    for placeholder in fields.PLACEHOLDER.finditer(text):
+        before = text[: placeholder.start()]
         in_quotes = (before.count('"') - before.count('\\"')) % 2 or before.count("'") % 2
-        if held[0].startswith("<") and in_quotes and not _QUOTED_WORDS.search(held[0]):
-            continue  # a tag of a prompt, as "<think>"
-        where = next((other.number for other in section.lines if held[0] in other.text), line)
-        yield Problem(where, f"the launch command still holds the template's {held[0]!r}.")
-    for name in unknown_names(text):
+        if placeholder[0].startswith("<") and in_quotes and not _QUOTED_WORDS.search(placeholder[0]):
+            continue  # a tag of a language model's prompt, as "<think>"
+        number = next((other.number for other in section.lines if placeholder[0] in other.text), line)
+        yield BlueprintFault(number, f"the launch command still holds the template's {placeholder[0]!r}.")
+    for name in find_unknown_names(text):
         if name.removeprefix("exp_") not in SECTIONS:
-            yield Problem(line, f"the launch command names {name}, which no section fills in.")
+            yield BlueprintFault(line, f"the launch command names {name}, which no section defines.")
 
 
-def _joined(notes: Sequence[Line]) -> str:
+def _join_notes(notes: Sequence[SourceLine]) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(line.text.rstrip() for line in notes)).strip()

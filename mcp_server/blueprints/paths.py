@@ -1,23 +1,23 @@
-"""Where the things that a blueprint names are on this host, and which are not there."""
+"""Paths of a blueprint on this host, and which of them cannot be used. Reads no file's content."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.blueprints.parser import Blueprint
-from mcp_server.blueprints.sections import Problem
+from mcp_server.blueprints.sections import BlueprintFault
 from mcp_server.hosts.path_checks import Roots, suggest_names
 
-_LONGEST_HINT = 200
+_MAX_HINT_CHARS = 200
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where a blueprint's things are on this host; None: it needs none, or this host's python."""
+class BlueprintPaths:
+    """Absolute paths of a blueprint; no ``venv_exe`` means this host's python, no ``yaml_path`` no configuration."""
 
     codebase_dir: Path
     result_dir: Path
@@ -25,25 +25,25 @@ class Places:
     yaml_path: Path | None = None
 
 
-def places(path: Path, blueprint: Blueprint) -> Places:
-    """Return where everything is: what is relative counts from the code, the code from the blueprint."""
-    here = path.parent
-    codebase = _absolute(here, blueprint.codebase_dir, {}) or here
-    known = {"exp_codebase_dir": str(codebase), "codebase_dir": str(codebase)}
-    beside = here / (path.stem if path.suffix else f"{path.name}.results")
-    result = _absolute(codebase, blueprint.result_dir, known) or beside
-    venv = _absolute(codebase, blueprint.venv_exe, known)
+def resolve_paths(file: Path, blueprint: Blueprint) -> BlueprintPaths:
+    """Return absolute paths: relative ones start from the code, and the code's from the directory of ``file``."""
+    directory = file.parent
+    codebase = _resolve(directory, blueprint.codebase_dir, {}) or directory
+    variables = {"exp_codebase_dir": str(codebase), "codebase_dir": str(codebase)}
+    default_result = directory / (file.stem if file.suffix else f"{file.name}.results")
+    result = _resolve(codebase, blueprint.result_dir, variables) or default_result
+    venv = _resolve(codebase, blueprint.venv_exe, variables)
     if venv is not None:
-        inside = venv.parent if venv.name.startswith("activate") else venv / "bin"  # `source …/bin/activate`
-        venv = inside / "python" if (inside / "python").exists() else venv
-    return Places(codebase, result, venv, _absolute(codebase, blueprint.yaml_path, known))
+        programs = venv.parent if venv.name.startswith("activate") else venv / "bin"  # `source …/bin/activate`
+        venv = programs / "python" if (programs / "python").exists() else venv
+    return BlueprintPaths(codebase, result, venv, _resolve(codebase, blueprint.yaml_path, variables))
 
 
-def _absolute(base: Path, written: str | None, known: Mapping[str, str]) -> Path | None:
-    """Return the path that a blueprint means; ``~``, ``$HOME`` and ``$USER`` are this host's."""
+def _resolve(base: Path, written: str | None, variables: Mapping[str, str]) -> Path | None:
+    """Return a path of a blueprint as absolute path; ``~``, ``$HOME`` and ``$USER`` have this host's values."""
     if written is None:
         return None
-    values = {**known, "HOME": str(Path.home()), "USER": Path.home().name}
+    values = {**variables, "HOME": str(Path.home()), "USER": Path.home().name}
     text = re.sub(
         r"\$?\{(\w+)\}|\$(\w+)", lambda match: values.get(match[1] or match[2], match[0]), written.rstrip("/") or "/"
     )
@@ -54,41 +54,43 @@ def _absolute(base: Path, written: str | None, known: Mapping[str, str]) -> Path
     return Path(os.path.normpath(base / path))
 
 
-def missing(
-    found: Places, blueprint: Blueprint, roots: Roots | None = None, leave_out: Iterable[str] = ()
-) -> Iterator[Problem]:
-    """Yield what a blueprint names and this host has not: problems of the host, not of the document.
+def find_unusable_paths(
+    paths: BlueprintPaths, blueprint: Blueprint, roots: Roots | None = None, excluded: Collection[str] = ()
+) -> Iterator[BlueprintFault]:
+    """Yield a fault for every path that does not exist here or belongs to another host: not faults of the document.
 
-    Of a path that another host has, the problem tells what it is here.
+    ``excluded``: sections that an argument of the launch replaces. The fault of another host's path has this host's.
     """
-    looks = {
-        "codebase_dir": (found.codebase_dir, Path.is_dir, "is no directory"),
-        "venv_exe": (found.venv_exe, _is_program, "is no program"),
-        "yaml_path": (found.yaml_path, Path.is_file, "is no file"),
-        "result_dir": (found.result_dir, _can_be_written, "cannot be made or written"),
+    checks = {
+        "codebase_dir": (paths.codebase_dir, Path.is_dir, "is not a directory"),
+        "venv_exe": (paths.venv_exe, _is_program, "is not a program"),
+        "yaml_path": (paths.yaml_path, Path.is_file, "is not a file"),
+        "result_dir": (paths.result_dir, _is_writable_directory, "cannot be created or written"),
     }
-    for name, (path, look, cause) in looks.items():
-        if path is None or name in leave_out:
+    for name, (path, check, cause) in checks.items():
+        if path is None or name in excluded:
             continue
         line = blueprint.lines.get(name, 1)
         if roots is not None and (rewrite := roots.rewrite(str(path))) is not None:
-            told = f"Write {rewrite.text}" if rewrite.is_known else "hosts.toml does not say what it is here"
-            yield Problem(line, f"[exp_{name}] is a path of another host: {str(path)[:200]}. {told}.", fatal=False)
+            remedy = f"Write {rewrite.text}" if rewrite.is_known else "hosts.toml has no path for it on this host"
+            text = f"[exp_{name}] is a path of another host: {str(path)[:200]}. {remedy}."
+            yield BlueprintFault(line, text, fatal=False)
             continue
         try:
-            there = look(path)
+            is_usable = check(path)
         except (OSError, ValueError):
-            there = False
-        if not there:
-            hint = "" if name == "result_dir" else suggest_names(path)[:_LONGEST_HINT]
+            is_usable = False
+        if not is_usable:
+            hint = "" if name == "result_dir" else suggest_names(path)[:_MAX_HINT_CHARS]
             text = f"[exp_{name}] {cause} on this host: {str(path)[:200]}. {hint}".rstrip()
-            yield Problem(line, text, fatal=False)
+            yield BlueprintFault(line, text, fatal=False)
 
 
 def _is_program(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def _can_be_written(path: Path) -> bool:
+def _is_writable_directory(path: Path) -> bool:
+    """Return whether ``path`` is a directory that can be written, or can be created."""
     nearest = next(parent for parent in (path, *path.parents) if parent.exists())
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)

@@ -1,41 +1,43 @@
-"""A blueprint's text cut into its sections, and a section into its items; every part knows its line. Pure."""
+"""A blueprint's text in sections, and a section in items; every part has its line number. Pure."""
 
-# ruff: noqa: RUF001 - people write full-width punctuation, and it is looked for here
+# ruff: noqa: RUF001 - people write full-width punctuation, which is searched for here
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mcp_server.blueprints.headings import (
     ALIAS_LABEL,
-    BRACKETS,
-    BY_ITSELF,
-    HASHES,
-    LONGEST_LINE,
-    MARKER,
+    BRACKETED,
+    LOOSE_MARK,
+    MAX_LINE_CHARS,
+    NO_HASHES,
     NOTES,
     OWN_NAME,
     SECTIONS,
-    Head,
-    head_of,
-    labelled,
-    plain,
-    section_of,
+    Heading,
+    find_heading,
+    find_section,
+    plain_text,
+    split_label,
 )
+from mcp_server.blueprints.markdown import SourceLine, read_lines, strip_bold
 
-_MOST_LINES = 10_000
-_OWN_LIKE = re.compile(
+_MAX_LINES = 10_000
+_LIKE_OWN_NAME = re.compile(
     r"[\[【［]?\s*(exp[_ -][a-z]{2,20}(?:[_ -][a-z]{2,20}){0,2})\s*(?:[\]】］:：=]|-\s|$)", re.IGNORECASE
 )
-_FENCE = re.compile(r"^(?P<indent>[ \t>]*(?:[-*+]\s+|\d{1,3}[.)]\s+)?)(?P<mark>`{3,}|~{3,})(?P<info>[^`]*)$")
+_CLOSING_FENCE = re.compile(r"[ \t>]*(?:`{3,}|~{3,})\s*")
+_RULE = re.compile(r"[-=_*|: ]{3,}")
+_BULLETS = ("-", "*", "+")
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What is wrong on a line; ``fatal``: the document cannot be run as written; ``section``: for want of it alone."""
+class BlueprintFault:
+    """A fault on a line. ``fatal``: it prevents running the document; ``section``: only that section is affected."""
 
     line: int
     text: str
@@ -43,215 +45,162 @@ class Problem:
     section: str = ""
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of the document; ``fence`` is the language of the code block that it is in, None outside of one."""
-
-    number: int
-    text: str
-    fence: str | None = None
-    block: int = 0
-
-
 @dataclass
 class Section:
-    """One section: where it begins, what stands on that line, and the lines below."""
+    """One section: the line of its heading, the text on that line, and the lines below."""
 
     name: str
     line: int
     heading: str = ""
     inline: str = ""
-    level: int = BY_ITSELF
-    lines: list[Line] = field(default_factory=list)
+    level: int = NO_HASHES
+    lines: list[SourceLine] = field(default_factory=list)
+
+    @property
+    def all_lines(self) -> list[SourceLine]:
+        """The text on the heading's line, if any, and the lines below."""
+        inline = SourceLine(self.line, self.inline, self.inline.strip(), strip_bold(self.inline))
+        return [inline, *self.lines] if self.inline else self.lines
 
 
 @dataclass(frozen=True)
-class Item:
-    """What one line of a section says; ``label`` is in lower case; ``code``: of a code block."""
+class SectionItem:
+    """The content of one line of a section; ``label`` is in lower case; ``is_code``: in a code block."""
 
     line: int
     label: str
     text: str
-    code: bool = False
+    is_code: bool = False
 
 
 @dataclass(frozen=True)
-class Document:
-    """The sections in order, the notes, the title, and what is wrong with the form."""
+class SectionedText:
+    """Sections in order, notes, title, and faults of the form."""
 
     sections: tuple[Section, ...]
-    notes: tuple[Line, ...]
+    notes: tuple[SourceLine, ...]
     title: str
-    wrong: tuple[Problem, ...]
+    faults: tuple[BlueprintFault, ...]
 
 
-def document(text: str) -> Document:
-    """Cut ``text`` into its sections."""
-    whole, long = _lines(text)
-    lines, wrong = _fenced(_uncommented(_unwrapped(whole)))
-    heads = {line.number: head for line in lines if line.fence is None and (head := head_of(line.text)) is not None}
-    _drop_weaker(heads, lines)
+def split_sections(text: str) -> SectionedText:
+    """Split the text of a blueprint into its sections."""
+    texts, size_faults = _split_lines(text)
+    lines, fence_faults = _read_blueprint_lines(texts)
+    headings = {line.number: heading for line in lines if line.fence is None and (heading := find_heading(line))}
+    _drop_weaker_headings(headings, lines)
     sections: list[Section] = []
-    notes: list[Line] = []
+    notes: list[SourceLine] = []
     current: Section | None = None
     title = ""
     for line in lines:
-        head = heads.get(line.number)
-        if head is not None:
-            section = Section(head.name, line.number, head.heading, head.inline, head.level)
-            if head.name == NOTES:
-                notes.append(Line(line.number, head.inline))
+        heading = headings.get(line.number)
+        if heading is not None:
+            section = Section(heading.section, line.number, heading.text, heading.inline, heading.level)
+            if heading.section == NOTES:
+                notes.append(replace(line, text=heading.inline))
                 current = None
                 continue
             sections.append(section)
-            current = None if head.closed else section
+            current = None if heading.is_row else section
             continue
-        level = _level(line)
-        if level and not title:
-            title = _bare(line.text)
-        if current is not None and level and level <= current.level and not _comment(current, level):
+        if line.level and not title:
+            title = line.content.strip("*_` #")
+        if current is not None and line.level and line.level <= current.level and not _is_shell_comment(current, line):
             current = None
         (notes if current is None else current.lines).append(line)
-    return Document(tuple(sections), tuple(notes), title, (*long, *wrong, *_misspelt(lines)))
+    return SectionedText(tuple(sections), tuple(notes), title, (*size_faults, *fence_faults, *_find_misspelt(lines)))
 
 
-def items(section: Section) -> Iterator[Item]:
-    """Yield what a section says line by line; a label without a value takes the line below."""
+def read_items(section: Section) -> Iterator[SectionItem]:
+    """Yield the items of a section by line; a label without a value applies to the line below."""
     pending, depth = "", 0
-    lines = [Line(section.line, section.inline)] if section.inline else []
-    for line in [*lines, *section.lines]:
+    for line in section.all_lines:
         if not line.text.strip():
             continue
         indent = len(line.text) - len(line.text.lstrip())
         if line.fence is not None:
-            yield Item(line.number, pending, line.text, code=True)
+            yield SectionItem(line.number, pending, line.text, is_code=True)
             continue
-        text = plain(line.text)
-        if _level(line) or not text or re.fullmatch(r"[-=_*|: ]{3,}", text):
+        text = plain_text(line)
+        if line.level or not text or _RULE.fullmatch(text):
             continue
-        label, value = labelled(text)
+        label, value = split_label(text)
         if label and not value:
             pending, depth = label, indent
             continue
-        below = pending if indent > depth or not _same_list(line.text) else ""
-        yield Item(line.number, label or below, value if label else text)
+        has_bullet = line.list_mark in _BULLETS or line.content.startswith("• ")
+        below = pending if indent > depth or not has_bullet else ""
+        yield SectionItem(line.number, label or below, value if label else text)
         if indent <= depth:
             pending = ""
 
 
-def _same_list(text: str) -> bool:
-    return bool(re.match(r"^\s*[-*+•]\s", text))
-
-
-def _lines(text: str) -> tuple[list[Line], list[Problem]]:
-    """Return the lines of a text; what is too long for a blueprint is cut off, and told."""
+def _split_lines(text: str) -> tuple[list[str], list[BlueprintFault]]:
+    """Return the lines of a text, cut to the size of a blueprint, and faults for the cuts."""
     texts = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ").split("\n")
-    wrong = [
-        Problem(number, f"longer than {LONGEST_LINE:,} characters.")
+    faults = [
+        BlueprintFault(number, f"longer than {MAX_LINE_CHARS:,} characters.")
         for number, line in enumerate(texts, 1)
-        if len(line) > LONGEST_LINE
+        if len(line) > MAX_LINE_CHARS
     ][:1]
-    if len(texts) > _MOST_LINES:
-        wrong.append(Problem(_MOST_LINES, f"more than {_MOST_LINES:,} lines: this is no blueprint."))
-    return [Line(number, line[:LONGEST_LINE]) for number, line in enumerate(texts[:_MOST_LINES], 1)], wrong
+    if len(texts) > _MAX_LINES:
+        faults.append(BlueprintFault(_MAX_LINES, f"more than {_MAX_LINES:,} lines: this is not a blueprint."))
+    return [line[:MAX_LINE_CHARS] for line in texts[:_MAX_LINES]], faults
 
 
-def _unwrapped(lines: list[Line]) -> list[Line]:
-    """Take away a fence around the whole document: ```markdown … ```."""
-    for index, line in enumerate(lines):
-        fence = _FENCE.match(line.text)
-        if fence is not None and fence["info"].strip().lower() in {"markdown", "md"}:
-            last = max(i for i, other in enumerate(lines) if _FENCE.match(other.text))
-            gone = {index, last}
-            return [Line(other.number, "") if i in gone else other for i, other in enumerate(lines)]
-        if fence is not None or head_of(line.text) is not None:
-            break
-    return lines
+def _read_blueprint_lines(texts: list[str]) -> tuple[list[SourceLine], list[BlueprintFault]]:
+    """Return the lines of a blueprint; a code block that is never closed ends before the next section."""
+    lines, fences = read_lines(texts)
+    if fences and fences[0].language in ("markdown", "md"):  # around the whole document, which was pasted
+        before = [line for line in lines if line.number < fences[0].first]
+        if not any(find_heading(line) for line in before):
+            texts = list(texts)
+            last = max((at for at, text in enumerate(texts) if _CLOSING_FENCE.fullmatch(text)), default=0)
+            texts[fences[0].first - 1] = texts[last] = ""
+            lines, fences = read_lines(texts)
+    if not fences or fences[-1].is_closed:
+        return lines, []
+    swallowed = range(fences[-1].first, fences[-1].end - 1)
+    after, _ = read_lines(["" if at not in swallowed else text for at, text in enumerate(texts)], with_fences=False)
+    sections = (line.number for line in after if (heading := find_heading(line)) and heading.strength >= BRACKETED)
+    if (section := next(sections, None)) is None:
+        return lines, []
+    text = f"this code block is never closed, and sections follow: close it before line {section}."
+    joined = [*(line for line in lines if line.number < section), *(line for line in after if line.number >= section)]
+    return joined, [BlueprintFault(fences[-1].first, text)]
 
 
-def _uncommented(lines: list[Line]) -> list[Line]:
-    """Blank HTML comments; a code block keeps what looks like one."""
-    told, inside, fence = [], False, ""
-    for line in lines:
-        text, kept = line.text, ""
-        mark = _FENCE.match(text)
-        if not inside and mark is not None:
-            fence = "" if fence and mark["mark"].startswith(fence) else fence or mark["mark"]
-        if fence and not inside:
-            told.append(line)
-            continue
-        while text:
-            before, found, text = text.partition("-->" if inside else "<!--")
-            kept += "" if inside else before
-            inside = inside != bool(found)
-        told.append(Line(line.number, kept))
-    return told
-
-
-def _fenced(lines: list[Line]) -> tuple[list[Line], list[Problem]]:
-    """Mark what stands in code blocks; one that is never closed ends before the next section."""
-    found: list[Line] = []
-    mark, depth, info, opened, block = "", 0, "", 0, 0
-    for line in lines:
-        fence = _FENCE.match(line.text)
-        if mark and fence and not fence["info"].strip() and fence["mark"].startswith(mark):
-            if len(fence["indent"]) < depth + 4:
-                mark = ""
-                continue
-        elif not mark and fence:
-            mark, depth, opened = fence["mark"], len(fence["indent"]), line.number
-            info, block = fence["info"].strip().lower(), block + 1
-            continue
-        found.append(Line(line.number, line.text, info, block) if mark else line)
-    if not mark:
-        return found, []
-    swallowed = [ln.number for ln in found if ln.number > opened and (h := head_of(ln.text)) and h.strength >= BRACKETS]
-    if not swallowed:
-        return found, []
-    text = f"this code block is never closed, and sections follow: close it before line {swallowed[0]}."
-    return [Line(ln.number, ln.text) if ln.number >= swallowed[0] else ln for ln in found], [Problem(opened, text)]
-
-
-def _drop_weaker(heads: dict[int, Head], lines: Sequence[Line]) -> None:
-    """Keep of every section its strongest spelling; a plain label is none where any section has its own name."""
-    matter = 0  # the last line of front matter
+def _drop_weaker_headings(headings: dict[int, Heading], lines: Sequence[SourceLine]) -> None:
+    """Keep the strongest spelling of each section, and no plain labels if any section has its own name."""
+    front_matter_end = 0
     if lines and lines[0].text.strip() == "---":
-        matter = next((line.number for line in lines[1:] if line.text.strip() in {"---", "..."}), 0)
+        front_matter_end = next((line.number for line in lines[1:] if line.text.strip() in {"---", "..."}), 0)
     strongest: dict[str, int] = {}
-    for head in heads.values():
-        strongest[head.name] = max(head.strength, strongest.get(head.name, 0))
-    own_names = any(strength >= OWN_NAME for name, strength in strongest.items() if name != NOTES)
-    for number, head in list(heads.items()):
-        weak = head.strength == ALIAS_LABEL and (own_names or number <= matter)
-        if head.name == NOTES:
-            weak = False
-        if weak or (head.name != NOTES and head.strength < strongest[head.name]):
-            del heads[number]
+    for heading in headings.values():
+        strongest[heading.section] = max(heading.strength, strongest.get(heading.section, 0))
+    has_own_names = any(strength >= OWN_NAME for name, strength in strongest.items() if name != NOTES)
+    for number, heading in list(headings.items()):
+        if heading.section == NOTES:
+            continue
+        is_weak_label = heading.strength == ALIAS_LABEL and (has_own_names or number <= front_matter_end)
+        if is_weak_label or heading.strength < strongest[heading.section]:
+            del headings[number]
 
 
-def _level(line: Line) -> int:
-    """Return the level of a heading with #, 0 for any other line."""
-    hashes = HASHES.match(line.text) if line.fence is None else None
-    return len(hashes[1]) if hashes and re.match(r"\s|$", line.text[hashes.end(1) :]) else 0
+def _is_shell_comment(section: Section, line: SourceLine) -> bool:
+    """Return whether a # line is a comment of the command: above the section's level, or before any command."""
+    is_empty = not any(other.text.strip() for other in section.lines)
+    return section.name == "launch_command" and line.level == 1 and (section.level > 1 or is_empty)
 
 
-def _comment(section: Section, level: int) -> bool:
-    """Whether a # line is rather a comment of the shell: above the section's own level, or before any command."""
-    begun = any(line.text.strip() for line in section.lines)
-    return section.name == "launch_command" and level == 1 and (section.level > 1 or not begun)
-
-
-def _bare(text: str) -> str:
-    return HASHES.sub("", text).strip().strip("*_` #")
-
-
-def _misspelt(lines: Sequence[Line]) -> Iterator[Problem]:
-    """Tell of section names that are none, but near one: a default would silently take its place."""
+def _find_misspelt(lines: Sequence[SourceLine]) -> Iterator[BlueprintFault]:
+    """Yield misspelt section names: a default would silently replace the section."""
+    own_names = [f"exp_{section}" for section in SECTIONS]
     for line in lines:
-        text = re.sub(r"^[#>*_`\s]+", "", MARKER.sub("", line.text[:200], count=1))
-        name = _OWN_LIKE.match(text)
-        if line.fence is None and name and section_of(name[1]) is None:
-            plain_name = re.sub(r"[\s-]+", "_", name[1].lower())
-            near = difflib.get_close_matches(plain_name, [f"exp_{section}" for section in SECTIONS], 1, 0.75)
+        text = re.sub(r"^[#>*_`\s]+", "", LOOSE_MARK.sub("", line.content[:200], count=1))
+        name = _LIKE_OWN_NAME.match(text)
+        if line.fence is None and name and find_section(name[1]) is None:
+            near = difflib.get_close_matches(re.sub(r"[\s-]+", "_", name[1].lower()), own_names, 1, 0.75)
             if near:
-                yield Problem(line.number, f"[{name[1]}] is no section: did you mean [{near[0]}]?")
+                yield BlueprintFault(line.number, f"[{name[1]}] is not a section: did you mean [{near[0]}]?")

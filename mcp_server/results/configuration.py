@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mcp_server.blueprints.parser import Blueprint, parse
+from mcp_server.blueprints.parser import Blueprint, parse_blueprint
 from mcp_server.record.state import Run
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask
@@ -60,7 +60,7 @@ def read_blueprint(run: Run) -> Blueprint:
     """Return the run's blueprint as it is now; an empty one where there is none."""
     path = getattr(run.spec, "blueprint", None)
     text = read_text(Path(path)) if path else None
-    return parse(text) if text else Blueprint()
+    return parse_blueprint(text) if text else Blueprint()
 
 
 def configuration_files(run: Run) -> list[Path]:

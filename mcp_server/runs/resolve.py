@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcp_server.blueprints.apply import fill, read
-from mcp_server.blueprints.paths import places
+from mcp_server.blueprints.apply import apply_blueprint, read_blueprint
+from mcp_server.blueprints.paths import resolve_paths
 from mcp_server.hosts.config import Environment, Host, Site, host_here, settings
 from mcp_server.hosts.defaults import fitted
 from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_foreign_variables, check_inputs
@@ -52,6 +52,8 @@ def settle(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) 
     check_foreign_paths(request, parse(request.command), roots)
     if request.blueprint is None:
         return Settled(fitted(request, host, environment, environ), site, host, environment)
-    path, blueprint = read(request.blueprint, request.cwd)
-    request = fitted(fill(request, path, blueprint, host.keyword, environ, roots), host, environment, environ)
-    return Settled(request, site, host, environment, path, places(path, blueprint).result_dir)
+    path, blueprint = read_blueprint(request.blueprint, request.cwd)
+    request = fitted(
+        apply_blueprint(request, path, blueprint, host.keyword, environ, roots), host, environment, environ
+    )
+    return Settled(request, site, host, environment, path, resolve_paths(path, blueprint).result_dir)

@@ -1,4 +1,4 @@
-"""check_blueprint: whether a blueprint can be run, and what it says."""
+"""check_blueprint: the values of a blueprint, and whether it can be run."""
 
 from contextlib import suppress
 from typing import Annotated
@@ -23,8 +23,8 @@ async def check_blueprint(
     """
     server = server_of(ctx)
 
-    def look() -> BlueprintCheck:
-        from mcp_server.blueprints.apply import check  # noqa: PLC0415 - as answers.py says
+    def check() -> BlueprintCheck:
+        from mcp_server.blueprints.apply import check_file  # noqa: PLC0415 - few calls read a blueprint
         from mcp_server.hosts.config import host_here, settings  # noqa: PLC0415
         from mcp_server.hosts.path_checks import Roots  # noqa: PLC0415
 
@@ -32,9 +32,9 @@ async def check_blueprint(
         with suppress(ConfigInvalid):  # told by launch_run and preflight; the document can be read all the same
             site = settings(server.store.home)
             roots = Roots.of(site, host_here(site))
-        return check(path, roots=roots)
+        return check_file(path, roots=roots)
 
-    return await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
+    return await anyio.to_thread.run_sync(check, abandon_on_cancel=True)
 
 
 TOOL = tool(check_blueprint, title="Check blueprint", annotations=READ_ONLY)

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.blueprints.apply import BlueprintInvalid, BlueprintUnreadable, check, fill, name_of, read
-from mcp_server.blueprints.parser import parse
-from mcp_server.blueprints.paths import places
+from mcp_server.blueprints.apply import (
+    BlueprintInvalid,
+    BlueprintUnreadable,
+    apply_blueprint,
+    check_file,
+    make_name,
+    read_blueprint,
+)
+from mcp_server.blueprints.parser import parse_blueprint
+from mcp_server.blueprints.paths import resolve_paths
 from mcp_server.record.spec import LaunchRequest
 
 TEXT = """\
@@ -62,7 +69,7 @@ def test_a_blueprint_is_read_through_a_link_with_home_and_with_a_directory(
     link.symlink_to(blueprint)
     monkeypatch.setenv("HOME", str(blueprint.parent))
     for path, cwd in ((str(blueprint), None), (str(link), None), ("~/lora_16.md", None), ("lora_16.md", "~")):
-        file, found = read(path, cwd)
+        file, found = read_blueprint(path, cwd)
         assert (file.parent, found.ok) == (blueprint.parent, True)
 
 
@@ -81,19 +88,19 @@ def hostile(where: Path) -> dict[str, str]:
         "../blueprint.md": "must be absolute",
         "": "must be absolute",
         "~nobody-of-this-name/b.md": "",
-        str(where): "no regular file",
+        str(where): "not a regular file",
         str(where / "missing.md"): "No such file",
-        str(where / "fifo.md"): "no regular file",
-        str(where / "to_fifo.md"): "no regular file",
+        str(where / "fifo.md"): "not a regular file",
+        str(where / "to_fifo.md"): "not a regular file",
         str(where / "dangling.md"): "No such file",
         str(where / "loop.md"): "symbolic links",
         str(where / "large.md"): "longer than",
         str(where / "latin.md"): "UTF-8",
         str(where / "utf16.md"): "UTF-8",
-        str(where / "nul.md"): "no text",
+        str(where / "nul.md"): "not text",
         str(where / "a\0b.md"): "null",
         str(where / ("a" * 300)): "too long",
-        "/dev/zero": "no regular file",
+        "/dev/zero": "not a regular file",
         "/dev/stdin": "",
         "/dev/tty": "",
         "/proc/self/mem": "",
@@ -103,14 +110,14 @@ def hostile(where: Path) -> dict[str, str]:
 def test_what_is_no_text_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
     for path, cause in hostile(tmp_path).items():
         with pytest.raises(BlueprintUnreadable, match="Nothing was done") as told:
-            read(path)
+            read_blueprint(path)
         assert cause in told.value.cause
 
 
 def test_nothing_is_told_of_a_file_that_is_no_blueprint(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.write_text("# accounts\nroot:x:0:0:hush:/root:/bin/bash\n")
-    found = check(str(path))
+    found = check_file(str(path))
     assert not found.ok
     assert "hush" not in found.model_dump_json()
     assert "accounts" not in found.model_dump_json()
@@ -121,7 +128,7 @@ def test_nothing_is_told_of_a_file_that_is_no_blueprint(tmp_path: Path) -> None:
 
 def test_a_check_tells_every_section_with_paths_and_variables_filled_in(blueprint: Path) -> None:
     root = blueprint.parent
-    assert check(str(blueprint)).model_dump() == {
+    assert check_file(str(blueprint)).model_dump() == {
         "ok": True,
         "purpose": "LoRA rank 16 on gsm8k: does it learn?",
         "codebase_dir": f"{root}/code",
@@ -141,7 +148,7 @@ def test_what_is_not_on_this_host_is_a_problem_with_its_line_and_the_document_st
     path = tmp_path / "b.md"
     (tmp_path / "results").touch()
     path.write_text(TEXT.format(root=tmp_path))
-    found = check(str(path))
+    found = check_file(str(path))
     assert found.ok
     assert [problem.line for problem in found.problems] == [4, 6, 8, 12]
     assert not (tmp_path / "code").exists()
@@ -150,24 +157,24 @@ def test_what_is_not_on_this_host_is_a_problem_with_its_line_and_the_document_st
 def test_missing_sections_have_defaults_beside_the_blueprint(tmp_path: Path) -> None:
     path = tmp_path / "ablation.md"
     path.write_text("[exp_launch_command]: python train.py --out {exp_result_dir} --s ${MaxTime}\n")
-    found = check(str(path))
+    found = check_file(str(path))
     assert (found.ok, found.codebase_dir, found.result_dir) == (True, str(tmp_path), str(tmp_path / "ablation"))
     assert (found.venv_exe, found.yaml_path) == (None, None)
     assert (found.time_limit_s, found.first_step_timeout_s) == (86_400, 1_200)
     assert found.launch_command == f"python train.py --out {tmp_path}/ablation --s 86400"
     assert not (tmp_path / "ablation").exists()
-    assert places(tmp_path / "bare", parse("")).result_dir == tmp_path / "bare.results"
+    assert resolve_paths(tmp_path / "bare", parse_blueprint("")).result_dir == tmp_path / "bare.results"
 
 
 def test_a_directory_of_a_virtual_environment_means_its_python(blueprint: Path) -> None:
     blueprint.write_text(blueprint.read_text().replace("venv/bin/python", "venv"))
-    assert check(str(blueprint)).venv_exe == str(blueprint.parent / "venv/bin/python")
+    assert check_file(str(blueprint)).venv_exe == str(blueprint.parent / "venv/bin/python")
 
 
 def test_a_python_named_by_its_activation_is_the_python_beside_it(blueprint: Path, tmp_path: Path) -> None:
     named = f"{tmp_path}/venv/bin/python"
     blueprint.write_text(blueprint.read_text().replace(named, f"source {tmp_path}/venv/bin/activate"))
-    assert check(str(blueprint)).venv_exe == named
+    assert check_file(str(blueprint)).venv_exe == named
 
 
 # --- filling in
@@ -175,7 +182,7 @@ def test_a_python_named_by_its_activation_is_the_python_beside_it(blueprint: Pat
 
 def test_a_blueprint_fills_in_what_the_request_leaves_open(blueprint: Path) -> None:
     root = blueprint.parent
-    filled = fill(request(), *read(str(blueprint)), keyword="ajet", environ={"PATH": "/usr/bin"})
+    filled = apply_blueprint(request(), *read_blueprint(str(blueprint)), keyword="ajet", environ={"PATH": "/usr/bin"})
     assert filled.command == f"python train.py --conf {root}/code/conf/math.yaml --out {root}/results"
     assert filled.cwd == f"{root}/code"
     assert filled.env == {"PATH": f"{root}/venv/bin:/usr/bin", "VIRTUAL_ENV": f"{root}/venv"}
@@ -196,13 +203,13 @@ def test_explicit_arguments_win(blueprint: Path, tmp_path: Path) -> None:
         first_step_pattern="step",
         queue=True,
     )
-    filled = fill(given, *read(str(blueprint)), environ={})
+    filled = apply_blueprint(given, *read_blueprint(str(blueprint)), environ={})
     left = {"tags": ["x", "blueprint:lora_16"], "env": {**given.env, "VIRTUAL_ENV": f"{tmp_path}/venv"}}
     assert asdict(filled) == {**asdict(given), **left}
 
 
 def test_python_in_the_command_is_the_blueprints_python(blueprint: Path) -> None:
-    filled = fill(request(), *read(str(blueprint)))
+    filled = apply_blueprint(request(), *read_blueprint(str(blueprint)))
     run = subprocess.run(["bash", "-c", str(filled.command)], env=dict(filled.env), stdout=subprocess.PIPE, check=False)
     assert run.stdout == b"the blueprint's python\n"
 
@@ -212,43 +219,43 @@ def test_a_python_by_another_name_is_written_into_the_command(blueprint: Path) -
     (blueprint.parent / "venv/bin/python").rename(exe)
     text = blueprint.read_text().replace("bin/python", "bin/python3.12")
     blueprint.write_text(text.replace("python train.py", "A=1 python train.py && python3 -m python.x"))
-    command = fill(request(), *read(str(blueprint))).command
+    command = apply_blueprint(request(), *read_blueprint(str(blueprint))).command
     assert str(command).startswith(f"A=1 {exe} train.py && {exe} -m python.x --conf")
 
 
 def test_what_cannot_be_run_is_refused_with_all_its_lines(blueprint: Path) -> None:
     blueprint.write_text(blueprint.read_text().replace("2 hours", "soon").replace("python train.py", "<command>"))
     with pytest.raises(BlueprintInvalid, match=r"Line 10: .*Line 14: .*Nothing was started.*check_blueprint") as told:
-        fill(request(), *read(str(blueprint)))
-    assert [problem.line for problem in told.value.problems] == [10, 14]
+        apply_blueprint(request(), *read_blueprint(str(blueprint)))
+    assert [problem.line for problem in told.value.faults] == [10, 14]
 
 
 def test_a_secret_in_the_command_is_refused_and_not_repeated(blueprint: Path) -> None:
     text = blueprint.read_text()
     blueprint.write_text(text.replace("python train.py", "WANDB_API_KEY='0123456789abcdef' python train.py"))
-    told = check(str(blueprint))
+    told = check_file(str(blueprint))
     assert (told.ok, [problem.line for problem in told.problems]) == (False, [10])
     assert "0123456789abcdef" not in told.model_dump_json()
     with pytest.raises(BlueprintInvalid, match="Line 10: WANDB_API_KEY") as refused:
-        fill(request(), *read(str(blueprint)))
+        apply_blueprint(request(), *read_blueprint(str(blueprint)))
     assert "0123456789abcdef" not in str(refused.value)
     blueprint.write_text(text.replace("python train.py", "WANDB_API_KEY=$WANDB_API_KEY python train.py"))
-    assert fill(request(), *read(str(blueprint))).name
+    assert apply_blueprint(request(), *read_blueprint(str(blueprint))).name
 
 
 def test_an_argument_stands_in_for_the_section_that_is_wrong(blueprint: Path) -> None:
     blueprint.write_text(blueprint.read_text().replace("2 hours", "soon").replace("python train.py", "<command>"))
-    filled = fill(request(command="true", time_limit_s=60.0), *read(str(blueprint)))
+    filled = apply_blueprint(request(command="true", time_limit_s=60.0), *read_blueprint(str(blueprint)))
     assert (filled.command, filled.time_limit_s) == ("true", 60.0)
     with pytest.raises(BlueprintInvalid, match="Line 14"):
-        fill(request(command="true"), *read(str(blueprint)))
+        apply_blueprint(request(command="true"), *read_blueprint(str(blueprint)))
 
 
 def test_another_hosts_paths_are_refused_before_anything_starts(blueprint: Path) -> None:
     blueprint.write_text(blueprint.read_text().replace(str(blueprint.parent), "/data/of/another/host"))
     with pytest.raises(BlueprintInvalid) as told:
-        fill(request(), *read(str(blueprint)))
-    assert [problem.line for problem in told.value.problems] == [4, 6, 8]
+        apply_blueprint(request(), *read_blueprint(str(blueprint)))
+    assert [problem.line for problem in told.value.faults] == [4, 6, 8]
 
 
 @pytest.mark.parametrize(
@@ -271,6 +278,6 @@ def test_another_hosts_paths_are_refused_before_anything_starts(blueprint: Path)
     ],
 )
 def test_a_run_is_named_after_keyword_and_purpose(purpose: str, file: str, keyword: str, name: str) -> None:
-    found = name_of(Path("/data/stage_1") / file, parse(f"exp_purpose: {purpose}\n"), keyword)
+    found = make_name(Path("/data/stage_1") / file, parse_blueprint(f"exp_purpose: {purpose}\n"), keyword)
     assert (found, len(found) <= 64) == (name, True)
     assert re.fullmatch(r"[\w-]+", found, re.ASCII)

@@ -1,4 +1,4 @@
-"""Blueprints as agents and people write them: ``tests/blueprints`` holds them, the tables below what they say."""
+"""Blueprints as agents and people write them: ``tests/data/blueprints`` has them, the tables below their values."""
 
 # ruff: noqa: RUF001 - people write full-width punctuation
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.blueprints.command import filled
-from mcp_server.blueprints.headings import SECTIONS, section_of
-from mcp_server.blueprints.parser import Blueprint, parse
+from mcp_server.blueprints.command import fill_variables
+from mcp_server.blueprints.headings import SECTIONS, find_section
+from mcp_server.blueprints.parser import Blueprint, parse_blueprint
 from mcp_server.text import durations
 
 SPELLINGS = Path(__file__).parents[1] / "data" / "blueprints"
@@ -124,12 +124,12 @@ REFUSED: dict[str, dict[int, str]] = {
     "template": {2: "TODO", 4: "<path>", 6: "/path/to/", 8: "<your config>", 10: "...", 12: "<hours>"},
     "empty_contents": {4: "no command"},
     "twice": {7: "twice, first in line 5"},
-    "nonsense_time": {2: "no duration"},
+    "nonsense_time": {2: "not a duration"},
     "negative_time": {2: "not above zero"},
     "zero_time": {2: "not above zero"},
     "endless_time": {2: "longer than 60 days"},
     "range": {2: "range"},
-    "number_alone": {2: "no duration"},
+    "number_alone": {2: "not a duration"},
     "two_times": {4: "24 h in line 3, 12 h here"},
     "two_paths": {3: "second path"},
     "misspelt": {1: "did you mean [exp_launch_command]", 3: "did you mean [exp_max_time]"},
@@ -146,24 +146,24 @@ def spelling(name: str) -> str:
 
 
 def command(*lines: str, fence: str = "bash") -> Blueprint:
-    return parse("\n".join(["## [exp_launch_command]", f"```{fence}", *lines, "```"]))
+    return parse_blueprint("\n".join(["## [exp_launch_command]", f"```{fence}", *lines, "```"]))
 
 
 @pytest.mark.parametrize("name", SAYS)
 def test_every_spelling_says_what_its_writer_meant(name: str) -> None:
-    found, says = parse(spelling(name)), SAYS[name]
-    assert found.ok, found.problems
+    found, says = parse_blueprint(spelling(name)), SAYS[name]
+    assert found.ok, found.faults
     used = (*ALL_DEFAULTS, "first_step_timeout_s") if name == "only_a_command" else says.defaults_used
     assert {key: getattr(found, key) for key in vars(says)} == {**vars(says), "defaults_used": used}
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_run_is_refused_with_its_lines(name: str) -> None:
-    found = parse(spelling(f"refused_{name}"))
+    found = parse_blueprint(spelling(f"refused_{name}"))
     assert not found.ok
     told: dict[int, str] = {}
-    for problem in found.problems:
-        told[problem.line] = told.get(problem.line, "") + problem.text
+    for fault in found.faults:
+        told[fault.line] = told.get(fault.line, "") + fault.text
     assert told.keys() == REFUSED[name].keys()
     assert all(word in told[line] for line, word in REFUSED[name].items()), told
 
@@ -175,7 +175,7 @@ def test_every_spelling_is_in_a_table() -> None:
 
 
 def test_the_line_of_a_value_is_known() -> None:
-    lines = parse(spelling("explained")).lines
+    lines = parse_blueprint(spelling("explained")).lines
     text = spelling("explained").splitlines()
     assert text[lines["codebase_dir"] - 1].endswith("/data/exp/code")
     assert text[lines["launch_command"] - 1].startswith("cd /data/exp/code")
@@ -186,12 +186,12 @@ def test_a_purpose_of_several_lines_is_one_paragraph() -> None:
     text = (
         "## [exp_purpose]\n- description: why\nWe want to see:\n- whether lr: 1e-4 holds\n### More\n> a reward of 3.5\n"
     )
-    assert parse(text).purpose == "We want to see: whether lr: 1e-4 holds a reward of 3.5"
+    assert parse_blueprint(text).purpose == "We want to see: whether lr: 1e-4 holds a reward of 3.5"
 
 
 def test_notes_are_kept_and_sections_are_no_part_of_them() -> None:
-    assert parse(spelling("template")).notes.endswith("- n_gpus_per_node = 8")
-    assert "ajet.launcher" not in parse(spelling("template")).notes
+    assert parse_blueprint(spelling("template")).notes.endswith("- n_gpus_per_node = 8")
+    assert "ajet.launcher" not in parse_blueprint(spelling("template")).notes
 
 
 @pytest.mark.parametrize(
@@ -251,25 +251,25 @@ def test_a_code_block_is_one_command(lines: list[str], text: str | None) -> None
 def test_a_block_that_is_no_one_command_is_refused(lines: list[str]) -> None:
     found = command(*lines)
     assert not found.ok
-    assert all(3 <= problem.line < 3 + len(lines) for problem in found.problems)
+    assert all(3 <= fault.line < 3 + len(lines) for fault in found.faults)
 
 
 @pytest.mark.parametrize("line", ["python train.py &", "python train.py > log 2>&1", "python train.py &> log"])
 def test_what_is_told_of_a_command_that_runs_does_not_refuse_it(line: str) -> None:
     found = command(line)
-    assert (found.ok, [problem.line for problem in found.problems]) == (True, [3])
+    assert (found.ok, [fault.line for fault in found.faults]) == (True, [3])
 
 
 @pytest.mark.parametrize(
     "line", ["python a.py 2>&1 | tee log", "python a.py 2> err.txt", "python a.py >/dev/null", "nohup a.sh"]
 )
 def test_a_command_that_runs_as_written_has_no_problem(line: str) -> None:
-    assert command(line).problems == ()
+    assert command(line).faults == ()
 
 
 def test_a_block_of_another_language_is_no_command() -> None:
     text = "## [exp_launch_command]\n```yaml\nlr: 1\n```\n```bash\npython a.py\n```\n```text\npython prints this\n```\n"
-    assert parse(text).launch_command == "python a.py"
+    assert parse_blueprint(text).launch_command == "python a.py"
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_block_of_another_language_is_no_command() -> None:
     ],
 )
 def test_a_section_has_many_names(name: str, section: str | None) -> None:
-    assert section_of(name) == section
+    assert find_section(name) == section
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_a_plain_number_takes_its_unit_from_the_heading() -> None:
         "## Max time (h)",
         "## 最长时间（小时）",
     ):
-        found = parse(f"{heading}\n36\n## [exp_launch_command]\npython a.py\n")
+        found = parse_blueprint(f"{heading}\n36\n## [exp_launch_command]\npython a.py\n")
         assert (found.time_limit_s, heading) == (36 * H, heading)
 
 
@@ -360,7 +360,7 @@ def test_a_plain_number_takes_its_unit_from_the_heading() -> None:
     ],
 )
 def test_variables_are_filled_in_as_the_shell_will_read_them(text: str, filled_in: str) -> None:
-    assert filled(text, {"exp_yaml_path": "/x y/it's", "MaxTime": "60"}) == filled_in
+    assert fill_variables(text, {"exp_yaml_path": "/x y/it's", "MaxTime": "60"}) == filled_in
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_variables_are_filled_in_as_the_shell_will_read_them(text: str, filled_i
     ],
 )
 def test_the_first_step_rule_comes_from_the_notes(note: str, seconds: float, pattern: str | None) -> None:
-    found = parse(f"[exp_launch_command]: python a.py\n\n## Notes\n- {note}\n")
+    found = parse_blueprint(f"[exp_launch_command]: python a.py\n\n## Notes\n- {note}\n")
     assert (found.first_step_timeout_s, found.first_step_pattern) == (seconds, pattern)
 
 
@@ -393,7 +393,7 @@ def test_the_first_step_rule_comes_from_the_notes(note: str, seconds: float, pat
     ],
 )
 def test_a_quoted_metric_is_not_its_setting(line: str, *, shows: bool) -> None:
-    found = parse('[exp_launch_command]: python a.py\n## Notes\n- The first "kl loss" is due within 30 min\n')
+    found = parse_blueprint('[exp_launch_command]: python a.py\n## Notes\n- The first "kl loss" is due within 30 min\n')
     assert bool(re.search(found.first_step_pattern or "", line)) is shows
 
 
@@ -411,43 +411,43 @@ def test_a_quoted_metric_is_not_its_setting(line: str, *, shows: bool) -> None:
     ],
 )
 def test_a_limit_and_the_rule_of_the_first_step_may_share_a_line(text: str, limit_s: float, first_s: float) -> None:
-    found = parse(f"[exp_launch_command]: python a.py\n## [exp_max_time]\n{text}\n")
+    found = parse_blueprint(f"[exp_launch_command]: python a.py\n## [exp_max_time]\n{text}\n")
     assert (found.ok, found.time_limit_s, found.first_step_timeout_s) == (True, limit_s, first_s)
 
 
 def test_what_a_command_prints_is_no_second_command() -> None:
     shown = "```\npython a.py\n```\nExpected output:\n```\nstep 1/100 loss 2.3\n```\n"
-    assert parse(f"## [exp_launch_command]\n{shown}").launch_command == "python a.py"
-    assert parse(f"## [exp_launch_command]\nThis is what it prints:\n{shown}").launch_command == "python a.py"
-    found = parse(f"## [exp_launch_command]\n{shown.replace('Expected output', 'If memory runs out')}")
-    assert [problem.line for problem in found.problems] == [7]
+    assert parse_blueprint(f"## [exp_launch_command]\n{shown}").launch_command == "python a.py"
+    assert parse_blueprint(f"## [exp_launch_command]\nThis is what it prints:\n{shown}").launch_command == "python a.py"
+    found = parse_blueprint(f"## [exp_launch_command]\n{shown.replace('Expected output', 'If memory runs out')}")
+    assert [fault.line for fault in found.faults] == [7]
 
 
 def test_a_limit_with_the_shells_default_is_that_default() -> None:
-    found = parse("[exp_launch_command]: python a.py\n## [exp_max_time]\n${MaxTime:-36h}\n")
+    found = parse_blueprint("[exp_launch_command]: python a.py\n## [exp_max_time]\n${MaxTime:-36h}\n")
     assert (found.ok, found.time_limit_s) == (True, 36 * H)
 
 
 def test_python_without_a_path_is_this_hosts() -> None:
-    found = parse("[exp_venv_exe]: python3\n[exp_launch_command]: python a.py\n")
+    found = parse_blueprint("[exp_venv_exe]: python3\n[exp_launch_command]: python a.py\n")
     assert (found.ok, found.venv_exe) == (True, None)
     assert "exp_venv_exe" in found.defaults_used
 
 
 def test_a_path_with_spaces_is_wanted_in_quotes() -> None:
     for written, path in (("/srv/my code/proj", None), ('"/srv/my code/proj"', "/srv/my code/proj")):
-        found = parse(f"[exp_launch_command]: python a.py\n[exp_codebase_dir]: {written}\n")
-        assert (found.codebase_dir, [problem.line for problem in found.problems]) == (path, [] if path else [2])
+        found = parse_blueprint(f"[exp_launch_command]: python a.py\n[exp_codebase_dir]: {written}\n")
+        assert (found.codebase_dir, [fault.line for fault in found.faults]) == (path, [] if path else [2])
 
 
 def test_a_heading_in_two_languages_says_nothing_more() -> None:
-    found = parse("# 【exp_purpose】 实验目的\n比较 PPO\n# 【exp_launch_command】 启动命令\npython a.py\n")
+    found = parse_blueprint("# 【exp_purpose】 实验目的\n比较 PPO\n# 【exp_launch_command】 启动命令\npython a.py\n")
     assert (found.purpose, found.launch_command) == ("比较 PPO", "python a.py")
 
 
 def test_a_first_step_pattern_that_never_ends_is_refused() -> None:
-    found = parse("[exp_launch_command]: python a.py\n## Notes\nfirst_step_pattern: (a+)+\n")
-    assert (found.ok, found.problems[0].line) == (False, 3)
+    found = parse_blueprint("[exp_launch_command]: python a.py\n## Notes\nfirst_step_pattern: (a+)+\n")
+    assert (found.ok, found.faults[0].line) == (False, 3)
 
 
 def test_a_heading_in_a_code_block_is_text() -> None:
@@ -456,9 +456,9 @@ def test_a_heading_in_a_code_block_is_text() -> None:
 
 
 def test_what_is_no_blueprint_is_refused_without_reading_on() -> None:
-    assert not parse("a" * 1_000_001).ok
-    assert not parse("\n" * 900_000).ok
-    assert not parse("[exp_launch_command]: python a.py" + " --x" * 100_000).ok
+    assert not parse_blueprint("a" * 1_000_001).ok
+    assert not parse_blueprint("\n" * 900_000).ok
+    assert not parse_blueprint("[exp_launch_command]: python a.py" + " --x" * 100_000).ok
 
 
 def test_no_text_makes_it_raise_and_every_problem_has_a_line() -> None:
@@ -480,7 +480,7 @@ def test_no_text_makes_it_raise_and_every_problem_has_a_line() -> None:
                     text[:at] + other[begin : begin + chance.randint(1, 200)] + text[at:],
                 ]
             )
-        found = parse(text)
+        found = parse_blueprint(text)
         lines = text.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
-        assert all(1 <= problem.line <= lines for problem in found.problems), text
+        assert all(1 <= fault.line <= lines for fault in found.faults), text
         assert not found.ok or (found.launch_command and 0 < found.time_limit_s <= 60 * 24 * H), text

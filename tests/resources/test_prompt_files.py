@@ -11,7 +11,7 @@ import anyio
 import pytest
 from mcp.client import Client
 
-from mcp_server.blueprints.parser import parse as parse_blueprint
+from mcp_server.blueprints.parser import parse_blueprint
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.gpus.request import parse_requirements
 from mcp_server.record.state import RunState
@@ -223,7 +223,7 @@ def test_only_agents_that_may_stop_a_run_can() -> None:
 
 def test_a_template_that_nobody_filled_in_is_refused_section_by_section() -> None:
     found = parse_blueprint(read_documents("prompts")["blueprint_template"].text)
-    refused = "\n".join(problem.text for problem in found.problems if problem.fatal)
+    refused = "\n".join(fault.text for fault in found.faults if fault.fatal)
     asked = ("purpose", "codebase_dir", "venv_exe", "yaml_path", "result_dir", "max_time")
     assert [name for name in asked if f"[exp_{name}]" not in refused] == []
     assert "launch command still holds the template" in refused
@@ -244,7 +244,7 @@ def test_a_template_that_was_filled_in_is_a_blueprint() -> None:
         assert place in text
         text = text.replace(place, value)
     found = parse_blueprint(text)
-    assert found.problems == ()
+    assert found.faults == ()
     assert (found.launch_command, found.time_limit_s) == ("python train.py --time ${MaxTime}", 129_600)
     assert found.notes.strip("# :") == "Blueprint: KL"
 
@@ -252,7 +252,7 @@ def test_a_template_that_was_filled_in_is_a_blueprint() -> None:
 def test_the_good_example_is_good() -> None:
     guide = read_documents("prompts")["blueprint_guide"].text
     found = parse_blueprint(guide.partition("````markdown\n")[2].partition("````")[0])
-    assert (found.problems, found.defaults_used) == ((), ())
+    assert (found.faults, found.defaults_used) == ((), ())
     assert (found.time_limit_s, found.first_step_timeout_s) == (43_200, 1_800)
     assert found.first_step_pattern
     assert re.search(found.first_step_pattern, "actor/kl_loss: 0.1")

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from mcp_server.blueprints import apply
+from mcp_server.blueprints.apply import check_file
 from mcp_server.errors import RunwardError
 from mcp_server.hosts.config import Environment, Host, Site, host_here, settings
 from mcp_server.hosts.path_checks import Roots, is_missing
@@ -75,7 +75,7 @@ async def preflight(wish: Wish, store: RunStore, environ: Mapping[str, str], blu
 def _with_blueprint(wish: Wish, path: str, problems: list[Problem], roots: Roots) -> Wish:
     """Return ``wish`` with what a blueprint says where it says nothing itself; adds what is wrong to ``problems``."""
     try:
-        check = apply.check(path, wish.cwd, roots)
+        check = check_file(path, wish.cwd, roots)
     except RunwardError as error:
         problems.append(problem_of("blueprint", error))
         return wish
