@@ -1,4 +1,4 @@
-"""Result models of check_blueprint, importable without the blueprint reader."""
+"""Result models of check_blueprint, importable without the reader of blueprints."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from mcp_server.answer import Answer
 
 
 class BlueprintProblem(Answer):
-    """What is wrong, and where."""
+    """A problem and its line."""
 
     line: int
     text: str
 
 
 class BlueprintCheck(Answer):
-    """What a blueprint says, with defaults and variables filled in. Paths are absolute; durations in seconds."""
+    """Values of a blueprint, with defaults and variables filled in. Paths are absolute; durations in seconds."""
 
     ok: bool
     purpose: str

@@ -101,7 +101,7 @@ def check_file(path: str, cwd: str | None = None, roots: Roots | None = None) ->
         [*blueprint.faults, *_find_secrets(blueprint), *_find_host_faults(paths, blueprint, roots)],
         key=lambda fault: fault.line,
     )
-    is_blueprint = bool(blueprint.lines)  # of other files no content is shown
+    is_blueprint = bool(blueprint.lines)  # the content of other files is not shown
     return BlueprintCheck(
         ok=not any(fault.fatal for fault in faults),
         purpose=blueprint.purpose if is_blueprint else "",

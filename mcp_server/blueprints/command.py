@@ -257,7 +257,7 @@ def _keep_in_foreground(line: int, text: str) -> tuple[str, list[BlueprintFault]
         cause = "starts its own terminal session and ends at once: write the command that runs in it."
         faults.append(BlueprintFault(line, cause))
     elif to_file := _OUTPUT_TO_FILE.search(text):
-        cause = f"its output goes to {to_file['file']}, which nobody watches: remove that, the run is logged anyway."
+        cause = f"its output goes to {to_file['file']}, an unwatched file: remove that, the run is logged anyway."
         faults.append(BlueprintFault(line, cause, fatal=False))
     return text, faults
 

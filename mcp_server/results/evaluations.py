@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mcp_server.record.result_directory import read_origin
+from mcp_server.record.result_directory import EXPERIMENT_LOG, read_origin
 from mcp_server.record.state import Run
 from mcp_server.results.directory_scan import limited_scan, list_tree, result_roots, run_span
 from mcp_server.system.files import open_regular_file
@@ -25,7 +25,9 @@ _NAME = re.compile(
     r"(?:[-_.0-9T].*)?\.(?:md|json|jsonl)|all_results\.json",
     re.IGNORECASE,
 )
-_NOT_EVALUATIONS = re.compile(r"experiment_log\.md|.*(?:config|args|state|vocab|tokenizer|samples).*", re.IGNORECASE)
+_NOT_EVALUATIONS = re.compile(
+    rf"{re.escape(EXPERIMENT_LOG)}|.*(?:config|args|state|vocab|tokenizer|samples).*", re.IGNORECASE
+)
 _MOST_BYTES = 2_000_000  # of one file
 _MOST_BROKEN = 1_000  # lines; a file with more is not JSON lines
 _MOST_FILES, _MOST_ROWS, _MOST_TABLES, _MOST_COLUMNS = 20, 200, 20, 200

@@ -29,7 +29,7 @@ async def check_blueprint(
         from mcp_server.hosts.path_checks import Roots  # noqa: PLC0415
 
         roots = None
-        with suppress(ConfigInvalid):  # told by launch_run and preflight; the document can be read all the same
+        with suppress(ConfigInvalid):  # launch_run and preflight report it; the document can be read without it
             site = settings(server.store.home)
             roots = Roots.of(site, host_here(site))
         return check_file(path, roots=roots)

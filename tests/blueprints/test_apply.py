@@ -42,7 +42,7 @@ The first step is due within 5 minutes.
 
 @pytest.fixture
 def blueprint(tmp_path: Path) -> Path:
-    """A blueprint in a directory that has all that it names."""
+    """A blueprint in a directory that has all of its paths."""
     (tmp_path / "code" / "conf").mkdir(parents=True)
     (tmp_path / "code" / "conf" / "math.yaml").touch()
     python = tmp_path / "venv" / "bin" / "python"
@@ -69,12 +69,12 @@ def test_a_blueprint_is_read_through_a_link_with_home_and_with_a_directory(
     link.symlink_to(blueprint)
     monkeypatch.setenv("HOME", str(blueprint.parent))
     for path, cwd in ((str(blueprint), None), (str(link), None), ("~/lora_16.md", None), ("lora_16.md", "~")):
-        file, found = read_blueprint(path, cwd)
-        assert (file.parent, found.ok) == (blueprint.parent, True)
+        file, content = read_blueprint(path, cwd)
+        assert (file.parent, content.ok) == (blueprint.parent, True)
 
 
 def hostile(where: Path) -> dict[str, str]:
-    """Paths that are no blueprint, and why."""
+    """Paths that are not blueprints, and the reasons."""
     os.mkfifo(where / "fifo.md")
     (where / "dangling.md").symlink_to(where / "nothing.md")
     (where / "loop.md").symlink_to(where / "loop.md")
@@ -107,26 +107,26 @@ def hostile(where: Path) -> dict[str, str]:
     }
 
 
-def test_what_is_no_text_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_text_file_is_refused_without_waiting(tmp_path: Path) -> None:
     for path, cause in hostile(tmp_path).items():
-        with pytest.raises(BlueprintUnreadable, match="Nothing was done") as told:
+        with pytest.raises(BlueprintUnreadable, match="Nothing was done") as refused:
             read_blueprint(path)
-        assert cause in told.value.cause
+        assert cause in refused.value.reason
 
 
-def test_nothing_is_told_of_a_file_that_is_no_blueprint(tmp_path: Path) -> None:
+def test_the_content_of_a_file_that_is_not_a_blueprint_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.write_text("# accounts\nroot:x:0:0:hush:/root:/bin/bash\n")
-    found = check_file(str(path))
-    assert not found.ok
-    assert "hush" not in found.model_dump_json()
-    assert "accounts" not in found.model_dump_json()
+    answer = check_file(str(path))
+    assert not answer.ok
+    assert "hush" not in answer.model_dump_json()
+    assert "accounts" not in answer.model_dump_json()
 
 
 # --- checking
 
 
-def test_a_check_tells_every_section_with_paths_and_variables_filled_in(blueprint: Path) -> None:
+def test_a_check_has_every_section_with_paths_and_variables_filled_in(blueprint: Path) -> None:
     root = blueprint.parent
     assert check_file(str(blueprint)).model_dump() == {
         "ok": True,
@@ -144,24 +144,24 @@ def test_a_check_tells_every_section_with_paths_and_variables_filled_in(blueprin
     }
 
 
-def test_what_is_not_on_this_host_is_a_problem_with_its_line_and_the_document_stays_ok(tmp_path: Path) -> None:
+def test_a_path_that_is_missing_here_is_a_problem_with_its_line_and_the_document_stays_ok(tmp_path: Path) -> None:
     path = tmp_path / "b.md"
     (tmp_path / "results").touch()
     path.write_text(TEXT.format(root=tmp_path))
-    found = check_file(str(path))
-    assert found.ok
-    assert [problem.line for problem in found.problems] == [4, 6, 8, 12]
+    answer = check_file(str(path))
+    assert answer.ok
+    assert [problem.line for problem in answer.problems] == [4, 6, 8, 12]
     assert not (tmp_path / "code").exists()
 
 
-def test_missing_sections_have_defaults_beside_the_blueprint(tmp_path: Path) -> None:
+def test_missing_sections_have_defaults_next_to_the_blueprint(tmp_path: Path) -> None:
     path = tmp_path / "ablation.md"
     path.write_text("[exp_launch_command]: python train.py --out {exp_result_dir} --s ${MaxTime}\n")
-    found = check_file(str(path))
-    assert (found.ok, found.codebase_dir, found.result_dir) == (True, str(tmp_path), str(tmp_path / "ablation"))
-    assert (found.venv_exe, found.yaml_path) == (None, None)
-    assert (found.time_limit_s, found.first_step_timeout_s) == (86_400, 1_200)
-    assert found.launch_command == f"python train.py --out {tmp_path}/ablation --s 86400"
+    answer = check_file(str(path))
+    assert (answer.ok, answer.codebase_dir, answer.result_dir) == (True, str(tmp_path), str(tmp_path / "ablation"))
+    assert (answer.venv_exe, answer.yaml_path) == (None, None)
+    assert (answer.time_limit_s, answer.first_step_timeout_s) == (86_400, 1_200)
+    assert answer.launch_command == f"python train.py --out {tmp_path}/ablation --s 86400"
     assert not (tmp_path / "ablation").exists()
     assert resolve_paths(tmp_path / "bare", parse_blueprint("")).result_dir == tmp_path / "bare.results"
 
@@ -180,7 +180,7 @@ def test_a_python_named_by_its_activation_is_the_python_beside_it(blueprint: Pat
 # --- filling in
 
 
-def test_a_blueprint_fills_in_what_the_request_leaves_open(blueprint: Path) -> None:
+def test_a_blueprint_completes_a_request(blueprint: Path) -> None:
     root = blueprint.parent
     filled = apply_blueprint(request(), *read_blueprint(str(blueprint)), keyword="ajet", environ={"PATH": "/usr/bin"})
     assert filled.command == f"python train.py --conf {root}/code/conf/math.yaml --out {root}/results"
@@ -223,19 +223,21 @@ def test_a_python_by_another_name_is_written_into_the_command(blueprint: Path) -
     assert str(command).startswith(f"A=1 {exe} train.py && {exe} -m python.x --conf")
 
 
-def test_what_cannot_be_run_is_refused_with_all_its_lines(blueprint: Path) -> None:
+def test_a_blueprint_that_cannot_be_run_is_refused_with_all_its_lines(blueprint: Path) -> None:
     blueprint.write_text(blueprint.read_text().replace("2 hours", "soon").replace("python train.py", "<command>"))
-    with pytest.raises(BlueprintInvalid, match=r"Line 10: .*Line 14: .*Nothing was started.*check_blueprint") as told:
+    with pytest.raises(
+        BlueprintInvalid, match=r"Line 10: .*Line 14: .*Nothing was started.*check_blueprint"
+    ) as refused:
         apply_blueprint(request(), *read_blueprint(str(blueprint)))
-    assert [problem.line for problem in told.value.faults] == [10, 14]
+    assert [problem.line for problem in refused.value.faults] == [10, 14]
 
 
 def test_a_secret_in_the_command_is_refused_and_not_repeated(blueprint: Path) -> None:
     text = blueprint.read_text()
     blueprint.write_text(text.replace("python train.py", "WANDB_API_KEY='0123456789abcdef' python train.py"))
-    told = check_file(str(blueprint))
-    assert (told.ok, [problem.line for problem in told.problems]) == (False, [10])
-    assert "0123456789abcdef" not in told.model_dump_json()
+    answer = check_file(str(blueprint))
+    assert (answer.ok, [problem.line for problem in answer.problems]) == (False, [10])
+    assert "0123456789abcdef" not in answer.model_dump_json()
     with pytest.raises(BlueprintInvalid, match="Line 10: WANDB_API_KEY") as refused:
         apply_blueprint(request(), *read_blueprint(str(blueprint)))
     assert "0123456789abcdef" not in str(refused.value)
@@ -243,7 +245,7 @@ def test_a_secret_in_the_command_is_refused_and_not_repeated(blueprint: Path) ->
     assert apply_blueprint(request(), *read_blueprint(str(blueprint))).name
 
 
-def test_an_argument_stands_in_for_the_section_that_is_wrong(blueprint: Path) -> None:
+def test_an_argument_replaces_a_faulty_section(blueprint: Path) -> None:
     blueprint.write_text(blueprint.read_text().replace("2 hours", "soon").replace("python train.py", "<command>"))
     filled = apply_blueprint(request(command="true", time_limit_s=60.0), *read_blueprint(str(blueprint)))
     assert (filled.command, filled.time_limit_s) == ("true", 60.0)
@@ -253,9 +255,9 @@ def test_an_argument_stands_in_for_the_section_that_is_wrong(blueprint: Path) ->
 
 def test_another_hosts_paths_are_refused_before_anything_starts(blueprint: Path) -> None:
     blueprint.write_text(blueprint.read_text().replace(str(blueprint.parent), "/data/of/another/host"))
-    with pytest.raises(BlueprintInvalid) as told:
+    with pytest.raises(BlueprintInvalid) as refused:
         apply_blueprint(request(), *read_blueprint(str(blueprint)))
-    assert [problem.line for problem in told.value.faults] == [4, 6, 8]
+    assert [problem.line for problem in refused.value.faults] == [4, 6, 8]
 
 
 @pytest.mark.parametrize(
@@ -278,6 +280,6 @@ def test_another_hosts_paths_are_refused_before_anything_starts(blueprint: Path)
     ],
 )
 def test_a_run_is_named_after_keyword_and_purpose(purpose: str, file: str, keyword: str, name: str) -> None:
-    found = make_name(Path("/data/stage_1") / file, parse_blueprint(f"exp_purpose: {purpose}\n"), keyword)
-    assert (found, len(found) <= 64) == (name, True)
-    assert re.fullmatch(r"[\w-]+", found, re.ASCII)
+    run_name = make_name(Path("/data/stage_1") / file, parse_blueprint(f"exp_purpose: {purpose}\n"), keyword)
+    assert (run_name, len(run_name) <= 64) == (name, True)
+    assert re.fullmatch(r"[\w-]+", run_name, re.ASCII)

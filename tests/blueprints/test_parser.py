@@ -21,8 +21,8 @@ ALL_DEFAULTS = tuple(f"exp_{name}" for name in SECTIONS if name != "launch_comma
 
 
 @dataclass(frozen=True)
-class Says:
-    """What a spelling says; the defaults are the experiment that most of them describe."""
+class Expected:
+    """The values of a spelling; the defaults are the experiment that most of them describe."""
 
     launch_command: str = COMMAND
     purpose: str = "Train Qwen on gsm8k with LoRA rank 16"
@@ -36,53 +36,53 @@ class Says:
     defaults_used: tuple[str, ...] = ("first_step_timeout_s",)
 
 
-SAYS = {
-    "template": Says(),
-    "explained": Says(
+EXPECTED = {
+    "template": Expected(),
+    "explained": Expected(
         yaml_path="conf/math.yaml",
         launch_command=f'cd /data/exp/code && \\\nexport APP_PATH="/tmp/pack" && \\\n{COMMAND}',
         first_step_timeout_s=1800.0,
         first_step_pattern=r"(?i)(?<![a-z\d_])kl[\s_/-]*loss(?![a-z\d_])",
         defaults_used=(),
     ),
-    "list_of_contents": Says(
+    "list_of_contents": Expected(
         purpose="Train Qwen on gsm8k with LoRA rank 16 Everything else as in blueprint 3",
         launch_command=f"cd /data/exp/code && \\\nsource /data/exp/venv/bin/activate && \\\n{COMMAND}",
     ),
-    "numbered": Says(first_step_timeout_s=2400.0, defaults_used=()),
-    "bold": Says(),
-    "one_line_each": Says(),
-    "assignments": Says(result_dir="/data/exp/results/math/"),
-    "front_matter": Says(),
-    "chinese": Says(first_step_timeout_s=1800.0, defaults_used=()),
-    "chinese_words": Says(),
-    "chinese_lines": Says(),
-    "plain_words": Says(),
-    "shouting": Says(),
-    "quoted": Says(),
-    "table": Says(first_step_timeout_s=1500.0, defaults_used=()),
-    "wrapped": Says(),
-    "list_of_sections": Says(),
-    "windows": Says(launch_command="python -m ajet.launcher \\\n  --conf conf/math.yaml \\\n  --with-ray"),
-    "comments": Says(),
-    "variables": Says(
+    "numbered": Expected(first_step_timeout_s=2400.0, defaults_used=()),
+    "bold": Expected(),
+    "one_line_each": Expected(),
+    "assignments": Expected(result_dir="/data/exp/results/math/"),
+    "front_matter": Expected(),
+    "chinese": Expected(first_step_timeout_s=1800.0, defaults_used=()),
+    "chinese_words": Expected(),
+    "chinese_lines": Expected(),
+    "plain_words": Expected(),
+    "shouting": Expected(),
+    "quoted": Expected(),
+    "table": Expected(first_step_timeout_s=1500.0, defaults_used=()),
+    "wrapped": Expected(),
+    "list_of_sections": Expected(),
+    "windows": Expected(launch_command="python -m ajet.launcher \\\n  --conf conf/math.yaml \\\n  --with-ray"),
+    "comments": Expected(),
+    "variables": Expected(
         launch_command="export WANDB_MODE=offline\nexport HYDRA_FULL_ERROR=1\n"
         "timeout ${MaxTime} python -m ajet.launcher --conf ${exp_yaml_path} "
         '--out "{exp_result_dir}/$RUN" --limit $exp_max_time'
     ),
-    "prompts": Says(
+    "prompts": Expected(
         launch_command="export NCCL_DEBUG=INFO\npython -m ajet.launcher \\\n--conf conf/math.yaml --with-ray"
     ),
-    "inline_code": Says(),
-    "background": Says(
+    "inline_code": Expected(),
+    "background": Expected(
         launch_command=f"mkdir -p logs\nnohup {COMMAND} 2>&1 | tee logs/a.log",
         venv_exe=None,
         yaml_path=None,
         result_dir=None,
         defaults_used=("exp_venv_exe", "exp_yaml_path", "exp_result_dir", "first_step_timeout_s"),
     ),
-    "only_a_command": Says("python train.py", "", None, None, None, None, 24 * H, 1200.0, None, ()),
-    "not_applicable": Says(
+    "only_a_command": Expected("python train.py", "", None, None, None, None, 24 * H, 1200.0, None, ()),
+    "not_applicable": Expected(
         launch_command="bash run.sh",
         codebase_dir="./",
         venv_exe=None,
@@ -91,7 +91,7 @@ SAYS = {
         time_limit_s=24 * H,
         defaults_used=("exp_venv_exe", "exp_yaml_path", "exp_result_dir", "exp_max_time", "first_step_timeout_s"),
     ),
-    "spaces": Says(
+    "spaces": Expected(
         launch_command="CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 train.py --out {exp_result_dir} "
         "--cfg '{exp_yaml_path}'",
         codebase_dir="/data/my exp/code",
@@ -100,7 +100,7 @@ SAYS = {
         result_dir="/data/my exp/it's here",
         time_limit_s=48 * H,
     ),
-    "heredoc": Says(
+    "heredoc": Expected(
         launch_command="for seed in 1 2 3; do\n    # one after the other\n    python train.py --seed $seed\ndone",
         codebase_dir=None,
         venv_exe=None,
@@ -109,13 +109,13 @@ SAYS = {
         time_limit_s=26 * H,
         defaults_used=("exp_codebase_dir", "exp_venv_exe", "exp_yaml_path", "exp_result_dir", "first_step_timeout_s"),
     ),
-    "folded": Says(),
-    "highest_headings": Says(),
-    "words_in_bold": Says(),
-    "names_in_brackets_behind": Says(),
-    "mixed": Says(first_step_timeout_s=5400.0, first_step_pattern=r"kl_loss=\d", defaults_used=()),
+    "folded": Expected(),
+    "highest_headings": Expected(),
+    "words_in_bold": Expected(),
+    "names_in_brackets_behind": Expected(),
+    "mixed": Expected(first_step_timeout_s=5400.0, first_step_pattern=r"kl_loss=\d", defaults_used=()),
 }
-# The lines with what keeps these from being run, and a word of what is told.
+# The lines that prevent running these, and words of their faults.
 REFUSED: dict[str, dict[int, str]] = {
     "two_commands": {6: "second launch command"},
     "goes_on": {3: "backslash"},
@@ -149,29 +149,29 @@ def command(*lines: str, fence: str = "bash") -> Blueprint:
     return parse_blueprint("\n".join(["## [exp_launch_command]", f"```{fence}", *lines, "```"]))
 
 
-@pytest.mark.parametrize("name", SAYS)
-def test_every_spelling_says_what_its_writer_meant(name: str) -> None:
-    found, says = parse_blueprint(spelling(name)), SAYS[name]
-    assert found.ok, found.faults
-    used = (*ALL_DEFAULTS, "first_step_timeout_s") if name == "only_a_command" else says.defaults_used
-    assert {key: getattr(found, key) for key in vars(says)} == {**vars(says), "defaults_used": used}
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_spelling_has_the_values_that_its_writer_meant(name: str) -> None:
+    blueprint, expected = parse_blueprint(spelling(name)), EXPECTED[name]
+    assert blueprint.ok, blueprint.faults
+    used = (*ALL_DEFAULTS, "first_step_timeout_s") if name == "only_a_command" else expected.defaults_used
+    assert {key: getattr(blueprint, key) for key in vars(expected)} == {**vars(expected), "defaults_used": used}
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_run_is_refused_with_its_lines(name: str) -> None:
-    found = parse_blueprint(spelling(f"refused_{name}"))
-    assert not found.ok
-    told: dict[int, str] = {}
-    for fault in found.faults:
-        told[fault.line] = told.get(fault.line, "") + fault.text
-    assert told.keys() == REFUSED[name].keys()
-    assert all(word in told[line] for line, word in REFUSED[name].items()), told
+def test_a_blueprint_that_cannot_be_run_is_refused_with_its_lines(name: str) -> None:
+    blueprint = parse_blueprint(spelling(f"refused_{name}"))
+    assert not blueprint.ok
+    faults: dict[int, str] = {}
+    for fault in blueprint.faults:
+        faults[fault.line] = faults.get(fault.line, "") + fault.text
+    assert faults.keys() == REFUSED[name].keys()
+    assert all(word in faults[line] for line, word in REFUSED[name].items()), faults
 
 
 def test_every_spelling_is_in_a_table() -> None:
     files = {path.stem for path in SPELLINGS.glob("*.md")}
-    assert files == {*SAYS, *(f"refused_{name}" for name in REFUSED)}
-    assert len(SAYS) >= 24
+    assert files == {*EXPECTED, *(f"refused_{name}" for name in REFUSED)}
+    assert len(EXPECTED) >= 24
 
 
 def test_the_line_of_a_value_is_known() -> None:
@@ -189,7 +189,7 @@ def test_a_purpose_of_several_lines_is_one_paragraph() -> None:
     assert parse_blueprint(text).purpose == "We want to see: whether lr: 1e-4 holds a reward of 3.5"
 
 
-def test_notes_are_kept_and_sections_are_no_part_of_them() -> None:
+def test_notes_have_no_sections() -> None:
     assert parse_blueprint(spelling("template")).notes.endswith("- n_gpus_per_node = 8")
     assert "ajet.launcher" not in parse_blueprint(spelling("template")).notes
 
@@ -248,16 +248,16 @@ def test_a_code_block_is_one_command(lines: list[str], text: str | None) -> None
         ["python train.py --n TODO"],
     ],
 )
-def test_a_block_that_is_no_one_command_is_refused(lines: list[str]) -> None:
-    found = command(*lines)
-    assert not found.ok
-    assert all(3 <= fault.line < 3 + len(lines) for fault in found.faults)
+def test_a_block_without_exactly_one_command_is_refused(lines: list[str]) -> None:
+    blueprint = command(*lines)
+    assert not blueprint.ok
+    assert all(3 <= fault.line < 3 + len(lines) for fault in blueprint.faults)
 
 
 @pytest.mark.parametrize("line", ["python train.py &", "python train.py > log 2>&1", "python train.py &> log"])
-def test_what_is_told_of_a_command_that_runs_does_not_refuse_it(line: str) -> None:
-    found = command(line)
-    assert (found.ok, [fault.line for fault in found.faults]) == (True, [3])
+def test_a_command_with_a_harmless_fault_is_not_refused(line: str) -> None:
+    blueprint = command(line)
+    assert (blueprint.ok, [fault.line for fault in blueprint.faults]) == (True, [3])
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_command_that_runs_as_written_has_no_problem(line: str) -> None:
     assert command(line).faults == ()
 
 
-def test_a_block_of_another_language_is_no_command() -> None:
+def test_a_block_of_another_language_is_not_a_command() -> None:
     text = "## [exp_launch_command]\n```yaml\nlr: 1\n```\n```bash\npython a.py\n```\n```text\npython prints this\n```\n"
     assert parse_blueprint(text).launch_command == "python a.py"
 
@@ -343,8 +343,8 @@ def test_a_plain_number_takes_its_unit_from_the_heading() -> None:
         "## Max time (h)",
         "## 最长时间（小时）",
     ):
-        found = parse_blueprint(f"{heading}\n36\n## [exp_launch_command]\npython a.py\n")
-        assert (found.time_limit_s, heading) == (36 * H, heading)
+        blueprint = parse_blueprint(f"{heading}\n36\n## [exp_launch_command]\npython a.py\n")
+        assert (blueprint.time_limit_s, heading) == (36 * H, heading)
 
 
 @pytest.mark.parametrize(
@@ -380,8 +380,8 @@ def test_variables_are_filled_in_as_the_shell_will_read_them(text: str, filled_i
     ],
 )
 def test_the_first_step_rule_comes_from_the_notes(note: str, seconds: float, pattern: str | None) -> None:
-    found = parse_blueprint(f"[exp_launch_command]: python a.py\n\n## Notes\n- {note}\n")
-    assert (found.first_step_timeout_s, found.first_step_pattern) == (seconds, pattern)
+    blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n\n## Notes\n- {note}\n")
+    assert (blueprint.first_step_timeout_s, blueprint.first_step_pattern) == (seconds, pattern)
 
 
 @pytest.mark.parametrize(
@@ -393,8 +393,10 @@ def test_the_first_step_rule_comes_from_the_notes(note: str, seconds: float, pat
     ],
 )
 def test_a_quoted_metric_is_not_its_setting(line: str, *, shows: bool) -> None:
-    found = parse_blueprint('[exp_launch_command]: python a.py\n## Notes\n- The first "kl loss" is due within 30 min\n')
-    assert bool(re.search(found.first_step_pattern or "", line)) is shows
+    blueprint = parse_blueprint(
+        '[exp_launch_command]: python a.py\n## Notes\n- The first "kl loss" is due within 30 min\n'
+    )
+    assert bool(re.search(blueprint.first_step_pattern or "", line)) is shows
 
 
 @pytest.mark.parametrize(
@@ -410,52 +412,56 @@ def test_a_quoted_metric_is_not_its_setting(line: str, *, shows: bool) -> None:
         ("20 minutes to the first step", 24 * H, 1200),
     ],
 )
-def test_a_limit_and_the_rule_of_the_first_step_may_share_a_line(text: str, limit_s: float, first_s: float) -> None:
-    found = parse_blueprint(f"[exp_launch_command]: python a.py\n## [exp_max_time]\n{text}\n")
-    assert (found.ok, found.time_limit_s, found.first_step_timeout_s) == (True, limit_s, first_s)
+def test_a_limit_and_the_first_step_rule_may_share_a_line(text: str, limit_s: float, first_s: float) -> None:
+    blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n## [exp_max_time]\n{text}\n")
+    assert (blueprint.ok, blueprint.time_limit_s, blueprint.first_step_timeout_s) == (True, limit_s, first_s)
 
 
-def test_what_a_command_prints_is_no_second_command() -> None:
-    shown = "```\npython a.py\n```\nExpected output:\n```\nstep 1/100 loss 2.3\n```\n"
-    assert parse_blueprint(f"## [exp_launch_command]\n{shown}").launch_command == "python a.py"
-    assert parse_blueprint(f"## [exp_launch_command]\nThis is what it prints:\n{shown}").launch_command == "python a.py"
-    found = parse_blueprint(f"## [exp_launch_command]\n{shown.replace('Expected output', 'If memory runs out')}")
-    assert [fault.line for fault in found.faults] == [7]
+def test_output_of_a_command_is_not_a_second_command() -> None:
+    blocks = "```\npython a.py\n```\nExpected output:\n```\nstep 1/100 loss 2.3\n```\n"
+    assert parse_blueprint(f"## [exp_launch_command]\n{blocks}").launch_command == "python a.py"
+    assert (
+        parse_blueprint(f"## [exp_launch_command]\nThis is what it prints:\n{blocks}").launch_command == "python a.py"
+    )
+    blueprint = parse_blueprint(f"## [exp_launch_command]\n{blocks.replace('Expected output', 'If memory runs out')}")
+    assert [fault.line for fault in blueprint.faults] == [7]
 
 
 def test_a_limit_with_the_shells_default_is_that_default() -> None:
-    found = parse_blueprint("[exp_launch_command]: python a.py\n## [exp_max_time]\n${MaxTime:-36h}\n")
-    assert (found.ok, found.time_limit_s) == (True, 36 * H)
+    blueprint = parse_blueprint("[exp_launch_command]: python a.py\n## [exp_max_time]\n${MaxTime:-36h}\n")
+    assert (blueprint.ok, blueprint.time_limit_s) == (True, 36 * H)
 
 
-def test_python_without_a_path_is_this_hosts() -> None:
-    found = parse_blueprint("[exp_venv_exe]: python3\n[exp_launch_command]: python a.py\n")
-    assert (found.ok, found.venv_exe) == (True, None)
-    assert "exp_venv_exe" in found.defaults_used
+def test_python_without_a_path_is_this_hosts_python() -> None:
+    blueprint = parse_blueprint("[exp_venv_exe]: python3\n[exp_launch_command]: python a.py\n")
+    assert (blueprint.ok, blueprint.venv_exe) == (True, None)
+    assert "exp_venv_exe" in blueprint.defaults_used
 
 
-def test_a_path_with_spaces_is_wanted_in_quotes() -> None:
+def test_a_path_with_spaces_must_be_in_quotes() -> None:
     for written, path in (("/srv/my code/proj", None), ('"/srv/my code/proj"', "/srv/my code/proj")):
-        found = parse_blueprint(f"[exp_launch_command]: python a.py\n[exp_codebase_dir]: {written}\n")
-        assert (found.codebase_dir, [fault.line for fault in found.faults]) == (path, [] if path else [2])
+        blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n[exp_codebase_dir]: {written}\n")
+        assert (blueprint.codebase_dir, [fault.line for fault in blueprint.faults]) == (path, [] if path else [2])
 
 
-def test_a_heading_in_two_languages_says_nothing_more() -> None:
-    found = parse_blueprint("# 【exp_purpose】 实验目的\n比较 PPO\n# 【exp_launch_command】 启动命令\npython a.py\n")
-    assert (found.purpose, found.launch_command) == ("比较 PPO", "python a.py")
+def test_a_heading_in_two_languages_has_no_inline_text() -> None:
+    blueprint = parse_blueprint(
+        "# 【exp_purpose】 实验目的\n比较 PPO\n# 【exp_launch_command】 启动命令\npython a.py\n"
+    )
+    assert (blueprint.purpose, blueprint.launch_command) == ("比较 PPO", "python a.py")
 
 
 def test_a_first_step_pattern_that_never_ends_is_refused() -> None:
-    found = parse_blueprint("[exp_launch_command]: python a.py\n## Notes\nfirst_step_pattern: (a+)+\n")
-    assert (found.ok, found.faults[0].line) == (False, 3)
+    blueprint = parse_blueprint("[exp_launch_command]: python a.py\n## Notes\nfirst_step_pattern: (a+)+\n")
+    assert (blueprint.ok, blueprint.faults[0].line) == (False, 3)
 
 
 def test_a_heading_in_a_code_block_is_text() -> None:
-    found = command("python a.py --note '", "## [exp_max_time]", "1 hour'")
-    assert (found.ok, found.time_limit_s) == (True, 24 * H)
+    blueprint = command("python a.py --note '", "## [exp_max_time]", "1 hour'")
+    assert (blueprint.ok, blueprint.time_limit_s) == (True, 24 * H)
 
 
-def test_what_is_no_blueprint_is_refused_without_reading_on() -> None:
+def test_a_text_too_large_for_a_blueprint_is_refused() -> None:
     assert not parse_blueprint("a" * 1_000_001).ok
     assert not parse_blueprint("\n" * 900_000).ok
     assert not parse_blueprint("[exp_launch_command]: python a.py" + " --x" * 100_000).ok
@@ -480,7 +486,7 @@ def test_no_text_makes_it_raise_and_every_problem_has_a_line() -> None:
                     text[:at] + other[begin : begin + chance.randint(1, 200)] + text[at:],
                 ]
             )
-        found = parse_blueprint(text)
+        blueprint = parse_blueprint(text)
         lines = text.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
-        assert all(1 <= fault.line <= lines for fault in found.faults), text
-        assert not found.ok or (found.launch_command and 0 < found.time_limit_s <= 60 * 24 * H), text
+        assert all(1 <= fault.line <= lines for fault in blueprint.faults), text
+        assert not blueprint.ok or (blueprint.launch_command and 0 < blueprint.time_limit_s <= 60 * 24 * H), text

@@ -172,7 +172,7 @@ async def test_a_blueprint_of_another_host_is_refused_with_every_line_rewritten(
     async with sandbox.agent() as agent:
         check = await agent.call("check_blueprint", path=str(blueprint))
         refused = await agent.refusal("launch_run", blueprint=str(blueprint), environment="none")
-        found = await agent.call("preflight", blueprint=str(blueprint), environment="none")
+        preflight = await agent.call("preflight", blueprint=str(blueprint), environment="none")
     assert check["ok"]
     assert [each["text"].partition(" is a path of another host")[2] for each in check["problems"]] == [
         f": {other_root}. Write {sandbox.path}/code.",
@@ -181,20 +181,22 @@ async def test_a_blueprint_of_another_host_is_refused_with_every_line_rewritten(
     ]
     for each in check["problems"]:
         assert f"Line {each['line']}: {each['text'].rstrip('.')}." in refused
-    assert [each["text"].partition(": ")[2] for each in found["problems"]] == [
+    assert [each["text"].partition(": ")[2] for each in preflight["problems"]] == [
         each["text"] for each in check["problems"]
     ]
 
 
-async def test_another_hosts_path_is_told_before_whatever_else_is_wrong(sandbox: Sandbox, other_root: str) -> None:
+async def test_another_hosts_path_is_refused_before_any_other_fault(sandbox: Sandbox, other_root: str) -> None:
     (sandbox.path / "code").mkdir()
     async with sandbox.agent() as agent:  # it has no WANDB_API_KEY
         refused = await agent.refusal("launch_run", command="python train.py", cwd=other_root)
-        found = await agent.call("preflight", command="python train.py", cwd=other_root)
+        preflight = await agent.call("preflight", command="python train.py", cwd=other_root)
     assert f"Use `{sandbox.path}/code`" in refused
-    assert {"what": "cwd", "text": f"{other_root} is no directory.", "remedy": f"Use {sandbox.path}/code."} in found[
-        "problems"
-    ]
+    assert {
+        "what": "cwd",
+        "text": f"{other_root} is no directory.",
+        "remedy": f"Use {sandbox.path}/code.",
+    } in preflight["problems"]
 
 
 async def test_two_runs_of_one_result_directory_leave_its_flag_to_the_later(sandbox: Sandbox, blueprint: Path) -> None:

@@ -22,17 +22,17 @@ async def test_a_run_can_be_read_completed_and_asked_about(sandbox: Sandbox, leg
         completed = await agent.client.complete(
             ResourceTemplateReference(uri="run://{run_id}"), {"name": "run_id", "value": "cf"}
         )
-        asked = (await agent.client.get_prompt("diagnose_run", {"run_id": run_id})).messages[0].content
+        prompt = (await agent.client.get_prompt("diagnose_run", {"run_id": run_id})).messages[0].content
     assert status.mime_type == "application/json"
     assert json.loads(status.text)["exit_code"] == 3  # type: ignore[union-attr]
     assert log.text.endswith("step 1\nstep 2")  # type: ignore[union-attr]
     assert completed.completion.values == [run_id]
-    assert isinstance(asked, TextContent)
-    assert f"what is wrong with the run {run_id}." in asked.text
+    assert isinstance(prompt, TextContent)
+    assert f"what is wrong with the run {run_id}." in prompt.text
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-async def test_a_run_that_goes_on_and_one_that_is_lost_are_told_as_they_are(sandbox: Sandbox, legacy: bool) -> None:
+async def test_a_live_run_and_a_lost_run_have_their_states(sandbox: Sandbox, legacy: bool) -> None:
     async with sandbox.agent(legacy=legacy) as agent:
         live, lost = [await agent.launch("seq -f 'öäü %g öäü öäü' 2000; echo newest; sleep 600") for _ in range(2)]
         os.kill(sandbox.supervisor(lost), signal.SIGKILL)

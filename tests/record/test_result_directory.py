@@ -1,4 +1,4 @@
-"""What the supervisor leaves in a result directory: log, plain results, and the flag last; whatever stands there."""
+"""Files of a run in its result directory: log, plain results, and the flag last, whatever the directory holds."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def rundir(tmp_path: Path) -> RunDir:
 
 def leave(rundir: RunDir, result_dir: Path | None, state: str = "failed", **facts: Any) -> str | None:
     spec = {} if result_dir is None else {"result_dir": str(result_dir)}
-    told = {"text": f"{state}: exit code 1.", "failure": FAILURE, "attempts": 2, "elapsed_s": 3600.4, **facts}
-    return write_end(spec, rundir, state=state, **told)
+    end = {"text": f"{state}: exit code 1.", "failure": FAILURE, "attempts": 2, "elapsed_s": 3600.4, **facts}
+    return write_end(spec, rundir, state=state, **end)
 
 
 def names(directory: Path) -> list[str]:
@@ -59,8 +59,8 @@ def names(directory: Path) -> list[str]:
 
 
 def flag(result_dir: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((result_dir / "finish.flag").read_text())
-    return found
+    facts: dict[str, Any] = json.loads((result_dir / "finish.flag").read_text())
+    return facts
 
 
 @pytest.mark.parametrize("state", ["finished", "failed", "killed", "timed_out"])
@@ -81,11 +81,11 @@ def test_every_end_leaves_log_results_and_flag(rundir: RunDir, tmp_path: Path, s
     }
 
 
-def test_the_plain_results_tell_end_failure_numbers_attempts_and_gpus(rundir: RunDir, tmp_path: Path) -> None:
+def test_the_plain_results_have_end_failure_numbers_attempts_and_gpus(rundir: RunDir, tmp_path: Path) -> None:
     leave(rundir, tmp_path)
     text = (tmp_path / "results.md").read_text()
     assert text.startswith("<!-- runward run cfm-7kqz, written by the supervisor: ")
-    for told in (
+    for line in (
         "- End: failed: exit code 1.",
         "- Took: 1:00:00",
         "- Failure: oom_gpu (line 8 of the log): `RuntimeError: CUDA out of memory`",
@@ -96,7 +96,7 @@ def test_the_plain_results_tell_end_failure_numbers_attempts_and_gpus(rundir: Ru
         "- `GPU-1`: peak memory 40536 MiB, mean utilisation 71.5 %",
         f"- Log: `{rundir.log(2)}`",
     ):
-        assert told in text
+        assert line in text
 
 
 def test_the_end_is_appended_to_the_log_once(rundir: RunDir, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_document_of_finish_blueprint_stays(rundir: RunDir, tmp_path: Path) ->
     assert flag(tmp_path)["results"] == "results.md"
 
 
-def test_an_earlier_runs_document_makes_room_and_is_kept(rundir: RunDir, tmp_path: Path) -> None:
+def test_an_earlier_runs_document_is_renamed(rundir: RunDir, tmp_path: Path) -> None:
     text = origin_line("old-aaaa", "finish_blueprint") + "\nfirst try\n"
     (tmp_path / "results.md").write_text(text)
     leave(rundir, tmp_path)
@@ -190,10 +190,10 @@ def test_the_flag_comes_last_and_whole(rundir: RunDir, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("name", ["experiment_log.md", "results.md", "finish.flag"])
 @pytest.mark.parametrize("what", ["fifo", "directory", "link", "broken link", "device"])
-def test_whatever_stands_there_the_rest_is_written(rundir: RunDir, tmp_path: Path, name: str, what: str) -> None:
+def test_an_unusable_file_does_not_prevent_the_others(rundir: RunDir, tmp_path: Path, name: str, what: str) -> None:
     there, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     there.mkdir()
-    elsewhere.write_text("of somebody else")
+    elsewhere.write_text("of another program")
     place = there / name
     if what == "fifo":
         os.mkfifo(place)
@@ -202,7 +202,7 @@ def test_whatever_stands_there_the_rest_is_written(rundir: RunDir, tmp_path: Pat
     else:
         place.symlink_to({"link": elsewhere, "broken link": tmp_path / "none", "device": Path("/dev/zero")}[what])
     problem = leave(rundir, there)
-    assert elsewhere.read_text() == "of somebody else"
+    assert elsewhere.read_text() == "of another program"
     assert not (tmp_path / "none").exists()
     if name == "finish.flag" and what == "directory":
         assert problem is not None
@@ -230,7 +230,7 @@ def test_on_a_full_disk_an_empty_flag_ends_the_waiting(
 
 
 @pytest.mark.parametrize("place", ["a file", "below a file", "/proc/nowhere", "\0", "x" * 300])
-def test_a_directory_that_cannot_be_is_told(rundir: RunDir, tmp_path: Path, place: str) -> None:
+def test_a_directory_that_cannot_be_created_is_reported(rundir: RunDir, tmp_path: Path, place: str) -> None:
     (tmp_path / "a file").write_text("")
     there = {"a file": tmp_path / "a file", "below a file": tmp_path / "a file" / "out"}.get(place, Path(place))
     problem = leave(rundir, tmp_path / there)
@@ -252,13 +252,13 @@ def test_a_file_server_that_never_answers_does_not_hold_up_the_end(
     assert problem == f"Not all results could be left in {tmp_path}: no answer within 0.05 s."
 
 
-def test_an_error_of_its_own_is_told_and_raises_nothing(rundir: RunDir, tmp_path: Path) -> None:
+def test_an_internal_error_is_reported_and_raises_nothing(rundir: RunDir, tmp_path: Path) -> None:
     problem = leave(rundir, tmp_path, failure="no mapping at all")
     assert problem is not None
     assert "AttributeError" in problem
 
 
-def test_writing_replaces_what_stands_there_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_writing_replaces_a_link_and_leaves_no_other_file(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("untouched")
     (tmp_path / "results.md").symlink_to(target)
@@ -274,7 +274,7 @@ def test_durations_are_written_as_clocks(tmp_path: Path) -> None:
         assert f"- Took: {clock}" in end.lines
 
 
-def test_what_is_absent_is_left_out() -> None:
+def test_absent_values_are_omitted() -> None:
     assert failure_lines(None) == gpu_lines(None) == []
     assert failure_lines({"kind": "other", "line": ""}) == ["- Failure: other"]
     assert gpu_lines({"GPU-1": {}, "GPU-2": {"max_c": 71}}) == ["- `GPU-1`: no samples", "- `GPU-2`: hottest 71 °C"]
@@ -282,14 +282,14 @@ def test_what_is_absent_is_left_out() -> None:
 
 
 def test_a_run_that_never_started_leaves_its_flag_too(tmp_path: Path) -> None:
-    told: dict[str, Any] = {
+    end: dict[str, Any] = {
         "state": "failed",
         "text": "Never started: no such GPU.",
         "failure": None,
         "attempts": 1,
         "elapsed_s": 0.0,
     }
-    assert write_end({"result_dir": str(tmp_path / "out")}, RunDir(tmp_path / "runs" / "none-aaaa"), **told) is None
+    assert write_end({"result_dir": str(tmp_path / "out")}, RunDir(tmp_path / "runs" / "none-aaaa"), **end) is None
     assert flag(tmp_path / "out")["state"] == "failed"
     text = (tmp_path / "out" / "experiment_log.md").read_text()
     assert text.startswith("# Experiment log\n\n## End of none-aaaa: failed\n")
@@ -309,17 +309,17 @@ def test_the_log_has_the_exact_command_before_anything_runs(tmp_path: Path) -> N
     append_launch(results, launched)
     text = (results / EXPERIMENT_LOG).read_text()
     assert text.startswith("# Experiment log\n\n## Launch of lora-7kqz\n\n- run: lora-7kqz\n")
-    for told in (
+    for line in (
         "started: 2026-11-21T15:30:45.123Z",
         "host: gpu4",
         "directory: /data/code",
         f"blueprint: {tmp_path}/b.md",
     ):
-        assert f"- {told}\n" in text
+        assert f"- {line}\n" in text
     assert "exec python train.py --name 'a ``` b'\n````\n" in text
 
 
-def test_a_second_launch_and_what_a_person_wrote_stay_in_the_log(tmp_path: Path) -> None:
+def test_a_log_keeps_earlier_launches_and_a_persons_text(tmp_path: Path) -> None:
     log = tmp_path / EXPERIMENT_LOG
     log.write_text("my own words")
     append_launch(tmp_path, spec("first-1"))
@@ -329,7 +329,7 @@ def test_a_second_launch_and_what_a_person_wrote_stay_in_the_log(tmp_path: Path)
     assert text.count("## Launch of") == 2
 
 
-def test_a_log_that_is_no_file_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_a_log_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
     for name in ("fifo", "link", "directory"):
         (tmp_path / name).mkdir()
     os.mkfifo(tmp_path / "fifo" / EXPERIMENT_LOG)
@@ -342,7 +342,7 @@ def test_a_log_that_is_no_file_of_its_own_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "target").exists()
 
 
-def test_of_an_entry_that_does_not_fit_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_does_not_fit_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append_launch(tmp_path / "old", spec())
     before = (tmp_path / "old" / EXPERIMENT_LOG).read_bytes()
     whole = os.write
@@ -354,7 +354,7 @@ def test_of_an_entry_that_does_not_fit_nothing_is_left(tmp_path: Path, monkeypat
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_of_a_launch_whose_old_flag_stays_no_entry_is_left(tmp_path: Path) -> None:
+def test_a_launch_whose_old_flag_cannot_be_removed_leaves_no_entry(tmp_path: Path) -> None:
     (tmp_path / "finish.flag").mkdir()
     with pytest.raises(ResultDirUnusable, match=r"an old finish\.flag cannot be removed"):
         append_launch(tmp_path, spec())

@@ -1,4 +1,4 @@
-"""The files of prompts/ and agents/ as they are read, and what registries and clients read beside them."""
+"""Documents and their front matter, and the files that registries and clients read."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What agents read is true: every tool, argument and word of an answer that prompts/ and agents/ name exists."""
+"""The texts of prompts/ and agents/ are true: every tool, argument and word of an answer that they name exists."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ from mcp_server.runs.wait import Reason
 from mcp_server.serve.app import build
 from mcp_server.store.state_home import Config
 
-# Of programs, not of runward: what a text may say in backquotes beside runward's own words.
+# Words of training programs that a text may have in backquotes in addition to runward's own words.
 FOREIGN = {"num_envs", "mean_reward", "kl_loss", "success_rate"}
 
 SHELVES: tuple[Shelf, ...] = ("prompts", "agents")
@@ -35,12 +35,12 @@ OWN_TOOLS = {"Read", "Write", "Edit", "Grep", "Glob"}
 def tools() -> dict[str, dict[str, Any]]:
     """The real server's tools by name."""
 
-    async def listed() -> dict[str, dict[str, Any]]:
+    async def list_tools() -> dict[str, dict[str, Any]]:
         async with Client(build({"RUNWARD_HOME": "/nonexistent"})) as client:
-            found = (await client.list_tools()).tools
-        return {tool.name: tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in found}
+            listed = (await client.list_tools()).tools
+        return {tool.name: tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed}
 
-    return anyio.run(listed)
+    return anyio.run(list_tools)
 
 
 def arguments_of(tool: str) -> set[str]:
@@ -60,18 +60,18 @@ def words_of(schema: Any) -> Iterator[str]:
 
 
 def known_words() -> set[str]:
-    """Every word that runward itself uses towards agents."""
+    """Every word of runward's answers and arguments."""
     words = {*tools(), *KINDS, *ACTIONS, *get_args(RunState), *get_args(Reason), *FOREIGN, *Config.model_fields}
     words |= {*policy_of("default"), "on_stall", "on_divergence", "gpu_indices", *read_documents("prompts")}
     for tool in tools().values():
         words |= {*words_of(tool["inputSchema"]), *words_of(tool.get("outputSchema", {}))}
-        # Keys of a table argument stand in its description.
+        # Keys of a table argument are in its description.
         words |= set(re.findall(r"[a-z]\w*_\w+", json.dumps(tool["inputSchema"])))
     return words
 
 
 def calls(text: str) -> Iterator[tuple[str, str]]:
-    """Every ``tool(…)`` of a text: its name and what stands between the parentheses."""
+    """Every ``tool(…)`` of a text: its name and the text between the parentheses."""
     for match in re.finditer(r"\b([a-z]+_[a-z_]+)\(", text):
         depth, end = 1, match.end()
         while depth and end < len(text):
@@ -89,7 +89,7 @@ def keywords(inside: str) -> set[str]:
 
 
 def quoted(text: str) -> Iterator[str]:
-    """What stands in backquotes within a line, but for calls."""
+    """The text in backquotes within a line."""
     yield from re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
 
 
@@ -105,17 +105,17 @@ def test_every_call_names_a_tool_and_arguments_that_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_word_of_runward_in_backquotes_exists(name: str) -> None:
-    known = known_words()
+    words = known_words()
     document = parse_document(name, TEXTS[name])
-    asked = {key for table in document.tables.values() for key in table}
+    parameters = {key for table in document.tables.values() for key in table}
     for piece in quoted(document.text):
         for word in re.findall(r"(?<![\w$/.\"\[-])[a-z]+(?:_[a-z]+)+(?![\w(/-]|\.\w)", re.sub(r'"[^"]*"', "", piece)):
-            assert word in known | asked or word.startswith("exp_"), f"{name}: {word!r} in `{piece}`"
+            assert word in words | parameters or word.startswith("exp_"), f"{name}: {word!r} in `{piece}`"
 
 
 def literals(argument: str, text: str) -> list[Any]:
     """Every ``argument={…}`` of a text that is written out."""
-    found = []
+    values = []
     for match in re.finditer(rf"\b{argument}=(?=\{{)", text):
         depth = ends = 0
         for ends, letter in enumerate(text[match.end() :], match.end() + 1):  # noqa: B007 - used behind the loop
@@ -123,11 +123,11 @@ def literals(argument: str, text: str) -> list[Any]:
             if not depth:
                 break
         if "..." not in text[match.end() : ends]:
-            found.append(json.loads(text[match.end() : ends]))
-    return found
+            values.append(json.loads(text[match.end() : ends]))
+    return values
 
 
-def test_recovery_tables_and_requirements_are_ones() -> None:
+def test_recovery_policies_and_requirements_are_valid() -> None:
     together = "\n".join(TEXTS.values())
     policies, requirements = literals("recovery", together), literals("require", together)
     assert (len(policies), len(requirements)) == (1, 4)
@@ -150,7 +150,7 @@ def test_every_reason_state_and_kind_of_failure_is_explained() -> None:
 
 
 @pytest.mark.parametrize("document", [d for d in read_documents("prompts").values() if "arguments" in d.tables])
-def test_a_place_in_a_prompt_is_filled_whatever_is_given(document: Document) -> None:
+def test_every_slot_of_a_prompt_is_filled_for_any_arguments(document: Document) -> None:
     required = {n for n, text in document.tables["arguments"].items() if not text.startswith("Optional. ")}
     assert set(re.findall(r"\{\{(\w+)\}\}", document.text)) <= required | {"arguments"} | set(read_documents("prompts"))
 
@@ -221,11 +221,11 @@ def test_only_agents_that_may_stop_a_run_can() -> None:
 # --- blueprints, as check_blueprint reads them
 
 
-def test_a_template_that_nobody_filled_in_is_refused_section_by_section() -> None:
-    found = parse_blueprint(read_documents("prompts")["blueprint_template"].text)
-    refused = "\n".join(fault.text for fault in found.faults if fault.fatal)
-    asked = ("purpose", "codebase_dir", "venv_exe", "yaml_path", "result_dir", "max_time")
-    assert [name for name in asked if f"[exp_{name}]" not in refused] == []
+def test_an_empty_template_is_refused_section_by_section() -> None:
+    blueprint = parse_blueprint(read_documents("prompts")["blueprint_template"].text)
+    refused = "\n".join(fault.text for fault in blueprint.faults if fault.fatal)
+    sections = ("purpose", "codebase_dir", "venv_exe", "yaml_path", "result_dir", "max_time")
+    assert [name for name in sections if f"[exp_{name}]" not in refused] == []
     assert "launch command still holds the template" in refused
 
 
@@ -243,16 +243,16 @@ def test_a_template_that_was_filled_in_is_a_blueprint() -> None:
     ):
         assert place in text
         text = text.replace(place, value)
-    found = parse_blueprint(text)
-    assert found.faults == ()
-    assert (found.launch_command, found.time_limit_s) == ("python train.py --time ${MaxTime}", 129_600)
-    assert found.notes.strip("# :") == "Blueprint: KL"
+    blueprint = parse_blueprint(text)
+    assert blueprint.faults == ()
+    assert (blueprint.launch_command, blueprint.time_limit_s) == ("python train.py --time ${MaxTime}", 129_600)
+    assert blueprint.notes.strip("# :") == "Blueprint: KL"
 
 
 def test_the_good_example_is_good() -> None:
     guide = read_documents("prompts")["blueprint_guide"].text
-    found = parse_blueprint(guide.partition("````markdown\n")[2].partition("````")[0])
-    assert (found.faults, found.defaults_used) == ((), ())
-    assert (found.time_limit_s, found.first_step_timeout_s) == (43_200, 1_800)
-    assert found.first_step_pattern
-    assert re.search(found.first_step_pattern, "actor/kl_loss: 0.1")
+    blueprint = parse_blueprint(guide.partition("````markdown\n")[2].partition("````")[0])
+    assert (blueprint.faults, blueprint.defaults_used) == ((), ())
+    assert (blueprint.time_limit_s, blueprint.first_step_timeout_s) == (43_200, 1_800)
+    assert blueprint.first_step_pattern
+    assert re.search(blueprint.first_step_pattern, "actor/kl_loss: 0.1")

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,7 +35,7 @@ async def client(home: Path) -> AsyncIterator[Client]:
 
 
 def make_run(home: Path, run_id: str, minute: int, output: str = "") -> None:
-    """A run that failed, as its supervisor leaves it."""
+    """Write the directory of a failed run, as its supervisor does."""
     run = home / "runs" / run_id
     (run / "attempts" / "1").mkdir(parents=True)
     spec = {"layout": 1, "run_id": run_id, "name": "cfm", "created_at": f"2026-11-21T10:{minute:02}:00Z"}
@@ -119,14 +121,14 @@ async def test_a_log_is_its_newest_part(tmp_path: Path) -> None:
     assert len(text.encode()) <= 8192
 
 
-async def test_a_log_that_is_not_there_yet_is_said_to_be_empty(tmp_path: Path) -> None:
+async def test_the_log_of_a_run_without_output_says_so(tmp_path: Path) -> None:
     make_run(tmp_path, "cfm-7kqz", 0)
     (tmp_path / "runs/cfm-7kqz/attempts/1/output.log").unlink()
     assert (await read(tmp_path, "run://cfm-7kqz/log")).text == "[no output of run cfm-7kqz yet.]"
 
 
 @pytest.mark.parametrize(
-    ("uri", "said"),
+    ("uri", "message"),
     [
         ("guide://monitorin", "Guide not found: 'monitorin'. Available: monitoring."),
         (
@@ -143,9 +145,9 @@ async def test_a_log_that_is_not_there_yet_is_said_to_be_empty(tmp_path: Path) -
         ),
     ],
 )
-async def test_what_is_not_there_is_not_found(tmp_path: Path, uri: str, said: str) -> None:
+async def test_an_unknown_name_is_refused_with_the_nearest(tmp_path: Path, uri: str, message: str) -> None:
     make_run(tmp_path, "cfm-7kqz", 0)
-    assert await refusal(tmp_path, uri) == said
+    assert await refusal(tmp_path, uri) == message
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ async def test_a_path_in_a_uri_reads_nothing(tmp_path: Path, uri: str) -> None:
     assert len(await refusal(tmp_path, uri)) < 5100
 
 
-async def test_a_run_that_is_a_link_to_elsewhere_without_a_spec_is_no_run(tmp_path: Path) -> None:
+async def test_a_link_to_a_directory_without_a_spec_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "etc").symlink_to("/etc")
     assert "Run not found" in await refusal(tmp_path, "run://etc")
@@ -211,8 +213,16 @@ async def test_a_completion_has_at_most_a_hundred_values(tmp_path: Path) -> None
     for n in range(103):
         make_run(tmp_path, f"cfm-{n:04}", n % 60)
     async with client(tmp_path) as c:
-        found = (await c.complete(PromptReference(name="monitor_run"), {"name": "run_id", "value": ""})).completion
-    assert (len(found.values), found.total, found.has_more) == (100, 103, True)
+        completion = (await c.complete(PromptReference(name="monitor_run"), {"name": "run_id", "value": ""})).completion
+    assert (len(completion.values), completion.total, completion.has_more) == (100, 103, True)
+
+
+def test_a_server_starts_without_the_parsers_of_documents() -> None:
+    code = (
+        "import sys; from mcp_server.serve.app import build; build({'RUNWARD_HOME': '/nonexistent'});"
+        "print({'yaml', 'markdown_it'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"set()\n"
 
 
 async def test_without_the_files_the_rest_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
