@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.blueprints.command import fill_variables
-from mcp_server.blueprints.headings import SECTIONS, find_section
+from mcp_server.blueprints.headings import SECTIONS
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
-from mcp_server.text import durations
 
 SPELLINGS = Path(__file__).parents[1] / "data" / "blueprints"
 H = 3600.0
@@ -272,70 +270,6 @@ def test_a_block_of_another_language_is_not_a_command() -> None:
     assert parse_blueprint(text).launch_command == "python a.py"
 
 
-@pytest.mark.parametrize(
-    ("name", "section"),
-    [
-        ("[exp_launch_command]", "launch_command"),
-        ("Exp Launch-Command", "launch_command"),
-        ("EXP_LAUNCH_CMD", "launch_command"),
-        ("启动命令", "launch_command"),
-        ("实验目的", "purpose"),
-        ("代码目录", "codebase_dir"),
-        ("Python 解释器", "venv_exe"),
-        ("配置文件", "yaml_path"),
-        ("结果目录", "result_dir"),
-        ("最长时间", "max_time"),
-        ("lunch", None),
-    ],
-)
-def test_a_section_has_many_names(name: str, section: str | None) -> None:
-    assert find_section(name) == section
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("24 hours", 24 * H),
-        ("20 minutes", 1200),
-        ("1.5h", 1.5 * H),
-        ("90 min", 1.5 * H),
-        ("90m", 1.5 * H),
-        ("45s", 45),
-        ("1 day 2 hours", 26 * H),
-        ("1 day, 2 hours and 30 minutes", 26.5 * H),
-        ("24小时", 24 * H),
-        ("2天", 48 * H),
-        ("两天", 48 * H),
-        ("半小时", 0.5 * H),
-        ("30 分钟", 1800),
-        ("1小时30分", 1.5 * H),
-        ("２４小时", 24 * H),
-        ("1d12h", 36 * H),
-        ("1d 12h", 36 * H),
-        ("12:30:00", 12.5 * H),
-        ("48:00:00", 48 * H),
-        ("1-12:00:00", 36 * H),
-        ("PT24H", 24 * H),
-        ("P1DT12H", 36 * H),
-        ("24-hour", 24 * H),
-        ("a week", 168 * H),
-        ("half an hour", 0.5 * H),
-        ("one day", 24 * H),
-        ("1,440 min", 24 * H),
-        ("3600 seconds", H),
-        ("at most 12 hours (= 720 min)", 12 * H),
-        ("-5 hours", -5 * H),
-        ("24", None),
-        ("soon", None),
-        ("as long as it takes", None),
-        ("step 3 of 4 models", None),
-        ("", None),
-    ],
-)
-def test_durations_are_read_as_people_write_them(text: str, seconds: float | None) -> None:
-    assert durations.find(text) == seconds
-
-
 def test_a_plain_number_takes_its_unit_from_the_heading() -> None:
     for heading in (
         "## [exp_max_time] (hours)",
@@ -345,22 +279,6 @@ def test_a_plain_number_takes_its_unit_from_the_heading() -> None:
     ):
         blueprint = parse_blueprint(f"{heading}\n36\n## [exp_launch_command]\npython a.py\n")
         assert (blueprint.time_limit_s, heading) == (36 * H, heading)
-
-
-@pytest.mark.parametrize(
-    ("text", "filled_in"),
-    [
-        ("a ${exp_yaml_path} b", "a '/x y/it'\"'\"'s' b"),
-        ('a "$exp_yaml_path"', 'a "/x y/it\'s"'),
-        ("a '{exp_yaml_path}'", "a '/x y/it'\\''s'"),
-        ("timeout ${MaxTime} a", "timeout 60 a"),
-        ("timeout ${MaxTime:-24h} a", "timeout 60 a"),
-        ("MaxTime=3; a $MaxTime", "MaxTime=3; a $MaxTime"),
-        ("a $MaxTimes ${HOME} {gpus} $exp", "a $MaxTimes ${HOME} {gpus} $exp"),
-    ],
-)
-def test_variables_are_filled_in_as_the_shell_will_read_them(text: str, filled_in: str) -> None:
-    assert fill_variables(text, {"exp_yaml_path": "/x y/it's", "MaxTime": "60"}) == filled_in
 
 
 @pytest.mark.parametrize(
