@@ -106,7 +106,7 @@ class _Streak:
 
     @property
     def count(self) -> int:
-        """Number of bad steps; of lines with the same step, which several ranks may print, 32 count as one."""
+        """Number of bad steps. Of lines with the same step, which several ranks may print, 32 count as one."""
         return max(self._steps, self._repeats // _MAX_RANKS)
 
     def add_line(self, metric_line: MetricLine) -> None:
@@ -126,7 +126,7 @@ class _Streak:
 
 
 class DivergenceDetector:
-    """Reads metric lines; ``line`` and ``text`` are None while the metrics are healthy.
+    """Reads metric lines. ``line`` and ``text`` are None while the metrics are healthy.
 
     ``line``: the newest line that would prove divergence if the log ended there. ``text``: one sentence, set once
     divergence is proven whatever follows. ``since_step``: its first step. ``recovered``: the metrics are healthy again.
@@ -255,7 +255,7 @@ class DivergenceDetector:
 
 
 def _falls(losses: list[float]) -> bool:
-    """Whether the last losses are below the first ones; True for too few losses."""
+    """Whether the last losses are below the first ones. True for too few losses."""
     return len(losses) < 2 * _ENDS or median(losses[-_ENDS:]) < _FALLS * median(losses[:_ENDS])
 
 

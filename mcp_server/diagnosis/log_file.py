@@ -1,4 +1,4 @@
-"""Diagnoses a log file from its end, its beginning and an earlier suspect line; a large file is never read whole."""
+"""Diagnoses a log file from its end, its beginning and an earlier suspect line. A large file is never read whole."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Examination:
     step: int | None
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields of `runward diagnose --json`; ``kind`` is ``ok`` when nothing failed."""
+        """Return the fields of `runward diagnose --json`. ``kind`` is ``ok`` when nothing failed."""
         failure = self.failure
         return {
             "kind": failure.kind if failure else "ok",
@@ -43,7 +43,9 @@ class Examination:
 
 
 def examine_log(path: Path, exit_code: int | None = None, signal: str | None = None) -> Examination:
-    """Diagnose a log file: its last 4 MiB; for steps, its first 1/4 MiB and last 1/2 MiB.
+    """Diagnose the last 4 MiB of a log file.
+
+    Of a large file, only the first 1/4 MiB and the last 1/2 MiB are read for steps.
 
     Raises:
         OSError: the file cannot be read.

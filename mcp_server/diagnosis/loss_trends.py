@@ -27,7 +27,7 @@ class Grade(IntEnum):
 
 
 class RuleResult(NamedTuple):
-    """Result of one rule for one line; a rule that does not apply yields nothing."""
+    """Result of one rule for one line. A rule that does not apply yields nothing."""
 
     rule: str
     grade: Grade
@@ -64,7 +64,7 @@ class SkippedSteps:
 
 
 class LossHistory:
-    """Past values of the training loss; old values are merged in pairs, keeping the larger."""
+    """Past values of the training loss. Old values are merged in pairs, keeping the larger."""
 
     def __init__(self) -> None:
         self._values: list[float] = []

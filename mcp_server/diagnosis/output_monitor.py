@@ -108,13 +108,13 @@ class OutputMonitor:
 
     @property
     def next_check_s(self) -> float | None:
-        """Time of the next check, monotonic seconds; None when only more output can change anything."""
+        """Monotonic time of the next check, or None when only more output can change anything."""
         due = [self._first_step_due_s, self.stall_check_s, self._suspect_due_s()]
         return min((t for t in due if t is not None), default=None)
 
     @property
     def stall_check_s(self) -> float | None:
-        """Time from which silence may be a stall, monotonic seconds; None after the last step: uploads are silent."""
+        """Monotonic time from which silence may be a stall, or None after the last step: uploads are silent."""
         step, total = self.progress.step, self.progress.total_steps
         is_done = step is not None and total is not None and step >= total
         return None if is_done and not self._is_fixed else self.stall_detector.due_s()
@@ -144,7 +144,7 @@ class OutputMonitor:
 
     @property
     def has_unread_line(self) -> bool:
-        """Whether a line without a line end is still unread; a progress bar ends its line only with the next update."""
+        """Whether a line without a line end is still unread. A progress bar ends its line only with the next update."""
         return bool(self._unfinished) and self._unfinished != self._unfinished_read
 
     def read_unfinished_line(self, at_s: float) -> list[OutputEvent]:
@@ -243,7 +243,7 @@ class OutputMonitor:
         )
 
     def should_diagnose_suspect(self, at_s: float, *, idle: bool) -> bool:
-        """Whether the suspect line should be diagnosed now; ``idle``: the attempt has used almost no CPU time recently.
+        """Whether the suspect line should be diagnosed now. ``idle``: the attempt has used almost no CPU time recently.
 
         Without a known step gap, an attempt that computes is not suspected: compilation may take minutes.
         """
@@ -262,14 +262,14 @@ class OutputMonitor:
         self._suspect_reported = self._suspect_reported or confirmed
 
     def check_first_step_timeout(self, at_s: float) -> bool:
-        """Return whether the time limit for the first step has passed; True only once."""
+        """Return True once, when the time limit for the first step has passed."""
         if self._first_step_due_s is None or at_s < self._first_step_due_s:
             return False
         self._first_step_due_s = None
         return True
 
     def progress_facts(self) -> dict[str, Any]:
-        """Return the content of ``progress.json``; durations in seconds."""
+        """Return the content of ``progress.json``, durations in seconds."""
         progress = self.progress
         facts = {
             "step": progress.step,

@@ -100,7 +100,7 @@ class StallDetector:
 
     @property
     def median_gap_s(self) -> float | None:
-        """Median time between two printed steps, seconds; None before the first gap."""
+        """Median time between two printed steps, seconds, or None before the first gap."""
         return median(self._steps.gaps) if self._steps.gaps else None
 
     def note_step(self, at_s: float) -> bool:
@@ -114,7 +114,7 @@ class StallDetector:
         return self._end_stall()
 
     def note_output(self, at_s: float, text: str = "") -> bool:
-        """Record output without a step, and its last line; return whether it ends a stall.
+        """Record output without a step, with its last line, and return whether it ends a stall.
 
         Output ends a stall when no step gaps are known: before the first step under a fixed limit, and before three
         step gaps otherwise.
@@ -133,7 +133,7 @@ class StallDetector:
         return self._started_s if last_s is None else last_s
 
     def due_s(self) -> float | None:
-        """Return the time of the next ``detect_stall``, monotonic seconds; None while no limit applies."""
+        """Return the monotonic time of the next ``detect_stall``, or None while no limit applies."""
         last_s = self.last_sign_s
         if self.is_stalled:
             return None
@@ -150,7 +150,7 @@ class StallDetector:
         return max(last_s + limit_s, 0 if self._checked_s is None else self._checked_s + _RECHECK_S)
 
     def detect_stall(self, at_s: float, cpu_idle: bool) -> bool:
-        """Return whether a stall begins now; True once per stall.
+        """Return whether a stall begins now: True once per stall.
 
         ``cpu_idle``: the processes have used almost no CPU time recently; the caller sets the threshold. A busy run
         gets a longer limit; without known step gaps it is only checked again after 300 s.

@@ -58,7 +58,7 @@ _REFUSED = re.compile(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting"
 
 
 def choose_cause(lines: Sequence[Line], candidates: Sequence[FailureEvidence]) -> FailureEvidence:
-    """Return the evidence to quote; ``candidates`` is not empty, and no work follows it."""
+    """Return the evidence to quote. ``candidates`` is not empty, and no work follows it."""
     candidates = _latest_launch(_join_chains(candidates))
     multi_process = _is_multi_process(lines, candidates)
     stops = [one for one in candidates if one.weight == Weight.STOPPED]
@@ -148,7 +148,7 @@ def _stop_detail(one: FailureEvidence) -> int:
 
 
 def _join_chains(candidates: Sequence[FailureEvidence]) -> list[FailureEvidence]:
-    """Merge exceptions raised while another was handled; usually the last one is kept."""
+    """Merge exceptions raised while another was handled. Usually the last one is kept."""
     joined: list[FailureEvidence] = []
     for one in candidates:
         if one.chained and joined and one.weight <= Weight.OWN:

@@ -44,7 +44,7 @@ _MEANINGLESS = re.compile(r"^(?:\W*|\[runward\].*|wandb: .*|.*\[INFO\].*sigkill_
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the supervisor knows in addition to the text; all fields are optional."""
+    """What the supervisor knows in addition to the text. All fields are optional."""
 
     oom_killed: bool = False  # the kernel's OOM killer counted a kill in this run's cgroup
     diverged: str | None = None  # the metric line that proves divergence, from the whole run
@@ -68,7 +68,7 @@ class Failure:
 def diagnose(
     lines: Sequence[Line], exit_code: int | None = None, signal: str | None = None, run_facts: RunFacts = RunFacts()
 ) -> Failure | None:
-    """Return the failure and the line that proves it; None if the run did not fail.
+    """Return the failure and the line that proves it, or None if the run did not fail.
 
     ``lines`` is the end of the log, at most a few MB. With exit code 0 only divergence is a failure. With any other
     code, or a signal (`"SIGKILL"`), the run certainly failed. With neither, evidence at the end of the log decides.
@@ -166,7 +166,7 @@ def _context(lines: Sequence[Line], evidence: FailureEvidence) -> tuple[str, ...
 
 
 def may_be_fatal(line: str) -> bool:
-    """Return whether a line of a live run could prove a failure; a cheap test, made for each suspect line."""
+    """Return whether a line of a live run could prove a failure, by a cheap test."""
     if not any(word in line for word in FATAL_WORDS):
         return False
     tag, text, is_warning = tracebacks.strip_prefixes(line[:_FIRST_CHARS])

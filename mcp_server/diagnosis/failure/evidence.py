@@ -148,7 +148,7 @@ def _find_candidates(lines: Sequence[Line]) -> list[int]:
 
 
 def _assess_bare_exception(lines: Sequence[Line], at: int, text: str, taken: Container[int]) -> FailureEvidence | None:
-    """Assess the line of an exception without a header; without frames above, it may be a mere mention."""
+    """Assess the line of an exception without a header. Without frames above, it may be a mere mention."""
     raised = tracebacks.read_bare_exception(lines, at) if any(word in text for word in _EXCEPTION_WORDS) else None
     if raised is None:
         return None

@@ -72,7 +72,7 @@ _PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
 
 
 def exception_kind(name: str, text: str) -> str:
-    """Return the kind of an exception; ``name``: the last part of its type, ``text``: its whole line."""
+    """Return the kind of an exception, from the last part of its type and its whole line."""
     if sure := SURE_TYPES.get(name):
         return sure
     kind = match_error_kind(text)

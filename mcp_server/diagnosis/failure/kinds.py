@@ -12,7 +12,7 @@ ADVICE_CHARS = 160
 
 
 class KindPolicy(NamedTuple):
-    """Defaults for one kind; the proving line may refine them."""
+    """Defaults for one kind. The proving line may refine them."""
 
     retryable: bool
     action: str

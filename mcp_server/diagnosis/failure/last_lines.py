@@ -78,7 +78,7 @@ class FinalLine(NamedTuple):
 
 
 def guess_kind(text: str) -> str | None:
-    """Return the kind that ``text`` suggests, for a run known to have failed; None for ordinary output."""
+    """Return the kind that ``text`` suggests in the log of a failed run, or None for ordinary output."""
     text = text[:TEXT_CHARS].strip()
     match = _SHELL.match(text)
     if match:
@@ -90,7 +90,7 @@ def guess_kind(text: str) -> str | None:
 
 
 def find_final_line(lines: Sequence[Line]) -> FinalLine | None:
-    """Return the first of the last lines that says the run is over; the exit status is unknown."""
+    """Return the first of the last lines that says the run is over. The exit status is unknown."""
     end = len(lines)
     for at in range(max(end - _LAST_LINES, 0), end):
         tag, text, is_warning = tracebacks.strip_prefixes(lines[at].text)
@@ -105,7 +105,7 @@ def find_final_line(lines: Sequence[Line]) -> FinalLine | None:
 
 
 def _ending_kind(lines: Sequence[Line], at: int, whole: str, text: str) -> str | None:
-    """Return the kind of failure that ``text`` certainly states; ``whole`` is the line with its prefixes and level."""
+    """Return the kind of failure that ``text`` certainly states. ``whole`` is the line with its prefixes and level."""
     if _SHELL_ENDS.match(text):
         late = at >= len(lines) - _LAST_OF_SHELL and not _SHELL_GOES_ON.match(text)
         return guess_kind(text) if late else None
@@ -219,7 +219,7 @@ def _find_waits(lines: Sequence[Line]) -> Repetition | None:
 
 
 def _parse_wait(text: str) -> _Wait | None:
-    """Return the wait that ``text`` reports; None for other lines."""
+    """Return the wait that ``text`` reports, or None for other lines."""
     text = text[:_REPEAT_CHARS]
     if not _MAY_WAIT.search(text):
         return None

@@ -11,7 +11,7 @@ from mcp_server.diagnosis.failure.error_patterns import TEXT_CHARS, match_error_
 
 
 class Weight(IntEnum):
-    """How much a line proves; the heaviest evidence left after order and rank is quoted."""
+    """How much a line proves. The heaviest evidence left after order and rank is quoted."""
 
     HINT = 0  # mentions an error; proves nothing while the exit status is unknown
     ECHO = 1  # reports a failure elsewhere: launchers, parent processes, closed pipes
@@ -250,7 +250,7 @@ WORDS: tuple[str, ...] = tuple(dict.fromkeys(word for word, *_ in _STATEMENTS))
 
 
 def parse_statement(text: str) -> Statement | None:
-    """Return the statement of ``text``, a line without prefixes; None for ordinary output."""
+    """Return the statement of ``text``, a line without prefixes, or None for ordinary output."""
     return _parse_statement(text[:TEXT_CHARS].lstrip())
 
 

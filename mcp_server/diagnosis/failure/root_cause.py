@@ -116,7 +116,7 @@ def count_work(lines: Sequence[Line], start: int, end: int) -> WorkCount:
 def find_root_cause(
     lines: Sequence[Line], evidence: Sequence[FailureEvidence], *, failed: bool
 ) -> FailureEvidence | None:
-    """Return the evidence to quote; None when nothing at the end of ``lines`` proves a failure.
+    """Return the evidence to quote, or None when nothing at the end of ``lines`` proves a failure.
 
     ``failed``: the exit status shows a failure; then a hint is accepted.
     """

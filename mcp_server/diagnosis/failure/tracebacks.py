@@ -130,7 +130,7 @@ def _is_body(text: str, indent: int | None) -> bool:
 
 
 def read_traceback(lines: Sequence[Line], header: int) -> RaisedException | None:
-    """Return the exception whose traceback header is at ``header``; None if the traceback was cut off."""
+    """Return the exception whose traceback header is at ``header``, or None if the traceback was cut off."""
     tag, _, is_warning = strip_prefixes(lines[header].text)
     frames: list[int] = []
     indent: int | None = None
@@ -197,7 +197,7 @@ def read_bare_exception(lines: Sequence[Line], at: int) -> RaisedException | Non
 
 
 def _frames_above(lines: Sequence[Line], at: int, tag: str, indent: int) -> tuple[tuple[int, ...], int]:
-    """Return the frames above ``at`` and their first position; the same exception of other ranks is skipped."""
+    """Return the frames above ``at`` and their first position. The same exception of other ranks is skipped."""
     frames: list[int] = []
     first = at
     text = lines[at].text

@@ -56,7 +56,7 @@ _TRAIN_LOSS = re.compile(r"(?i)(?:^|[\s:|>-])(?:train\w*[\s_/-]{0,3}loss|loss[\s
 
 
 def announces_other_work(line: str) -> bool:
-    """Whether ``line`` announces work other than training; the bar below then shows that work."""
+    """Whether ``line`` announces work other than training. The bar below then shows that work."""
     return _OTHER_WORK.search(line) is not None and _WARNING.search(line) is None
 
 
@@ -76,7 +76,7 @@ class CustomLoopReader:
         self._templates: dict[str, tuple[bool, bool, bool]] = {}
 
     def read_line(self, line: str, template: str, before: str = "") -> tuple[StepReading | None, list[NamedValue]]:
-        """Return the step of ``line``, if any, and its named values; those of an evaluation get names that say so.
+        """Return the step of ``line``, if any, and its named values. Those of an evaluation get names that say so.
 
         ``template``: the line without its digits. ``before``: the last line without a value, such as `Test results:`,
         which describes the values below it.
@@ -103,7 +103,7 @@ class CustomLoopReader:
         return self._read_header(line, template, values), values
 
     def _line_properties(self, line: str, template: str) -> tuple[bool, bool, bool]:
-        """Whether ``line`` is quoted, is of held-out data, is of a loaded checkpoint; cached per template."""
+        """Return whether ``line`` is quoted, of held-out data, of a loaded checkpoint (cached per template)."""
         properties = self._templates.get(template)
         if properties is None:
             if len(self._templates) >= _MAX_TEMPLATES:

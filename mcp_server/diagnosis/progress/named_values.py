@@ -153,7 +153,7 @@ _name_cache: dict[str, ValueName | None] = {}
 
 
 def classify_name(raw: str) -> ValueName | None:
-    """Classify a name as printed; None when it is neither a count nor a metric."""
+    """Return the class of a printed name, or None when it is neither a count nor a metric."""
     if len(raw) > _MAX_NAME_CHARS:
         return None
     if len(_name_cache) >= _MAX_NAMES:

@@ -65,7 +65,7 @@ class ProgressBar(NamedTuple):
 
 
 class BarTitle(NamedTuple):
-    """Text before a bar: ``key`` is the text without digits; with the epoch it names and what the bar shows."""
+    """Text before a bar, the epoch it names, and what the bar shows. ``key`` is the text without digits."""
 
     key: str
     epoch: int | None

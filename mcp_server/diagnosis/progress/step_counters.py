@@ -140,7 +140,7 @@ class StepSpeed:
 
 
 def parse_count(text: str) -> int | None:
-    """Return the value of a printed count: `4,096`, `29.8k`, `1_100`, `1e3`; None if ``text`` is not a number."""
+    """Return the value of a printed count: `4,096`, `29.8k`, `1_100`, `1e3`, or None if ``text`` is not a number."""
     if text.isdecimal():
         return parse_integer(text)
     value = _float(text.rstrip("kM").replace("_", "").replace(",", ""))

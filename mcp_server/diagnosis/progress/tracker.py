@@ -1,4 +1,4 @@
-"""Tracks the training step and the metrics in printed output. Pure: a state machine over lines; times are arguments.
+"""Tracks the training step and the metrics in printed output. Pure: a state machine over lines and times.
 
 A first step means that the optimizer has stepped. These are not training steps: an evaluation before training, download
 or tokenizer progress bars, printed settings or source code. The most reliable source sets ``step``: a framework's own
@@ -34,7 +34,7 @@ _ALIVE, _SUCCEEDS, _REPLACES = 3, 20, 2_000
 
 
 class MetricLine(NamedTuple):
-    """Step and metrics of one line; metric names are as printed, in lower case.
+    """Step and metrics of one line. Metric names are as printed, in lower case.
 
     ``step`` is in the framework's unit, and None unless the line belongs to the leading counter. Names of metrics of
     held-out data say so. ``skipped``: steps so far without an update, in the unit of ``step``.
@@ -47,7 +47,7 @@ class MetricLine(NamedTuple):
 
 
 class ProgressTracker:
-    """Reads lines in order; ``step`` never decreases while the same counter leads.
+    """Reads lines in order. ``step`` never decreases while the same counter leads.
 
     ``first_step_pattern``: a regular expression of the user; only a line that matches it is the first step. Its first
     group, if it is a number, is the step. ``advances`` counts the lines that showed progress.
@@ -104,7 +104,7 @@ class ProgressTracker:
         return metric_lines
 
     def _read_line(self, line: str, at_s: float) -> MetricLine | None:
-        """Try all readers; the first match wins, and the reader of the last line is tried first."""
+        """Try all readers. The first match wins, and the reader of the last line is tried first."""
         if (metric_line := self._read_like_last_line(line, at_s)) is not None:
             return metric_line
         template = line.translate(NO_DIGITS)
@@ -127,7 +127,7 @@ class ProgressTracker:
         return self._apply_reading(reading, values, line, at_s) if reading is not None or values else None
 
     def _read_like_last_line(self, line: str, at_s: float) -> MetricLine | None:
-        """Read ``line`` with the reader of the last line; None when it does not match."""
+        """Read ``line`` with the reader of the last line, if it matches."""
         last_format, open_table = self._last_format, self._open_table
         if last_format is not None and last_format.needle in line and (match := last_format.pattern.search(line)):
             return self._read_format(last_format, match, line, at_s)
@@ -159,7 +159,7 @@ class ProgressTracker:
         return self._apply_reading(reading, values, line, at_s)
 
     def _read_groups(self, step_format: StepFormat, groups: dict[str, str | None]) -> StepReading | None:
-        """Return the step that the groups of a format hold; None for a position before the first step."""
+        """Return the step that the groups of a format hold, or None for a position before the first step."""
         counts = {name: parse_count(text) for name, text in groups.items() if text and name not in {"s", "ms", "rate"}}
         numbers = {name: count for name, count in counts.items() if count is not None}
         if not step_format.zero and numbers.get("n", numbers.get("step")) == 0:
@@ -232,7 +232,7 @@ class ProgressTracker:
     def _apply_reading(
         self, reading: StepReading | None, values: list[NamedValue], line: str, at_s: float
     ) -> MetricLine:
-        """Update the counter of ``reading`` and the headline metrics; return the line's step and metrics."""
+        """Update the counter and the headline metrics, and return the line's step and metrics."""
         metrics = {}
         for name, value, _ in values:
             if not name.bits & COUNTS:
