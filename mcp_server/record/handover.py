@@ -21,10 +21,6 @@ class HandoverError(RunwardError):
     """The environment did not arrive; the command must not start without it."""
 
 
-class StoppedBeforeStart(Exception):
-    """The run was asked to stop before its command started; the command must not start any more."""
-
-
 @dataclass(frozen=True)
 class Handover:
     """What a command needs and no file may hold, and the launcher's umask: tmux may have been started with another.

@@ -1,7 +1,7 @@
 """The files of a run directory: one writer each, everything else only reads.
 
-``spec.json``, ``run.sh`` and ``handover`` are the launcher's, ``stop.json`` is whoever asks for a stop,
-``events.jsonl``, ``supervisor.lock`` and ``attempts/`` are the supervisor's.
+``spec.json`` and ``handover`` are the launcher's, ``stop.json`` is whoever asks for a stop,
+``run.sh``, ``events.jsonl``, ``supervisor.lock`` and ``attempts/`` are the supervisor's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunDir:
 
     @property
     def script(self) -> Path:
-        """The command, as bash runs it."""
+        """The command, as bash runs it; an attempt with other variables or arguments has a script of its own."""
         return self.path / "run.sh"
 
     @property

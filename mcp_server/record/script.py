@@ -1,10 +1,13 @@
-"""The script that bash runs for a spec, and what a command is called. Pure."""
+"""The script with which bash runs an attempt of a run, and the name of a command. Pure."""
+
+from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from mcp_server.record.command_arguments import arguments, cd_line
 from mcp_server.record.spec import RunSpec
 from mcp_server.text.shell import ShellCommand, parse
 
@@ -12,27 +15,84 @@ LONGEST_NAME = 64
 PARAMS = "{params}"
 
 
-def render(spec: RunSpec) -> str:
-    """Return the script that runs a spec; a person may run it by hand as well.
+@dataclass(frozen=True)
+class AttemptInputs:
+    """What an attempt runs with in addition to the spec of its run.
 
-    Parameters are its arguments, so that a retry may change them; by hand it has those of the first attempt.
+    ``params`` are all parameters of the attempt; where ``resumes`` is true, the spec's ``resume_args`` follow them.
+    ``environment`` holds the variables that retries changed. ``placeholders`` maps a text such as ``{gpus}`` to the
+    text that replaces it in environment, arguments and command; the replacement must need no shell quotes.
     """
-    lines = ["#!/usr/bin/env bash", "set -o pipefail", cd_line(spec.cwd)]
-    lines[2:2] = [f"export {name}={shlex.quote(value)}" for name, value in sorted(spec.env.items())]
+
+    params: Mapping[str, object]
+    resumes: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    placeholders: Mapping[str, str] = field(default_factory=dict)
+
+    def fill(self, text: str) -> str:
+        """Return ``text`` with all placeholders replaced."""
+        for placeholder, replacement in self.placeholders.items():
+            text = text.replace(placeholder, replacement)
+        return text
+
+
+def render(spec: RunSpec, inputs: AttemptInputs | None = None) -> str:
+    """Return the script of an attempt, by default the first before it has GPUs; a person may run it by hand as well.
+
+    The supervisor passes the arguments of the attempt to the script. Run by hand without arguments, the script uses
+    the same ones.
+    """
+    inputs = inputs or AttemptInputs(spec.params)
+    environment = {**spec.env, **inputs.environment}
+    lines = ["#!/usr/bin/env bash", "set -o pipefail"]
+    lines += [inputs.fill(f"export {name}={shlex.quote(value)}") for name, value in sorted(environment.items())]
+    lines.append(f"cd -- {shlex.quote(spec.cwd)} || exit")
     lines += [f"# {name}: a secret, handed over in memory" for name in spec.secrets]
-    if spec.params:
-        words = shlex.join(arguments(spec.params, spec.param_style))
+    if spec.params or (inputs.resumes and spec.resume_args):
+        words = shlex.join(attempt_arguments(spec, inputs))
         lines.append(f'[ $# -gt 0 ] || [ "${{RUNWARD_ATTEMPT-}}" ] || set -- {words}')
+    return "\n".join([*lines, inputs.fill(_command_line(spec))]) + "\n"
+
+
+def attempt_arguments(spec: RunSpec, inputs: AttemptInputs) -> list[str]:
+    """Return the arguments that the script of an attempt is called with: its parameters, then ``resume_args``."""
+    words = format_arguments(inputs.params, spec.param_style, spec.resume_args if inputs.resumes else ())
+    return [inputs.fill(word) for word in words]
+
+
+def format_arguments(params: Mapping[str, object], style: str, extra: Sequence[str] = ()) -> list[str]:
+    """Return parameters as words of a command line, in the style ``--k v`` or ``k=v``, followed by ``extra``.
+
+    In the style ``--k v``, a parameter that is true becomes a flag; one that is false or None is left out.
+    """
+    words: list[str] = []
+    for name, value in params.items():
+        if style == "k=v":
+            words.append(f"{name}={_format_value(value)}")
+        elif value is True:
+            words.append(f"--{name}")
+        elif value is not False and value is not None:
+            words += [f"--{name}", _format_value(value)]
+    return [*words, *extra]
+
+
+def _format_value(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def _command_line(spec: RunSpec) -> str:
+    """Return the line, or the lines, of the script that run the command with ``"$@"``."""
     command, parsed = spec.command, parse(spec.command)
+    # Without {params} in the command the arguments follow it.
     end = ' "$@"' if (spec.params or spec.resume_args) and not parsed.count_word(PARAMS) else ""
     if isinstance(command, list):
         dashes = "-- " if command[0].startswith("-") else ""
-        command_line = " ".join('"$@"' if word == PARAMS else shlex.quote(word) for word in command)
-        lines.append(f"exec {dashes}{command_line}{end}")
-    else:
-        run = f"exec {command}" if parsed.is_one_program else command
-        lines.append((run.replace(PARAMS, '"$@"') if takes_arguments(parsed) else run) + end)
-    return "\n".join(lines) + "\n"
+        words = " ".join('"$@"' if word == PARAMS else shlex.quote(word) for word in command)
+        return f"exec {dashes}{words}{end}"
+    line = f"exec {command}" if parsed.is_one_program else command
+    return (line.replace(PARAMS, '"$@"') if takes_arguments(parsed) else line) + end
 
 
 def takes_arguments(command: ShellCommand) -> bool:
@@ -59,5 +119,5 @@ def name_of(command: ShellCommand) -> str:
 
 
 def slug(name: str) -> str:
-    """Return ``name`` as tmux and file systems take it: letters, digits, ``-`` and ``_``."""
+    """Return ``name`` as a label that tmux and file systems accept: letters, digits, ``-`` and ``_``."""
     return re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")[:LONGEST_NAME] or "run"

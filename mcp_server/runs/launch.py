@@ -19,7 +19,7 @@ from mcp_server.gpus.leases import lease_directory
 from mcp_server.hosts.environment import base_environment, check_environment, secrets_by_name
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import LAYOUT, RunDir, boot_id, now, write_json
-from mcp_server.record.script import LONGEST_NAME, name_of, render, slug
+from mcp_server.record.script import LONGEST_NAME, name_of, slug
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.cleanup import clean_up
@@ -190,13 +190,11 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
 
 
 def _create(spec: RunSpec, store: RunStore) -> Path:
-    """Make the run's directory appear whole, with its spec and script in it."""
+    """Make the run's directory appear whole, with its spec and the handover FIFO in it."""
     path = store.home.runs / spec.run_id
     new = RunDir(path.with_name(f".new-{spec.run_id}"))
     new.path.mkdir(mode=0o700)
     try:
-        new.script.touch(mode=0o600)
-        new.script.write_text(render(spec), encoding="utf-8", errors="surrogateescape")
         os.mkfifo(new.handover, 0o600)
         write_json(new.spec, spec.facts())
         new.path.rename(path)

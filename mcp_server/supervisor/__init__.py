@@ -1,1 +1,1 @@
-"""Runs beside the training command in its tmux pane. Standard library only, so that it can be shipped."""
+"""The supervisor of a run, a program that runs in its tmux pane. Standard library only, so that it can be shipped."""

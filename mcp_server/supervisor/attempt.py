@@ -1,4 +1,4 @@
-"""One attempt: relay its terminal, keep its log, stop it when asked, write its end."""
+"""One attempt of a run: starts its command, relays its terminal, stops it on request, and records its end."""
 
 from __future__ import annotations
 
@@ -7,260 +7,313 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcp_server.record.exit_record import ExitRecord
 from mcp_server.record.exit_status import CTRL_C, Ending, StopRequest, classify_ending
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import now
-from mcp_server.supervisor import start_command, terminal
-from mcp_server.supervisor.control import Desk
-from mcp_server.supervisor.gpu_allocation import Allotment
+from mcp_server.record.script import AttemptInputs, attempt_arguments
+from mcp_server.supervisor import pty
+from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.observer import Observer
-from mcp_server.supervisor.output_relay import Relay
+from mcp_server.supervisor.output_log import OutputLog
+from mcp_server.supervisor.output_relay import OutputRelay
+from mcp_server.supervisor.start_command import attempt_identity, start_command
 from mcp_server.system import processes
 from mcp_server.system.stop_sequence import Stage, StopSequence, stop_stages
 from mcp_server.text.redaction import Redactor
 
+if TYPE_CHECKING:
+    from mcp_server.supervisor.gpu_allocation import GpuAllocation
+    from mcp_server.supervisor.gpu_monitor import GpuMonitor
+
 _TICK_S = 0.05  # while a stop is under way
-# What a command leaves behind may be about to go by itself, such as a filter that still prints its last
+# What a command leaves behind may be about to end by itself, such as a filter that still prints its last
 # lines: it is let alone as long as it prints, within limits.
 _SETTLE_S, _LONGEST_SETTLE_S = 0.25, 2.0
-_TOLD_COMMAND = 80  # characters of a left-over's command line
+_COMMAND_CHARS = 80  # of a leftover's command line
 # An end so soon after Ctrl-C is that person's doing.
 _INTERRUPT_S = 60.0
-_LEFTOVERS = (Stage(signal.SIGTERM, 2.0), Stage(signal.SIGKILL, 3.0))
+_LEFTOVER_STAGES = (Stage(signal.SIGTERM, 2.0), Stage(signal.SIGKILL, 3.0))
 
 
 class Attempt:
-    """One try of a run: its command, from the start to the end on disk."""
+    """One attempt of a run. ``start`` starts its command; ``supervise`` returns when all its processes have ended."""
 
     def __init__(
         self,
-        desk: Desk,
+        control: ControlInputs,
         handover: Handover,
-        allotment: Allotment,
         number: int,
-        arguments: Sequence[str],
-        changed: Mapping[str, str],
+        child: pty.Child,
+        log: OutputLog,
+        record: ExitRecord,
+        gpu_monitor: GpuMonitor | None,
+        started_at: str,
     ) -> None:
-        self.desk, self.rundir, self.events = desk, desk.rundir, desk.events
-        self.number, self.arguments = number, [allotment.fill(word) for word in arguments]
-        self.rundir.attempt(number).parent.mkdir(mode=0o700, exist_ok=True)
-        self.rundir.attempt(number).mkdir(mode=0o700)
-        self.redactor = Redactor(handover.secrets)
-        log = terminal.Log(self.rundir.log(number), self._on_log_trouble)
-        self.record = ExitRecord(self.rundir.exit(number))
+        self.control, self.number, self.started_at = control, number, started_at
+        self.arguments: list[str] = []
+        self.ended_s = 0.0
+        self._events, self._child, self._record, self._gpu_monitor = control.events, child, record, gpu_monitor
+        self._redactor = Redactor(handover.secrets)
+        search_path = handover.env.get("PATH")
+        self.observer = Observer(control, number, self.living, self._redactor.text, search_path, gpu_monitor)
+        self.relay = OutputRelay(child.master_fd, log, self._redactor, control.pane, self.observer.feed)
+        self._wait_status: int | None = None
+        self._stop_request: StopRequest | None = None
+        self._stop_sequence: StopSequence | None = None
+        self._interrupted_s: float | None = None
+        self._leftovers: dict[processes.Process, str] = {}
+        # The guard lives, and will report the command's end; once that is known it is released.
+        self._is_guarded, self._is_released = True, False
+
+    @classmethod
+    def start(
+        cls,
+        control: ControlInputs,
+        handover: Handover,
+        allocation: GpuAllocation | None,
+        number: int,
+        inputs: AttemptInputs,
+    ) -> Attempt:
+        """Start the command as attempt ``number``.
+
+        Raises:
+            OSError, StoppedBeforeStart: it was not started.
+        """
+        rundir, events = control.rundir, control.events
+        rundir.attempt(number).parent.mkdir(mode=0o700, exist_ok=True)
+        rundir.attempt(number).mkdir(mode=0o700)
+        log = OutputLog(
+            rundir.log(number),
+            lambda cause: events.append(
+                "log_lost", f"Output is not being written to the log: {cause}. The run goes on."
+            ),
+        )
+        record = ExitRecord(rundir.exit(number))
         processes.become_subreaper()
-        self.started_s, self.started_at = time.monotonic(), now()
-        self.child = start_command.spawn(desk, handover, allotment, number, self.arguments, changed)
-        self.gpus = start_command.watch_gpus(desk, number, allotment.gpus, handover.env)
-        self.observer = Observer(desk, number, self.living, self.redactor.text, handover.env.get("PATH"), self.gpus)
-        self.relay = Relay(log, self.redactor, desk.pane, self.observer.feed)
-        self.relay.connect(self.child.master_fd)
-        desk.start_clock(self.started_s)
-        self.events.append(
+        started_s, started_at = time.monotonic(), now()
+        child = start_command(control, handover, number, inputs, allocation.environment if allocation else {})
+        gpu_monitor = _make_gpu_monitor(control, number, allocation.gpus if allocation else (), handover)
+        attempt = cls(control, handover, number, child, log, record, gpu_monitor, started_at)
+        attempt.arguments = attempt_arguments(control.spec, inputs)
+        control.start_time_limit(started_s)
+        events.append(
             "started",
             "The command runs." if number == 1 else f"Attempt {number} runs.",
             attempt=number,
-            arguments=self.arguments or None,
-            environment=dict(changed) or None,
-            gpus=list(allotment.uuids) or None,
-            gpu_indices=list(allotment.indices) or None,
-            at_start=start_command.identity(self.child),
+            arguments=attempt.arguments or None,
+            environment=dict(inputs.environment) or None,
+            gpus=(list(allocation.uuids) if allocation else None) or None,
+            gpu_indices=(list(allocation.indices) if allocation else None) or None,
+            at_start=attempt_identity(child),
         )
-        self.observer.begin()
-        self.gpus.start()
-        self.status: int | None = None
-        self.ended_s = 0.0
-        self.asked: StopRequest | None = None
-        self.stopping: StopSequence | None = None
-        self.interrupted_s: float | None = None
-        self.leftovers: dict[processes.Process, str] = {}
-        # The guard lives, and will tell the command's end; afterwards it is let go.
-        self.guarded, self.released = True, False
+        attempt.observer.begin()
+        if gpu_monitor:
+            gpu_monitor.start()
+        return attempt
 
     # --- the loop
 
-    def loop(self) -> None:
-        """Go on until the command and all that it left behind have ended, then write the attempt's end."""
-        os.kill(os.getpid(), signal.SIGCHLD)  # first look for a stop that was asked for before
-        over = False
-        while not over:
+    def supervise(self) -> None:
+        """Go on until the command and everything that it left behind have ended, then write the attempt's end."""
+        os.kill(os.getpid(), signal.SIGCHLD)  # first check for an earlier stop request
+        is_over = False
+        while not is_over:
             try:
-                over = self._over() or self._turn()
+                is_over = self._is_over()
+                if not is_over:
+                    self._handle_next_inputs()
             except Exception as error:
-                self.desk.trouble(error)
+                self.control.report_error(error)
         self.relay.drain()
-        if self.status is None:  # not even SIGKILL ended it, or nobody could tell
+        if self._wait_status is None:  # not even SIGKILL ended it, or its guard was killed with the status
             self.ended_s = time.monotonic()
             self._write_record()
 
-    def _turn(self) -> bool:
-        """Deal with whatever happens next; always False: whether the run is over is another question."""
-        pane = self.desk.pane
+    def _handle_next_inputs(self) -> None:
+        """Wait for output, keys, signals or deadlines, and act on them."""
+        pane, monitor = self.control.pane, self._gpu_monitor
         for fd, _ in self._poll():
-            if fd == self.child.master_fd:
+            if fd == self._child.master_fd:
                 self.relay.read()
             elif pane and fd == pane.fd:
-                self._type()
+                self._forward_keys()
                 pane.write()
-            elif fd == self.child.news_fd:
-                self._read_status()
-            elif fd == self.gpus.fd:
-                self.gpus.read()
+            elif fd == self._child.status_fd:
+                self._read_wait_status()
+            elif monitor and fd == monitor.fd:
+                monitor.read()
             else:
-                self._on_signals(self.desk.hear(fd))
-        self.desk.keep_time()
-        self.gpus.tick(time.monotonic())
-        self._obey()
-        return False
+                self._handle_signals(self.control.handle(fd))
+        self.control.check_deadlines()
+        if monitor:
+            monitor.check_deadline(time.monotonic())
+        self._begin_requested_stop()
 
     def _poll(self) -> list[tuple[int, int]]:
-        poll = select.poll()
-        self.desk.register(poll)
+        poll, monitor = select.poll(), self._gpu_monitor
+        self.control.register(poll)
         if self.relay.connected:
-            poll.register(self.child.master_fd, select.POLLIN)
-        if self.status is None and self.guarded:
-            poll.register(self.child.news_fd, select.POLLIN)
-        if self.gpus.fd is not None:
-            poll.register(self.gpus.fd, select.POLLIN)
-        if self.stopping or self.status is not None:
+            poll.register(self._child.master_fd, select.POLLIN)
+        if self._wait_status is None and self._is_guarded:
+            poll.register(self._child.status_fd, select.POLLIN)
+        if monitor and monitor.fd is not None:
+            poll.register(monitor.fd, select.POLLIN)
+        if self._stop_sequence or self._wait_status is not None:
             return poll.poll(round(_TICK_S * 1000))
-        return poll.poll(self.desk.nap_ms(self.observer.due_s, self.gpus.due_s))
+        return poll.poll(self.control.poll_timeout_ms(self.observer.due_s, monitor.due_s if monitor else None))
 
-    def _obey(self) -> None:
-        """Begin to stop when somebody asks for it; a person's word stands above the policy's."""
-        if self.status is not None:
+    def _begin_requested_stop(self) -> None:
+        """Begin to stop when there is a stop request; one from outside takes precedence over the recovery policy's."""
+        if self._wait_status is not None:
             return
-        wish = self.desk.asked or self.asked
-        if wish is None and self.stopping is None:
-            wish = self.observer.tick()
-        if wish is not None and wish is not self.asked:
-            self.asked = wish
-            self.events.append("stopping", f"Stopping: {wish.text}.")
-            if self.stopping is None:
-                self.stopping = StopSequence(stop_stages(self.desk.spec.get("stop_grace_s", 5.0)))
+        request = self.control.stop_request or self._stop_request
+        if request is None and self._stop_sequence is None:
+            request = self.observer.check_deadlines()
+        if request is not None and request is not self._stop_request:
+            self._stop_request = request
+            self._events.append("stopping", f"Stopping: {request.text}.")
+            if self._stop_sequence is None:
+                self._stop_sequence = StopSequence(stop_stages(self.control.spec.stop_grace_s))
 
-    def _over(self) -> bool:
-        """Whether nothing of the run is left, or what is left cannot be stopped."""
-        if self.status is None:
-            if not self.guarded and not self._children():
-                return True  # the guard was killed with the status in its hands
-            return self.stopping is not None and self._stop_step()
-        if not self._settled():
+    def _is_over(self) -> bool:
+        """Send signals that are due; return whether the attempt's processes have ended or cannot be stopped."""
+        if self._wait_status is None:
+            if not self._is_guarded and not self._children():
+                return True  # the guard was killed before it reported the status
+            return self._stop_sequence is not None and self._continue_stop()
+        if not self._has_settled():
             return False
-        self._release()
+        self._release_guard()
         if not processes.has_children():
             return True
-        if self.stopping is None:  # what a finished command leaves behind goes too, and is told
-            self.stopping = StopSequence(_LEFTOVERS)
-        return self._stop_step()
+        if self._stop_sequence is None:  # what a finished command leaves behind is stopped too, and reported
+            self._stop_sequence = StopSequence(_LEFTOVER_STAGES)
+        return self._continue_stop()
 
-    def _stop_step(self) -> bool:
-        assert self.stopping is not None  # noqa: S101
+    def _continue_stop(self) -> bool:
+        """Send the signals that are due; return whether the stop is complete."""
+        assert self._stop_sequence is not None  # noqa: S101
         living = self.living()
-        done = self.stopping.step(living, time.monotonic())
+        is_done = self._stop_sequence.step(living, time.monotonic())
         # The guard reports the command's end a moment after the last process is gone.
-        return done and (self.status is not None or bool(living))
+        return is_done and (self._wait_status is not None or bool(living))
 
     def living(self) -> list[processes.Process]:
-        """Return the attempt's processes."""
-        return [p for p in processes.descendants(os.getpid()) if p.pid not in (self.child.guard_pid, self.gpus.pid)]
+        """Return the living processes of the attempt."""
+        others = (self._child.guard_pid, self._gpu_monitor.pid if self._gpu_monitor else None)
+        return [p for p in processes.descendants(os.getpid()) if p.pid not in others]
 
     def _children(self) -> list[int]:
-        return [pid for pid in processes.children(os.getpid()) if pid != self.gpus.pid]
+        sampler = self._gpu_monitor.pid if self._gpu_monitor else None
+        return [pid for pid in processes.children(os.getpid()) if pid != sampler]
 
-    def _settled(self) -> bool:
-        """Whether nothing is left of an ended command but its guard, or what is left had its time to go."""
-        if self.released or self.asked or self._children() in ([self.child.guard_pid], []):
+    def _has_settled(self) -> bool:
+        """Return whether only the guard is left of an ended command, or its leftovers had time to end by themselves."""
+        if self._is_released or self._stop_request or self._children() in ([self._child.guard_pid], []):
             return True
         now_s = time.monotonic()
-        quiet_s = now_s - max(self.ended_s, self.relay.last_s)
+        quiet_s = now_s - max(self.ended_s, self.relay.last_output_s)
         return quiet_s >= _SETTLE_S or now_s - self.ended_s >= _LONGEST_SETTLE_S
 
-    def _release(self) -> None:
-        """Note what the command has left behind, and let its guard go, which hangs up on them."""
-        if self.released:
+    def _release_guard(self) -> None:
+        """Record what the command left behind, and end its guard, which hangs up on them."""
+        if self._is_released:
             return
-        self.released = True
-        if self.asked is None:
-            self.leftovers = {p: p.command for p in self.living()}
-        os.close(self.child.release_fd)
-        processes.resume_process(self.child.guard_pid)
+        self._is_released = True
+        if self._stop_request is None:
+            self._leftovers = {p: p.command for p in self.living()}
+        os.close(self._child.release_fd)
+        processes.resume_process(self._child.guard_pid)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.child.guard_pid, 0)
+            os.waitpid(self._child.guard_pid, 0)
 
-    # --- what happens
+    # --- inputs
 
-    def _type(self) -> None:
-        match self.relay.type():
-            case "gone":
-                self.desk.on_hangup()
-            case "interrupt" if self.status is None:
-                self.interrupted_s = time.monotonic()
-                self.events.append("interrupted", "A person at the terminal typed Ctrl-C.")
-            case "interrupt":  # the command has ended: no other shall follow
-                self.desk.ask(CTRL_C)
+    def _forward_keys(self) -> None:
+        event = self.relay.forward_keys()
+        if event == "closed":
+            self.control.on_pane_closed()
+        elif event == "interrupt" and self._wait_status is None:
+            self._interrupted_s = time.monotonic()
+            self._events.append("interrupted", "A person at the terminal typed Ctrl-C.")
+        elif event == "interrupt":  # the command has ended: no other attempt shall follow
+            self.control.request_stop(CTRL_C)
 
-    def _read_status(self) -> None:
-        if (status := terminal.read_number(self.child.news_fd)) is not None:
-            self._ended(status)
+    def _read_wait_status(self) -> None:
+        if (status := pty.read_number(self._child.status_fd)) is not None:
+            self._set_wait_status(status)
         else:
-            self.guarded = False  # its command comes back to us, see _on_signals
+            self._is_guarded = False  # this process inherits the command, see _handle_signals
 
-    def _ended(self, status: int) -> None:
-        if self.status is None:
-            self.status, self.ended_s = status, time.monotonic()
+    def _set_wait_status(self, status: int) -> None:
+        if self._wait_status is None:
+            self._wait_status, self.ended_s = status, time.monotonic()
             self._write_record()
-            self.gpus.close()
+            if self._gpu_monitor:
+                self._gpu_monitor.close()
 
-    def _on_signals(self, numbers: set[int]) -> None:
-        self._obey()
-        processes.resume_process(self.child.guard_pid)  # paused with its group, it could not tell an end
+    def _handle_signals(self, numbers: set[int]) -> None:
+        self._begin_requested_stop()
+        processes.resume_process(self._child.guard_pid)  # stopped together with its group, it could not report an end
         with contextlib.suppress(ChildProcessError):
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
-                if reaped[0] == self.child.pid:  # its guard was killed, so it came back to us
-                    self._ended(reaped[1])
+                if reaped[0] == self._child.pid:  # its guard was killed, so this process inherited the command
+                    self._set_wait_status(reaped[1])
         if signal.SIGWINCH in numbers:
-            self.relay.follow_size()
-
-    def _on_log_trouble(self, cause: str) -> None:
-        self.events.append("log_lost", f"Output is not being written to the log: {cause}. The run goes on.")
+            self.relay.resize_terminal()
 
     # --- the end
 
     def _write_record(self) -> None:
         try:
-            self.record.write(self.ending.record(self.started_at, now()))
-        except OSError as error:  # e.g. somebody removed the directory; what is left must still be stopped
-            self.events.append("log_lost", f"The exit record could not be written: {error}.")
+            self._record.write(self.ending.record(self.started_at, now()))
+        except OSError as error:  # e.g. the directory was removed; leftovers must still be stopped
+            self._events.append("log_lost", f"The exit record could not be written: {error}.")
 
     @property
     def ending(self) -> Ending:
-        """How the command ended, by all that is known."""
-        interrupted = self.interrupted_s is not None and self.ended_s - self.interrupted_s < _INTERRUPT_S
-        return classify_ending(self.status, self.asked, interrupted=interrupted)
+        """How the command ended, as far as it is known."""
+        interrupted = self._interrupted_s is not None and self.ended_s - self._interrupted_s < _INTERRUPT_S
+        return classify_ending(self._wait_status, self._stop_request, interrupted=interrupted)
 
-    def facts(self) -> dict[str, Any]:
-        """Return how the attempt ended, for the event that tells it."""
+    @property
+    def leftover_count(self) -> int:
+        """How many processes the command left behind."""
+        return len(self._leftovers)
+
+    def end_facts(self) -> dict[str, Any]:
+        """Return how the attempt ended, for the event that reports it."""
         survivors = {p: p.command for p in self.living()}
         return {
             "exit_code": self.ending.exit_code,
             "signal": self.ending.signal,
-            "signals_sent": (self.stopping.sent if self.stopping else None) or None,
-            "leftovers": self._tell(self.leftovers) or None,
-            "survivors": self._tell(survivors) or None,
-            "gpus": self.gpus.figures() or None,
+            "signals_sent": (self._stop_sequence.sent if self._stop_sequence else None) or None,
+            "leftovers": self._describe(self._leftovers) or None,
+            "survivors": self._describe(survivors) or None,
+            "gpus": (self._gpu_monitor.figures() if self._gpu_monitor else None) or None,
         }
 
     def close(self) -> None:
-        """Let go of what only this attempt used; call it once it has ended and been told."""
+        """Close the files of this attempt. Call it once the end has been reported."""
         self.relay.log.close()
-        self.gpus.close()
-        for fd in (self.child.master_fd, self.child.news_fd):
+        if self._gpu_monitor:
+            self._gpu_monitor.close()
+        for fd in (self._child.master_fd, self._child.status_fd):
             os.close(fd)
 
-    def _tell(self, found: dict[processes.Process, str]) -> list[dict[str, Any]]:
-        return [{"pid": p.pid, "command": self.redactor.text(command)[:_TOLD_COMMAND]} for p, command in found.items()]
+    def _describe(self, commands: dict[processes.Process, str]) -> list[dict[str, Any]]:
+        return [{"pid": p.pid, "command": self._redactor.text(c)[:_COMMAND_CHARS]} for p, c in commands.items()]
+
+
+def _make_gpu_monitor(
+    control: ControlInputs, number: int, uuids: tuple[str, ...], handover: Handover
+) -> GpuMonitor | None:
+    """Return the monitor of an attempt's GPUs, which is not started yet; None for an attempt without GPUs."""
+    if not uuids:
+        return None
+    from mcp_server.supervisor.gpu_monitor import GpuMonitor  # noqa: PLC0415 - 10 ms that most runs need not wait
+
+    return GpuMonitor.for_attempt(control, number, uuids, handover.env)

@@ -1,4 +1,4 @@
-"""`attempts.md`: what became of every attempt of a run that was retried, for people; agents read the events."""
+"""`attempts.md`: for people, one row for each attempt of a run with more than one; agents read the events."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ _HEAD = (
 _LINE_CHARS = 300
 
 
-class Account:
-    """Appends one row for each attempt; a full disk leaves a row out, the events have it."""
+class AttemptsReport:
+    """Appends one row for each attempt. A full disk omits a row; the events have the same facts."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._path = rundir.account
         self._run_id = rundir.run_id
-        self._told = 0
+        self._reported = 0  # number of the attempt that was reported last
 
     def add(self, attempt: Attempt, failure: Failure | None, then: str) -> None:
-        """Note an attempt that has ended, and what came of it."""
-        self._told = attempt.number
-        self._write(f"# Attempts of {self._run_id}\n\n{_HEAD}" if not self._path.exists() else "")
-        cells = (
+        """Append an attempt that has ended, and what followed."""
+        self._append_row(
             attempt.number,
             attempt.started_at,
             now(),
@@ -42,14 +40,23 @@ class Account:
             f"{failure.line_number or ''} {failure.line[:_LINE_CHARS]}" if failure else "",
             then,
         )
-        self._write("| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in cells) + " |\n")
+
+    def add_lost(self, number: int, started_at: str, then: str) -> None:
+        """Append an attempt whose supervisor died before it could write the end, and what followed."""
+        self._append_row(number, started_at, "", "lost: its supervisor died", "", "", "", "", then)
 
     def close(self, attempt: Attempt, failure: Failure | None, why: str) -> None:
-        """Note the end of a run that was retried, or that was going to be."""
-        if attempt.number > self._told > 0:
+        """Append the last attempt of a run, or why no other followed, if earlier attempts are in the report."""
+        if attempt.number > self._reported > 0:
             self.add(attempt, failure, why)
-        elif self._told:
+        elif self._reported:
             self._write(f"\n{why}\n")
+
+    def _append_row(self, number: int, *cells: object) -> None:
+        self._reported = number
+        self._write(f"# Attempts of {self._run_id}\n\n{_HEAD}" if not self._path.exists() else "")
+        row = " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in (number, *cells))
+        self._write(f"| {row} |\n")
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError), open(self._path, "a", opener=open_private) as file:

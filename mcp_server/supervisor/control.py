@@ -1,4 +1,4 @@
-"""What reaches a supervisor from outside: signals, a person's keys, tmux's death, requests to stop, the time limit."""
+"""External inputs of a run: signals, keystrokes, the end of tmux, stop requests, the time limit."""
 
 from __future__ import annotations
 
@@ -7,145 +7,148 @@ import os
 import select
 import signal
 import time
-from typing import Any
 
 from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import CTRL_C, StopRequest
 from mcp_server.record.run_directory import RunDir, read_json
-from mcp_server.supervisor import terminal
+from mcp_server.record.spec import RunSpec
+from mcp_server.supervisor.pane import Pane, open_pane, open_tmux_server
 
 _RETRY_S = 5.0  # until a full disk is tried again
-_LONGEST_NAP_S = 3600.0  # poll(2) counts milliseconds in an int
-_TOLD_TROUBLES = 5
-_TROUBLED_S = 0.05
+_LONGEST_POLL_S = 3600.0  # poll(2) counts milliseconds in an int
+_REPORTED_ERRORS = 5
+_ERROR_PAUSE_S = 0.05
 # tmux closes the panes a moment before it is gone itself.
 _TMUX_DEATH_S = 2.0
 _INTERRUPT = b"\x03"
 
 
-class Desk:
-    """Hears for the whole run, during its attempts and between them; ``asked`` is the stop that was asked for."""
+class ControlInputs:
+    """External inputs of a run, during its attempts and between them.
 
-    def __init__(self, rundir: RunDir, spec: dict[str, Any], events: EventLog, woken: int) -> None:
+    ``stop_request`` is the first stop request, or None. ``wakeup_fd`` yields one byte for each signal.
+    """
+
+    def __init__(self, rundir: RunDir, spec: RunSpec, events: EventLog, wakeup_fd: int) -> None:
         self.rundir, self.spec, self.events = rundir, spec, events
-        self.pane = terminal.pane_of(0)
-        self.asked: StopRequest | None = None
-        self._woken = woken
-        self._tmux = terminal.tmux_server()
-        # The pane was closed: by a person, unless tmux turns out to have died by then.
-        self._hangup_until_s: float | None = None
+        self.pane = open_pane(0)
+        self.stop_request: StopRequest | None = None
+        self._wakeup_fd = wakeup_fd
+        self._tmux_fd = open_tmux_server()
+        # After the pane closed: a person closed it, unless tmux is found dead by then.
+        self._pane_verdict_s: float | None = None
         self._deadline_s: float | None = None
-        self._troubles = 0
+        self._error_count = 0
 
-    def start_clock(self, now_s: float) -> None:
-        """Let the run's time limit count from its first attempt's start, in monotonic seconds."""
-        limit_s = self.spec.get("time_limit_s")
+    def start_time_limit(self, now_s: float) -> None:
+        """Start the run's time limit at ``now_s`` (monotonic), unless it has been started before."""
+        limit_s = self.spec.time_limit_s
         if limit_s and self._deadline_s is None:
             self._deadline_s = now_s + limit_s
 
     def register(self, poll: select.poll) -> None:
-        """Let ``poll`` wake for what reaches this desk."""
-        poll.register(self._woken, select.POLLIN)
-        if self.pane and self.pane.open:
-            wants = select.POLLOUT if self.pane.wants_to_write else 0
-            poll.register(self.pane.fd, select.POLLIN | wants)
-        if self._hangup_until_s is not None and self._tmux is not None:
-            poll.register(self._tmux, select.POLLIN)
+        """Register the descriptors of all inputs with ``poll``."""
+        poll.register(self._wakeup_fd, select.POLLIN)
+        if self.pane and self.pane.is_open:
+            output = select.POLLOUT if self.pane.has_backlog else 0
+            poll.register(self.pane.fd, select.POLLIN | output)
+        if self._pane_verdict_s is not None and self._tmux_fd is not None:
+            poll.register(self._tmux_fd, select.POLLIN)
 
-    def nap_ms(self, *due_s: float | None) -> int | None:
-        """Return how long a poll may sleep, given the caller's own deadlines too; None: until something happens."""
-        due = [t for t in (self._deadline_s, self._hangup_until_s, *due_s) if t is not None]
+    def poll_timeout_ms(self, *due_s: float | None) -> int | None:
+        """Return how long a poll may last, given the caller's own deadlines too; None: until an input arrives."""
+        due = [t for t in (self._deadline_s, self._pane_verdict_s, *due_s) if t is not None]
         if self.events.behind:
             due.append(time.monotonic() + _RETRY_S)
         if not due:
             return None
-        return round(1000 * min(max(0.0, min(due) - time.monotonic()), _LONGEST_NAP_S)) + 1
+        return round(1000 * min(max(0.0, min(due) - time.monotonic()), _LONGEST_POLL_S)) + 1
 
-    def hear(self, fd: int) -> set[int]:
-        """Deal with a descriptor that is this desk's own; return the signals that arrived by it."""
-        if fd == self._woken:
-            return self._signals()
-        if fd == self._tmux and self._hangup_until_s is not None:
-            self._hangup_until_s = None
+    def handle(self, fd: int) -> set[int]:
+        """Handle the input on ``fd``; return the numbers of the signals that it brought."""
+        if fd == self._wakeup_fd:
+            return self._read_signals()
+        if fd == self._tmux_fd and self._pane_verdict_s is not None:
+            self._pane_verdict_s = None
             self.events.append("screen_lost", "tmux died; the run goes on without a screen.")
         return set()
 
-    def catch_up(self) -> None:
-        """Take note of what has arrived by now: signals, keys, and the pane's end."""
-        self._signals()
-        if self.pane and self.pane.open:
+    def handle_pending(self) -> None:
+        """Handle everything that has arrived by now: signals, keys, the end of the pane, deadlines."""
+        self._read_signals()
+        if self.pane and self.pane.is_open:
             self._read_keys(self.pane)
-        self.keep_time()
+        self.check_deadlines()
 
-    def _signals(self) -> set[int]:
+    def _read_signals(self) -> set[int]:
         numbers: set[int] = set()
         with contextlib.suppress(BlockingIOError):
-            numbers = set(os.read(self._woken, 4096))
+            numbers = set(os.read(self._wakeup_fd, 4096))
         if (request := read_json(self.rundir.stop)) is not None:
-            self.ask(StopRequest("killed", str(request.get("by", "")), str(request.get("reason", ""))))
+            self.request_stop(StopRequest("killed", str(request.get("by", "")), str(request.get("reason", ""))))
         elif signal.SIGTERM in numbers:
-            self.ask(StopRequest("killed", "SIGTERM to the supervisor", "somebody terminated the supervisor"))
+            self.request_stop(StopRequest("killed", "SIGTERM to the supervisor", "somebody terminated the supervisor"))
         if signal.SIGHUP in numbers:
-            self.on_hangup()
+            self.on_pane_closed()
         return numbers
 
-    def ask(self, asked: StopRequest) -> None:
-        """Note a wish to stop the run; the first is recorded."""
-        if self.asked is None:
-            self.asked = asked
+    def request_stop(self, request: StopRequest) -> None:
+        """Record a stop request, unless there is an earlier one."""
+        if self.stop_request is None:
+            self.stop_request = request
 
-    def on_hangup(self) -> None:
-        """Take note that the pane is gone, and give tmux a moment to turn out dead."""
-        if self.pane and self.pane.open:
+    def on_pane_closed(self) -> None:
+        """Close the pane, and give tmux 2 s to prove dead: otherwise a person closed the session."""
+        if self.pane and self.pane.is_open:
             self.pane.close()
-            self._hangup_until_s = time.monotonic() + _TMUX_DEATH_S
+            self._pane_verdict_s = time.monotonic() + _TMUX_DEATH_S
 
-    def keep_time(self) -> None:
-        """Do what is due by the clock."""
+    def check_deadlines(self) -> None:
+        """Act on deadlines that have passed, and write events that wait for the disk."""
         now_s = time.monotonic()
         if self.events.behind:
             self.events.flush()
-        if self._hangup_until_s is not None and now_s >= self._hangup_until_s:
-            self._hangup_until_s = None
-            self.ask(StopRequest("killed", "a person", "the tmux session was closed"))
+        if self._pane_verdict_s is not None and now_s >= self._pane_verdict_s:
+            self._pane_verdict_s = None
+            self.request_stop(StopRequest("killed", "a person", "the tmux session was closed"))
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
-            self.ask(StopRequest("timed_out", "time limit", f"{self.spec['time_limit_s']:g} s have passed"))
+            self.request_stop(StopRequest("timed_out", "time limit", f"{self.spec.time_limit_s:g} s have passed"))
 
-    def trouble(self, error: Exception) -> None:
-        """Tell of an error of the supervisor's own, a few times, and go on."""
-        self._troubles += 1
-        if self._troubles <= _TOLD_TROUBLES:
+    def report_error(self, error: Exception) -> None:
+        """Report an internal error of the supervisor as an event, five times at most."""
+        self._error_count += 1
+        if self._error_count <= _REPORTED_ERRORS:
             self.events.append("observer_error", f"The supervisor met {error!r}; the run goes on.")
-        time.sleep(_TROUBLED_S)
+        time.sleep(_ERROR_PAUSE_S)
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Show a line of the supervisor's own in the pane."""
         if self.pane:
             self.pane.write(f"\x1b[0m\r\n[runward] {text}\r\n".encode(errors="replace"))
 
     def wait(self, wait_s: float) -> bool:
-        """Let ``wait_s`` pass between two attempts; False as soon as somebody asks for a stop.
+        """Wait ``wait_s`` between two attempts; return False at once when there is a stop request.
 
-        A pane that has gone is looked into first: the next attempt must not start in a session that was closed.
+        If the pane has closed, wait until it is known why: no attempt may start in a session that a person closed.
         """
         until_s = time.monotonic() + wait_s
-        self.catch_up()
-        while self.asked is None and (time.monotonic() < until_s or self._hangup_until_s is not None):
+        self.handle_pending()
+        while self.stop_request is None and (time.monotonic() < until_s or self._pane_verdict_s is not None):
             poll = select.poll()
             self.register(poll)
-            due_s = until_s if self._hangup_until_s is None else self._hangup_until_s
-            for fd, _ in poll.poll(self.nap_ms(due_s)):
-                self.hear(fd)
+            due_s = until_s if self._pane_verdict_s is None else self._pane_verdict_s
+            for fd, _ in poll.poll(self.poll_timeout_ms(due_s)):
+                self.handle(fd)
                 if self.pane and fd == self.pane.fd:
                     self._read_keys(self.pane)
-            self.keep_time()
-        return self.asked is None
+            self.check_deadlines()
+        return self.stop_request is None
 
-    def _read_keys(self, pane: terminal.Pane) -> None:
+    def _read_keys(self, pane: Pane) -> None:
         pane.write()
-        keys = pane.read()
+        keys = pane.read_keys()
         if keys is None:
-            self.on_hangup()
+            self.on_pane_closed()
         elif _INTERRUPT in keys:
-            self.ask(CTRL_C)
+            self.request_stop(CTRL_C)

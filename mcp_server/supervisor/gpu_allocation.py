@@ -1,63 +1,191 @@
-"""What a run has of the machine: nothing of its own, unless its launch asked for GPUs or cpu slots."""
+"""The GPUs or cpu slots of a run: leased before its first attempt and held until its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import pwd
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from mcp_server.gpus.lease_holder import LeaseHolder
+from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases, lease_directory
+from mcp_server.gpus.placement import PLACEHOLDERS, VISIBLE_DEVICES, Unavailable
+from mcp_server.gpus.query import query_gpus
+from mcp_server.gpus.request import GpuRequest, parse_gpus, parse_requirements
+from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.run_directory import now
+from mcp_server.supervisor.control import ControlInputs
+from mcp_server.supervisor.not_started import GpusUnavailable, StoppedBeforeStart
+from mcp_server.supervisor.start_command import supervisor_identity
+from mcp_server.system.lock_files import LeaseError
+
+# How often a waiting run checks the locks: the first in the queue more often than those behind.
+_CHECK_S, _CHECK_BEHIND_S, _NEAR = 0.2, 1.0, 3
+# The driver is queried again when a lease has changed hands, soon after that, since what its holder left may take a
+# moment to go, and then less and less often: processes without a lease come and go without notice.
+_QUERY_SOON_S, _QUERY_LATER_S = 1.0, 10.0
 
 
-class NotAllotted(Exception):
-    """The GPUs cannot be had; the message says why. ``never``: nor by waiting."""
+class GpuAllocation:
+    """GPUs, or cpu slots, that a run requested and holds by leases.
 
-    def __init__(self, text: str, *, never: bool = False) -> None:
-        super().__init__(text)
-        self.never = never
-
-
-class Allotment:
-    """Of a run that did not ask: its command sees what its launcher saw.
-
-    ``uuids`` and ``indices``: what it has, of GPUs or of cpu slots; ``gpus``: the UUIDs of GPUs among them.
-    ``asked``: whether the launch said anything of GPUs, if only that it needs none.
+    A run launched without ``gpus`` inherits the launcher's ``CUDA_VISIBLE_DEVICES`` and holds nothing until a retry
+    exchanges its GPUs. ``uuids`` and ``indices`` are those of the GPUs or cpu slots that the run holds.
     """
 
-    asked = False
-
-    def __init__(self, leased: Callable[[], Allotment] | None = None) -> None:
-        self._leased = leased  # makes what a retry takes instead
-        self._other: Allotment | None = None
+    def __init__(
+        self, control: ControlInputs, env: Mapping[str, str], snapshot: Mapping[str, object] | None = None
+    ) -> None:
         self.uuids: tuple[str, ...] = ()
         self.indices: tuple[int, ...] = ()
+        self._control, self._env = control, env
+        self._request = parse_gpus(control.spec.gpus)
+        self._require = parse_requirements(control.spec.require)
+        self._snapshot = Snapshot.from_json(snapshot) if snapshot else None
+        self._leases = Leases(Path(control.spec.leases or lease_directory(os.environ)))
+        self._held: HeldLeases | None = None
+        self._rejected: set[str] = set()  # UUIDs that the run gave up in an exchange
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether the launch said anything about GPUs, if only that it needs none."""
+        return self._request is not None
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The UUIDs of its GPUs; cpu slots are none."""
+        """UUIDs of GPUs alone, without cpu slots."""
         return tuple(uuid for uuid in self.uuids if not uuid.startswith("cpu-"))
 
-    def obtain(self) -> None:
-        """Take what was asked for."""
-
+    @property
     def environment(self) -> dict[str, str]:
-        """Return the variables that keep the command to what it has."""
-        return {}
+        """Variables that restrict the command to its GPUs, by UUID, because indices mean different things."""
+        if self._request is None:
+            return {}
+        return {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            VISIBLE_DEVICES: ",".join(self.gpus),
+            "RUNWARD_GPUS": ",".join(self.uuids),
+            "RUNWARD_GPU_INDICES": ",".join(map(str, self.indices)),
+        }
 
-    def fill(self, text: str) -> str:
-        """Return ``text`` with what stands for the GPUs filled in."""
-        return text
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """What replaces ``{gpus}`` and ``{gpu_indices}`` in the command; it needs no quotes in any shell."""
+        if self._request is None:
+            return {}
+        gpus, indices = PLACEHOLDERS
+        return {gpus: ",".join(self.uuids), indices: ",".join(map(str, self.indices))}
+
+    def obtain(self) -> None:
+        """Lease what the run requested; wait in the queue if the launch allows it.
+
+        Raises:
+            GpusUnavailable: it is not available.
+            StoppedBeforeStart: a stop request came meanwhile.
+        """
+        if not self._request:
+            return
+        try:
+            self._leases.prepare()
+            if self._control.spec.queue:
+                self._wait_in_queue(self._request)
+                return
+            result = self._acquire(self._request, None)
+        except LeaseError as error:
+            raise GpusUnavailable(f"{error}", never=True) from error
+        if isinstance(result, Unavailable):
+            raise GpusUnavailable(result.text, never=result.never)
+        self._hold(result)
 
     def exchange(self, pinned: str | None) -> str | None:
-        """Take other GPUs than the run has had, as many, and give up those; return them as CUDA takes them.
+        """Lease as many other GPUs, release the former ones, and return the UUIDs as CUDA_VISIBLE_DEVICES takes them.
 
-        ``pinned``: what an attempt without a lease was kept to. None: there are none, or it was to have exactly these.
+        ``pinned`` is the CUDA_VISIBLE_DEVICES of an attempt without leases. Returns None when no others are free, or
+        when the launch named exactly these GPUs.
         """
-        if self._other is None and self._leased is not None:
-            self._other = self._leased()
-        if self._other is None:
+        if self._request is not None and not self._request.count:
             return None
-        others = self._other.exchange(pinned)
-        self.uuids, self.indices = self._other.uuids, self._other.indices
-        return others
+        former = self.gpus or tuple(word for word in (pinned or "").split(",") if word)
+        self._snapshot = self._query()
+        self._rejected |= {gpu.uuid for gpu in map(self._snapshot.find_gpu, former) if gpu is not None}
+        if not self._rejected:
+            return None
+        try:
+            self._leases.prepare()
+            result = self._acquire(GpuRequest(count=len(former)), None)
+        except LeaseError:
+            return None
+        if isinstance(result, Unavailable):
+            return None
+        self.release()
+        self._hold(result)
+        return ",".join(self.uuids)
 
     def release(self) -> None:
-        """Give everything back, before the run's end is told: whoever hears of it may want them."""
-        if self._other is not None:
-            self._other.release()
+        """Release all leases. Call it before the run's end is reported: readers of that event may want the GPUs."""
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    def _wait_in_queue(self, request: GpuRequest) -> None:
+        ticket = QueueTicket(self._leases, self._holder(), request)
+        reported, queried_s, known_holders, query_again_s = 0, 0.0, None, _QUERY_SOON_S
+        try:
+            while True:
+                position, why = ticket.position, ""
+                if position == 1:
+                    holders = frozenset(self._leases.holders())
+                    if holders != known_holders or time.monotonic() - queried_s >= query_again_s:
+                        changed = holders != known_holders
+                        query_again_s = _QUERY_SOON_S if changed else min(2 * query_again_s, _QUERY_LATER_S)
+                        self._snapshot = None if queried_s else self._snapshot
+                        result = self._acquire_in_turn(request, ticket)
+                        queried_s, known_holders = time.monotonic(), holders
+                        if not isinstance(result, Unavailable):
+                            self._hold(result)
+                            return
+                        why = result.text
+                        if result.never:
+                            raise GpusUnavailable(result.text, never=True)
+                if position != reported:
+                    self._report_position(position, why)
+                    reported = position
+                if not self._control.wait(_CHECK_S if position <= _NEAR else _CHECK_BEHIND_S):
+                    raise StoppedBeforeStart
+        finally:
+            ticket.withdraw()
+
+    def _acquire_in_turn(self, request: GpuRequest, ticket: QueueTicket) -> HeldLeases | Unavailable:
+        """Acquire leases as the first in the queue; a lease error, such as a held mutex, does not end the wait."""
+        try:
+            return self._acquire(request, ticket)
+        except LeaseError as error:
+            return Unavailable(f"{error}")
+
+    def _report_position(self, position: int, why: str) -> None:
+        text = f"Waiting for GPUs, position {position}. {why}".strip()
+        self._control.show(text)
+        self._control.events.append("queued", text, position=position, at_start=supervisor_identity())
+
+    def _acquire(self, request: GpuRequest, ticket: QueueTicket | None) -> HeldLeases | Unavailable:
+        if self._snapshot is None:
+            self._snapshot = Snapshot() if request.cpu else self._query()
+        candidates = tuple(gpu for gpu in self._snapshot.gpus if gpu.uuid not in self._rejected)
+        snapshot = Snapshot(self._snapshot.at, self._snapshot.driver, candidates, self._snapshot.trouble)
+        slots = self._control.spec.cpu_slots
+        return acquire_leases(self._leases, snapshot, slots, request, self._require, self._holder(), ticket)
+
+    def _query(self) -> Snapshot:
+        return query_gpus(sys.executable, self._env, near=True)
+
+    def _holder(self) -> LeaseHolder:
+        try:
+            user = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:
+            user = str(os.getuid())
+        return LeaseHolder(self._control.rundir.run_id, self._control.spec.owner, user, os.getpid(), now())
+
+    def _hold(self, held: HeldLeases) -> None:
+        self._held, self.uuids, self.indices = held, held.uuids, held.indices

@@ -1,4 +1,7 @@
-"""Watches one attempt for the agent's sake. Whatever goes wrong in here is told, and never touches the run."""
+"""Observes one attempt and reports its steps, stalls, errors and divergence as events.
+
+An error in here is reported once, and never touches the run.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_server.record.exit_status import Ending, StopRequest
 from mcp_server.record.run_directory import now
-from mcp_server.supervisor.control import Desk
+from mcp_server.supervisor.control import ControlInputs
 from mcp_server.system import processes
 from mcp_server.system.files import open_private
 from mcp_server.system.time_limit import within
@@ -22,24 +25,23 @@ from mcp_server.system.time_limit import within
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
     from mcp_server.diagnosis.output_monitor import OutputEvent, OutputMonitor
-    from mcp_server.supervisor.gpu_monitor import GpuWatch
-    from mcp_server.supervisor.start_command import NoWatch
+    from mcp_server.supervisor.gpu_monitor import GpuMonitor
 
 T = TypeVar("T")
 
 _DUMP = re.compile(rb"(?m)^(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):\n(?:  .*\n?)+")
 
 _WRITE_S, _SLOWER_S = 5.0, 0.5  # between two writes of progress.json; so much longer each time until then
-_MARK_S = 30.0  # between two looks at the processor time used
+_MARK_S = 30.0  # between two measurements of the processor time used
 _IDLE = 0.05  # of one core
-_STACK_WITHIN_S, _STACK_CHARS, _LOOKED_AT_BYTES = 5.0, 2000, 65536
+_STACK_LIMIT_S, _STACK_CHARS, _STACK_TAIL_BYTES = 5.0, 2000, 65536
 # Far above what either takes: a pattern of the user's could match for ever.
-_READ_WITHIN_S, _LOOKED_WITHIN_S = 2.0, 20.0
-TOLD_LINE, _EVENT_CHARS = 200, 1000
+_FEED_LIMIT_S, _CHECK_LIMIT_S = 2.0, 20.0
+LINE_CHARS, _EVENT_CHARS = 200, 1000
 
 
 def event_facts(failure: Failure | None) -> dict[str, Any] | None:
-    """Return a failure as an event keeps it: absent values left out, lines no longer than anybody reads."""
+    """Return a failure as an event holds it: absent values left out, lines cut to 1,000 characters."""
     if failure is None:
         return None
     facts = {
@@ -51,45 +53,48 @@ def event_facts(failure: Failure | None) -> dict[str, Any] | None:
 
 
 class Observer:
-    """Reads the output, writes ``progress.json``, and tells of steps, stalls, errors and divergence in events."""
+    """Reads the output of an attempt, writes ``progress.json``, and appends events.
+
+    ``redact`` masks secrets; ``search_path`` is the PATH in which py-spy is looked up.
+    """
 
     def __init__(
         self,
-        desk: Desk,
+        control: ControlInputs,
         number: int,
         living: Callable[[], list[processes.Process]],
         redact: Callable[[str], str] = str,
-        path: str | None = None,
-        gpus: GpuWatch | NoWatch | None = None,
+        search_path: str | None = None,
+        gpu_monitor: GpuMonitor | None = None,
     ) -> None:
-        self._desk, self._living, self._gpus = desk, living, gpus
-        self._redact, self._search_path = redact, path
-        self._events = desk.events
-        self._path = desk.rundir.progress(number)
-        self._log = desk.rundir.log(number)
+        self._spec, self._events = control.spec, control.events
+        self._living, self._gpu_monitor = living, gpu_monitor
+        self._redact, self._search_path = redact, search_path
+        self._progress_path = control.rundir.progress(number)
+        self._log_path = control.rundir.log(number)
         self._monitor: OutputMonitor | None = None
-        self._stop_on = frozenset((desk.spec.get("recovery") or {}).get("stop_on", ()))
-        self._wish: StopRequest | None = None
+        self._stop_on = frozenset((control.spec.recovery or {}).get("stop_on", ()))
+        self._stop_request: StopRequest | None = None
         self._stopped_for: str | None = None
         self._written: dict[str, Any] = {}
         self._written_s, self._writes = 0.0, 0
         self._write_due_s: float | None = None
-        self._mark = (time.monotonic(), 0.0)
+        self._mark = (time.monotonic(), 0.0)  # when the processor time was measured last, and how much it was
         self._oom_kills = 0
-        self._broken = False
+        self._is_broken = False
 
     def begin(self) -> None:
-        """Learn to read, which takes 0.05 s: the command runs meanwhile, and the terminal keeps what it prints."""
-        self._safely(self._learn)
+        """Load the output patterns, which takes 0.05 s: the command runs meanwhile, and its terminal buffers output."""
+        self._safely(self._load)
 
     @property
     def due_s(self) -> float | None:
-        """When ``tick`` has something to do, in monotonic seconds."""
-        return self._safely(self._due_s)
+        """When ``check_deadlines`` has something to do, in monotonic seconds."""
+        return self._safely(self._earliest_due_s)
 
     @property
     def step(self) -> int | None:
-        """The newest step."""
+        """The newest training step."""
         return self._monitor.progress.step if self._monitor else None
 
     @property
@@ -99,61 +104,61 @@ class Observer:
 
     def feed(self, data: bytes) -> None:
         """Read output."""
-        self._safely(lambda: within(_READ_WITHIN_S, lambda: self._feed(data)))
+        self._safely(lambda: within(_FEED_LIMIT_S, lambda: self._feed(data)))
 
-    def tick(self) -> StopRequest | None:
-        """Do what is due; return the stop that the run's recovery policy asks for, if it does."""
+    def check_deadlines(self) -> StopRequest | None:
+        """Act on deadlines that have passed; return the stop request of the run's recovery policy, if there is one."""
         if (due_s := self.due_s) is not None and time.monotonic() >= due_s:
-            self._safely(lambda: within(_LOOKED_WITHIN_S, self._look))
-        return self._wish
+            self._safely(lambda: within(_CHECK_LIMIT_S, self._check))
+        return self._stop_request
 
     def failure(self, ending: Ending) -> Failure | None:
-        """Write the last progress, and say why the attempt failed; None when it did not."""
+        """Write the last progress, and return why the attempt failed; None when it did not."""
         self._safely(self._write)
         return self._safely(
-            lambda: within(_LOOKED_WITHIN_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
+            lambda: within(_CHECK_LIMIT_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
         )
 
     def _safely(self, act: Callable[[], T]) -> T | None:
-        if self._broken:
+        if self._is_broken:
             return None
         try:
             return act()
         except Exception as error:
-            self._broken = True
+            self._is_broken = True
             self._events.append("observer_error", f"Judging stopped: {error!r}; the run goes on.")
             return None
 
-    def _learn(self) -> None:
-        from mcp_server.diagnosis.output_monitor import OutputMonitor  # noqa: PLC0415 - its patterns take a while to compile
+    def _load(self) -> None:
+        from mcp_server.diagnosis.output_monitor import OutputMonitor  # noqa: PLC0415 - compiles for 50 ms
 
         self._oom_kills = processes.oom_kills()
-        self._monitor = OutputMonitor(self._desk.spec, time.monotonic())
+        self._monitor = OutputMonitor(self._spec.facts(), time.monotonic())
 
     @property
     def _reader(self) -> OutputMonitor:
         if self._monitor is None:
-            raise RuntimeError("nothing was read")
+            raise RuntimeError("the output patterns are not loaded")
         return self._monitor
 
-    def _due_s(self) -> float | None:
+    def _earliest_due_s(self) -> float | None:
         return min((t for t in (self._reader.next_check_s, self._write_due_s) if t is not None), default=None)
 
     def _feed(self, data: bytes) -> None:
         for event in self._reader.read_output(data, time.monotonic()):
-            self._tell(event)
+            self._report(event)
         if self._write_due_s is None:
             self._write_due_s = self._written_s + min(_WRITE_S, _SLOWER_S * self._writes)
 
-    def _tell(self, event: OutputEvent) -> None:
-        self._publish()  # whoever is told reads it next
+    def _report(self, event: OutputEvent) -> None:
+        self._publish()  # first, because readers of the event read the progress next
         facts = dict(event.facts)
         if facts.pop("divergence", False):
             facts["failure"] = event_facts(self._examine(0, None))
-            self._stop("divergence", "the training diverged")
+            self._request_stop("divergence", "the training diverged")
         self._events.append(event.kind, event.text, **facts)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now_s = time.monotonic()
         monitor = self._reader
         if self._write_due_s is not None and now_s >= self._write_due_s:
@@ -162,29 +167,29 @@ class Observer:
             text = f"No training step seen for {now_s - monitor.started_s:.0f} s. {self._last_line}"
             self._events.append("first_step_timeout", text)
         if (due_s := monitor.stall_check_s) is not None and now_s >= due_s:
-            used_s, idle = self._used()
+            used_s, idle = self._cpu_since_measured()
             if monitor.stall_detector.detect_stall(now_s, idle):
                 self._on_stall(now_s, used_s)
             elif not idle:
-                self._mark_now()
+                self._measure_cpu()
         if monitor.suspect is None:
             return
-        idle = self._used()[1]
+        idle = self._cpu_since_measured()[1]
         if monitor.should_diagnose_suspect(now_s, idle=idle):
             failure = self._examine(None, None)
             monitor.note_suspect_diagnosed(confirmed=failure is not None)
             if failure is not None:
-                text = f"{failure.kind}: {failure.line[:TOLD_LINE]} (the process still runs, without progress)"
+                text = f"{failure.kind}: {failure.line[:LINE_CHARS]} (the process still runs, without progress)"
                 self._events.append("error_seen", text, failure=event_facts(failure))
             return
-        if not idle:  # the next look is at what it has used since this one
-            self._mark_now()
+        if not idle:  # the next check counts from here
+            self._measure_cpu()
 
-    def _mark_now(self) -> None:
+    def _measure_cpu(self) -> None:
         self._mark = (time.monotonic(), processes.cpu_s(os.getpid()))
 
-    def _used(self) -> tuple[float, bool]:
-        """Return the processor seconds used since the last mark, and whether that is next to nothing."""
+    def _cpu_since_measured(self) -> tuple[float, bool]:
+        """Return the processor seconds used since the last measurement, and whether that is below 5 % of a core."""
         at_s, used_s = self._mark
         spent_s = max(0.0, processes.cpu_s(os.getpid()) - used_s)
         return spent_s, spent_s < _IDLE * max(time.monotonic() - at_s, 1e-3)
@@ -201,24 +206,24 @@ class Observer:
             f"{used_s:.1f} s. {self._last_line}"
         )
         living = self._living()
-        stack = self._stack(living) or self._own_stack()
-        idle_s = self._gpus.idle_s() if self._gpus else None
+        stack = self._dump_stack(living) or self._printed_stack()
+        idle_s = self._gpu_monitor.idle_s() if self._gpu_monitor else None
         text += f" Its GPUs have been idle for {idle_s:.0f} s." if idle_s else ""
         waits = {f"{p.pid} {self._redact(p.name)}": processes.wait_channel(p.pid) for p in living[:8]}
         self._events.append("stalled", text, cpu_used_s=round(used_s, 2), waits_in=waits, stack=stack)
-        self._stop("stall", "it made no progress any more")
+        self._request_stop("stall", "it made no progress any more")
 
-    def _stop(self, kind: str, why: str) -> None:
-        """Wish for the attempt's stop, if the run's policy says so."""
-        if kind in self._stop_on and self._wish is None:
-            self._stopped_for, self._wish = kind, StopRequest("failed", "recovery policy", why)
+    def _request_stop(self, kind: str, why: str) -> None:
+        """Request the attempt's stop, if the run's recovery policy stops failures of this kind."""
+        if kind in self._stop_on and self._stop_request is None:
+            self._stopped_for, self._stop_request = kind, StopRequest("failed", "recovery policy", why)
 
     @property
     def _last_line(self) -> str:
-        return f"Last line: {self._reader.newest_line[:TOLD_LINE]!r}."
+        return f"Last line: {self._reader.newest_line[:LINE_CHARS]!r}."
 
-    def _stack(self, living: list[processes.Process]) -> str | None:
-        """Return the Python stack of the busiest Python process, if py-spy is there and may look."""
+    def _dump_stack(self, living: list[processes.Process]) -> str | None:
+        """Return the Python stack of the busiest Python process, if py-spy is installed and has the permission."""
         import subprocess  # noqa: PLC0415 - few runs stall
 
         spy = shutil.which("py-spy", path=self._search_path)
@@ -227,30 +232,30 @@ class Observer:
             return None
         pid = max(pythons, key=lambda p: processes.cpu_used_s(p.pid)).pid
         try:
-            told = subprocess.run(
-                [spy, "dump", "--pid", str(pid)], capture_output=True, timeout=_STACK_WITHIN_S, check=True
+            dump = subprocess.run(
+                [spy, "dump", "--pid", str(pid)], capture_output=True, timeout=_STACK_LIMIT_S, check=True
             ).stdout
         except (OSError, subprocess.SubprocessError):
             return None
-        return self._redact(told.decode(errors="replace"))[:_STACK_CHARS]
+        return self._redact(dump.decode(errors="replace"))[:_STACK_CHARS]
 
-    def _own_stack(self) -> str | None:
-        """Return the stack that the training's own faulthandler printed last, if it did."""
+    def _printed_stack(self) -> str | None:
+        """Return the last stack that the training's own faulthandler printed, if it did."""
         tail = b""
-        with contextlib.suppress(OSError), self._log.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _LOOKED_AT_BYTES))
+        with contextlib.suppress(OSError), self._log_path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _STACK_TAIL_BYTES))
             tail = file.read()
         dumps = list(_DUMP.finditer(tail))
         return dumps[-1][0].decode(errors="replace")[:_STACK_CHARS] if dumps else None
 
     def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
-        """Judge the log as it is now; before the end the exit status is unknown, or 0 to look at numbers only."""
+        """Diagnose the log as it is now; before the end the exit code is None, or 0 to consider the metrics alone."""
         from mcp_server.diagnosis.failure.diagnose import RunFacts  # noqa: PLC0415 - as above
         from mcp_server.diagnosis.log_file import examine_log_end  # noqa: PLC0415
 
         monitor = self._reader
         divergence = monitor.divergence
-        if ended and self._stopped_for is not None:  # how it ended is our doing
+        if ended and self._stopped_for is not None:  # the exit status is that of the supervisor's own signals
             exit_code, signal = (0 if self._stopped_for == "divergence" else None), None
         run_facts = RunFacts(
             oom_killed=ended and processes.oom_kills() > self._oom_kills,
@@ -260,30 +265,30 @@ class Observer:
         if exit_code == 0 and run_facts.diverged is None:
             return None
         suspect = (monitor.suspect.offset, monitor.suspect.number) if monitor.suspect else None
-        return examine_log_end(self._log, monitor.line_feeds, suspect, exit_code, signal, run_facts)
+        return examine_log_end(self._log_path, monitor.line_feeds, suspect, exit_code, signal, run_facts)
 
     def _write(self) -> None:
         now_s = time.monotonic()
         self._written_s, self._write_due_s, self._writes = now_s, None, self._writes + 1
         if now_s - self._mark[0] >= _MARK_S:
-            self._mark_now()
+            self._measure_cpu()
         for event in self._reader.read_unfinished_line(now_s):
-            self._tell(event)
+            self._report(event)
         if self._reader.has_unread_line:
             self._write_due_s = now_s + _SLOWER_S
         self._publish()
 
     def _publish(self) -> None:
         facts = self._reader.progress_facts()
-        if self._gpus and (used := self._gpus.figures()):
+        if self._gpu_monitor and (used := self._gpu_monitor.figures()):
             facts = {**facts, "gpus": used}
         if not facts or facts == self._written:
             return
         self._written = facts
-        part = self._path.with_name(f".{self._path.name}")
+        part = self._progress_path.with_name(f".{self._progress_path.name}")
         try:
             with open(part, "w", opener=open_private) as file:
                 json.dump({"at": now(), **facts}, file)
-            part.rename(self._path)
-        except OSError:  # a full disk: the next write may do
+            part.rename(self._progress_path)
+        except OSError:  # a full disk: the next write may succeed
             self._written = {}

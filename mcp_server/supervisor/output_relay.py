@@ -1,4 +1,7 @@
-"""Between the command's terminal, its log and the pane: output one way, keys the other."""
+"""Passes output from the command's terminal to its log, the pane and the observer, and keys back to the command.
+
+The log is written first and must never miss a line; the pane gets output as far as it takes it.
+"""
 
 from __future__ import annotations
 
@@ -8,70 +11,69 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from mcp_server.supervisor import terminal
+from mcp_server.supervisor import pty
+from mcp_server.supervisor.output_log import OutputLog
+from mcp_server.supervisor.pane import Pane
 from mcp_server.text.redaction import Redactor
 
-# A flood is read in gulps: woken for every line, the reader takes the training's processor (on two cores
-# 0.9 s of it for 100,000 lines). In longer ones the terminal's buffer fills, and the training waits.
+# A flood is read in large pieces: woken for every line, the reader takes the training's processor (on two cores
+# 0.9 s of it for 100,000 lines). During longer pauses the terminal's buffer fills, and the training waits.
 _FLOW_S, _GATHER_S = 0.010, 0.002
+_DRAIN_READS = 64
 
 
-class Relay:
-    """Masks what the command prints; the log gets it first, the pane second, the judge third. Passes on keys."""
+class OutputRelay:
+    """Masks secrets in the command's output and passes it on: first to the log, then to the pane and the observer."""
 
     def __init__(
-        self, log: terminal.Log, redactor: Redactor, pane: terminal.Pane | None, judge: Callable[[bytes], None]
+        self, master_fd: int, log: OutputLog, redactor: Redactor, pane: Pane | None, observe: Callable[[bytes], None]
     ) -> None:
-        self.log, self.pane = log, pane
-        self._redactor, self._judge = redactor, judge
-        self.master_fd = -1
-        # Whether any process still holds the command's side of the terminal.
-        self.connected = False
-        self.last_s = 0.0
-
-    def connect(self, master_fd: int) -> None:
-        """Begin with the command's terminal."""
-        self.master_fd, self.connected = master_fd, True
+        self.log = log
+        # Whether any process still has the command's side of the terminal open.
+        self.connected = True
+        self.last_output_s = 0.0
+        self._master_fd, self._pane = master_fd, pane
+        self._redactor, self._observe = redactor, observe
 
     def read(self) -> None:
-        """Pass on what there is; a little later if output flows, so that there is more of it."""
-        if time.monotonic() - self.last_s < _FLOW_S:
+        """Pass on the output that is there; while output flows, wait 2 ms for more first."""
+        if time.monotonic() - self.last_output_s < _FLOW_S:
             time.sleep(_GATHER_S)
         self._pass_on()
-        self.last_s = time.monotonic()
+        self.last_output_s = time.monotonic()
 
     def drain(self) -> None:
-        """Pass on what those that have ended have written."""
-        for _ in range(64):
+        """Pass on the last output of processes that have ended."""
+        for _ in range(_DRAIN_READS):
             if not self.connected or not self._pass_on():
                 break
         self._show(self._redactor.flush())
-        self.log.write(b"")  # tells what was lost, if the disk takes it by now
+        self.log.write(b"")  # notes lost bytes, if the disk takes the note by now
 
-    def type(self) -> Literal["interrupt", "gone"] | None:
-        """Pass on what was typed; tell whether it interrupts the command, or that the pane is gone."""
-        keys = self.pane.read() if self.pane else b""
+    def forward_keys(self) -> Literal["interrupt", "closed"] | None:
+        """Pass on keys typed in the pane; return whether they interrupt the command, or that the pane is closed."""
+        keys = self._pane.read_keys() if self._pane else b""
         if keys is None:
-            return "gone"
-        told = bool(keys) and terminal.interrupts(self.master_fd, keys)
+            return "closed"
+        is_interrupt = bool(keys) and pty.interrupts(self._master_fd, keys)
         with contextlib.suppress(OSError):  # a command that reads nothing
-            os.write(self.master_fd, keys)
-        return "interrupt" if told else None
+            os.write(self._master_fd, keys)
+        return "interrupt" if is_interrupt else None
 
-    def follow_size(self) -> None:
-        """Give the command's terminal the pane's size, so that it follows whoever is attached."""
-        if self.pane and self.pane.open:
+    def resize_terminal(self) -> None:
+        """Give the command's terminal the size of the pane, which is that of the attached client."""
+        if self._pane and self._pane.is_open:
             with contextlib.suppress(OSError):
-                terminal.resize(self.master_fd, self.pane.size())
+                pty.resize(self._master_fd, self._pane.size())
 
     def _pass_on(self) -> bool:
-        output, self.connected = terminal.read_output(self.master_fd)
+        output, self.connected = pty.read_output(self._master_fd)
         self._show(self._redactor.feed(output))
         return bool(output)
 
     def _show(self, output: bytes) -> None:
         if output:
             self.log.write(output)
-            if self.pane:
-                self.pane.write(output)
-            self._judge(output)
+            if self._pane:
+                self._pane.write(output)
+            self._observe(output)

@@ -1,36 +1,36 @@
-"""What comes after a failed attempt: the policy's answer, with the port and the GPUs that only the world knows."""
+"""What follows a failed attempt: the recovery policy's decision, with the port and the GPUs that it asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mcp_server.gpus.placement import VISIBLE_DEVICES
 from mcp_server.recovery import decision as recovery
+from mcp_server.recovery.policy import NONE
 from mcp_server.supervisor.attempt import Attempt
-from mcp_server.supervisor.control import Desk
-from mcp_server.supervisor.gpu_allocation import Allotment
+from mcp_server.supervisor.control import ControlInputs
 from mcp_server.system import ports
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
+    from mcp_server.supervisor.gpu_allocation import GpuAllocation
 
 
 @dataclass(frozen=True)
-class Next:
-    """The next attempt: all its parameters, the variables that it has other than the first, and the pause before it."""
+class NextAttempt:
+    """The next attempt: all its parameters, the variables that retries changed, and the pause before it."""
 
     params: dict[str, object]
-    changed: dict[str, str]
+    environment: dict[str, str]
     wait_s: float
 
 
 class Retries:
-    """Remembers the failed attempts of a run, and asks its policy."""
+    """Collects the failed attempts of a run, and asks its recovery policy what follows."""
 
-    def __init__(self, desk: Desk, allotment: Allotment) -> None:
-        self._desk, self._allotment = desk, allotment
+    def __init__(self, control: ControlInputs, get_allocation: Callable[[], GpuAllocation]) -> None:
+        self._control, self._get_allocation = control, get_allocation
         self._history: list[recovery.Try] = []
 
     def decide(
@@ -40,10 +40,10 @@ class Retries:
         params: Mapping[str, object],
         env: Mapping[str, str],
         changed: Mapping[str, str],
-    ) -> tuple[Next | None, str]:
-        """Return what comes after ``attempt``, None for nothing, and one sentence why.
+    ) -> tuple[NextAttempt | None, str]:
+        """Return what follows ``attempt``, None for nothing, and one sentence why.
 
-        ``env``: the variables it had; ``changed``: those of them that a retry has set.
+        ``params`` and ``env`` are those of ``attempt``; ``changed`` are the variables in ``env`` that retries changed.
         """
         ending, observer = attempt.ending, attempt.observer
         self._history.append(
@@ -59,9 +59,15 @@ class Retries:
                 params=dict(params),
             )
         )
-        asked = self._desk.asked.state if self._desk.asked else None
-        policy = self._desk.spec["recovery"]
-        decision = recovery.decide(policy, self._history, params, env, asked=asked, observer_error=failure is None)
+        request = self._control.stop_request
+        decision = recovery.decide(
+            self._control.spec.recovery or NONE,
+            self._history,
+            params,
+            env,
+            asked=request.state if request else None,
+            observer_error=failure is None,
+        )
         if isinstance(decision, recovery.GiveUp):
             return None, decision.text
         if attempt.living():
@@ -75,7 +81,8 @@ class Retries:
         params: Mapping[str, object],
         env: Mapping[str, str],
         changed: Mapping[str, str],
-    ) -> tuple[Next | None, str]:
+    ) -> tuple[NextAttempt | None, str]:
+        """Find the free ports and the other GPUs that ``retry`` needs."""
         new_params, new_changed = dict(retry.params), {**changed, **retry.env}
         for name in retry.next_port:
             port = ports.find_next_port(ports.current_port(name, params, env))
@@ -84,9 +91,10 @@ class Retries:
             else:
                 new_changed[name] = str(port)
         if retry.other_gpu:
-            others = self._allotment.exchange(env.get(VISIBLE_DEVICES))
-            if others is None:
-                return None, "No other GPU is free, or no driver tells, or the run had them all."
-            if not self._allotment.asked:  # otherwise they are in every attempt's environment anyway
-                new_changed[VISIBLE_DEVICES] = others
-        return Next(new_params, new_changed, retry.wait_s), retry.text
+            allocation = self._get_allocation()
+            uuids = allocation.exchange(env.get("CUDA_VISIBLE_DEVICES"))
+            if uuids is None:
+                return None, "No other GPU is free, or no driver answers, or the run has used all of them."
+            if not allocation.is_requested:  # otherwise they are in the environment of every attempt anyway
+                new_changed["CUDA_VISIBLE_DEVICES"] = uuids
+        return NextAttempt(new_params, new_changed, retry.wait_s), retry.text

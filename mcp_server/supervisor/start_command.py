@@ -1,119 +1,83 @@
-"""How an attempt's command is started: its script, its environment, and what tells its processes from all others."""
+"""Starts the command of an attempt: its script, its environment, and what identifies its processes."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mcp_server.record.command_arguments import with_variables
-from mcp_server.record.handover import Handover, StoppedBeforeStart
+from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import boot_id
-from mcp_server.supervisor import terminal
-from mcp_server.supervisor.control import Desk
-from mcp_server.supervisor.gpu_allocation import Allotment
+from mcp_server.record.script import AttemptInputs, attempt_arguments, render
+from mcp_server.supervisor import pty
+from mcp_server.supervisor.control import ControlInputs
+from mcp_server.supervisor.not_started import StoppedBeforeStart
 from mcp_server.system import processes
-
-if TYPE_CHECKING:
-    from mcp_server.supervisor.gpu_monitor import GpuWatch
+from mcp_server.system.files import open_private
 
 
-def spawn(
-    desk: Desk,
-    handover: Handover,
-    allotment: Allotment,
-    number: int,
-    arguments: Sequence[str],
-    changed: Mapping[str, str],
-) -> terminal.Child:
-    """Start attempt ``number``.
+def start_command(
+    control: ControlInputs, handover: Handover, number: int, inputs: AttemptInputs, gpu_environment: Mapping[str, str]
+) -> pty.Child:
+    """Start the command as attempt ``number``.
 
     Raises:
         OSError, StoppedBeforeStart: it was not started.
     """
-    rundir = desk.rundir
+    rundir, spec = control.rundir, control.spec
     env = {**handover.env, **handover.secrets, "TERM": os.environ.get("TERM", "xterm-256color")}
     env |= {"RUNWARD_RUN_ID": rundir.run_id, "RUNWARD_RUN_DIR": str(rundir.path)}
-    env |= {"RUNWARD_ATTEMPT": str(number), **allotment.environment()}
-    size = desk.pane.size() if desk.pane and desk.pane.open else None
+    env |= {"RUNWARD_ATTEMPT": str(number), **gpu_environment}
+    text, script = render(spec, inputs), rundir.script
+    if text != render(spec):
+        script = rundir.attempt(number) / script.name
+        write_script(script, text)
+    argv = [_find_bash(), str(script), *attempt_arguments(spec, inputs)]
+    size = control.pane.size() if control.pane and control.pane.is_open else None
     if handover.umask is not None:
         os.umask(handover.umask)
     try:
         if rundir.stop.exists():
             raise StoppedBeforeStart
-        argv = [terminal.bash(), str(_script(desk, allotment, number, changed)), *arguments]
-        return terminal.spawn(argv, env, str(rundir.path), size)
+        return pty.spawn(argv, env, str(rundir.path), size)
     finally:
         os.umask(0o077)
 
 
-def watch_gpus(desk: Desk, number: int, uuids: Sequence[str], env: Mapping[str, str]) -> GpuWatch | NoWatch:
-    """Return the watch of an attempt's GPUs; it starts nothing yet."""
-    if not uuids:
-        return NoWatch()
-    from mcp_server.supervisor.gpu_monitor import GpuWatch  # noqa: PLC0415 - takes 10 ms, which most runs need not wait
+def write_script(path: Path, text: str) -> None:
+    """Write a script that no other user may read.
 
-    return GpuWatch.of(desk, number, uuids, env)
-
-
-class NoWatch:
-    """The watch of an attempt that has no GPUs of its own."""
-
-    fd = pid = due_s = None
-
-    def start(self) -> None:
-        """Do nothing, as all of these."""
-
-    def read(self) -> None:
-        """See above."""
-
-    def tick(self, now_s: float) -> None:
-        """See above."""
-
-    def close(self) -> None:
-        """See above."""
-
-    def figures(self) -> dict[str, dict[str, float]]:
-        """There are none."""
-        return {}
-
-    def idle_s(self) -> float | None:
-        """Nobody knows."""
-        return None
+    Raises:
+        OSError: it was not written.
+    """
+    with open(path, "w", encoding="utf-8", errors="surrogateescape", opener=open_private) as file:
+        file.write(text)
 
 
-def _script(desk: Desk, allotment: Allotment, number: int, changed: Mapping[str, str]) -> Path:
-    """Return the run's script; one of the attempt's own if it has other variables, or names its GPUs."""
-    rundir = desk.rundir
-    given = rundir.script.read_text(encoding="utf-8", errors="surrogateescape")
-    text = allotment.fill(with_variables(given, desk.spec["cwd"], changed) if changed else given)
-    if text == given:
-        return rundir.script
-    path = rundir.attempt(number) / rundir.script.name
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8", errors="surrogateescape")
-    return path
+def _find_bash() -> str:
+    """Return the path of bash, also when the PATH of the run lacks it."""
+    return next((path for path in ("/bin/bash", "/usr/bin/bash") if Path(path).exists()), "bash")
 
 
-def identity(child: terminal.Child) -> dict[str, Any]:
-    """Return what tells an attempt's processes apart from all others."""
+def attempt_identity(child: pty.Child) -> dict[str, Any]:
+    """Return what identifies the processes of an attempt and its supervisor."""
     command = processes.find_process(child.pid)
     return {
         "pid": child.pid,
         "pid_started": command.started if command else None,
         "guard_pid": child.guard_pid,
-        **supervisor(),
+        **supervisor_identity(),
     }
 
 
-def supervisor() -> dict[str, Any]:
-    """Return what tells this process apart from all others."""
-    myself = processes.find_process(os.getpid())
+def supervisor_identity() -> dict[str, Any]:
+    """Return what identifies this process."""
+    supervisor = processes.find_process(os.getpid())
     return {
         "supervisor_pid": os.getpid(),
-        "supervisor_started": myself.started if myself else None,
+        "supervisor_started": supervisor.started if supervisor else None,
         "host": socket.gethostname(),
         "boot_id": boot_id(),
     }

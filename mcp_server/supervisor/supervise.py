@@ -1,4 +1,4 @@
-"""Takes over a run: the lock, the signals, the environment, then its attempts, as its recovery policy says."""
+"""Supervises a run: takes its lock, environment and GPUs, then makes attempts as the recovery policy decides."""
 
 from __future__ import annotations
 
@@ -9,214 +9,218 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcp_server.record.command_arguments import arguments
 from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import Ending, StopRequest, closing_line
-from mcp_server.record.handover import Handover, HandoverError, StoppedBeforeStart, receive_handover
+from mcp_server.record.handover import Handover, HandoverError, receive_handover
 from mcp_server.record.run_directory import RunDir, read_json
+from mcp_server.record.script import AttemptInputs, render
+from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.attempt import Attempt
-from mcp_server.supervisor.attempts_report import Account
-from mcp_server.supervisor.control import Desk
-from mcp_server.supervisor.gpu_allocation import Allotment, NotAllotted
-from mcp_server.supervisor.observer import TOLD_LINE, event_facts
+from mcp_server.supervisor.attempts_report import AttemptsReport
+from mcp_server.supervisor.control import ControlInputs
+from mcp_server.supervisor.not_started import GpusUnavailable, StoppedBeforeStart
+from mcp_server.supervisor.observer import LINE_CHARS, event_facts
+from mcp_server.supervisor.start_command import write_script
 from mcp_server.system.lock_files import take_lock
 from mcp_server.system.time_limit import within
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
-    from mcp_server.supervisor.retries import Next, Retries
+    from mcp_server.supervisor.gpu_allocation import GpuAllocation
+    from mcp_server.supervisor.retries import NextAttempt, Retries
 
-_NOT_OURS = 75
+_NOT_OURS = 75  # EX_TEMPFAIL of sysexits.h
 _LOCK_PATIENCE_S = 2.0
-_DECIDED_WITHIN_S = 30.0  # a rule's pattern is the user's; asking for a GPU takes a while
+_DECISION_LIMIT_S = 30.0  # a rule's pattern is the user's; leasing a GPU takes a while
 _CALLED_OFF = "The retry was called off."
 _WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 _IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE)
 
 
 def supervise(path: Path) -> int:
-    """Run what ``path`` holds to its end; return the command's exit status.
+    """Supervise the run in ``path`` until its end; return the command's exit status.
 
-    75: somebody else supervises this run, or it has been supervised before. 1: the command never started.
+    75: another process supervises this run, or it has been supervised before. 1: the command never started.
     """
     rundir = RunDir(path)
-    if not rundir.spec.is_file():  # its launch was given up
+    if not rundir.spec.is_file():  # its launch was aborted
         return _NOT_OURS
     lock = take_lock(rundir.lock, _LOCK_PATIENCE_S)
     if lock is None or rundir.events.exists():
         return _NOT_OURS
-    spec = read_json(rundir.spec)
-    if spec is None:
+    facts = read_json(rundir.spec)
+    if facts is None:
         return _NOT_OURS
-    woken = _listen()
-    events = EventLog(rundir.events)
-    desk = Desk(rundir, spec, events, woken)
+    wakeup_fd = _catch_signals()
+    control = ControlInputs(rundir, RunSpec.from_facts(facts), EventLog(rundir.events), wakeup_fd)
     try:
-        handover = receive_handover(rundir.handover)
-        allotted = _allotment(desk, handover)
-        allotted.obtain()
-        supervision = Supervision(desk, handover, allotted)
-        first = supervision.attempt(1)
+        write_script(rundir.script, render(control.spec))
+        supervision = Supervision(control, receive_handover(rundir.handover))
+        supervision.obtain_gpus()
+        first = supervision.start_attempt(1)
     except StoppedBeforeStart:
-        by = f" ({desk.asked.text})" if desk.asked else ""
-        return _refuse(desk, f"it was stopped before{by}", state="killed")
-    except NotAllotted as error:
-        return _refuse(desk, f"{error}", state="failed", not_free=f"{error}", never=error.never)
+        by = f" ({control.stop_request.text})" if control.stop_request else ""
+        return _refuse(control, f"it was stopped before{by}", state="killed")
+    except GpusUnavailable as error:
+        return _refuse(control, f"{error}", state="failed", not_free=f"{error}", never=error.never)
     except (HandoverError, OSError) as error:
-        return _refuse(desk, f"{error}", state="failed")
-    status = supervision.carry_out(first)
+        return _refuse(control, f"{error}", state="failed")
+    status = supervision.run(first)
     os.close(lock)  # last: until here a reader sees a living supervisor
-    return status  # tmux shows it to whoever attaches later
+    return status  # tmux shows it to people who attach later
 
 
-def _refuse(desk: Desk, why: str, **facts: object) -> int:
-    """Tell that the command never starts; return the exit status."""
+def _refuse(control: ControlInputs, why: str, **facts: object) -> int:
+    """Report that the command never starts; return the exit status."""
     text = f"Never started: {why.rstrip('.')}."
-    desk.say(text)
-    _leave_results(desk, state=str(facts["state"]), text=text, failure=None, attempts=1, elapsed_s=0.0)
-    desk.events.append("refused", text, **facts)
+    control.show(text)
+    _write_results(control, state=str(facts["state"]), text=text, failure=None, attempts=1, elapsed_s=0.0)
+    control.events.append("refused", text, **facts)
     return 1
 
 
-def _leave_results(desk: Desk, **end: Any) -> None:
-    """Leave log, plain results and flag where the run's blueprint wants them, before its end is told."""
-    if desk.spec.get("result_dir"):
-        from mcp_server.record.result_directory import write_end  # noqa: PLC0415 - few runs need it
+def _write_results(control: ControlInputs, **end: Any) -> None:
+    """Write the end into the result directory of a blueprint's run. Call it before the event that reports the end."""
+    if control.spec.result_dir:
+        from mcp_server.record.result_directory import write_end  # noqa: PLC0415 - few runs have one
 
-        if (problem := write_end(desk.spec, desk.rundir, **end)) is not None:
-            desk.events.append("observer_error", problem)
-
-
-def _allotment(desk: Desk, handover: Handover) -> Allotment:
-    """Return what the run is to have of the machine; nothing is taken yet."""
-
-    def leased() -> Allotment:
-        from mcp_server.supervisor.gpu_lease import Leased  # noqa: PLC0415 - takes 10 ms, which most runs need not wait
-
-        return Leased(desk, handover.env, handover.snapshot)
-
-    return Allotment(leased) if desk.spec.get("gpus") is None else leased()
+        if (problem := write_end(control.spec.facts(), control.rundir, **end)) is not None:
+            control.events.append("observer_error", problem)
 
 
 class Supervision:
     """The attempts of one run, one after the other."""
 
-    def __init__(self, desk: Desk, handover: Handover, allotted: Allotment) -> None:
-        self.desk, self.handover, self.spec, self.allotted = desk, handover, desk.spec, allotted
-        self.params: dict[str, object] = dict(self.spec.get("params") or {})
-        self.changed: dict[str, str] = {}  # environment variables that retries have set
-        self.account = Account(desk.rundir)
+    def __init__(self, control: ControlInputs, handover: Handover) -> None:
+        self._control, self._handover, self._spec = control, handover, control.spec
+        self._allocation: GpuAllocation | None = None
+        self._params: dict[str, object] = dict(self._spec.params)
+        self._changed: dict[str, str] = {}  # environment variables that retries changed
+        self._report = AttemptsReport(control.rundir)
         self._retries: Retries | None = None
-        self._recovers = bool((self.spec.get("recovery") or {}).get("rules"))
+        self._recovers = bool((self._spec.recovery or {}).get("rules"))
         self._began_s = time.monotonic()
 
-    def carry_out(self, attempt: Attempt) -> int:
-        """Try until the run has ended, ``attempt`` first; write its end; return the last one's exit status."""
-        while True:
-            attempt.loop()
-            ending = attempt.ending
-            failure = attempt.observer.failure(ending) if ending.state in ("failed", "finished") else None
-            following, why = self._decide(attempt, ending, failure)
-            if following is not None:
-                again, why = self._again(attempt, failure, following, why)
-                if again is not None:
-                    attempt.close()
-                    attempt = again
-                    continue
-            if (asked := self.desk.asked) is not None and ending.state == "failed" and self._recovers:
-                # It failed by itself, but that it goes no further is what was asked for.
-                ending, failure = replace(ending, state=asked.state, stop_request=asked), None
-            self._end(attempt, ending, failure, why)
-            return ending.status
+    def obtain_gpus(self) -> None:
+        """Lease the GPUs or cpu slots that the run requested.
 
-    def attempt(self, number: int) -> Attempt:
-        """Start an attempt.
+        Raises:
+            GpusUnavailable, StoppedBeforeStart: see ``GpuAllocation.obtain``.
+        """
+        if self._spec.gpus is not None:
+            self._get_allocation().obtain()
+
+    def start_attempt(self, number: int) -> Attempt:
+        """Start attempt ``number``.
 
         Raises:
             OSError, StoppedBeforeStart: it was not started.
         """
-        resume = self.spec.get("resume_args") or [] if number > 1 else []
-        words = arguments(self.params, self.spec.get("param_style") or "--k v", resume)
-        return Attempt(self.desk, self.handover, self.allotted, number, words, self.changed)
+        placeholders = self._allocation.placeholders if self._allocation else {}
+        inputs = AttemptInputs(self._params, number > 1, self._changed, placeholders)
+        return Attempt.start(self._control, self._handover, self._allocation, number, inputs)
 
-    def _again(
-        self, attempt: Attempt, failure: Failure | None, following: Next, why: str
+    def run(self, attempt: Attempt) -> int:
+        """Make attempts until the run has ended, ``attempt`` first; write the end; return the last exit status."""
+        while True:
+            attempt.supervise()
+            ending = attempt.ending
+            failure = attempt.observer.failure(ending) if ending.state in ("failed", "finished") else None
+            planned, why = self._decide(attempt, ending, failure)
+            if planned is not None:
+                following, why = self._retry(attempt, failure, planned, why)
+                if following is not None:
+                    attempt.close()
+                    attempt = following
+                    continue
+            request = self._control.stop_request
+            if request is not None and ending.state == "failed" and self._recovers:
+                # It failed by itself, but no retry followed because of the stop request.
+                ending, failure = replace(ending, state=request.state, stop_request=request), None
+            self._end(attempt, ending, failure, why)
+            return ending.status
+
+    def _retry(
+        self, attempt: Attempt, failure: Failure | None, planned: NextAttempt, why: str
     ) -> tuple[Attempt | None, str]:
-        """Announce the next attempt, and start it in time; None, and why, if it does not come to that."""
-        self._announce(attempt, failure, following, why)
-        if not self.desk.wait(following.wait_s):
+        """Report the next attempt, wait, and start it; return None and the reason when it does not start."""
+        self._announce(attempt, failure, planned, why)
+        if not self._control.wait(planned.wait_s):
             return None, _CALLED_OFF
-        self.params, self.changed = following.params, following.changed
+        self._params, self._changed = planned.params, planned.environment
         try:
-            return self.attempt(attempt.number + 1), ""
+            return self.start_attempt(attempt.number + 1), ""
         except StoppedBeforeStart:
-            self.desk.ask(StopRequest("killed", "stop.json", "it was asked for before the retry"))
+            self._control.request_stop(StopRequest("killed", "stop.json", "it was asked for before the retry"))
             return None, _CALLED_OFF
         except OSError as error:
             return None, f"Attempt {attempt.number + 1} could not be started: {error}."
 
-    def _decide(self, attempt: Attempt, ending: Ending, failure: Failure | None) -> tuple[Next | None, str]:
-        """Ask the policy what comes after a failed attempt; an error of its own starts nothing."""
+    def _decide(self, attempt: Attempt, ending: Ending, failure: Failure | None) -> tuple[NextAttempt | None, str]:
+        """Ask the recovery policy what follows a failed attempt; after an internal error nothing follows."""
         if ending.state != "failed" or not self._recovers:
             return None, ""
         try:
-            self.desk.catch_up()  # what came while the attempt was cleared away and judged
+            self._control.handle_pending()  # inputs that came while leftovers were stopped and the log was diagnosed
             if self._retries is None:
                 from mcp_server.supervisor.retries import Retries  # noqa: PLC0415 - few runs need it
 
-                self._retries = Retries(self.desk, self.allotted)
-            env = {**self.handover.env, **(self.spec.get("env") or {}), **self.changed}
-            retries = self._retries
-            return within(_DECIDED_WITHIN_S, lambda: retries.decide(attempt, failure, self.params, env, self.changed))
+                self._retries = Retries(self._control, self._get_allocation)
+            retries, params, changed = self._retries, self._params, self._changed
+            env = {**self._handover.env, **self._spec.env, **changed}
+            return within(_DECISION_LIMIT_S, lambda: retries.decide(attempt, failure, params, env, changed))
         except Exception as error:
-            self.desk.trouble(error)
+            self._control.report_error(error)
             return None, "What comes next could not be decided."
 
-    def _announce(self, attempt: Attempt, failure: Failure | None, following: Next, why: str) -> None:
-        """Tell that the attempt has failed, and what comes next."""
-        what = f"{failure.kind}: {failure.line[:TOLD_LINE]}" if failure else attempt.ending.text()
-        text = f"Attempt {attempt.number} failed: {what.rstrip('.')}. {why}"
-        self.account.add(attempt, failure, why)
-        self.desk.say(text)
-        self.desk.events.append(
+    def _get_allocation(self) -> GpuAllocation:
+        """Return the run's GPU allocation, which holds nothing at first."""
+        if self._allocation is None:
+            # A quarter of the supervisor's import time, which most runs need not wait.
+            from mcp_server.supervisor.gpu_allocation import GpuAllocation  # noqa: PLC0415
+
+            self._allocation = GpuAllocation(self._control, self._handover.env, self._handover.snapshot)
+        return self._allocation
+
+    def _announce(self, attempt: Attempt, failure: Failure | None, planned: NextAttempt, why: str) -> None:
+        """Report that the attempt has failed, and what follows."""
+        cause = f"{failure.kind}: {failure.line[:LINE_CHARS]}" if failure else attempt.ending.text()
+        text = f"Attempt {attempt.number} failed: {cause.rstrip('.')}. {why}"
+        self._report.add(attempt, failure, why)
+        self._control.show(text)
+        self._control.events.append(
             "retrying",
             text,
             attempt=attempt.number,
             failure=event_facts(failure),
-            wait_s=following.wait_s,
-            params=following.params or None,
-            environment=following.changed or None,
-            **attempt.facts(),
+            wait_s=planned.wait_s,
+            params=planned.params or None,
+            environment=planned.environment or None,
+            **attempt.end_facts(),
         )
 
     def _end(self, attempt: Attempt, ending: Ending, failure: Failure | None, why: str) -> None:
-        """Write the run's end; the pane stays for reading."""
-        text = ending.text(len(attempt.leftovers), attempt.relay.log.lost_bytes)
-        self.account.close(attempt, failure, why or "the end")
-        desk = self.desk
-        if desk.pane:
-            desk.pane.write(closing_line(desk.rundir.log(attempt.number), ending, attempt.ended_s - self._began_s))
-        self.allotted.release()
-        text, elapsed_s, facts = (
-            f"{text} {why}".strip(),
-            round(attempt.ended_s - self._began_s, 3),
-            event_facts(failure),
-        )
-        _leave_results(desk, state=ending.state, text=text, failure=facts, attempts=attempt.number, elapsed_s=elapsed_s)
-        desk.events.append(
-            "ended",
-            text,
-            state=ending.state,
-            attempt=attempt.number,
-            elapsed_s=elapsed_s,
-            failure=facts,
-            **attempt.facts(),
-        )
-        if desk.pane and desk.pane.open:
-            desk.pane.leave()
+        """Release the GPUs and write the run's end; the pane stays for reading."""
+        control, pane = self._control, self._control.pane
+        text = f"{ending.text(attempt.leftover_count, attempt.relay.log.lost_bytes)} {why}".strip()
+        elapsed_s = attempt.ended_s - self._began_s
+        self._report.close(attempt, failure, why or "the end")
+        if pane:
+            pane.write(closing_line(control.rundir.log(attempt.number), ending, elapsed_s))
+        if self._allocation is not None:
+            self._allocation.release()
+        end: dict[str, Any] = {
+            "state": ending.state,
+            "failure": event_facts(failure),
+            "elapsed_s": round(elapsed_s, 3),
+        }
+        _write_results(control, text=text, attempts=attempt.number, **end)
+        control.events.append("ended", text, attempt=attempt.number, **end, **attempt.end_facts())
+        if pane and pane.is_open:
+            pane.restore()
 
 
-def _listen() -> int:
+def _catch_signals() -> int:
     """Turn signals into bytes on a pipe; return its reading end."""
     read_fd, write_fd = os.pipe()
     os.set_blocking(read_fd, False)

@@ -122,7 +122,10 @@ print("bound", os.environ["MASTER_PORT"])
             end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("finished", 2), end
     assert "bound" in logs(sandbox, run_id)[1]
-    assert f"export MASTER_PORT={port}" in (sandbox.rundir(run_id).attempt(2) / "run.sh").read_text()
+    first, second = (path / "run.sh" for path in (sandbox.rundir(run_id).path, sandbox.rundir(run_id).attempt(2)))
+    assert f"export MASTER_PORT={port}\n" in first.read_text()
+    assert second.read_text().count("export MASTER_PORT=") == 1
+    assert f"export MASTER_PORT={port}\n" not in second.read_text()
 
 
 async def test_a_stall_is_stopped_and_tried_again_if_the_policy_says_so(sandbox: Sandbox) -> None:

@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.record.command_arguments import arguments, with_variables
-from mcp_server.record.script import LONGEST_NAME, name_of, render, slug, takes_arguments
+from mcp_server.record.script import (
+    LONGEST_NAME,
+    AttemptInputs,
+    attempt_arguments,
+    format_arguments,
+    name_of,
+    render,
+    slug,
+    takes_arguments,
+)
 from mcp_server.record.spec import RunSpec
 from mcp_server.text.shell import parse
 
@@ -276,12 +284,68 @@ def test_parameters_need_a_place(command: str | list[str], takes: bool) -> None:
 )
 def test_parameters_become_words(style: str, words: list[str]) -> None:
     params = {"lr": 0.1, "name": "a b", "bf16": True, "compile": False, "seed": 0, "resume": None}
-    assert arguments(params, style) == words
-    assert arguments(params, style, ["--resume"]) == [*words, "--resume"]
+    assert format_arguments(params, style) == words
+    assert format_arguments(params, style, ["--resume"]) == [*words, "--resume"]
 
 
-def test_a_script_gets_other_variables_after_its_own_and_before_its_command(tmp_path: Path) -> None:
+# --- later attempts
+
+SPEC = RunSpec(
+    cwd="/data/{gpus}",
+    env={"PORT": "1", "KEPT": "it's", "DEVICES": "cuda:{gpu_indices}"},
+    command="python train.py --device cuda:{gpu_indices}",
+    params={"num_envs": 4096, "ids": "{gpus}"},
+    resume_args=["--resume"],
+)
+SECOND = AttemptInputs(
+    {"num_envs": 2048, "ids": "{gpus}"},
+    resumes=True,
+    environment={"PORT": "2", "NEW": "a b; exit 1"},
+    placeholders={"{gpus}": "GPU-a,GPU-b", "{gpu_indices}": "0,1"},
+)
+
+
+def test_the_script_of_a_later_attempt_has_its_arguments_its_variables_and_its_gpus() -> None:
+    assert (
+        render(SPEC, SECOND)
+        == """\
+#!/usr/bin/env bash
+set -o pipefail
+export DEVICES='cuda:0,1'
+export KEPT='it'"'"'s'
+export NEW='a b; exit 1'
+export PORT=2
+cd -- '/data/{gpus}' || exit
+[ $# -gt 0 ] || [ "${RUNWARD_ATTEMPT-}" ] || set -- --num_envs 2048 --ids GPU-a,GPU-b --resume
+exec python train.py --device cuda:0,1 "$@"
+"""
+    )
+
+
+def test_the_first_attempt_does_not_resume() -> None:
+    assert render(SPEC, AttemptInputs(SPEC.params)) == render(SPEC)
+    assert attempt_arguments(SPEC, AttemptInputs(SPEC.params)) == ["--num_envs", "4096", "--ids", "{gpus}"]
+    assert attempt_arguments(SPEC, SECOND) == ["--num_envs", "2048", "--ids", "GPU-a,GPU-b", "--resume"]
+
+
+def test_resume_args_alone_are_arguments_of_later_attempts() -> None:
+    spec = RunSpec(cwd="/", command="python train.py", resume_args=["--resume"])
+    assert "set --" not in render(spec)
+    assert "set -- --resume\n" in render(spec, AttemptInputs({}, resumes=True))
+
+
+def test_changed_variables_replace_those_of_the_spec_and_are_never_executed(tmp_path: Path) -> None:
     spec = RunSpec(cwd=str(tmp_path), env={"PORT": "1", "KEPT": "it's"}, command="echo $PORT $KEPT $NEW")
-    text = with_variables(render(spec), spec.cwd, {"PORT": "2", "NEW": "a b; exit 1"})
+    text = render(spec, AttemptInputs({}, environment={"PORT": "2", "NEW": "a b; exit 1"}))
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout == "2 it's a b; exit 1\n"
+
+
+def test_by_hand_a_script_has_the_arguments_of_its_attempt_and_given_ones_replace_them(tmp_path: Path) -> None:
+    spec = RunSpec(cwd=str(tmp_path), command="echo", params={"lr": 1}, resume_args=["--resume"])
+    text = render(spec, AttemptInputs({"lr": 2}, resumes=True))
+    outputs = [
+        subprocess.run(["bash", "-c", text, "run.sh", *words], capture_output=True, text=True, check=True).stdout
+        for words in ([], ["--lr", "3"])
+    ]
+    assert outputs == ["--lr 2 --resume\n", "--lr 3\n"]

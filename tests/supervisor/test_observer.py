@@ -9,26 +9,27 @@ from mcp_server.diagnosis.output_monitor import OutputMonitor
 from mcp_server.record.events import EventKind, EventLog, read_events, read_record
 from mcp_server.record.exit_status import Ending
 from mcp_server.record.run_directory import RunDir
+from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor import observer as module
-from mcp_server.supervisor.control import Desk
+from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.observer import Observer
 
 
 @pytest.fixture
 def rundir(tmp_path: Path) -> RunDir:
-    found = RunDir(tmp_path / "cfm-7kqz")
-    found.attempt(1).mkdir(parents=True)
-    return found
+    rundir = RunDir(tmp_path / "cfm-7kqz")
+    rundir.attempt(1).mkdir(parents=True)
+    return rundir
 
 
 def observing(rundir: RunDir, **spec: Any) -> Observer:
-    desk = Desk(rundir, spec, EventLog(rundir.events), woken=0)
-    found = Observer(desk, 1, list)
-    found.begin()
-    return found
+    control = ControlInputs(rundir, RunSpec(**spec), EventLog(rundir.events), wakeup_fd=0)
+    observer = Observer(control, 1, list)
+    observer.begin()
+    return observer
 
 
-def told(rundir: RunDir) -> list[str]:
+def event_kinds(rundir: RunDir) -> list[str]:
     return [event["kind"] for event in read_events(rundir.events)]
 
 
@@ -40,16 +41,16 @@ def test_a_judge_that_fails_is_told_once_and_asked_no_more(rundir: RunDir, monke
     observer = observing(rundir)
     for _ in range(3):
         observer.feed(b"step 1 loss 0.5\n")
-    assert told(rundir) == ["observer_error"]
+    assert event_kinds(rundir) == ["observer_error"]
     assert observer.due_s is None
-    assert observer.tick() is None
+    assert observer.check_deadlines() is None
     assert observer.failure(Ending("failed", 1, None)) is None
 
 
 def test_a_judge_that_cannot_even_be_made_is_told_too(rundir: RunDir) -> None:
     observer = observing(rundir, first_step_pattern="(")
     observer.feed(b"step 1 loss 0.5\n")
-    assert told(rundir) == ["observer_error"]
+    assert event_kinds(rundir) == ["observer_error"]
 
 
 def test_a_first_step_is_on_disk_before_it_is_told(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +73,7 @@ def test_a_full_disk_costs_progress_and_nothing_else(rundir: RunDir, monkeypatch
     monkeypatch.setattr(module, "open_private", full)
     observer = observing(rundir)
     observer.feed(b"step 3/10 loss 0.5\n")
-    assert told(rundir) == ["first_step"]
+    assert event_kinds(rundir) == ["first_step"]
     assert observer.step == 3
 
 
@@ -80,7 +81,7 @@ def test_an_end_without_an_error_is_not_even_looked_at(rundir: RunDir) -> None:
     observer = observing(rundir)
     observer.feed(b"step 3/10 loss 0.5\n")
     assert observer.failure(Ending("finished", 0, None)) is None, "there is no log"
-    assert told(rundir) == ["first_step"]
+    assert event_kinds(rundir) == ["first_step"]
 
 
 def test_the_stack_of_a_trainings_own_faulthandler_is_evidence(rundir: RunDir) -> None:
@@ -88,8 +89,8 @@ def test_the_stack_of_a_trainings_own_faulthandler_is_evidence(rundir: RunDir) -
     rundir.log(1).write_text(f"step 1 loss 0.5\n{dump}")
     observer = observing(rundir, stall_timeout_s=0.001)
     observer.feed(b"step 1 loss 0.5\n")
-    while "stalled" not in told(rundir):
-        observer.tick()
+    while "stalled" not in event_kinds(rundir):
+        observer.check_deadlines()
     stalled = next(event for event in read_events(rundir.events) if event["kind"] == "stalled")
     assert stalled["stack"].startswith("Thread 0x00007f (most recent call first):")
 
@@ -99,6 +100,6 @@ def test_the_backtrace_of_a_survived_error_is_no_stack(rundir: RunDir) -> None:
     rundir.log(1).write_text(log)
     observer = observing(rundir, stall_timeout_s=0.001)
     observer.feed(b"step 1 loss 0.5\n")
-    while "stalled" not in told(rundir):
-        observer.tick()
+    while "stalled" not in event_kinds(rundir):
+        observer.check_deadlines()
     assert "stack" not in next(event for event in read_events(rundir.events) if event["kind"] == "stalled")

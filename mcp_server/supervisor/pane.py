@@ -1,0 +1,96 @@
+"""The tmux pane of a run, where people watch and type. A frozen or closed pane costs the run nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import termios
+import time
+
+_CHUNK_BYTES = 65536
+_BACKLOG_BYTES = 262144
+_LEAVE_S = 0.5  # for the last output, when the run is over
+_IFLAG, _LFLAG = 0, 3  # positions in what tcgetattr returns
+
+
+class Pane:
+    """Shows output and reads keys; neither ever blocks."""
+
+    def __init__(self, fd: int) -> None:
+        # An open file description of its own: O_NONBLOCK must not reach other processes that use the pane.
+        self.fd = os.open(os.ttyname(fd), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.is_open = True
+        self._backlog = bytearray()
+        self._skipped_bytes = 0
+        self._former_modes = termios.tcgetattr(self.fd)
+        raw = termios.tcgetattr(self.fd)
+        raw[_IFLAG] &= ~(termios.ICRNL | termios.IXON | termios.BRKINT | termios.ISTRIP)
+        raw[_LFLAG] &= ~(termios.ECHO | termios.ICANON | termios.ISIG | termios.IEXTEN)
+        termios.tcsetattr(self.fd, termios.TCSANOW, raw)
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether output waits until the pane takes it."""
+        return self.is_open and bool(self._backlog)
+
+    def size(self) -> bytes:
+        """Return rows and columns, as TIOCSWINSZ takes them."""
+        return fcntl.ioctl(self.fd, termios.TIOCGWINSZ, b"\0" * 8)
+
+    def read_keys(self) -> bytes | None:
+        """Return the keys typed since the last call; None when the pane is gone."""
+        try:
+            return os.read(self.fd, 4096) or None
+        except BlockingIOError:
+            return b""
+        except OSError:
+            return None
+
+    def write(self, data: bytes = b"") -> None:
+        """Show ``data`` as far as the pane takes it now; beyond 256 KiB of backlog, skip output and note how much."""
+        if not self.is_open:
+            return
+        self._backlog += data
+        try:
+            while self._backlog:
+                del self._backlog[: os.write(self.fd, self._backlog[:_CHUNK_BYTES])]
+            self._skipped_bytes = 0
+        except BlockingIOError:
+            if len(self._backlog) > _BACKLOG_BYTES:
+                skipped = self._backlog.rfind(b"\n", 0, -4096) + 1 or len(self._backlog)
+                self._skipped_bytes += skipped
+                note = f"\x1b[0m\r\n[runward: {self._skipped_bytes:,} bytes skipped here; the log has them]\r\n"
+                self._backlog[:skipped] = note.encode()
+        except OSError:
+            self.close()
+
+    def restore(self) -> None:
+        """Show the backlog, for half a second at most, and give the pane its former modes."""
+        with contextlib.suppress(OSError, termios.error):
+            until_s = time.monotonic() + _LEAVE_S
+            while self.has_backlog and (left_s := until_s - time.monotonic()) > 0:
+                select.select([], [self.fd], [], left_s)
+                self.write()
+            termios.tcsetattr(self.fd, termios.TCSANOW, self._former_modes)
+
+    def close(self) -> None:
+        """Close the pane, because it is gone."""
+        if self.is_open:
+            self.is_open = False
+            os.close(self.fd)
+
+
+def open_pane(fd: int) -> Pane | None:
+    """Return the pane on ``fd``; None when ``fd`` is not a terminal, or its terminal is gone already."""
+    with contextlib.suppress(OSError, termios.error):
+        return Pane(fd) if os.isatty(fd) else None
+    return None
+
+
+def open_tmux_server() -> int | None:
+    """Return a pidfd of the tmux server that this process runs in; None outside tmux."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return os.pidfd_open(int(os.environ.get("TMUX", "").split(",")[1]))
+    return None

@@ -1,0 +1,142 @@
+"""The pseudo-terminal (pty) of a command: starting the command on it, reading its output, its size and its modes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import struct
+import termios
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+_DEFAULT_SIZE = struct.pack("HHHH", 50, 200, 0, 0)  # rows, columns, and two unused numbers
+_CHUNK_BYTES = 65536
+_READS_A_TURN = 32  # Linux returns at most 4 KiB of a pty at a time
+_NUMBER_BYTES = 8
+_OFLAG, _LFLAG, _CC = 1, 3, 6  # positions in what tcgetattr returns
+
+
+@dataclass(frozen=True)
+class Child:
+    """The command, as its supervisor sees it.
+
+    ``guard_pid`` leads the session of the pty and waits for the command, so that the command is not a group
+    leader: `setsid` does not fork away, and a program may call ``os.setpgrp()``. ``status_fd`` yields the
+    command's pid and then its raw wait status, each as eight bytes. The guard lives until ``release_fd`` is
+    closed: its end hangs up on everything that still uses the terminal.
+    """
+
+    guard_pid: int
+    pid: int
+    master_fd: int
+    status_fd: int
+    release_fd: int
+
+
+def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None) -> Child:
+    """Start ``argv`` on a new pty, with exactly ``env``.
+
+    Raises:
+        OSError: the pty or the process could not be created; nothing was started.
+    """
+    master, slave = os.openpty()
+    modes = termios.tcgetattr(slave)
+    # Output stays as written, which is also cheaper for the command: the pane adds its own carriage returns,
+    # the log needs none.
+    modes[_OFLAG] &= ~(termios.OPOST | termios.ONLCR)
+    termios.tcsetattr(slave, termios.TCSANOW, modes)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, size or _DEFAULT_SIZE)
+    status_fd, status_end = os.pipe()
+    release_end, release_fd = os.pipe()
+    guard = os.fork()
+    if guard == 0:
+        _run_guard(argv, env, cwd, slave, status_end, release_end)
+    for fd in (slave, status_end, release_end):
+        os.close(fd)
+    os.set_blocking(master, False)
+    if (pid := read_number(status_fd)) is None:
+        raise OSError(errno.EAGAIN, "the command's process could not be created")
+    return Child(guard, pid, master, status_fd, release_fd)
+
+
+def read_number(status_fd: int) -> int | None:
+    """Return the next number that the guard wrote; None when the guard is gone."""
+    data = os.read(status_fd, _NUMBER_BYTES)
+    return int.from_bytes(data, "little") if len(data) == _NUMBER_BYTES else None
+
+
+def _run_guard(
+    argv: list[str], env: Mapping[str, str], cwd: str, slave: int, status_end: int, release_end: int
+) -> NoReturn:
+    """Lead the session, start the command, and report its pid and its wait status."""
+    try:
+        signal.set_wakeup_fd(-1)  # it is the supervisor's, and its number may soon belong to another file
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGCHLD, signal.SIGWINCH):
+            signal.signal(number, signal.SIG_DFL)
+        for fd in (0, 1, 2):
+            os.dup2(slave, fd)
+        # Nothing else stays open here, above all not the lock, which must be released when the supervisor dies.
+        kept = sorted(ends := [os.dup(status_end), os.dup(release_end)])
+        status_end, release_end = ends
+        for above, below in ((2, kept[0]), (kept[0], kept[1]), (kept[1], 65536)):
+            os.closerange(above + 1, below)
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        pid = os.fork()
+        if pid == 0:
+            _exec_command(argv, env, cwd)
+        os.write(status_end, pid.to_bytes(_NUMBER_BYTES, "little"))
+        os.write(status_end, os.waitpid(pid, 0)[1].to_bytes(_NUMBER_BYTES, "little"))
+        os.read(release_end, 1)
+    finally:
+        os._exit(0)
+
+
+def _exec_command(argv: list[str], env: Mapping[str, str], cwd: str) -> NoReturn:
+    """Turn this process into the command."""
+    try:
+        for number in signal.valid_signals():
+            with contextlib.suppress(OSError, ValueError):  # SIGKILL and SIGSTOP cannot be set
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.chdir(cwd)
+        os.execvpe(argv[0], argv, dict(env))
+    except OSError as error:
+        os.write(2, f"runward: cannot start {argv[0]} in {cwd}: {error.strerror}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def read_output(master_fd: int) -> tuple[bytes, bool]:
+    """Return the output that the pty holds now, and whether any process still has the other end open."""
+    chunks: list[bytes] = []
+    try:
+        for _ in range(_READS_A_TURN):
+            chunks.append(os.read(master_fd, _CHUNK_BYTES))  # noqa: PERF401 - kept when the next one fails
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b"".join(chunks), False
+    return b"".join(chunks), True
+
+
+def interrupts(master_fd: int, keys: bytes) -> bool:
+    """Return whether ``keys`` make the command's terminal send SIGINT or SIGQUIT (a raw terminal does not)."""
+    modes = termios.tcgetattr(master_fd)
+    if not modes[_LFLAG] & termios.ISIG:
+        return False
+    return any(modes[_CC][index] in keys for index in (termios.VINTR, termios.VQUIT))
+
+
+def resize(master_fd: int, size: bytes) -> None:
+    """Set the size of the command's terminal: rows and columns as TIOCSWINSZ takes them."""
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(master_fd, termios.TIOCSWINSZ, size)
