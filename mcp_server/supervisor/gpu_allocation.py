@@ -49,11 +49,6 @@ class GpuAllocation:
         self._rejected: set[str] = set()  # UUIDs that the run gave up in an exchange
 
     @property
-    def is_requested(self) -> bool:
-        """Whether the launch said anything about GPUs, if only that it needs none."""
-        return self._request is not None
-
-    @property
     def gpus(self) -> tuple[str, ...]:
         """UUIDs of GPUs alone, without cpu slots."""
         return tuple(uuid for uuid in self.uuids if not uuid.startswith("cpu-"))
@@ -99,15 +94,15 @@ class GpuAllocation:
             raise GpusUnavailable(result.text, never=result.never)
         self._hold(result)
 
-    def exchange(self, pinned: str | None) -> str | None:
-        """Lease as many other GPUs, release the former ones, and return the UUIDs as CUDA_VISIBLE_DEVICES takes them.
+    def exchange(self, env: Mapping[str, str]) -> dict[str, str] | None:
+        """Lease as many other GPUs and release the former ones; return the variables that this changes in ``env``.
 
-        ``pinned`` is the CUDA_VISIBLE_DEVICES of an attempt without leases. Returns None when no others are free, or
-        when the launch named exactly these GPUs.
+        ``env`` is the environment of the former attempt; without leases, its CUDA_VISIBLE_DEVICES names the former
+        GPUs. Returns None when no others are free, or when the launch named exactly these GPUs.
         """
         if self._request is not None and not self._request.count:
             return None
-        former = self.gpus or tuple(word for word in (pinned or "").split(",") if word)
+        former = self.gpus or tuple(word for word in env.get(VISIBLE_DEVICES, "").split(",") if word)
         self._snapshot = self._query()
         self._rejected |= {gpu.uuid for gpu in map(self._snapshot.find_gpu, former) if gpu is not None}
         if not self._rejected:
@@ -121,7 +116,8 @@ class GpuAllocation:
             return None
         self.release()
         self._hold(result)
-        return ",".join(self.uuids)
+        # Requested GPUs are in the environment of every attempt anyway.
+        return {} if self._request is not None else {VISIBLE_DEVICES: ",".join(self.uuids)}
 
     def release(self) -> None:
         """Release all leases. Call it before the run's end is reported: readers of that event may want the GPUs."""

@@ -91,10 +91,8 @@ class Retries:
             else:
                 new_changed[name] = str(port)
         if retry.other_gpu:
-            allocation = self._get_allocation()
-            uuids = allocation.exchange(env.get("CUDA_VISIBLE_DEVICES"))
-            if uuids is None:
+            variables = self._get_allocation().exchange(env)
+            if variables is None:
                 return None, "No other GPU is free, or no driver answers, or the run has used all of them."
-            if not allocation.is_requested:  # otherwise they are in the environment of every attempt anyway
-                new_changed["CUDA_VISIBLE_DEVICES"] = uuids
+            new_changed |= variables
         return NextAttempt(new_params, new_changed, retry.wait_s), retry.text
