@@ -1,1 +1,1 @@
-"""Retry policies: what follows a failed attempt."""
+"""Recovery: the policy of a run decides what follows a failed attempt."""

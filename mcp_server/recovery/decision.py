@@ -1,16 +1,17 @@
-"""What follows a failed attempt: the policy's answer, within ceilings that hold whatever the policy says. Pure.
+"""Decides what follows a failed attempt: a retry by the run's policy, within ceilings that no policy lifts. Pure.
 
-In this order: a stop that somebody asked for and an ending that could not be judged are final; the first rule that
-matches the failure says what may be tried; the ceilings say whether. They count since the last attempt with real
-progress, its own failure included: one that came further than all before it, or left a new checkpoint. With it
-everything counts anew, also how often each step of a rule was taken. Not anew counts the hard limit of 100 attempts.
+The order of the decision: a stop request and an ending that could not be diagnosed are final; the first rule that
+matches the failure says what may be tried; the ceilings say whether. The ceilings count since the last attempt with
+real progress, including its own failure: an attempt that came further than all before it, or left a new checkpoint.
+Such an attempt resets all counts, also how often each step of a rule was taken. Only the hard limit of 100 attempts is
+never reset.
 
-A preemption (killed, and said to be worth a retry) is no failure: no ceiling counts it, but 20 without progress end it.
+A preemption (a kill that is worth a retry) is not a failure: no ceiling counts it, but 20 without progress end the run.
 
-The same root line twice at the same step, with nothing changed in between, is a bug: nothing is tried as it was any
-more, and what is left are the rule's steps that change something, such as a smaller batch after an OOM that came back.
-Lines of what lies outside the program (network, port, kill) repeat by nature, and prove nothing; those of machinery
-prove it at a step that is known, since as the last word before any step they all look alike.
+The same root line twice at the same step, with nothing changed in between, is a bug: nothing is tried unchanged any
+more, and only the rule's steps that change something remain, such as a smaller batch after a second OOM. Causes
+outside the program (network, port, kill) repeat by nature, so they do not prove a bug. Failures of the machinery (GPU,
+NCCL, Ray, stalls) prove one only at a known step, because before the first step their last lines all look alike.
 """
 
 from __future__ import annotations
@@ -18,23 +19,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Union
 
-from mcp_server.recovery.changes import Impossible, alter
-from mcp_server.recovery.policy import DEFAULT, MAX_ATTEMPTS, NONE, policy_of
-
-__all__ = ["DEFAULT", "NONE", "Decision", "GiveUp", "Retry", "Try", "decide", "policy_of"]
+from mcp_server.recovery.changes import ChangeImpossible, apply_changes
+from mcp_server.recovery.policy import MAX_ATTEMPTS
 
 MAX_PREEMPTIONS = 20  # in a row without progress
-_LONGEST_WAIT_S = 960.0  # that backing off leads to
+_LONGEST_WAIT_S = 960.0  # of a backoff
 _OUTSIDE = frozenset({"network_error", "port_conflict", "killed"})
 _MACHINERY = frozenset({"oom_gpu", "oom_host", "cuda_error", "nccl_error", "ray_error", "stall"})
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+")
 
 
 @dataclass(frozen=True)
-class Try:
-    """One failed attempt. ``applied``: the ``Retry.applied`` that led to the next one; None for the newest."""
+class FailedAttempt:
+    """One failed attempt. ``applied``: the ``Retry.applied`` that led to the next one, or None for the newest."""
 
     number: int
     kind: str
@@ -49,17 +48,17 @@ class Try:
 
     @property
     def preempted(self) -> bool:
-        """Whether it ended through no fault of its own."""
+        """Whether the scheduler or the machine ended it, and it may simply start again."""
         return self.kind == "killed" and self.retryable and self.signal != "SIGKILL"
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Try again after ``wait_s``.
+    """Retry after ``wait_s``.
 
-    ``params``: all of them, as the next attempt has them. ``env``: the variables that change, and no others.
-    ``next_port``: names of parameters, else of environment variables, that need a free port; the caller, who may
-    touch the world, finds it. ``applied``: which step of the policy this is, for the history. ``text``: a sentence.
+    ``params`` are all parameters of the next attempt, ``env`` only the variables that change. ``next_port`` names
+    parameters, or else environment variables, that need a free port, which the caller finds. ``applied`` names the
+    step of the policy, for the history. ``text`` is one sentence for the event.
     """
 
     params: dict[str, object]
@@ -73,32 +72,31 @@ class Retry:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """No further attempt; ``text`` says why, and what a person could do."""
+    """Make no further attempt. ``text`` says why, and what a person could do."""
 
     text: str
 
 
-Decision = Retry | GiveUp
+Decision = Union[Retry, GiveUp]  # noqa: UP007 - evaluated, and Python 3.9 has no | of classes
 
 
 def decide(
     policy: Mapping[str, Any],
-    history: Sequence[Try],
+    history: Sequence[FailedAttempt],
     params: Mapping[str, object],
     env: Mapping[str, str],
     *,
-    asked: str | None = None,
-    observer_error: bool = False,
+    stop_state: str | None = None,
+    is_undiagnosed: bool = False,
 ) -> Decision:
-    """Return what follows the newest of ``history``, all failed attempts of a run, oldest first.
+    """Return what follows the newest attempt of ``history``, which holds a run's failed attempts, oldest first.
 
-    ``policy``: a normal form. ``params`` and ``env``: as the newest attempt had them. ``asked``: `killed` or
-    `timed_out`, when somebody wanted this end.
-    ``observer_error``: the ending could not be judged.
+    ``policy`` is in its normal form. ``params`` and ``env`` are those of the newest attempt. ``stop_state`` is the
+    state that a stop request leads to: `killed` or `timed_out`. ``is_undiagnosed``: the ending has no diagnosis.
     """
-    if asked not in (None, "failed"):  # that is the policy's own stop, of a stall
-        return GiveUp("It was stopped on request." if asked == "killed" else "Its time limit has passed.")
-    if observer_error or not history:
+    if stop_state not in (None, "failed"):  # `failed` is the policy's own stop, after a stall
+        return GiveUp("It was stopped on request." if stop_state == "killed" else "Its time limit has passed.")
+    if is_undiagnosed or not history:
         return GiveUp("How it ended could not be judged, and nothing is retried on a guess.")
     last, since, bug = history[-1], _since_progress(history), _repeats(policy, history)
     number = _matching(policy["rules"], last)
@@ -118,15 +116,15 @@ def decide(
     return GiveUp(f"All that the recovery policy has for {last.kind} was tried.")
 
 
-# --- which rule, which budget
+# --- rules and ceilings
 
 
-def _matching(rules: Sequence[Mapping[str, Any]], failure: Try) -> int | None:
-    """Return the number of the first rule that matches, all of whose conditions hold."""
+def _matching(rules: Sequence[Mapping[str, Any]], failure: FailedAttempt) -> int | None:
+    """Return the number of the first rule whose conditions all hold."""
     return next((n for n, rule in enumerate(rules) if _matches(rule["when"], failure)), None)
 
 
-def _matches(when: Mapping[str, Any], failure: Try) -> bool:
+def _matches(when: Mapping[str, Any], failure: FailedAttempt) -> bool:
     return (
         when.get("kind", "any") in ("any", failure.kind)
         and when.get("exit_code", failure.exit_code) == failure.exit_code
@@ -135,13 +133,13 @@ def _matches(when: Mapping[str, Any], failure: Try) -> bool:
     )
 
 
-def _since_progress(history: Sequence[Try]) -> Sequence[Try]:
-    """Return the attempts from the newest on that came further than all before it, or left a new checkpoint."""
+def _since_progress(history: Sequence[FailedAttempt]) -> Sequence[FailedAttempt]:
+    """Return the newest attempt that came further than all before it or left a new checkpoint, and all after it."""
     start, best = 0, -1
     seen: set[str] = set()
     for n, attempt in enumerate(history):
         step = -1 if attempt.step is None else attempt.step
-        # Its name alone: the directory of a retry may be called after its time.
+        # The name alone: the directory of a retry may be named after its start time.
         saved = {(attempt.checkpoint or "").rstrip("/").rpartition("/")[2]} - {""}
         if step > best or saved - seen:
             start = n
@@ -150,8 +148,8 @@ def _since_progress(history: Sequence[Try]) -> Sequence[Try]:
     return history[start:]
 
 
-def _ceiling(policy: Mapping[str, Any], history: Sequence[Try], since: Sequence[Try]) -> str | None:
-    """Return why the budget allows no further attempt, if it does not."""
+def _ceiling(policy: Mapping[str, Any], history: Sequence[FailedAttempt], since: Sequence[FailedAttempt]) -> str | None:
+    """Return which ceiling forbids a further attempt, and None if none does."""
     last = history[-1]
     if max(len(history), last.number) >= MAX_ATTEMPTS:
         return f"A run has at most {MAX_ATTEMPTS} attempts."
@@ -159,28 +157,28 @@ def _ceiling(policy: Mapping[str, Any], history: Sequence[Try], since: Sequence[
         preemptions = sum(t.preempted for t in since)
         return f"Preempted {preemptions} times without progress." if preemptions >= MAX_PREEMPTIONS else None
     failures = [t for t in since if not t.preempted]
-    alike = next((n for n, t in enumerate(reversed(failures)) if t.kind != last.kind), len(failures))
-    if alike >= policy["max_same_kind"]:
-        return f"{alike} failures of the same kind in a row ({last.kind}), without progress, end the run."
+    same_kind = next((n for n, t in enumerate(reversed(failures)) if t.kind != last.kind), len(failures))
+    if same_kind >= policy["max_same_kind"]:
+        return f"{same_kind} failures of the same kind in a row ({last.kind}), without progress, end the run."
     if len(failures) > policy["max_retries"]:
         return f"All {policy['max_retries']} retries without progress are used up."
     return None
 
 
-def _repeats(policy: Mapping[str, Any], history: Sequence[Try]) -> bool:
-    """Whether the newest failure was there before, at the same step, and nothing was changed in between."""
+def _repeats(policy: Mapping[str, Any], history: Sequence[FailedAttempt]) -> bool:
+    """Return whether the newest failure occurred before at the same step, with nothing changed in between."""
     last = history[-1]
     if last.kind in _OUTSIDE or (last.step is None and last.kind in _MACHINERY) or not last.line.strip():
         return False
     for before in reversed(history[:-1]):
-        if _changes(policy, before.applied) or before.params != last.params:
+        if _is_changing_step(policy, before.applied) or before.params != last.params:
             return False
-        if before.step == last.step and _root(before.line) == _root(last.line):
+        if before.step == last.step and _normalize(before.line) == _normalize(last.line):
             return True
     return False
 
 
-def _changes(policy: Mapping[str, Any], applied: str | None) -> bool:
+def _is_changing_step(policy: Mapping[str, Any], applied: str | None) -> bool:
     rule, _, step = (applied or "").partition(".")
     try:
         return bool(policy["rules"][int(rule)]["steps"][int(step)]["change"])
@@ -188,33 +186,33 @@ def _changes(policy: Mapping[str, Any], applied: str | None) -> bool:
         return False
 
 
-def _root(line: str) -> str:
-    """Return ``line`` without what differs from attempt to attempt: addresses, process ids, times."""
+def _normalize(line: str) -> str:
+    """Return ``line`` without the parts that differ from attempt to attempt: addresses, process ids, times."""
     return " ".join(_VARIES.sub("#", line).split())
 
 
-# --- what is tried
+# --- the retry
 
 
 def _retry(
     step: Mapping[str, Any],
     key: str,
-    since: Sequence[Try],
+    since: Sequence[FailedAttempt],
     max_retries: int,
     params: Mapping[str, object],
     env: Mapping[str, str],
 ) -> Decision:
     last = since[-1]
     try:
-        altered = alter(step["change"], params, env, last.line)
-    except Impossible as error:
+        changes = apply_changes(step["change"], params, env, last.line)
+    except ChangeImpossible as error:
         return GiveUp(f"A retry after {last.kind} needs a change that cannot be made: {error}")
     wait_s = _wait_s(step, sum(t.applied == key for t in since[:-1]))
     count = sum(not t.preempted for t in since)
-    which = "a preemption is no failure" if last.preempted else f"retry {count} of {max_retries}"
-    what = f"with {', '.join(altered.told)}" if altered.told else "as it was"
+    which = "a preemption is not a failure" if last.preempted else f"retry {count} of {max_retries}"
+    what = f"with {', '.join(changes.descriptions)}" if changes.descriptions else "as it was"
     text = f"Trying again in {wait_s:g} s {what} ({which})."
-    return Retry(altered.params, altered.env, altered.other_gpu, wait_s, text, tuple(altered.next_port), key)
+    return Retry(changes.params, changes.env, changes.other_gpu, wait_s, text, tuple(changes.next_port), key)
 
 
 def _wait_s(step: Mapping[str, Any], used: int) -> float:

@@ -1,18 +1,18 @@
-"""What may be asked of recovery: from what a user writes to one normal form. Pure.
+"""Recovery policies: parses what a user writes into one normal form. Pure.
 
 A user writes `"none"`, `"default"`, or a table by failure kind:
 
     {"oom_gpu": [{"do": "retry"}, {"do": "retry", "change": {"num_envs": "halve"}}], "nccl_error": "retry"}
 
 `"any"` stands for every kind. `"rules"` is a list instead, of which the first match wins; kinds come after it, `"any"`
-after them. `"extends": "default"` gives the default table what is left; else nothing is tried where no rule matches.
-`"max_retries"` and `"max_same_kind"` (3 each) are the ceilings. `"on_stall"` and `"on_divergence"` are `"stop"` or
-`"report"`; unless said, a rule for that kind means stop. `"stop_on"` is what the normal form keeps of them.
+after them. `"extends": "default"` appends the rules of the default policy; otherwise nothing is tried where no rule
+matches. `"max_retries"` and `"max_same_kind"` (3 each) are the ceilings. `"on_stall"` and `"on_divergence"` are
+`"stop"` or `"report"`; by default, a rule for that kind means stop. The normal form has `"stop_on"` instead of both.
 
-A step that gives no `times` is taken once, the last of a list for as long as the ceilings allow. Waits are in seconds,
-each `backoff` times longer than the last. The change of a parameter is `"halve"`, `{"halve": {"min": 64}}`,
-`"next_port"`, or its new value. `"$NAME"` is an environment variable, `"@batch"` and `"@port"` find the parameter that
-is meant, and `"@gpu"` can be `"other"`.
+A step without `times` is taken once, the last of a list as often as the ceilings allow. Waits are in seconds, each
+`backoff` times longer than the one before. The change of a parameter is `"halve"`, `{"halve": {"min": 64}}`,
+`"next_port"`, or its new value. `"$NAME"` is an environment variable. `"@batch"` and `"@port"` stand for the parameter
+that determines the batch size or has the taken port. `"@gpu"` can be `"other"`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any
 
 from mcp_server.diagnosis.failure.kinds import KINDS
 
-OBSERVED = ("stall", "divergence")  # the supervisor sees them while the command runs
-MAX_ATTEMPTS = 100  # of a run, whatever it asks for
+OBSERVED = ("stall", "divergence")  # the supervisor detects them while the command runs
+MAX_ATTEMPTS = 100  # of a run, under any policy
 HALVE, NEXT_PORT, OTHER = "halve", "next_port", "other"
 BATCH, PORT, GPU = "@batch", "@port", "@gpu"
 
@@ -37,11 +37,11 @@ _STEP = ("do", "times", "change", "wait_s", "backoff")
 _LONGEST_WAIT_S = 86_400.0
 
 
-def policy_of(value: object) -> dict[str, Any]:
-    """Return the normal form of what a user gives; that of a normal form is itself. JSON can hold it.
+def normalize_policy(value: object) -> dict[str, Any]:
+    """Return the normal form of a policy, which JSON can hold. A normal form is its own normal form.
 
     Raises:
-        ValueError: it is not understood; says which key, and what is allowed.
+        ValueError: it is not a policy; the message names the key, and what is allowed.
     """
     if value is None or value == "none":
         return _copy(NONE)
@@ -49,7 +49,7 @@ def policy_of(value: object) -> dict[str, Any]:
         return _copy(DEFAULT)
     if not isinstance(value, Mapping):
         raise ValueError(f'recovery is "none", "default" or a table by failure kind, not {value!r}.')  # noqa: TRY004
-    _known(value, (*KINDS, *_KEYS), "recovery")
+    _check_keys(value, (*KINDS, *_KEYS), "recovery")
     rules = [_rule(rule, f"recovery.rules[{n}]") for n, rule in enumerate(_list(value.get("rules", []), "rules"))]
     kinds = [*(key for key in value if key in KINDS), *(["any"] if "any" in value else [])]
     rules += [{"when": {"kind": kind}, "steps": _steps(value[kind], f"recovery.{kind}")} for kind in kinds]
@@ -71,7 +71,7 @@ def _base(name: object) -> dict[str, Any]:
 
 
 def _stops(kind: str, value: Mapping[str, Any], rules: Iterable[Mapping[str, Any]], base: Mapping[str, Any]) -> bool:
-    """Whether a stall or a divergence stops the attempt: as said, else if a rule is about it."""
+    """Return whether a stall or a divergence stops the attempt: by its own key, else where a rule matches it."""
     if (word := value.get(f"on_{kind}")) is not None:
         if word not in ("stop", "report"):
             raise ValueError(f'recovery.on_{kind} is "stop" or "report", not {word!r}.')
@@ -86,32 +86,32 @@ def _stops(kind: str, value: Mapping[str, Any], rules: Iterable[Mapping[str, Any
 
 def _rule(rule: object, where: str) -> dict[str, Any]:
     rule = _table(rule, where)
-    _known(rule, ("when", "steps", *_STEP), where)
+    _check_keys(rule, ("when", "steps", *_STEP), where)
     when = dict(_table(rule.get("when", {}), f"{where}.when"))
-    _known(when, tuple(_WHEN), f"{where}.when")
+    _check_keys(when, tuple(_WHEN), f"{where}.when")
     for key, kind in _WHEN.items():
         if key in when and (not isinstance(when[key], kind) or (kind is int and isinstance(when[key], bool))):
             raise ValueError(f"{where}.when.{key} is of type {kind.__name__}, not {when[key]!r}.")
-    if (asked := when.get("kind", "any")) not in (*KINDS, "any"):
-        raise ValueError(f"{where}.when.kind is unknown: {asked!r}. Allowed: {', '.join((*KINDS, 'any'))}.")
+    if (kind_name := when.get("kind", "any")) not in (*KINDS, "any"):
+        raise ValueError(f"{where}.when.kind is unknown: {kind_name!r}. Allowed: {', '.join((*KINDS, 'any'))}.")
     try:
         re.compile(when.get("pattern", ""))
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"{where}.when.pattern is no regular expression: {error}.") from None
+        raise ValueError(f"{where}.when.pattern is not a regular expression: {error}.") from None
     steps = rule["steps"] if "steps" in rule else {key: rule[key] for key in _STEP if key in rule}
     return {"when": when, "steps": _steps(steps, where)}
 
 
 def _steps(value: object, where: str) -> list[dict[str, Any]]:
-    entries = value if isinstance(value, list | tuple) else [value]
+    entries = value if isinstance(value, (list, tuple)) else [value]
     if not entries:
-        raise ValueError(f"{where} holds no step.")
+        raise ValueError(f"{where} is empty: write at least one step.")
     return [_step(entry, where, last=n == len(entries)) for n, entry in enumerate(entries, 1)]
 
 
 def _step(value: object, where: str, *, last: bool) -> dict[str, Any]:
     step = {"do": value} if isinstance(value, str) else _table(value, where)
-    _known(step, _STEP, where)
+    _check_keys(step, _STEP, where)
     if (do := step.get("do", "retry" if "change" in step else None)) not in ("retry", "stop"):
         raise ValueError(f'{where}.do is "retry" or "stop", not {do!r}.')
     times = step.get("times", MAX_ATTEMPTS if last else 1)
@@ -134,11 +134,11 @@ def _name(name: object, where: str) -> str:
 def _change(name: str, how: object, where: str) -> object:
     allowed = {BATCH: (HALVE,), PORT: (NEXT_PORT,), GPU: (OTHER,)}.get(name)
     if isinstance(how, Mapping):
-        _known(how, (HALVE,), f"{where}.change.{name}")
+        _check_keys(how, (HALVE,), f"{where}.change.{name}")
         least = _table(how.get(HALVE), f"{where}.change.{name}.halve")
-        _known(least, ("min",), f"{where}.change.{name}.halve")
+        _check_keys(least, ("min",), f"{where}.change.{name}.halve")
         how = {HALVE: {"min": _number(least.get("min", 1), 0, math.inf, f"{where}.change.{name}.halve.min")}}
-    elif not (how is None or isinstance(how, str | int | float)) or (isinstance(how, float) and not math.isfinite(how)):
+    elif not (how is None or isinstance(how, (str, int, float))) or (isinstance(how, float) and not math.isfinite(how)):
         raise ValueError(f"{where}.change.{name} is a word, a number or {{'halve': {{'min': 1}}}}, not {how!r}.")
     if allowed and (HALVE if isinstance(how, dict) else how) not in allowed:
         raise ValueError(f"{where}.change.{name} can only be {allowed[0]!r}, not {how!r}.")
@@ -147,10 +147,10 @@ def _change(name: str, how: object, where: str) -> object:
     return how
 
 
-# --- what is checked again and again
+# --- checks
 
 
-def _known(table: Mapping[Any, Any], allowed: Iterable[str], where: str) -> None:
+def _check_keys(table: Mapping[Any, Any], allowed: Iterable[str], where: str) -> None:
     for key in table:
         if key not in allowed:
             raise ValueError(f"{where} has an unknown key {key!r}. Allowed: {', '.join(allowed)}.")
@@ -163,13 +163,13 @@ def _table(value: object, where: str) -> Mapping[str, Any]:
 
 
 def _list(value: object, key: str) -> list[Any]:
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, (list, tuple)):
         raise ValueError(f"recovery.{key} is a list, not {value!r}.")  # noqa: TRY004
     return list(value)
 
 
 def _number(value: object, least: float, most: float, where: str, *, whole: bool = False) -> Any:
-    fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    fits = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     if not fits or not least <= value <= most:  # type: ignore[operator]
         kind = "a whole number" if whole else "a number"
         raise ValueError(f"{where} is {kind} from {least:g} to {most:g}, not {value!r}.")
@@ -180,12 +180,12 @@ def _copy(policy: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(policy)))
 
 
-# --- the two that have a name
+# --- the named policies
 
 
 def _default(kinds: str, *steps: dict[str, Any], **when: object) -> list[dict[str, Any]]:
-    taken = _steps(list(steps or ({"do": "stop"},)), "default")
-    return [{"when": {"kind": kind, **when}, "steps": _copy({"s": taken})["s"]} for kind in kinds.split()]
+    normal_steps = _steps(list(steps or ({"do": "stop"},)), "default")
+    return [{"when": {"kind": kind, **when}, "steps": _copy({"s": normal_steps})["s"]} for kind in kinds.split()]
 
 
 def _retry(times: int = MAX_ATTEMPTS, wait_s: float = 1.0, **change: object) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def checked_policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | No
     if value in (None, "none"):
         return None
     try:
-        found = policy.policy_of(value)
+        found = policy.normalize_policy(value)
     except ValueError as error:
         raise BadArgument("recovery", f"{error}") from error
     for rule in found["rules"]:

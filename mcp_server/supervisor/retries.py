@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mcp_server.recovery import decision as recovery
+from mcp_server.recovery.decision import FailedAttempt, GiveUp, Retry, decide
 from mcp_server.recovery.policy import NONE
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.control import ControlInputs
@@ -31,7 +31,7 @@ class Retries:
 
     def __init__(self, control: ControlInputs, get_allocation: Callable[[], GpuAllocation]) -> None:
         self._control, self._get_allocation = control, get_allocation
-        self._history: list[recovery.Try] = []
+        self._history: list[FailedAttempt] = []
 
     def decide(
         self,
@@ -47,7 +47,7 @@ class Retries:
         """
         ending, observer = attempt.ending, attempt.observer
         self._history.append(
-            recovery.Try(
+            FailedAttempt(
                 number=attempt.number,
                 kind=failure.kind if failure else "other",
                 line=failure.line if failure else "",
@@ -60,15 +60,15 @@ class Retries:
             )
         )
         request = self._control.stop_request
-        decision = recovery.decide(
+        decision = decide(
             self._control.spec.recovery or NONE,
             self._history,
             params,
             env,
-            asked=request.state if request else None,
-            observer_error=failure is None,
+            stop_state=request.state if request else None,
+            is_undiagnosed=failure is None,
         )
-        if isinstance(decision, recovery.GiveUp):
+        if isinstance(decision, GiveUp):
             return None, decision.text
         if attempt.living():
             return None, "Processes of the failed attempt could not be stopped: a retry would meet them."
@@ -77,7 +77,7 @@ class Retries:
 
     def _apply(
         self,
-        retry: recovery.Retry,
+        retry: Retry,
         params: Mapping[str, object],
         env: Mapping[str, str],
         changed: Mapping[str, str],

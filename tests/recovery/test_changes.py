@@ -1,8 +1,8 @@
-"""A change of parameters is made as far as it means something, and refused where it does not."""
+"""Changes of parameters are applied where they are possible, and refused where they are not."""
 
 import pytest
 
-from mcp_server.recovery.changes import Impossible, alter, half
+from mcp_server.recovery.changes import ChangeImpossible, apply_changes, halve_value
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from mcp_server.recovery.changes import Impossible, alter, half
     ],
 )
 def test_half_of_a_value(value: object, least: float | None, expected: object) -> None:
-    assert half(value, least) == expected
+    assert halve_value(value, least) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_half_of_a_value(value: object, least: float | None, expected: object) -
         ({"per_device_eval_batch_size": 8, "minibatch": 4}, "minibatch"),
     ],
 )
-def test_a_smaller_batch_is_looked_for_in_the_parameters(params: dict[str, object], changed: str) -> None:
-    after = alter({"@batch": "halve"}, params, {}, "").params
+def test_the_parameter_of_the_batch_size_is_found(params: dict[str, object], changed: str) -> None:
+    after = apply_changes({"@batch": "halve"}, params, {}, "").params
     assert [name for name in params if after[name] != params[name]] == [changed]
 
 
@@ -56,9 +56,9 @@ def test_a_smaller_batch_is_looked_for_in_the_parameters(params: dict[str, objec
         ({"batch_norm": True, "batch_size": 1}, "batch_size is 1, and cannot be halved."),
     ],
 )
-def test_without_a_batch_that_can_be_smaller_nothing_is_changed(params: dict[str, object], why: str) -> None:
-    with pytest.raises(Impossible) as refused:
-        alter({"@batch": "halve"}, params, {}, "")
+def test_without_a_batch_size_that_can_be_halved_nothing_changes(params: dict[str, object], why: str) -> None:
+    with pytest.raises(ChangeImpossible) as refused:
+        apply_changes({"@batch": "halve"}, params, {}, "")
     assert str(refused.value).startswith(why)
 
 
@@ -73,11 +73,11 @@ def test_without_a_batch_that_can_be_smaller_nothing_is_changed(params: dict[str
     ],
 )
 def test_the_port_that_is_taken_is_found(params: dict[str, object], env: dict[str, str], line: str, name: str) -> None:
-    altered = alter({"@port": "next_port"}, params, env, line)
-    assert (altered.next_port, altered.params, altered.env) == ([name], params, {})
+    changes = apply_changes({"@port": "next_port"}, params, env, line)
+    assert (changes.next_port, changes.params, changes.env) == ([name], params, {})
 
 
-def test_values_variables_ports_and_the_gpu_change_together_and_each_is_told() -> None:
+def test_values_variables_ports_and_the_gpu_change_together_and_each_is_described() -> None:
     params = {"num_envs": 4096, "lr": 3e-4}
     change = {
         "num_envs": {"halve": {"min": 3000}},
@@ -86,8 +86,14 @@ def test_values_variables_ports_and_the_gpu_change_together_and_each_is_told() -
         "$P": "next_port",
         "@gpu": "other",
     }
-    altered = alter(change, params, {"HOME": "/root"}, "")
-    assert altered.params == {"num_envs": 3000, "lr": 3e-4, "amp": False}
-    assert (altered.env, altered.next_port, altered.other_gpu) == ({"NCCL_P2P_DISABLE": "1"}, ["P"], True)
-    assert altered.told == ["num_envs 4096 -> 3000", "amp False", "NCCL_P2P_DISABLE=1", "another P", "another GPU"]
+    changes = apply_changes(change, params, {"HOME": "/root"}, "")
+    assert changes.params == {"num_envs": 3000, "lr": 3e-4, "amp": False}
+    assert (changes.env, changes.next_port, changes.other_gpu) == ({"NCCL_P2P_DISABLE": "1"}, ["P"], True)
+    assert changes.descriptions == [
+        "num_envs 4096 -> 3000",
+        "amp False",
+        "NCCL_P2P_DISABLE=1",
+        "another P",
+        "another GPU",
+    ]
     assert params == {"num_envs": 4096, "lr": 3e-4}

@@ -1,4 +1,4 @@
-"""A failed attempt is followed by what its policy says, and never by more than the ceilings allow."""
+"""The policy decides what follows a failed attempt, within the ceilings."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.failure.kinds import KINDS
-from mcp_server.recovery.decision import DEFAULT, MAX_PREEMPTIONS, NONE, Decision, GiveUp, Retry, Try, decide, policy_of
-from mcp_server.recovery.policy import MAX_ATTEMPTS
+from mcp_server.recovery.decision import MAX_PREEMPTIONS, Decision, FailedAttempt, GiveUp, Retry, decide
+from mcp_server.recovery.policy import DEFAULT, MAX_ATTEMPTS, NONE, normalize_policy
 
 PARAMS = {"num_envs": 4096, "lr": 3e-4}
 STOPPED = (
@@ -23,16 +23,16 @@ STOPPED = (
 )
 
 
-def failed(kind: str, step: int | None = None, line: str = "", **facts: Any) -> Try:
-    return Try(
+def failed(kind: str, step: int | None = None, line: str = "", **facts: Any) -> FailedAttempt:
+    return FailedAttempt(
         **{"number": 1, "retryable": False, "exit_code": 1, "signal": None, "kind": kind, "step": step, "line": line}
         | facts
     )
 
 
-def play(policy: object, *tries: Try, params: Mapping[str, object] = PARAMS, **env: str) -> list[Decision]:
-    """What is decided after each of ``tries``, each decision carried out until one gives up."""
-    table, history, decisions = policy_of(policy), list[Try](), list[Decision]()
+def play(policy: object, *tries: FailedAttempt, params: Mapping[str, object] = PARAMS, **env: str) -> list[Decision]:
+    """Return the decision after each of ``tries``. Each retry is applied, until one decision gives up."""
+    table, history, decisions = normalize_policy(policy), list[FailedAttempt](), list[Decision]()
     for number, attempt in enumerate(tries, 1):
         line = attempt.line or f"{attempt.kind} {chr(97 + number)}"
         history.append(replace(attempt, number=number, line=line, params=dict(params)))
@@ -44,8 +44,8 @@ def play(policy: object, *tries: Try, params: Mapping[str, object] = PARAMS, **e
     return decisions
 
 
-def told(decision: Decision) -> str:
-    """A decision in short: the wait, and what changes."""
+def describe(decision: Decision) -> str:
+    """Return a decision in short: the wait, and the changes."""
     if isinstance(decision, GiveUp):
         return "stop"
     changed = [f"{name}={value}" for name, value in decision.params.items() if PARAMS.get(name) != value]
@@ -81,10 +81,10 @@ def retry(decision: Decision) -> Retry:
         ([failed("nccl_error"), failed("segfault"), failed("oom_gpu"), failed("cuda_error")], ["1", "1", "1", "stop"]),
         ([failed("oom_gpu"), failed("nccl_error"), failed("oom_gpu")], ["1", "1", "1 num_envs=2048"]),
     ],
-    ids=lambda case: " ".join(t.kind for t in case) if isinstance(case[0], Try) else "",
+    ids=lambda case: " ".join(t.kind for t in case) if isinstance(case[0], FailedAttempt) else "",
 )
-def test_the_default_answers_every_kind_as_its_table_says(tries: list[Try], decisions: list[str]) -> None:
-    assert [told(decision) for decision in play("default", *tries)] == decisions
+def test_the_default_answers_every_kind_as_its_table_says(tries: list[FailedAttempt], decisions: list[str]) -> None:
+    assert [describe(decision) for decision in play("default", *tries)] == decisions
 
 
 def test_the_default_has_a_rule_for_every_kind_and_stops_what_stalls_or_diverges() -> None:
@@ -104,21 +104,23 @@ def test_none_retries_nothing() -> None:
         assert play("none", failed(kind, retryable=True)) == [GiveUp(f"The recovery policy has no rule for {kind}.")]
 
 
-def test_a_retry_is_told_in_a_sentence() -> None:
+def test_a_retry_is_described_in_a_sentence() -> None:
     as_it_was, halved = play("default", failed("oom_gpu"), failed("oom_gpu"))
     assert retry(as_it_was).text == "Trying again in 1 s as it was (retry 1 of 3)."
     assert retry(halved).text == "Trying again in 1 s with num_envs 4096 -> 2048 (retry 2 of 3)."
 
 
-@pytest.mark.parametrize("asked", ["killed", "timed_out"])
-def test_what_somebody_asked_for_is_never_undone(asked: str) -> None:
+@pytest.mark.parametrize("stop_state", ["killed", "timed_out"])
+def test_a_requested_stop_is_never_undone(stop_state: str) -> None:
     for policy in ("none", "default", {"any": "retry"}):
-        assert isinstance(decide(policy_of(policy), [failed("oom_gpu")], PARAMS, {}, asked=asked), GiveUp)
+        assert isinstance(
+            decide(normalize_policy(policy), [failed("oom_gpu")], PARAMS, {}, stop_state=stop_state), GiveUp
+        )
 
 
 def test_an_ending_that_could_not_be_judged_causes_no_retry() -> None:
-    policy = policy_of({"any": "retry"})
-    assert isinstance(decide(policy, [failed("other")], PARAMS, {}, observer_error=True), GiveUp)
+    policy = normalize_policy({"any": "retry"})
+    assert isinstance(decide(policy, [failed("other")], PARAMS, {}, is_undiagnosed=True), GiveUp)
     assert isinstance(decide(policy, [], PARAMS, {}), GiveUp)
 
 
@@ -143,25 +145,30 @@ def test_ceilings_are_the_users() -> None:
 
 def test_more_steps_than_ever_before_refill_the_budget_and_fewer_do_not() -> None:
     further = [failed("nccl_error", step) for step in (100, 90, 250, 240, 230)]
-    assert [told(d) for d in play("default", *further)] == ["1", "2", "1", "2", "stop"]
+    assert [describe(d) for d in play("default", *further)] == ["1", "2", "1", "2", "stop"]
 
 
 def test_a_new_checkpoint_refills_the_budget_and_the_same_one_elsewhere_does_not() -> None:
     paths = [None, "a/checkpoint-50", "b/checkpoint-50", "b/checkpoint-60/"]
     saved = [failed("nccl_error", 100 - n, checkpoint=path) for n, path in enumerate(paths)]
-    assert [told(d) for d in play("default", *saved)] == ["1", "1", "2", "1"]
+    assert [describe(d) for d in play("default", *saved)] == ["1", "1", "2", "1"]
 
 
-def test_with_progress_the_steps_of_a_rule_begin_anew() -> None:
+def test_with_progress_the_steps_of_a_rule_start_again() -> None:
     ooms = [failed("oom_gpu", step) for step in (100, 100, 300, 300)]
-    assert [told(d) for d in play("default", *ooms)] == ["1", "1 num_envs=2048", "1 num_envs=2048", "1 num_envs=1024"]
+    assert [describe(d) for d in play("default", *ooms)] == [
+        "1",
+        "1 num_envs=2048",
+        "1 num_envs=2048",
+        "1 num_envs=1024",
+    ]
 
 
 def test_preemptions_use_up_no_budget_but_have_their_own_limit() -> None:
     kill, oom = failed("killed", 50, retryable=True), failed("segfault", 50)
     mixed = play({"any": "retry", "max_retries": 2}, kill, kill, oom, kill, kill, replace(oom, kind="other"), kill, oom)
     assert [isinstance(d, Retry) for d in mixed] == [True] * 7 + [False]
-    assert retry(mixed[0]).text == "Trying again in 1 s as it was (a preemption is no failure)."
+    assert retry(mixed[0]).text == "Trying again in 1 s as it was (a preemption is not a failure)."
     alone = play("default", *[kill] * 99)
     assert len(alone) == MAX_PREEMPTIONS
     assert alone[-1] == GiveUp("Preempted 20 times without progress.")
@@ -191,7 +198,7 @@ def test_no_progress_refills_the_hundred_attempts() -> None:
     ],
 )
 def test_the_same_line_at_the_same_step_is_a_bug_unless_it_is_the_worlds(
-    first: Try, second: Try, attempts: int
+    first: FailedAttempt, second: FailedAttempt, attempts: int
 ) -> None:
     decisions = play({"any": "retry"}, first, second, failed("segfault"), failed("segfault", -1, "again"))
     assert len(decisions) >= 3 if attempts == 3 else len(decisions) == 2
@@ -204,14 +211,14 @@ def test_the_same_line_at_the_same_step_is_a_bug_unless_it_is_the_worlds(
 
 def test_an_oom_that_comes_back_the_same_goes_on_to_the_change_that_the_table_has() -> None:
     oom = failed("oom_gpu", 12, "CUDA out of memory. Tried to allocate 2.00 GiB")
-    assert [told(d) for d in play("default", oom, oom)] == ["1", "1 num_envs=2048"]
+    assert [describe(d) for d in play("default", oom, oom)] == ["1", "1 num_envs=2048"]
     assert len(play({"oom_gpu": "retry", "max_same_kind": 9}, oom, oom, oom)) == 2
 
 
 def test_the_same_line_after_a_change_is_no_bug() -> None:
     oom = failed("oom_gpu", 12, "CUDA out of memory. Tried to allocate 2.00 GiB")
     policy = {"oom_gpu": [{"do": "retry", "change": {"num_envs": "halve"}}, "retry"]}
-    assert [told(d) for d in play(policy, oom, oom, oom)] == ["1 num_envs=2048", "1 num_envs=2048", "stop"]
+    assert [describe(d) for d in play(policy, oom, oom, oom)] == ["1 num_envs=2048", "1 num_envs=2048", "stop"]
 
 
 def test_a_change_that_cannot_be_made_ends_the_run_and_names_the_remedy() -> None:
@@ -267,12 +274,12 @@ def test_a_retry_says_what_the_next_attempt_has_and_leaves_alone_what_it_was_giv
         ({"divergence": {"change": {"lr": "halve"}}}, failed("divergence"), "1 lr=0.00015"),
     ],
 )
-def test_the_first_rule_that_matches_decides(policy: object, failure: Try, decision: str) -> None:
-    assert told(play(policy, failure)[0]) == decision
+def test_the_first_rule_that_matches_decides(policy: object, failure: FailedAttempt, decision: str) -> None:
+    assert describe(play(policy, failure)[0]) == decision
 
 
 def test_steps_are_taken_one_after_the_other_and_the_last_for_as_long_as_may_be() -> None:
     steps = ["retry", {"do": "retry", "times": 2, "wait_s": 10, "backoff": 3}, {"do": "retry", "wait_s": 4}, "stop"]
     policy = {"other": steps, "max_retries": 9, "max_same_kind": 9}
-    assert [told(d) for d in play(policy, *[failed("other")] * 9)] == ["1", "10", "30", "4", "stop"]
+    assert [describe(d) for d in play(policy, *[failed("other")] * 9)] == ["1", "10", "30", "4", "stop"]
     assert len(play(policy | {"other": steps[:3]}, *[failed("other")] * 12)) == 9

@@ -1,4 +1,4 @@
-"""Whatever fails, and whatever the policy says: no ceiling is passed, and every run ends."""
+"""Under any failures and any policy, no ceiling is exceeded and every run ends."""
 
 import random
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from mcp_server.diagnosis.failure.kinds import KINDS
-from mcp_server.recovery.decision import MAX_PREEMPTIONS, GiveUp, Try, decide
-from mcp_server.recovery.policy import MAX_ATTEMPTS, policy_of
+from mcp_server.recovery.decision import MAX_PREEMPTIONS, FailedAttempt, GiveUp, decide
+from mcp_server.recovery.policy import MAX_ATTEMPTS, normalize_policy
 
 
 def any_policy(chance: random.Random) -> dict[str, Any]:
@@ -33,12 +33,12 @@ def any_policy(chance: random.Random) -> dict[str, Any]:
     }
     table["rules"] = [{"when": {"exit_code": 3}, **step()}] * chance.randint(0, 1)
     table |= {"max_retries": chance.randint(0, 8), "max_same_kind": chance.randint(1, 5)}
-    return policy_of(chance.choice(["none", "default", table, table, table | {"extends": "default"}]))
+    return normalize_policy(chance.choice(["none", "default", table, table, table | {"extends": "default"}]))
 
 
-def any_try(chance: random.Random, number: int, best: int, params: dict[str, object]) -> Try:
+def any_try(chance: random.Random, number: int, best: int, params: dict[str, object]) -> FailedAttempt:
     kind = chance.choice([*KINDS, "killed", "oom_gpu", "oom_gpu"])
-    return Try(
+    return FailedAttempt(
         number=number,
         kind=kind,
         line=f"{kind} {chance.choice('abcdef')} {chance.random()}",
@@ -51,7 +51,7 @@ def any_try(chance: random.Random, number: int, best: int, params: dict[str, obj
     )
 
 
-def check_the_ceilings(policy: Mapping[str, Any], history: list[Try]) -> None:
+def check_the_ceilings(policy: Mapping[str, Any], history: list[FailedAttempt]) -> None:
     """Nothing was retried beyond a ceiling; ``history`` is all but the newest attempt, each of which led to another."""
     assert len(history) < MAX_ATTEMPTS
     retries, alike, preemptions, best, kind = 0, 0, 0, -1, ""
@@ -77,13 +77,13 @@ def test_ten_thousand_random_histories_end_within_every_ceiling() -> None:
     for seed in range(10_000):
         chance = random.Random(seed)
         policy, params, env = any_policy(chance), {"num_envs": chance.randint(1, 4096), "port": 29500}, {"A": "b"}
-        history, best, now = list[Try](), 0, dict[str, object](params)
+        history, best, now = list[FailedAttempt](), 0, dict[str, object](params)
         for number in range(1, MAX_ATTEMPTS + 2):
             attempt = any_try(chance, number, best, dict(now))
             best = max(best, attempt.step or 0)
             history.append(attempt)
-            assert isinstance(decide(policy, history, now, env, asked="killed"), GiveUp)
-            assert isinstance(decide(policy, history, now, env, observer_error=True), GiveUp)
+            assert isinstance(decide(policy, history, now, env, stop_state="killed"), GiveUp)
+            assert isinstance(decide(policy, history, now, env, is_undiagnosed=True), GiveUp)
             decision = decide(policy, history, now, env)
             assert decision == decide(policy, list(history), dict(now), dict(env))
             if isinstance(decision, GiveUp):

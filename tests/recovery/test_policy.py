@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from mcp_server.recovery.policy import DEFAULT, NONE, policy_of
+from mcp_server.recovery.policy import DEFAULT, NONE, normalize_policy
 
 
 def test_a_word_becomes_a_rule_with_every_field() -> None:
-    assert policy_of({"oom_gpu": "retry", "max_retries": 5}) == {
+    assert normalize_policy({"oom_gpu": "retry", "max_retries": 5}) == {
         "rules": [
             {
                 "when": {"kind": "oom_gpu"},
@@ -22,24 +22,24 @@ def test_a_word_becomes_a_rule_with_every_field() -> None:
 
 
 def test_rules_come_before_kinds_and_any_comes_last() -> None:
-    policy = policy_of({"any": "stop", "stall": "retry", "rules": [{"when": {"exit_code": 3}, "do": "retry"}]})
+    policy = normalize_policy({"any": "stop", "stall": "retry", "rules": [{"when": {"exit_code": 3}, "do": "retry"}]})
     assert [rule["when"] for rule in policy["rules"]] == [{"exit_code": 3}, {"kind": "stall"}, {"kind": "any"}]
 
 
 def test_nothing_is_none() -> None:
-    assert policy_of(None) == policy_of("none") == policy_of({}) == NONE
+    assert normalize_policy(None) == normalize_policy("none") == normalize_policy({}) == NONE
 
 
 @pytest.mark.parametrize("value", ["none", "default", {}, {"any": "retry"}, {"extends": "default", "stall": "stop"}])
 def test_the_normal_form_is_its_own_and_survives_json(value: object) -> None:
-    policy = policy_of(value)
-    assert policy_of(json.loads(json.dumps(policy))) == policy
+    policy = normalize_policy(value)
+    assert normalize_policy(json.loads(json.dumps(policy))) == policy
     assert sorted(policy) == ["max_retries", "max_same_kind", "rules", "stop_on"]
 
 
 def test_a_policy_is_a_copy() -> None:
-    policy_of("default")["rules"].clear()
-    assert policy_of("default")["rules"] == DEFAULT["rules"]
+    normalize_policy("default")["rules"].clear()
+    assert normalize_policy("default")["rules"] == DEFAULT["rules"]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_a_policy_is_a_copy() -> None:
         ({"extends": "default", "on_stall": "report"}, ["divergence"]),
     ],
 )
-def test_a_stall_stops_an_attempt_where_that_is_asked_for(value: object, stop_on: list[str]) -> None:
-    assert policy_of(value)["stop_on"] == stop_on
+def test_a_stall_stops_an_attempt_where_the_policy_says_so(value: object, stop_on: list[str]) -> None:
+    assert normalize_policy(value)["stop_on"] == stop_on
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_stall_stops_an_attempt_where_that_is_asked_for(value: object, stop_on
         ({"oom_gpu": "again"}, 'recovery.oom_gpu.do is "retry" or "stop", not \'again\'.'),
         ({"oom_gpu": {"retry": 1}}, "recovery.oom_gpu has an unknown key 'retry'. Allowed: do, times, change"),
         ({"oom_gpu": {}}, "not None."),
-        ({"oom_gpu": []}, "recovery.oom_gpu holds no step."),
+        ({"oom_gpu": []}, "recovery.oom_gpu is empty: write at least one step."),
         ({"oom_gpu": 3}, "recovery.oom_gpu is a table, not 3."),
         ({"oom_gpu": {"do": "retry", "times": 0}}, "recovery.oom_gpu.times is a whole number from 1 to 100, not 0."),
         (
@@ -104,7 +104,7 @@ def test_a_stall_stops_an_attempt_where_that_is_asked_for(value: object, stop_on
         ),
         (
             {"rules": [{"when": {"pattern": "("}, "do": "retry"}]},
-            "recovery.rules[0].when.pattern is no regular expression",
+            "recovery.rules[0].when.pattern is not a regular expression",
         ),
     ],
 )
@@ -112,5 +112,5 @@ def test_a_policy_that_is_not_understood_is_refused_with_the_key_and_what_is_all
     value: object, message: str
 ) -> None:
     with pytest.raises(ValueError, match="recovery") as refused:
-        policy_of(value)
+        normalize_policy(value)
     assert message in str(refused.value)

@@ -15,7 +15,7 @@ from mcp_server.blueprints.parser import parse_blueprint
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.gpus.request import parse_requirements
 from mcp_server.record.state import RunState
-from mcp_server.recovery.policy import policy_of
+from mcp_server.recovery.policy import normalize_policy
 from mcp_server.resources.documents import Document, Shelf, list_files, parse_document, read_documents
 from mcp_server.runs.wait import Reason
 from mcp_server.serve.app import build
@@ -62,7 +62,7 @@ def words_of(schema: Any) -> Iterator[str]:
 def known_words() -> set[str]:
     """Every word of runward's answers and arguments."""
     words = {*tools(), *KINDS, *ACTIONS, *get_args(RunState), *get_args(Reason), *FOREIGN, *Config.model_fields}
-    words |= {*policy_of("default"), "on_stall", "on_divergence", "gpu_indices", *read_documents("prompts")}
+    words |= {*normalize_policy("default"), "on_stall", "on_divergence", "gpu_indices", *read_documents("prompts")}
     for tool in tools().values():
         words |= {*words_of(tool["inputSchema"]), *words_of(tool.get("outputSchema", {}))}
         # Keys of a table argument are in its description.
@@ -132,7 +132,7 @@ def test_recovery_policies_and_requirements_are_valid() -> None:
     policies, requirements = literals("recovery", together), literals("require", together)
     assert (len(policies), len(requirements)) == (1, 4)
     for policy in policies:
-        policy_of(policy)
+        normalize_policy(policy)
     for requirement in requirements:
         parse_requirements(requirement)
 
