@@ -101,7 +101,7 @@ def test_a_word_that_a_shell_or_runward_replaces_is_not_literal(word: str) -> No
 
 
 def test_a_long_line_is_parsed_in_linear_time() -> None:
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     for part in ("a ", "'b' ", '"c', "\\", "$'", "((", "<<a "):
         parse(part * 50_000)
-    assert time.perf_counter() - begun_s < 5
+    assert time.process_time() - begun_s < 5
