@@ -25,8 +25,6 @@ _LINE = re.compile(
 )
 _FIXED = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "TERM"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# The launcher's own, and another terminal's.
-_NOT_PASSED_ON = re.compile(r"RUNWARD_.*|TMUX|TMUX_PANE|TERM|TERM_PROGRAM.*|COLUMNS|LINES|_|SHLVL|PWD|OLDPWD")
 
 
 def names_a_secret(name: str) -> bool:
@@ -37,14 +35,6 @@ def names_a_secret(name: str) -> bool:
 def holds_a_secret(name: str, value: str) -> bool:
     """Tell whether a variable is called like a secret, or its value holds a password that is not a proxy's."""
     return names_a_secret(name) or bool(_SECRET_VALUE.search(value) and not _PROXY.fullmatch(name))
-
-
-def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the server's environment as far as a run inherits it: without secrets and terminals."""
-    kept = {n: v for n, v in environ.items() if not holds_a_secret(n, v) and not _NOT_PASSED_ON.fullmatch(n)}
-    if not any(name in kept for name in ("LANG", "LC_ALL", "LC_CTYPE")):
-        kept["LANG"] = "C.UTF-8"  # clients pass on no locale, and logs are UTF-8
-    return kept
 
 
 def check_environment(env: Mapping[str, str]) -> None:

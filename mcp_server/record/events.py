@@ -25,6 +25,7 @@ EventKind = Literal[
     "refused",
     "started",
     "resumed",
+    "requeued",
     "stopping",
     "interrupted",
     "ended",
@@ -60,6 +61,7 @@ TRAITS: Mapping[EventKind, KindTraits] = {
     "error_seen": KindTraits(is_trouble=True),
     "gpu_deviation": KindTraits(is_trouble=True),
     "retrying": KindTraits(live_state="retrying", is_trouble=True),
+    "requeued": KindTraits(live_state="starting", clears_failure=True),  # another supervisor goes on
     "stopping": KindTraits(),
     "interrupted": KindTraits(),
     "ended": KindTraits(ends_run=True),
@@ -118,12 +120,19 @@ class Event(_Numbered, total=False):
 
 
 class EventLog:
-    """Appends events. A full disk delays them and never raises: monitoring must not stop a healthy run."""
+    """Appends events. A full disk delays them and never raises: monitoring must not stop a healthy run.
+
+    The numbers of an existing log continue; a torn last line, which a power cut left, is removed. The caller holds
+    the run's lock.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._waiting: list[bytes] = []
         self._seq = 0
+        if size := os.fstat(self._fd).st_size:
+            self._seq = max((event["seq"] for event in read_events(path)), default=0)
+            os.ftruncate(self._fd, os.pread(self._fd, size, 0).rfind(b"\n") + 1)
 
     @property
     def behind(self) -> bool:

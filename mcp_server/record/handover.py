@@ -18,7 +18,7 @@ _LONGEST_S = 10.0
 
 
 class HandoverError(RunwardError):
-    """The environment did not arrive; the command must not start without it."""
+    """The environment did not arrive. The command must not start without it."""
 
 
 @dataclass(frozen=True)

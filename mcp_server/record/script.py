@@ -37,10 +37,10 @@ class AttemptInputs:
 
 
 def render(spec: RunSpec, inputs: AttemptInputs | None = None) -> str:
-    """Return the script of an attempt, by default the first before it has GPUs; a person may run it by hand as well.
+    """Return the script of an attempt, by default that of the first attempt before it has GPUs.
 
-    The supervisor passes the arguments of the attempt to the script. Run by hand without arguments, the script uses
-    the same ones.
+    The supervisor passes the arguments of the attempt to the script. A person may run it by hand as well: without
+    arguments it uses the same ones.
     """
     inputs = inputs or AttemptInputs(spec.params)
     environment = {**spec.env, **inputs.environment}

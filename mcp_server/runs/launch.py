@@ -16,7 +16,8 @@ import anyio
 from mcp_server.backends.base import backend_of, load_backend
 from mcp_server.errors import BadArgument, GpusNotFree, LaunchFailed, RunwardError
 from mcp_server.gpus.leases import lease_directory
-from mcp_server.hosts.environment import base_environment, check_environment, secrets_by_name
+from mcp_server.hosts.environment import check_environment, secrets_by_name
+from mcp_server.record.environment import base_environment
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import LAYOUT, RunDir, boot_id, now, write_json
 from mcp_server.record.script import LONGEST_NAME, name_of, slug

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 if not __package__:  # started by its path, without site-packages
-    # Last: nothing that is installed beside the package may stand before the standard library.
+    # Last: no package installed next to this one may hide a module of the standard library.
     sys.path[0:1] = []
     sys.path.append(str(Path(__file__).resolve().parents[2]))
 

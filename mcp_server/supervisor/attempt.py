@@ -39,7 +39,7 @@ _LEFTOVER_STAGES = (Stage(signal.SIGTERM, 2.0), Stage(signal.SIGKILL, 3.0))
 
 
 class Attempt:
-    """One attempt of a run. ``start`` starts its command; ``supervise`` returns when all its processes have ended."""
+    """One attempt of a run. ``start`` starts its command. ``supervise`` returns when all its processes have ended."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Attempt:
         return poll.poll(self.control.poll_timeout_ms(self.observer.due_s, monitor.due_s if monitor else None))
 
     def _begin_requested_stop(self) -> None:
-        """Begin to stop when there is a stop request; one from outside takes precedence over the recovery policy's."""
+        """Begin to stop when there is a stop request. One from outside takes precedence over the recovery policy's."""
         if self._wait_status is not None:
             return
         request = self.control.stop_request or self._stop_request
@@ -179,7 +179,7 @@ class Attempt:
                 self._stop_sequence = StopSequence(stop_stages(self.control.spec.stop_grace_s))
 
     def _is_over(self) -> bool:
-        """Send signals that are due; return whether the attempt's processes have ended or cannot be stopped."""
+        """Send signals that are due and return whether the attempt's processes have ended or cannot be stopped."""
         if self._wait_status is None:
             if not self._is_guarded and not self._children():
                 return True  # the guard was killed before it reported the status
@@ -194,7 +194,7 @@ class Attempt:
         return self._continue_stop()
 
     def _continue_stop(self) -> bool:
-        """Send the signals that are due; return whether the stop is complete."""
+        """Send the signals that are due and return whether the stop is complete."""
         assert self._stop_sequence is not None  # noqa: S101
         living = self.living()
         is_done = self._stop_sequence.step(living, time.monotonic())
@@ -311,7 +311,7 @@ class Attempt:
 def _make_gpu_monitor(
     control: ControlInputs, number: int, uuids: tuple[str, ...], handover: Handover
 ) -> GpuMonitor | None:
-    """Return the monitor of an attempt's GPUs, which is not started yet; None for an attempt without GPUs."""
+    """Return the monitor of an attempt's GPUs, which is not started yet, or None for an attempt without GPUs."""
     if not uuids:
         return None
     from mcp_server.supervisor.gpu_monitor import GpuMonitor  # noqa: PLC0415 - 10 ms that most runs need not wait

@@ -1,4 +1,4 @@
-"""`attempts.md`: for people, one row for each attempt of a run with more than one; agents read the events."""
+"""`attempts.md`: one row for each attempt of a run with several, for people. Agents read the events."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LINE_CHARS = 300
 
 
 class AttemptsReport:
-    """Appends one row for each attempt. A full disk omits a row; the events have the same facts."""
+    """Appends one row for each attempt. A full disk omits a row. The events have the same facts."""
 
-    def __init__(self, rundir: RunDir) -> None:
+    def __init__(self, rundir: RunDir, reported: int = 0) -> None:
         self._path = rundir.account
         self._run_id = rundir.run_id
-        self._reported = 0  # number of the attempt that was reported last
+        self._reported = reported  # number of the attempt that was reported last
 
     def add(self, attempt: Attempt, failure: Failure | None, then: str) -> None:
         """Append an attempt that has ended, and what followed."""

@@ -35,7 +35,7 @@ class ControlInputs:
         self.stop_request: StopRequest | None = None
         self._wakeup_fd = wakeup_fd
         self._tmux_fd = open_tmux_server()
-        # After the pane closed: a person closed it, unless tmux is found dead by then.
+        # After the pane closed: when a person is taken to have closed it, unless tmux proves dead before.
         self._pane_verdict_s: float | None = None
         self._deadline_s: float | None = None
         self._error_count = 0
@@ -56,7 +56,7 @@ class ControlInputs:
             poll.register(self._tmux_fd, select.POLLIN)
 
     def poll_timeout_ms(self, *due_s: float | None) -> int | None:
-        """Return how long a poll may last, given the caller's own deadlines too; None: until an input arrives."""
+        """Return how long a poll may last, by all deadlines and those of the caller, or None for no limit."""
         due = [t for t in (self._deadline_s, self._pane_verdict_s, *due_s) if t is not None]
         if self.events.behind:
             due.append(time.monotonic() + _RETRY_S)
@@ -65,7 +65,7 @@ class ControlInputs:
         return round(1000 * min(max(0.0, min(due) - time.monotonic()), _LONGEST_POLL_S)) + 1
 
     def handle(self, fd: int) -> set[int]:
-        """Handle the input on ``fd``; return the numbers of the signals that it brought."""
+        """Handle the input on ``fd`` and return the numbers of the signals that it brought."""
         if fd == self._wakeup_fd:
             return self._read_signals()
         if fd == self._tmux_fd and self._pane_verdict_s is not None:
@@ -87,7 +87,7 @@ class ControlInputs:
         if (request := read_json(self.rundir.stop)) is not None:
             self.request_stop(StopRequest("killed", str(request.get("by", "")), str(request.get("reason", ""))))
         elif signal.SIGTERM in numbers:
-            self.request_stop(StopRequest("killed", "SIGTERM to the supervisor", "somebody terminated the supervisor"))
+            self.request_stop(StopRequest("killed", "SIGTERM to the supervisor", "the supervisor was terminated"))
         if signal.SIGHUP in numbers:
             self.on_pane_closed()
         return numbers
@@ -128,7 +128,7 @@ class ControlInputs:
             self.pane.write(f"\x1b[0m\r\n[runward] {text}\r\n".encode(errors="replace"))
 
     def wait(self, wait_s: float) -> bool:
-        """Wait ``wait_s`` between two attempts; return False at once when there is a stop request.
+        """Wait ``wait_s`` between two attempts and return False at once when there is a stop request.
 
         If the pane has closed, wait until it is known why: no attempt may start in a session that a person closed.
         """

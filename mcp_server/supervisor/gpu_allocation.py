@@ -67,17 +67,17 @@ class GpuAllocation:
 
     @property
     def placeholders(self) -> dict[str, str]:
-        """What replaces ``{gpus}`` and ``{gpu_indices}`` in the command; it needs no quotes in any shell."""
+        """The texts that replace ``{gpus}`` and ``{gpu_indices}`` in the command. They need no quotes in any shell."""
         if self._request is None:
             return {}
         gpus, indices = PLACEHOLDERS
         return {gpus: ",".join(self.uuids), indices: ",".join(map(str, self.indices))}
 
     def obtain(self) -> None:
-        """Lease what the run requested; wait in the queue if the launch allows it.
+        """Lease the requested GPUs or cpu slots. Wait in the queue if the launch allows it.
 
         Raises:
-            GpusUnavailable: it is not available.
+            GpusUnavailable: they are not available.
             StoppedBeforeStart: a stop request came meanwhile.
         """
         if not self._request:
@@ -95,7 +95,7 @@ class GpuAllocation:
         self._hold(result)
 
     def exchange(self, env: Mapping[str, str]) -> dict[str, str] | None:
-        """Lease as many other GPUs and release the former ones; return the variables that this changes in ``env``.
+        """Lease as many other GPUs, release the former ones, and return the variables that this changes in ``env``.
 
         ``env`` is the environment of the former attempt; without leases, its CUDA_VISIBLE_DEVICES names the former
         GPUs. Returns None when no others are free, or when the launch named exactly these GPUs.
@@ -154,7 +154,7 @@ class GpuAllocation:
             ticket.withdraw()
 
     def _acquire_in_turn(self, request: GpuRequest, ticket: QueueTicket) -> HeldLeases | Unavailable:
-        """Acquire leases as the first in the queue; a lease error, such as a held mutex, does not end the wait."""
+        """Acquire leases as the first in the queue. A lease error, such as a held mutex, does not end the wait."""
         try:
             return self._acquire(request, ticket)
         except LeaseError as error:

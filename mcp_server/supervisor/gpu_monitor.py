@@ -32,14 +32,14 @@ class SamplerProcess(Protocol):
 
     @property
     def fd(self) -> int | None:
-        """A descriptor that becomes readable with new samples; None: the process has died."""
+        """A descriptor that becomes readable with new samples, or None if the process has died."""
 
     @property
     def pid(self) -> int | None:
         """The number of the process."""
 
     def read(self) -> list[Snapshot] | None:
-        """Return the new samples; None: the process has died."""
+        """Return the new samples, or None if the process has died."""
 
     def close(self) -> None:
         """Kill and reap it."""
@@ -96,12 +96,12 @@ class GpuMonitor:
 
     @property
     def fd(self) -> int | None:
-        """The descriptor to poll for input; None while there is no sampler."""
+        """The descriptor to poll for input, or None while there is no sampler."""
         return self._sampler.fd if self._sampler else None
 
     @property
     def pid(self) -> int | None:
-        """The sampler's process, a child of the supervisor that does not belong to the run; killed, it may linger."""
+        """The sampler's process, a child of the supervisor outside the run. It may linger after a kill."""
         return self._pid if self._lingers() else None
 
     @property
@@ -114,7 +114,7 @@ class GpuMonitor:
         self._safely(self._start)
 
     def read(self) -> None:
-        """Read new samples; call it when ``fd`` is readable."""
+        """Read new samples. Call it when ``fd`` is readable."""
         self._safely(self._read)
 
     def check_deadline(self, now_s: float) -> None:
@@ -127,11 +127,11 @@ class GpuMonitor:
         return self._safely(self._usage.figures) or {}
 
     def idle_s(self) -> float | None:
-        """Return for how long all GPUs have been at 0 %; None when they were never used, or it is unknown."""
+        """Return for how long all GPUs have been at 0 %, or None when they were never used or it is unknown."""
         return self._safely(lambda: self._usage.idle_s(self._clock()))
 
     def close(self) -> None:
-        """End the sampler for good; the figures remain."""
+        """End the sampler for good. The figures remain."""
         self._off = True
         self._drop()
 
@@ -214,7 +214,7 @@ class GpuMonitor:
         return self._pid is not None
 
     def _write(self, facts: dict[str, Any]) -> None:
-        """Append a line to the record; a line that does not fit whole, as on a full disk, is removed again."""
+        """Append a line to the record. A line that does not fit whole, as on a full disk, is removed again."""
         line = json.dumps(facts).encode() + b"\n"
         with contextlib.suppress(OSError), open(self._record, "ab", buffering=0, opener=open_private) as file:
             before = file.tell()

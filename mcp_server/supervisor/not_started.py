@@ -8,7 +8,7 @@ class StoppedBeforeStart(Exception):
 
 
 class GpusUnavailable(Exception):
-    """The requested GPUs or cpu slots are not available; the message says why. ``never``: waiting would not help."""
+    """The requested GPUs or cpu slots are not available. The message says why. ``never``: waiting would not help."""
 
     def __init__(self, text: str, *, never: bool = False) -> None:
         super().__init__(text)

@@ -107,13 +107,13 @@ class Observer:
         self._safely(lambda: within(_FEED_LIMIT_S, lambda: self._feed(data)))
 
     def check_deadlines(self) -> StopRequest | None:
-        """Act on deadlines that have passed; return the stop request of the run's recovery policy, if there is one."""
+        """Act on deadlines that have passed and return the stop request of the recovery policy, if there is one."""
         if (due_s := self.due_s) is not None and time.monotonic() >= due_s:
             self._safely(lambda: within(_CHECK_LIMIT_S, self._check))
         return self._stop_request
 
     def failure(self, ending: Ending) -> Failure | None:
-        """Write the last progress, and return why the attempt failed; None when it did not."""
+        """Write the last progress and return why the attempt failed, or None when it did not."""
         self._safely(self._write)
         return self._safely(
             lambda: within(_CHECK_LIMIT_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
@@ -249,7 +249,7 @@ class Observer:
         return dumps[-1][0].decode(errors="replace")[:_STACK_CHARS] if dumps else None
 
     def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
-        """Diagnose the log as it is now; before the end the exit code is None, or 0 to consider the metrics alone."""
+        """Diagnose the log as it is now. Before the end the exit code is None, or 0 to consider the metrics alone."""
         from mcp_server.diagnosis.failure.diagnose import RunFacts  # noqa: PLC0415 - as above
         from mcp_server.diagnosis.log_file import examine_log_end  # noqa: PLC0415
 

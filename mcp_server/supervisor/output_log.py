@@ -33,7 +33,7 @@ class OutputLog:
         os.close(self._fd)
 
     def _append(self, data: bytes, *, whole: bool = False) -> bool:
-        """Append ``data`` and return whether all of it was written; where ``whole``, a part is removed again."""
+        """Append ``data`` and return whether all of it was written. With ``whole``, a part is removed again."""
         written = 0
         try:
             while written < len(data):

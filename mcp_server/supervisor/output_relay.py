@@ -36,7 +36,7 @@ class OutputRelay:
         self._redactor, self._observe = redactor, observe
 
     def read(self) -> None:
-        """Pass on the output that is there; while output flows, wait 2 ms for more first."""
+        """Pass on the output that is there. While output flows, wait 2 ms for more first."""
         if time.monotonic() - self.last_output_s < _FLOW_S:
             time.sleep(_GATHER_S)
         self._pass_on()
@@ -51,7 +51,7 @@ class OutputRelay:
         self.log.write(b"")  # notes lost bytes, if the disk takes the note by now
 
     def forward_keys(self) -> Literal["interrupt", "closed"] | None:
-        """Pass on keys typed in the pane; return whether they interrupt the command, or that the pane is closed."""
+        """Pass on keys typed in the pane and return whether they interrupt the command, or that the pane is closed."""
         keys = self._pane.read_keys() if self._pane else b""
         if keys is None:
             return "closed"

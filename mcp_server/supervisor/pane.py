@@ -16,7 +16,7 @@ _IFLAG, _LFLAG = 0, 3  # positions in what tcgetattr returns
 
 
 class Pane:
-    """Shows output and reads keys; neither ever blocks."""
+    """Shows output and reads keys. Neither ever blocks."""
 
     def __init__(self, fd: int) -> None:
         # An open file description of its own: O_NONBLOCK must not reach other processes that use the pane.
@@ -40,7 +40,7 @@ class Pane:
         return fcntl.ioctl(self.fd, termios.TIOCGWINSZ, b"\0" * 8)
 
     def read_keys(self) -> bytes | None:
-        """Return the keys typed since the last call; None when the pane is gone."""
+        """Return the keys typed since the last call, or None when the pane is gone."""
         try:
             return os.read(self.fd, 4096) or None
         except BlockingIOError:
@@ -49,7 +49,7 @@ class Pane:
             return None
 
     def write(self, data: bytes = b"") -> None:
-        """Show ``data`` as far as the pane takes it now; beyond 256 KiB of backlog, skip output and note how much."""
+        """Show ``data`` as far as the pane takes it now. Beyond 256 KiB of backlog, skip output and note how much."""
         if not self.is_open:
             return
         self._backlog += data
@@ -83,14 +83,14 @@ class Pane:
 
 
 def open_pane(fd: int) -> Pane | None:
-    """Return the pane on ``fd``; None when ``fd`` is not a terminal, or its terminal is gone already."""
+    """Return the pane on ``fd``, or None when ``fd`` is not a terminal, or its terminal is gone already."""
     with contextlib.suppress(OSError, termios.error):
         return Pane(fd) if os.isatty(fd) else None
     return None
 
 
 def open_tmux_server() -> int | None:
-    """Return a pidfd of the tmux server that this process runs in; None outside tmux."""
+    """Return a pidfd of the tmux server that this process runs in, or None outside tmux."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return os.pidfd_open(int(os.environ.get("TMUX", "").split(",")[1]))
     return None

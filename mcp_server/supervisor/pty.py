@@ -64,7 +64,7 @@ def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None)
 
 
 def read_number(status_fd: int) -> int | None:
-    """Return the next number that the guard wrote; None when the guard is gone."""
+    """Return the next number that the guard wrote, or None when the guard is gone."""
     data = os.read(status_fd, _NUMBER_BYTES)
     return int.from_bytes(data, "little") if len(data) == _NUMBER_BYTES else None
 
@@ -82,9 +82,9 @@ def _run_guard(
         for fd in (0, 1, 2):
             os.dup2(slave, fd)
         # Nothing else stays open here, above all not the lock, which must be released when the supervisor dies.
-        kept = sorted(ends := [os.dup(status_end), os.dup(release_end)])
+        pipe_ends = sorted(ends := [os.dup(status_end), os.dup(release_end)])
         status_end, release_end = ends
-        for above, below in ((2, kept[0]), (kept[0], kept[1]), (kept[1], 65536)):
+        for above, below in ((2, pipe_ends[0]), (pipe_ends[0], pipe_ends[1]), (pipe_ends[1], 65536)):
             os.closerange(above + 1, below)
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)

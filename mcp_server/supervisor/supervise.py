@@ -20,13 +20,14 @@ from mcp_server.supervisor.attempts_report import AttemptsReport
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import GpusUnavailable, StoppedBeforeStart
 from mcp_server.supervisor.observer import LINE_CHARS, event_facts
-from mcp_server.supervisor.start_command import write_script
+from mcp_server.supervisor.start_command import supervisor_identity, write_script
 from mcp_server.system.lock_files import take_lock
 from mcp_server.system.time_limit import within
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
     from mcp_server.supervisor.gpu_allocation import GpuAllocation
+    from mcp_server.supervisor.requeue import FormerSupervision
     from mcp_server.supervisor.retries import NextAttempt, Retries
 
 _NOT_OURS = 75  # EX_TEMPFAIL of sysexits.h
@@ -38,43 +39,65 @@ _IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signa
 
 
 def supervise(path: Path) -> int:
-    """Supervise the run in ``path`` until its end; return the command's exit status.
+    """Supervise the run in ``path`` until its end and return the command's exit status.
 
-    75: another process supervises this run, or it has been supervised before. 1: the command never started.
+    A run whose former supervisor died before the end goes on with a new attempt. 75: another process supervises the
+    run, or it must not go on. 1: the command was not started.
     """
     rundir = RunDir(path)
     if not rundir.spec.is_file():  # its launch was aborted
         return _NOT_OURS
     lock = take_lock(rundir.lock, _LOCK_PATIENCE_S)
-    if lock is None or rundir.events.exists():
-        return _NOT_OURS
     facts = read_json(rundir.spec)
-    if facts is None:
+    if lock is None or facts is None:
         return _NOT_OURS
+    former = None
+    if rundir.events.exists():
+        from mcp_server.supervisor.requeue import read_former_supervision  # noqa: PLC0415 - few runs need it
+
+        former = read_former_supervision(rundir)
+        if former is None:
+            return _NOT_OURS
     wakeup_fd = _catch_signals()
     control = ControlInputs(rundir, RunSpec.from_facts(facts), EventLog(rundir.events), wakeup_fd)
+    number = former.attempt + 1 if former else 1
     try:
         write_script(rundir.script, render(control.spec))
-        supervision = Supervision(control, receive_handover(rundir.handover))
+        handover = _requeue(control, former) if former else receive_handover(rundir.handover)
+        supervision = Supervision(control, handover, former)
         supervision.obtain_gpus()
-        first = supervision.start_attempt(1)
+        first = supervision.start_attempt(number)
     except StoppedBeforeStart:
         by = f" ({control.stop_request.text})" if control.stop_request else ""
-        return _refuse(control, f"it was stopped before{by}", state="killed")
+        return _refuse(control, number, f"it was stopped before{by}", state="killed")
     except GpusUnavailable as error:
-        return _refuse(control, f"{error}", state="failed", not_free=f"{error}", never=error.never)
+        return _refuse(control, number, f"{error}", state="failed", not_free=f"{error}", never=error.never)
     except (HandoverError, OSError) as error:
-        return _refuse(control, f"{error}", state="failed")
+        return _refuse(control, number, f"{error}", state="failed")
     status = supervision.run(first)
     os.close(lock)  # last: until here a reader sees a living supervisor
     return status  # tmux shows it to people who attach later
 
 
-def _refuse(control: ControlInputs, why: str, **facts: object) -> int:
-    """Report that the command never starts; return the exit status."""
-    text = f"Never started: {why.rstrip('.')}."
+def _requeue(control: ControlInputs, former: FormerSupervision) -> Handover:
+    """Report that a run goes on with another attempt, and return the environment for it."""
+    from mcp_server.supervisor.requeue import take_environment  # noqa: PLC0415 - few runs need it
+
+    handover, note = take_environment(control.rundir, control.spec)
+    died = f"after attempt {former.attempt}" if former.attempt_ended else f"during attempt {former.attempt}"
+    died = died if former.attempt else "before the first attempt"
+    text = f"Requeued: its supervisor died {died}; attempt {former.attempt + 1} follows. {note}".strip()
     control.show(text)
-    _write_results(control, state=str(facts["state"]), text=text, failure=None, attempts=1, elapsed_s=0.0)
+    control.events.append("requeued", text, at_start=supervisor_identity())
+    return handover
+
+
+def _refuse(control: ControlInputs, number: int, why: str, **facts: object) -> int:
+    """End the run, because attempt ``number`` is not started, and return the exit status."""
+    text = f"{'Never started' if number == 1 else 'Not started again'}: {why.rstrip('.')}."
+    control.show(text)
+    attempts = max(1, number - 1)
+    _write_results(control, state=str(facts["state"]), text=text, failure=None, attempts=attempts, elapsed_s=0.0)
     control.events.append("refused", text, **facts)
     return 1
 
@@ -89,14 +112,21 @@ def _write_results(control: ControlInputs, **end: Any) -> None:
 
 
 class Supervision:
-    """The attempts of one run, one after the other."""
+    """The attempts of one run, one after the other. A requeued run goes on where the former supervisor died.
 
-    def __init__(self, control: ControlInputs, handover: Handover) -> None:
+    The time limit and the ceilings of the recovery policy count from the requeue.
+    """
+
+    def __init__(self, control: ControlInputs, handover: Handover, former: FormerSupervision | None = None) -> None:
         self._control, self._handover, self._spec = control, handover, control.spec
         self._allocation: GpuAllocation | None = None
         self._params: dict[str, object] = dict(self._spec.params)
         self._changed: dict[str, str] = {}  # environment variables that retries changed
-        self._report = AttemptsReport(control.rundir)
+        self._report = AttemptsReport(control.rundir, former.attempt if former else 0)
+        if former is not None:
+            self._params, self._changed = former.params or self._params, former.environment
+            if former.attempt and not former.attempt_ended:
+                self._report.add_lost(former.attempt, former.started_at, "requeued")
         self._retries: Retries | None = None
         self._recovers = bool((self._spec.recovery or {}).get("rules"))
         self._began_s = time.monotonic()
@@ -121,7 +151,7 @@ class Supervision:
         return Attempt.start(self._control, self._handover, self._allocation, number, inputs)
 
     def run(self, attempt: Attempt) -> int:
-        """Make attempts until the run has ended, ``attempt`` first; write the end; return the last exit status."""
+        """Supervise ``attempt`` and those that follow until the run has ended, and return the last exit status."""
         while True:
             attempt.supervise()
             ending = attempt.ending
@@ -143,7 +173,7 @@ class Supervision:
     def _retry(
         self, attempt: Attempt, failure: Failure | None, planned: NextAttempt, why: str
     ) -> tuple[Attempt | None, str]:
-        """Report the next attempt, wait, and start it; return None and the reason when it does not start."""
+        """Report the next attempt, wait, and start it. When it does not start, return None and the reason."""
         self._announce(attempt, failure, planned, why)
         if not self._control.wait(planned.wait_s):
             return None, _CALLED_OFF
@@ -151,13 +181,13 @@ class Supervision:
         try:
             return self.start_attempt(attempt.number + 1), ""
         except StoppedBeforeStart:
-            self._control.request_stop(StopRequest("killed", "stop.json", "it was asked for before the retry"))
+            self._control.request_stop(StopRequest("killed", "stop.json", "requested before the retry"))
             return None, _CALLED_OFF
         except OSError as error:
             return None, f"Attempt {attempt.number + 1} could not be started: {error}."
 
     def _decide(self, attempt: Attempt, ending: Ending, failure: Failure | None) -> tuple[NextAttempt | None, str]:
-        """Ask the recovery policy what follows a failed attempt; after an internal error nothing follows."""
+        """Ask the recovery policy what follows a failed attempt. After an internal error nothing follows."""
         if ending.state != "failed" or not self._recovers:
             return None, ""
         try:
@@ -200,7 +230,7 @@ class Supervision:
         )
 
     def _end(self, attempt: Attempt, ending: Ending, failure: Failure | None, why: str) -> None:
-        """Release the GPUs and write the run's end; the pane stays for reading."""
+        """Release the GPUs and write the run's end. The pane stays for reading."""
         control, pane = self._control, self._control.pane
         text = f"{ending.text(attempt.leftover_count, attempt.relay.log.lost_bytes)} {why}".strip()
         elapsed_s = attempt.ended_s - self._began_s
@@ -221,7 +251,7 @@ class Supervision:
 
 
 def _catch_signals() -> int:
-    """Turn signals into bytes on a pipe; return its reading end."""
+    """Turn signals into bytes on a pipe and return its reading end."""
     read_fd, write_fd = os.pipe()
     os.set_blocking(read_fd, False)
     os.set_blocking(write_fd, False)

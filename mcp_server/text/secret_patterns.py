@@ -58,3 +58,15 @@ def mask(text: str, known: Mapping[str, str] | None = None) -> str:
 
 def _is_plain(value: str) -> bool:
     return value.startswith((MASKED[1:], "secret:")) or bool(_PLAIN.fullmatch(value))
+
+
+_SECRET_NAME = re.compile(
+    r"(KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|_(PASS|PWD|PAT|AUTH))(_?\d+)?$"
+    r"|(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|WEBHOOK)(_|$)",
+    re.IGNORECASE,
+)
+
+
+def holds_a_secret(name: str, value: str) -> bool:
+    """Temporary."""
+    return bool(_SECRET_NAME.search(name)) or bool(_LOGIN.search(value) and not name.upper().endswith("_PROXY"))

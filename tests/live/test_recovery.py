@@ -1,4 +1,4 @@
-"""Real runs that fail and are tried again, as far as their policy goes and no further."""
+"""Real runs that fail and are retried as their recovery policies say, and no further."""
 
 import json
 import os
@@ -61,9 +61,9 @@ async def test_a_retry_halves_the_environments_until_they_fit_and_every_attempt_
     events = sandbox.run(run_id).events
     assert [e["kind"] for e in events] == ["started", "retrying", "started", "retrying", "started", "ended"]
     assert [e["params"] for e in events if e["kind"] == "retrying"] == [{"num_envs": 2048}, {"num_envs": 1024}]
-    account = sandbox.rundir(run_id).account.read_text()
-    assert account.count("oom_gpu") == 2
-    assert [line.split(" | ")[0] for line in account.splitlines()[4:]] == ["| 1", "| 2", "| 3"]
+    report = sandbox.rundir(run_id).account.read_text()
+    assert report.count("oom_gpu") == 2
+    assert [line.split(" | ")[0] for line in report.splitlines()[4:]] == ["| 1", "| 2", "| 3"]
 
 
 async def test_a_retry_is_news(sandbox: Sandbox) -> None:
@@ -78,7 +78,7 @@ async def test_a_retry_is_news(sandbox: Sandbox) -> None:
         status = answer["runs"][0]
         assert (answer["reason"], status["state"]) == ("retrying", "retrying")
         assert status["failure"]["kind"] == "oom_gpu"
-        # A person's stop ends the pause, and nothing is tried any more.
+        # A stop request ends the pause, and no attempt follows.
         assert (await agent.kill(run_id))["status"] == "killed"
         end = await agent.end(run_id)
     assert (end["state"], end.get("attempt", 1)) == ("killed", 1)
@@ -184,19 +184,19 @@ async def test_a_supervisor_that_dies_between_two_attempts_leaves_a_failed_run(s
 
 
 @pytest.mark.parametrize(
-    ("recovery", "told"),
+    ("recovery", "culprit"),
     [
         ({"oom_gpuu": "retry"}, "oom_gpuu"),
         ({"oom_gpu": {"do": "dance"}}, "dance"),
         ({"rules": [{"when": {"pattern": "(a+)+"}, "do": "retry"}]}, "repeat"),
     ],
 )
-async def test_a_policy_that_makes_no_sense_is_refused_before_anything_starts(
-    sandbox: Sandbox, recovery: object, told: str
+async def test_a_policy_that_is_not_understood_is_refused_before_anything_starts(
+    sandbox: Sandbox, recovery: object, culprit: str
 ) -> None:
     async with sandbox.agent() as agent:
         text = await agent.refusal("launch_run", command="true", recovery=recovery)
-    assert told in text
+    assert culprit in text
     assert sandbox.store.list_runs() == []
 
 
@@ -218,7 +218,7 @@ AGAIN = {"any": {"do": "retry", "wait_s": 0.2, "times": 5}}
 
 
 async def ended_first(sandbox: Sandbox, run_id: str) -> None:
-    """Wait until the first attempt's command has ended; what it left behind holds its attempt up for 2 s more."""
+    """Wait until the first command has ended. Its leftovers keep the attempt alive for another 2 s."""
     await until_async(sandbox.rundir(run_id).exit(1).exists, "the first exit")
 
 
@@ -274,16 +274,16 @@ async def test_a_retry_may_turn_the_last_flag_off(sandbox: Sandbox) -> None:
     assert logs(sandbox, run_id)[1] == "[]\n"
 
 
-async def test_the_account_of_a_retry_that_was_called_off_says_so(sandbox: Sandbox) -> None:
+async def test_the_report_of_a_retry_that_was_called_off_says_so(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("exit 3", recovery={"any": {"do": "retry", "wait_s": 600}}, cwd=str(sandbox.path))
         await until_async(lambda: sandbox.run(run_id).state == "retrying", "the pause")
         await agent.kill(run_id)
         end = await agent.end(run_id)
     assert end["events"][-1]["text"].endswith("The retry was called off.")
-    account = sandbox.rundir(run_id).account.read_text()
-    assert account.count("| 1 |") == 1
-    assert account.endswith("The retry was called off.\n")
+    report = sandbox.rundir(run_id).account.read_text()
+    assert report.count("| 1 |") == 1
+    assert report.endswith("The retry was called off.\n")
 
 
 async def test_a_follower_of_the_log_follows_to_the_next_attempt(sandbox: Sandbox) -> None:
@@ -299,7 +299,7 @@ async def test_a_follower_of_the_log_follows_to_the_next_attempt(sandbox: Sandbo
     assert "attempt 2 num_envs 1024" in done.stdout
 
 
-async def test_a_broken_gpu_is_left_for_another_free_one(sandbox: Sandbox) -> None:
+async def test_a_broken_gpu_is_exchanged_for_a_free_one(sandbox: Sandbox) -> None:
     driver = machine(sandbox.path)
     driver.report(f"proc 1 {os.getpid()} 70000", gpus=3)
     code = """

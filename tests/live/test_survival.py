@@ -1,4 +1,4 @@
-"""Whatever dies, what is told afterwards is right or `lost`."""
+"""Whatever process dies, the reported state is correct or `lost`."""
 
 import contextlib
 import functools
@@ -45,7 +45,7 @@ async def test_a_server_killed_at_any_point_of_a_launch_leaves_the_truth(sandbox
     for run in sandbox.store.list_runs():
         if run.spec.name != "trial":
             continue
-        if run.state == "starting":  # cut off before its supervisor: in a quarter of a minute it is told as lost
+        if run.state == "starting":  # aborted before its supervisor started: after 15 s its state is lost
             spec = json.loads(sandbox.rundir(run.run_id).spec.read_text())
             sandbox.rundir(run.run_id).spec.write_text(json.dumps({**spec, "created_at": "2026-01-01T00:00:00Z"}))
         end = await until_async(functools.partial(_ended, sandbox, run.run_id))
@@ -86,7 +86,7 @@ async def test_the_death_of_tmux_does_not_end_a_run(sandbox: Sandbox) -> None:
     assert "screen_lost" in [e["kind"] for e in sandbox.run(run_id).events]
 
 
-async def test_a_frozen_tmux_is_told_and_starts_nothing_later(sandbox: Sandbox) -> None:
+async def test_a_frozen_tmux_is_reported_and_starts_nothing_later(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         await agent.end(await agent.launch("true"))
         pid = int(sandbox.tmux("display-message", "-p", "#{pid}"))
@@ -132,7 +132,7 @@ async def test_a_stopped_tmux_server_does_not_end_a_run(sandbox: Sandbox) -> Non
     assert (status["state"], status["exit_code"]) == ("failed", 6)
 
 
-async def test_a_killed_supervisor_wakes_whoever_waits(sandbox: Sandbox) -> None:
+async def test_a_killed_supervisor_ends_the_waits_for_its_run(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
         answers = []
@@ -195,7 +195,7 @@ async def test_a_full_disk_loses_output_but_not_the_end(sandbox: Sandbox, small_
         (small_disk / "ballast").unlink()
         (sandbox.path / "go").touch()
         status = await agent.end(run_id)
-        # What the terminal still held when there was space again may stand between the note and the end.
+        # What the terminal still held when there was space again may be between the note and the end.
         note = await agent.text("read_log", run_id=run_id, grep="bytes of output were lost here")
         tail = await agent.text("read_log", run_id=run_id)
     assert (status["state"], status["exit_code"]) == ("failed", 6)
@@ -241,7 +241,7 @@ async def test_after_a_reboot_a_run_is_lost(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
         copy = sandbox.path / "state" / "runs" / "copy-aaaa"
-        # What a power cut leaves: a lock file that nobody holds, and another boot's id.
+        # A power cut leaves a lock file that is not held, and another boot's id.
         shutil.copytree(sandbox.rundir(run_id).path, copy)
         spec = json.loads((copy / "spec.json").read_text())
         (copy / "spec.json").write_text(json.dumps({**spec, "run_id": "copy-aaaa", "boot_id": "another"}))
@@ -270,7 +270,7 @@ async def test_directories_of_every_layout_stay_readable(sandbox: Sandbox, layou
             assert "step 2" in await agent.text("read_log", run_id=run_id)
 
 
-async def test_what_is_no_run_neither_shows_nor_harms(sandbox: Sandbox) -> None:
+async def test_what_is_not_a_run_neither_shows_nor_harms(sandbox: Sandbox) -> None:
     runs = sandbox.path / "state" / "runs"
     async with sandbox.agent() as agent:
         run_id = await agent.launch("exit 3")
@@ -307,7 +307,7 @@ async def test_two_servers_with_one_key_start_one_run(sandbox: Sandbox) -> None:
     assert (sandbox.path / "effects").read_text() == "ran\n"
 
 
-async def test_a_time_limit_of_months_is_kept(sandbox: Sandbox) -> None:
+async def test_a_time_limit_of_months_is_possible(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 0.3; exit 5", time_limit_s=90 * 86400)
         assert (await agent.end(run_id))["exit_code"] == 5
@@ -358,7 +358,7 @@ async def test_a_tmux_that_a_person_set_up_serves_as_well(sandbox: Sandbox, sett
         assert (await agent.end(run_id))["state"] == "killed"
 
 
-async def test_another_hosts_run_is_told_and_left_to_it(sandbox: Sandbox) -> None:
+async def test_another_hosts_run_is_shown_and_left_alone(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
         copy = sandbox.path / "state" / "runs" / "copy-aaaa"

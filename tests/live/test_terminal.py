@@ -1,4 +1,4 @@
-"""The terminal of a run: what a person attached to it sees and types."""
+"""The terminal of a run, as a person attached to it sees and uses it."""
 
 import fcntl
 import os
@@ -40,7 +40,7 @@ async def test_a_training_that_survives_ctrl_c_goes_on(sandbox: Sandbox) -> None
     assert "interrupted" in [e["kind"] for e in sandbox.run(run_id).events]
 
 
-async def test_what_is_typed_reaches_the_command(sandbox: Sandbox) -> None:
+async def test_keys_typed_in_the_pane_reach_the_command(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("read -p 'name? ' x; echo hello $x")
         await until_async(lambda: "name?" in sandbox.log(run_id))
@@ -49,7 +49,7 @@ async def test_what_is_typed_reaches_the_command(sandbox: Sandbox) -> None:
     assert "hello ada" in sandbox.log(run_id)
 
 
-async def test_the_window_follows_whoever_attaches(sandbox: Sandbox) -> None:
+async def test_the_window_follows_the_size_of_the_attached_client(sandbox: Sandbox) -> None:
     script = "import os, time\nwhile True: print('size', *os.get_terminal_size(), flush=True); time.sleep(0.1)"
     async with sandbox.agent() as agent:
         run_id = await agent.launch([PYTHON, "-c", script])
@@ -103,7 +103,7 @@ async def test_a_filter_prints_to_its_end(sandbox: Sandbox) -> None:
     assert sandbox.log(run_id).splitlines() == [f"line {i}" for i in range(60_000)]
 
 
-async def test_what_opens_the_terminal_again_is_heard(sandbox: Sandbox) -> None:
+async def test_output_of_a_process_that_opens_the_terminal_again_is_logged(sandbox: Sandbox) -> None:
     lines = "for i in $(seq 1 20000); do echo line $i; done"
     script = f"exec < /dev/null > /dev/null 2>&1; sleep 0.2; {lines} > /dev/tty; exit 5"
     async with sandbox.agent() as agent:

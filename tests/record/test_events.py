@@ -29,7 +29,7 @@ def test_the_table_has_every_kind_and_no_other() -> None:
 
 
 def test_the_table_gives_live_states_and_ends() -> None:
-    assert set(LIVE_STATES.values()) == set(get_args(LiveState)) - {"starting"}  # which is before the first event
+    assert set(LIVE_STATES.values()) == set(get_args(LiveState))
     assert not set(LIVE_STATES) & ENDING
     assert {"ended", "refused"} == ENDING
 
@@ -152,3 +152,14 @@ def test_lines_that_are_not_events_are_skipped(tmp_path: Path) -> None:
 
 def test_without_a_file_there_are_no_events(tmp_path: Path) -> None:
     assert read_events(tmp_path / "events.jsonl") == []
+
+
+def test_a_log_that_is_opened_again_continues_its_numbers_and_drops_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    EventLog(path).append("started", "The command runs.")
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"seq": 2, "kind": "first_step", "text": "torn')
+    EventLog(path).append("requeued", "Requeued.")
+    assert path.read_bytes().startswith(whole)
+    assert [(e["seq"], e["kind"]) for e in read_events(path)] == [(1, "started"), (2, "requeued")]
+    assert path.read_bytes().count(b"\n") == 2

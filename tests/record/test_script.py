@@ -1,4 +1,4 @@
-"""The script of a spec, and what a command is called, by value."""
+"""Scripts of attempts, their arguments, and names of commands, by value."""
 
 import subprocess
 from pathlib import Path
@@ -145,7 +145,7 @@ def test_a_spec_becomes_a_script(spec: RunSpec, script: str) -> None:
         "python train.py --name $NAME",
     ],
 )
-def test_exec_may_stand_before_one_program(command: str) -> None:
+def test_exec_may_precede_one_program(command: str) -> None:
     assert parse(command).is_one_program
 
 
@@ -191,7 +191,7 @@ def test_exec_may_stand_before_one_program(command: str) -> None:
         "train() { python train.py; }",
     ],
 )
-def test_exec_may_not_stand_before_anything_else(command: str) -> None:
+def test_exec_may_not_precede_anything_else(command: str) -> None:
     assert not parse(command).is_one_program
 
 

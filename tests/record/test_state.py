@@ -85,6 +85,11 @@ TABLE: dict[str, tuple[Evidence, RunState]] = {
     "held, nothing told yet": (Evidence(SPEC, supervisor=ALIVE), "starting"),
     "held, nothing told for long": (Evidence(SPEC, supervisor=ALIVE, age_s=900), "starting"),
     "held, started": (Evidence(SPEC, (STARTED,), supervisor=ALIVE, age_s=900), "running"),
+    "held, requeued": (Evidence(SPEC, (STARTED, event(2, "requeued")), record("failed"), supervisor=ALIVE), "starting"),
+    "held, started after a requeue": (
+        Evidence(SPEC, (STARTED, event(2, "requeued"), event(3, "started", attempt=2)), supervisor=ALIVE),
+        "running",
+    ),
     "held, a stop under way": (
         Evidence(SPEC, (STARTED, event(2, "stopping")), supervisor=ALIVE, stop=ASKED),
         "running",
@@ -343,3 +348,9 @@ def test_a_supervisor_that_died_in_the_queue_leaves_a_run_that_waited() -> None:
     found = fold(Evidence(SPEC, (event(1, "queued", position=2),), age_s=900))
     assert (found.state, found.started_at) == ("lost", None)
     assert found.reason == "Its supervisor is gone: when it was last heard of, it waited for GPUs."
+
+
+def test_a_requeue_clears_the_failure_of_the_former_attempt() -> None:
+    failed = event(2, "retrying", failure={"kind": "oom_gpu", "line": "CUDA out of memory"})
+    assert fold(Evidence(SPEC, (STARTED, failed), supervisor=ALIVE)).failure is not None
+    assert fold(Evidence(SPEC, (STARTED, failed, event(3, "requeued")), supervisor=ALIVE)).failure is None

@@ -22,10 +22,11 @@ from mcp_server.errors import (
     StateUnusable,
     TmuxMissing,
 )
-from mcp_server.hosts.environment import base_environment, check_environment, names_a_secret, secrets_by_name
+from mcp_server.hosts.environment import check_environment, names_a_secret, secrets_by_name
+from mcp_server.record.environment import base_environment
 from mcp_server.record.script import LONGEST_NAME, render
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.recovery.policy import policy_of
+from mcp_server.recovery.policy import normalize_policy
 from mcp_server.runs.launch import check_name, launch, plan
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
@@ -131,7 +132,7 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
         "first_step_timeout_s": 600,
         "first_step_pattern": "kl loss",
         "stall_timeout_s": 900,
-        "recovery": policy_of({"oom_gpu": "retry"}),
+        "recovery": normalize_policy({"oom_gpu": "retry"}),
         "params": {"lr": 0.1},
         "param_style": "k=v",
         "resume_args": ["--resume"],

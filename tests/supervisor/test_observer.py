@@ -1,4 +1,4 @@
-"""What watches an attempt may fail; the attempt may not."""
+"""An observer that fails never harms its attempt."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ def event_kinds(rundir: RunDir) -> list[str]:
     return [event["kind"] for event in read_events(rundir.events)]
 
 
-def test_a_judge_that_fails_is_told_once_and_asked_no_more(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_monitor_that_fails_is_reported_once_and_used_no_more(
+    rundir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -47,13 +49,13 @@ def test_a_judge_that_fails_is_told_once_and_asked_no_more(rundir: RunDir, monke
     assert observer.failure(Ending("failed", 1, None)) is None
 
 
-def test_a_judge_that_cannot_even_be_made_is_told_too(rundir: RunDir) -> None:
+def test_a_monitor_that_cannot_be_created_is_reported_too(rundir: RunDir) -> None:
     observer = observing(rundir, first_step_pattern="(")
     observer.feed(b"step 1 loss 0.5\n")
     assert event_kinds(rundir) == ["observer_error"]
 
 
-def test_a_first_step_is_on_disk_before_it_is_told(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_step_is_on_disk_before_its_event(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[object] = []
     append = EventLog.append
 
@@ -77,14 +79,14 @@ def test_a_full_disk_costs_progress_and_nothing_else(rundir: RunDir, monkeypatch
     assert observer.step == 3
 
 
-def test_an_end_without_an_error_is_not_even_looked_at(rundir: RunDir) -> None:
+def test_the_log_of_an_end_without_an_error_is_not_read(rundir: RunDir) -> None:
     observer = observing(rundir)
     observer.feed(b"step 3/10 loss 0.5\n")
     assert observer.failure(Ending("finished", 0, None)) is None, "there is no log"
     assert event_kinds(rundir) == ["first_step"]
 
 
-def test_the_stack_of_a_trainings_own_faulthandler_is_evidence(rundir: RunDir) -> None:
+def test_the_stack_of_the_commands_own_faulthandler_is_evidence(rundir: RunDir) -> None:
     dump = 'Timeout (0:05:00)!\nThread 0x00007f (most recent call first):\n  File "train.py", line 3 in wait\n'
     rundir.log(1).write_text(f"step 1 loss 0.5\n{dump}")
     observer = observing(rundir, stall_timeout_s=0.001)
@@ -95,7 +97,7 @@ def test_the_stack_of_a_trainings_own_faulthandler_is_evidence(rundir: RunDir) -
     assert stalled["stack"].startswith("Thread 0x00007f (most recent call first):")
 
 
-def test_the_backtrace_of_a_survived_error_is_no_stack(rundir: RunDir) -> None:
+def test_the_backtrace_of_a_handled_error_is_not_a_stack(rundir: RunDir) -> None:
     log = "Exception raised from wait at nccl.cpp:3 (most recent call first):\nframe #0: c10\nstep 1 loss 0.5\n"
     rundir.log(1).write_text(log)
     observer = observing(rundir, stall_timeout_s=0.001)

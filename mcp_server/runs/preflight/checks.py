@@ -18,7 +18,7 @@ from mcp_server.gpus.leases import lease_directory
 from mcp_server.hosts.command_inputs import find_first_program
 from mcp_server.hosts.config import Environment, Host, Site
 from mcp_server.hosts.defaults import fitted, own_ray
-from mcp_server.hosts.environment import base_environment, secrets_by_name
+from mcp_server.hosts.environment import secrets_by_name
 from mcp_server.hosts.path_checks import (
     Roots,
     check_foreign_paths,
@@ -27,6 +27,7 @@ from mcp_server.hosts.path_checks import (
     is_missing,
     suggest_names,
 )
+from mcp_server.record.environment import base_environment
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
 from mcp_server.runs.preflight import python_imports as imports

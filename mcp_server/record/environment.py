@@ -1,0 +1,19 @@
+"""The environment that a run inherits from the process that launches or requeues it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from mcp_server.text.secret_patterns import holds_a_secret
+
+# Variables of the launcher itself, and of another terminal.
+_NOT_INHERITED = re.compile(r"RUNWARD_.*|TMUX|TMUX_PANE|TERM|TERM_PROGRAM.*|COLUMNS|LINES|_|SHLVL|PWD|OLDPWD")
+
+
+def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of ``environ`` that a run inherits: without secrets, terminals and runward's own variables."""
+    inherited = {n: v for n, v in environ.items() if not holds_a_secret(n, v) and not _NOT_INHERITED.fullmatch(n)}
+    if not any(name in inherited for name in ("LANG", "LC_ALL", "LC_CTYPE")):
+        inherited["LANG"] = "C.UTF-8"  # clients pass on no locale, and logs are UTF-8
+    return inherited
