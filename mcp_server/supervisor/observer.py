@@ -126,7 +126,7 @@ class Observer:
             return act()
         except Exception as error:
             self._is_broken = True
-            self._events.append("observer_error", f"Judging stopped: {error!r}; the run goes on.")
+            self._events.append("observer_error", f"Monitoring stopped: {error!r}; the run goes on.")
             return None
 
     def _load(self) -> None:
