@@ -1,4 +1,4 @@
-"""Starting a run: arguments become a spec and a script, then a directory, then a supervisor."""
+"""Starting a run: arguments become a spec, then a directory, then a supervisor."""
 
 from __future__ import annotations
 

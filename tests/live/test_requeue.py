@@ -8,7 +8,7 @@ import sys
 import anyio.to_thread
 import pytest
 
-from mcp_server.backends.tmux_client import supervisor_argv
+from mcp_server.backends.local import supervisor_argv
 from mcp_server.system import processes
 from tests.support.sandbox import Sandbox, until, until_async
 
