@@ -88,7 +88,7 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the run is over."""
         return self.state in ENDED
 
     @property
@@ -103,7 +103,7 @@ class Run:
         return int(self.events[-1]["seq"]) if self.events else 0
 
     def elapsed_s(self, now_s: float) -> float | None:
-        """Seconds from the command's start to its end, or to ``now_s`` (POSIX time); unknown for a lost run."""
+        """Return the seconds from the command's start to its end, or to ``now_s`` (POSIX time); None for a lost run."""
         if self.started_at is None or self.state == "lost":
             return None
         until_s = posix(self.ended_at) if self.ended_at else now_s
@@ -112,26 +112,26 @@ class Run:
 
 def fold(evidence: Evidence) -> Run:
     """Return the run that ``evidence`` proves. A written end comes first, then liveness; nothing is invented."""
-    state, reason = _state(evidence)
+    state, reason = _state_and_reason(evidence)
     starts: Sequence[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] == "started"] or [{}]
     last: Mapping[str, Any] = next((e for e in reversed(evidence.events) if e["kind"] in ENDING), {})
     end = evidence.exit or last
     ended_at = end.get("ended_at") or last.get("at")
     carried_out = (evidence.stop or {}).get("carried_out") or {}
-    known = state in ENDED and state != "lost"
+    end_is_known = state in ENDED and state != "lost"
     return Run(
         spec=evidence.spec,
         state=state,
         events=evidence.events,
-        exit_code=end.get("exit_code") if known else None,
-        signal=end.get("signal") if known else None,
+        exit_code=end.get("exit_code") if end_is_known else None,
+        signal=end.get("signal") if end_is_known else None,
         started_at=starts[0].get("at") or end.get("started_at"),
-        ended_at=(ended_at or carried_out.get("at")) if known else None,
+        ended_at=(ended_at or carried_out.get("at")) if end_is_known else None,
         reason=reason,
         at_start=next((e["at_start"] for e in reversed(evidence.events) if "at_start" in e), {}),
         attempt=attempt_of(evidence.events),
         progress=evidence.progress or {},
-        failure=_failure(evidence.events),
+        failure=_last_failure(evidence.events),
         gpus=tuple(map(str, starts[-1].get("gpus", ()))),
         queue_position=evidence.events[-1].get("position") if state == "queued" and evidence.events else None,
         abandoned=state in ENDED
@@ -146,25 +146,25 @@ def attempt_of(events: Sequence[Event]) -> int:
     return next((e.get("attempt", 1) for e in reversed(events) if e["kind"] == "started"), 1)
 
 
-def _failure(events: Sequence[Event]) -> dict[str, Any] | None:
-    """Return what is known to have gone wrong last, unless the run has gone on since."""
+def _last_failure(events: Sequence[Event]) -> dict[str, Any] | None:
+    """Return the last failure, unless the run has recovered since."""
     newest: Mapping[str, Any] = next(
         (e for e in reversed(events) if "failure" in e or e["kind"] in CLEARING | ENDING), {}
     )
     return newest.get("failure")
 
 
-def _recorded(exit_: dict[str, Any], events: Sequence[Event]) -> tuple[RunState, str | None]:
-    """Return the state of a run whose supervisor wrote an attempt's end and no more."""
-    state: RunState = exit_.get("state") or "failed"
-    if state not in ENDED or exit_.get("state") is None:
-        state = "finished" if exit_.get("exit_code") == 0 else "failed"
+def _state_by_exit_record(exit_record: dict[str, Any], events: Sequence[Event]) -> tuple[RunState, str | None]:
+    """Return state and reason of a run whose supervisor wrote an attempt's end, and then died."""
+    state: RunState = exit_record.get("state") or "failed"
+    if state not in ENDED or exit_record.get("state") is None:
+        state = "finished" if exit_record.get("exit_code") == 0 else "failed"
     if state == "failed" and events and events[-1]["kind"] == "retrying":
         return state, "Its supervisor is gone: the retry that was due did not start."
     return state, None
 
 
-def _state(evidence: Evidence) -> tuple[RunState, str | None]:
+def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
     """Return the state and the reason for it. First match wins."""
     liveness, reason = evidence.supervisor.liveness, evidence.supervisor.reason or None
     ends: list[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] in ENDING]
@@ -181,7 +181,7 @@ def _state(evidence: Evidence) -> tuple[RunState, str | None]:
     if liveness is Liveness.PENDING:
         return "starting" if evidence.age_s < STARTING_S and not evidence.events else "queued", reason
     if evidence.exit is not None:
-        return _recorded(evidence.exit, evidence.events)
+        return _state_by_exit_record(evidence.exit, evidence.events)
     if liveness is Liveness.UNKNOWN:
         # Runs of former layouts wrote no events.
         return newest or "running", reason or "Whether it still lives is unknown: this is the last known state."

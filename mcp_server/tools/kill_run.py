@@ -1,4 +1,4 @@
-"""kill_run: stopping a run, which takes a person's word or a token."""
+"""kill_run: stopping a run, confirmed by a person or by a token."""
 
 from typing import Annotated, Any, Literal
 
@@ -20,13 +20,13 @@ KillStatus = Literal["killed", "declined", "confirmation_required", "already_end
 
 
 class Confirm(BaseModel):
-    """What a person is asked to fill in."""
+    """The form that a person fills in."""
 
     run_id: str = Field(default="", description="Type the run id to stop it; anything else leaves it alone")
 
 
 class KillResult(Answer):
-    """What came of it. ``survivors`` must be empty after killed."""
+    """Result of a kill. ``survivors`` must be empty after killed."""
 
     status: KillStatus
     run_id: str
@@ -38,8 +38,10 @@ class KillResult(Answer):
     gpu_memory_released: bool | None = None
 
 
-async def _ask(run_id: str, confirm_token: str | None, force_other_owner: bool, ctx: Call) -> Confirm | Elicit[Confirm]:
-    # Runs once a round of the conversation: it looks, and changes nothing.
+async def _ask_person(
+    run_id: str, confirm_token: str | None, force_other_owner: bool, ctx: Call
+) -> Confirm | Elicit[Confirm]:
+    # Called once per round of the conversation: it only reads.
     server = server_of(ctx)
     run = server.store.observe(run_id)
     if confirm_token is not None or _is_over(run) or not _can_ask(ctx):
@@ -50,7 +52,7 @@ async def _ask(run_id: str, confirm_token: str | None, force_other_owner: bool, 
 
 async def kill_run(
     run_id: str,
-    answer: Annotated[ElicitationResult[Confirm], Resolve(_ask)],
+    answer: Annotated[ElicitationResult[Confirm], Resolve(_ask_person)],
     ctx: Call,
     reason: Annotated[str, Field(description="Why; kept with the run")] = "",
     confirm_token: Annotated[str | None, Field(description="From an earlier confirmation_required")] = None,
@@ -73,32 +75,31 @@ async def kill_run(
             raise KillNotConfirmed(_for_people(run))
         server.confirmations.redeem_token(confirm_token, run)
     else:
-        verdict = _verdict(answer, run) if _can_ask(ctx) else None
-        if verdict == "declined":
-            said = "declined, or another id was typed"
-            return _result("declined", run, f"Kill not confirmed: {said}. {run_id} is still {run.state}.")
-        if verdict is None:
-            return _ask_again(server, run)
+        decision = _read_decision(answer, run) if _can_ask(ctx) else None
+        if decision == "declined":
+            cause = "declined, or another id was typed"
+            return _result("declined", run, f"Kill not confirmed: {cause}. {run_id} is still {run.state}.")
+        if decision is None:
+            return _require_confirmation(server, run)
         by = "a person, asked through the client"
-    stopped = await stop_run(run, server.store, server.file_watch, by=by, reason=reason)
-    return _done(stopped, await check_gpu_memory(stopped.run, server.environ))
+    result = await stop_run(run, server.store, server.file_watch, by=by, reason=reason)
+    return _describe_result(result, await check_gpu_memory(result.run, server.environ))
 
 
-destroys = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+_DESTRUCTIVE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+
+TOOL = tool(kill_run, title="Kill run", annotations=_DESTRUCTIVE)
 
 
-TOOL = tool(kill_run, title="Kill run", annotations=destroys)
-
-
-def _verdict(answer: ElicitationResult[Confirm], run: Run) -> Literal["confirmed", "declined"] | None:
-    """Return what the person said; None when nobody was there to say anything."""
+def _read_decision(answer: ElicitationResult[Confirm], run: Run) -> Literal["confirmed", "declined"] | None:
+    """Return the person's decision; None where no person answered."""
     if answer.action == "accept":
         return "confirmed" if answer.data.run_id.strip() == run.run_id else "declined"
     return "declined" if answer.action == "decline" else None
 
 
-def _ask_again(server: ServerContext, run: Run) -> KillResult:
-    """Nobody could be asked: a token, or where the policy says so a person's command."""
+def _require_confirmation(server: ServerContext, run: Run) -> KillResult:
+    """Return a token to confirm with; under the policy ``human``, the command for a person to type."""
     if _humans_only(server):
         return _result("confirmation_required", run, _for_people(run))
     about = describe_for_confirmation(run, backend_of(run.spec).find_leftovers(run))
@@ -106,14 +107,14 @@ def _ask_again(server: ServerContext, run: Run) -> KillResult:
     return _result("confirmation_required", run, message, confirm_token=server.confirmations.grant_token(run))
 
 
-def _done(stopped: StopResult, gpu_memory: tuple[bool, str] | None) -> KillResult:
+def _describe_result(stopped: StopResult, gpu_memory: tuple[bool, str] | None) -> KillResult:
     if stopped.run.ended and stopped.run.state not in ("killed", "lost") and not stopped.signals_sent:
         return _result("already_ended", stopped.run, f"{stopped.run.run_id} ended by itself: {stopped.run.state}.")
-    released, held = gpu_memory or (None, "")
+    released, memory_text = gpu_memory or (None, "")
     return _result(
         "killed",
         stopped.run,
-        f"{stopped.message} {held}".strip(),
+        f"{stopped.message} {memory_text}".strip(),
         signals_sent=list(stopped.signals_sent),
         survivors=[Leftover.of(process) for process in stopped.survivors],
         gpu_memory_released=released,
@@ -129,14 +130,14 @@ def _humans_only(server: ServerContext) -> bool:
 
 
 def _is_over(run: Run) -> bool:
-    """Whether nothing is left to stop: a lost run may have left processes behind."""
+    """Return whether nothing is left to stop: a lost run may have left processes behind."""
     return run.ended and not backend_of(run.spec).find_leftovers(run)
 
 
 def _can_ask(ctx: Call) -> bool:
-    """Whether the client declared that it can ask a person."""
-    can = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
-    if can is None or (can.form is None and can.url is not None):
+    """Return whether the client declared that it can ask a person."""
+    elicitation = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
+    if elicitation is None or (elicitation.form is None and elicitation.url is not None):
         return False
     return ctx.protocol_version == "2026-07-28" or bool(ctx.session.can_send_request)
 

@@ -1,4 +1,4 @@
-"""list_runs: what there is on this machine."""
+"""list_runs: the runs of this machine."""
 
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ from mcp_server.views.run_status import RunStatus, status_of
 
 
 class Others(Answer):
-    """What is on this host and not runward's; told, never touched."""
+    """tmux sessions and training processes of this host that are not runward's. They are only listed."""
 
     tmux_sessions: list[str]
     processes: list[OtherTraining]

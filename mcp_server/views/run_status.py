@@ -121,7 +121,7 @@ def describe(
 ) -> RunStatus:
     """Return the status of ``run``, with the newest events after ``since``. Pure.
 
-    ``brief`` omits what the launch has answered already: a heartbeat has 100 tokens. ``listed``: one line among many.
+    ``brief`` omits what the launch has already answered: a heartbeat has 100 tokens. ``listed``: one line among many.
     A failure has 300 tokens and no room for other facts; the name is part of the run's id. ``last_output_at_s`` is
     POSIX time, and used for live runs only.
     """

@@ -1,4 +1,4 @@
-"""A kill is confirmed once, and for one run and attempt."""
+"""A token confirms one kill, of one run and attempt; an owner is respected."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def test_a_token_confirms_one_kill() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "cfm-7kqz", "yes", "AAAAAAAAAAAA"])
-def test_a_token_that_nobody_granted_confirms_nothing(token: str) -> None:
+def test_an_unknown_token_confirms_nothing(token: str) -> None:
     confirmations = Confirmations()
     granted = confirmations.grant_token(RUN)
     assert "unknown, used, or for another run" in refusal(confirmations, token)
@@ -108,7 +108,7 @@ def test_tokens_are_not_guessed() -> None:
     ("owner", "caller", "force"),
     [("alice", "alice", False), ("alice", "bob", True), ("", "bob", False)],
 )
-def test_an_owner_or_whoever_insists_may_stop_a_run(owner: str, caller: str, force: bool) -> None:
+def test_an_owner_or_a_caller_with_force_may_stop_a_run(owner: str, caller: str, force: bool) -> None:
     check_owner(replace(RUN, spec=replace(RUN.spec, owner=owner)), caller, force=force)
 
 
@@ -144,8 +144,8 @@ def test_the_facts_of_a_long_command_stay_short() -> None:
 
 def test_the_facts_name_at_most_ten_leftovers() -> None:
     left = [RunProcess(pid, f"worker{pid}") for pid in range(11, 31)]
-    _, _, told = describe_for_confirmation(RUN, left).partition("; left-over processes: ")
-    assert told.split(", ") == [f"{pid} worker{pid}" for pid in range(11, 21)]
+    _, _, leftovers = describe_for_confirmation(RUN, left).partition("; left-over processes: ")
+    assert leftovers.split(", ") == [f"{pid} worker{pid}" for pid in range(11, 21)]
 
 
 def test_the_same_question_is_asked_in_the_same_words() -> None:

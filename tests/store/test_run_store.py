@@ -1,10 +1,11 @@
-"""The reader's side of run directories."""
+"""Reading run directories: live, ended and damaged ones."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from mcp_server.errors import RunNotFound
 from mcp_server.record.events import EventLog
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
@@ -12,7 +13,7 @@ from mcp_server.system.lock_files import is_locked, take_lock
 from mcp_server.views.run_status import status_of
 
 
-def test_a_supervisor_that_starts_between_two_looks_is_not_called_lost(
+def test_a_run_whose_supervisor_starts_between_two_reads_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "runs" / "cfm-7kqz"
@@ -31,7 +32,7 @@ def test_a_supervisor_that_starts_between_two_looks_is_not_called_lost(
     assert RunStore(StateHome(tmp_path)).observe("cfm-7kqz").state == "running"
 
 
-def test_what_has_ended_is_read_once(tmp_path: Path) -> None:
+def test_an_ended_run_is_read_once(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "cfm-7kqz"
     (run / "attempts" / "1").mkdir(parents=True)
     (run / "spec.json").write_text(json.dumps({"layout": 1, "created_at": "2026-11-21T10:00:00Z"}))
@@ -61,7 +62,45 @@ def test_nonsense_in_one_run_breaks_no_list(tmp_path: Path, name: str) -> None:
     with (run / name.strip()).open("a") as file:
         file.write(json.dumps(NONSENSE[name]) + "\n")
     store = RunStore(StateHome(tmp_path))
-    (found,) = store.list_runs()
-    told = status_of(store, found).model_dump_json()
-    assert "NaN" not in told
-    assert "Infinity" not in told
+    (listed,) = store.list_runs()
+    text = status_of(store, listed).model_dump_json()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+
+
+# --- names
+
+
+def add_run(home: Path, run_id: str, name: str) -> None:
+    run = home / "runs" / run_id
+    run.mkdir(parents=True)
+    (run / "spec.json").write_text(json.dumps({"layout": 3, "name": name, "created_at": "2026-11-21T10:00:00Z"}))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """Two runs of one name, and one of another."""
+    for run_id, name in (("cfm-7kqz", "cfm"), ("cfm-8abc", "cfm"), ("gen-2mxw", "gen")):
+        add_run(tmp_path, run_id, name)
+    return RunStore(StateHome(tmp_path))
+
+
+def test_ids_resolve_to_their_runs_in_order_and_each_once(store: RunStore) -> None:
+    runs = store.resolve(["gen-2mxw", "cfm-7kqz", "gen-2mxw"])
+    assert [run.run_id for run in runs] == ["gen-2mxw", "cfm-7kqz"]
+    assert store.resolve([]) == []
+
+
+def test_a_name_that_one_run_alone_has_resolves_to_it(store: RunStore) -> None:
+    assert [run.run_id for run in store.resolve(["gen", "gen-2mxw"])] == ["gen-2mxw"]
+
+
+def test_a_name_of_several_runs_is_refused_with_their_ids(store: RunStore) -> None:
+    with pytest.raises(RunNotFound, match=r"Did you mean cfm-\w+ or cfm-\w+\?") as refused:
+        store.resolve(["cfm"])
+    assert sorted(refused.value.near) == ["cfm-7kqz", "cfm-8abc"]
+
+
+def test_an_unknown_id_is_refused_with_the_similar_one(store: RunStore) -> None:
+    with pytest.raises(RunNotFound, match=r"Did you mean gen-2mxw\?"):
+        store.resolve(["gen-2mx"])

@@ -1,4 +1,4 @@
-"""What an agent is told of a run: short, rounded, and without what is absent."""
+"""The status of a run: short, rounded, and without absent fields."""
 
 from dataclasses import replace
 
@@ -9,16 +9,16 @@ from mcp_server.record.state import Evidence, Run, fold
 from mcp_server.views.run_status import Event, Leftover, describe
 from tests.record.test_state import BEGAN, BEGAN_S, ENDED_AT, SPEC, STARTED, ended, event, record, run
 
-# --- what an agent is told
+# --- which fields an answer has
 
 
-def test_a_new_run_is_told_without_what_is_not_known() -> None:
-    told = describe(Run(SPEC, "starting"), now_s=BEGAN_S).model_dump()
-    assert told == {"run_id": "cfm-7kqz", "name": "cfm", "state": "starting"}
+def test_a_new_run_has_no_unknown_fields() -> None:
+    status = describe(Run(SPEC, "starting"), now_s=BEGAN_S).model_dump()
+    assert status == {"run_id": "cfm-7kqz", "name": "cfm", "state": "starting"}
 
 
-def test_a_heartbeat_leaves_out_what_its_reader_knows() -> None:
-    told = describe(run(), now_s=BEGAN_S + 41.26, since=1, last_output_at_s=BEGAN_S + 40, tail=["step 7"])
+def test_a_heartbeat_omits_what_its_reader_knows() -> None:
+    status = describe(run(), now_s=BEGAN_S + 41.26, since=1, last_output_at_s=BEGAN_S + 40, tail=["step 7"])
     brief = describe(run(), now_s=BEGAN_S + 41.26, since=1, last_output_at_s=BEGAN_S + 40, tail=["step 7"], brief=True)
     heartbeat = {
         "run_id": "cfm-7kqz",
@@ -28,12 +28,12 @@ def test_a_heartbeat_leaves_out_what_its_reader_knows() -> None:
         "tail": ["step 7"],
     }
     assert brief.model_dump() == heartbeat
-    assert told.model_dump() == heartbeat | {"name": "cfm", "attempt": 1, "started_at": BEGAN}
+    assert status.model_dump() == heartbeat | {"name": "cfm", "attempt": 1, "started_at": BEGAN}
 
 
-def test_an_end_is_told_with_its_code_and_its_event() -> None:
-    found = fold(Evidence(SPEC, (STARTED, ended("failed")), record("failed", 3)))
-    assert describe(found, now_s=BEGAN_S + 1e6, since=1, last_output_at_s=BEGAN_S).model_dump() == {
+def test_an_end_has_its_exit_code_and_its_event() -> None:
+    folded = fold(Evidence(SPEC, (STARTED, ended("failed")), record("failed", 3)))
+    assert describe(folded, now_s=BEGAN_S + 1e6, since=1, last_output_at_s=BEGAN_S).model_dump() == {
         "run_id": "cfm-7kqz",
         "name": "cfm",
         "state": "failed",
@@ -46,57 +46,57 @@ def test_an_end_is_told_with_its_code_and_its_event() -> None:
     }
 
 
-def test_exit_code_0_is_told() -> None:
-    found = fold(Evidence(SPEC, (STARTED, ended("finished")), record("finished")))
-    assert describe(found, now_s=BEGAN_S).model_dump()["exit_code"] == 0
+def test_exit_code_0_is_not_omitted() -> None:
+    folded = fold(Evidence(SPEC, (STARTED, ended("finished")), record("finished")))
+    assert describe(folded, now_s=BEGAN_S).model_dump()["exit_code"] == 0
 
 
-def test_the_absent_are_left_out_of_json_too() -> None:
+def test_absent_fields_are_omitted_in_json_too() -> None:
     assert "null" not in describe(run(), now_s=BEGAN_S).model_dump_json()
 
 
-def test_a_lost_run_is_told_with_its_reason_and_its_leftovers() -> None:
-    found = run("lost", reason="The machine was rebooted while it ran.")
+def test_a_lost_run_has_its_reason_and_its_leftovers() -> None:
+    folded = run("lost", reason="The machine was rebooted while it ran.")
     left = [Leftover(pid=812, command="python train.py")]
-    told = describe(found, now_s=BEGAN_S, last_output_at_s=BEGAN_S, leftovers=left).model_dump()
-    assert told["reason"] == "The machine was rebooted while it ran."
-    assert told["leftovers"] == [{"pid": 812, "command": "python train.py"}]
-    assert "last_output_s" not in told
+    status = describe(folded, now_s=BEGAN_S, last_output_at_s=BEGAN_S, leftovers=left).model_dump()
+    assert status["reason"] == "The machine was rebooted while it ran."
+    assert status["leftovers"] == [{"pid": 812, "command": "python train.py"}]
+    assert "last_output_s" not in status
 
 
 def test_empty_lists_are_absent() -> None:
-    told = describe(run(), now_s=BEGAN_S, since=1, tail=[], leftovers=[])
-    assert (told.events, told.tail, told.leftovers) == (None, None, None)
+    status = describe(run(), now_s=BEGAN_S, since=1, tail=[], leftovers=[])
+    assert (status.events, status.tail, status.leftovers) == (None, None, None)
 
 
-def test_only_events_after_since_are_told_and_the_start_is_in_the_state_already() -> None:
-    found = run(events=(STARTED, *(event(seq, "screen_lost") for seq in range(2, 5))))
-    seqs = {since: [e.seq for e in describe(found, now_s=BEGAN_S, since=since).events or []] for since in range(6)}
+def test_only_events_after_since_are_listed_and_the_start_never() -> None:
+    folded = run(events=(STARTED, *(event(seq, "screen_lost") for seq in range(2, 5))))
+    seqs = {since: [e.seq for e in describe(folded, now_s=BEGAN_S, since=since).events or []] for since in range(6)}
     assert seqs == {0: [2, 3, 4], 1: [2, 3, 4], 2: [3, 4], 3: [4], 4: [], 5: []}
 
 
-def test_of_many_events_the_newest_are_told() -> None:
-    found = run(events=tuple(event(seq, "screen_lost") for seq in range(1, 41)))
-    assert [e.seq for e in describe(found, now_s=BEGAN_S).events or []] == [35, 36, 37, 38, 39, 40]
-    failed = replace(found, failure={"kind": "other", "line": "?"})
+def test_of_many_events_the_newest_are_listed() -> None:
+    folded = run(events=tuple(event(seq, "screen_lost") for seq in range(1, 41)))
+    assert [e.seq for e in describe(folded, now_s=BEGAN_S).events or []] == [35, 36, 37, 38, 39, 40]
+    failed = replace(folded, failure={"kind": "other", "line": "?"})
     assert [e.seq for e in describe(failed, now_s=BEGAN_S).events or []] == [39, 40]
 
 
 @pytest.mark.parametrize(
-    ("elapsed_s", "told_s"),
+    ("elapsed_s", "rounded_s"),
     [(0.0, 0.0), (0.04, 0.0), (1.26, 1.3), (59.94, 59.9), (60.4, 60.0), (3725.5, 3726.0), (86400.2, 86400.0)],
 )
-def test_seconds_are_rounded_to_what_a_reader_needs(elapsed_s: float, told_s: float) -> None:
-    assert describe(run(), now_s=BEGAN_S + elapsed_s).elapsed_s == told_s
+def test_seconds_are_rounded_to_what_a_reader_needs(elapsed_s: float, rounded_s: float) -> None:
+    assert describe(run(), now_s=BEGAN_S + elapsed_s).elapsed_s == rounded_s
 
 
 def test_output_of_a_clock_that_is_ahead_was_just_now() -> None:
     assert describe(run(), now_s=BEGAN_S, last_output_at_s=BEGAN_S + 9).last_output_s == 0.0
 
 
-def test_events_are_told_without_their_facts() -> None:
-    told = Event.model_validate(ended("failed", exit_code=3, survivors=[{"pid": 1}]))
-    assert told.model_dump() == {"seq": 2, "at": ENDED_AT, "kind": "ended", "text": "ended."}
+def test_an_event_is_listed_without_its_facts() -> None:
+    status = Event.model_validate(ended("failed", exit_code=3, survivors=[{"pid": 1}]))
+    assert status.model_dump() == {"seq": 2, "at": ENDED_AT, "kind": "ended", "text": "ended."}
 
 
 class Outer(Answer):
@@ -107,7 +107,7 @@ class Outer(Answer):
     text: str = ""
 
 
-def test_an_answer_leaves_out_none_and_nothing_else() -> None:
+def test_an_answer_omits_none_and_nothing_else() -> None:
     assert Outer().model_dump() == {"count": 0, "flag": False, "text": ""}
     assert Outer(many=[], inner=Leftover(pid=1, command="")).model_dump() == {
         "inner": {"pid": 1, "command": ""},
@@ -119,14 +119,14 @@ def test_an_answer_leaves_out_none_and_nothing_else() -> None:
 
 
 def test_an_answer_reads_back_as_it_was_written() -> None:
-    told = describe(run(), now_s=BEGAN_S + 3)
-    assert type(told).model_validate_json(told.model_dump_json()) == told
+    status = describe(run(), now_s=BEGAN_S + 3)
+    assert type(status).model_validate_json(status.model_dump_json()) == status
 
 
 # --- progress and failures
 
 
-def test_progress_is_told_in_four_figures_and_the_rest_of_the_time_only_while_it_runs() -> None:
+def test_progress_has_four_digits_and_the_remaining_time_only_while_the_run_lives() -> None:
     progress = {
         "step": 340,
         "total_steps": 1000,
@@ -152,24 +152,24 @@ FAILURE = {
 }
 
 
-def test_a_failure_is_told_with_the_lines_around_it_but_not_twice() -> None:
-    told = describe(run("failed", failure=FAILURE), now_s=BEGAN_S).model_dump()["failure"]
-    assert told == {**FAILURE, "context": ["  File train.py, line 3"]}
+def test_a_failure_has_the_lines_around_it_but_none_twice() -> None:
+    status = describe(run("failed", failure=FAILURE), now_s=BEGAN_S).model_dump()["failure"]
+    assert status == {**FAILURE, "context": ["  File train.py, line 3"]}
 
 
 def test_in_a_list_a_failure_is_its_kind_and_its_line() -> None:
-    told = describe(run("failed", failure=FAILURE), now_s=BEGAN_S, listed=True).model_dump()["failure"]
-    assert told == {"kind": "oom_gpu", "line": "RuntimeError: CUDA out of memory."}
+    status = describe(run("failed", failure=FAILURE), now_s=BEGAN_S, listed=True).model_dump()["failure"]
+    assert status == {"kind": "oom_gpu", "line": "RuntimeError: CUDA out of memory."}
 
 
 def test_long_lines_of_a_failure_keep_their_beginning_and_their_end() -> None:
     failure = {**FAILURE, "line": "ValueError: " + "x" * 4000 + " at the end", "context": ["y" * 4000] * 40}
-    told = describe(run("failed", failure=failure), now_s=BEGAN_S).failure
-    assert told is not None
-    assert told.line.startswith("ValueError: xxx")
-    assert told.line.endswith("at the end")
-    assert len(told.model_dump_json()) < 1000
+    status = describe(run("failed", failure=failure), now_s=BEGAN_S).failure
+    assert status is not None
+    assert status.line.startswith("ValueError: xxx")
+    assert status.line.endswith("at the end")
+    assert len(status.model_dump_json()) < 1000
 
 
-def test_nonsense_in_a_failure_is_told_as_far_as_it_goes() -> None:
+def test_nonsense_in_a_failure_is_answered_as_far_as_possible() -> None:
     assert describe(run("failed", failure={"kind": 7}), now_s=BEGAN_S).failure is not None

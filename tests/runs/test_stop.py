@@ -1,0 +1,32 @@
+"""What the result of a stop says."""
+
+import pytest
+
+from mcp_server.backends.base import RunProcess
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
+from mcp_server.runs.stop import StopResult, check_gpu_memory
+
+RUN = Run(RunSpec(run_id="cfm-7kqz"), "killed")
+SURVIVOR = RunProcess(812, "python train.py")
+DAEMON = ". Its supervisor was dead: a daemon of it that had cleaned its environment could not be found"
+
+
+@pytest.mark.parametrize(
+    ("survivors", "unsupervised", "message"),
+    [
+        ((), False, "cfm-7kqz was stopped."),
+        ((), True, f"cfm-7kqz was stopped{DAEMON}."),
+        ((SURVIVOR,), False, "cfm-7kqz was stopped, but 1 process(es) could not be stopped."),
+        ((SURVIVOR,), True, f"cfm-7kqz was stopped, but 1 process(es) could not be stopped{DAEMON}."),
+    ],
+)
+def test_a_message_says_what_could_not_be_stopped_or_verified(
+    survivors: tuple[RunProcess, ...], unsupervised: bool, message: str
+) -> None:
+    assert StopResult(RUN, ("SIGINT",), survivors, unsupervised).message == message
+
+
+@pytest.mark.anyio
+async def test_a_run_without_gpus_holds_no_gpu_memory_to_check() -> None:
+    assert await check_gpu_memory(RUN, {}) is None
