@@ -96,7 +96,9 @@ class LocalBackend:
             os.close(fifo)
         raise LaunchFailed(
             f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s: perhaps tmux "
-            f"does not answer. If it starts later, it stops at once. Try again; runward doctor tells what is wrong."
+            "does not answer.",
+            "If it starts later, it stops at once.",
+            "Try again; runward doctor says what is wrong.",
         )
 
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:

@@ -127,14 +127,14 @@ def become_client(session: str, socket: str) -> NoReturn:
     os.execvp("tmux", ["tmux", "-L", socket, verb, "-t", f"={session}"])
 
 
-def version() -> str:
+def read_version() -> str:
     """Return tmux's name and version, e.g. ``tmux 3.3a``."""
     from libtmux.common import get_version_str  # noqa: PLC0415 - as in _query
 
     return f"tmux {get_version_str()}"
 
 
-def global_environment(socket: str) -> list[str]:
+def read_global_environment(socket: str) -> list[str]:
     """Return the ``NAME=value`` lines that every session of this server inherits; none when it does not run."""
     return _query(socket, "show-environment", "-g") or []
 

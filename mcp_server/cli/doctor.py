@@ -118,7 +118,7 @@ def _programs() -> Iterator[Finding]:
         path = shutil.which(name)
         detail = path or "not found"
         if name == "tmux" and path:
-            detail = f"{path}, {tmux_client.version()}"
+            detail = f"{path}, {tmux_client.read_version()}"
         yield Finding(name, "ok" if path else "missing", detail, "" if path else f"sudo apt-get install {name}")
 
 
@@ -173,7 +173,7 @@ def _kernel(home: StateHome) -> Iterator[Finding]:
 def _tmux_environment() -> Iterator[Finding]:
     if shutil.which("tmux") is None:
         return
-    names = [line.partition("=")[0] for line in tmux_client.global_environment(tmux_socket(os.environ))]
+    names = [line.partition("=")[0] for line in tmux_client.read_global_environment(tmux_socket(os.environ))]
     secret = sorted(name for name in names if names_a_secret(name))
     if secret:
         remedy = "; ".join(f"tmux set-environment -gu {name}" for name in secret[:5])

@@ -38,15 +38,16 @@ async def capture_screen(
         try:
             screen = await capture_session(session, environ, history=history)
         except ScreenNotFound as error:
-            raise ScreenNotFound(f"{error} Call list_runs(others=true) for those there are.") from error
+            raise ScreenNotFound(error.cause, remedy="Call list_runs(others=true) for those there are.") from error
         return frame_screen(screen, f"tmux session {session}", lines)
     run = await anyio.to_thread.run_sync(store.observe, str(run_id))
     try:
         screen = await backend_of(run.spec).screen(run.spec, history=history)
     except ScreenNotFound as error:
         raise ScreenNotFound(
-            f"{run_id} has no screen any more (its session was closed or tmux died); the run is {run.state}. "
-            f"read_log({run_id!r}) has all its output."
+            f"{run_id} has no screen any more (its session was closed or tmux died);",
+            f"the run is {run.state}.",
+            f"read_log({run_id!r}) has all its output.",
         ) from error
     return frame_screen(screen, f"run {run_id}", lines)
 
