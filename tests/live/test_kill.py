@@ -38,27 +38,29 @@ def survivors(sandbox: Sandbox) -> list[str]:
 
 async def test_a_first_call_stops_nothing_and_a_token_stops_the_whole_tree(sandbox: Sandbox) -> None:
     gentle(sandbox)
-    # A stranger with the same command, beside the run.
-    stranger = subprocess.Popen(["bash", "-c", "while :; do sleep 1; done"])
+    # Another process with the same command, outside the run.
+    other_process = subprocess.Popen(["bash", "-c", "while :; do sleep 1; done"])
     try:
         async with sandbox.agent() as agent:
             run_id = await agent.launch(STUBBORN, cwd=str(sandbox.path))
             await until_async((sandbox.path / "ready").exists)
-            asked = await agent.call("kill_run", run_id=run_id, reason="test")
-            assert asked["status"] == "confirmation_required"
-            assert run_id in asked["message"]
+            confirmation = await agent.call("kill_run", run_id=run_id, reason="test")
+            assert confirmation["status"] == "confirmation_required"
+            assert run_id in confirmation["message"]
             assert sandbox.run(run_id).state == "running"
-            done = await agent.call("kill_run", run_id=run_id, confirm_token=asked["confirm_token"], reason="test")
-            again = await agent.call("kill_run", run_id=run_id, confirm_token=asked["confirm_token"])
+            done = await agent.call(
+                "kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"], reason="test"
+            )
+            again = await agent.call("kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"])
         assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
         assert done["signals_sent"] == ["SIGINT", "SIGTERM", "SIGKILL"]
         assert again["status"] == "already_ended"
         assert survivors(sandbox) == []
-        assert stranger.poll() is None
+        assert other_process.poll() is None
         assert "test" in sandbox.run(run_id).events[-1]["text"]
     finally:
-        stranger.kill()
-        stranger.wait()
+        other_process.kill()
+        other_process.wait()
 
 
 async def test_a_token_is_for_one_run_and_one_use(sandbox: Sandbox) -> None:
@@ -79,7 +81,7 @@ async def test_a_token_is_for_one_run_and_one_use(sandbox: Sandbox) -> None:
         (lambda run_id: ElicitResult(action="decline"), "declined"),
         (lambda run_id: ElicitResult(action="cancel"), "confirmation_required"),
     ],
-    ids=["right id", "wrong id", "decline", "nobody there"],
+    ids=["right id", "wrong id", "decline", "no person"],
 )
 async def test_a_person_is_asked_where_the_client_can(
     sandbox: Sandbox, answer: Callable[[str], ElicitResult], status: str, legacy: bool
@@ -118,7 +120,7 @@ async def test_under_the_human_policy_no_token_is_given(sandbox: Sandbox, enviro
 async def test_a_person_kills_by_typing_the_id_on_a_terminal(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
-    assert sandbox.runward("kill", run_id).returncode == 2, "no terminal, nobody to ask"
+    assert sandbox.runward("kill", run_id).returncode == 2, "no terminal, no person to ask"
     for typed, status, state in (("wrong", 1, "running"), (run_id, 0, "killed")):
         ours, theirs = pty.openpty()
         words = [sys.executable, "-m", "mcp_server", "kill", run_id]
@@ -168,7 +170,7 @@ async def test_what_a_dead_supervisor_left_behind_is_listed_and_can_be_stopped(s
     assert survivors(sandbox) == []
 
 
-async def test_a_run_that_has_ended_is_left_as_it_is(sandbox: Sandbox) -> None:
+async def test_an_ended_run_is_left_as_it_is(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("exit 3")
         await agent.end(run_id)
@@ -179,8 +181,8 @@ async def test_a_run_that_has_ended_is_left_as_it_is(sandbox: Sandbox) -> None:
 def test_a_reused_number_is_never_signalled() -> None:
     child = subprocess.Popen(["sleep", "300"])
     try:
-        found = until(lambda: processes.find_process(child.pid))
-        earlier = processes.Process(found.pid, found.started - 1, found.parent, found.session)
+        process = until(lambda: processes.find_process(child.pid))
+        earlier = processes.Process(process.pid, process.started - 1, process.parent, process.session)
         assert not processes.send_signal(earlier, signal.SIGKILL)
         assert child.poll() is None
     finally:

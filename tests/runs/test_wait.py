@@ -23,7 +23,7 @@ SCHEDULE = [30, 60, 120, 240, 480, 960]
 
 
 def virtually(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run a test on a clock that jumps to whatever is due next as soon as everybody waits."""
+    """Run a test on a clock that jumps to the next deadline as soon as all tasks wait."""
 
     @functools.wraps(test)
     def run_test(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -47,8 +47,8 @@ class Timeline:
     exit_code: int = 0
     changes: dict[str, dict[float, Run]] = field(default_factory=dict)
     early_s: float = 0.0
-    heard_s: float = 0.0
-    looks: int = 0
+    announced_s: float = 0.0
+    observations: int = 0
 
     def __post_init__(self) -> None:
         if not self.changes:
@@ -56,14 +56,14 @@ class Timeline:
             self.changes = {A: {0: at("running"), self.ends_s: end}}
 
     def observe(self, run_id: str) -> Run:
-        self.looks += 1
+        self.observations += 1
         return [run for since_s, run in self.changes[run_id].items() if since_s <= anyio.current_time()][-1]
 
     async def next_change(self) -> None:
         times = [t - self.early_s for run_id in self.changes for t in self.changes[run_id]]
-        due_s = min((t for t in times if t > self.heard_s), default=math.inf)
+        due_s = min((t for t in times if t > self.announced_s), default=math.inf)
         await anyio.sleep_until(due_s)
-        self.heard_s = max(due_s, anyio.current_time())
+        self.announced_s = max(due_s, anyio.current_time())
 
 
 def cursors_at(*runs: Run) -> dict[str, Cursor]:
@@ -97,13 +97,13 @@ async def test_a_wait_returns_when_the_run_ends_not_when_the_wait_does() -> None
 
 
 @virtually
-async def test_an_end_during_a_default_wait_is_told_at_once() -> None:
+async def test_an_end_during_a_default_wait_is_answered_at_once() -> None:
     answer = await wait(Timeline(ends_s=12.5))
     assert (answer.reason, answer.runs[0].exit_code, answer.waited_s) == ("ended", 0, 12.5)
 
 
 @virtually
-async def test_an_end_that_shows_a_moment_after_its_news_is_not_missed() -> None:
+async def test_an_end_that_is_observable_a_moment_after_its_change_is_not_missed() -> None:
     # A killed supervisor's lock file is closed a moment before its lock is free.
     answer = await wait(Timeline(ends_s=41, early_s=0.03), timeout_s=960)
     assert answer.reason == "ended"
@@ -111,20 +111,20 @@ async def test_an_end_that_shows_a_moment_after_its_news_is_not_missed() -> None
 
 
 @virtually
-async def test_a_run_that_has_ended_already_is_told_at_once() -> None:
+async def test_a_run_that_has_already_ended_is_answered_at_once() -> None:
     timeline = Timeline(changes={A: {0: at("failed", 2, exit_code=3)}})
     for until in ("event", "end"):
         answer = await wait(timeline, cursors_at(at("running")), until=until, timeout_s=960)
         assert (answer.reason, answer.waited_s) == ("ended", 0)
-    assert (await wait(timeline)).reason == "ended"  # also to a caller who knows it
+    assert (await wait(timeline)).reason == "ended"  # also to a caller that has seen it
 
 
 @virtually
-async def test_a_timeout_of_0_tells_the_state_now() -> None:
+async def test_a_timeout_of_0_answers_the_state_now() -> None:
     timeline = Timeline(ends_s=41)
     answer = await wait(timeline, timeout_s=0)
     assert (answer.reason, answer.runs[0].state, answer.waited_s) == ("heartbeat", "running", 0)
-    assert timeline.looks == 1
+    assert timeline.observations == 1
     await anyio.sleep(41)
     assert (await wait(timeline, timeout_s=0)).reason == "ended"
 
@@ -148,17 +148,17 @@ async def test_a_wait_without_limit_lasts_until_the_end() -> None:
 
 
 @virtually
-async def test_news_that_changes_no_state_ends_no_wait() -> None:
+async def test_an_event_that_changes_no_state_does_not_end_a_wait() -> None:
     notes = {float(t): at("running", t + 1) for t in range(90)}
     answer = await wait(Timeline(changes={A: {**notes, 90: at("finished", 99)}}), timeout_s=960)
     assert (answer.reason, answer.waited_s) == ("ended", 90)
 
 
 @virtually
-async def test_a_quiet_run_is_hardly_looked_at() -> None:
+async def test_a_quiet_run_is_hardly_observed() -> None:
     timeline = Timeline()
     await wait(timeline, timeout_s=960)
-    assert timeline.looks <= 960 / 15 + 1
+    assert timeline.observations <= 960 / 15 + 1
 
 
 @virtually
@@ -199,12 +199,12 @@ async def test_any_end_is_an_event_and_the_last_end_is_the_end(until: Until, wai
 
 
 @virtually
-async def test_each_end_is_told_once_until_all_have_ended() -> None:
+async def test_each_end_is_answered_once_until_all_have_ended() -> None:
     timeline = Timeline(changes=THREE)
     cursors = cursors_at(*(timeline.changes[run_id][0] for run_id in THREE))
-    told = [await wait(timeline, cursors, timeout_s=960) for _ in range(4)]
-    assert [answer.reason for answer in told] == ["ended"] * 4
-    assert [sum(answer.waited_s for answer in told[:n]) for n in (1, 2, 3, 4)] == [20, 50, 70, 70]
+    answers = [await wait(timeline, cursors, timeout_s=960) for _ in range(4)]
+    assert [answer.reason for answer in answers] == ["ended"] * 4
+    assert [sum(answer.waited_s for answer in answers[:n]) for n in (1, 2, 3, 4)] == [20, 50, 70, 70]
 
 
 @virtually
@@ -214,7 +214,7 @@ async def test_a_wait_for_all_is_not_ended_by_one() -> None:
 
 
 @virtually
-async def test_only_the_runs_that_were_asked_for_are_news() -> None:
+async def test_other_runs_do_not_end_a_wait() -> None:
     timeline = Timeline(changes=THREE)
     answer = await wait(timeline, run_ids=[A], timeout_s=960)
     assert ([run.run_id for run in answer.runs], answer.waited_s) == ([A], 50)
@@ -248,21 +248,21 @@ def test_what_ends_a_wait(runs: list[Run], cursors: list[Run], until: Until, rea
 @virtually
 async def test_a_backoff_of_1890_s_passes_on_virtual_time() -> None:
     timeline, cursors = Timeline(), cursors_at(at("running"))
-    told = [await wait(timeline, cursors) for _ in SCHEDULE]
-    assert [answer.waited_s for answer in told] == pytest.approx(SCHEDULE)
-    assert [answer.next_timeout_s for answer in told] == [*SCHEDULE[1:], 960]
-    assert {answer.reason for answer in told} == {"heartbeat"}
+    answers = [await wait(timeline, cursors) for _ in SCHEDULE]
+    assert [answer.waited_s for answer in answers] == pytest.approx(SCHEDULE)
+    assert [answer.next_timeout_s for answer in answers] == [*SCHEDULE[1:], 960]
+    assert {answer.reason for answer in answers} == {"heartbeat"}
     assert anyio.current_time() == pytest.approx(1890)
 
 
 @virtually
-async def test_a_first_wait_is_the_shortest_even_for_a_run_never_heard_of() -> None:
+async def test_a_first_wait_is_the_shortest_even_for_a_new_run() -> None:
     answer = await wait(Timeline(), {A: Cursor()})
     assert (answer.waited_s, answer.next_timeout_s) == (30, 30)  # the state itself was news
 
 
 @virtually
-async def test_an_event_starts_the_schedule_anew() -> None:
+async def test_an_event_restarts_the_schedule() -> None:
     timeline = Timeline(changes={A: {0: at("running"), 100: at("running", 2), 1e9: at("finished", 3)}})
     cursors = cursors_at(at("running"))
     waits = [(await wait(timeline, cursors)).waited_s for _ in range(5)]
@@ -280,7 +280,7 @@ async def test_a_wait_of_the_callers_own_length_leaves_the_schedule_alone() -> N
 
 
 @virtually
-async def test_the_schedules_of_two_callers_do_not_meet() -> None:
+async def test_each_caller_has_its_own_schedule() -> None:
     timeline, callers = Timeline(), CallerCursors()
     for name in ("alice", "bob"):
         callers.remember(name, cursors_at(at("running")))
@@ -326,7 +326,7 @@ def noticing(*kinds: EventKind, run_id: str = A, state: RunState = "running") ->
 def test_of_several_events_the_most_urgent_is_the_reason(kinds: tuple[EventKind, ...], reason: str | None) -> None:
     run = noticing(*kinds)
     assert decide([run], {A: Cursor(1, "running")}, "event") == reason
-    assert decide([run], {A: Cursor(run.last_seq, "running")}, "event") is None, "it has been told"
+    assert decide([run], {A: Cursor(run.last_seq, "running")}, "event") is None, "the caller has seen it"
     assert decide([run], {A: Cursor(1, "running")}, "end") is None
 
 
@@ -347,7 +347,7 @@ def test_a_wait_for_the_first_step_also_ends_where_it_may_never_come(
     assert decide([noticing(*kinds)], {A: Cursor(1, "running")}, "first_step") == reason
 
 
-def test_a_first_step_that_was_told_before_still_ends_the_wait_for_it() -> None:
+def test_a_first_step_that_the_caller_has_seen_still_ends_the_wait_for_it() -> None:
     run = noticing("first_step")
     assert decide([run], {A: Cursor(run.last_seq, "running")}, "first_step") == "first_step"
 
@@ -361,7 +361,7 @@ def test_the_first_step_of_several_runs_is_the_last_of_them() -> None:
 
 
 @virtually
-async def test_a_stall_is_told_when_it_happens_and_starts_the_schedule_anew() -> None:
+async def test_a_stall_is_answered_when_it_happens_and_restarts_the_schedule() -> None:
     stalled = noticing("stalled", state="stalled")
     timeline = Timeline(changes={A: {0: noticing(), 17: stalled}})
     cursors = {A: Cursor(1, "running", heartbeats=4)}
@@ -383,7 +383,7 @@ async def test_an_outcome_has_the_cursors_for_the_next_wait() -> None:
 
 
 @virtually
-async def test_a_cancelled_wait_has_told_nothing() -> None:
+async def test_a_cancelled_wait_leaves_the_cursors_alone() -> None:
     cursors = cursors_at(at("running"))
     with anyio.move_on_after(100) as scope:
         await wait(Timeline(ends_s=41_000), cursors, timeout_s=960)
@@ -393,18 +393,18 @@ async def test_a_cancelled_wait_has_told_nothing() -> None:
 
 
 @virtually
-async def test_twenty_waits_hear_of_one_end_together() -> None:
-    heard: list[float] = []
+async def test_twenty_waits_end_with_one_run_at_the_same_time() -> None:
+    ended_s: list[float] = []
 
     async def one(n: int) -> None:
         answer = await wait(Timeline(ends_s=41), timeout_s=60 + n)
         assert answer.reason == "ended"
-        heard.append(anyio.current_time())
+        ended_s.append(anyio.current_time())
 
     async with anyio.create_task_group() as group:
         for n in range(20):
             group.start_soon(one, n)
-    assert heard == [41] * 20
+    assert ended_s == [41] * 20
 
 
 # --- progress
@@ -426,23 +426,23 @@ async def test_progress_is_reported_every_15_s() -> None:
 
 
 @virtually
-async def test_a_wait_that_is_over_is_answered_not_reported() -> None:
+async def test_a_wait_that_is_over_is_answered_and_not_reported() -> None:
     assert await reported(Timeline(), timeout_s=60) == [(15, 60), (30, 60), (45, 60)]
     assert await reported(Timeline(), timeout_s=7) == []
     assert await reported(Timeline(), timeout_s=0) == []
 
 
 @pytest.mark.parametrize(
-    "news_s",
+    "event_times_s",
     [
         pytest.param([t * 0.7 for t in range(1, 100)], id="often"),
         pytest.param([14.98, 29.98, 44.98, 59.98], id="a moment before each report"),
     ],
 )
 @virtually
-async def test_news_puts_off_no_report(news_s: list[float]) -> None:
+async def test_events_do_not_delay_a_report(event_times_s: list[float]) -> None:
     # A client that hears nothing drops the call, so a run that is busy must not silence the reports.
-    notes = {t: at("running", n) for n, t in enumerate([0, *news_s])}
+    notes = {t: at("running", n) for n, t in enumerate([0, *event_times_s])}
     calls = await reported(Timeline(changes={A: {**notes, 70: at("finished", 200)}}), timeout_s=960)
     assert [waited_s for waited_s, _ in calls] == pytest.approx([15, 30, 45, 60], abs=0.1)
 
