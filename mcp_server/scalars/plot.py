@@ -78,14 +78,14 @@ def draw_picture(panels: Sequence[Panel]) -> bytes:
 @contextmanager
 def _font_cache_directory() -> Iterator[str]:
     """Yield a directory for matplotlib's font list: building it takes a second, so it is kept between pictures."""
-    kept = Path(tempfile.gettempdir()) / f"runward-matplotlib-{os.getuid()}"
+    directory_path = Path(tempfile.gettempdir()) / f"runward-matplotlib-{os.getuid()}"
     try:
-        kept.mkdir(mode=0o700, exist_ok=True)
-        is_own = kept.lstat().st_uid == os.getuid() and not kept.is_symlink()
+        directory_path.mkdir(mode=0o700, exist_ok=True)
+        is_own = directory_path.lstat().st_uid == os.getuid() and not directory_path.is_symlink()
     except OSError:
         is_own = False
     if is_own:
-        yield str(kept)
+        yield str(directory_path)
         return
     with tempfile.TemporaryDirectory(prefix="runward-matplotlib-", ignore_cleanup_errors=True) as directory:
         yield directory

@@ -62,11 +62,11 @@ class Scalars:
         key = run.run_id, run.attempt, run.ended
         begun_s = time.monotonic()
         with self._lock:
-            until_s, known = self._locations.get(key, (begun_s, []))
+            until_s, earlier = self._locations.get(key, (begun_s, []))
             if begun_s < until_s:
-                return known
+                return earlier
             self._lookups = self._lookups or LookupCache()
-        locations = locate_run_scalars(run, self._lookups)[:_MOST_LOCATIONS] or known
+        locations = locate_run_scalars(run, self._lookups)[:_MOST_LOCATIONS] or earlier
         if locations:
             with self._lock:
                 while len(self._locations) >= _MOST_REMEMBERED:

@@ -14,7 +14,7 @@ _BLOCK_RECORDS = 10_000
 
 
 def record(payload: bytes) -> bytes:
-    """Return an event as it stands in a file: length, checksum, payload, checksum."""
+    """Return an event as a record of a file: length, checksum, payload, checksum."""
     length = struct.pack("<Q", len(payload))
     return length + _checksum(length) + payload + _checksum(payload)
 

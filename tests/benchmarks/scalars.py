@@ -1,4 +1,4 @@
-"""Reading event files: every point of them, beside TensorBoard's Python reader and its Rust server."""
+"""Reads all points of event files, compared with TensorBoard's Python reader and its Rust server."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _mib(directory: Path) -> float:
 
 
 def _compared(what: str, full: Path, few: Path, amount_full: int, amount_few: int, **bars: float) -> list[Row]:
-    """Return how long all of ``full`` takes, beside each other reader."""
+    """Return how long reading all of ``full`` takes, compared with the other readers."""
     ours_s, few_s, theirs_s = _ours_s(full), _ours_s(few), _accumulator_s(few)
     share = f"{amount_few:,} of them, as a multiple of EventAccumulator"
     return [
@@ -164,7 +164,7 @@ def _one_server_s(directory: Path) -> float:
 
 
 def _has(provider: grpc_provider.GrpcDataProvider, runs: int) -> bool:
-    """Tell whether every tag has come to its last step, by what a listing costs."""
+    """Return whether every tag has reached its last step, at the cost of a listing."""
     found = provider.list_scalars(RequestContext(), experiment_id="", plugin_name="scalars")
     ends = [series.max_step for tags in found.values() for series in tags.values()]
     return len(ends) == runs * _TAGS and min(ends) == max(ends)

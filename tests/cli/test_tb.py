@@ -1,4 +1,4 @@
-"""runward tb on terminals of all widths, whatever the tags are called."""
+"""runward tb on terminals of all widths, with tags of any name."""
 
 import argparse
 import io

@@ -1,4 +1,4 @@
-"""finish_blueprint and compare_runs as agents use them: after a good end, a failure, and a supervisor's death."""
+"""finish_blueprint and compare_runs as agents use them: after success, a failure, and a supervisor's death."""
 
 import json
 import os
@@ -51,8 +51,8 @@ async def test_a_good_and_a_failed_run_are_finished_and_compared(sandbox: Sandbo
         answer = await agent.call("finish_blueprint", run_id=bad, summary="It needs less.", result_dir=str(out))
         assert (answer["status"], answer["state"]) == ("written", "failed")
         text = (out / "results.md").read_text()
-        for told in ("oom_gpu", "It needs less.", "| reward | 0.25 (1) | 2.5 (10) | 2.5 (10) | max |  |", "ckpt_10.pt"):
-            assert told in text
+        for part in ("oom_gpu", "It needs less.", "| reward | 0.25 (1) | 2.5 (10) | 2.5 (10) | max |  |", "ckpt_10.pt"):
+            assert part in text
         assert json.loads((out / "finish.flag").read_text())["failure"] == "oom_gpu"
         again = await agent.call("finish_blueprint", run_id=bad, result_dir=str(out))
         assert again["files"] == answer["files"]

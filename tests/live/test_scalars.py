@@ -1,4 +1,4 @@
-"""read_tb as agents use it: a real training, over stdio, without being told where it writes."""
+"""read_tb as agents use it: a real training run over stdio, whose output directory is not named."""
 
 import base64
 import json
@@ -54,7 +54,7 @@ async def test_the_curves_of_a_run_are_found_while_it_runs_and_after_its_end(san
         assert printed["run_id"] == run_id
 
 
-async def test_a_picture_comes_beside_the_figures(sandbox: Sandbox) -> None:
+async def test_a_picture_is_added_to_the_answer(sandbox: Sandbox) -> None:
     rows = "".join(f"{step},{1 / (step + 1)},{step}\n" for step in range(500))
     (sandbox.path / "progress.csv").write_text(f"step,loss,reward\n{rows}")
     async with sandbox.agent() as agent:

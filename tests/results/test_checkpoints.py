@@ -40,11 +40,11 @@ from tests.support.ended_runs import BEGAN_S, Runs
         ("resnet50.pth", None),
     ],
 )
-def test_a_name_tells_its_step(name: str, step: int | None) -> None:
+def test_the_step_is_read_from_the_name(name: str, step: int | None) -> None:
     assert step_in_name(name) == step
 
 
-def test_a_name_tells_its_epoch() -> None:
+def test_the_epoch_is_read_from_the_name() -> None:
     names = ("epoch=3-step=100.ckpt", "epoch_12.pt", "checkpoint-500", "ckpt_ep7.pt", "step3")
     assert [epoch_in_name(name) for name in names] == [3, 12, None, 7, None]
 
@@ -55,7 +55,7 @@ def write(path: Path, size_bytes: int = 10, at_s: float = BEGAN_S) -> None:
     os.utime(path, (at_s, at_s))
 
 
-def test_directories_are_told_whole_and_files_alone_newest_first(tmp_path: Path) -> None:
+def test_a_directory_is_one_checkpoint_and_files_are_single_ones_newest_first(tmp_path: Path) -> None:
     write(tmp_path / "out/checkpoint-500/model-00001-of-00002.safetensors", 1000, BEGAN_S + 5)
     write(tmp_path / "out/checkpoint-500/model-00002-of-00002.safetensors", 500, BEGAN_S + 5)
     write(tmp_path / "out/checkpoint-500/optimizer.pt", 200, BEGAN_S + 5)
@@ -80,7 +80,7 @@ def test_directories_are_told_whole_and_files_alone_newest_first(tmp_path: Path)
     ]
 
 
-def test_what_is_no_checkpoint_is_not_told(tmp_path: Path) -> None:
+def test_other_files_are_not_checkpoints(tmp_path: Path) -> None:
     for name in ("data.zip", "vocab.bin", "step_1/video.mp4", "epoch_3/log.txt", ".cache/model.pt", "venv/model.pt"):
         write(tmp_path / name)
     write(tmp_path / "model.pt")
@@ -90,7 +90,7 @@ def test_what_is_no_checkpoint_is_not_told(tmp_path: Path) -> None:
     assert [one.path.name for one in find_checkpoints(tmp_path)] == ["model.pt"]
 
 
-def test_a_tree_without_end_is_cut(tmp_path: Path) -> None:
+def test_the_search_of_a_huge_tree_is_cut(tmp_path: Path) -> None:
     for number in range(30):
         write(tmp_path / f"{number:02}" / "ckpt_1.pt")
     walk = limited_scan(max_directories=11)
@@ -101,7 +101,7 @@ def test_a_tree_without_end_is_cut(tmp_path: Path) -> None:
     assert not whole.cut
 
 
-def test_a_runs_own_are_those_written_while_it_ran(tmp_path: Path) -> None:
+def test_a_run_owns_the_checkpoints_written_while_it_ran(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     elsewhere = tmp_path / "scratch" / "checkpoint-30"
     cwd = runs.add(progress={"checkpoint": str(elsewhere)})

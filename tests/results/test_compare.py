@@ -11,7 +11,6 @@ import pytest
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.results.answers import Comparison
 from mcp_server.results.compare import build_comparison
-from mcp_server.results.configuration import read_options, yaml_values
 from tests.support.ended_runs import BEGAN_S, Runs
 
 
@@ -53,7 +52,7 @@ def two(runs: Runs) -> Comparison:
     return build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"])
 
 
-def test_a_row_tells_what_differs_and_what_came_out(runs: Runs, tmp_path: Path) -> None:
+def test_a_row_has_the_settings_that_differ_and_the_results(runs: Runs, tmp_path: Path) -> None:
     found = two(runs)
     first, second = table(found)
     work = str(tmp_path / "work")
@@ -103,7 +102,7 @@ def test_markdown_is_one_table(runs: Runs) -> None:
     assert lines[0].startswith("| run | state | lr |")
 
 
-def test_a_run_without_scalars_and_a_lost_one_still_stand(runs: Runs) -> None:
+def test_a_run_without_scalars_and_a_lost_run_have_rows(runs: Runs) -> None:
     runs.add("cfm-aaaa")
     runs.add("cfm-bbbb", None)
     first, second = table(build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb", "cfm-aaaa"]))
@@ -111,7 +110,7 @@ def test_a_run_without_scalars_and_a_lost_one_still_stand(runs: Runs) -> None:
     assert (first["time"], second["time"]) == ("62min", "")
 
 
-def test_an_unknown_run_is_told_with_those_that_come_near(runs: Runs) -> None:
+def test_an_unknown_run_is_refused_with_similar_ids(runs: Runs) -> None:
     runs.add("cfm-aaaa")
     with pytest.raises(RunNotFound, match="Did you mean cfm-aaaa"):
         build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-aaab"])
@@ -120,9 +119,9 @@ def test_an_unknown_run_is_told_with_those_that_come_near(runs: Runs) -> None:
 def test_no_secret_is_shown(runs: Runs) -> None:
     runs.add("cfm-aaaa", command="WANDB_API_KEY=abcdef123456 python train.py")
     runs.add("cfm-bbbb", command="python train.py --api-key zyxwvu987654")
-    told = build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"]).model_dump_json()
-    assert "abcdef123456" not in told
-    assert "zyxwvu987654" not in told
+    answer = build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"]).model_dump_json()
+    assert "abcdef123456" not in answer
+    assert "zyxwvu987654" not in answer
 
 
 def test_eight_runs_and_six_metrics_cost_few_tokens(runs: Runs) -> None:
@@ -141,29 +140,11 @@ def test_eight_runs_and_six_metrics_cost_few_tokens(runs: Runs) -> None:
     assert len(found.rows or []) == 8
     for name in names:
         assert name in (found.columns or "")
-    told = json.dumps(found.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"))
-    assert len(openai.o200k_base().encode(told)) <= 720, told  # the state directory's own path is among them
+    answer = json.dumps(found.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"))
+    assert len(openai.o200k_base().encode(answer)) <= 720, answer  # the state directory's own path is among them
 
 
-def test_a_command_has_options_by_name_and_the_last_wins() -> None:
-    assert read_options("python -m train --lr 1e-4 --fast --lr=2e-4 model.n=3 --shift -0.5 ++a/b=c 'two words'") == {
-        "m": "train",
-        "lr": "2e-4",
-        "fast": "true",
-        "model.n": "3",
-        "shift": "-0.5",
-        "a/b": "c",
-        "command": "python two words",
-    }
-    assert read_options("echo 'unclosed")["command"] == "echo 'unclosed"
-
-
-def test_plain_yaml_is_told_by_dotted_names() -> None:
-    text = "a: 1  # one\nb:\n  c: 'x y'\n  d:\n    e: 2.5\nf: [1, 2]\n- g: 3\n# h: 4\n"
-    assert yaml_values(text) == {"a": "1", "b.c": "x y", "b.d.e": "2.5", "f": "[1, 2]", "g": "3"}
-
-
-def test_a_table_of_figures_is_told_by_their_names(runs: Runs) -> None:
+def test_the_rows_of_a_table_of_figures_are_named(runs: Runs) -> None:
     for number, run_id in enumerate(("a-1", "b-2")):
         cwd = runs.add(run_id, env={"PATH": f"/{number}/bin"})
         text = f"| metric | value |\n| --- | --- |\n| task_pass_rate@1 | 0.{number + 4} |\n| mean_reward | 1.5 |\n"
@@ -173,7 +154,7 @@ def test_a_table_of_figures_is_told_by_their_names(runs: Runs) -> None:
     assert (found.columns, found.rows) == ("run|cwd|eval task_pass_rate@1", ["a-1|a-1|0.4", "b-2|b-2|0.5"])
 
 
-def test_a_setting_and_a_metric_of_one_name_both_stand(runs: Runs) -> None:
+def test_a_setting_and_a_metric_of_one_name_are_both_shown(runs: Runs) -> None:
     for number, run_id in enumerate(("a-1", "b-2"), 1):
         cwd = runs.add(run_id, command=f"python train.py --lr 1e-{number}")
         put(cwd / "progress.csv", f"step,lr\n1,0.5\n2,0.{number}\n")

@@ -1,4 +1,4 @@
-"""Evaluation files as trainers, harnesses and agents leave them; numbers exact, broken ones told."""
+"""Evaluation files as trainers, harnesses and agents write them: numbers are exact, broken files are reported."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_numbers_stay_what_they_are(tmp_path: Path) -> None:
         ("eval.md", "| a |\n| --- |\n" + "| 1 |\n" * 300, "only the first 200 of 300 rows"),
     ],
 )
-def test_what_is_broken_or_too_long_is_told(tmp_path: Path, name: str, text: str, problem: str) -> None:
+def test_broken_and_too_long_files_are_reported(tmp_path: Path, name: str, text: str, problem: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     (one,) = read_evaluations(path)
@@ -117,7 +117,7 @@ def test_what_is_broken_or_too_long_is_told(tmp_path: Path, name: str, text: str
     assert len(one.rows) <= 200
 
 
-def test_what_is_no_file_is_told_and_holds_nothing_up(tmp_path: Path) -> None:
+def test_pipes_and_links_are_reported_and_do_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "results.json")
     (tmp_path / "eval.md").symlink_to("/dev/zero")
     (tmp_path / "metrics.json").mkdir()
@@ -127,7 +127,7 @@ def test_what_is_no_file_is_told_and_holds_nothing_up(tmp_path: Path) -> None:
         assert one.problem
 
 
-def test_a_runs_evaluations_are_found_beneath_its_directories(tmp_path: Path) -> None:
+def test_the_evaluations_of_a_run_are_found_below_its_directories(tmp_path: Path) -> None:
     runs, out = Runs(tmp_path), tmp_path / "out"
     cwd = runs.add()
     names = [
@@ -166,9 +166,9 @@ def test_rows_become_a_table_that_no_value_breaks() -> None:
 
 
 def test_an_evaluation_read_back_from_its_table_is_the_same(tmp_path: Path) -> None:
-    told: tuple[Row, ...] = ({"task": "a|b", "n": 3, "rate": 0.1 + 0.2},)
-    (tmp_path / "eval.md").write_text("\n".join(table(told)))
-    assert read_evaluations(tmp_path / "eval.md") == [Evaluation(tmp_path / "eval.md", told)]
+    rows_of_table: tuple[Row, ...] = ({"task": "a|b", "n": 3, "rate": 0.1 + 0.2},)
+    (tmp_path / "eval.md").write_text("\n".join(table(rows_of_table)))
+    assert read_evaluations(tmp_path / "eval.md") == [Evaluation(tmp_path / "eval.md", rows_of_table)]
 
 
 @pytest.mark.parametrize("text", [" ", "# ", "- a", "|", "```\n", "a: ", "-|", "{", "\\|"])

@@ -1,4 +1,4 @@
-"""The results document of a run: complete, kept up to date, a person's part kept, no secrets; the flag last."""
+"""The results document of a run is complete, updated, keeps a person's part, has no secrets; the flag is last."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def git(directory: Path, *words: str) -> None:
     subprocess.run(["git", *who, *words], cwd=directory, check=True, capture_output=True)
 
 
-def test_the_document_tells_everything(runs: Runs, tmp_path: Path) -> None:
+def test_the_document_has_every_part(runs: Runs, tmp_path: Path) -> None:
     blueprint = tmp_path / "blueprint.md"
     blueprint.write_text("# [exp_purpose]\nDoes a smaller step help?\n\n# [exp_yaml_path]\nconf/cfm.yaml\n")
     gpus = {"GPU-1": {"peak_mib": 40536, "mean_util": 71.5}}
@@ -66,7 +66,7 @@ def test_the_document_tells_everything(runs: Runs, tmp_path: Path) -> None:
     put(cwd / "uv.lock", "version = 1\n")
     answer = done(runs, summary="# It helps\nA little.")
     text = Path(answer.results_path).read_text()
-    for told in (
+    for part in (
         "# Results: Does a smaller step help?",
         "## Summary\n\n### It helps\nA little.",
         "**failed**",
@@ -85,7 +85,7 @@ def test_the_document_tells_everything(runs: Runs, tmp_path: Path) -> None:
         f"- Packages: `{cwd}/uv.lock`, sha256 ",
         "The state of the code is unknown: not a git repository",
     ):
-        assert told in text
+        assert part in text
     assert answer.status == "written"
     assert [Path(one).name for one in answer.files] == ["experiment_log.md", "results.md", "finish.flag"]
     flag = json.loads(Path(answer.flag_path or "").read_text())
@@ -96,8 +96,8 @@ def test_the_document_tells_everything(runs: Runs, tmp_path: Path) -> None:
 def test_a_run_that_left_nothing_has_a_document_too(runs: Runs) -> None:
     runs.add()
     text = Path(done(runs).results_path).read_text()
-    for told in ("No scalars were found.", "No result files were found.", "None were found.", "**finished**"):
-        assert told in text
+    for part in ("No scalars were found.", "No result files were found.", "None were found.", "**finished**"):
+        assert part in text
 
 
 def test_a_lost_run_is_finished_without_inventing_an_end(runs: Runs) -> None:
@@ -109,7 +109,7 @@ def test_a_lost_run_is_finished_without_inventing_an_end(runs: Runs) -> None:
     assert "Its supervisor is gone and wrote no end" in Path(answer.results_path).read_text()
 
 
-def test_a_second_call_brings_it_up_to_date_and_keeps_a_persons_part(runs: Runs) -> None:
+def test_a_second_call_updates_the_document_and_keeps_a_persons_part(runs: Runs) -> None:
     cwd = runs.add()
     first = done(runs, summary="first")
     path = Path(first.results_path)
@@ -150,7 +150,7 @@ def test_several_callers_at_once_leave_one_document_and_one_note(runs: Runs) -> 
     ]
 
 
-def test_the_python_of_the_environment_and_a_changed_blueprint_are_told(runs: Runs, tmp_path: Path) -> None:
+def test_the_document_names_the_python_and_a_changed_blueprint(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "pyvenv.cfg").write_text("version = 3.11.7\n")
     blueprint = tmp_path / "blueprint.md"
@@ -221,7 +221,7 @@ def test_another_owners_run_is_left_alone(runs: Runs, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["experiment_log.md", "results.md", "code.diff"])
-def test_fifos_and_links_neither_hold_it_up_nor_are_followed(runs: Runs, tmp_path: Path, name: str) -> None:
+def test_fifos_do_not_block_and_links_are_not_followed(runs: Runs, tmp_path: Path, name: str) -> None:
     runs.add()
     out = tmp_path / "out"
     out.mkdir()
@@ -234,7 +234,7 @@ def test_fifos_and_links_neither_hold_it_up_nor_are_followed(runs: Runs, tmp_pat
     assert (tmp_path / "target").read_text() == "untouched"
 
 
-def test_the_code_is_told_with_what_is_not_committed(runs: Runs) -> None:
+def test_the_document_has_the_commit_and_the_uncommitted_changes(runs: Runs) -> None:
     cwd = runs.add()
     git(cwd, "init")
     put(cwd / "train.py", "lr = 1\nkey = ''\n")

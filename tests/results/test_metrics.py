@@ -1,4 +1,4 @@
-"""What a run came to in numbers: which value is best, and where they come from."""
+"""The metrics of a run: which value is best, and which files they are read from."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.support.ended_runs import BEGAN_S, Runs
         ("std_reward", None),
     ],
 )
-def test_the_name_tells_which_value_is_best(tag: str, best: str | None) -> None:
+def test_the_best_value_follows_from_the_name(tag: str, best: str | None) -> None:
     assert best_direction(tag) == best
 
 
-def test_without_files_the_printed_numbers_stand(tmp_path: Path) -> None:
+def test_without_files_the_printed_metrics_are_used(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.add(progress={"step": 40, "metrics": {"loss": 0.25, "phase": "warm"}})
     found = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars)
@@ -43,14 +43,14 @@ def test_without_files_the_printed_numbers_stand(tmp_path: Path) -> None:
     assert found.source == "the run's output"
 
 
-def test_the_telling_ones_come_first_with_their_best_and_odd_points(tmp_path: Path) -> None:
+def test_metrics_with_a_best_value_are_first_and_odd_points_are_counted(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     path = runs.add() / "progress.csv"
     path.write_text("step,lr,loss,reward\n1,0.5,3,1\n2,0.25,nan,4\n3,0.125,2,2\n")
     os.utime(path, (BEGAN_S + 60,) * 2)
     found = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars)
-    told = [(one.tag, one.first, one.last, one.best, one.best_step, one.best_is, one.odd) for one in found.metrics]
-    assert told == [
+    rows = [(one.tag, one.first, one.last, one.best, one.best_step, one.best_is, one.odd) for one in found.metrics]
+    assert rows == [
         ("loss", 3, 2, 2, 3, "min", 1),
         ("reward", 1, 2, 4, 2, "max", 0),
         ("lr", 0.5, 0.125, None, None, None, 0),
@@ -68,15 +68,15 @@ def test_without_files_the_log_is_read_from_its_first_step_on(tmp_path: Path) ->
     lines += [f"step:{n} - actor/loss:{a} - critic/rewards/mean:{b} - actor/kl_loss:{c}" for n, a, b, c in values]
     rundir.log(1).write_text("\n".join(lines) + "\n")
     found = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars, rundir=rundir)
-    told = {
+    rows = {
         one.tag: (one.first, one.first_step, one.last, one.best, one.best_step, one.best_is, one.odd)
         for one in found.metrics
     }
-    assert told["actor/loss"] == (2.0, 1, 0.5, 0.25, 2, "min", 0)
-    assert told["critic/rewards/mean"] == (0.1, 1, 0.3, 0.4, 2, "max", 0)
-    assert told["actor/kl_loss"] == (0.01, 1, 0.03, 0.01, 1, "min", 1)
-    assert "kl_loss_coef" not in told
-    assert told["phase"] == (None, None, "warm", None, None, None, 0)
+    assert rows["actor/loss"] == (2.0, 1, 0.5, 0.25, 2, "min", 0)
+    assert rows["critic/rewards/mean"] == (0.1, 1, 0.3, 0.4, 2, "max", 0)
+    assert rows["actor/kl_loss"] == (0.01, 1, 0.03, 0.01, 1, "min", 1)
+    assert "kl_loss_coef" not in rows
+    assert rows["phase"] == (None, None, "warm", None, None, None, 0)
     assert (found.source, found.notes) == ("the run's output", ())
 
 

@@ -1,4 +1,4 @@
-"""Conditions on scalars: what is said, which tag is meant, and when it holds."""
+"""Conditions on scalars: how they are parsed, which tag they match, and when they hold."""
 
 import math
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def points(*values: float) -> Points:
 
 
 @pytest.mark.parametrize(
-    ("said", "tag", "sign", "number"),
+    ("text", "tag", "sign", "number"),
     [
         ("Train/mean_reward >= 20", "Train/mean_reward", ">=", 20),
         ("loss<1e-3", "loss", "<", 0.001),
@@ -45,12 +45,12 @@ def points(*values: float) -> Points:
         ("fps > inf", "fps", ">", math.inf),
     ],
 )
-def test_a_comparison_is_a_tag_a_sign_and_a_number(said: str, tag: str, sign: str, number: float) -> None:
-    assert parse_condition(said) == Condition(said.strip(), tag, sign, number)
+def test_a_comparison_is_a_tag_a_sign_and_a_number(text: str, tag: str, sign: str, number: float) -> None:
+    assert parse_condition(text) == Condition(text.strip(), tag, sign, number)
 
 
 @pytest.mark.parametrize(
-    ("said", "tag", "kind"),
+    ("text", "tag", "kind"),
     [
         ("loss is nan", "loss", "nan"),
         ("Loss/value function IS NaN", "Loss/value function", "nan"),
@@ -59,22 +59,22 @@ def test_a_comparison_is_a_tag_a_sign_and_a_number(said: str, tag: str, sign: st
         ("x is finite", "x", "finite"),
     ],
 )
-def test_a_state_is_a_tag_and_a_kind(said: str, tag: str, kind: str) -> None:
-    found = parse_condition(said)
+def test_a_state_is_a_tag_and_a_kind(text: str, tag: str, kind: str) -> None:
+    found = parse_condition(text)
     assert (found.tag, found.kind) == (tag, kind)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     ["", "loss", "loss = 3", "> 3", "loss > ", "loss > big", "loss > nan", "loss is bad", "x" * 600 + " > 1", "a is"],
 )
-def test_what_is_no_condition_is_refused_with_examples(said: str) -> None:
+def test_text_that_is_not_a_condition_is_refused_with_examples(text: str) -> None:
     with pytest.raises(BadArgument, match=r"Train/mean_reward >= 20"):
-        parse_condition(said)
+        parse_condition(text)
 
 
 @pytest.mark.parametrize(
-    ("said", "held"),
+    ("text", "held"),
     [
         ("x >= 2", [False, True, True, False, True, False]),
         ("x <= 2", [True, True, False, False, False, True]),
@@ -87,8 +87,8 @@ def test_what_is_no_condition_is_refused_with_examples(said: str) -> None:
         ("x is finite", [True, True, True, False, False, False]),
     ],
 )
-def test_it_holds_of_single_values_and_of_arrays_alike(said: str, held: list[bool]) -> None:
-    condition = parse_condition(said)
+def test_a_condition_holds_for_single_values_and_arrays_alike(text: str, held: list[bool]) -> None:
+    condition = parse_condition(text)
     values = [1.0, 2.0, 3.0, math.nan, math.inf, -math.inf]
     assert condition(np.array(values)).tolist() == held
     assert [bool(condition(value)) for value in values] == held
@@ -111,7 +111,7 @@ TAGS = ["Train/mean_reward", "Train/loss", "lr", "eval/Accuracy", "Loss", "a[0]"
         ("reward", []),
     ],
 )
-def test_a_tag_is_meant_by_name_by_glob_or_by_its_last_part(pattern: str, meant: list[str]) -> None:
+def test_a_pattern_matches_a_name_a_glob_or_the_last_part(pattern: str, meant: list[str]) -> None:
     assert match_tags(pattern, TAGS) == meant
 
 
@@ -120,12 +120,12 @@ def test_a_tag_that_could_be_several_is_refused_with_the_candidates() -> None:
         describe_match(parse_condition("loss < 1"), {"train/loss": (1, 3.0), "eval/loss": (1, 3.0)})
 
 
-def test_a_tag_that_is_not_there_yet_is_waited_for() -> None:
+def test_a_tag_without_points_yet_is_not_an_error() -> None:
     assert resolve_tag(parse_condition("loss < 1"), ["reward"]) is None
     assert describe_match(parse_condition("loss < 1"), {"reward": (1, 0.0)}) is None
 
 
-def test_what_holds_is_told_with_value_and_step() -> None:
+def test_a_match_is_described_with_value_and_step() -> None:
     newest = {"Train/mean_reward": (900, 20.41234), "loss": (None, math.nan)}
     assert describe_match(parse_condition("mean_reward >= 20"), newest) == "Train/mean_reward = 20.41 at step 900"
     assert describe_match(parse_condition("loss is nan"), newest) == "loss = nan"
@@ -133,9 +133,9 @@ def test_what_holds_is_told_with_value_and_step() -> None:
 
 
 def test_a_value_between_two_looks_is_found() -> None:
-    told = points(1, 5, 2, math.nan, 3)
-    assert first_match(parse_condition("x >= 5"), told) == 1
-    assert first_match(parse_condition("x >= 5"), told, 2) is None
-    assert first_match(parse_condition("x is nan"), told, 2) == 3
-    assert first_match(parse_condition("x > 0"), told, 5) is None
+    series = points(1, 5, 2, math.nan, 3)
+    assert first_match(parse_condition("x >= 5"), series) == 1
+    assert first_match(parse_condition("x >= 5"), series, 2) is None
+    assert first_match(parse_condition("x is nan"), series, 2) == 3
+    assert first_match(parse_condition("x > 0"), series, 5) is None
     assert first_match(parse_condition("x > 0"), points()) is None

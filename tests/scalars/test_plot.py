@@ -1,4 +1,4 @@
-"""The picture of scalars: drawn elsewhere, always of one size, whatever the values are."""
+"""The picture of scalars: drawn by another process, always of one size, for any values."""
 
 import io
 import json
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from mcp_server.scalars import drawing, plot
-from mcp_server.scalars.drawing import format_step, is_log
 from mcp_server.scalars.plot import Curve, NotDrawn, Panel, draw_picture
 
 
@@ -68,22 +67,6 @@ def test_points_without_steps_are_drawn_next_to_each_other() -> None:
     image = pixels(draw_picture([Panel("loss", [Curve("a", [0] * 50, [float(n % 7) for n in range(50)])])]))
     columns = np.flatnonzero(near(image, 0x1F, 0x6F, 0xB4).any(axis=0))
     assert columns[-1] - columns[0] > 600, "not one line from top to bottom"
-
-
-@pytest.mark.parametrize(
-    ("values", "logarithmic"),
-    [([1, 1000], True), ([1, 100], False), ([-1, 1000], False), ([0, 1000], False), ([], False), ([1e-9, 1], True)],
-)
-def test_an_axis_is_logarithmic_where_positive_values_span_decades(values: list[float], logarithmic: bool) -> None:
-    assert is_log(values) == logarithmic
-
-
-@pytest.mark.parametrize(
-    ("step", "written"),
-    [(900, "900"), (1500, "1.5k"), (2_000_000, "2M"), (1.25e9, "1.25G"), (-3000, "-3k"), (0.5, "0.5"), (4e18, "4e+18")],
-)
-def test_steps_are_written_short(step: float, written: str) -> None:
-    assert format_step(step) == written
 
 
 def test_without_matplotlib_the_error_names_the_install_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Runs as they lie on disk, without having run."""
+"""Run directories of runs that never ran."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEGAN_S = 1795275000.0
 
 
 class Runs:
-    """A state directory in which runs can be written down."""
+    """A state directory with run directories."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,7 +41,7 @@ class Runs:
         created_at: str = BEGAN,
         **spec: Any,
     ) -> Path:
-        """Write a run down, ended as ``state``, lost where that is None; return its working directory."""
+        """Write the directory of a run that ended as ``state``, None: is lost; return its working directory."""
         rundir = self.home.runs / run_id
         cwd = self.path / "work" / run_id
         cwd.mkdir(parents=True, exist_ok=True)

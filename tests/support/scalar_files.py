@@ -1,4 +1,4 @@
-"""Files with scalars, and short words for what is read of them."""
+"""Files with scalars, and short functions to read them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ def listing(directory: Path) -> list[tuple[str, int, int]]:
 
 @contextmanager
 def unchanged(directory: Path) -> Iterator[None]:
-    """Nothing in a directory is made, changed or touched."""
+    """Nothing in a directory is created, changed or touched."""
     before = listing(directory)
     yield
     assert listing(directory) == before

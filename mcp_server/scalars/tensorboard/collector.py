@@ -223,8 +223,8 @@ def _select_scalars(piece: _Piece, known_from: int | None) -> _Piece | None:
         return piece
     if known_from is None:
         return None
-    known = piece.offsets >= known_from
-    return piece if known.all() else piece.select(known) if known.any() else None
+    is_scalar = piece.offsets >= known_from
+    return piece if is_scalar.all() else piece.select(is_scalar) if is_scalar.any() else None
 
 
 def _piece(singles: list[tuple[int, int, float, float]], needs_plugin: bool) -> _Piece:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from mcp_server.scalars.tensorboard.protobuf import Malformed, read_varint
 
 _WINDOW_BYTES = 16 * 2**10
-_SHORT_BYTES = 1024  # a field of at most this length is kept whole
+_SHORT_BYTES = 1024  # a field of at most this length is trimmed whole
 _HEAD_BYTES = 20  # a field's key and length, or key and number
 _EVENT, _SUMMARY, _VALUE = range(3)
 _INTO = {(_EVENT, 5): _SUMMARY, (_SUMMARY, 1): _VALUE}
-_TEXTS = {(_VALUE, 1), (_VALUE, 7), (_VALUE, 9)}  # tag, node_name, metadata: kept at any length
+_TEXTS = {(_VALUE, 1), (_VALUE, 7), (_VALUE, 9)}  # tag, node_name, metadata: trimmed at any length
 
 
 def read_trimmed_event(read: Callable[[int, int], bytes], begin: int, end: int) -> bytes:
@@ -29,14 +29,14 @@ class _TrimmedReader:
         self._at, self._window = 0, b""
 
     def message(self, at: int, end: int, level: int) -> bytes:
-        kept = bytearray()
+        trimmed = bytearray()
         while at < end:
             head = self._bytes(at, min(_HEAD_BYTES, end - at))
             key, behind = read_varint(head, 0)
             wire, path = key & 7, (level, key >> 3)
             if wire != 2:  # noqa: PLR2004 - not bytes with a length
                 size = _number_end(head, behind, wire)
-                kept += head[:size]
+                trimmed += head[:size]
                 at += size
                 continue
             length, begin = read_varint(head, behind)
@@ -49,9 +49,9 @@ class _TrimmedReader:
                 content = self._bytes(begin, length)
             else:
                 content = b""
-            kept += head[:behind] + _as_varint(len(content)) + content
+            trimmed += head[:behind] + _as_varint(len(content)) + content
             at = begin + length
-        return bytes(kept)
+        return bytes(trimmed)
 
     def _bytes(self, at: int, length: int) -> bytes:
         if not self._at <= at <= at + length <= self._at + len(self._window):

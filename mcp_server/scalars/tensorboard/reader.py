@@ -69,9 +69,9 @@ class EventReader:
             self._positions.move_to_end(key)
             while len(self._positions) > _MOST_POSITIONS:
                 self._positions.popitem(last=False)
-            kept = sum(run.nbytes for run in self._runs.values())
-            while kept > _KEPT_BYTES and len(self._runs) > 1:
-                kept -= self._runs.popitem(last=False)[1].nbytes
+            size = sum(run.nbytes for run in self._runs.values())
+            while size > _KEPT_BYTES and len(self._runs) > 1:
+                size -= self._runs.popitem(last=False)[1].nbytes
         return scalars
 
     def newest(self, directory: Path) -> dict[str, tuple[int, float, float]]:
@@ -93,14 +93,14 @@ class EventReader:
     def changed(self, directory: Path) -> bool:
         """Return whether :meth:`read` would find anything new; costs an open, a few bytes and a close per file."""
         with self._lock:
-            known = self._positions.get(os.path.realpath(directory))
+            earlier = self._positions.get(os.path.realpath(directory))
         try:
             paths = list_event_files(directory)
         except OSError:
-            return known is not None
-        if known is None:
+            return earlier is not None
+        if earlier is None:
             return bool(paths)
-        positions = dict(known)
+        positions = dict(earlier)
         unchanged = set()
         for path in paths:
             try:
@@ -150,9 +150,9 @@ class _RunFiles:
                     key = names[path.name] = (status.st_dev, status.st_ino)
                     if key in files:
                         continue
-                    known = self._files.get(key)
-                    event_file = known or (cache and cache.load(path, fd)) or EventFile()
-                    if known is None and event_file.position is not None:
+                    cached = self._files.get(key)
+                    event_file = cached or (cache and cache.load(path, fd)) or EventFile()
+                    if cached is None and event_file.position is not None:
                         self._saved[key] = event_file.position.offset
                     changed |= event_file.read_new(fd)
                     files[key] = event_file

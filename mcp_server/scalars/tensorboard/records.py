@@ -88,8 +88,8 @@ def small_headers(data: Bytes, size: int) -> tuple[Positions, Positions]:
     low, high = low[unknown], high[unknown]
     for skipped in range(3):
         length = _checked_lengths(low, high, np.uint64(8 * skipped))
-        found = unknown[length > 0]
-        sizes[found], starts[found] = length[length > 0], behind[found] - 3 + skipped
+        matches = unknown[length > 0]
+        sizes[matches], starts[matches] = length[length > 0], behind[matches] - 3 + skipped
     first = {at: payload_length(data[at : at + HEADER_BYTES].tobytes()) or 0 for at in range(3)}
     first = {at: length for at, length in first.items() if 0 < length < _SMALL}
     later = (sizes > 0) & (starts > 2) & (starts <= size - HEADER_BYTES)  # noqa: PLR2004

@@ -70,16 +70,16 @@ def scan(
     """
     scanner = _Scanner(fd, size, Collector(plugins or {}), final=final)
     consumed, waiting = scanner.run(start)
-    found = scanner.collector
+    collector = scanner.collector
     return ScanResult(
-        found.points(),
-        found.plugins,
-        tuple(found.starts),
-        found.start_positions(),
+        collector.points(),
+        collector.plugins,
+        tuple(collector.starts),
+        collector.start_positions(),
         consumed,
-        found.damage,
+        collector.damage,
         waiting,
-        found.file_version,
+        collector.file_version,
     )
 
 

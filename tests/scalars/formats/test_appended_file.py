@@ -1,4 +1,4 @@
-"""A file that grows is read on, and one that was rewritten is read anew."""
+"""Appended rows of a file are read, and a rewritten file is read from its start."""
 
 import random
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_a_partial_last_line_waits_for_its_newline(tmp_path: Path) -> None:
     assert points(reader.read(source), "loss") == [(1, 1), (2, 2)]
 
 
-def test_a_file_read_as_it_grows_tells_what_it_tells_as_a_whole(tmp_path: Path) -> None:
+def test_a_file_read_as_it_grows_has_the_series_of_the_whole_file(tmp_path: Path) -> None:
     for seed in range(30):
         chance = random.Random(seed)
         rows = [f"{n * 10},{chance.random()},{chance.choice(['', '0.5', 'nan', 'a'])}" for n in range(200)]
@@ -44,7 +44,7 @@ def test_a_file_read_as_it_grows_tells_what_it_tells_as_a_whole(tmp_path: Path) 
     "new", ["step,loss\n5,9\n", "step,acc,loss\n1,,1\n2,,2\n3,0.5,3\n", "step,loss\n7,7\n8,8\n9,9\n9,9\n"]
 )
 @pytest.mark.parametrize("way", ["in place", "replaced", "removed first"])
-def test_a_file_that_was_rewritten_is_read_anew(tmp_path: Path, new: str, way: str) -> None:
+def test_a_rewritten_file_is_read_from_its_start(tmp_path: Path, new: str, way: str) -> None:
     path, reader = csv_file(tmp_path, "step,loss\n1,1\n2,2\n3,3\n"), SourceReader()
     (source,) = find_sources(path)
     reader.read(source)

@@ -1,4 +1,4 @@
-"""Scalars are found where loggers put them; what no logger wrote is an error, and nothing hangs."""
+"""Scalars are found where loggers write them; other files are errors, and nothing hangs."""
 
 import os
 import random
@@ -43,7 +43,7 @@ def test_a_pipe_a_socket_a_device_and_a_loop_of_links_are_errors_and_nothing_han
     assert find_sources(directory) == []
 
 
-def test_directories_of_such_names_are_no_files(tmp_path: Path) -> None:
+def test_directories_with_the_names_of_logs_are_not_read(tmp_path: Path) -> None:
     for source in named(tmp_path, Path.mkdir):
         assert find_sources(source.path) == []
         if source.kind != "mlflow":
@@ -65,7 +65,7 @@ def test_binary_junk_is_an_error_or_nothing_and_never_a_crash(tmp_path: Path) ->
         find_sources(tmp_path)
 
 
-def test_an_empty_file_is_a_run_that_has_told_nothing_yet(tmp_path: Path) -> None:
+def test_an_empty_file_is_a_run_without_series(tmp_path: Path) -> None:
     for name in ("metrics.csv", "a.jsonl"):
         run = (
             read(csv_file(tmp_path, "", name))
@@ -81,7 +81,7 @@ def test_a_table_without_names_of_columns_is_an_error(tmp_path: Path, text: str)
         read(csv_file(tmp_path, text))
 
 
-def test_of_an_enormous_table_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_an_enormous_table_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_server.scalars.formats.text_tables.MOST_BYTES", 8 * 2**20)
     path = csv_file(tmp_path, "step,loss\n1,1\n")
     with path.open("r+b") as file:
@@ -101,7 +101,7 @@ def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
     assert {source.kind for source in find_sources(tmp_path)} == {"csv", "trainer_state", "wandb"}
 
 
-def test_a_data_set_beside_the_logs_is_no_log(tmp_path: Path) -> None:
+def test_a_data_set_next_to_the_logs_is_not_a_log(tmp_path: Path) -> None:
     csv_file(tmp_path, '{"prompt": "What is 2 + 2?", "label": 4}\n', "train.jsonl")
     csv_file(tmp_path, '{"seq": 1, "kind": "started", "text": ""}\n', "events.jsonl")
     csv_file(tmp_path, "name,label\na,1\n", "labels.csv")
@@ -112,7 +112,7 @@ def test_a_data_set_beside_the_logs_is_no_log(tmp_path: Path) -> None:
     assert find_sources(tmp_path / "none") == []
 
 
-def test_a_file_of_ever_new_keys_keeps_so_many_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_new_keys_in_each_line_has_limited_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_server.scalars.formats.rows.MOST_TAGS", 100)
     path = csv_file(tmp_path, "".join(f'{{"step": {n}, "k{n}": 1}}\n' for n in range(110)), "a.jsonl")
     run = SourceReader().read(ScalarSource("jsonl", path))
@@ -120,7 +120,7 @@ def test_a_file_of_ever_new_keys_keeps_so_many_tags(tmp_path: Path, monkeypatch:
     assert run.notes == ("Only the first 100 tags were kept.",)
 
 
-def test_what_is_read_whole_is_read_again_only_once_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_file_is_read_again_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [100.0]
     monkeypatch.setattr("mcp_server.scalars.formats.detect.time.monotonic", lambda: now_s[0])
     state = csv_file(tmp_path, '{"log_history": [{"step": 1, "loss": 3}]}', "trainer_state.json")

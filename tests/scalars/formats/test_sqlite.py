@@ -1,4 +1,4 @@
-"""Scalars in the databases of Trackio and MLflow and in the logs of wandb; nothing beside them is touched."""
+"""Scalars in the databases of Trackio and MLflow; no file next to them is touched."""
 
 import math
 import os
@@ -15,13 +15,11 @@ from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_s
 from mcp_server.scalars.series import ScalarsUnreadable
 from tests.support.scalar_files import START_S, points, read, unchanged
 
-# --- databases
-
-
 TRACKIO = (
     "CREATE TABLE metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL,"
     " run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL)"
 )
+
 TRACKIO_ROW = (
     "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) VALUES (?, '2023-11-14T22:13:20+00:00', ?, ?, ?)"
 )
@@ -55,7 +53,7 @@ def test_each_run_in_a_trackio_database_is_a_source(tmp_path: Path) -> None:
     assert points(run, "n/a") == [(0, 0)]
 
 
-def test_runs_of_the_same_name_in_a_database_are_told_apart(tmp_path: Path) -> None:
+def test_runs_of_the_same_name_in_a_database_have_different_names(tmp_path: Path) -> None:
     trackio(tmp_path / "p.db", [("a" * 32, "x", 0, b'{"l":1}'), ("b" * 32, "x", 0, b'{"l":2}')]).close()
     found = find_sources(tmp_path)
     assert [source.name for source in found] == ["p/x-aaaaaaaa", "p/x-bbbbbbbb"]
@@ -80,7 +78,7 @@ def test_a_database_that_is_written_is_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("journal", ["WAL", "DELETE"])
 @pytest.mark.parametrize("left", ["all", "no -shm"])
-def test_what_a_writer_that_died_left_is_read_and_left_alone(tmp_path: Path, journal: str, left: str) -> None:
+def test_the_files_of_a_dead_writer_are_read_and_not_changed(tmp_path: Path, journal: str, left: str) -> None:
     script = (
         "import os, sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('PRAGMA journal_mode = ' + sys.argv[2]);"
         f"d.execute({TRACKIO!r}); d.execute({TRACKIO_ROW!r}, ('a', 'one', 1, b'{{\"l\":1}}')); d.commit(); os._exit(0)"
@@ -93,7 +91,7 @@ def test_what_a_writer_that_died_left_is_read_and_left_alone(tmp_path: Path, jou
         assert points(read(path), "l") == [(1, 1)]
 
 
-def test_a_closed_database_in_wal_mode_gets_no_files_beside_it(tmp_path: Path) -> None:
+def test_a_closed_database_in_wal_mode_gets_no_files_next_to_it(tmp_path: Path) -> None:
     trackio(tmp_path / "p.db", TWO_RUNS).close()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "link.db").symlink_to(tmp_path / "p.db")
@@ -128,7 +126,7 @@ def test_a_transaction_that_was_cut_off_is_not_rolled_back_by_a_reader(tmp_path:
         SourceReader().read(ScalarSource("trackio", died / "p.db", "p/one"))
 
 
-def test_a_view_that_never_ends_is_no_table_of_metrics(tmp_path: Path) -> None:
+def test_a_view_that_never_ends_is_not_a_table_of_metrics(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "p.db")) as database:
         endless = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n)"
         columns = "id, 'a' AS run_name, id AS step, 0 AS timestamp, '{}' AS metrics"
@@ -155,7 +153,7 @@ def mlflow(path: Path) -> None:
         )
 
 
-def test_an_mlflow_database_tells_its_runs_by_experiment(tmp_path: Path) -> None:
+def test_an_mlflow_database_names_its_runs_by_experiment(tmp_path: Path) -> None:
     mlflow(tmp_path / "mlflow.db")
     with unchanged(tmp_path):
         found = find_sources(tmp_path)
@@ -184,52 +182,7 @@ def test_each_run_in_a_store_of_mlflow_is_a_source(tmp_path: Path) -> None:
         == find_sources(run)
         == [ScalarSource("mlflow", run)]
     )
-    told = read(run)
-    assert told.series["val/loss"].steps.tolist() == [10, 20]
-    assert points(told, "old") == [(0, 0.5)]
-    assert told.notes == (f"{run}/metrics/pipe cannot be read: not a regular file.",)
-
-
-# --- wandb
-
-
-def test_wandb_runs_are_found_once_and_without_wandb_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "wandb" / "offline-run-20261121_213809-fpjajw8p"
-    run.mkdir(parents=True)
-    (run / "run-fpjajw8p.wandb").write_bytes(b":W&B\xe1\xbe\x00")
-    (tmp_path / "wandb" / "latest-run").symlink_to(run.name)
-    expected = [ScalarSource("wandb", run / "run-fpjajw8p.wandb")]
-    assert find_sources(tmp_path) == find_sources(tmp_path / "wandb") == find_sources(run) == expected
-    monkeypatch.setitem(sys.modules, "wandb.proto.wandb_internal_pb2", None)
-    with pytest.raises(ScalarsUnreadable, match=r"pip install 'runward\[wandb\]'"):
-        read(run)
-
-
-def test_what_wandb_writes_is_read_as_it_grows_and_around_damage(tmp_path: Path) -> None:
-    wandb = pytest.importorskip("wandb")
-    settings = wandb.Settings(mode="offline", silent=True, console="off", x_disable_stats=True, x_disable_meta=True)
-    with wandb.init(project="p", dir=tmp_path, settings=settings) as run:
-        for n in range(600):
-            run.log({"loss": n / 8, "eval": {"acc": math.nan if n == 5 else n}, "text": "x" * 300, "flag": True})
-        run.log({"big": "x" * 100_000, "loss": -math.inf}, step=1_000)
-    (source,) = find_sources(tmp_path)
-    told = SourceReader().read(source)
-    assert set(told.series) == {"loss", "eval/acc", "_runtime"}
-    assert told.notes == ()
-    assert points(told, "loss") == [*((n, n / 8) for n in range(600)), (1_000, -math.inf)]
-    assert math.isnan(told.series["eval/acc"].values[5])
-    assert told.series["loss"].walls[0] > START_S
-
-    whole, part, reader = source.path.read_bytes(), ScalarSource("wandb", tmp_path / "part.wandb"), SourceReader()
-    for end in (3, 7, 20, 40_000, 40_001, 100_000, len(whole) - 50_000, len(whole)):
-        part.path.write_bytes(whole[:end])
-        grown = reader.read(part)
-    assert points(grown, "loss") == points(told, "loss")
-
-    part.path.write_bytes(whole[:70_000] + b"\xff" * 500 + whole[70_500:])
-    damaged = SourceReader().read(part)  # a reader that knew the file would not look there again
-    assert damaged.notes == ("Damaged places skipped: 1.",)
-    assert 400 < len(damaged.series["loss"].steps) < 600
-    assert points(damaged, "loss")[-1] == (1_000, -math.inf)
+    scalars = read(run)
+    assert scalars.series["val/loss"].steps.tolist() == [10, 20]
+    assert points(scalars, "old") == [(0, 0.5)]
+    assert scalars.notes == (f"{run}/metrics/pipe cannot be read: not a regular file.",)

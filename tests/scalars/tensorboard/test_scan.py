@@ -41,7 +41,7 @@ def tensor(tag: str, value: Any, step: int = 0, *, plugin: str | None = None, wa
 
 
 def file_of(*events: Event | bytes) -> bytes:
-    """An event file; bytes stand in it as they are."""
+    """An event file; bytes are written unchanged."""
     return b"".join(event if isinstance(event, bytes) else record(event.SerializeToString()) for event in events)
 
 
@@ -117,7 +117,7 @@ def test_bfloat16_and_unsigned_tensors_are_scalars(read: Callable[..., ScanResul
     assert (values(found, "b"), values(found, "u")) == ([1.5], [2.0**63])
 
 
-def test_other_tensors_and_media_are_no_scalars(read: Callable[..., ScanResult]) -> None:
+def test_other_tensors_and_media_are_not_scalars(read: Callable[..., ScanResult]) -> None:
     media = Event(
         summary=Summary(value=[Summary.Value(tag="h", histo={"min": 1}), Summary.Value(tag="i", image={"width": 1})])
     )
@@ -143,7 +143,7 @@ def test_metadata_counts_from_the_event_on_that_carries_it(read: Callable[..., S
     assert values(read(data, later, {"t": "scalars"}), "t") == [3.0]
 
 
-def test_nan_inf_and_steps_that_stay_zero_are_kept(read: Callable[..., ScanResult]) -> None:
+def test_nan_inf_and_constant_zero_steps_are_kept(read: Callable[..., ScanResult]) -> None:
     found = read(file_of(point("x", math.nan), point("x", math.inf), point("x", -math.inf)))
     assert math.isnan(values(found, "x")[0])
     assert values(found, "x")[1:] == [math.inf, -math.inf]
@@ -159,12 +159,12 @@ def test_a_tag_twice_in_one_event_keeps_its_order(read: Callable[..., ScanResult
     assert values(found, "b") == [1.0, 3.0] * 100
 
 
-def test_the_node_name_of_tensorflow_1_stands_for_a_missing_tag(read: Callable[..., ScanResult]) -> None:
+def test_the_node_name_of_tensorflow_1_replaces_a_missing_tag(read: Callable[..., ScanResult]) -> None:
     old = Event(summary=Summary(value=[Summary.Value(node_name="loss", simple_value=1.0)]))
     assert values(read(file_of(old)), "loss") == [1.0]
 
 
-def test_session_starts_are_told_with_their_place(read: Callable[..., ScanResult]) -> None:
+def test_session_starts_have_their_position(read: Callable[..., ScanResult]) -> None:
     start = Event(step=2, wall_time=9.0, session_log=SessionLog(status=SessionLog.START))
     stop = Event(step=5, session_log=SessionLog(status=SessionLog.STOP))
     found = read(file_of(VERSION, point("a", 1), point("a", 2), start, point("a", 3), point("b", 4), stop, start))
@@ -182,7 +182,7 @@ def test_empty_and_header_only_files_hold_nothing(read: Callable[..., ScanResult
     assert (dict(found.points), found.consumed, found.waiting) == ({}, len(file_of(VERSION)), False)
 
 
-def test_a_file_cut_anywhere_waits_before_the_cut_and_tells_it_when_final(read: Callable[..., ScanResult]) -> None:
+def test_a_truncated_file_waits_before_the_cut_and_reports_it_when_final(read: Callable[..., ScanResult]) -> None:
     events = [VERSION, point("a", 1.0, 1), point("a", 2.0, 2), tensor("t", 3.0, plugin="scalars")]
     ends = [len(file_of(*events[:count])) for count in range(len(events) + 1)]
     data = file_of(*events)
@@ -212,7 +212,7 @@ def test_no_flipped_bit_yields_a_wrong_value(read: Callable[..., ScanResult], mo
         assert sum(map(len, listed(found).values())) >= 3 - (bit >= 8 * len(file_of(VERSION)))
 
 
-def test_damage_near_the_end_is_waited_for_and_further_up_told(
+def test_damage_near_the_end_is_waited_for_and_earlier_damage_reported(
     read: Callable[..., ScanResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = [point("a", float(n), n) for n in range(100)]
@@ -255,7 +255,7 @@ def test_a_zero_filled_tail_waits_and_is_read_once_filled(
         assert len(read(zeroed, final=True).damage) >= 1
 
 
-def test_an_unparsable_event_with_a_right_checksum_is_told_and_skipped(read: Callable[..., ScanResult]) -> None:
+def test_an_unparsable_event_with_a_right_checksum_is_reported_and_skipped(read: Callable[..., ScanResult]) -> None:
     broken = record(point("a", 1.0).SerializeToString()[:-2])
     latin = record(point("a", 1.0).SerializeToString().replace(b"\x0a\x01a", b"\x0a\x01\xe4"))
     found = read(file_of(point("a", 0.0), broken, latin, point("a", 2.0)))
@@ -303,7 +303,7 @@ def test_a_large_event_gives_its_scalars_and_skips_its_image(read: Callable[...,
     assert read(damaged).waiting
 
 
-def test_a_large_event_that_does_not_parse_is_told_and_skipped(read: Callable[..., ScanResult]) -> None:
+def test_a_large_event_that_does_not_parse_is_reported_and_skipped(read: Callable[..., ScanResult]) -> None:
     broken = record(b"\x2a" + varint(10**6) + bytes(10**5))
     found = read(file_of(point("a", 1.0), broken, point("a", 2.0)))
     assert values(found, "a") == [1.0, 2.0]
@@ -431,7 +431,7 @@ def crc(data: bytes) -> bytes:
 
 
 class Writer:
-    """Random events of every kind, with fields in any order and some that nobody knows."""
+    """Random events of every kind, with fields in any order and some unknown ones."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance

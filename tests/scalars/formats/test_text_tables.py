@@ -75,7 +75,7 @@ def test_keras_counts_epochs_and_may_use_another_separator(tmp_path: Path, separ
     assert set(run.series) == {"accuracy", "loss"}
 
 
-def test_ultralytics_pads_its_columns_and_its_time_is_no_time_of_day(tmp_path: Path) -> None:
+def test_ultralytics_pads_its_columns_and_its_time_is_not_a_time_of_day(tmp_path: Path) -> None:
     run = read(
         csv_file(tmp_path, "  epoch,      time,  train/box_loss\n  1,  12.5,  0.875\n  2,  25,  0.75\n", "results.csv")
     )
@@ -123,7 +123,7 @@ def test_without_a_step_rows_are_counted(tmp_path: Path) -> None:
     assert run.notes == ("Steps are row numbers.",)
 
 
-def test_a_batch_number_that_starts_again_with_each_epoch_is_no_step(tmp_path: Path) -> None:
+def test_a_batch_number_that_restarts_with_each_epoch_is_not_a_step(tmp_path: Path) -> None:
     rows = "".join(f"{epoch},{batch},{epoch + batch / 8}\n" for epoch in range(3) for batch in range(4))
     run = read(csv_file(tmp_path, "epoch,step,loss\n" + rows))
     assert run.series["loss"].steps.tolist() == list(range(12))
@@ -133,7 +133,7 @@ def test_a_batch_number_that_starts_again_with_each_epoch_is_no_step(tmp_path: P
     )
 
 
-def test_an_epoch_with_fractions_is_no_step_also_when_that_shows_late(tmp_path: Path) -> None:
+def test_an_epoch_with_fractions_is_not_a_step_even_where_they_come_late(tmp_path: Path) -> None:
     path, reader = csv_file(tmp_path, "epoch,loss\n0,1\n1,2\n"), SourceReader()
     (source,) = find_sources(path)
     assert points(reader.read(source), "loss") == [(0, 1), (1, 2)]
@@ -144,7 +144,7 @@ def test_an_epoch_with_fractions_is_no_step_also_when_that_shows_late(tmp_path: 
     assert points(run, "epoch") == [(0, 0), (1, 1), (2, 1.5)]
 
 
-def test_a_step_that_falls_is_a_restart_and_what_is_told_again_replaces(tmp_path: Path) -> None:
+def test_a_falling_step_is_a_restart_whose_points_replace_earlier_ones(tmp_path: Path) -> None:
     run = read(csv_file(tmp_path, "step,loss\n10,1\n20,2\n30,3\n20,5\n"))
     assert points(run, "loss") == [(10, 1), (20, 5)]
     assert run.series["loss"].restarts == (20,)
@@ -161,7 +161,7 @@ def test_a_header_in_the_middle_begins_another_part_with_its_own_columns(tmp_pat
 # --- JSON lines
 
 
-def test_json_lines_are_flattened_and_tell_their_time(tmp_path: Path) -> None:
+def test_json_lines_are_flattened_and_have_a_time(tmp_path: Path) -> None:
     lines = [
         {"_step": 0, "_timestamp": START_S, "loss": 1, "eval": {"acc": {"top1": 0.5}}, "ok": True, "tags": [1, 2]},
         {"_step": 5, "_timestamp": START_S + 1, "loss": "0.25", "name": "x", "none": None},
@@ -213,7 +213,7 @@ def test_one_summary_with_a_step_does_not_become_the_clock_of_all_lines(tmp_path
     assert points(read(csv_file(tmp_path, text, "a.jsonl")), "loss") == [(n, n) for n in range(20)]
 
 
-def test_lines_that_are_no_objects_are_passed_over_and_told(tmp_path: Path) -> None:
+def test_lines_that_are_not_objects_are_skipped_and_counted(tmp_path: Path) -> None:
     lines = [b'{"step": 1, "loss": 1}', b"[1]", b"{broken", b'{"step": 2, "loss": NaN}', b"\xff\xfe", b"", b"1" * 5000]
     lines += [b'{"step": 3, "x": "' + b"x" * 2**20 + b'"}', b"\0" * 5000 + b'{"step": 4, "loss": -Infinity}']
     lines += [b'{"a":' * 100_000, b'{"step": 1e400, "loss": 7, "big": 1' + b"0" * 400 + b"}", b""]

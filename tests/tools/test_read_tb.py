@@ -1,0 +1,183 @@
+"""What read_tb answers, and what it refuses."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client import Client
+
+from mcp_server.serve.app import build
+from mcp_server.tools import read_tb as metrics
+from mcp_server.tools.context import ServerContext
+from mcp_server.views.scalar_report import ScalarQuery, build_report
+from tests.support.sandbox import text_of
+from tests.support.scalar_runs import Writer, write
+
+pytestmark = pytest.mark.anyio
+
+
+class Tool:
+    def __init__(self, home: Path) -> None:
+        self.context = ServerContext.of({"RUNWARD_HOME": str(home)})
+        self.server = build({}, self.context)
+
+    async def __call__(self, **arguments: Any) -> Any:
+        async with Client(self.server) as client:
+            result = await client.call_tool("read_tb", arguments)
+        return text_of(result) if result.is_error else result.structured_content
+
+
+@pytest.fixture
+def read_tb(tmp_path: Path) -> Tool:
+    return Tool(tmp_path / "state")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Two runs of three scalars, the second with a spike and a NaN."""
+    root = tmp_path / "logs"
+    spike: dict[int, float] = {50: 1e6}
+    write(root / "one", 100, {"Train__reward": float, "loss": lambda i: 1 / (i + 1), "lr": lambda _: 1e-3})
+    write(
+        root / "two",
+        100,
+        {
+            "Train__reward": lambda i: i / 2,
+            "loss": lambda i: math.nan if i == 70 else spike.get(i, 1 / (i + 1)),
+            "lr": lambda _: 1e-3,
+        },
+    )
+    return root
+
+
+async def test_a_run_is_one_line_per_tag(read_tb: Tool, logs: Path) -> None:
+    answer = await read_tb(logdir=str(logs / "two"))
+    assert (answer["source"], answer["step"]) == (str(logs / "two"), 99)
+    reward, loss, lr = answer["tags"]
+    assert reward.startswith("Train/reward 49.5 ↑500 0@0 49.5@99 0")
+    assert "1e6@50" in loss
+    assert loss.endswith("1 NaN from 70")
+    assert lr == f"lr 0.001 ~ 0.001@0 0.001@0 {'5' * 32}"
+
+
+async def test_named_tags_are_shown_in_full_with_points(read_tb: Tool, logs: Path) -> None:
+    answer = await read_tb(logdir=str(logs / "two"), tags=["loss", "*reward"])
+    loss, reward = answer["values"]["loss"], answer["values"]["Train/reward"]
+    assert (loss["last_step"], loss["count"], loss["nan"], loss["first_nan_step"], loss["max"]) == (99, 100, 1, 70, 1e6)
+    assert (reward["slope"], reward["trend"], reward["min"], reward["first"], reward["mean"]) == (
+        500,
+        "up",
+        0,
+        0,
+        24.75,
+    )
+    assert len(loss["points"]) <= 20
+    assert [50, 1e6] in loss["points"]
+    assert "points" not in (await read_tb(logdir=str(logs / "two"), tags="lr", points=0))["values"]["lr"]
+    assert (await read_tb(logdir=str(logs / "two"), tags="lr", since_step=90))["values"]["lr"]["count"] == 10
+
+
+async def test_several_runs_are_listed_newest_first_or_compared(read_tb: Tool, logs: Path) -> None:
+    os.utime(next((logs / "one").iterdir()), (time.time() + 60, time.time() + 60))
+    listed = await read_tb(logdir=str(logs))
+    assert [line.partition(",")[0] for line in listed["runs"]] == ["one", "two"]
+    assert (await read_tb(logdir=f"{logs}/latest"))["source"] == str(logs / "one")
+    compared = await read_tb(compare=[str(logs / "one"), str(logs / "two")], tags=["Train/reward"])
+    assert compared["runs"] == ["one", "two"]
+    assert compared["tags"][0].startswith("Train/reward | 99@99 ↑1000 0..99 0")
+    assert " | 49.5@99 ↑500 0..49.5 0" in compared["tags"][0]
+    assert (await read_tb(logdir=str(logs), tags=["Train/reward"]))["tags"] == compared["tags"]
+
+
+async def test_a_restart_is_named(read_tb: Tool, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "tb")
+    for step in [*range(10), *range(4, 12)]:
+        writer.log(step, loss=float(step))
+    writer.close()
+    assert (await read_tb(logdir=str(tmp_path / "tb")))["notes"][0].startswith("Restarted at step 4")
+    assert (await read_tb(logdir=str(tmp_path / "tb"), tags="loss"))["values"]["loss"]["restarts"] == [4]
+
+
+async def test_notes_name_what_was_left_out(read_tb: Tool, logs: Path) -> None:
+    answer = await read_tb(logdir=str(logs / "one"), tags=["loss", "los", "none/*"])
+    assert list(answer["values"]) == ["loss"]
+    assert answer["notes"] == ["Not among the tags: los, none/*."]
+    for number in range(20):
+        write(logs / f"more{number}", 1, {"loss": float})
+    answer = await read_tb(compare=[str(logs / f"more{number}") for number in range(20)])
+    assert (len(answer["runs"]), answer["notes"]) == (16, ["Only 16 of 20 runs are shown."])
+    answer = await read_tb(logdir=str(logs), tags="loss")
+    assert (len(answer["runs"]), answer["notes"]) == (8, ["Only 8 of 22 runs are shown."])
+    answer = await read_tb(compare=[str(logs / "one"), f"{logs}/two/../one/"])
+    assert answer["source"] == str(logs / "one"), "one run is not compared with itself"
+
+
+async def test_points_are_shown_without_named_tags(read_tb: Tool, logs: Path) -> None:
+    answer = await read_tb(logdir=str(logs / "one"), points=3)
+    assert answer["values"]["Train/reward"]["points"] == [[0, 0.0], [99, 99.0]]
+    assert list(answer["values"]) == ["Train/reward", "loss", "lr"]
+
+
+async def test_a_picture_without_named_tags_begins_with_nan_values(read_tb: Tool, tmp_path: Path) -> None:
+    curves: dict[str, Callable[[int], float]] = {f"loss{n}": float for n in range(9)}
+    write(tmp_path / "tb", 3, {**curves, "zeta": lambda _: math.nan})
+    drawable = build_report(
+        ScalarQuery(str(tmp_path / "tb"), plot=True), read_tb.context.scalars, read_tb.context.store
+    )
+    assert [panel.title for panel in drawable.panels] == ["zeta", *(f"loss{n}" for n in range(5))]
+    assert drawable.answer.notes == ["The picture shows 6 of 10 tags."]
+
+
+async def test_hundreds_of_tags_and_endless_names_stay_short(read_tb: Tool, tmp_path: Path) -> None:
+    openai = pytest.importorskip("rs_bpe").openai
+    names = [f"group{n // 50}/{'x' * 500 if n == 3 else n}" for n in range(400)]
+    (tmp_path / "progress.csv").write_text("step," + ",".join(names) + "\n1" + ",0.123" * 400 + "\n")
+    for arguments in ({}, {"tags": "*"}, {"compare": [str(tmp_path / "progress.csv")] * 2}):
+        answer = await read_tb(logdir=str(tmp_path / "progress.csv"), **arguments)
+        assert openai.o200k_base().count(json.dumps(answer, ensure_ascii=False, separators=(",", ":"))) <= 800
+        assert "more tags: group" in answer["next_step"]
+
+
+async def test_every_answer_keeps_to_the_schema_and_has_no_bare_nan(read_tb: Tool, logs: Path) -> None:
+    validate = pytest.importorskip("jsonschema").validate
+    schema = metrics.TOOL.output_schema
+    for arguments in ({"logdir": str(logs)}, {"logdir": str(logs / "two")}, {"logdir": str(logs / "two"), "tags": "*"}):
+        answer = await read_tb(**arguments)
+        validate(answer, schema)
+        json.dumps(answer, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"logdir": "logs"}, "logdir: is not absolute"),
+        ({"logdir": "/no/such/place"}, "there is no /no/such/place"),
+        ({"logdir": "{logs}", "tags": ["nothing"]}, "none of 3 tags matches; the nearest are"),
+        ({"logdir": "{logs}/../state"}, "No scalars under"),
+        ({"run_id": "cfm-none"}, "Run not found"),
+        ({}, "None of the newest runs has written scalars"),
+        ({"logdir": "/x", "run_id": "y"}, "give either"),
+        ({"logdir": "/x\0y"}, "logdir"),
+        ({"logdir": "{logs}/one", "since_step": 1000}, "from step 1000 on"),
+        ({"logdir": "/" + "a" * 5000}, "aaa' cannot be read: File name too long"),
+    ],
+)
+async def test_a_refusal_states_its_cause(read_tb: Tool, logs: Path, arguments: dict[str, Any], message: str) -> None:
+    (logs.parent / "state").mkdir()
+    filled = {k: v.format(logs=logs) if isinstance(v, str) else v for k, v in arguments.items()}
+    assert message in await read_tb(**filled)
+
+
+async def test_the_schema_is_short(read_tb: Tool) -> None:
+    openai = pytest.importorskip("rs_bpe").openai
+    async with Client(read_tb.server) as client:
+        tool = next(tool for tool in (await client.list_tools()).tools if tool.name == "read_tb")
+    shown = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert shown["annotations"]["readOnlyHint"]
+    seen = json.dumps({key: shown[key] for key in ("name", "description", "inputSchema")}, separators=(",", ":"))
+    assert openai.o200k_base().count(seen) <= 330
