@@ -102,7 +102,7 @@ def _print(report: DrawableReport, console: Console) -> None:
 
 
 def _table(summaries: Mapping[str, Mapping[str, SeriesSummary]], width: int) -> Table:
-    """Return one row per tag and run; on a narrow terminal with fewer columns, but always with tag and last value."""
+    """Return one row per tag and run, with fewer columns on a narrow terminal, but always with tag and last value."""
     several = len(summaries) > 1
     shape = next((cells for cells, least in _SHAPES if width >= least), 0)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -159,7 +159,7 @@ def _number(value: float | None) -> str:
 
 
 def _serve(target: str, scalars: Scalars, store: RunStore) -> int:
-    """Replace this process by TensorBoard on the directories of ``target``; it prints its address, Ctrl-C ends it."""
+    """Replace this process by TensorBoard on the directories of ``target``. It prints its address, Ctrl-C ends it."""
     if importlib.util.find_spec("tensorboard") is None:
         raise RunwardError(
             "TensorBoard is not installed.", "Nothing is served.", "A person should run: pip install tensorboard"

@@ -18,7 +18,7 @@ class Finished(Answer):
 
 
 class Comparison(Answer):
-    """One table with a row per run, cells separated by ``|``; a column with one value for all runs is in ``same``.
+    """One table with a row per run, cells separated by ``|``. A column with one value for all runs is in ``same``.
 
     A metric shows its last value, then its best where it differs. ``root``: the directory of checkpoint paths.
     """

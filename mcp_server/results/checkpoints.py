@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.record.state import Run
-from mcp_server.results.directory_scan import Entry, limited_scan, list_tree, result_roots, run_span
+from mcp_server.results.directory_scan import Entry, limited_scan, list_tree, result_roots
+from mcp_server.scalars.locate import run_span
 from mcp_server.system.directory_scan import DirectoryScan
 
 # First match wins: `epoch=3-step=100` has two numbers, `rl_model_5000_steps` its number before the word.
@@ -40,7 +41,7 @@ _DEEPEST_OF_ONE, _MOST_FILES_OF_ONE = 5, 20_000
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file or a directory; ``size_bytes`` of all its files, ``changed_s`` (POSIX time) of the newest one.
+    """A file or a directory, with the size of all its files and the change time (POSIX) of the newest one.
 
     ``cut``: it has more files than were counted.
     """
@@ -54,24 +55,24 @@ class Checkpoint:
 
     @property
     def size(self) -> str:
-        """Its size as text, such as ``1.23 GiB``; with ``≥`` where not all files were counted."""
+        """Its size as text, such as ``1.23 GiB``, after ``≥`` where not all files were counted."""
         return f"{'≥ ' if self.cut else ''}{format_size(self.size_bytes)}"
 
 
 def step_in_name(name: str) -> int | None:
-    """Return the training step in the name of a checkpoint; None without one. Pure."""
+    """Return the training step in the name of a checkpoint, or None without one. Pure."""
     stem = re.sub(r"(\.(?:pt|pth|ckpt|safetensors|bin|zip|pkl|npz|h5|tar|keras|msgpack|gz))+$", "", name)
     return next((int(match[1]) for pattern in _STEPS if (match := pattern.search(stem))), None)
 
 
 def epoch_in_name(name: str) -> int | None:
-    """Return the epoch in the name of a checkpoint; None without one. Pure."""
+    """Return the epoch in the name of a checkpoint, or None without one. Pure."""
     match = _EPOCH.search(name)
     return int(match[1]) if match else None
 
 
 def find_checkpoints(root: Path, scan: DirectoryScan | None = None) -> list[Checkpoint]:
-    """Return the checkpoints at or below ``root``, newest first; everything inside one is part of it."""
+    """Return the checkpoints at or below ``root``, newest first. Everything inside one is part of it."""
     checkpoints: dict[Path, Checkpoint] = {}
     scan = scan or limited_scan(max_entries=50_000)
     for _, entries in list_tree(scan, root, enter=lambda path: path not in checkpoints):
@@ -138,7 +139,7 @@ def _holds_a_model(directory: Path) -> bool:
 
 
 def _measure_directory(directory: Path) -> Checkpoint | None:
-    """Return a directory as one checkpoint; None if no file in it could be weights."""
+    """Return a directory as one checkpoint, or None if no file in it could be weights."""
     scan = limited_scan(max_depth=_DEEPEST_OF_ONE, max_entries=_MOST_FILES_OF_ONE)
     files = [entry for _, entries in list_tree(scan, directory) for entry in entries if not entry.is_dir]
     if not any(_is_weights(entry.path.name) or entry.path.suffix == ".bin" for entry in files):

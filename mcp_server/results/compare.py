@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from mcp_server.errors import BadArgument, RunNotFound
+from mcp_server.errors import BadArgument
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, configuration, evaluations
 from mcp_server.results.answers import Comparison
 from mcp_server.results.checkpoints import Checkpoint
-from mcp_server.results.evaluations import Evaluation, Value, markdown
+from mcp_server.results.evaluations import Evaluation, Value, render_table
 from mcp_server.results.metrics import Metric, best_direction, read_metrics
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
@@ -28,7 +28,7 @@ _MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS = 20, 8, 6, 6
 _CELL_CHARS = 36
 _MINUTE_S, _HOUR_S = 60, 3600
 # Headings of the value column in a table whose first column has the names.
-_SAYS_NOTHING = frozenset({"value", "result", "figure", "值", "数值", "结果"})
+_VALUE_HEADINGS = frozenset({"value", "result", "figure", "值", "数值", "结果"})
 _FACTS = frozenset({"run", "state", "step", "time", "checkpoint"})
 _MAIN = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
 
@@ -67,27 +67,35 @@ def build_comparison(
     root_cwd = _common_path([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
     # Cached, since several runs share a directory.
     lookups = cache(checkpoints.find_checkpoints), cache(evaluations.find_evaluation_files)
-    compared = [_read_run(run, store.run_directory(run.run_id), scalars, metrics, root_cwd, *lookups) for run in runs]
-    differing = _differences([side.settings for side in compared])
+    entries = [_read_run(run, store.run_directory(run.run_id), scalars, metrics, root_cwd, *lookups) for run in runs]
+    differing = _differences([entry.settings for entry in entries])
     tag_columns = _columns(
-        [[one.tag for one in side.metrics] for side in compared], metrics, _MOST_METRICS, notes, "metrics"
+        [[one.tag for one in entry.metrics] for entry in entries],
+        metrics,
+        _MOST_METRICS,
+        notes,
+        "metrics",
     )
     figures = _columns(
-        [list(side.figures) for side in compared], metrics, _MOST_EVALUATIONS, notes, "evaluation figures"
+        [list(entry.figures) for entry in entries],
+        metrics,
+        _MOST_EVALUATIONS,
+        notes,
+        "evaluation figures",
     )
-    root = _common_path([one.path.parent for side in compared for one in side.checkpoints[:1]])
-    taken = _FACTS.union(*(side.settings for side in compared))
+    root = _common_path([one.path.parent for entry in entries for one in entry.checkpoints[:1]])
+    taken = _FACTS.union(*(entry.settings for entry in entries))
     table = [
-        _facts(side)
-        | {name: _fit(side.settings.get(name, "-")) for name in differing}
-        | _metric_cells(side, tag_columns, taken)
-        | {f"eval {name}": _value(side.figures[name]) for name in figures if name in side.figures}
-        | _checkpoint_cell(side, root)
-        for side in compared
+        _facts(entry)
+        | {name: _fit(entry.settings.get(name, "-")) for name in differing}
+        | _metric_cells(entry, tag_columns, taken)
+        | {f"eval {name}": _value(entry.figures[name]) for name in figures if name in entry.figures}
+        | _checkpoint_cell(entry, root)
+        for entry in entries
     ]
     names = _ordered(table)
     same = {}
-    if len(compared) > 1:
+    if len(entries) > 1:
         for name in names[1:]:
             values = {row.get(name, "") for row in table}
             if len(values) == 1:
@@ -98,7 +106,7 @@ def build_comparison(
     return Comparison(
         columns=None if as_markdown else "|".join(names),
         rows=None if as_markdown else ["|".join(row) for row in rows],
-        markdown="\n".join(markdown(names, rows)) if as_markdown else None,
+        markdown="\n".join(render_table(names, rows)) if as_markdown else None,
         same={name: value for name, value in same.items() if value} or None,
         root=root or None,
         notes=notes or None,
@@ -107,15 +115,7 @@ def build_comparison(
 
 def _select_runs(store: RunStore, run_ids: Sequence[str], tags: Sequence[str]) -> tuple[list[Run], list[str]]:
     """Return the runs with these ids in this order, then those with these tags, newest first."""
-    missing: list[RunNotFound] = []
-    runs: dict[str, Run] = {}
-    for run_id in run_ids:
-        try:
-            runs.setdefault(run_id, store.observe(run_id))
-        except RunNotFound as error:
-            missing.append(error)
-    if missing:
-        raise missing[0]
+    runs = {run_id: store.observe(run_id) for run_id in run_ids}
     if tags:
         runs |= {run.run_id: run for run in store.list_runs() if set(tags) <= set(run.spec.tags)}
     if not runs:
@@ -155,7 +155,7 @@ def _differences(settings: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _figures(results: Sequence[Evaluation]) -> dict[str, Value]:
-    """Return the numbers of the newest evaluations; of several rows each name begins with the label of its row."""
+    """Return the numbers of the newest evaluations by name, with the label of the row where there are several."""
     figures: dict[str, Value] = {}
     for one in results:
         for number, row in enumerate(one.rows):
@@ -163,7 +163,7 @@ def _figures(results: Sequence[Evaluation]) -> dict[str, Value]:
             label = label or f"{number + 1}."
             for name, value in row.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
-                    named = label.removesuffix(".") if set(row) - {name} and name.lower() in _SAYS_NOTHING else ""
+                    named = label.removesuffix(".") if set(row) - {name} and name.lower() in _VALUE_HEADINGS else ""
                     figures.setdefault(named or f"{label if len(one.rows) > 1 else ''}{name}", value)
     return figures
 
@@ -194,10 +194,10 @@ def _matches(pattern: str, name: str) -> bool:
     return fnmatch.fnmatchcase(lower, pattern.lower()) or pattern.lower() in last
 
 
-def _facts(side: ComparedRun) -> Cells:
-    run = side.run
+def _facts(entry: ComparedRun) -> Cells:
+    run = entry.run
     seconds = run.elapsed_s(time.time())
-    step = max((one.last_step for one in side.metrics if one.last_step is not None), default=run.progress.get("step"))
+    step = max((one.last_step for one in entry.metrics if one.last_step is not None), default=run.progress.get("step"))
     return {
         "run": run.run_id,
         "state": run.state + (f" ({run.failure.get('kind')})" if run.failure and run.ended else ""),
@@ -213,9 +213,9 @@ def _elapsed(seconds: float) -> str:
     return f"{seconds / _MINUTE_S:.0f}min" if seconds < 2 * _HOUR_S else f"{seconds / _HOUR_S:.1f}h"
 
 
-def _metric_cells(side: ComparedRun, tags: Sequence[str], taken: Collection[str]) -> Cells:
+def _metric_cells(entry: ComparedRun, tags: Sequence[str], taken: Collection[str]) -> Cells:
     cells = {}
-    for one in side.metrics:
+    for one in entry.metrics:
         if one.tag in tags:
             last = _value(one.last)
             best = "" if one.best is None else _value(one.best)
@@ -233,11 +233,11 @@ def _common_path(paths: Sequence[Path]) -> str:
     return os.path.commonpath(paths) if paths else ""
 
 
-def _checkpoint_cell(side: ComparedRun, root: str) -> Cells:
+def _checkpoint_cell(entry: ComparedRun, root: str) -> Cells:
     """Return the newest checkpoint and the number of others."""
-    if not side.checkpoints:
+    if not entry.checkpoints:
         return {}
-    one, more = side.checkpoints[0], len(side.checkpoints) - 1
+    one, more = entry.checkpoints[0], len(entry.checkpoints) - 1
     path = os.path.relpath(one.path, root)
     step = "" if one.step is None or re.search(rf"(?<!\d)0*{one.step}(?!\d)", path) else f" step {one.step}"
     size = one.size.replace(" ", "")

@@ -24,7 +24,7 @@ def read_configuration(run: Run) -> dict[str, str]:
     for path in configuration_files(run):
         if path.suffix != ".toml":
             text = (read_text(path) or "")[:_MOST_YAML]
-            settings |= {f"{path.stem}:{name}": value for name, value in yaml_values(text).items()}
+            settings |= {f"{path.stem}:{name}": value for name, value in parse_yaml(text).items()}
     # Of PATH only the python in front differs, which VIRTUAL_ENV states more briefly.
     settings |= {f"${name}": value for name, value in spec.env.items() if name != "PATH"}
     settings |= {name: str(value) for name, value in spec.params.items()}
@@ -33,12 +33,12 @@ def read_configuration(run: Run) -> dict[str, str]:
 
 
 def read_options(command: str | list[str]) -> dict[str, str]:
-    """Return the options of a command by name, its other words as ``command``; of a repeated option the last value."""
+    """Return the options of a command by name, with the last value of each, and its other words as ``command``."""
     options, rest = parse_command(command).split_options()
     return {**options, "command": " ".join(rest)}
 
 
-def yaml_values(text: str) -> dict[str, str]:
+def parse_yaml(text: str) -> dict[str, str]:
     """Return the scalars of plain YAML under dotted names: enough to compare two files. Pure."""
     values: dict[str, str] = {}
     above: list[tuple[int, str]] = []
@@ -57,7 +57,7 @@ def yaml_values(text: str) -> dict[str, str]:
 
 
 def read_blueprint(run: Run) -> Blueprint:
-    """Return the run's blueprint as it is now; an empty one where there is none."""
+    """Return the run's blueprint as it is now, or an empty one."""
     path = getattr(run.spec, "blueprint", None)
     text = read_text(Path(path)) if path else None
     return parse_blueprint(text) if text else Blueprint()
@@ -81,7 +81,7 @@ def _is_file(path: Path) -> bool:
 
 
 def read_text(path: Path) -> str | None:
-    """Return the text of a file; None where it is not a regular file, or too long."""
+    """Return the text of a file, or None where it is not a regular file, or too long."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             return None

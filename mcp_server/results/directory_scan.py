@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcp_server.record.state import Run, posix
+from mcp_server.record.state import Run
 from mcp_server.system.directory_scan import DirectoryScan
 
 # Whole environments and downloads are stored next to the code; none of them holds results.
 _FOREIGN = frozenset({"node_modules", "site-packages", "__pycache__", "venv", "env"})
-_SLACK_S = 2.0  # the clock of a file server may differ
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or a directory; ``changed_s`` is POSIX time."""
+    """A file or a directory. ``changed_s`` is POSIX time."""
 
     path: Path
     is_dir: bool
@@ -34,7 +33,7 @@ def limited_scan(*, max_depth: int = 5, max_directories: int = 2_000, max_entrie
 def list_tree(
     scan: DirectoryScan, root: Path, *, enter: Callable[[Path], bool] = lambda _: True
 ) -> Iterator[tuple[Path, list[Entry]]]:
-    """Yield ``root`` and each directory below it with its regular files and directories; hidden ones are skipped."""
+    """Yield ``root`` and each directory below it with its regular files and directories. Hidden ones are skipped."""
     return scan.walk(root, _entry, skip=lambda name: name[0] == "." or name in _FOREIGN, enter=enter)
 
 
@@ -44,13 +43,6 @@ def _entry(entry: os.DirEntry[str]) -> Entry | None:
     if not is_dir and not stat.S_ISREG(status.st_mode):
         return None
     return Entry(Path(entry.path), is_dir, status.st_size, status.st_mtime)
-
-
-def run_span(run: Run) -> tuple[float, float]:
-    """Return the interval (POSIX time) in which a run wrote its files; its end is infinite while the run lives."""
-    begun = run.started_at or run.spec.created_at
-    until_s = posix(run.ended_at) + _SLACK_S if run.ended_at else float("inf")
-    return (posix(begun) if begun else 0.0) - _SLACK_S, until_s
 
 
 def result_roots(run: Run, result_dir: Path | None = None) -> list[Path]:

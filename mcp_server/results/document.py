@@ -17,7 +17,7 @@ from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, ren
 from mcp_server.record.state import Run, posix
 from mcp_server.results.checkpoints import Checkpoint, format_size
 from mcp_server.results.configuration import configuration_files, read_blueprint, read_text
-from mcp_server.results.evaluations import Evaluation, markdown, table
+from mcp_server.results.evaluations import Evaluation, render_rows, render_table
 from mcp_server.results.git_state import GitState
 from mcp_server.results.metrics import Metric, RunMetrics
 from mcp_server.text.formatting import clock
@@ -96,7 +96,7 @@ def _doubt_blueprint(path: Path, begun_s: float) -> Iterator[str]:
 
 
 def read_summary(path: Path, run_id: str) -> str | None:
-    """Return the summary in an earlier document of this run; None without one."""
+    """Return the summary in an earlier document of this run, or None without one."""
     if read_origin(path) != (run_id, "finish_blueprint"):
         return None
     match = _SUMMARY.search((read_text(path) or "").partition(ADDITIONS_MARK)[0])
@@ -119,7 +119,7 @@ def _metrics(numbers: RunMetrics, run: Run) -> Iterator[str]:
     yield f"Read from {numbers.source}{step}."
     yield ""
     rows = [_row(one) for one in numbers.metrics[:_MOST_METRICS]]
-    yield from markdown(["metric", "first (step)", "last (step)", "best (step)", "best is", "odd points"], rows)
+    yield from render_table(["metric", "first (step)", "last (step)", "best (step)", "best is", "odd points"], rows)
     if len(numbers.metrics) > _MOST_METRICS:
         yield f"\n… and {len(numbers.metrics) - _MOST_METRICS} more; read_tb shows them."
 
@@ -145,16 +145,16 @@ def _evaluations(evaluations: Sequence[Evaluation]) -> Iterator[str]:
             yield f"`{one.source}`{f': {one.title}' if one.title else ''}"
             yield ""
             if len(one.rows) == 1:
-                yield from markdown(["figure", "value"], list(one.rows[0].items()))
+                yield from render_table(["figure", "value"], list(one.rows[0].items()))
             else:
-                yield from table(one.rows)
+                yield from render_rows(one.rows)
             yield ""
 
 
 def _checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     if checkpoints:
         rows = [[f"`{one.path}`", one.step, one.epoch, one.size] for one in checkpoints[:_MOST_CHECKPOINTS]]
-        yield from markdown(["path", "step", "epoch", "size"], rows)
+        yield from render_table(["path", "step", "epoch", "size"], rows)
     if len(checkpoints) > _MOST_CHECKPOINTS:
         yield f"\n… and {len(checkpoints) - _MOST_CHECKPOINTS} older ones."
 

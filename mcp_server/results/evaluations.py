@@ -14,7 +14,8 @@ from typing import Any
 
 from mcp_server.record.result_directory import EXPERIMENT_LOG, read_origin
 from mcp_server.record.state import Run
-from mcp_server.results.directory_scan import limited_scan, list_tree, result_roots, run_span
+from mcp_server.results.directory_scan import limited_scan, list_tree, result_roots
+from mcp_server.scalars.locate import run_span
 from mcp_server.system.files import open_regular_file
 
 Value = float | int | str | bool | None
@@ -86,61 +87,61 @@ def _is_evaluation(path: Path) -> bool:
 
 
 def read_evaluations(path: Path) -> list[Evaluation]:
-    """Return the tables of a file; for an unreadable or broken one, what can be read and the problem. Never raises."""
+    """Return the tables of a file, as far as it can be read, and otherwise the problem. Never raises."""
     try:
         text = _read_text(path)
     except (OSError, ValueError) as error:
         return [Evaluation(path, problem=str(getattr(error, "strerror", None) or error))]
     if path.suffix == ".jsonl":
-        return [_of_lines(path, text)]
+        return [_parse_json_lines(path, text)]
     if path.suffix != ".json":
-        return list(_of_markdown(path, text))
+        return list(_parse_markdown(path, text))
     try:
-        return [Evaluation(path, tuple(rows_of(json.loads(text)))[:_MOST_ROWS])]
+        return [Evaluation(path, tuple(parse_rows(json.loads(text)))[:_MOST_ROWS])]
     except (ValueError, RecursionError) as error:
-        if (lines := _of_lines(path, text)).rows:  # JSON lines under the other name
+        if (lines := _parse_json_lines(path, text)).rows:  # JSON lines under the other name
             return [lines]
         return [Evaluation(path, problem=f"not JSON: {error}")]
 
 
 def _read_text(path: Path) -> str:
-    """Return the text of a regular file of at most 2 MB; links are not followed."""
+    """Return the text of a regular file of at most 2 MB. Links are not followed."""
     with os.fdopen(open_regular_file(path, follow_links=False), "rb") as file:
         if os.fstat(file.fileno()).st_size > _MOST_BYTES:
             raise ValueError(f"larger than {_MOST_BYTES:,} bytes")
         return file.read(_MOST_BYTES).decode("utf-8-sig", errors="replace")
 
 
-def rows_of(value: Any) -> Iterator[Row]:
+def parse_rows(value: Any) -> Iterator[Row]:
     """Yield the rows of a JSON value: each object of a list, or nested objects as one row with dotted names.
 
     An object of objects, in which harnesses store results by task, is a row per task. Pure.
     """
     if isinstance(value, list):
         for item in value:
-            yield from rows_of(item)
+            yield from parse_rows(item)
         return
     if not isinstance(value, Mapping):
         return
     results = value.get("results")
     if isinstance(results, Mapping) and results and all(isinstance(one, Mapping) for one in results.values()):
         for task, one in results.items():
-            yield {"task": task, **_flat(one)}
+            yield {"task": task, **_flatten(one)}
     elif isinstance(results, list) and any(isinstance(one, Mapping) for one in results):
-        yield from rows_of(results)
-        if rest := _flat({name: one for name, one in value.items() if name != "results"}):
+        yield from parse_rows(results)
+        if rest := _flatten({name: one for name, one in value.items() if name != "results"}):
             yield rest
-    elif flat := _flat(value):
+    elif flat := _flatten(value):
         yield flat
 
 
-def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Value]:
+def _flatten(value: Mapping[str, Any], before: str = "") -> dict[str, Value]:
     """Return the scalars of nested objects, without the filter that lm-eval adds to a name (`acc,none`)."""
     flat: dict[str, Value] = {}
     for name, one in value.items():
         label = before + str(name).removesuffix(",none")
         if isinstance(one, Mapping):
-            flat |= _flat(one, f"{label}.")
+            flat |= _flatten(one, f"{label}.")
         elif isinstance(one, str | int | float | bool) and len(str(one)) <= _MOST_ROWS and name != "alias":
             flat[label] = one
         if len(flat) >= _MOST_COLUMNS:
@@ -148,12 +149,12 @@ def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Value]:
     return flat
 
 
-def _of_lines(path: Path, text: str) -> Evaluation:
+def _parse_json_lines(path: Path, text: str) -> Evaluation:
     rows: list[Row] = []
     broken = 0
     for line in filter(str.strip, text.splitlines()):
         try:
-            rows += rows_of(json.loads(line))
+            rows += parse_rows(json.loads(line))
         except (ValueError, RecursionError):
             broken += 1
             if broken >= _MOST_BROKEN:
@@ -166,12 +167,12 @@ def _of_lines(path: Path, text: str) -> Evaluation:
     return Evaluation(path, tuple(rows[-_MOST_ROWS:]), problem="; ".join(problems) or None)
 
 
-def _of_markdown(path: Path, text: str) -> Iterator[Evaluation]:
+def _parse_markdown(path: Path, text: str) -> Iterator[Evaluation]:
     """Yield every table, then the JSON in fences, then the `name: number` lines as one row."""
-    evaluations = list(_tables(path, text))[:_MOST_TABLES]
+    evaluations = list(_parse_tables(path, text))[:_MOST_TABLES]
     for match in islice(_FENCE.finditer(text), _MOST_TABLES):
         try:
-            rows = tuple(rows_of(json.loads(match["body"])))[:_MOST_ROWS]
+            rows = tuple(parse_rows(json.loads(match["body"])))[:_MOST_ROWS]
         except (ValueError, RecursionError):
             continue
         if rows:
@@ -187,7 +188,7 @@ def _of_markdown(path: Path, text: str) -> Iterator[Evaluation]:
     yield from evaluations
 
 
-def _tables(path: Path, text: str) -> Iterator[Evaluation]:
+def _parse_tables(path: Path, text: str) -> Iterator[Evaluation]:
     lines = text.splitlines()
     title, number = "", 0
     while number < len(lines):
@@ -217,22 +218,22 @@ def _cells(line: str) -> list[str]:
 
 
 def _value(text: str) -> Value:
-    """Return the text as a number where all of it is one; otherwise the text."""
+    """Return the text as a number where all of it is one, or else the text."""
     plain = text.strip().strip("*`").strip()
     if _INTEGER.fullmatch(plain):
         return int(plain)
     return float(plain) if _NUMBER.fullmatch(plain) else plain
 
 
-def table(rows: Sequence[Row], most: int = 50) -> list[str]:
-    """Return rows as a markdown table; of more than ``most`` rows the first ones and the total."""
+def render_rows(rows: Sequence[Row], most: int = 50) -> list[str]:
+    """Return the first ``most`` rows as a markdown table, followed by the total where there are more."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = markdown(names, [[row.get(name) for name in names] for row in rows[:most]])
+    lines = render_table(names, [[row.get(name) for name in names] for row in rows[:most]])
     return [*lines, "", f"… of {len(rows)} rows the first {most}."] if len(rows) > most else lines
 
 
-def markdown(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return a markdown table; None is an empty cell, and ``|`` in a value is escaped."""
+def render_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return a markdown table. None is an empty cell, and ``|`` in a value is escaped."""
     lines = [f"| {' | '.join(map(_cell, names))} |", f"|{' --- |' * len(names)}"]
     return [*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
 

@@ -47,7 +47,7 @@ def write_results(
     caller: str | None = None,
     environ: Mapping[str, str],
 ) -> Finished:
-    """Write the results document of a run that has ended, then `finish.flag`; a second call updates both.
+    """Write the results document of a run that has ended, then `finish.flag`. A second call updates both.
 
     Reads files and calls git: call it in a thread. ``environ`` is the server's, whose secrets are masked.
     ``caller`` must own the run; None allows every run.
@@ -101,7 +101,7 @@ def write_results(
 
 
 def read_end(run: Run, rundir: RunDir) -> RunEnd:
-    """Return how a run ended; a lost run has no end time."""
+    """Return how a run ended. A lost run has no end time."""
     last: Mapping[str, Any] = next((event for event in reversed(run.events) if event["kind"] in ENDING), {})
     elapsed_s = last.get("elapsed_s")
     return RunEnd(
@@ -199,7 +199,7 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
 
 
 def _write_diff(directory: Path, run: Run, code: GitState) -> Path:
-    """Write the uncommitted changes as a file for `git apply`; a file of another origin is not overwritten."""
+    """Write the uncommitted changes as a file for `git apply`. A file of another origin is not overwritten."""
     path, first = directory / "code.diff", f"{_DIFF_MARK}{run.run_id}: not in commit {code.commit}\n"
     if os.path.lexists(path):
         old = b""

@@ -48,7 +48,7 @@ class GitState:
 
 
 def read_git_state(directory: Path, environ: Mapping[str, str]) -> GitState:
-    """Return the state of the code in ``directory``; at most 10 s per git command and 1 MB of changes."""
+    """Return the state of the code in ``directory``, within 10 s per git command and up to 1 MB of changes."""
     try:
         root, _ = _git(directory, environ, "rev-parse", "--show-toplevel")
         log, _ = _git(directory, environ, "log", "-1", "--no-show-signature", "--format=%H%n%ct%n%s")

@@ -42,7 +42,7 @@ _WORDS = re.compile(r"[A-Z]?[a-z]+\d*|[A-Z]+(?![a-z])\d*|[a-z]\d")
 
 @dataclass(frozen=True)
 class Metric:
-    """One scalar of a run. ``best_is``: whether higher or lower is better; None where its name does not say so.
+    """One scalar of a run. ``best_is``: whether higher or lower is better, or None where its name does not say so.
 
     ``low`` and ``high`` are over all points; ``odd`` is the number of NaN and infinite points.
     """
@@ -62,7 +62,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """The metrics of a run, those with a best value first; ``source``: their files; ``notes``: what limits them."""
+    """The metrics of a run, those with a best value first. ``source``: their files. ``notes``: what limits them."""
 
     metrics: tuple[Metric, ...] = ()
     source: str = ""
@@ -70,7 +70,7 @@ class RunMetrics:
 
 
 def best_direction(tag: str) -> Best | None:
-    """Return whether a higher (``max``) or lower (``min``) value of ``tag`` is better; None where that is unclear."""
+    """Return whether a higher (``max``) or lower (``min``) value of ``tag`` is better, or None where unclear."""
     words = [word.lower() for word in _WORDS.findall(tag.rpartition("/")[2])] or [tag.lower()]
     words += [word.lower() for word in _WORDS.findall(tag.rpartition("/")[0])]
     if _SPREAD & set(words):
@@ -79,7 +79,7 @@ def best_direction(tag: str) -> Best | None:
 
 
 def read_metrics(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: RunDir | None = None) -> RunMetrics:
-    """Return the scalars of a run that match ``tags`` (names or globs; none: all), or else its printed metrics.
+    """Return the scalars of a run that match ``tags`` (names or globs, by default all), or else its printed metrics.
 
     Printed metrics are read from the log in ``rundir``; without it only the last values are known.
     """
@@ -118,14 +118,14 @@ def read_metrics(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: R
 
 
 def select_tags(patterns: Sequence[str], tags: Mapping[str, object]) -> list[str]:
-    """Return the tags that match names or globs, in their order; all tags where none is given."""
+    """Return the tags that match names or globs, in their order, or all tags where none is given."""
     if not patterns:
         return list(tags)
     return list(dict.fromkeys(tag for pattern in patterns for tag in match_tags(pattern, tags)))
 
 
 def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None) -> RunMetrics:
-    """Return the metrics in the log; for those that only the supervisor has read, the last value."""
+    """Return the metrics in the log, and the last value of those that only the supervisor has read."""
     printed = read_log_metrics(rundir, run.attempt, run.spec.first_step_pattern) if rundir else LogMetrics({})
     metrics = [_metric(tag, printed.points[tag]) for tag in select_tags(tags, printed.points)]
     metrics.sort(key=lambda one: one.best_is is None)

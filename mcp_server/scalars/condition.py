@@ -117,7 +117,7 @@ def match_tags(pattern: str, tags: Iterable[str]) -> list[str]:
 
 
 def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
-    """Return the tag of a condition; None while no tag matches.
+    """Return the tag of a condition, or None while no tag matches.
 
     Raises:
         BadArgument: several tags match; lists them.
@@ -131,7 +131,7 @@ def resolve_tag(condition: Condition, tags: Sequence[str]) -> str | None:
 
 
 def describe_match(condition: Condition, newest: Mapping[str, tuple[int | None, float]]) -> str | None:
-    """Return the value that meets the condition, among the newest ``{tag: (step, value)}``; None where none does.
+    """Return the value that meets the condition, among the newest ``{tag: (step, value)}``, or None where none does.
 
     Raises:
         BadArgument: several tags match.
@@ -144,7 +144,7 @@ def describe_match(condition: Condition, newest: Mapping[str, tuple[int | None, 
 
 
 def first_match(condition: Condition, points: PointArrays, after: int = 0) -> int | None:
-    """Return the index of the first point from index ``after`` on that meets the condition; None if there is none."""
+    """Return the index of the first point from index ``after`` on that meets the condition, or None without one."""
     if len(points.values) <= after:
         return None
     matches = condition(points.values[after:])

@@ -83,7 +83,7 @@ def shape_digits(steps: Ints, values: Floats) -> str:
 
 @dataclass(frozen=True)
 class _Scale:
-    """The scale from the lowest to the highest median of a bucket; ``spread``: the typical range within a bucket."""
+    """The scale from the lowest to the highest median of a bucket. ``spread``: the typical range within a bucket."""
 
     low: float
     high: float
@@ -107,13 +107,13 @@ class _Scale:
 
 
 def step_offsets(steps: Ints) -> Floats:
-    """Return the distance of each step from the lowest; exact also where the distance does not fit an int64."""
+    """Return the distance of each step from the lowest, exactly even where the distance does not fit an int64."""
     lowest = np.array([steps.min()]).view(np.uint64)
     return (np.ascontiguousarray(steps).view(np.uint64) - lowest).astype(np.float64)
 
 
 def sort_by_step(steps: Ints, values: Floats) -> tuple[Ints, Floats]:
-    """Return the points by rising step; points of one step keep their order."""
+    """Return the points by rising step. Points of one step keep their order."""
     if steps.size < 2 or bool((steps[1:] >= steps[:-1]).all()):  # noqa: PLR2004 - already sorted
         return steps, values
     order = steps.argsort(kind="stable")

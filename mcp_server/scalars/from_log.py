@@ -19,7 +19,7 @@ LogPoints = list[tuple[int | None, float]]
 
 @dataclass(frozen=True)
 class LogMetrics:
-    """``points`` by name, each with its step where one was printed; ``cut``: the middle of the log was not read."""
+    """``points`` by name, each with its step where one was printed. ``cut``: the middle of the log was not read."""
 
     points: Mapping[str, LogPoints]
     cut: bool = False

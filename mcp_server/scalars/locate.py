@@ -27,7 +27,8 @@ _MOST_ROOTS = 4
 _DEEPEST, _MOST_DIRECTORIES, _MOST_ENTRIES = 4, 1000, 20_000
 _FOREIGN = {"node_modules", "site-packages"}
 _SLOW_S, _REUSED_TIMES, _MOST_LOOKUPS = 0.1, 20, 200
-_SLACK_S = 2.0  # file names hold whole seconds, and a file is created a moment after the run has started
+# File names hold whole seconds, a file is created a moment after the run has started, a file server's clock may differ.
+_SLACK_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class LookupCache:
 
 
 def locate_run_scalars(run: Run, lookups: LookupCache) -> list[MetricLocation]:
-    """Return where ``run`` writes its scalars, newest first; empty while nothing is known.
+    """Return where ``run`` writes its scalars, newest first, or nothing while none is known.
 
     First match wins: its own ``tensorboard`` directory; the event files that a process of the run holds open, or whose
     names contain the id of one; event files begun while the run ran, below its working directory and the
@@ -170,7 +171,7 @@ def _locate_by_time(
     ``require_pid``: only those begun by ``pids``. ``accept_only_one``: a directory that is the only one counts,
     whenever its files were begun.
     """
-    begun_s, ended_s = _run_span(run)
+    begun_s, ended_s = run_span(run)
     directories = [directory for root in roots for directory in lookups.get(find_event_locations, root)]
     directories.sort(key=lambda directory: -directory.newest_s)
     fresh = [directory.path for directory in directories if directory.newest_s >= begun_s]
@@ -196,12 +197,13 @@ def _read_file_names(directory: Path) -> list[tuple[int, int | None]]:
     ]
 
 
-def _run_span(run: Run) -> tuple[float, float]:
+def run_span(run: Run) -> tuple[float, float]:
+    """Return the interval (POSIX time) in which a run wrote its files. Its end is infinite while the run lives."""
     begun_s = posix(run.started_at or run.spec.created_at) if run.started_at or run.spec.created_at else 0.0
     return begun_s - _SLACK_S, posix(run.ended_at) + _SLACK_S if run.ended_at else float("inf")
 
 
 def _locate_tables(run: Run, root: Path, lookups: LookupCache) -> list[MetricLocation]:
     """Return the tables and databases below ``root`` that were written while the run ran."""
-    begun_s, ended_s = _run_span(run)
+    begun_s, ended_s = run_span(run)
     return [table.location for table in lookups.get(find_tables, root) if begun_s <= table.newest_s <= ended_s]

@@ -41,7 +41,7 @@ class Panel:
 
 
 class NotDrawn(RunwardError):
-    """No picture was drawn; the cause says why."""
+    """No picture was drawn. The cause says why."""
 
     def __init__(self, cause: str, remedy: str = "") -> None:
         super().__init__(f"{cause}.", "No picture was drawn.", remedy)

@@ -37,7 +37,7 @@ class NoScalars(RunwardError):
 
 @dataclass(frozen=True, eq=False)
 class ScalarReading:
-    """The series of one run by tag; ``notes`` is what a reader of the numbers should know."""
+    """The series of one run by tag. ``notes`` is what a reader of the numbers should know."""
 
     name: str
     series: Mapping[str, Series]
@@ -45,7 +45,7 @@ class ScalarReading:
 
 
 class Scalars:
-    """Finds and reads scalars; remembers what was read. May be shared by threads."""
+    """Finds and reads scalars, and remembers what was read. May be shared by threads."""
 
     def __init__(self, home: StateHome) -> None:
         self._cache = home.path / "scalars"
@@ -56,7 +56,7 @@ class Scalars:
         self._locations: dict[tuple[str, int, bool], tuple[float, list[MetricLocation]]] = {}
 
     def locations_of(self, run: Run) -> list[MetricLocation]:
-        """Return where a run writes its scalars, newest first; empty while nothing is known."""
+        """Return where a run writes its scalars, newest first, or nothing while none is known."""
         from mcp_server.scalars.locate import LookupCache, locate_run_scalars  # noqa: PLC0415 - numpy starts slowly
 
         key = run.run_id, run.attempt, run.ended
@@ -76,7 +76,7 @@ class Scalars:
         return locations
 
     def read(self, locations: Sequence[MetricLocation], name: str) -> ScalarReading:
-        """Return everything at ``locations`` as one reading; of several locations each tag begins with its label.
+        """Return everything at ``locations`` as one reading. With several locations, each tag begins with its label.
 
         Raises:
             NoScalars: nothing there can be read; says why.
@@ -192,7 +192,7 @@ def _resolve_path(path: Path) -> Target:
 
 
 def label_locations(locations: Sequence[MetricLocation]) -> list[str]:
-    """Return the path of each location below their common directory; an empty label for a single location."""
+    """Return the path of each location below their common directory. A single location has an empty label."""
     if len(locations) == 1:
         return [""]
     paths = [location_path(location) for location in locations]
@@ -212,5 +212,5 @@ def location_path(location: MetricLocation) -> Path:
 
 
 def run_name_in(location: MetricLocation) -> str:
-    """Return the name of the run within a file that holds several; empty where the path is one run."""
+    """Return the name of the run within a file that holds several, or "" where the path is one run."""
     return "" if isinstance(location, Path) else location.name

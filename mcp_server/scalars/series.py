@@ -50,12 +50,12 @@ class RunScalars:
 
 
 class ScalarsUnreadable(Exception):
-    """A file, database or directory has no scalars that can be read; the message says why."""
+    """A file, database or directory has no scalars that can be read. The message says why."""
 
 
 @dataclass(frozen=True, eq=False)
 class FilePoints:
-    """The points of one tag in one event file, in file order; the arrays have the same shape (n,), n > 0.
+    """The points of one tag in one event file, in file order, as arrays of the same shape (n,), n > 0.
 
     ``starts``: the START events of this file as (number of points before it, its step).
     ``later``: the steps of START events in other files that purge this one, in order.
@@ -137,7 +137,7 @@ class _Part:
     writers: int = 1
 
     def where(self, keep: NDArray[np.bool_]) -> "_Part":
-        """Return the part with only the selected points; itself if all are selected."""
+        """Return the part with only the selected points, or itself if all are selected."""
         if keep.all():
             return self
         return replace(self, steps=self.steps[keep], walls=self.walls[keep], values=self.values[keep])
@@ -175,7 +175,7 @@ def _group_overlapping(parts: Sequence[_Part]) -> list[list[_Part]]:
 
 
 def _drop_replaced(part: _Part) -> _Part:
-    """Return the points that no later point of the same file replaces; a falling step is a restart.
+    """Return the points that no later point of the same file replaces. A falling step is a restart.
 
     But where no step is logged twice and all points are near their sorted positions, they only came late.
     """

@@ -66,7 +66,7 @@ class SeriesSummary:
 
     @property
     def trend(self) -> Trend:
-        """Direction of the last tenth; flat where its slope could be noise."""
+        """Direction of the last tenth, ``flat`` where its slope could be noise."""
         if self.slope is None or abs(self.t) < _SURE_T:
             return "flat"
         return "up" if self.slope > 0 else "down"
@@ -79,7 +79,7 @@ def points_since(series: Series, step: int) -> Series:
 
 
 def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> SeriesSummary:
-    """Return the summary of ``series`` at ``now_s`` (POSIX time); ``smooth`` in [0, 1) as TensorBoard's slider."""
+    """Return the summary of ``series`` at ``now_s`` (POSIX time). ``smooth`` in [0, 1) as TensorBoard's slider."""
     steps, values = series.steps, series.values
     if not values.size:
         return SeriesSummary(0, restarts=series.restarts, writers=series.writers)
@@ -109,7 +109,7 @@ def summarise_series(series: Series, *, now_s: float, smooth: float = 0.6) -> Se
 
 
 def _summarise_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int, smooth: float) -> dict[str, Any]:
-    """Return the fields of finite values; ``scaled`` are the same values times ``2**-exponent``."""
+    """Return the fields of finite values. ``scaled`` are the same values times ``2**-exponent``."""
     low, high = int(values.argmin()), int(values.argmax())
     least, most = float(values[low]), float(values[high])
     slope, t = _slope(steps, scaled, exponent)
@@ -213,6 +213,6 @@ def _age(walls: Floats, now_s: float) -> float | None:
 
 
 def _rate(steps: Ints, walls: Floats) -> float | None:
-    """Return steps per second from the first to the last of these points; None where time or steps do not advance."""
+    """Return steps per second from the first to the last point, or None where time or steps do not advance."""
     elapsed_s, count = float(walls[-1]) - float(walls[0]), int(steps[-1]) - int(steps[0])
     return count / elapsed_s if elapsed_s > 0 and count > 0 and math.isfinite(count / elapsed_s) else None

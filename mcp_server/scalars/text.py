@@ -34,7 +34,7 @@ def format_digits(value: float, digits: int = 4) -> str:
 
 
 def json_number(value: float | None) -> Number | None:
-    """Return ``value`` with four significant digits; NaN and infinities by name, since JSON has no number for them."""
+    """Return ``value`` with four significant digits, or the name of a NaN or infinity, which JSON lacks."""
     if value is None:
         return None
     return significant(value) if math.isfinite(value) else str(float(value))
@@ -129,7 +129,7 @@ def comparison_lines(runs: Sequence[Mapping[str, SeriesSummary]], budget: int = 
 
 
 def _fit_tag(tag: str) -> str:
-    """Return a tag that cannot fill the answer; both of its ends are kept, half and half."""
+    """Return a tag that cannot fill the answer. Both of its ends are kept, half and half."""
     return shorten_middle(tag, _LONGEST_TAG, head=_LONGEST_TAG // 2)
 
 
@@ -182,7 +182,7 @@ def _odd(summary: SeriesSummary) -> str:
 
 
 def narrow_shape(shape: str, width: int) -> str:
-    """Join neighbours of a shape until it is at most ``width`` wide; NaN marks and extremes are kept."""
+    """Join neighbours of a shape until it is at most ``width`` wide. NaN marks and extremes are kept."""
     while len(shape) > width:
         pairs = [shape[i : i + 2] for i in range(0, len(shape), 2)]
         shape = "".join(next((sign for sign in "x90" if sign in pair), max(pair)) for pair in pairs)

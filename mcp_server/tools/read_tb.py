@@ -61,7 +61,7 @@ TOOL = tool(read_tb, title="Read training curves", annotations=READ_ONLY)
 
 
 async def _result(report: "DrawableReport") -> CallToolResult:
-    """Return the answer and the requested picture; where drawing failed, a note in the answer says why."""
+    """Return the answer and the requested picture. Where drawing failed, a note in the answer says why."""
     from mcp_server.scalars.plot import NotDrawn, draw_picture  # noqa: PLC0415 - rarely used
 
     answer, images = report.answer, []

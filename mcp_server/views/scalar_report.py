@@ -132,7 +132,7 @@ def _read_target(target: Target, scalars: Scalars, since_step: int | None) -> Sc
 
 
 def _select_tags(query: ScalarQuery, readings: Sequence[ScalarReading]) -> tuple[list[str], list[str]]:
-    """Return the tags that the query names, in its order, or all where it names none; and the patterns without one."""
+    """Return the tags that the query names, in its order, or all where it names none. And the patterns without one."""
     tags = list(dict.fromkeys(tag for reading in readings for tag in reading.series))
     name = readings[0].name
     if not tags and query.since_step is not None:
@@ -228,7 +228,7 @@ def _build_panels(
     tags: Sequence[str],
     query: ScalarQuery,
 ) -> list[Panel]:
-    """Return one panel per tag; where the query names no tags, NaN and infinities first, then rewards and losses."""
+    """Return one panel per tag. Where the query names no tags, NaN and infinities first, then rewards and losses."""
     ordered = list(tags)
     if not query.tags:
         odd = {tag for one in summaries for tag, summary in one.items() if summary.nan or summary.inf}

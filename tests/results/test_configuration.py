@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_server.results.configuration import read_options, yaml_values
+from mcp_server.results.configuration import parse_yaml, read_options
 
 
 def test_a_command_has_options_by_name_and_the_last_wins() -> None:
@@ -20,4 +20,4 @@ def test_a_command_has_options_by_name_and_the_last_wins() -> None:
 
 def test_plain_yaml_has_dotted_names() -> None:
     text = "a: 1  # one\nb:\n  c: 'x y'\n  d:\n    e: 2.5\nf: [1, 2]\n- g: 3\n# h: 4\n"
-    assert yaml_values(text) == {"a": "1", "b.c": "x y", "b.d.e": "2.5", "f": "[1, 2]", "g": "3"}
+    assert parse_yaml(text) == {"a": "1", "b.c": "x y", "b.d.e": "2.5", "f": "[1, 2]", "g": "3"}

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.results.evaluations import Evaluation, Row, find_run_evaluations, markdown, read_evaluations, table
+from mcp_server.results.evaluations import (
+    Evaluation,
+    Row,
+    find_run_evaluations,
+    read_evaluations,
+    render_rows,
+    render_table,
+)
 from tests.support.ended_runs import BEGAN_S, Runs
 
 VALIDATION = """# Validation at step 300
@@ -155,19 +162,19 @@ def test_the_evaluations_of_a_run_are_found_below_its_directories(tmp_path: Path
 
 
 def test_rows_become_a_table_that_no_value_breaks() -> None:
-    assert table([{"a": 1, "b": "x|y"}, {"b": "two\nlines", "c": None}]) == [
+    assert render_rows([{"a": 1, "b": "x|y"}, {"b": "two\nlines", "c": None}]) == [
         "| a | b | c |",
         "| --- | --- | --- |",
         "| 1 | x\\|y |  |",
         "|  | two lines |  |",
     ]
-    assert table([{"a": n} for n in range(60)])[-1] == "… of 60 rows the first 50."
-    assert markdown(["a"], []) == ["| a |", "| --- |"]
+    assert render_rows([{"a": n} for n in range(60)])[-1] == "… of 60 rows the first 50."
+    assert render_table(["a"], []) == ["| a |", "| --- |"]
 
 
 def test_an_evaluation_read_back_from_its_table_is_the_same(tmp_path: Path) -> None:
     rows_of_table: tuple[Row, ...] = ({"task": "a|b", "n": 3, "rate": 0.1 + 0.2},)
-    (tmp_path / "eval.md").write_text("\n".join(table(rows_of_table)))
+    (tmp_path / "eval.md").write_text("\n".join(render_rows(rows_of_table)))
     assert read_evaluations(tmp_path / "eval.md") == [Evaluation(tmp_path / "eval.md", rows_of_table)]
 
 

@@ -35,7 +35,7 @@ class Parser(Protocol):
         """Drop all rows, and return the offset to read from."""
 
     def feed(self, data: bytes, at: int) -> int:
-        """Parse the complete rows of ``data``, which begins at offset ``at``; return their length in bytes."""
+        """Parse the complete rows of ``data``, which begins at offset ``at``. Return their length in bytes."""
 
     def notes(self) -> Sequence[str]:
         """Return one sentence per kind of skipped rows."""
@@ -61,7 +61,7 @@ def open_scalar_file(path: Path) -> Iterator[int]:
 
 
 def file_signature(path: Path) -> tuple[int, ...]:
-    """Return a value that differs once a file has changed; () for a missing file."""
+    """Return a value that differs once a file has changed, () for a missing file."""
     try:
         status = path.stat()
     except OSError:
@@ -70,7 +70,7 @@ def file_signature(path: Path) -> tuple[int, ...]:
 
 
 class AppendedFile:
-    """One file, parsed as it grows; ``nbytes``: memory that its points take."""
+    """One file, parsed as it grows. ``nbytes``: memory that its points take."""
 
     def __init__(self, path: Path, parser: Parser) -> None:
         self.path = path

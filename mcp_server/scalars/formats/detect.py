@@ -86,14 +86,14 @@ class _CachedReader:
 
 
 class SourceReader:
-    """Reads sources other than event files, and remembers how far; may be shared by threads."""
+    """Reads sources other than event files, and remembers how far. May be shared by threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readers: OrderedDict[ScalarSource, tuple[threading.Lock, _FormatReader]] = OrderedDict()
 
     def read(self, source: ScalarSource) -> RunScalars:
-        """Return the series of a run as they are now; a second read costs only what was added.
+        """Return the series of a run as they are now. A second read costs only what was added.
 
         Raises:
             ScalarsUnreadable: the source is missing, damaged, locked, or needs a package that is not installed.
@@ -105,7 +105,7 @@ class SourceReader:
         return scalars
 
     def changed(self, source: ScalarSource) -> bool:
-        """Return whether the files differ from what was last read; true for a source never read."""
+        """Return whether the files differ from what was last read, or was never read."""
         lock, reader = self._reader_of(source)
         with lock:
             return reader.changed()
@@ -151,13 +151,13 @@ def find_sources(path: Path) -> list[ScalarSource]:
     """
     with suppress(OSError):
         if path.is_dir():
-            return list(dict.fromkeys(_in_directory(path)))
+            return list(dict.fromkeys(_list_directory(path)))
         if path.is_file():
-            return list(_of_file(path))
+            return list(_list_file(path))
     return []
 
 
-def _of_file(path: Path) -> Iterator[ScalarSource]:
+def _list_file(path: Path) -> Iterator[ScalarSource]:
     """Yield the sources of a file that was named itself."""
     suffix = path.suffix.lower()
     if "tfevents" in path.name:
@@ -169,41 +169,41 @@ def _of_file(path: Path) -> Iterator[ScalarSource]:
     elif path.name == _STATE:
         yield ScalarSource("trainer_state", path)
     elif sqlite.is_database(path):
-        yield from _of_database(path)
+        yield from _list_database(path)
     elif suffix in {".csv", ".tsv"} or path.name in _TABLES:
         yield ScalarSource("csv", path)
     elif _holds_scalars(path):
         yield ScalarSource("jsonl", path)
 
 
-def _in_directory(path: Path) -> Iterator[ScalarSource]:
+def _list_directory(path: Path) -> Iterator[ScalarSource]:
     with os.scandir(path) as entries:
         listed = [entry for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False)]
-    files = {entry.name for entry in listed if _is(entry, directory=False)}
-    directories = {entry.name for entry in listed if _is(entry, directory=True)}
+    files = {entry.name for entry in listed if _is_kind(entry, directory=False)}
+    directories = {entry.name for entry in listed if _is_kind(entry, directory=True)}
     if list_event_files(path):
         yield ScalarSource("events", path)
     for name in sorted(files):
         file = path / name
         if name in _TABLES or name.endswith(".wandb"):
-            yield from _of_file(file)
+            yield from _list_file(file)
         elif (name.endswith(_JSON_LINES) or name in _JSON_LINES_TOO) and _holds_scalars(file):
             yield ScalarSource("jsonl", file)
         elif file.suffix in _DATABASES and sqlite.is_database(file):
-            yield from _of_database(file)
-    yield from _states(path, files, directories)
-    yield from _of_mlflow_store(path, files, directories)
+            yield from _list_database(file)
+    yield from _list_trainer_state(path, files, directories)
+    yield from _list_mlflow_store(path, files, directories)
     for name in sorted(directories):
         if name == "wandb":
-            yield from _of_wandb(path / name)
+            yield from _list_wandb(path / name)
         elif _WANDB_RUN.match(name):
-            yield from _of_wandb_run(path / name)
+            yield from _list_wandb_run(path / name)
         elif name == "mlruns":
-            yield from _in_directory(path / name)
+            yield from _list_directory(path / name)
 
 
-def _is(entry: os.DirEntry[str], *, directory: bool) -> bool:
-    """Return whether an entry is a file, also through a link, or a directory; pipes and loops of links are neither."""
+def _is_kind(entry: os.DirEntry[str], *, directory: bool) -> bool:
+    """Return whether an entry is a file, also through a link, or a directory. Pipes and loops of links are neither."""
     try:
         return entry.is_dir(follow_symlinks=False) if directory else entry.is_file()
     except OSError:
@@ -211,7 +211,7 @@ def _is(entry: os.DirEntry[str], *, directory: bool) -> bool:
 
 
 def _holds_scalars(path: Path) -> bool:
-    """Return whether the first line is an object of numbers, or one with a step or a time; a data set has neither."""
+    """Return whether the first line is an object of numbers, or one with a step or a time. A data set has neither."""
     with suppress(ScalarsUnreadable, ValueError, RecursionError), open_scalar_file(path) as fd:
         record = json.loads(os.pread(fd, _SNIFFED_BYTES, 0).split(b"\n")[0])
         if isinstance(record, dict):
@@ -222,7 +222,7 @@ def _holds_scalars(path: Path) -> bool:
     return False
 
 
-def _of_database(path: Path) -> Iterator[ScalarSource]:
+def _list_database(path: Path) -> Iterator[ScalarSource]:
     try:
         kind, names = sqlite.list_database_runs(path)
     except ScalarsUnreadable:
@@ -232,7 +232,7 @@ def _of_database(path: Path) -> Iterator[ScalarSource]:
         yield from (ScalarSource(kind, path, name) for name in names)
 
 
-def _states(path: Path, files: set[str], directories: set[str]) -> Iterator[ScalarSource]:
+def _list_trainer_state(path: Path, files: set[str], directories: set[str]) -> Iterator[ScalarSource]:
     """Yield the newest trainer_state.json of a directory and its checkpoints."""
     states = [path / _STATE] if _STATE in files else []
     states += [path / name / _STATE for name in directories if _CHECKPOINT.fullmatch(name)]
@@ -248,7 +248,7 @@ def _modified_ns(path: Path) -> int:
         return -1
 
 
-def _of_mlflow_store(path: Path, files: set[str], directories: set[str]) -> Iterator[ScalarSource]:
+def _list_mlflow_store(path: Path, files: set[str], directories: set[str]) -> Iterator[ScalarSource]:
     """Yield the runs of an MLflow file store, of one experiment in it, or the directory where it is one run."""
     if "meta.yaml" in files and "metrics" in directories:
         yield ScalarSource("mlflow", path)
@@ -256,17 +256,17 @@ def _of_mlflow_store(path: Path, files: set[str], directories: set[str]) -> Iter
         for name in sorted(directories):
             inner = path / name
             if (inner / "meta.yaml").is_file():
-                below = {entry.name for entry in os.scandir(inner) if _is(entry, directory=True)}
-                yield from _of_mlflow_store(inner, {"meta.yaml"}, below)
+                below = {entry.name for entry in os.scandir(inner) if _is_kind(entry, directory=True)}
+                yield from _list_mlflow_store(inner, {"meta.yaml"}, below)
 
 
-def _of_wandb(path: Path) -> Iterator[ScalarSource]:
+def _list_wandb(path: Path) -> Iterator[ScalarSource]:
     for directory in sorted(path.iterdir()):
         if _WANDB_RUN.match(directory.name) and not directory.is_symlink():
-            yield from _of_wandb_run(directory)
+            yield from _list_wandb_run(directory)
 
 
-def _of_wandb_run(path: Path) -> Iterator[ScalarSource]:
+def _list_wandb_run(path: Path) -> Iterator[ScalarSource]:
     with suppress(OSError):
         for file in sorted(path.iterdir()):
             if file.suffix == ".wandb" and file.is_file():

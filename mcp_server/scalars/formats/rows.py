@@ -41,7 +41,7 @@ _EPOCH_UNITS = ((1e8, 1e11, 1.0), (1e11, 1e14, 1e3), (1e14, 1e17, 1e6), (1e17, 1
 
 
 class NumberColumn(NamedTuple):
-    """The numbers of one column in a block of rows: the rows that have one, and the numbers; both of shape (n,)."""
+    """The numbers of one column in a block of rows: the rows that have one, and the numbers, both of shape (n,)."""
 
     rows: NDArray[np.int64]
     values: NDArray[np.float64]
@@ -52,7 +52,7 @@ class WrongStepColumn(Exception):
 
 
 def parse_number(value: Any) -> float | None:
-    """Return a JSON value or a text as a number, NaN and infinities included; None for booleans and other texts."""
+    """Return a JSON value or a text as a number, NaN and infinities included, or None for booleans and other texts."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -62,7 +62,7 @@ def parse_number(value: Any) -> float | None:
 
 
 def parse_time(text: Any) -> float | None:
-    """Return the POSIX seconds of an ISO 8601 text, local time where it names no zone; None for anything else."""
+    """Return the POSIX seconds of an ISO 8601 text, local time where it names no zone, or None for anything else."""
     if not isinstance(text, str):
         return None
     try:
@@ -72,7 +72,7 @@ def parse_time(text: Any) -> float | None:
 
 
 def flatten(record: Mapping[str, Any], prefix: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of nested objects, keys joined by "/"; a list is a leaf."""
+    """Yield the leaves of nested objects, keys joined by "/". A list is a leaf."""
     for key, value in record.items():
         if not isinstance(value, dict):
             yield f"{prefix}{key}", value
@@ -98,7 +98,7 @@ def collect_columns(records: Iterable[Iterable[tuple[str, Any]]]) -> tuple[int, 
 
 
 def _posix(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return times in POSIX seconds from s, ms, µs or ns; nan where a number is not a time of day."""
+    """Return times in POSIX seconds from s, ms, µs or ns, and nan where a number is not a time of day."""
     seconds = np.full(values.shape, np.nan)
     for low, high, per_s in _EPOCH_UNITS:
         inside = (values >= low) & (values < high)
@@ -120,7 +120,7 @@ class Rows:
         self.clear()
 
     def clear(self) -> None:
-        """Drop the rows so that the file can be read again; what is known about its step column is kept."""
+        """Drop the rows so that the file can be read again. What is known about its step column is kept."""
         self.count = 0
         self.dropped = False
         self._key = self._fixed or self._preferred

@@ -81,7 +81,7 @@ class DatabaseRun:
         return _signature(self._path) != self._signature
 
     def read(self) -> RunScalars:
-        """Return the scalars of the run as they are now; the only run of a database needs no name.
+        """Return the scalars of the run as they are now. The only run of a database needs no name.
 
         Raises:
             ScalarsUnreadable: the database cannot be read, is locked, is of another program, or has no such run.
@@ -146,7 +146,7 @@ class MlflowStore:
 
 
 def _point(line: bytes) -> tuple[float, float, float] | None:
-    """Return step, POSIX seconds and value of a line; old stores have no step."""
+    """Return step, POSIX seconds and value of a line. Old stores have no step."""
     cells = line.decode("utf-8", "replace").split()
     numbers = [parse_number(cell) for cell in cells]
     if len(numbers) == 2:  # noqa: PLR2004
@@ -221,7 +221,7 @@ def _run_column(database: sqlite3.Connection) -> str:
 
 
 def _runs(path: Path, database: sqlite3.Connection) -> dict[str, str]:
-    """Return the id of each run by its name; runs with the same name get a part of their id as suffix."""
+    """Return the id of each run by its name. Runs with the same name get a part of their id as suffix."""
     kind = _kind(database)
     if kind is None:
         raise unreadable_error(path, "it holds no metrics of Trackio or MLflow")

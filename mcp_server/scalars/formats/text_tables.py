@@ -45,7 +45,7 @@ class _LineParser:
         return self._left_out
 
     def feed(self, data: bytes, at: int) -> int:  # noqa: ARG002
-        """Parse the complete rows of ``data``; return their length in bytes."""
+        """Parse the complete rows of ``data``. Return their length in bytes."""
         start = 0
         if self._inside:
             start = data.find(b"\n") + 1
@@ -163,7 +163,7 @@ class Csv(_LineParser):
         return end
 
     def feed(self, data: bytes, at: int) -> int:
-        """Parse the complete rows of ``data``; none while the header is incomplete."""
+        """Parse the complete rows of ``data``, or none while the header is incomplete."""
         return super().feed(data, at) if self._names else 0
 
     def _parse(self, data: bytes) -> None:

@@ -50,7 +50,7 @@ class WandbLog:
         return self._left_out
 
     def feed(self, data: bytes, at: int) -> int:
-        """Parse the complete records of ``data``, which begins at offset ``at``; return their length in bytes."""
+        """Parse the complete records of ``data``, which begins at offset ``at``. Return their length in bytes."""
         end, histories = 0, []
         for end, record in self._records(data, at):  # noqa: B007
             if record and (history := self._history(record)) is not None:
@@ -68,7 +68,7 @@ class WandbLog:
         return notes
 
     def _records(self, data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-        """Yield each record with its end in ``data``; b"" with the end of skipped data.
+        """Yield each record with its end in ``data``, and b"" with the end of skipped data.
 
         A chunk with a wrong checksum in the last block may still be being written.
         """
@@ -97,7 +97,7 @@ class WandbLog:
                 record = None
 
     def _history(self, record: bytes) -> Iterator[tuple[str, Any]] | None:
-        """Return the values of a history record; None for any other record."""
+        """Return the values of a history record, or None for any other record."""
         try:
             message = self._record_class.FromString(record)
         except self._decode_error:
@@ -123,7 +123,7 @@ def _values(history: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _chunk(data: bytes, position: int, block_end: int) -> tuple[int, bytes] | None:
-    """Return kind and content of the chunk at ``position``; None where it may still be being written."""
+    """Return kind and content of the chunk at ``position``, or None where it may still be being written."""
     if position + _CHUNK.size > len(data):
         return None
     crc, length, kind = _CHUNK.unpack_from(data, position)

@@ -92,7 +92,7 @@ class DecodedBatch:
 
 
 def decode_batch(data: Bytes, starts: Positions, ends: Positions) -> DecodedBatch:
-    """Decode the payloads from ``starts`` to ``ends``; after the last one, ``data`` has SLACK_BYTES more.
+    """Decode the payloads from ``starts`` to ``ends``. After the last one, ``data`` has SLACK_BYTES more.
 
     Raises:
         UnsupportedLayout: the first payload is not an event with a summary, or has a rare layout.

@@ -44,7 +44,7 @@ class Cache:
         self._most_bytes = most_bytes
 
     def load(self, path: Path, fd: int) -> EventFile | None:
-        """Return the cached content of the event file ``path``, open as ``fd``; None without a matching entry."""
+        """Return the cached content of the event file ``path``, open as ``fd``, or None without a matching entry."""
         status = os.fstat(fd)
         identity = _identify(path, status)
         entry = self._directory / _entry_name(identity)
@@ -180,7 +180,7 @@ def _unpack(data: bytes) -> tuple[Mapping[str, Any], dict[str, TagPoints]]:
 
 
 def _position(header: Mapping[str, Any]) -> FilePosition:
-    """Return the read position; its size is one that no file has, so that the tail is read."""
+    """Return the read position. Its size is one that no file has, so that the tail is read."""
     device, inode, _ = header["place"]
     head, before = bytes.fromhex(header["head"]), bytes.fromhex(header["before"])
     return FilePosition(device, inode, -1, header["offset"], head, before, 0)

@@ -61,7 +61,7 @@ class _Block:
 
 
 class Collector:
-    """Collects blocks of records in the order of the file; within a block records may come in any order."""
+    """Collects blocks of records in the order of the file. Within a block records may come in any order."""
 
     def __init__(self, plugins: Mapping[str, str]) -> None:
         self.plugins = dict(plugins)
@@ -124,7 +124,7 @@ class Collector:
             self.plugins.setdefault(tag, plugin)
 
     def _known_from(self, tag: str, block: _Block) -> int | None:
-        """Return the first offset at which the tensors of a tag are known to be scalars; None if they are not."""
+        """Return the first offset at which the tensors of a tag are known to be scalars, or None if they are not."""
         if tag in self.plugins:
             return 0 if self.plugins[tag] == SCALARS else None
         offset, plugin = block.learned.get(tag, (0, ""))
@@ -156,7 +156,7 @@ class Collector:
         return {tag: tuple(self._at_starts.get(tag, [0] * len(self.starts))) for tag in self._counts}
 
     def _decode_batch(self, data: Bytes, begins: Positions, ends: Positions, base: int) -> NDArray[np.bool_]:
-        """Read the records with the layout of the first one; return a mask of the others."""
+        """Read the records with the layout of the first one. Return a mask of the others."""
         rest = np.ones(len(begins), bool)
         try:
             batch = decode_batch(data, begins, ends)

@@ -73,7 +73,7 @@ def decode_event(payload: bytes) -> ScalarEvent:
 
 
 def plugin_name(metadata: bytes) -> str:
-    """Return the plugin that a SummaryMetadata names; "" without a name.
+    """Return the plugin that a SummaryMetadata names, or "" without a name.
 
     Raises:
         Malformed: the bytes are not a SummaryMetadata.

@@ -15,7 +15,7 @@ _MOST_ENTRIES = 200_000  # of all directories together: a data set of a million 
 
 @dataclass(frozen=True)
 class EventDirectory:
-    """A directory with event files; ``files`` and ``bytes`` are totals.
+    """A directory with event files. ``files`` and ``bytes`` are totals.
 
     ``newest_s``: POSIX time of the newest change. Network file systems report it wrongly: use it only for sorting.
     """

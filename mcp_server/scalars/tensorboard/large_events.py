@@ -15,7 +15,7 @@ _TEXTS = {(_VALUE, 1), (_VALUE, 7), (_VALUE, 9)}  # tag, node_name, metadata: tr
 
 
 def read_trimmed_event(read: Callable[[int, int], bytes], begin: int, end: int) -> bytes:
-    """Return the event from offset ``begin`` to ``end`` with long contents emptied; ``read`` takes offset and length.
+    """Return the event from offset ``begin`` to ``end`` with long contents emptied. ``read`` takes offset and length.
 
     Raises:
         Malformed: the bytes are not an event.
@@ -60,7 +60,7 @@ class _TrimmedReader:
 
 
 def _number_end(head: bytes, behind: int, wire: int) -> int:
-    """Return the length of a key and its number; the start and end of a group are keys alone."""
+    """Return the length of a key and its number. The start and end of a group are keys alone."""
     if wire == 0:
         return read_varint(head, behind)[1]
     return behind + {1: 8, 5: 4}.get(wire, 0)

@@ -9,11 +9,11 @@ _LAST = 0x7F  # a larger byte is followed by another one of the same number
 
 
 class Malformed(Exception):
-    """The bytes are not an event; the message says what is wrong with them."""
+    """The bytes are not an event. The message says what is wrong with them."""
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield number, wire type and bytes of each field of a message; a varint has 8 bytes, little-endian."""
+    """Yield number, wire type and bytes of each field of a message. A varint has 8 bytes, little-endian."""
     at = 0
     while at < len(data):
         field, wire, item, at = _field(data, at)

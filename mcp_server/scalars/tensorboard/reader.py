@@ -1,4 +1,4 @@
-"""Reads the event files of runs repeatedly; each read costs only what was appended since the one before.
+"""Reads the event files of runs repeatedly. Each read costs only what was appended since the one before.
 
 An :class:`EventReader` may be shared by threads and live for weeks. It keeps the points of the runs read most recently,
 64 MiB of them. Other runs are read again, through the cache.
@@ -91,7 +91,7 @@ class EventReader:
         return newest
 
     def changed(self, directory: Path) -> bool:
-        """Return whether :meth:`read` would find anything new; costs an open, a few bytes and a close per file."""
+        """Return whether :meth:`read` would find anything new. Costs an open, a few bytes and a close per file."""
         with self._lock:
             earlier = self._positions.get(os.path.realpath(directory))
         try:
@@ -187,7 +187,7 @@ class _RunFiles:
             self._saved[key] = offset
 
     def _merge(self, files: list[EventFile]) -> dict[str, Series]:
-        """Return the series of all tags; an unchanged tag has the same object as before."""
+        """Return the series of all tags. An unchanged tag has the same object as before."""
         starts = [file.all_starts() for file in files]
         later = later_starts(files)
         structure = [(file.version, [(s.step, s.wall) for s in starts[n]], later[n]) for n, file in enumerate(files)]
@@ -238,7 +238,7 @@ class _MergedSeries:
         return 0 if self._whole else 24 * len(self.series.steps)
 
     def extend(self, columns: Sequence[GrowingPoints | None]) -> bool:
-        """Append the new points of the last file if that changes no earlier point; return whether all are included.
+        """Append the new points of the last file if that changes no earlier point. Return whether all are included.
 
         A thousand new points thus cost the same after a million points as after none.
         """

@@ -48,7 +48,7 @@ def _stored_crc(length: int) -> int:
 
 
 def payload_length(header: bytes) -> int | None:
-    """Return the payload length in the first 12 bytes of ``header``; None if its checksum is wrong."""
+    """Return the payload length in the first 12 bytes of ``header``, or None if its checksum is wrong."""
     length, crc = struct.unpack_from("<QI", header)
     return int(length) if crc == _stored_crc(length) else None
 
@@ -101,7 +101,7 @@ def small_headers(data: Bytes, size: int) -> tuple[Positions, Positions]:
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """The records of a chunk; all positions count from its beginning.
+    """The records of a chunk. All positions count from its beginning.
 
     ``large``: position and length of records that are not in ``starts``. ``gaps``: positions of a wrong length that is
     followed by another header. ``end``: why the chain stops at ``stop``: the file has "more", the file is "cut" there,
@@ -117,7 +117,7 @@ class Records:
 
 
 def follow_records(data: Bytes, count: int, room: int, large: int) -> Records:
-    """Follow the records from the header at ``data[0]`` on; ``data[:count]`` was read of ``room`` bytes in the file.
+    """Follow the records from the header at ``data[0]`` on. ``data[:count]`` was read of ``room`` bytes in the file.
 
     Payloads of more than ``large`` bytes count as large. Zeros must follow after ``count``.
     """
@@ -175,7 +175,7 @@ def follow_records(data: Bytes, count: int, room: int, large: int) -> Records:
 
 
 def _checked_lengths(low: _Words, high: _Words, bits: _Words | np.uint64) -> Positions:
-    """Return the length under 64 KiB that begins at a bit offset within 16 bytes; 0 where its checksum is wrong."""
+    """Return the length under 64 KiB that begins at a bit offset within 16 bytes, or 0 where its checksum is wrong."""
     length = (low >> bits & np.uint64(_SMALL - 1)).view(np.int64)
     right = (high >> bits).astype(np.uint32) == _stored_crcs()[length]
     rest = low >> (bits + np.uint64(16)) | high & ((np.uint64(1) << bits) - np.uint64(1))

@@ -1,4 +1,4 @@
-"""Reads the scalars of one event file with pread; a mapped file that is truncated would crash the process.
+"""Reads the scalars of one event file with pread. A mapped file that is truncated would crash the process.
 
 Every point has passed the checksum of its record. Of a payload over 64 KiB only the heads of the fields are read,
 unless it holds scalars.
@@ -121,7 +121,7 @@ class _Scanner:
         self._buffer = np.zeros(min(size, _CHUNK_BYTES) + SLACK_BYTES, np.uint8)
 
     def run(self, at: int) -> tuple[int, bool]:
-        """Read from ``at`` on; return ``consumed`` and ``waiting`` of ScanResult."""
+        """Read from ``at`` on. Return ``consumed`` and ``waiting`` of ScanResult."""
         try:
             while at < self._size:
                 at = self._chunk(at)
@@ -141,7 +141,7 @@ class _Scanner:
         return None
 
     def _chunk(self, at: int) -> int:
-        """Read the complete records in a chunk of the file; return the offset to continue at.
+        """Read the complete records in a chunk of the file. Return the offset to continue at.
 
         Raises:
             _Incomplete: a record cannot be read yet; the records before it have been.
@@ -194,7 +194,7 @@ class _Scanner:
         return (self._size, None, damage) if self._final else (stop, held, damage)
 
     def _large_events(self, at: int, records: list[tuple[int, int]], damage: dict[int, str]) -> dict[int, bytes]:
-        """Return the large events without their images, by offset; add wrong checksums to ``damage``."""
+        """Return the large events without their images, by offset. Add wrong checksums to ``damage``."""
         events = {}
         for position, length in records:
             offset, begin = at + position, at + position + HEADER_BYTES

@@ -82,7 +82,7 @@ class GrowingPoints:
         self.append(points)
 
     def append(self, points: TagPoints) -> None:
-        """Append points; arrays that ``points`` returned before keep their values."""
+        """Append points. Arrays that ``points`` returned before keep their values."""
         first, self.count = self.count, self.count + len(points.steps)
         if self.count > len(self._steps):
             behind = _room(self.count) - first
@@ -106,7 +106,7 @@ class GrowingPoints:
 
     @property
     def nbytes(self) -> int:
-        """Approximate memory in use; spare room is not touched yet."""
+        """Approximate memory in use. Spare room is not touched yet."""
         return 24 * self.count + _COLUMN_BYTES
 
 
@@ -152,12 +152,12 @@ class EventFile:
 
     @property
     def last_wall(self) -> float:
-        """The newest wall time of any tag's last point; -inf without points."""
+        """The newest wall time of any tag's last point, -inf without points."""
         walls = [float(column.points(column.count - 1).walls[0]) for column in self.columns.values()]
         return max((wall for wall in walls if not math.isnan(wall)), default=-math.inf)
 
     def read_new(self, fd: int) -> bool:
-        """Read what was appended, or everything where the file was replaced; return whether anything was new.
+        """Read what was appended, or everything where the file was replaced. Return whether anything was new.
 
         Raises:
             OSError: the file cannot be read; the earlier content is kept.
@@ -186,7 +186,7 @@ class EventFile:
         return [*self.columns, *(self.ahead.points.keys() - self.columns.keys() if self.ahead is not None else ())]
 
     def points(self, tag: str) -> TagPoints | None:
-        """Return the points of ``tag``, including those that are not final yet; None without points."""
+        """Return the points of ``tag``, including those that are not final yet, or None without points."""
         ahead = self.ahead.points.get(tag) if self.ahead is not None else None
         here = self.columns[tag].points() if tag in self.columns else None
         if here is None or ahead is None:
