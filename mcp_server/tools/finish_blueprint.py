@@ -31,7 +31,7 @@ async def finish_blueprint(
         from mcp_server.results.finish import write_results  # noqa: PLC0415 - loads numpy
 
         run = server.store.observe(run_id)
-        server.check_owner(ctx, run, force=True)  # of those without a token write_results() speaks itself
+        server.check_owner(ctx, run, force=True)  # without a token, write_results() checks the owner
         return write_results(
             run,
             server.store,

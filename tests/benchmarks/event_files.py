@@ -1,4 +1,4 @@
-"""TensorBoard event files for tests and measurements, made byte by byte: a million points in some seconds."""
+"""TensorBoard event files for tests and measurements, written byte by byte, a million points in some seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def record(payload: bytes) -> bytes:
 
 
 def simple_values(points: int, tags: int = 20, *, behind: int = 0, shuffled: bool = False) -> Iterator[bytes]:
-    """Yield the records of TensorBoard's first format, one float an event, from the point ``behind`` others on."""
+    """Yield the records of TensorBoard's first format, one float per event, starting after ``behind`` points."""
 
     def content(value: float, _first: bool) -> bytes:
         return b"\x15" + struct.pack("<f", value)
@@ -29,7 +29,7 @@ def simple_values(points: int, tags: int = 20, *, behind: int = 0, shuffled: boo
 
 
 def tensors(points: int, tags: int = 20) -> Iterator[bytes]:
-    """Yield the records of TensorFlow 2: one tensor an event, which the first event of a tag calls a scalar."""
+    """Yield the records of TensorFlow 2: one tensor per event, declared a scalar by the first event of its tag."""
 
     def content(value: float, first: bool) -> bytes:
         metadata = b"\x4a" + _sized(b"\x0a" + _sized(b"\x0a\x07scalars") + b"\x20\x01")

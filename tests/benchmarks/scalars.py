@@ -73,8 +73,8 @@ async def measure(sandbox: Sandbox) -> Table:
     rows.append(_peak("peak memory, a file of 1 GiB with images", _files(large)[0], 150))
     notes = (
         f"Median of {_TIMES}, page-cached, each with every point. Baseline: EventAccumulator with size guidance 0 on "
-        f"{_FEW_POINTS:,} points or {_FEW_RUNS} runs: what a point or run of these costs, times their number, stands "
-        "for all of them. And tensorboard-data-server, from its start until its client has all points.",
+        f"{_FEW_POINTS:,} points or {_FEW_RUNS} runs: what a point or run of these costs, times their number, is "
+        "the time for all of them. And tensorboard-data-server, from its start until its client has all points.",
     )
     return Table("Scalars", tuple(rows), notes)
 
@@ -125,11 +125,11 @@ def _ours_s(directory: Path) -> float:
 def _accumulator_s(directory: Path) -> float:
     def read() -> None:
         for path in _files(directory):
-            found = EventAccumulator(str(path.parent), size_guidance=_EVERYTHING).Reload()
-            for tag in found.Tags()["scalars"]:
-                [event.value for event in found.Scalars(tag)]
-            for tag in found.Tags()["tensors"]:
-                [tensor_util.make_ndarray(event.tensor_proto).item() for event in found.Tensors(tag)]
+            accumulator = EventAccumulator(str(path.parent), size_guidance=_EVERYTHING).Reload()
+            for tag in accumulator.Tags()["scalars"]:
+                [event.value for event in accumulator.Scalars(tag)]
+            for tag in accumulator.Tags()["tensors"]:
+                [tensor_util.make_ndarray(event.tensor_proto).item() for event in accumulator.Tensors(tag)]
 
     return _seconds(read)
 
@@ -139,7 +139,7 @@ def _server_s(directory: Path) -> float:
 
 
 def _one_server_s(directory: Path) -> float:
-    """Return the seconds from the start of TensorBoard's Rust server until all points have come from it."""
+    """Return the seconds from the start of TensorBoard's Rust server until it has served all points."""
     port_file = directory.parent / "port"
     port_file.unlink(missing_ok=True)
     points = sum(len(part.steps) for path in _files(directory)[:1] for part in _scanned(path)) * len(_files(directory))
@@ -165,14 +165,14 @@ def _one_server_s(directory: Path) -> float:
 
 def _has(provider: grpc_provider.GrpcDataProvider, runs: int) -> bool:
     """Return whether every tag has reached its last step, at the cost of a listing."""
-    found = provider.list_scalars(RequestContext(), experiment_id="", plugin_name="scalars")
-    ends = [series.max_step for tags in found.values() for series in tags.values()]
+    series_by_run = provider.list_scalars(RequestContext(), experiment_id="", plugin_name="scalars")
+    ends = [series.max_step for tags in series_by_run.values() for series in tags.values()]
     return len(ends) == runs * _TAGS and min(ends) == max(ends)
 
 
 def _served(provider: grpc_provider.GrpcDataProvider) -> int:
-    found = provider.read_scalars(RequestContext(), experiment_id="", plugin_name="scalars", downsample=10**9)
-    return sum(len(series) for tags in found.values() for series in tags.values())
+    series_by_run = provider.read_scalars(RequestContext(), experiment_id="", plugin_name="scalars", downsample=10**9)
+    return sum(len(series) for tags in series_by_run.values() for series in tags.values())
 
 
 def _scanned(path: Path) -> list[TagPoints]:
@@ -184,7 +184,7 @@ def _scanned(path: Path) -> list[TagPoints]:
 
 
 def _followed(root: Path, run: Path) -> list[Row]:
-    """Return what a known run costs: with a thousand more events, and for another process."""
+    """Return the cost of a run that was read before: with a thousand more events, and for another process."""
     reader, more = EventReader(root / "cache"), event_files.simple_values(1000, _TAGS, behind=_POINTS)
     begun_s = time.perf_counter()
     reader.read(run)
@@ -207,12 +207,12 @@ def _newest(path: Path) -> Row:
         times_ms = []
         for _ in range(20):
             begun_s = time.perf_counter()
-            found, _ = read_newest(fd, size)
+            newest, _ = read_newest(fd, size)
             times_ms.append(elapsed_ms(begun_s))
     finally:
         os.close(fd)
-    if len(found) != _TAGS:
-        raise NotMeasured(f"the newest values of {len(found)} tags, not of {_TAGS}")
+    if len(newest) != _TAGS:
+        raise NotMeasured(f"the newest values of {len(newest)} tags, not of {_TAGS}")
     return measured(f"newest values of {_TAGS} tags of {size / 2**20:,.0f} MiB", median(times_ms), "ms", at_most=20)
 
 

@@ -67,10 +67,10 @@ def test_a_directory_is_one_checkpoint_and_files_are_single_ones_newest_first(tm
     write(tmp_path / "logs/model_1500.pt", 30, BEGAN_S + 2)
     write(tmp_path / "lightning/epoch=3-step=100.ckpt", 40, BEGAN_S + 1)
     write(tmp_path / "rl_model_5000_steps.zip", 50, BEGAN_S)
-    found = [
+    rows = [
         (str(one.path.relative_to(tmp_path)), one.step, one.epoch, one.size_bytes) for one in find_checkpoints(tmp_path)
     ]
-    assert found == [
+    assert rows == [
         ("out/checkpoint-500", 500, None, 1720),
         ("verl/global_step_100", 100, None, 77),
         ("final", None, None, 100),

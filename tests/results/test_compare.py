@@ -25,9 +25,9 @@ def put(path: Path, text: str) -> None:
     os.utime(path, (BEGAN_S + 60,) * 2)
 
 
-def table(found: Comparison) -> list[dict[str, str]]:
-    names = (found.columns or "").split("|")
-    return [dict(zip(names, row.split("|"), strict=True)) for row in found.rows or []]
+def table(comparison: Comparison) -> list[dict[str, str]]:
+    names = (comparison.columns or "").split("|")
+    return [dict(zip(names, row.split("|"), strict=True)) for row in comparison.rows or []]
 
 
 def two(runs: Runs) -> Comparison:
@@ -53,8 +53,8 @@ def two(runs: Runs) -> Comparison:
 
 
 def test_a_row_has_the_settings_that_differ_and_the_results(runs: Runs, tmp_path: Path) -> None:
-    found = two(runs)
-    first, second = table(found)
+    comparison = two(runs)
+    first, second = table(comparison)
     work = str(tmp_path / "work")
     assert first == {
         "run": "cfm-aaaa",
@@ -69,14 +69,14 @@ def test_a_row_has_the_settings_that_differ_and_the_results(runs: Runs, tmp_path
         "checkpoint": "cfm-aaaa/ckpt/checkpoint-100 2KiB +1",
     }
     assert (second["state"], second["batch"], second["reward last/max"]) == ("failed (oom_gpu)", "128", "2")
-    assert found.same == {"step": "5", "time": "62min", "loss last/min": "0.5", "eval tasks": "57"}
-    assert found.root == work
+    assert comparison.same == {"step": "5", "time": "62min", "loss last/min": "0.5", "eval tasks": "57"}
+    assert comparison.root == work
 
 
 def test_runs_are_found_by_their_tags(runs: Runs) -> None:
     two(runs)
-    found = build_comparison(runs.store, runs.scalars, tags=["sweep"])
-    assert {row["run"] for row in table(found)} == {"cfm-aaaa", "cfm-bbbb"}
+    comparison = build_comparison(runs.store, runs.scalars, tags=["sweep"])
+    assert {row["run"] for row in table(comparison)} == {"cfm-aaaa", "cfm-bbbb"}
     assert [row["run"] for row in table(build_comparison(runs.store, runs.scalars, tags=["sweep", "n2"]))] == [
         "cfm-bbbb"
     ]
@@ -88,16 +88,16 @@ def test_runs_are_found_by_their_tags(runs: Runs) -> None:
 
 def test_metrics_are_chosen_by_name_or_glob(runs: Runs) -> None:
     two(runs)
-    found = build_comparison(runs.store, runs.scalars, tags=["sweep"], metrics=["rew*"])
-    assert "reward last/max" in (found.columns or "")
-    assert "loss" not in (found.columns or "") + str(found.same)
+    comparison = build_comparison(runs.store, runs.scalars, tags=["sweep"], metrics=["rew*"])
+    assert "reward last/max" in (comparison.columns or "")
+    assert "loss" not in (comparison.columns or "") + str(comparison.same)
 
 
 def test_markdown_is_one_table(runs: Runs) -> None:
     two(runs)
-    found = build_comparison(runs.store, runs.scalars, tags=["sweep"], as_markdown=True)
-    lines = (found.markdown or "").split("\n")
-    assert found.rows is None
+    comparison = build_comparison(runs.store, runs.scalars, tags=["sweep"], as_markdown=True)
+    lines = (comparison.markdown or "").split("\n")
+    assert comparison.rows is None
     assert len(lines) == 4
     assert lines[0].startswith("| run | state | lr |")
 
@@ -136,11 +136,11 @@ def test_eight_runs_and_six_metrics_cost_few_tokens(runs: Runs) -> None:
         lines = "".join(f"{step},{row}\n" for step, row in zip(steps, rows, strict=True))
         put(cwd / "progress.csv", f"step,{','.join(names)}\n{lines}")
         put(cwd / "ckpt/model_1000.pt", "x" * 1_500_000)
-    found = build_comparison(runs.store, runs.scalars, run_ids=ids)
-    assert len(found.rows or []) == 8
+    comparison = build_comparison(runs.store, runs.scalars, run_ids=ids)
+    assert len(comparison.rows or []) == 8
     for name in names:
-        assert name in (found.columns or "")
-    answer = json.dumps(found.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"))
+        assert name in (comparison.columns or "")
+    answer = json.dumps(comparison.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"))
     assert len(openai.o200k_base().encode(answer)) <= 720, answer  # the state directory's own path is among them
 
 
@@ -150,13 +150,13 @@ def test_the_rows_of_a_table_of_figures_are_named(runs: Runs) -> None:
         text = f"| metric | value |\n| --- | --- |\n| task_pass_rate@1 | 0.{number + 4} |\n| mean_reward | 1.5 |\n"
         (cwd / "validation.md").write_text(f"{text}\npass_n: 4\n")
         os.utime(cwd / "validation.md", (BEGAN_S + 60,) * 2)
-    found = build_comparison(runs.store, runs.scalars, run_ids=["a-1", "b-2"], metrics=["task_pass_rate@1"])
-    assert (found.columns, found.rows) == ("run|cwd|eval task_pass_rate@1", ["a-1|a-1|0.4", "b-2|b-2|0.5"])
+    comparison = build_comparison(runs.store, runs.scalars, run_ids=["a-1", "b-2"], metrics=["task_pass_rate@1"])
+    assert (comparison.columns, comparison.rows) == ("run|cwd|eval task_pass_rate@1", ["a-1|a-1|0.4", "b-2|b-2|0.5"])
 
 
 def test_a_setting_and_a_metric_of_one_name_are_both_shown(runs: Runs) -> None:
     for number, run_id in enumerate(("a-1", "b-2"), 1):
         cwd = runs.add(run_id, command=f"python train.py --lr 1e-{number}")
         put(cwd / "progress.csv", f"step,lr\n1,0.5\n2,0.{number}\n")
-    found = table(build_comparison(runs.store, runs.scalars, run_ids=["a-1", "b-2"]))
-    assert [(row["lr"], row["lr last"]) for row in found] == [("1e-1", "0.1"), ("1e-2", "0.2")]
+    comparison = table(build_comparison(runs.store, runs.scalars, run_ids=["a-1", "b-2"]))
+    assert [(row["lr"], row["lr last"]) for row in comparison] == [("1e-1", "0.1"), ("1e-2", "0.2")]

@@ -157,8 +157,8 @@ def test_the_evaluations_of_a_run_are_found_below_its_directories(tmp_path: Path
     (out / "results.md").write_text("<!-- runward run cfm-7kqz, written by finish_blueprint: -->\n| a |\n| - |\n")
     (out / "elsewhere").symlink_to(tmp_path / "work")
     run = runs.store.observe("cfm-7kqz")
-    found = [str(one.source.relative_to(tmp_path)) for one in find_run_evaluations(run, out)]
-    assert found == ["out/validation.md", "work/cfm-7kqz/a/b/c/metrics.json", "work/cfm-7kqz/outputs/eval_results.json"]
+    paths = [str(one.source.relative_to(tmp_path)) for one in find_run_evaluations(run, out)]
+    assert paths == ["out/validation.md", "work/cfm-7kqz/a/b/c/metrics.json", "work/cfm-7kqz/outputs/eval_results.json"]
 
 
 def test_rows_become_a_table_that_no_value_breaks() -> None:

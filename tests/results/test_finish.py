@@ -39,8 +39,8 @@ def put(path: Path, text: str) -> None:
 
 def done(runs: Runs, run_id: str = "cfm-7kqz", **arguments: Any) -> Finished:
     store = runs.store
-    asked = {"result_dir": str(runs.path / "out"), "environ": ENVIRON, **arguments}
-    return write_results(store.observe(run_id), store, runs.scalars, **asked)
+    options = {"result_dir": str(runs.path / "out"), "environ": ENVIRON, **arguments}
+    return write_results(store.observe(run_id), store, runs.scalars, **options)
 
 
 def git(directory: Path, *words: str) -> None:
@@ -130,8 +130,8 @@ def test_a_second_call_updates_the_document_and_keeps_a_persons_part(runs: Runs)
 
 def test_a_summary_stays_until_another_is_given(runs: Runs) -> None:
     runs.add()
-    said = "# It helps\n\nA little:\n\n```bash\n# as before\n```\n\n## Why\nUnknown."
-    first = Path(done(runs, summary=said).results_path).read_text()
+    summary = "# It helps\n\nA little:\n\n```bash\n# as before\n```\n\n## Why\nUnknown."
+    first = Path(done(runs, summary=summary).results_path).read_text()
     assert "### It helps" in first
     assert Path(done(runs).results_path).read_text() == first
     assert "It helps" not in Path(done(runs, summary="It does not.").results_path).read_text()

@@ -35,12 +35,12 @@ def test_the_best_value_follows_from_the_name(tag: str, best: str | None) -> Non
 def test_without_files_the_printed_metrics_are_used(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     runs.add(progress={"step": 40, "metrics": {"loss": 0.25, "phase": "warm"}})
-    found = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars)
-    assert [(one.tag, one.last, one.last_step, one.best) for one in found.metrics] == [
+    metrics = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars)
+    assert [(one.tag, one.last, one.last_step, one.best) for one in metrics.metrics] == [
         ("loss", 0.25, 40, None),
         ("phase", "warm", 40, None),
     ]
-    assert found.source == "the run's output"
+    assert metrics.source == "the run's output"
 
 
 def test_metrics_with_a_best_value_are_first_and_odd_points_are_counted(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_metrics_with_a_best_value_are_first_and_odd_points_are_counted(tmp_path
     path = runs.add() / "progress.csv"
     path.write_text("step,lr,loss,reward\n1,0.5,3,1\n2,0.25,nan,4\n3,0.125,2,2\n")
     os.utime(path, (BEGAN_S + 60,) * 2)
-    found = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars)
-    rows = [(one.tag, one.first, one.last, one.best, one.best_step, one.best_is, one.odd) for one in found.metrics]
+    metrics = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars)
+    rows = [(one.tag, one.first, one.last, one.best, one.best_step, one.best_is, one.odd) for one in metrics.metrics]
     assert rows == [
         ("loss", 3, 2, 2, 3, "min", 1),
         ("reward", 1, 2, 4, 2, "max", 0),
@@ -67,17 +67,17 @@ def test_without_files_the_log_is_read_from_its_first_step_on(tmp_path: Path) ->
     values = [(1, 2.0, 0.1, 0.01), (2, 0.25, 0.4, float("nan")), (3, 0.5, 0.3, 0.03)]
     lines += [f"step:{n} - actor/loss:{a} - critic/rewards/mean:{b} - actor/kl_loss:{c}" for n, a, b, c in values]
     rundir.log(1).write_text("\n".join(lines) + "\n")
-    found = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars, rundir=rundir)
+    metrics = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars, rundir=rundir)
     rows = {
         one.tag: (one.first, one.first_step, one.last, one.best, one.best_step, one.best_is, one.odd)
-        for one in found.metrics
+        for one in metrics.metrics
     }
     assert rows["actor/loss"] == (2.0, 1, 0.5, 0.25, 2, "min", 0)
     assert rows["critic/rewards/mean"] == (0.1, 1, 0.3, 0.4, 2, "max", 0)
     assert rows["actor/kl_loss"] == (0.01, 1, 0.03, 0.01, 1, "min", 1)
     assert "kl_loss_coef" not in rows
     assert rows["phase"] == (None, None, "warm", None, None, None, 0)
-    assert (found.source, found.notes) == ("the run's output", ())
+    assert (metrics.source, metrics.notes) == ("the run's output", ())
 
 
 def test_of_a_long_log_beginning_and_end_are_read(tmp_path: Path) -> None:
@@ -88,6 +88,6 @@ def test_of_a_long_log_beginning_and_end_are_read(tmp_path: Path) -> None:
     rundir.log(1).write_text(
         "\n".join(["step 1/9 loss 3.0", *filler, "step 5/9 loss 0.1", *filler, "step 9/9 loss 1.0\n"])
     )
-    found = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars, rundir=rundir)
-    assert [(one.tag, one.first, one.last, one.best) for one in found.metrics] == [("loss", 3.0, 1.0, 1.0)]
-    assert found.notes == ("The log is long: only its beginning and end were read for metrics.",)
+    metrics = read_metrics(runs.store.observe("cfm-7kqz"), runs.scalars, rundir=rundir)
+    assert [(one.tag, one.first, one.last, one.best) for one in metrics.metrics] == [("loss", 3.0, 1.0, 1.0)]
+    assert metrics.notes == ("The log is long: only its beginning and end were read for metrics.",)

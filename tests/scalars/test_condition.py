@@ -60,8 +60,8 @@ def test_a_comparison_is_a_tag_a_sign_and_a_number(text: str, tag: str, sign: st
     ],
 )
 def test_a_state_is_a_tag_and_a_kind(text: str, tag: str, kind: str) -> None:
-    found = parse_condition(text)
-    assert (found.tag, found.kind) == (tag, kind)
+    condition = parse_condition(text)
+    assert (condition.tag, condition.kind) == (tag, kind)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def test_one_spike_in_a_hundred_thousand_shows_and_flattens_nothing() -> None:
 def test_one_nan_in_a_hundred_thousand_shows() -> None:
     values = noise(100_000)
     values[70_000] = math.nan
-    found = figures(values)
-    assert (found.nan, found.first_nan_step, found.shape.count("x"), found.shape[22]) == (1, 70_000, 1, "x")
+    summary = figures(values)
+    assert (summary.nan, summary.first_nan_step, summary.shape.count("x"), summary.shape[22]) == (1, 70_000, 1, "x")
 
 
 def test_steps_without_points_are_a_gap() -> None:
@@ -41,11 +41,11 @@ def test_a_few_points_are_a_digit_each() -> None:
 def test_points_keep_the_ends_and_the_extremes(points: int) -> None:
     values = noise(10_000)
     values[3333], values[7777] = 50, -50
-    steps, kept = pick_points(series(values), points)
+    steps, values_at = pick_points(series(values), points)
     assert len(steps) <= points
     assert steps[-1] == 9999
     assert (np.diff(steps) > 0).all()
-    assert kept.tolist() == values[steps].tolist()
+    assert values_at.tolist() == values[steps].tolist()
     if points >= 4:
         assert {0, 3333, 7777, 9999} <= set(steps.tolist())
     if points >= 20:

@@ -150,5 +150,5 @@ def test_steps_beyond_doubles_are_exact() -> None:
 
 
 def test_only_later_steps_are_kept() -> None:
-    kept = points_since(series([1, 2, 3], [10, 20, 30]), 20)
-    assert (kept.steps.tolist(), kept.values.tolist()) == ([20, 30], [2, 3])
+    later = points_since(series([1, 2, 3], [10, 20, 30]), 20)
+    assert (later.steps.tolist(), later.values.tolist()) == ([20, 30], [2, 3])

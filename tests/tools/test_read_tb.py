@@ -177,7 +177,7 @@ async def test_the_schema_is_short(read_tb: Tool) -> None:
     openai = pytest.importorskip("rs_bpe").openai
     async with Client(read_tb.server) as client:
         tool = next(tool for tool in (await client.list_tools()).tools if tool.name == "read_tb")
-    shown = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-    assert shown["annotations"]["readOnlyHint"]
-    seen = json.dumps({key: shown[key] for key in ("name", "description", "inputSchema")}, separators=(",", ":"))
+    schema = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert schema["annotations"]["readOnlyHint"]
+    seen = json.dumps({key: schema[key] for key in ("name", "description", "inputSchema")}, separators=(",", ":"))
     assert openai.o200k_base().count(seen) <= 330

@@ -44,9 +44,9 @@ TWO_RUNS = [
 
 def test_each_run_in_a_trackio_database_is_a_source(tmp_path: Path) -> None:
     with closing(trackio(tmp_path / "proj.db", TWO_RUNS)), unchanged(tmp_path):
-        found = find_sources(tmp_path)
-        assert found == [ScalarSource("trackio", tmp_path / "proj.db", name) for name in ("proj/one", "proj/two")]
-        run = SourceReader().read(found[0])
+        sources = find_sources(tmp_path)
+        assert sources == [ScalarSource("trackio", tmp_path / "proj.db", name) for name in ("proj/one", "proj/two")]
+        run = SourceReader().read(sources[0])
     assert run.series["loss"].steps.tolist() == [0, 1]
     assert math.isnan(run.series["loss"].values[1])
     assert run.series["loss"].walls.tolist() == [START_S, START_S]
@@ -55,9 +55,9 @@ def test_each_run_in_a_trackio_database_is_a_source(tmp_path: Path) -> None:
 
 def test_runs_of_the_same_name_in_a_database_have_different_names(tmp_path: Path) -> None:
     trackio(tmp_path / "p.db", [("a" * 32, "x", 0, b'{"l":1}'), ("b" * 32, "x", 0, b'{"l":2}')]).close()
-    found = find_sources(tmp_path)
-    assert [source.name for source in found] == ["p/x-aaaaaaaa", "p/x-bbbbbbbb"]
-    assert [points(SourceReader().read(source), "l") for source in found] == [[(0, 1)], [(0, 2)]]
+    sources = find_sources(tmp_path)
+    assert [source.name for source in sources] == ["p/x-aaaaaaaa", "p/x-bbbbbbbb"]
+    assert [points(SourceReader().read(source), "l") for source in sources] == [[(0, 1)], [(0, 2)]]
     with pytest.raises(ScalarsUnreadable, match="name one of its runs: p/x-aaaaaaaa, p/x-bbbbbbbb"):
         SourceReader().read(ScalarSource("trackio", tmp_path / "p.db"))
     with pytest.raises(ScalarsUnreadable, match="it has no run 'p/y', but p/x-aaaaaaaa"):
@@ -156,12 +156,12 @@ def mlflow(path: Path) -> None:
 def test_an_mlflow_database_names_its_runs_by_experiment(tmp_path: Path) -> None:
     mlflow(tmp_path / "mlflow.db")
     with unchanged(tmp_path):
-        found = find_sources(tmp_path)
-        assert [(source.kind, source.name) for source in found] == [
+        sources = find_sources(tmp_path)
+        assert [(source.kind, source.name) for source in sources] == [
             ("mlflow", "mnist/bold-crow-1"),
             ("mlflow", "mnist/bb"),
         ]
-        series = SourceReader().read(found[0]).series["val/loss"]
+        series = SourceReader().read(sources[0]).series["val/loss"]
     assert series.steps.tolist() == [10, 20, 30]
     assert str(series.values.tolist()) == "[0.5, nan, -inf]"
     assert series.walls.tolist() == [START_S + 0.5, START_S + 1, START_S + 2]

@@ -28,10 +28,10 @@ def test_runs_are_found_below_a_root_newest_first(tmp_path: Path) -> None:
     write(outside / FIRST, header())
     (root / "out").symlink_to(outside)
     (root / "a/loop").symlink_to(root)
-    found = find_event_directories(root, deepest=4)
-    assert [one.path.relative_to(root).as_posix() for one in found] == ["a/train", ".", "a/b/c/deep"]
-    assert (found[0].files, found[0].bytes) == (2, 2 * len(header()) + len(scalar_record(1, 0, 1)))
-    assert (found[1].newest_s, len(find_event_directories(root)), len(find_event_directories(root, most=1))) == (
+    directories = find_event_directories(root, deepest=4)
+    assert [one.path.relative_to(root).as_posix() for one in directories] == ["a/train", ".", "a/b/c/deep"]
+    assert (directories[0].files, directories[0].bytes) == (2, 2 * len(header()) + len(scalar_record(1, 0, 1)))
+    assert (directories[1].newest_s, len(find_event_directories(root)), len(find_event_directories(root, most=1))) == (
         1e9,
         4,
         1,

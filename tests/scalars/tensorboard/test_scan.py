@@ -66,15 +66,15 @@ def read(tmp_path: Path) -> Callable[..., ScanResult]:
     return scanned
 
 
-def listed(found: ScanResult) -> dict[str, list[Point]]:
+def listed(scanned: ScanResult) -> dict[str, list[Point]]:
     return {
         tag: list(zip(part.steps.tolist(), part.walls.tolist(), part.values.tolist(), strict=True))
-        for tag, part in found.points.items()
+        for tag, part in scanned.points.items()
     }
 
 
-def values(found: ScanResult, tag: str) -> list[float]:
-    return [float(value) for value in found.points[tag].values]
+def values(scanned: ScanResult, tag: str) -> list[float]:
+    return [float(value) for value in scanned.points[tag].values]
 
 
 # --- what is a scalar
@@ -113,15 +113,15 @@ def test_bfloat16_and_unsigned_tensors_are_scalars(read: Callable[..., ScanResul
     item = wide.summary.value.add(tag="u")
     item.metadata.plugin_data.plugin_name = "scalars"
     item.tensor.dtype, item.tensor.uint64_val[:] = 23, [2**63]
-    found = read(file_of(brain, wide))
-    assert (values(found, "b"), values(found, "u")) == ([1.5], [2.0**63])
+    scanned = read(file_of(brain, wide))
+    assert (values(scanned, "b"), values(scanned, "u")) == ([1.5], [2.0**63])
 
 
 def test_other_tensors_and_media_are_not_scalars(read: Callable[..., ScanResult]) -> None:
     media = Event(
         summary=Summary(value=[Summary.Value(tag="h", histo={"min": 1}), Summary.Value(tag="i", image={"width": 1})])
     )
-    found = read(
+    scanned = read(
         file_of(
             VERSION,
             tensor("unnamed", 1.0),
@@ -131,8 +131,8 @@ def test_other_tensors_and_media_are_not_scalars(read: Callable[..., ScanResult]
             media,
         )
     )
-    assert dict(found.points) == {}
-    assert (found.plugins["text"], found.damage, found.waiting) == ("text", (), False)
+    assert dict(scanned.points) == {}
+    assert (scanned.plugins["text"], scanned.damage, scanned.waiting) == ("text", (), False)
 
 
 def test_metadata_counts_from_the_event_on_that_carries_it(read: Callable[..., ScanResult]) -> None:
@@ -144,19 +144,19 @@ def test_metadata_counts_from_the_event_on_that_carries_it(read: Callable[..., S
 
 
 def test_nan_inf_and_constant_zero_steps_are_kept(read: Callable[..., ScanResult]) -> None:
-    found = read(file_of(point("x", math.nan), point("x", math.inf), point("x", -math.inf)))
-    assert math.isnan(values(found, "x")[0])
-    assert values(found, "x")[1:] == [math.inf, -math.inf]
-    assert found.points["x"].steps.tolist() == [0, 0, 0]
+    scanned = read(file_of(point("x", math.nan), point("x", math.inf), point("x", -math.inf)))
+    assert math.isnan(values(scanned, "x")[0])
+    assert values(scanned, "x")[1:] == [math.inf, -math.inf]
+    assert scanned.points["x"].steps.tolist() == [0, 0, 0]
 
 
 def test_a_tag_twice_in_one_event_keeps_its_order(read: Callable[..., ScanResult]) -> None:
     many = Event(
         step=1, summary=Summary(value=[Summary.Value(tag=tag, simple_value=n) for n, tag in enumerate("abab")])
     )
-    found = read(file_of(*[many] * 100))
-    assert values(found, "a") == [0.0, 2.0] * 100
-    assert values(found, "b") == [1.0, 3.0] * 100
+    scanned = read(file_of(*[many] * 100))
+    assert values(scanned, "a") == [0.0, 2.0] * 100
+    assert values(scanned, "b") == [1.0, 3.0] * 100
 
 
 def test_the_node_name_of_tensorflow_1_replaces_a_missing_tag(read: Callable[..., ScanResult]) -> None:
@@ -167,10 +167,10 @@ def test_the_node_name_of_tensorflow_1_replaces_a_missing_tag(read: Callable[...
 def test_session_starts_have_their_position(read: Callable[..., ScanResult]) -> None:
     start = Event(step=2, wall_time=9.0, session_log=SessionLog(status=SessionLog.START))
     stop = Event(step=5, session_log=SessionLog(status=SessionLog.STOP))
-    found = read(file_of(VERSION, point("a", 1), point("a", 2), start, point("a", 3), point("b", 4), stop, start))
-    assert found.starts == ((2, 9.0), (2, 9.0))
-    assert found.start_positions == {"a": (2, 3), "b": (0, 1)}
-    assert found.file_version == "brain.Event:2"
+    scanned = read(file_of(VERSION, point("a", 1), point("a", 2), start, point("a", 3), point("b", 4), stop, start))
+    assert scanned.starts == ((2, 9.0), (2, 9.0))
+    assert scanned.start_positions == {"a": (2, 3), "b": (0, 1)}
+    assert scanned.file_version == "brain.Event:2"
 
 
 # --- damage
@@ -178,8 +178,8 @@ def test_session_starts_have_their_position(read: Callable[..., ScanResult]) -> 
 
 def test_empty_and_header_only_files_hold_nothing(read: Callable[..., ScanResult]) -> None:
     assert (read(b"").consumed, read(b"").waiting) == (0, False)
-    found = read(file_of(VERSION))
-    assert (dict(found.points), found.consumed, found.waiting) == ({}, len(file_of(VERSION)), False)
+    scanned = read(file_of(VERSION))
+    assert (dict(scanned.points), scanned.consumed, scanned.waiting) == ({}, len(file_of(VERSION)), False)
 
 
 def test_a_truncated_file_waits_before_the_cut_and_reports_it_when_final(read: Callable[..., ScanResult]) -> None:
@@ -188,14 +188,14 @@ def test_a_truncated_file_waits_before_the_cut_and_reports_it_when_final(read: C
     data = file_of(*events)
     for cut in range(len(data) + 1):
         whole = max(end for end in ends if end <= cut)
-        found, last = read(data[:cut]), read(data[:cut], final=True)
-        assert (found.consumed, found.waiting, found.damage) == (whole, cut != whole, ())
+        scanned, last = read(data[:cut]), read(data[:cut], final=True)
+        assert (scanned.consumed, scanned.waiting, scanned.damage) == (whole, cut != whole, ())
         assert (last.consumed, last.waiting) == (cut, False)
         assert len(last.damage) == (cut != whole)
-        assert listed(found) == listed(last)
-        rest = read(data, found.consumed, dict(found.plugins))
-        assert {**listed(found), **listed(rest)}.keys() == {"a", "t"}
-        assert sum(map(len, listed(found).values())) + sum(map(len, listed(rest).values())) == 3
+        assert listed(scanned) == listed(last)
+        rest = read(data, scanned.consumed, dict(scanned.plugins))
+        assert {**listed(scanned), **listed(rest)}.keys() == {"a", "t"}
+        assert sum(map(len, listed(scanned).values())) + sum(map(len, listed(rest).values())) == 3
 
 
 def test_no_flipped_bit_yields_a_wrong_value(read: Callable[..., ScanResult], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,12 +204,12 @@ def test_no_flipped_bit_yields_a_wrong_value(read: Callable[..., ScanResult], mo
     for bit in range(len(data) * 8):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
-        found = read(bytes(flipped), final=True)
-        assert found.damage
-        assert set(listed(found).get("a", [])) < {(n, 2.0, float(n)) for n in range(4)} or bit < 8 * len(
+        scanned = read(bytes(flipped), final=True)
+        assert scanned.damage
+        assert set(listed(scanned).get("a", [])) < {(n, 2.0, float(n)) for n in range(4)} or bit < 8 * len(
             file_of(VERSION)
         )
-        assert sum(map(len, listed(found).values())) >= 3 - (bit >= 8 * len(file_of(VERSION)))
+        assert sum(map(len, listed(scanned).values())) >= 3 - (bit >= 8 * len(file_of(VERSION)))
 
 
 def test_damage_near_the_end_is_waited_for_and_earlier_damage_reported(
@@ -220,14 +220,14 @@ def test_damage_near_the_end_is_waited_for_and_earlier_damage_reported(
     bad = bytearray(file_of(good[50]))
     bad[20] ^= 1
     data = before + bytes(bad) + file_of(*good[51:])
-    found = read(data)
-    assert (found.consumed, found.waiting, found.damage) == (len(before), True, ())
-    assert values(found, "a") == [float(n) for n in range(50)]
+    scanned = read(data)
+    assert (scanned.consumed, scanned.waiting, scanned.damage) == (len(before), True, ())
+    assert values(scanned, "a") == [float(n) for n in range(50)]
     monkeypatch.setattr(scan, "_TAIL_BYTES", 100)
-    found = read(data)
-    assert (found.consumed, found.waiting) == (len(data), False)
-    assert found.damage == (f"offset {len(before)}: the checksum of the payload is wrong",)
-    assert values(found, "a") == [float(n) for n in range(100) if n != 50]
+    scanned = read(data)
+    assert (scanned.consumed, scanned.waiting) == (len(data), False)
+    assert scanned.damage == (f"offset {len(before)}: the checksum of the payload is wrong",)
+    assert values(scanned, "a") == [float(n) for n in range(100) if n != 50]
 
 
 def test_a_corrupt_length_loses_one_record(read: Callable[..., ScanResult]) -> None:
@@ -235,9 +235,9 @@ def test_a_corrupt_length_loses_one_record(read: Callable[..., ScanResult]) -> N
     bad = bytearray(file_of(point("a", 50.0)))
     bad[1] ^= 0x80
     data = before + bytes(bad) + file_of(point("a", 51.0))
-    found = read(data, final=True)
-    assert found.damage == (f"offset {len(before)}: the checksum of the length is wrong",)
-    assert values(found, "a")[-2:] == [49.0, 51.0]
+    scanned = read(data, final=True)
+    assert scanned.damage == (f"offset {len(before)}: the checksum of the length is wrong",)
+    assert values(scanned, "a")[-2:] == [49.0, 51.0]
 
 
 def test_a_zero_filled_tail_waits_and_is_read_once_filled(
@@ -247,21 +247,21 @@ def test_a_zero_filled_tail_waits_and_is_read_once_filled(
     data = file_of(VERSION, *(point("a", float(n), n) for n in range(200)))
     for kept in (0, 100, 101, 102, 103, 5000):
         zeroed = data[:kept] + bytes(len(data) - kept)
-        found = read(zeroed)
-        assert found.waiting
-        assert found.damage == ()
-        rest = read(data, found.consumed)
-        assert [*listed(found).get("a", []), *listed(rest)["a"]] == listed(read(data))["a"]
+        scanned = read(zeroed)
+        assert scanned.waiting
+        assert scanned.damage == ()
+        rest = read(data, scanned.consumed)
+        assert [*listed(scanned).get("a", []), *listed(rest)["a"]] == listed(read(data))["a"]
         assert len(read(zeroed, final=True).damage) >= 1
 
 
 def test_an_unparsable_event_with_a_right_checksum_is_reported_and_skipped(read: Callable[..., ScanResult]) -> None:
     broken = record(point("a", 1.0).SerializeToString()[:-2])
     latin = record(point("a", 1.0).SerializeToString().replace(b"\x0a\x01a", b"\x0a\x01\xe4"))
-    found = read(file_of(point("a", 0.0), broken, latin, point("a", 2.0)))
-    assert values(found, "a") == [0.0, 2.0]
+    scanned = read(file_of(point("a", 0.0), broken, latin, point("a", 2.0)))
+    assert values(scanned, "a") == [0.0, 2.0]
     first = len(file_of(point("a", 0.0)))
-    assert found.damage == (
+    assert scanned.damage == (
         f"offset {first}: a field that is cut off in a record whose checksum is right",
         f"offset {first + len(broken)}: text that is not UTF-8 in a record whose checksum is right",
     )
@@ -290,10 +290,10 @@ def test_a_large_event_gives_its_scalars_and_skips_its_image(read: Callable[...,
         wide.summary.value.add(tag=f"layer/{n:04d}", simple_value=n)
     wide.summary.value.add(tag="i", image={"encoded_image_string": bytes(10**5)})
     data = file_of(VERSION, point("a", 1.0), image, wide, point("a", 2.0))
-    found = read(data)
-    assert values(found, "a") == [1.0, 2.0]
-    assert [listed(found)[f"layer/{n:04d}"] for n in (0, 4999)] == [[(5, 3.0, 0.0)], [(5, 3.0, 4999.0)]]
-    assert (len(found.points), found.consumed) == (5001, len(data))
+    scanned = read(data)
+    assert values(scanned, "a") == [1.0, 2.0]
+    assert [listed(scanned)[f"layer/{n:04d}"] for n in (0, 4999)] == [[(5, 3.0, 0.0)], [(5, 3.0, 4999.0)]]
+    assert (len(scanned.points), scanned.consumed) == (5001, len(data))
     at = data.index(b"layer/2500")
     damaged = data[:at] + b"LAYER" + data[at + 5 :]
     assert read(damaged, final=True).damage == (
@@ -305,10 +305,10 @@ def test_a_large_event_gives_its_scalars_and_skips_its_image(read: Callable[...,
 
 def test_a_large_event_that_does_not_parse_is_reported_and_skipped(read: Callable[..., ScanResult]) -> None:
     broken = record(b"\x2a" + varint(10**6) + bytes(10**5))
-    found = read(file_of(point("a", 1.0), broken, point("a", 2.0)))
-    assert values(found, "a") == [1.0, 2.0]
+    scanned = read(file_of(point("a", 1.0), broken, point("a", 2.0)))
+    assert values(scanned, "a") == [1.0, 2.0]
     offset = len(file_of(point("a", 1.0)))
-    assert found.damage == (f"offset {offset}: a field that is cut off in a record whose checksum is right",)
+    assert scanned.damage == (f"offset {offset}: a field that is cut off in a record whose checksum is right",)
 
 
 # --- the newest
@@ -348,12 +348,12 @@ def by_tensorboard(tmp_path: Path, data: bytes) -> dict[str, list[Point]]:
     directory = tmp_path / "reference"
     directory.mkdir(exist_ok=True)
     (directory / "events.out.tfevents.1").write_bytes(data)
-    found = EventAccumulator(str(directory), size_guidance={"tensors": 0}, purge_orphaned_data=False)
-    found.Reload()
+    scanned = EventAccumulator(str(directory), size_guidance={"tensors": 0}, purge_orphaned_data=False)
+    scanned.Reload()
     return {
-        tag: [(e.step, e.wall_time, tensor_util.make_ndarray(e.tensor_proto).item()) for e in found.Tensors(tag)]
-        for tag in found.Tags()["tensors"]
-        if found.SummaryMetadata(tag).plugin_data.plugin_name == "scalars"
+        tag: [(e.step, e.wall_time, tensor_util.make_ndarray(e.tensor_proto).item()) for e in scanned.Tensors(tag)]
+        for tag in scanned.Tags()["tensors"]
+        if scanned.SummaryMetadata(tag).plugin_data.plugin_name == "scalars"
     }
 
 
@@ -537,14 +537,14 @@ def test_random_streams_read_as_the_protobuf_classes_read_them(
             data = data[: chance.randrange(len(data))]
     final = chance.random() < 0.5
     expected = Reference(bytes(data), final).run(tail)
-    found = read(bytes(data), final=final)
-    assert listed(found) == expected.points
-    assert (found.consumed, found.waiting) == (expected.consumed, expected.waiting)
-    assert [int(text.split()[1][:-1]) for text in found.damage[:20]] == sorted(expected.damage)[:20]
-    assert found.starts == tuple((step, wall) for step, wall, _ in expected.starts)
-    totals = [sum(counts[n] for counts in found.start_positions.values()) for n in range(len(found.starts))]
+    scanned = read(bytes(data), final=final)
+    assert listed(scanned) == expected.points
+    assert (scanned.consumed, scanned.waiting) == (expected.consumed, expected.waiting)
+    assert [int(text.split()[1][:-1]) for text in scanned.damage[:20]] == sorted(expected.damage)[:20]
+    assert scanned.starts == tuple((step, wall) for step, wall, _ in expected.starts)
+    totals = [sum(counts[n] for counts in scanned.start_positions.values()) for n in range(len(scanned.starts))]
     assert totals == [total for _, _, total in expected.starts]
-    assert {tag: found.plugins.get(tag) for tag in expected.plugins} == expected.plugins
+    assert {tag: scanned.plugins.get(tag) for tag in expected.plugins} == expected.plugins
 
 
 @pytest.mark.parametrize("seed", range(10))
