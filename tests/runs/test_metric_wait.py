@@ -1,62 +1,19 @@
 """Metric conditions of a wait: every new point is checked once, from one wait of a caller to the next."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from mcp_server.errors import BadArgument
-from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Run
 from mcp_server.runs.metric_wait import MetricCheck, MetricPosition, MetricWait
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.state_home import StateHome
+from tests.support.scalar_runs import Writer, csv, live, write
 
 pytestmark = pytest.mark.anyio
-
-
-class Writer:
-    """Writes event files as a training does."""
-
-    def __init__(self, directory: Path) -> None:
-        self._writer = EventFileWriter(str(directory))
-
-    def add(self, step: int, **values: float) -> None:
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def write(directory: Path, steps: int, curves: Mapping[str, Callable[[int], float]]) -> None:
-    writer = Writer(directory)
-    for step in range(steps):
-        writer.add(step, **{tag: curve(step) for tag, curve in curves.items()})
-    writer.close()
-
-
-def csv(tmp_path: Path, *rows: str) -> Path:
-    """A table that a run writes."""
-    file = tmp_path / "progress.csv"
-    with file.open("a") as out:
-        out.writelines(f"{row}\n" for row in rows)
-    return file
-
-
-def live(tmp_path: Path) -> Run:
-    """A run in ``tmp_path`` that has run for a minute."""
-    started_at = datetime.fromtimestamp(time.time() - 60, UTC).isoformat()
-    spec = RunSpec(run_id="cfm-7kqz", command="python train.py", cwd=str(tmp_path), created_at=started_at)
-    return Run(spec, "running", started_at=started_at)
 
 
 def first_check(tmp_path: Path, condition: str) -> MetricCheck:
@@ -107,12 +64,12 @@ def test_the_points_after_a_restart_are_checked(tmp_path: Path) -> None:
     scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
     writer = Writer(tmp_path / "tb")
     for step in range(10):
-        writer.add(step, loss=3.0)
+        writer.log(step, loss=3.0)
     check = MetricCheck(scalars, parse_condition("loss < 1"), MetricPosition())
     assert check.check(run) is None
-    writer.add(4, loss=0.5)
+    writer.log(4, loss=0.5)
     for step in range(5, 12):
-        writer.add(step, loss=2.0)
+        writer.log(step, loss=2.0)
     writer.close()
     assert check.check(run) == "loss = 0.5 at step 4"
 
@@ -121,11 +78,11 @@ def test_after_two_restarts_the_points_of_the_first_are_checked_too(tmp_path: Pa
     scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
     writer = Writer(tmp_path / "tb")
     for step in range(10):
-        writer.add(step, loss=3.0)
+        writer.log(step, loss=3.0)
     check = MetricCheck(scalars, parse_condition("loss < 1"), MetricPosition())
     assert check.check(run) is None
     for step, loss in ((4, 0.5), (5, 2.0), (6, 2.0), (7, 2.0), (6, 3.0), (7, 3.0)):
-        writer.add(step, loss=loss)
+        writer.log(step, loss=loss)
     writer.close()
     assert check.check(run) == "loss = 0.5 at step 4"
 
