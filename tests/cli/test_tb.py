@@ -3,12 +3,14 @@
 import argparse
 import io
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from mcp_server.cli import tb
+from mcp_server.errors import RunwardError
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
@@ -50,3 +52,18 @@ def test_the_command_writes_to_a_pipe_what_a_wide_terminal_shows(
     words = {"source": os.fspath(file), "tags": None, "points": None, "plot": None, "json": False, "serve": False}
     assert tb.run(argparse.Namespace(**words)) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["TAG", "SHAPE"]
+
+
+def test_without_matplotlib_no_picture_is_written_and_the_install_line_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # an interpreter without site-packages
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("RUNWARD_HOME", str(tmp_path / "state"))
+    file = csv_file(tmp_path, "step,loss\n1,2\n2,1\n")
+    words = {"source": os.fspath(file), "tags": None, "points": None, "plot": str(tmp_path / "a.png")}
+    with pytest.raises(RunwardError, match=r"matplotlib is not installed.*pip install 'runward\[plot\]'"):
+        tb.run(argparse.Namespace(**words, json=False, serve=False))
+    assert not (tmp_path / "a.png").exists()

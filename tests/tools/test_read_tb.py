@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,20 @@ async def test_a_picture_without_named_tags_begins_with_nan_values(read_tb: Tool
     )
     assert [panel.title for panel in drawable.panels] == ["zeta", *(f"loss{n}" for n in range(5))]
     assert drawable.answer.notes == ["The picture shows 6 of 10 tags."]
+
+
+async def test_without_matplotlib_the_answer_names_the_install_line(
+    read_tb: Tool, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # an interpreter without site-packages
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    answer = await read_tb(logdir=str(logs / "one"), tags="loss", plot=True)
+    assert answer["values"]["loss"]["count"] == 100
+    assert answer["notes"] == [
+        "matplotlib is not installed. No picture was drawn. A person can run: pip install 'runward[plot]'"
+    ]
 
 
 async def test_hundreds_of_tags_and_endless_names_stay_short(read_tb: Tool, tmp_path: Path) -> None:
