@@ -164,7 +164,7 @@ def test_an_imbalance_is_reported_again_only_after_a_window_without_it() -> None
     usage = UsageTracker(TWO)
     lags, well = sample([90, 10]), sample([90, 90])
     assert len(play(usage, lags, 0, 200)) == 1
-    assert play(usage, well, 200, 300) == []  # its mean is well again at 265, but not for a window
+    assert play(usage, well, 200, 300) == []  # its mean is balanced again at 265, but not for a window
     assert play(usage, lags, 300, 600) == []
     assert play(usage, well, 600, 900) == []
     assert len(play(usage, lags, 900, 1_100)) == 1

@@ -108,9 +108,9 @@ def test_a_harmless_state_is_not_an_obstacle(facts: dict[str, Any]) -> None:
 
 
 def test_a_lease_and_a_strangers_process_are_obstacles() -> None:
-    holders = "cfm-7kqz (mz) since 14:02 UTC"
+    holder = "cfm-7kqz (mz) since 14:02 UTC"
     training = "python train.py of anna uses 31,000 MiB (pid 4711)"
-    assert find_obstacles(busy(0, TRAINING), holders, ANYTHING) == [f"leased by {holders}", training]
+    assert find_obstacles(busy(0, TRAINING), holder, ANYTHING) == [f"leased by {holder}", training]
     hidden = GpuProcess(5)
     assert find_obstacles(gpu(processes=(hidden,)), None, ANYTHING) == [
         "a process of a user not visible here uses it (pid 5)"

@@ -67,8 +67,8 @@ async def test_the_queue_is_served_in_order(one_slot: Sandbox) -> None:
         holder = first["run_id"]
         for name, run in zip("abc", line, strict=True):
             go(sandbox, name)
-            heard = await agent.call("wait_run", run_ids=run["run_id"], timeout_s=30)
-            assert (heard["reason"], heard["runs"][0]["gpus"]) == ("started", ["cpu-0"])
+            news = await agent.call("wait_run", run_ids=run["run_id"], timeout_s=30)
+            assert (news["reason"], news["runs"][0]["gpus"]) == ("started", ["cpu-0"])
             assert (await agent.end(holder))["state"] == "finished"
             assert held(sandbox) == {"cpu-0": run["run_id"]}
             holder = run["run_id"]
@@ -132,10 +132,10 @@ async def test_a_run_that_requests_zero_gpus_sees_none_and_a_run_without_a_reque
     sandbox: Sandbox,
 ) -> None:
     async with sandbox.agent(CUDA_VISIBLE_DEVICES="3") as agent:
-        for asked, seen in (({"gpus": 0}, "<>"), ({"gpus": "none"}, "<>"), ({}, "<3>")):
-            run_id = await agent.launch('echo "<$CUDA_VISIBLE_DEVICES>"', **asked)
+        for arguments, output in (({"gpus": 0}, "<>"), ({"gpus": "none"}, "<>"), ({}, "<3>")):
+            run_id = await agent.launch('echo "<$CUDA_VISIBLE_DEVICES>"', **arguments)
             await agent.end(run_id)
-            assert seen in sandbox.log(run_id), asked
+            assert output in sandbox.log(run_id), arguments
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -238,5 +238,5 @@ def _is_shut_out(pid: int) -> None:
 
 
 def _opened(pid: int) -> list[str]:
-    found = [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if os.path.lexists(fd)]
-    return [fd.name for fd in found if str(fd.readlink()).endswith("/.door")]
+    fds = [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if os.path.lexists(fd)]
+    return [fd.name for fd in fds if str(fd.readlink()).endswith("/.door")]

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def nvml(sandbox: Sandbox) -> Machine:
-    found = machine(sandbox.path)
-    sandbox.environ |= found.environ
-    return found
+    fake = machine(sandbox.path)
+    sandbox.environ |= fake.environ
+    return fake
 
 
 async def test_gpu_check_reports_free_and_leased_gpus(sandbox: Sandbox, nvml: Machine) -> None:
@@ -30,18 +30,18 @@ async def test_gpu_check_reports_free_and_leased_gpus(sandbox: Sandbox, nvml: Ma
         assert (after["ok"], after["free"]) == (False, [UUIDS[0]])
         assert after["reasons"][0] == "1 of 2 GPUs available, 2 requested."
         assert f"leased by {run_id}" in after["gpus"][1]
-        its = await agent.call("gpu_check", run_id=run_id)
-        assert its["ok"] is True
-        assert its["gpus"][0].startswith(f"1 {UUIDS[1]} ")
+        of_run = await agent.call("gpu_check", run_id=run_id)
+        assert of_run["ok"] is True
+        assert of_run["gpus"][0].startswith(f"1 {UUIDS[1]} ")
 
 
 async def test_a_hanging_and_a_lost_gpu_do_not_hide_the_others(sandbox: Sandbox, nvml: Machine) -> None:
     nvml.report("hang nvmlDeviceGetTemperature 30 1", "fault nvmlDeviceGetUUID 15 2", gpus=4)
     async with sandbox.agent() as agent:
-        found = await agent.call("gpu_check")
-    assert (found["ok"], found["free"]) == (False, [UUIDS[0], UUIDS[3]])
-    assert "; HANGS" in found["gpus"][1]
-    assert "; LOST" in found["gpus"][2]
+        report = await agent.call("gpu_check")
+    assert (report["ok"], report["free"]) == (False, [UUIDS[0], UUIDS[3]])
+    assert "; HANGS" in report["gpus"][1]
+    assert "; LOST" in report["gpus"][2]
 
 
 @pytest.mark.parametrize("what", ["nvmlInitWithFlags 60", "nvmlDeviceGetUtilizationRates 1"])
@@ -77,8 +77,8 @@ async def test_a_missing_driver_is_an_error_and_zero_gpus_are_not(sandbox: Sandb
         assert refusal.startswith("No NVIDIA driver: The NVIDIA driver is not loaded.")
         assert 'gpus="cpu"' in refusal
         nvml.report(gpus=0)
-        found = await agent.call("gpu_check")
-        assert (found["ok"], found["free"], found["gpus"]) == (False, [], [])
+        report = await agent.call("gpu_check")
+        assert (report["ok"], report["free"], report["gpus"]) == (False, [], [])
 
 
 async def test_an_unknown_requirement_is_refused(sandbox: Sandbox, nvml: Machine) -> None:

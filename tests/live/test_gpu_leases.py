@@ -52,8 +52,8 @@ if user:
     os.setgid(user)
     os.setuid(user)
 leases, me = Leases(path), LeaseHolder("other", pid=os.getpid(), user=str(user))
-def get(*names, place=None, count=0):
-    return acquire_leases(leases, machine, 4, GpuRequest(count=count, ids=names), Requirements(), me, place)
+def get(*names, ticket=None, count=0):
+    return acquire_leases(leases, machine, 4, GpuRequest(count=count, ids=names), Requirements(), me, ticket)
 def say(word):
     print(word, flush=True)
 def stay():
@@ -115,19 +115,19 @@ def leases(directory: Path) -> Leases:
 
 
 def get(
-    leases: Leases, *ids: str, count: int = 0, place: QueueTicket | None = None, holder: LeaseHolder = ME
+    leases: Leases, *ids: str, count: int = 0, ticket: QueueTicket | None = None, holder: LeaseHolder = ME
 ) -> HeldLeases | Unavailable:
-    return acquire_leases(leases, MACHINE, 4, GpuRequest(count=count, ids=ids), Requirements(), holder, place)
+    return acquire_leases(leases, MACHINE, 4, GpuRequest(count=count, ids=ids), Requirements(), holder, ticket)
 
 
-def held(got: HeldLeases | Unavailable) -> HeldLeases:
-    assert isinstance(got, HeldLeases), got
-    return got
+def held(result: HeldLeases | Unavailable) -> HeldLeases:
+    assert isinstance(result, HeldLeases), result
+    return result
 
 
-def refused(got: HeldLeases | Unavailable) -> str:
-    assert isinstance(got, Unavailable), got
-    return got.text
+def refused(result: HeldLeases | Unavailable) -> str:
+    assert isinstance(result, Unavailable), result
+    return result.text
 
 
 # --- the directory
@@ -157,12 +157,12 @@ def test_the_first_process_creates_the_directory_for_all_users(directory: Path, 
         leases.prepare()
         leases.prepare()
         held(leases.take(GPUS[:1], ME))
-        place = QueueTicket(leases, ME, GpuRequest(count=1))
+        waiting = QueueTicket(leases, ME, GpuRequest(count=1))
         assert os.umask(umask) == umask
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (directory, *directory.rglob("*"))}
-    ticket = f"{place.number:012d}-cfm-7kqz"
+    ticket = f"{waiting.number:012d}-cfm-7kqz"
     assert modes == {"runward": 0o1777, "queue": 0o1777, ".door": 0o1666, "GPU-0": 0o1666, ticket: 0o1666}
 
 
@@ -438,21 +438,21 @@ def test_another_users_file_that_may_not_even_be_read_is_refused_with_a_remedy(l
 
 @as_root
 def test_a_user_can_remove_neither_a_lease_nor_a_ticket_of_another_user(leases: Leases, start: Starts) -> None:
-    mine, place = held(get(leases, "GPU-0")), QueueTicket(leases, ME, GpuRequest(count=1))
+    mine, ticket = held(get(leases, "GPU-0")), QueueTicket(leases, ME, GpuRequest(count=1))
     code = "    try:\n        p.unlink()\n    except OSError as e:\n        say(e.errno)\n"
     other = start(f"for p in (path / 'GPU-0', *(path / 'queue').iterdir()):\n{code}", user=NOBODY)
     assert {other.read_line(), other.read_line()} <= {str(errno.EPERM), str(errno.EACCES)}
-    assert (mine.uuids, place.position) == (("GPU-0",), 1)
+    assert (mine.uuids, ticket.position) == (("GPU-0",), 1)
 
 
 @as_root
 def test_tickets_of_dead_processes_of_another_user_block_no_one(leases: Leases, start: Starts) -> None:
-    other = start("place = QueueTicket(leases, me, GpuRequest(count=1))\nsay(place.number)\nstay()")
+    other = start("ticket = QueueTicket(leases, me, GpuRequest(count=1))\nsay(ticket.number)\nstay()")
     other.read_line()
     third = start(
-        "place = QueueTicket(leases, me, GpuRequest(count=4))\nsay(place.position)\n"
-        "sys.stdin.readline()\nsay(place.position)\n"
-        "say(get(count=4, place=place).uuids)\n",
+        "ticket = QueueTicket(leases, me, GpuRequest(count=4))\nsay(ticket.position)\n"
+        "sys.stdin.readline()\nsay(ticket.position)\n"
+        "say(get(count=4, ticket=ticket).uuids)\n",
         user=NOBODY,
     )
     assert third.read_line() == "2"
@@ -472,10 +472,10 @@ def test_first_come_first_served(leases: Leases) -> None:
     assert (first.position, second.position, second.number) == (1, 2, first.number + 1)
     assert [ticket.number for ticket in leases.waiters()] == [first.number, second.number]
     assert leases.waiters()[0].holder == ME
-    assert "ahead in the queue" in refused(get(leases, count=1, place=second))
-    assert held(get(leases, count=1, place=first)).uuids == ("GPU-0",)
-    assert second.position == 1, "a place that has served is left"
-    assert held(get(leases, count=1, place=second)).uuids == ("GPU-1",)
+    assert "ahead in the queue" in refused(get(leases, count=1, ticket=second))
+    assert held(get(leases, count=1, ticket=first)).uuids == ("GPU-0",)
+    assert second.position == 1, "a ticket whose request is met is withdrawn"
+    assert held(get(leases, count=1, ticket=second)).uuids == ("GPU-1",)
     assert leases.waiters() == []
 
 
@@ -486,18 +486,18 @@ def test_a_process_without_a_ticket_does_not_overtake_the_queue(leases: Leases) 
     assert isinstance(get(leases, "GPU-3"), Unavailable)
     big.release()
     assert isinstance(get(leases, count=1), Unavailable)
-    assert held(get(leases, count=4, place=waiting)).uuids == GPUS
+    assert held(get(leases, count=4, ticket=waiting)).uuids == GPUS
 
 
 def test_a_request_that_does_not_compete_passes_the_queue(leases: Leases) -> None:
     mine = held(get(leases, "GPU-0"))
     first = QueueTicket(leases, ME, GpuRequest(ids=("GPU-0",)))
     assert (second := QueueTicket(leases, ME, GpuRequest(ids=("GPU-1",)))).position == 1
-    assert held(get(leases, "GPU-1", place=second)).uuids == ("GPU-1",)
+    assert held(get(leases, "GPU-1", ticket=second)).uuids == ("GPU-1",)
     assert held(acquire_leases(leases, MACHINE, 4, GpuRequest(cpu=2), Requirements(), ME)).uuids == ("cpu-0", "cpu-1")
     assert isinstance(get(leases, count=1), Unavailable)
     mine.release()
-    assert held(get(leases, "GPU-0", place=first)).uuids == ("GPU-0",)
+    assert held(get(leases, "GPU-0", ticket=first)).uuids == ("GPU-0",)
 
 
 def test_numbers_ascend_when_the_queue_has_been_empty(leases: Leases) -> None:
@@ -535,8 +535,8 @@ def test_nonsense_in_the_queue_blocks_no_one(leases: Leases, text: str) -> None:
 
 def test_a_request_that_can_never_be_met_is_refused_even_behind_others(leases: Leases) -> None:
     QueueTicket(leases, ME, GpuRequest(count=1))
-    got = get(leases, count=5)
-    assert got == Unavailable("5 GPUs requested, and this machine has 4.", never=True)
+    result = get(leases, count=5)
+    assert result == Unavailable("5 GPUs requested, and this machine has 4.", never=True)
 
 
 def test_a_full_disk_leaves_no_ticket(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,9 +561,9 @@ def test_a_process_that_dies_at_any_instruction_blocks_no_one(leases: Leases, st
     code = (
         "sys.stdin.readline()\n"
         "while True:\n"
-        "    place = QueueTicket(leases, me, GpuRequest(count=2))\n"
-        "    held = get(count=2, place=place)\n"
-        "    place.withdraw()\n"
+        "    ticket = QueueTicket(leases, me, GpuRequest(count=2))\n"
+        "    held = get(count=2, ticket=ticket)\n"
+        "    ticket.withdraw()\n"
         "    if isinstance(held, HeldLeases):\n"
         "        held.release()\n"
     )
@@ -582,8 +582,8 @@ def test_a_process_that_dies_at_any_instruction_blocks_no_one(leases: Leases, st
         b.kill()
         assert leases.holders() == {}
         assert leases.waiters() == []
-        place = QueueTicket(leases, ME, GpuRequest(count=4))
-        mine = held(get(leases, count=4, place=place))
+        ticket = QueueTicket(leases, ME, GpuRequest(count=4))
+        mine = held(get(leases, count=4, ticket=ticket))
         assert mine.uuids == GPUS
         mine.release()
 

@@ -27,9 +27,9 @@ def gpus(sandbox: Sandbox) -> Machine:
     """Two healthy, idle GPUs, and a server that samples them often."""
     sandbox.store.home.create()
     (sandbox.path / "state" / "config.toml").write_text(SETTINGS)
-    found = machine(sandbox.path)
-    sandbox.environ |= found.environ
-    return found
+    fake = machine(sandbox.path)
+    sandbox.environ |= fake.environ
+    return fake
 
 
 @pytest.fixture
@@ -102,10 +102,10 @@ async def test_a_gpu_that_gets_too_hot_is_reported_while_the_run_continues(sandb
     async with sandbox.agent() as agent:
         run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
         gpus.report("set 0 throttle 32")
-        heard = await agent.call("wait_run", run_ids=run_id, timeout_s=30)
-        assert heard["reason"] == "gpu_deviation"
-        assert heard["runs"][0]["state"] == "running"
-        assert "thermal" in heard["runs"][0]["events"][-1]["text"]
+        news = await agent.call("wait_run", run_ids=run_id, timeout_s=30)
+        assert news["reason"] == "gpu_deviation"
+        assert news["runs"][0]["state"] == "running"
+        assert "thermal" in news["runs"][0]["events"][-1]["text"]
         go(sandbox, "a")
         assert (await agent.end(run_id))["state"] == "finished"
 
@@ -119,8 +119,8 @@ async def test_a_gpu_that_idles_while_the_others_work_is_reported(sandbox: Sandb
         loads(0, 0)
         run_id = await agent.launch(waits(sandbox, "a"), gpus=2)
         loads(98, 20)
-        heard = await agent.call("wait_run", run_ids=run_id, timeout_s=30)
-        assert heard["reason"] == "gpu_deviation"
+        news = await agent.call("wait_run", run_ids=run_id, timeout_s=30)
+        assert news["reason"] == "gpu_deviation"
         go(sandbox, "a")
         await agent.end(run_id)
     used = sandbox.run(run_id).events[-1]["gpus"]

@@ -65,9 +65,9 @@ def machine(path: Path, *flags: str) -> Machine:
     made = library(*flags)
     if made is None:
         pytest.skip("no C compiler is here to make the fake driver with")
-    found = Machine(path, made)
-    found.report()
-    return found
+    fake = Machine(path, made)
+    fake.report()
+    return fake
 
 
 @dataclass(frozen=True)

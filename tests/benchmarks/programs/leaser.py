@@ -63,8 +63,8 @@ class Witness:
             fcntl.lockf(self._bytes, fcntl.LOCK_UN, 1, index)
 
     def is_used(self, index: int) -> bool:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0)
-        return bool(struct.unpack(_FLOCK, fcntl.fcntl(self._bytes, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
+        query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0)
+        return bool(struct.unpack(_FLOCK, fcntl.fcntl(self._bytes, fcntl.F_GETLK, query))[0] != fcntl.F_UNLCK)
 
 
 class Witnessed(Leases):
@@ -73,16 +73,16 @@ class Witnessed(Leases):
     def __init__(self, path: Path, witness: Witness) -> None:
         super().__init__(path)
         self._witness = witness
-        self.asks: dict[str, object] = {}
+        self.request_facts: dict[str, object] = {}
 
     def take(self, uuids: Sequence[str], holder: LeaseHolder, indices: Sequence[int] = ()) -> HeldLeases | Unavailable:
-        got = super().take(uuids, holder, indices)
-        if isinstance(got, HeldLeases):
-            self._witness.log("took", gpus=got.indices, **self.asks)
-        return got
+        result = super().take(uuids, holder, indices)
+        if isinstance(result, HeldLeases):
+            self._witness.log("took", gpus=result.indices, **self.request_facts)
+        return result
 
 
-def ask(
+def lease_gpus(
     directory: Path, chance: random.Random, request: GpuRequest, *, queued: bool, nap_s: float = _NAP_S
 ) -> HeldLeases | None:
     """Lease the GPUs; ``queued``: wait for them."""
@@ -91,15 +91,15 @@ def ask(
     holder = LeaseHolder(f"run-{os.getpid()}", pid=os.getpid())
     ticket = QueueTicket(leases, holder, request) if queued else None
     number = ticket.number if ticket else 0
-    leases.asks = {"number": number, "count": request.count, "ids": request.ids}
+    leases.request_facts = {"number": number, "count": request.count, "ids": request.ids}
     if ticket:
         witness.log("drew", number=number)
     while True:
         position = ticket.position if ticket else 1
         if position == 1:
-            got = acquire_leases(leases, _MACHINE, 0, request, Requirements(), holder, ticket)
-            if isinstance(got, HeldLeases):
-                return got
+            result = acquire_leases(leases, _MACHINE, 0, request, Requirements(), holder, ticket)
+            if isinstance(result, HeldLeases):
+                return result
             if not ticket:
                 return None
         time.sleep(nap_s * position * chance.uniform(0.5, 1))
@@ -109,10 +109,10 @@ def launch(directory: Path, chance: random.Random) -> None:
     """Run one launcher with leases."""
     ids = tuple(map(str, sorted(chance.sample(range(_GPUS), 2)))) if chance.random() < _NAMED else ()
     request = GpuRequest(0 if ids else chance.choice([1, 1, 1, 2, 3]), ids)
-    got = ask(directory, chance, request, queued=chance.random() < _QUEUED)
-    if got:
-        Witness(directory).use(got.indices, chance.uniform(*_USED_S))
-        got.release()
+    held = lease_gpus(directory, chance, request, queued=chance.random() < _QUEUED)
+    if held:
+        Witness(directory).use(held.indices, chance.uniform(*_USED_S))
+        held.release()
 
 
 def launch_naively(directory: Path, chance: random.Random) -> None:
@@ -131,7 +131,7 @@ def storm(directory: Path, rounds: int, *, naive: bool) -> None:
     witness, chance = Witness(directory), random.Random(1)
     living: dict[int, float] = {}  # when each is killed
     marked: set[int] = set()  # launchers to kill as holders
-    begun = 0
+    begun, partial = 0, ""
     with (directory / "log").open() as log:
         while begun < rounds or living:
             while begun < rounds and len(living) < _LAUNCHERS:
@@ -141,7 +141,8 @@ def storm(directory: Path, rounds: int, *, naive: bool) -> None:
                 living[pid] = time.monotonic() + chance.uniform(0, _EARLY_S) if early else math.inf
                 if chance.random() < _KILLED_HOLDING:
                     marked.add(pid)
-            for line in log:
+            *lines, partial = (partial + log.read()).split("\n")  # a line may be visible before it is whole
+            for line in lines:
                 entry = json.loads(line)
                 if entry["what"] == "took" and entry["pid"] in marked & living.keys():
                     living[entry["pid"]] = time.monotonic() + chance.uniform(0, _HOLDING_S)
@@ -187,7 +188,7 @@ def _waiter(directory: Path) -> tuple[int, TextIO]:
 
     def wait(directory: Path, chance: random.Random) -> None:
         os.write(write_fd, b"on\n")
-        ask(directory, chance, GpuRequest(count=_GPUS), queued=True, nap_s=_LOOK_S)
+        lease_gpus(directory, chance, GpuRequest(count=_GPUS), queued=True, nap_s=_LOOK_S)
         os.write(write_fd, b"%f\n" % time.monotonic())
         time.sleep(_LONGEST_S)
 
@@ -217,10 +218,10 @@ def main() -> None:
         times = handover(directory, rounds)
     else:
         storm(directory, rounds, naive=what == "naive")
-    got = acquire_leases(
+    result = acquire_leases(
         leases, _MACHINE, 0, GpuRequest(ids=("all",)), Requirements(), LeaseHolder("last", pid=os.getpid())
     )
-    print(json.dumps({"times": times, "all_free": isinstance(got, HeldLeases)}))
+    print(json.dumps({"times": times, "all_free": isinstance(result, HeldLeases)}))
 
 
 if __name__ == "__main__":
