@@ -9,10 +9,10 @@ check:  ## under a minute: format, lint, types, and the tests that start nothing
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest -q --ignore=tests/live
+	$(PYTHON) -m pytest -q -n 2 --ignore=tests/live
 
 test:  ## everything, with real tmux, processes and clients
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n 4
 
 bench:  ## every figure in the README, beside its baseline
 	$(PYTHON) -m tests.benchmarks
