@@ -67,7 +67,7 @@ def left(sandbox: Sandbox) -> set[str]:
 
 
 async def test_a_blueprint_is_checked_launched_ended_and_finished(sandbox: Sandbox, blueprint: Path) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         check = await agent.call("check_blueprint", path=str(blueprint))
         assert (check["ok"], check["time_limit_s"], check["problems"]) == (True, 1200, [])
         run = await agent.call("launch_run", blueprint=str(blueprint))
@@ -91,7 +91,7 @@ async def test_a_blueprint_is_checked_launched_ended_and_finished(sandbox: Sandb
 
 async def test_a_failure_leaves_its_results_and_its_flag_as_well(sandbox: Sandbox, blueprint: Path) -> None:
     (sandbox.path / "code" / "fail").touch()
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
         end = await agent.end(run_id)
         assert (end["state"], end["failure"]["kind"]) == ("failed", "python_error")
@@ -100,7 +100,7 @@ async def test_a_failure_leaves_its_results_and_its_flag_as_well(sandbox: Sandbo
 
 
 async def test_what_is_said_explicitly_wins(sandbox: Sandbox, blueprint: Path) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run = await agent.call(
             "launch_run",
             blueprint=str(blueprint),
@@ -119,7 +119,7 @@ async def test_a_blueprint_that_cannot_be_run_starts_nothing_and_names_its_lines
 ) -> None:
     blueprint.write_text(blueprint.read_text().replace("20 minutes", "soon"))
     line = blueprint.read_text().splitlines().index("soon") + 1
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         refused = await agent.refusal("launch_run", blueprint=str(blueprint))
         assert f"Line {line}:" in refused
         check = await agent.call("check_blueprint", path=str(blueprint))
@@ -132,7 +132,7 @@ async def test_a_new_launch_takes_an_old_flag_away_before_it_starts(sandbox: San
     (sandbox.path / "code" / "train.py").write_text("import time\ntime.sleep(300)\n")
     (sandbox.path / "results").mkdir()
     (sandbox.path / "results" / "finish.flag").write_text("old")
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
         assert "finish.flag" not in left(sandbox)
         os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
@@ -169,7 +169,7 @@ async def test_a_blueprint_of_another_host_is_refused_with_every_line_rewritten(
         blueprint.read_text().replace(f"{sandbox.path}/code", other_root).replace("configs/", f"{other_root}/configs/")
     )
     blueprint.write_text(text.replace("python train.py", f"python {other_root}/train.py"))
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         check = await agent.call("check_blueprint", path=str(blueprint))
         refused = await agent.refusal("launch_run", blueprint=str(blueprint), environment="none")
         preflight = await agent.call("preflight", blueprint=str(blueprint), environment="none")
@@ -188,7 +188,7 @@ async def test_a_blueprint_of_another_host_is_refused_with_every_line_rewritten(
 
 async def test_another_hosts_path_is_refused_before_any_other_fault(sandbox: Sandbox, other_root: str) -> None:
     (sandbox.path / "code").mkdir()
-    async with sandbox.agent() as agent:  # it has no WANDB_API_KEY
+    async with sandbox.agent_in_process() as agent:  # it has no WANDB_API_KEY
         refused = await agent.refusal("launch_run", command="python train.py", cwd=other_root)
         preflight = await agent.call("preflight", command="python train.py", cwd=other_root)
     assert f"Use `{sandbox.path}/code`" in refused
@@ -201,7 +201,7 @@ async def test_another_hosts_path_is_refused_before_any_other_fault(sandbox: San
 
 async def test_two_runs_of_one_result_directory_leave_its_flag_to_the_later(sandbox: Sandbox, blueprint: Path) -> None:
     (sandbox.path / "code" / "train.py").write_text("import time\ntime.sleep(300)\n")
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         first = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
         second = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
         await agent.kill(first)
@@ -214,5 +214,5 @@ async def test_two_runs_of_one_result_directory_leave_its_flag_to_the_later(sand
 
 async def test_a_blueprint_is_read_where_the_hosts_file_is_broken(sandbox: Sandbox, blueprint: Path) -> None:
     (sandbox.path / "state" / "hosts.toml").write_text("[hosts")
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         assert (await agent.call("check_blueprint", path=str(blueprint)))["ok"]

@@ -36,7 +36,7 @@ async def news(agent: Agent, run_id: str, **arguments: Any) -> tuple[str, dict[s
 
 
 async def test_the_first_step_is_an_event_and_later_steps_are_in_every_answer(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(python(sandbox, GO_ON + STEPS + "until('go')"), cwd=str(sandbox.path))
         reason, status = await news(agent, run_id, until="first_step")
         assert reason == "first_step"
@@ -49,7 +49,7 @@ async def test_the_first_step_is_an_event_and_later_steps_are_in_every_answer(sa
 
 
 async def test_a_wait_for_the_first_step_ends_at_once_when_it_has_been_made(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(python(sandbox, GO_ON + STEPS + "until('go')"), cwd=str(sandbox.path))
         assert (await news(agent, run_id, until="first_step"))[0] == "first_step"
         assert (await news(agent, run_id, until="first_step"))[0] == "first_step"
@@ -57,7 +57,7 @@ async def test_a_wait_for_the_first_step_ends_at_once_when_it_has_been_made(sand
 
 
 async def test_a_missing_first_step_is_reported_and_stops_nothing(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             python(sandbox, GO_ON + "print('loading', flush=True)\nuntil('go')"),
             cwd=str(sandbox.path),
@@ -74,7 +74,7 @@ async def test_only_the_first_step_pattern_decides(sandbox: Sandbox) -> None:
     code = (
         GO_ON + "print('epoch 1 loss 0.5', flush=True)\nuntil('go')\nprint('kl loss: 0.01', flush=True)\nuntil('end')"
     )
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             python(sandbox, code), cwd=str(sandbox.path), first_step_pattern=r"kl loss: ", first_step_timeout_s=0.5
         )
@@ -86,7 +86,7 @@ async def test_only_the_first_step_pattern_decides(sandbox: Sandbox) -> None:
 
 async def test_a_stall_and_its_end_are_reported_with_evidence(sandbox: Sandbox) -> None:
     code = GO_ON + STEPS + "until('go')\nprint('epoch 4/40 loss 0.2', flush=True)\nuntil('end')"
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path), stall_timeout_s=1)
         assert (await news(agent, run_id, until="first_step"))[0] == "first_step"
         reason, status = await news(agent, run_id)
@@ -111,7 +111,7 @@ try: {{}}['missing']
 except KeyError: traceback.print_exc()
 until('end')
 """
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path))
         assert (await news(agent, run_id, until="first_step"))[0] == "first_step"
         reason, status = await news(agent, run_id)
@@ -132,7 +132,7 @@ for step in range(1, 60):
         try: {{}}['missing']
         except KeyError: traceback.print_exc()
 """
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path))
         end = await agent.end(run_id)
     assert end["state"] == "finished"
@@ -145,7 +145,7 @@ async def test_divergence_is_reported_while_the_run_goes_on_and_at_its_end(sandb
         GO_ON
         + "for s in range(1, 40): print(f'step {s} loss {0.5 if s < 9 else float(\"nan\")}', flush=True)\nuntil('end')"
     )
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path))
         reason, status = await news(agent, run_id, until="event")
         assert reason in ("first_step", "error_seen")
@@ -160,7 +160,7 @@ async def test_divergence_is_reported_while_the_run_goes_on_and_at_its_end(sandb
 
 async def test_a_failure_is_reported_with_the_line_that_proves_it(sandbox: Sandbox) -> None:
     code = "print('start', flush=True)\nraise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')"
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path))
         end = await agent.end(run_id)
     failure = end["failure"]
@@ -173,7 +173,7 @@ async def test_a_failure_is_reported_with_the_line_that_proves_it(sandbox: Sandb
 
 
 async def test_a_run_that_a_person_stops_has_no_failure(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(python(sandbox, GO_ON + STEPS + "until('never')"), cwd=str(sandbox.path))
         assert (await news(agent, run_id, until="first_step"))[0] == "first_step"
         await agent.kill(run_id)
@@ -183,7 +183,7 @@ async def test_a_run_that_a_person_stops_has_no_failure(sandbox: Sandbox) -> Non
 
 async def test_a_pattern_that_never_ends_stops_the_monitoring_and_not_the_run(sandbox: Sandbox) -> None:
     code = "import time\nprint('a' * 3000 + '!', flush=True)\nprint('after', flush=True)\ntime.sleep(600)"
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             python(sandbox, code), cwd=str(sandbox.path), first_step_pattern="(a|aa)+$", time_limit_s=4
         )

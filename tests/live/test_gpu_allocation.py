@@ -39,7 +39,7 @@ def held(sandbox: Sandbox) -> dict[str, str]:
 
 async def test_a_slot_is_exclusive_and_free_once_the_end_of_its_run_is_reported(one_slot: Sandbox) -> None:
     sandbox = one_slot
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         first = await agent.call("launch_run", command=waits(sandbox, "a"), gpus="cpu", name="first")
         assert first["gpus"] == ["cpu-0"]
         refused = await agent.refusal("launch_run", command="true", gpus="cpu")
@@ -54,7 +54,7 @@ async def test_a_slot_is_exclusive_and_free_once_the_end_of_its_run_is_reported(
 
 async def test_the_queue_is_served_in_order(one_slot: Sandbox) -> None:
     sandbox = one_slot
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         first = await agent.call("launch_run", command=waits(sandbox, "a"), gpus="cpu", name="first")
         line: list[dict[str, Any]] = [
             await agent.call("launch_run", command=waits(sandbox, name), gpus="cpu", queue=True, name=f"run-{name}")
@@ -78,7 +78,7 @@ async def test_the_queue_is_served_in_order(one_slot: Sandbox) -> None:
 
 async def test_a_run_that_waits_can_be_stopped_and_leaves_the_queue(one_slot: Sandbox) -> None:
     sandbox = one_slot
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         first = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         second = await agent.launch("touch never", cwd=str(sandbox.path), gpus="cpu", queue=True)
         third = await agent.launch("true", gpus="cpu", queue=True)
@@ -94,7 +94,7 @@ async def test_a_run_that_waits_can_be_stopped_and_leaves_the_queue(one_slot: Sa
 @pytest.mark.parametrize("who", ["holder", "waiter"])
 async def test_a_killed_supervisor_releases_its_lease_or_ticket(one_slot: Sandbox, who: str) -> None:
     sandbox = one_slot
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         first = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         second = await agent.launch("true", gpus="cpu", queue=True)
         third = await agent.launch("true", gpus="cpu", queue=True)
@@ -116,7 +116,7 @@ async def test_placeholders_in_the_command_are_replaced_by_the_leased_slots(sand
         "import os, sys; print(sys.argv[1:], os.environ['MINE'], [os.environ.get(n) for n in "
         "('CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER', 'RUNWARD_GPUS')])"
     )
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             [sys.executable, "-c", script, "--on={gpus}", "{params}"],
             gpus=["cpu-1", "cpu-0"],
@@ -159,7 +159,7 @@ async def test_a_refused_launch_creates_nothing(one_slot: Sandbox) -> None:
 
 async def test_a_repeated_key_returns_the_run_that_waits(one_slot: Sandbox) -> None:
     sandbox = one_slot
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         holder = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         first = await agent.launch("true", gpus="cpu", queue=True, idempotency_key="cell-7")
         assert await agent.launch("true", gpus="cpu", queue=True, idempotency_key="cell-7") == first
@@ -177,7 +177,7 @@ async def test_of_many_launches_at_once_one_gets_the_slot_and_the_others_leave_n
         arguments = {"command": waits(sandbox, "a"), "gpus": "cpu"}
         answers.append(await agent.client.call_tool("launch_run", arguments, read_timeout_seconds=60))
 
-    async with sandbox.agent() as one, sandbox.agent() as other, anyio.create_task_group() as at_once:
+    async with sandbox.agent_in_process() as one, sandbox.agent() as other, anyio.create_task_group() as at_once:
         for agent in (one, other) * 4:
             at_once.start_soon(launch, agent)
     (served,) = [answer.structured_content["run_id"] for answer in answers if not answer.is_error]
@@ -192,7 +192,7 @@ async def test_of_many_launches_at_once_one_gets_the_slot_and_the_others_leave_n
 
 async def test_a_suspended_waiter_can_be_killed(one_slot: Sandbox) -> None:
     sandbox = one_slot
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         holder = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         stuck = await agent.launch("true", gpus="cpu", queue=True)
         behind = await agent.launch("true", gpus="cpu", queue=True)
@@ -206,7 +206,7 @@ async def test_a_suspended_waiter_can_be_killed(one_slot: Sandbox) -> None:
 
 async def test_the_stop_of_a_waiting_run_is_reported_and_shown_with_its_cause(one_slot: Sandbox) -> None:
     sandbox = one_slot
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         holder = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         run_id = await agent.launch("true", gpus="cpu", queue=True)
         sandbox.tmux("send-keys", "-t", f"={run_id}:", "C-c")
@@ -221,7 +221,7 @@ async def test_the_stop_of_a_waiting_run_is_reported_and_shown_with_its_cause(on
 async def test_a_mutex_that_is_held_for_long_does_not_end_the_wait(one_slot: Sandbox) -> None:
     sandbox = one_slot
     leases = Leases(sandbox.path / "leases")
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         holder = await agent.launch(waits(sandbox, "a"), gpus="cpu")
         first = await agent.launch("true", gpus="cpu", queue=True)
         with leases.mutex():

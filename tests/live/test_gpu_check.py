@@ -21,7 +21,7 @@ def nvml(sandbox: Sandbox) -> Machine:
 
 
 async def test_gpu_check_reports_free_and_leased_gpus(sandbox: Sandbox, nvml: Machine) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         before = await agent.call("gpu_check")
         assert (before["ok"], before["reasons"], before["free"]) == (True, [], list(UUIDS[:2]))
         assert before["header"] == "2 NVIDIA H100 80GB HBM3, 81559 MiB, 700 W"
@@ -37,7 +37,7 @@ async def test_gpu_check_reports_free_and_leased_gpus(sandbox: Sandbox, nvml: Ma
 
 async def test_a_hanging_and_a_lost_gpu_do_not_hide_the_others(sandbox: Sandbox, nvml: Machine) -> None:
     nvml.report("hang nvmlDeviceGetTemperature 30 1", "fault nvmlDeviceGetUUID 15 2", gpus=4)
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         report = await agent.call("gpu_check")
     assert (report["ok"], report["free"]) == (False, [UUIDS[0], UUIDS[3]])
     assert "; HANGS" in report["gpus"][1]
@@ -47,7 +47,7 @@ async def test_a_hanging_and_a_lost_gpu_do_not_hide_the_others(sandbox: Sandbox,
 @pytest.mark.parametrize("what", ["nvmlInitWithFlags 60", "nvmlDeviceGetUtilizationRates 1"])
 async def test_an_agent_does_not_wait_for_a_driver_that_hangs(sandbox: Sandbox, nvml: Machine, what: str) -> None:
     nvml.report(f"hang {what}", gpus=8)
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         begun_s = time.monotonic()
         result = await agent.client.call_tool("gpu_check", {}, read_timeout_seconds=90)
         took_s = time.monotonic() - begun_s
@@ -56,7 +56,7 @@ async def test_an_agent_does_not_wait_for_a_driver_that_hangs(sandbox: Sandbox, 
 
 
 async def test_gpu_check_explains_why_a_run_has_no_gpus(sandbox: Sandbox, nvml: Machine) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         holder = await agent.launch("sleep 300", gpus=2)
         waiting = await agent.launch("true", gpus=1, queue=True)
         report = await agent.call("gpu_check", run_id=waiting)
@@ -71,7 +71,7 @@ async def test_gpu_check_explains_why_a_run_has_no_gpus(sandbox: Sandbox, nvml: 
 
 
 async def test_a_missing_driver_is_an_error_and_zero_gpus_are_not(sandbox: Sandbox, nvml: Machine) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         nvml.report("fault nvmlInitWithFlags 9")
         refusal = await agent.refusal("gpu_check")
         assert refusal.startswith("No NVIDIA driver: The NVIDIA driver is not loaded.")
@@ -82,7 +82,7 @@ async def test_a_missing_driver_is_an_error_and_zero_gpus_are_not(sandbox: Sandb
 
 
 async def test_an_unknown_requirement_is_refused(sandbox: Sandbox, nvml: Machine) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         refusal = await agent.refusal("gpu_check", require={"memory": 3})
         assert refusal.startswith("require: 'memory' is not known. There are free_memory_mib")
         assert "Run not found" in await agent.refusal("gpu_check", run_id="cfm-7kqz")

@@ -46,7 +46,7 @@ def samplers(sandbox: Sandbox) -> list[Process]:
 
 async def test_a_run_gets_the_requested_gpus_by_uuid(sandbox: Sandbox, gpus: Machine) -> None:
     gpus.report(gpus=4)
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run = await agent.call("launch_run", command=SHOW, gpus=[2, UUIDS[3][:12]])
         assert run["gpus"] == list(UUIDS[2:4])
         end = await agent.end(run["run_id"])
@@ -56,7 +56,7 @@ async def test_a_run_gets_the_requested_gpus_by_uuid(sandbox: Sandbox, gpus: Mac
 
 
 async def test_no_gpu_is_leased_twice(sandbox: Sandbox, gpus: Machine) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         first = await agent.call("launch_run", command=waits(sandbox, "a"), gpus=1)
         second = await agent.call("launch_run", command=waits(sandbox, "a"), gpus=1)
         assert {*first["gpus"], *second["gpus"]} == set(UUIDS[:2])
@@ -70,7 +70,7 @@ async def test_no_gpu_is_leased_twice(sandbox: Sandbox, gpus: Machine) -> None:
 
 async def test_a_gpu_with_a_strangers_process_is_not_leased(sandbox: Sandbox, gpus: Machine, stranger: int) -> None:
     gpus.report(f"proc 0 {stranger} 31000")
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         assert (await agent.call("launch_run", command="true", gpus=1))["gpus"] == [UUIDS[1]]
         refused = await agent.refusal("launch_run", command="true", gpus=[0])
         assert "31,000 MiB" in refused
@@ -81,7 +81,7 @@ async def test_a_gpu_with_a_strangers_process_is_not_leased(sandbox: Sandbox, gp
 
 async def test_a_run_waits_until_a_strangers_process_has_ended(sandbox: Sandbox, gpus: Machine, stranger: int) -> None:
     gpus.report(f"proc 0 {stranger} 31000", f"proc 1 {stranger} 31000")
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         waiting = await agent.call("launch_run", command="true", gpus=2, queue=True)
         assert (waiting["state"], waiting["queue_position"]) == ("queued", 1)
         gpus.report()
@@ -90,7 +90,7 @@ async def test_a_run_waits_until_a_strangers_process_has_ended(sandbox: Sandbox,
 
 async def test_gpus_that_do_not_meet_a_requirement_are_refused_with_the_remedy(sandbox: Sandbox, gpus: Machine) -> None:
     gpus.report("set 1 limit 400000")
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         refused = await agent.refusal("launch_run", command="true", gpus=2, require={"power_limit_w": 400})
         assert "sudo nvidia-smi -i 0 -pl 400" in refused
         assert "-i 1" not in refused
@@ -99,7 +99,7 @@ async def test_gpus_that_do_not_meet_a_requirement_are_refused_with_the_remedy(s
 
 
 async def test_a_gpu_that_gets_too_hot_is_reported_while_the_run_continues(sandbox: Sandbox, gpus: Machine) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
         gpus.report("set 0 throttle 32")
         news = await agent.call("wait_run", run_ids=run_id, timeout_s=30)
@@ -115,7 +115,7 @@ async def test_a_gpu_that_idles_while_the_others_work_is_reported(sandbox: Sandb
         loaded = (f"{UUIDS[0]} NVIDIA_H100_80GB_HBM3 81559 {first}", f"{UUIDS[1]} NVIDIA_H100_80GB_HBM3 81559 {second}")
         gpus.report(*(f"gpu {index} {each} 40 300000" for index, each in enumerate(loaded)), gpus=0)
 
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         loads(0, 0)
         run_id = await agent.launch(waits(sandbox, "a"), gpus=2)
         loads(98, 20)
@@ -132,7 +132,7 @@ async def test_a_gpu_that_idles_while_the_others_work_is_reported(sandbox: Sandb
     "trouble", ["fault nvmlInitWithFlags 9", "crash nvmlDeviceGetTemperature", "hang nvmlInitWithFlags 60"]
 )
 async def test_a_sampler_that_fails_harms_no_run(sandbox: Sandbox, gpus: Machine, trouble: str) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
         await until_async(lambda: samplers(sandbox), "a sampler")
         gpus.report(trouble)
@@ -158,7 +158,7 @@ async def test_a_sampler_that_fails_harms_no_run(sandbox: Sandbox, gpus: Machine
 async def test_kill_reports_whether_gpu_memory_was_released_as_far_as_known(
     sandbox: Sandbox, gpus: Machine, line: str, released: bool | None, words: str
 ) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300", gpus=[0])
         gpus.report(line)
         killed = await agent.kill(run_id)
@@ -167,7 +167,7 @@ async def test_kill_reports_whether_gpu_memory_was_released_as_far_as_known(
 
 
 async def test_a_killed_supervisor_leaves_no_lease_and_no_sampler(sandbox: Sandbox, gpus: Machine) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
         await until_async(lambda: samplers(sandbox), "a sampler")
         os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
@@ -181,7 +181,7 @@ async def test_a_retry_gets_another_gpu_than_the_one_that_failed(sandbox: Sandbo
         '{ echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"; exit 1; }'
     )
     recovery = {"cuda_error": {"do": "retry", "change": {"@gpu": "other"}}}
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         for arguments in ({"gpus": 1}, {"env": {"CUDA_VISIBLE_DEVICES": "0"}}):
             run_id = await agent.launch(script, recovery=recovery, **arguments)
             end = await agent.end(run_id)

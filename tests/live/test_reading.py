@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_wait_blocks_no_other_call_and_returns_with_the_end(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("until test -e go; do sleep 0.02; done; exit 3", cwd=str(sandbox.path))
         answers = []
 
@@ -30,7 +30,7 @@ async def test_a_wait_blocks_no_other_call_and_returns_with_the_end(sandbox: San
 
 
 async def test_a_cancelled_wait_leaves_the_run_and_the_server_alone(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
         for _ in range(3):
             with anyio.move_on_after(0.2):
@@ -40,7 +40,7 @@ async def test_a_cancelled_wait_leaves_the_run_and_the_server_alone(sandbox: San
 
 
 async def test_several_runs_are_awaited_any_or_all(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         slow = await agent.launch("until test -e go; do sleep 0.02; done; exit 2", cwd=str(sandbox.path))
         quick = await agent.launch("exit 1")
         any_of = await agent.call("wait_run", run_ids=[quick, slow], timeout_s=60)
@@ -55,7 +55,7 @@ async def test_several_runs_are_awaited_any_or_all(sandbox: Sandbox) -> None:
 
 
 async def test_of_two_waits_at_once_both_are_told(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         command = "until test -e go; do sleep 0.02; done; exit 3"
         quick = await agent.launch(command, cwd=str(sandbox.path))
         others = [await agent.launch("sleep 300") for _ in range(2)]
@@ -78,14 +78,14 @@ async def test_progress_is_reported_while_nothing_happens(sandbox: Sandbox) -> N
     async def progress(progress: float, total: float | None, message: str | None) -> None:
         heard.append((progress, total))
 
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
         await agent.client.call_tool("wait_run", {"run_ids": run_id, "timeout_s": 20}, progress_callback=progress)
     assert [(15 <= done < 20, total) for done, total in heard] == [(True, 20.0)]
 
 
 async def test_a_heartbeat_says_what_the_next_wait_will_be(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("echo step 1; sleep 300")
         await until_async(lambda: "step 1" in sandbox.log(run_id))
         begun = time.monotonic()
@@ -97,7 +97,7 @@ async def test_a_heartbeat_says_what_the_next_wait_will_be(sandbox: Sandbox) -> 
 
 
 async def test_logs_are_searched_and_sliced(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("for i in $(seq 1 500); do echo step $i; done; echo 'Error: no such file' >&2")
         await agent.end(run_id)
         found = await agent.text("read_log", run_id=run_id, grep=r"Error|step 42$", context=1)
@@ -115,7 +115,7 @@ async def test_logs_are_searched_and_sliced(sandbox: Sandbox) -> None:
 
 
 async def test_a_screen_that_is_gone_says_where_the_output_is(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("exit 3")
         await agent.end(run_id)
         sandbox.tmux("kill-session", "-t", f"={run_id}")
@@ -125,7 +125,7 @@ async def test_a_screen_that_is_gone_says_where_the_output_is(sandbox: Sandbox) 
 
 
 async def test_others_are_named_and_their_arguments_are_not(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
         sandbox.tmux(
             "new-session", "-d", "-s", "theirs", "python3 -c 'import time; time.sleep(300)' train.py --key=s3cret"
@@ -141,7 +141,7 @@ async def test_others_are_named_and_their_arguments_are_not(sandbox: Sandbox) ->
 
 
 async def test_lists_are_filtered(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         for name, owner, command in (("cfm", "alice", "exit 1"), ("dp3", "bob", "exit 0"), ("cfm", "bob", "sleep 300")):
             run_id = await agent.launch(command, name=name, owner=owner)
             if "sleep" not in command:

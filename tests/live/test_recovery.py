@@ -41,7 +41,7 @@ def logs(sandbox: Sandbox, run_id: str) -> list[str]:
 async def test_a_retry_halves_the_environments_until_they_fit_and_every_attempt_keeps_its_log_and_its_exit(
     sandbox: Sandbox,
 ) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             script(sandbox, TRAIN),
             params={"num_envs": 4096},
@@ -67,7 +67,7 @@ async def test_a_retry_halves_the_environments_until_they_fit_and_every_attempt_
 
 
 async def test_a_retry_is_news(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             script(sandbox, TRAIN),
             params={"num_envs": 4096},
@@ -82,11 +82,11 @@ async def test_a_retry_is_news(sandbox: Sandbox) -> None:
         assert (await agent.kill(run_id))["status"] == "killed"
         end = await agent.end(run_id)
     assert (end["state"], end.get("attempt", 1)) == ("killed", 1)
-    assert sandbox.own_processes() == [p for p in sandbox.own_processes() if "tmux" in p.name]
+    await until_async(lambda: all("tmux" in p.name for p in sandbox.own_processes()), "all processes but tmux to exit")
 
 
 async def test_without_a_policy_nothing_is_tried_again_and_the_remedy_is_proposed(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(script(sandbox, TRAIN), params={"num_envs": 4096}, cwd=str(sandbox.path))
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("failed", 1)
@@ -95,7 +95,7 @@ async def test_without_a_policy_nothing_is_tried_again_and_the_remedy_is_propose
 
 async def test_the_time_limit_counts_over_all_attempts(sandbox: Sandbox) -> None:
     code = "import sys\nprint('ConnectionError: connection refused', flush=True)\nsys.exit(1)"
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             script(sandbox, code),
             recovery={"any": {"do": "retry", "wait_s": 30, "times": 3}},
@@ -115,7 +115,7 @@ print("bound", os.environ["MASTER_PORT"])
 """
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        async with sandbox.agent() as agent:
+        async with sandbox.agent_in_process() as agent:
             run_id = await agent.launch(
                 script(sandbox, code), env={"MASTER_PORT": str(port)}, recovery="default", cwd=str(sandbox.path)
             )
@@ -136,7 +136,7 @@ for step in range(1, 4):
 if os.environ["RUNWARD_ATTEMPT"] == "1":
     time.sleep(600)
 """
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(script(sandbox, code), recovery="default", stall_timeout_s=1, cwd=str(sandbox.path))
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("finished", 2)
@@ -145,7 +145,7 @@ if os.environ["RUNWARD_ATTEMPT"] == "1":
 
 
 async def test_the_same_error_at_the_same_step_is_not_tried_a_third_time(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             script(sandbox, "raise ValueError('shapes do not match')"),
             recovery={"any": {"do": "retry", "wait_s": 0, "times": 10}, "max_retries": 10, "max_same_kind": 10},
@@ -156,7 +156,7 @@ async def test_the_same_error_at_the_same_step_is_not_tried_a_third_time(sandbox
 
 
 async def test_a_server_that_dies_between_two_attempts_changes_nothing(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             script(sandbox, TRAIN),
             params={"num_envs": 2048},
@@ -169,7 +169,7 @@ async def test_a_server_that_dies_between_two_attempts_changes_nothing(sandbox: 
 
 
 async def test_a_supervisor_that_dies_between_two_attempts_leaves_a_failed_run(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             script(sandbox, TRAIN),
             params={"num_envs": 2048},
@@ -194,14 +194,14 @@ async def test_a_supervisor_that_dies_between_two_attempts_leaves_a_failed_run(s
 async def test_a_policy_that_is_not_understood_is_refused_before_anything_starts(
     sandbox: Sandbox, recovery: object, culprit: str
 ) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         text = await agent.refusal("launch_run", command="true", recovery=recovery)
     assert culprit in text
     assert sandbox.store.list_runs() == []
 
 
 async def test_parameters_without_a_place_are_refused_and_a_placeholder_is_one(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         text = await agent.refusal("launch_run", command="cd / && echo hi", params={"lr": 0.1})
         assert "{params}" in text
         run_id = await agent.launch("cd / && echo got {params} && true", params={"lr": 0.1}, param_style="k=v")
@@ -223,7 +223,7 @@ async def ended_first(sandbox: Sandbox, run_id: str) -> None:
 
 
 async def test_closing_the_session_during_a_short_pause_starts_nothing_more(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("exit 3", recovery={"any": {"do": "retry", "wait_s": 1}}, cwd=str(sandbox.path))
         await until_async(lambda: sandbox.run(run_id).state == "retrying", "the pause")
         sandbox.tmux("kill-session", "-t", f"={run_id}")
@@ -233,7 +233,7 @@ async def test_closing_the_session_during_a_short_pause_starts_nothing_more(sand
 
 @pytest.mark.parametrize("way", ["kill_run", "ctrl-c", "close"])
 async def test_a_stop_while_a_failed_attempt_is_cleared_away_starts_nothing_more(sandbox: Sandbox, way: str) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(LEAVES_A_DAEMON, recovery=AGAIN, cwd=str(sandbox.path))
         await ended_first(sandbox, run_id)
         if way == "kill_run":
@@ -255,14 +255,14 @@ print("step 1 loss 0.5", flush=True)
 if os.environ["RUNWARD_ATTEMPT"] == "1":
     time.sleep(600)
 """
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(script(sandbox, code), recovery="default", stall_timeout_s=1, cwd=str(sandbox.path))
         end = await agent.end(run_id)
     assert (end["state"], end["attempt"]) == ("finished", 2)
 
 
 async def test_a_retry_may_turn_the_last_flag_off(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             script(sandbox, "import sys\nprint(sys.argv[1:])\nsys.exit(len(sys.argv) > 1)"),
             params={"fp16": True},
@@ -275,7 +275,7 @@ async def test_a_retry_may_turn_the_last_flag_off(sandbox: Sandbox) -> None:
 
 
 async def test_the_report_of_a_retry_that_was_called_off_says_so(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("exit 3", recovery={"any": {"do": "retry", "wait_s": 600}}, cwd=str(sandbox.path))
         await until_async(lambda: sandbox.run(run_id).state == "retrying", "the pause")
         await agent.kill(run_id)
@@ -287,7 +287,7 @@ async def test_the_report_of_a_retry_that_was_called_off_says_so(sandbox: Sandbo
 
 
 async def test_a_follower_of_the_log_follows_to_the_next_attempt(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             script(sandbox, TRAIN),
             params={"num_envs": 2048},
@@ -309,7 +309,7 @@ if os.environ["CUDA_VISIBLE_DEVICES"] == "0":
 print("on", os.environ["CUDA_VISIBLE_DEVICES"])
 """
     sandbox.environ |= driver.environ
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             script(sandbox, code), env={"CUDA_VISIBLE_DEVICES": "0"}, recovery="default", cwd=str(sandbox.path)
         )

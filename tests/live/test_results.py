@@ -41,7 +41,7 @@ async def launch(agent, sandbox: Sandbox, name: str, rate: float, ending: str) -
 
 
 async def test_a_good_and_a_failed_run_are_finished_and_compared(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         good = await launch(agent, sandbox, "good", 0.5, "ends")
         bad = await launch(agent, sandbox, "bad", 0.25, "fails")
         for run_id in (good, bad):
@@ -73,7 +73,7 @@ async def test_a_good_and_a_failed_run_are_finished_and_compared(sandbox: Sandbo
 
 
 async def test_a_run_whose_supervisor_was_killed_is_finished_as_lost(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await launch(agent, sandbox, "gone", 1, "stays")
         await until_async((sandbox.path / "gone" / "begun").exists, "its start")
         out = str(sandbox.path / "out")

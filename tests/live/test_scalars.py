@@ -34,7 +34,7 @@ writer.close()
 
 async def test_the_curves_of_a_run_are_found_while_it_runs_and_after_its_end(sandbox: Sandbox) -> None:
     (sandbox.path / "train.py").write_text(TRAINING)
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         assert "has written scalars" in await agent.refusal("read_tb")
         run_id = await agent.launch([sys.executable, "train.py"], cwd=str(sandbox.path))
         await until_async((sandbox.path / "told").exists, "the first hundred steps")
@@ -44,7 +44,7 @@ async def test_the_curves_of_a_run_are_found_while_it_runs_and_after_its_end(san
         assert answer["tags"][0].startswith("Train/reward 50 ↑500 0.5@1 50@100 0")
         (sandbox.path / "go").touch()
         await agent.end(run_id)
-    async with sandbox.agent() as another:
+    async with sandbox.agent_in_process() as another:
         answer = await another.call("read_tb", tags="loss", points=3)
         assert answer["run_id"] == run_id
         loss = answer["values"]["loss"]
@@ -57,7 +57,7 @@ async def test_the_curves_of_a_run_are_found_while_it_runs_and_after_its_end(san
 async def test_a_picture_is_added_to_the_answer(sandbox: Sandbox) -> None:
     rows = "".join(f"{step},{1 / (step + 1)},{step}\n" for step in range(500))
     (sandbox.path / "progress.csv").write_text(f"step,loss,reward\n{rows}")
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         asked = {"logdir": str(sandbox.path / "progress.csv"), "tags": ["loss", "reward"], "plot": True}
         result = await agent.client.call_tool("read_tb", asked)
         assert not result.is_error

@@ -18,7 +18,7 @@ PYTHON = sys.executable
 
 
 async def test_ctrl_c_typed_at_the_terminal_is_recorded_as_a_persons(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch([PYTHON, "-c", "import time; print('up', flush=True); time.sleep(300)"])
         await until_async(lambda: "up" in sandbox.log(run_id))
         sandbox.tmux("send-keys", "-t", f"={run_id}:", "C-c")
@@ -29,7 +29,7 @@ async def test_ctrl_c_typed_at_the_terminal_is_recorded_as_a_persons(sandbox: Sa
 
 async def test_a_training_that_survives_ctrl_c_goes_on(sandbox: Sandbox) -> None:
     script = "trap 'echo saved' INT; touch up; while ! test -e go; do sleep 0.05; done; exit 0"
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(script, cwd=str(sandbox.path))
         await until_async((sandbox.path / "up").exists)
         sandbox.tmux("send-keys", "-t", f"={run_id}:", "C-c")
@@ -41,7 +41,7 @@ async def test_a_training_that_survives_ctrl_c_goes_on(sandbox: Sandbox) -> None
 
 
 async def test_keys_typed_in_the_pane_reach_the_command(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("read -p 'name? ' x; echo hello $x")
         await until_async(lambda: "name?" in sandbox.log(run_id))
         sandbox.tmux("send-keys", "-t", f"={run_id}:", "ada", "Enter")
@@ -51,7 +51,7 @@ async def test_keys_typed_in_the_pane_reach_the_command(sandbox: Sandbox) -> Non
 
 async def test_the_window_follows_the_size_of_the_attached_client(sandbox: Sandbox) -> None:
     script = "import os, time\nwhile True: print('size', *os.get_terminal_size(), flush=True); time.sleep(0.1)"
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch([PYTHON, "-c", script])
         await until_async(lambda: "size 200 50" in sandbox.log(run_id))
         ours, theirs = pty.openpty()
@@ -74,7 +74,7 @@ async def test_the_window_follows_the_size_of_the_attached_client(sandbox: Sandb
 
 
 async def test_colours_stay_on_the_screen_and_go_from_the_answers(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(r"printf '\033[31mred\033[0m\n'; printf '\033]0;title\007plain\n'")
         await agent.end(run_id)
         text = await agent.text("read_log", run_id=run_id)
@@ -85,7 +85,7 @@ async def test_colours_stay_on_the_screen_and_go_from_the_answers(sandbox: Sandb
 
 
 async def test_the_log_holds_every_line_of_a_flood_in_order(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch([PYTHON, "-c", "for i in range(100_000): print(f'line {i} of a flood')"])
         status = await agent.end(run_id)
         text = await agent.text("read_log", run_id=run_id)
@@ -96,7 +96,7 @@ async def test_the_log_holds_every_line_of_a_flood_in_order(sandbox: Sandbox) ->
 
 
 async def test_a_filter_prints_to_its_end(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(f"{PYTHON} -c 'for i in range(60_000): print(i)' > >(sed -u 's/^/line /')")
         status = await agent.end(run_id)
     assert status["state"] == "finished"
@@ -106,7 +106,7 @@ async def test_a_filter_prints_to_its_end(sandbox: Sandbox) -> None:
 async def test_output_of_a_process_that_opens_the_terminal_again_is_logged(sandbox: Sandbox) -> None:
     lines = "for i in $(seq 1 20000); do echo line $i; done"
     script = f"exec < /dev/null > /dev/null 2>&1; sleep 0.2; {lines} > /dev/tty; exit 5"
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(script)
         assert (await agent.end(run_id))["exit_code"] == 5
     assert len(sandbox.log(run_id).splitlines()) == 20000
@@ -124,7 +124,7 @@ async def test_output_of_a_process_that_opens_the_terminal_again_is_logged(sandb
     ids=["closes everything", "raw terminal", "binary", "one long line", "reads until the end of input"],
 )
 async def test_odd_commands_end_exactly(sandbox: Sandbox, command: str | list[str]) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(command)
         if command == "cat; exit 5":
             sandbox.tmux("send-keys", "-t", f"={run_id}:", "C-d")

@@ -19,6 +19,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
+from mcp_server.serve.app import build
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system import processes
@@ -106,13 +107,31 @@ class Sandbox:
 
     @contextlib.asynccontextmanager
     async def agent(self, *, elicit: Any = None, legacy: bool = False, **environ: str) -> AsyncIterator[Agent]:
-        """A client with a server of its own over stdio."""
+        """A client with a server process of its own over stdio."""
         server = StdioServerParameters(
             command=sys.executable, args=["-m", "mcp_server"], env={**self.environ, **environ}, cwd=self.path
         )
         mode = "legacy" if legacy else "auto"
         async with Client(stdio_client(server), elicitation_callback=elicit, mode=mode) as client:
             yield Agent(client)
+
+    @contextlib.asynccontextmanager
+    async def agent_in_process(self) -> AsyncIterator[Agent]:
+        """A client with a server in this process: half a second cheaper, for tests of what runs do.
+
+        The server's environment and working directory are the sandbox's, as those of a server process are.
+        """
+        environ, directory = dict(os.environ), Path.cwd()
+        os.environ.clear()
+        os.environ.update(self.environ)
+        os.chdir(self.path)
+        try:
+            async with Client(build(os.environ)) as client:
+                yield Agent(client)
+        finally:
+            os.chdir(directory)
+            os.environ.clear()
+            os.environ.update(environ)
 
     def runward(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
         """Run the command as a person or script would."""
