@@ -26,9 +26,9 @@ from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.gpus.health import find_faults
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
-from mcp_server.hosts.environment import names_a_secret, stored_secrets
-from mcp_server.runs.preflight.checks import Wish
-from mcp_server.runs.preflight.preflight import preflight
+from mcp_server.hosts.environment import names_a_secret, read_secrets_file
+from mcp_server.runs.preflight.checks import PreflightRequest
+from mcp_server.runs.preflight.preflight import run_preflight
 from mcp_server.store.file_watch import is_inotify_available, is_shared_filesystem
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
@@ -83,7 +83,7 @@ def check_machine(home: StateHome) -> Iterator[Finding]:
 def _preflight(home: StateHome) -> Iterator[Finding]:
     """Check what a launch without arguments needs: hosts.toml, its default environment, a Ray of its own."""
     try:
-        answer = anyio.run(preflight, Wish(), RunStore(home), os.environ)
+        answer = anyio.run(run_preflight, PreflightRequest(), RunStore(home), os.environ)
     except RunwardError as error:
         yield Finding("preflight", "missing", str(error))
         return
@@ -138,7 +138,7 @@ def _state(home: StateHome) -> Iterator[Finding]:
     enough = free >= _LOW_DISK_BYTES
     yield Finding("disk", "ok" if enough else "warning", f"{free / 2**30:.1f} GiB free for logs")
     yield _readable("config", home.read_config)
-    yield _readable("secrets", lambda: stored_secrets(home.secrets))
+    yield _readable("secrets", lambda: read_secrets_file(home.secrets))
 
 
 def _readable(what: str, read: Callable[[], object]) -> Finding:

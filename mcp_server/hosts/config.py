@@ -1,4 +1,4 @@
-"""The operator's ``hosts.toml``: which hosts there are, where each keeps its projects, and environments by name."""
+"""The operator's ``hosts.toml``: hosts, the root directories of their projects, and named environments."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NAME = re.compile(r"[\w.\-]{1,64}")
 _TOKEN = re.compile(r"(?:hf_|sk-|gh[pousr]_|github_pat_|AKIA)[A-Za-z0-9_\-]{12,}")
 
 
-def _absolute(path: str) -> str:
+def _check_absolute(path: str) -> str:
     if not path.startswith("/") or path.rstrip("/") == "":
         raise ValueError(f"must be an absolute path, not {path[:200]!r}")
     return path.rstrip("/")
 
 
-def _variables(env: dict[str, str]) -> dict[str, str]:
+def _check_variables(env: dict[str, str]) -> dict[str, str]:
     for name, value in env.items():
         named = names_a_secret(name) and len(value) >= SHORTEST_SECRET
         if named or holds_a_secret("", value) or _TOKEN.search(value):
@@ -42,20 +42,20 @@ def _variables(env: dict[str, str]) -> dict[str, str]:
     return env
 
 
-def _span(text: str) -> str:
-    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
-    if found is None or not 0 < int(found[1]) <= int(found[2]) <= HIGHEST_PORT:
+def _check_port_range(text: str) -> str:
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    if match is None or not 0 < int(match[1]) <= int(match[2]) <= HIGHEST_PORT:
         raise ValueError('must be two ports, as in "20000-30000"')
     return text
 
 
-def _fields(text: str) -> str:
-    if rest := re.search(r"[{}]", text.replace("{run_id}", "").replace("{port}", "")):
-        raise ValueError(f"knows {{run_id}} and {{port}}, and no other {rest[0]}")
+def _check_template(text: str) -> str:
+    if brace := re.search(r"[{}]", text.replace("{run_id}", "").replace("{port}", "")):
+        raise ValueError(f"knows {{run_id}} and {{port}}, and no other {brace[0]}")
     return text
 
 
-def _regex(pattern: str) -> str:
+def _check_pattern(pattern: str) -> str:
     try:
         checked(pattern)
     except Exception as error:
@@ -63,34 +63,34 @@ def _regex(pattern: str) -> str:
     return pattern
 
 
-Directory = Annotated[str, AfterValidator(_absolute)]
-Template = Annotated[str, AfterValidator(_fields)]
+Directory = Annotated[str, AfterValidator(_check_absolute)]
+Template = Annotated[str, AfterValidator(_check_template)]
 
 
 class _Table(BaseModel):
-    """Base of every table: an unknown key is refused, since a misspelt rule must not be a missing one."""
+    """Base of every table. An unknown key is refused: it can be a misspelt rule, which would be missing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
 class Ray(_Table):
-    """The Ray that a run has for itself. ``{port}`` is a free one of ``ports``, ``{run_id}`` the run's id.
+    """A run's own Ray. ``{port}`` is a free port of ``ports``, ``{run_id}`` the run's id.
 
-    ``address`` is ``local`` for programs that start their Ray by themselves. ``capacity_threshold``: how full its disk
-    may be, 0 to 1.
+    ``address`` is ``local`` for programs that start Ray themselves. ``capacity_threshold``: the share of its disk that
+    can be in use, 0 to 1.
     """
 
-    ports: Annotated[str, AfterValidator(_span)] = "20000-30000"
-    temp_dir: Template = "/tmp/ray-{run_id}"  # noqa: S108 - Ray's own default lies there; sockets need a short path
+    ports: Annotated[str, AfterValidator(_check_port_range)] = "20000-30000"
+    temp_dir: Template = "/tmp/ray-{run_id}"  # noqa: S108 - Ray's default; sockets need a short path
     namespace: Template = "{run_id}"
     address: Template = "127.0.0.1:{port}"
     capacity_threshold: float | None = Field(default=None, gt=0, le=1)
 
 
 class Environment(_Table):
-    """What runs of one kind get beside the server's own environment; secrets by name only."""
+    """What runs of one kind get in addition to the server's environment; secrets by name only."""
 
-    env: Annotated[dict[str, str], AfterValidator(_variables)] = Field(default_factory=dict)
+    env: Annotated[dict[str, str], AfterValidator(_check_variables)] = Field(default_factory=dict)
     secrets: list[str] = Field(default_factory=list)
     python: Directory | None = None
     pythonpath: list[Directory] = Field(default_factory=list)
@@ -98,7 +98,7 @@ class Environment(_Table):
 
 
 class Host(_Table):
-    """One machine. ``rewrites``: prefixes of paths on other hosts, and what they are here."""
+    """One machine. ``rewrites`` maps prefixes of other hosts' paths to those of this host."""
 
     name: str = ""
     hostnames: list[str] = Field(default_factory=list)
@@ -107,26 +107,26 @@ class Host(_Table):
     python: Directory | None = None
     keyword: str = Field(default="", pattern=r"^[\w\-]{0,32}$")
     first_step_timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    first_step_pattern: Annotated[str, AfterValidator(_regex)] | None = None
+    first_step_pattern: Annotated[str, AfterValidator(_check_pattern)] | None = None
     environment: str | None = None
 
     def is_called(self, hostname: str) -> bool:
-        """Whether ``hostname``, whole or up to its first dot, means this machine."""
+        """Return whether ``hostname``, whole or up to its first dot, is a name of this machine."""
         names = {name.casefold() for name in (self.name, *self.hostnames)}
         return bool(names & {hostname.casefold(), hostname.casefold().partition(".")[0]})
 
 
 class Site(_Table):
-    """Everything in ``hosts.toml``; nothing where there is none."""
+    """The content of ``hosts.toml``; empty where the file is missing."""
 
     hosts: dict[str, Host] = Field(default_factory=dict)
     environments: dict[str, Environment] = Field(default_factory=dict)
 
     def environment(self, name: str | None, host: Host) -> Environment:
-        """Return the environment called ``name``, else the host's own; an empty one for ``none``.
+        """Return the environment ``name``, without a name the host's; an empty one for ``none``.
 
         Raises:
-            BadArgument: there is none of that name; says which there are.
+            BadArgument: hosts.toml has no such environment; lists those it has.
         """
         name = name or host.environment or NO_ENVIRONMENT
         if name in self.environments:
@@ -137,7 +137,7 @@ class Site(_Table):
         raise BadArgument("environment", f"there is no {name[:80]!r} in hosts.toml. There are {known}.")
 
 
-def settings(home: StateHome) -> Site:
+def read_hosts_file(home: StateHome) -> Site:
     """Read ``hosts.toml``; a missing file means no hosts and no environments.
 
     Raises:
@@ -162,28 +162,28 @@ def settings(home: StateHome) -> Site:
 
 
 def _check(site: Site) -> None:
-    """Refuse what no single table shows.
+    """Refuse contradictions between tables.
 
     Raises:
-        ValueError: a name that cannot be said, is taken twice, or means nothing.
+        ValueError: a name that is malformed, used twice, or refers to no table.
     """
     for kind, names in (("hosts", site.hosts), ("environments", site.environments)):
         if bad := next((name for name in names if not _NAME.fullmatch(name)), None):
             raise ValueError(f"{kind}.{bad[:80]}: a name has letters, digits, '.', '_' and '-'")
     owners: dict[str, str] = {}
     for name, host in site.hosts.items():
-        for called in (name, *host.hostnames):
-            if owners.setdefault(called.casefold(), name) != name:
-                raise ValueError(f"hosts.{name}: {called!r} is hosts.{owners[called.casefold()]} already")
+        for hostname in (name, *host.hostnames):
+            if owners.setdefault(hostname.casefold(), name) != name:
+                raise ValueError(f"hosts.{name}: {hostname!r} is hosts.{owners[hostname.casefold()]} already")
         if host.environment not in (None, NO_ENVIRONMENT, *site.environments):
             raise ValueError(f"hosts.{name}.environment: there is no [environments.{host.environment}]")
 
 
-def host_here(site: Site, name: str | None = None) -> Host:
-    """Return what is known of this machine, which ``name`` must mean if it is given.
+def find_this_host(site: Site, name: str | None = None) -> Host:
+    """Return the host table of this machine; ``name``, if given, must be a name of it.
 
     Raises:
-        BadArgument: it is another machine's name, or nobody's.
+        BadArgument: ``name`` is another machine's, or unknown.
     """
     hostname = socket.gethostname()
     here = next((host for host in site.hosts.values() if host.is_called(hostname)), None)
@@ -199,17 +199,17 @@ def host_here(site: Site, name: str | None = None) -> Host:
     raise BadArgument("host", f"{name[:80]!r} is not known. There are {known}; this is {here.name}.")
 
 
-def foreign_roots(site: Site, host: Host) -> Mapping[str, str | None]:
-    """Return the prefixes of other hosts, and what each is on ``host``; None where nobody said.
+def find_foreign_roots(site: Site, host: Host) -> Mapping[str, str | None]:
+    """Return the path prefixes of other hosts, each with its prefix on ``host``; None where that is unknown.
 
-    Two hosts with one root each keep the same there. What lies below one of the host's own roots is not foreign.
+    Two hosts with one root each are assumed to keep the same files there. A path below a root of ``host`` is its own.
     """
-    found: dict[str, str | None] = dict(host.rewrites)
+    roots: dict[str, str | None] = dict(host.rewrites)
     for other in site.hosts.values():
         if other.name == host.name:
             continue
         alike = len(other.roots) == len(host.roots) == 1
         for root in other.roots:
-            if root not in found and not any(PurePosixPath(root).is_relative_to(own) for own in host.roots):
-                found[root] = host.roots[0] if alike else None
-    return found
+            if root not in roots and not any(PurePosixPath(root).is_relative_to(own) for own in host.roots):
+                roots[root] = host.roots[0] if alike else None
+    return roots

@@ -1,4 +1,4 @@
-"""What a run gets from this host: its environment, and secrets by name."""
+"""The environment that a run inherits from this host, and the values of its secrets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def holds_a_secret(name: str, value: str) -> bool:
 
 
 def check_environment(env: Mapping[str, str]) -> None:
-    """Refuse variables that cannot be set, and secrets that would end in a file.
+    """Refuse variables that cannot be set, and secrets, which spec.json would keep.
 
     Raises:
         BadArgument: names the variable, never its value.
@@ -54,30 +54,30 @@ def check_environment(env: Mapping[str, str]) -> None:
             )
 
 
-def secrets_by_name(names: Iterable[str], environ: Mapping[str, str], file: Path) -> dict[str, str]:
+def find_secrets(names: Iterable[str], environ: Mapping[str, str], file: Path) -> dict[str, str]:
     """Return the values of ``names``, from the server's environment or the 0600 ``file``.
 
     Raises:
-        SecretNotSet: neither has it.
-        SecretsFileOpen: the file can be read by others.
+        SecretNotSet: neither has a value.
+        SecretsFileOpen: other users can read the file.
         BadArgument: a value is too short to be masked in the output.
     """
-    found = {}
+    values = {}
     for name in names:
-        value = environ.get(name) or stored_secrets(file).get(name)
+        value = environ.get(name) or read_secrets_file(file).get(name)
         if not value:
             raise SecretNotSet(name, file)
         if len(value.strip()) < SHORTEST_SECRET:
             raise BadArgument("secrets", f"{name} has fewer than {SHORTEST_SECRET} characters: it cannot be masked.")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
-def stored_secrets(file: Path) -> dict[str, str]:
-    """Return what the secrets file holds; nothing when there is none.
+def read_secrets_file(file: Path) -> dict[str, str]:
+    """Return the secrets in a file by name; a missing file holds none.
 
     Raises:
-        SecretsFileOpen, SecretsFileUnreadable: it was not used.
+        SecretsFileOpen, SecretsFileUnreadable: other users can read the file, or it is not a list of NAME=VALUE.
     """
     try:
         mode = file.stat().st_mode
@@ -88,10 +88,10 @@ def stored_secrets(file: Path) -> dict[str, str]:
         return {}
     except (OSError, ValueError) as error:
         raise SecretsFileUnreadable(file, "it cannot be read as text") from error
-    found = {}
+    secrets = {}
     for number, line in enumerate(lines, 1):
         if (match := _LINE.fullmatch(line.strip())) is not None:
-            found[match["name"]] = match["quoted"] or match["plain"] or ""
+            secrets[match["name"]] = match["quoted"] or match["plain"] or ""
         elif line.strip() and not line.strip().startswith("#"):
             raise SecretsFileUnreadable(file, f"line {number} is not NAME=VALUE")
-    return found
+    return secrets

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.command_inputs import REMOTE_PROGRAMS, Input, find_inputs, find_param_inputs
-from mcp_server.hosts.config import Environment, Host, Site, foreign_roots
+from mcp_server.hosts.config import Environment, Host, Site, find_foreign_roots
 from mcp_server.record.spec import LaunchRequest
+from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.shell import ShellCommand
 
@@ -26,7 +27,7 @@ _LONGEST_LINE = 4000
 _LONGEST_CONFIG = 1_000_000
 _NEAR, _MOST_NEAR = 0.6, 3  # of difflib: 1.0 is the same name
 _TYPO = 0.8
-_MOST_NAMES = 5_000
+_MOST_NAMES, _DEEPEST = 5_000, 50
 
 
 class Rewrite(NamedTuple):
@@ -62,7 +63,7 @@ class Roots:
     @classmethod
     def of(cls, site: Site, host: Host) -> Roots:
         """Return the roots as ``host`` sees them; a foreign root without a rewrite that exists here is not foreign."""
-        roots = foreign_roots(site, host)
+        roots = find_foreign_roots(site, host)
         foreign = {root: here for root, here in roots.items() if root in host.rewrites or not Path(root).exists()}
         return cls(foreign, tuple(host.roots), host.name)
 
@@ -137,7 +138,7 @@ def check_inputs(
         raise BadArgument("environment", reason, suggest_names(environment.python))
     cwd = Path(request.cwd or Path.cwd()).expanduser()
     # A root that exists here as well is a hint, too.
-    roots = Roots(foreign_roots(site, host), (), host.name)
+    roots = Roots(find_foreign_roots(site, host), (), host.name)
     for argument, file in (
         *(("command", file) for file in find_inputs(command)),
         *(("params", file) for file in find_param_inputs(request.params, command)),
@@ -283,15 +284,17 @@ def _is_misspelt(path: Path, base: Path) -> bool:
 
 def _exists_below(path: Path, base: Path) -> bool:
     """Return whether ``path`` exists relative to some directory below ``base``, or there are too many to say."""
-    names_left = _MOST_NAMES
-    for directory, below, files in os.walk(base):
-        names_left -= len(files) + len(below)
-        below[:] = [
-            name for name in below if not name.startswith(".") and name not in ("node_modules", "site-packages")
-        ]
-        if names_left < 0 or (Path(directory) / path).exists():
+    names = 0
+    scan = DirectoryScan(max_depth=_DEEPEST, max_entries=_MOST_NAMES)
+    for directory, entries in scan.walk(base, lambda _: True, enter=_can_hold_inputs):
+        names += len(entries)
+        if names >= _MOST_NAMES or (directory / path).exists():
             return True
-    return False
+    return scan.cut
+
+
+def _can_hold_inputs(directory: Path) -> bool:
+    return not directory.name.startswith(".") and directory.name not in ("node_modules", "site-packages")
 
 
 def suggest_names(path: str | Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.hosts.environment import names_a_secret, stored_secrets
+from mcp_server.hosts.environment import names_a_secret, read_secrets_file
 from mcp_server.record import result_directory
 from mcp_server.record.events import ENDING
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
@@ -153,7 +153,7 @@ def _find_secrets(run: Run, store: RunStore, environ: Mapping[str, str]) -> dict
     """Return every secret that the files of the run could contain, by name."""
     secrets = {name: value for name, value in environ.items() if names_a_secret(name) or name in run.spec.secrets}
     with contextlib.suppress(RunwardError):  # a secrets file that others can read is not used for launches either
-        secrets |= stored_secrets(store.home.secrets)
+        secrets |= read_secrets_file(store.home.secrets)
     return secrets
 
 

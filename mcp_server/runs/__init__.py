@@ -1,1 +1,1 @@
-"""What is asked for of runs: launch, wait, stop."""
+"""Operations on runs: launch, wait, stop, and what they check."""

@@ -1,4 +1,4 @@
-"""One run for one idempotency key, whichever servers are asked, and however often they die on the way."""
+"""Idempotency keys: one key starts one run, across servers and after servers that died during a launch."""
 
 from __future__ import annotations
 
@@ -16,80 +16,91 @@ from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.state import Run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
+from mcp_server.system.files import open_private, read_regular_file
 from mcp_server.system.lock_files import is_locked, take_lock, try_lock
 
 _PROBES_S = 0.1  # longer than readers hold a lock
-_PATIENCE_S = 30.0  # longer than a launch takes
+_LONGEST_LAUNCH_S = 30.0
+_RETRY_S = 0.02
 
 
 @dataclass(frozen=True)
-class Key:
-    """An idempotency key, locked against other launchers."""
+class IdempotencyKey:
+    """A key that this launch has locked; ``file`` holds the id of the run that has the key."""
 
     file: Path
 
-    async def run(self, store: RunStore, file_watch: FileWatch) -> Run | None:
+    async def find_run(self, store: RunStore, file_watch: FileWatch) -> Run | None:
         """Return the first run with this key, unless its launch was cut off before the command started."""
-        run_id = self.file.read_text().strip()
-        if not run_id or not (store.home.runs / run_id / "spec.json").exists():
+        run_id = _read_run_id(self.file)
+        try:
+            directory = store.run_directory(run_id)
+        except RunNotFound:
             return None
-        rundir = store.run_directory(run_id)
         # A supervisor that holds the lock is about to start the command, or to refuse.
-        with file_watch.subscribe([rundir.path]) as subscription, anyio.move_on_after(_PATIENCE_S / 2):
-            while is_locked(rundir.lock) and not store.observe(run_id).events:
+        with file_watch.subscribe([directory.path]) as subscription, anyio.move_on_after(_LONGEST_LAUNCH_S / 2):
+            while is_locked(directory.lock) and not store.observe(run_id).events:
                 await subscription.next_change()
         run = store.observe(run_id)
         if _was_accepted(run) or run.state == "running":
             return run
         if run.events:
             return None  # refused
-        lock = take_lock(rundir.lock, _PROBES_S)
+        lock = take_lock(directory.lock, _PROBES_S)
         if lock is None:
             return run
-        # Nobody supervises it, and nobody will: a supervisor that comes late finds the request to stop.
-        stop = {"by": "launch_run", "reason": "launched again with the same key", "at": now()}
-        write_json(rundir.stop, stop)
+        # The run has no supervisor. One that starts late finds this stop request.
+        write_json(directory.stop, {"by": "launch_run", "reason": "launched again with the same key", "at": now()})
         os.close(lock)
         return None
 
     def remember(self, run_id: str) -> None:
-        """Note which run has this key."""
+        """Write which run has this key. The file is not replaced: its lock belongs to the inode."""
         self.file.write_text(run_id + "\n")
 
 
-def known_run(store: RunStore, key: str | None) -> Run | None:
-    """Return the run that was started with this key, if there is one; touches nothing."""
+def find_run_of_key(store: RunStore, key: str | None) -> Run | None:
+    """Return the run that was started with this key, if there is one; changes nothing."""
     if key is None:
         return None
     with contextlib.suppress(OSError, RunNotFound):
-        run = store.observe(_file(store, key).read_text().strip())
+        run = store.observe(_read_run_id(_key_file(store, key)))
         return run if _was_accepted(run) else None
     return None
 
 
-def _was_accepted(run: Run) -> bool:
-    """Whether its launch was answered with a run: its command has started, or it was let into the queue."""
-    return any(event["kind"] in ("queued", "started") for event in run.events)
-
-
-def _file(store: RunStore, key: str) -> Path:
-    return store.home.keys / hashlib.sha256(key.encode(errors="replace")).hexdigest()[:32]
-
-
 @contextlib.asynccontextmanager
-async def held_key(store: RunStore, key: str | None) -> AsyncIterator[Key | None]:
-    """Hold the key's lock while a launch is under way."""
+async def hold_key(store: RunStore, key: str | None) -> AsyncIterator[IdempotencyKey | None]:
+    """Hold the key's lock during a launch.
+
+    Raises:
+        LaunchFailed: another launch holds it for 30 s.
+    """
     if key is None:
         yield None
         return
-    path = _file(store, key)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path = _key_file(store, key)
+    fd = open_private(str(path), os.O_RDWR | os.O_CREAT)
     try:
-        with anyio.move_on_after(_PATIENCE_S) as waiting:
+        with anyio.move_on_after(_LONGEST_LAUNCH_S) as waiting:
             while not try_lock(fd):  # noqa: ASYNC110 - the kernel gives no news of a lock
-                await anyio.sleep(0.02)
+                await anyio.sleep(_RETRY_S)
         if waiting.cancelled_caught:
-            raise LaunchFailed("Another launch with this key has been under way for 30 s. Call list_runs.")
-        yield Key(path)
+            cause = f"Another launch with this key has been under way for {_LONGEST_LAUNCH_S:g} s."
+            raise LaunchFailed(cause, remedy="Call list_runs.")
+        yield IdempotencyKey(path)
     finally:
         os.close(fd)
+
+
+def _was_accepted(run: Run) -> bool:
+    """Return whether the launch was answered with a run: its command has started, or it is in the queue."""
+    return any(event["kind"] in ("queued", "started") for event in run.events)
+
+
+def _key_file(store: RunStore, key: str) -> Path:
+    return store.home.keys / hashlib.sha256(key.encode(errors="replace")).hexdigest()[:32]
+
+
+def _read_run_id(file: Path) -> str:
+    return read_regular_file(file).decode(errors="replace").strip()

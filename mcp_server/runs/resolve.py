@@ -1,59 +1,201 @@
-"""What a launch leaves open, filled in: by its blueprint first, then by this host and the named environment."""
+"""Resolving a launch: everything that must be read from this machine before a run is made.
+
+The blueprint, hosts.toml, the environment, directories, secrets and the umask are read here, and nowhere else on the
+way of a launch. Nothing is written. Reading may block, so ``resolve`` runs in a thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+import secrets as random
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from mcp_server.blueprints.apply import apply_blueprint, read_blueprint
 from mcp_server.blueprints.paths import resolve_paths
-from mcp_server.hosts.config import Environment, Host, Site, host_here, settings
-from mcp_server.hosts.defaults import fitted
+from mcp_server.errors import BadArgument
+from mcp_server.gpus.leases import lease_directory
+from mcp_server.hosts.config import Environment, Host, find_this_host, read_hosts_file
+from mcp_server.hosts.environment import find_secrets
 from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_foreign_variables, check_inputs
+from mcp_server.record.environment import base_environment
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import boot_id, now
+from mcp_server.record.script import LONGEST_NAME, name_of, slug
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.store.state_home import StateHome
+from mcp_server.runs.arguments import check_arguments, check_no_secret, check_unicode
+from mcp_server.runs.gpu_admission import count_cpu_slots
+from mcp_server.store.state_home import Config, StateHome
+from mcp_server.system.ports import find_free_port
 from mcp_server.text.shell import parse
+
+_ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
+# A Unix socket's path has 107 characters, and Ray appends up to 64 of its own to the directory.
+_LONGEST_RAY_DIRECTORY = 43
 
 
 @dataclass(frozen=True)
-class Settled:
-    """A request with nothing left open, and where it was filled in from."""
+class ResolvedLaunch:
+    """A launch with nothing left open. ``request`` is filled in and checked; its paths are absolute."""
 
     request: LaunchRequest
-    site: Site
-    host: Host
-    environment: Environment
-    blueprint: Path | None = None
-    result_dir: Path | None = None
-
-    def check(self) -> None:
-        """Refuse paths that are another host's, or not there.
-
-        Raises:
-            BadArgument: names the word, and the line to use instead where one is known.
-        """
-        check_foreign_variables(self.request.env, Roots.of(self.site, self.host))
-        check_inputs(self.request, parse(self.request.command), self.site, self.host, self.environment, strict=False)
+    run_id: str
+    hostname: str
+    boot_id: str
+    created_at: str
+    config: Config
+    cpu_slots: int
+    lease_directory: str
+    handover: Handover = field(repr=False)  # holds the values of secrets
+    result_dir: str | None = None
 
 
-def settle(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> Settled:
-    """Fill in what ``request`` leaves open; what it says itself wins.
+def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> ResolvedLaunch:
+    """Return ``request`` with its open fields filled in: by its blueprint first, then by this host.
+
+    ``environ`` is the server's environment. An argument that the caller gave wins.
 
     Raises:
-        BadArgument: there is no such host here, or no such environment; or a path is another host's, told first.
+        BadArgument: an argument cannot be used here. A path of another host is refused before anything else.
         BlueprintUnreadable, BlueprintInvalid: its blueprint cannot be run.
-        ConfigInvalid: hosts.toml is not what it should be.
+        ConfigInvalid: config.toml or hosts.toml cannot be used.
+        SecretNotSet, SecretsFileOpen, SecretsFileUnreadable: a secret has no value.
     """
-    site = settings(home)
-    host = host_here(site, request.host)
+    site = read_hosts_file(home)
+    host = find_this_host(site, request.host)
     environment = site.environment(request.environment, host)
     roots = Roots.of(site, host)
-    check_foreign_paths(request, parse(request.command), roots)
-    if request.blueprint is None:
-        return Settled(fitted(request, host, environment, environ), site, host, environment)
-    path, blueprint = read_blueprint(request.blueprint, request.cwd)
-    request = fitted(
-        apply_blueprint(request, path, blueprint, host.keyword, environ, roots), host, environment, environ
+    command = parse(request.command)
+    given_variables = request.env
+    check_foreign_paths(request, command, roots)
+    result_dir = None
+    if request.blueprint is not None:
+        path, blueprint = read_blueprint(request.blueprint, request.cwd)
+        request = replace(apply_blueprint(request, path, blueprint, host.keyword, environ, roots), blueprint=str(path))
+        result_dir = str(resolve_paths(path, blueprint).result_dir)
+        command = parse(request.command)
+    request = check_arguments(apply_host_defaults(request, host, environment, environ), command)
+    cwd = find_directory(request.cwd)
+    request = replace(
+        request,
+        cwd=str(cwd),
+        tensorboard=str(cwd / Path(request.tensorboard).expanduser()) if request.tensorboard else None,
     )
-    return Settled(request, site, host, environment, path, resolve_paths(path, blueprint).result_dir)
+    check_unicode(asdict(request))
+    secrets = find_secrets(dict.fromkeys(request.secrets), environ, home.secrets)
+    kept = {"params": request.params, "resume_args": request.resume_args, "recovery": request.recovery}
+    check_no_secret(kept, secrets.values())
+    added_variables = {name: value for name, value in request.env.items() if name not in given_variables}
+    check_foreign_variables(added_variables, roots)
+    check_inputs(request, command, site, host, environment, strict=False)
+    name = request.name or "".join(filter(str.isprintable, name_of(command)))[:LONGEST_NAME]
+    run_id = next(run_id for run_id in _generate_ids(slug(name)) if not (home.runs / run_id).exists())
+    config = home.read_config()
+    return ResolvedLaunch(
+        request=replace(
+            request,
+            name=name,
+            env={**find_ray_variables(environment, run_id), **request.env},
+            secrets=list(secrets),
+            owner=request.owner or home.owner(environ),
+        ),
+        run_id=run_id,
+        hostname=socket.gethostname(),
+        boot_id=boot_id(),
+        created_at=now(),
+        config=config,
+        cpu_slots=count_cpu_slots(config.cpu_slots),
+        lease_directory=str(lease_directory(environ)),
+        handover=Handover(base_environment(environ), secrets, read_umask()),
+        result_dir=result_dir,
+    )
+
+
+def apply_host_defaults(
+    request: LaunchRequest, host: Host, environment: Environment, environ: Mapping[str, str]
+) -> LaunchRequest:
+    """Return ``request`` with what the environment and the host define where the caller left it open. Pure.
+
+    The python of the environment, else of the host, comes first in ``PATH``; ``environ`` is the server's environment.
+    """
+    env = dict(environment.env)
+    if python := environment.python or host.python:
+        env.setdefault("PATH", os.pathsep.join([str(Path(python).parent), environ.get("PATH") or os.defpath]))
+    if environment.pythonpath:
+        inherited = [env["PYTHONPATH"]] if "PYTHONPATH" in env else [environ.get("PYTHONPATH", "")]
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [*environment.pythonpath, *inherited]))
+    secrets = [name for name in environment.secrets if name not in request.env]
+    return replace(
+        request,
+        env={**env, **request.env},
+        secrets=list(dict.fromkeys([*request.secrets, *secrets])),
+        first_step_timeout_s=request.first_step_timeout_s or host.first_step_timeout_s,
+        first_step_pattern=request.first_step_pattern or host.first_step_pattern,
+    )
+
+
+def find_ray_variables(environment: Environment, run_id: str) -> dict[str, str]:
+    """Return the variables of the run's own Ray, with a free port; empty where the environment defines no Ray.
+
+    Raises:
+        BadArgument: no port of its range is free.
+    """
+    ray = environment.ray
+    if ray is None:
+        return {}
+    low, high = map(int, ray.ports.split("-"))
+    port = find_free_port(low, high)
+    if port is None:
+        raise BadArgument("environment", f"no port of {ray.ports} is free for the run's own Ray.")
+    room = _LONGEST_RAY_DIRECTORY - len(ray.temp_dir.replace("{run_id}", ""))
+    short_id = run_id[-max(room, 4) :].lstrip("-")  # the end of an id is unique
+    namespace = _fill_template(ray.namespace, port, run_id)
+    variables = {
+        "RAY_ADDRESS": _fill_template(ray.address, port, run_id),
+        "RAY_PORT": str(port),
+        "RAY_TMPDIR": _fill_template(ray.temp_dir, port, short_id),
+        "RAY_NAMESPACE": namespace,
+        "RLINF_NAMESPACE": namespace,
+    }
+    if ray.capacity_threshold is not None:
+        variables["RAY_local_fs_capacity_threshold"] = f"{ray.capacity_threshold:g}"
+    return variables
+
+
+def find_directory(cwd: str | None) -> Path:
+    """Return the directory to run in; without ``cwd`` the server's.
+
+    Raises:
+        BadArgument: it is relative, missing, or cannot be read.
+    """
+    try:
+        path = Path(cwd or Path.cwd()).expanduser()
+        if not path.is_absolute():
+            raise BadArgument("cwd", f"must be an absolute path, not {cwd!r}.")
+        if not path.is_dir():
+            raise BadArgument("cwd", f"is not a directory: {str(path)[:200]!r}.")
+    except (OSError, RuntimeError) as error:  # too long, not readable, or no such user
+        raise BadArgument("cwd", f"cannot be used: {str(error)[:200]}.") from error
+    return path
+
+
+def read_umask() -> int:
+    """Return this process's umask without setting it, which files of another thread would show."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+        return int(next(line for line in status.splitlines() if line.startswith("Umask:")).split()[1], 8)
+    except (OSError, StopIteration, ValueError):  # not Linux
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return mask
+
+
+def _generate_ids(label: str) -> Iterator[str]:
+    while True:
+        yield f"{label}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"
+
+
+def _fill_template(template: str, port: int, run_id: str) -> str:
+    return template.replace("{port}", str(port)).replace("{run_id}", run_id)

@@ -25,13 +25,13 @@ async def check_blueprint(
 
     def check() -> BlueprintCheck:
         from mcp_server.blueprints.apply import check_file  # noqa: PLC0415 - few calls read a blueprint
-        from mcp_server.hosts.config import host_here, settings  # noqa: PLC0415
+        from mcp_server.hosts.config import find_this_host, read_hosts_file  # noqa: PLC0415
         from mcp_server.hosts.path_checks import Roots  # noqa: PLC0415
 
         roots = None
         with suppress(ConfigInvalid):  # launch_run and preflight report it; the document can be read without it
-            site = settings(server.store.home)
-            roots = Roots.of(site, host_here(site))
+            site = read_hosts_file(server.store.home)
+            roots = Roots.of(site, find_this_host(site))
         return check_file(path, roots=roots)
 
     return await anyio.to_thread.run_sync(check, abandon_on_cancel=True)

@@ -107,13 +107,13 @@ async def launch_run(
     own = {"owner": server.owner(ctx, owner), "idempotency_key": server.idempotency_key(ctx, idempotency_key)}
     request = LaunchRequest.from_arguments({**arguments, **own})
     if dry_run:
-        spec, _ = plan(request, server.home, server.environ)
+        spec, _ = await plan(request, server.home, server.environ)
         step = "Nothing was started: call launch_run without dry_run."
         return Launched(name=spec.name, owner=spec.owner, dry_run_script=render(spec), next_step=step)
     begun_at = now()
     run = await launch(request, server.store, server.file_watch, server.environ)
     server.cursors.remember(caller(ctx), {run.run_id: Cursor.at(run)})
-    return _launched(run, server, repeated=run.spec.created_at < begun_at)
+    return _describe(run, server, repeated=run.spec.created_at < begun_at)
 
 
 starts = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
@@ -122,7 +122,7 @@ starts = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_worl
 TOOL = tool(launch_run, title="Launch run", annotations=starts)
 
 
-def _launched(run: Run, server: ServerContext, *, repeated: bool) -> Launched:
+def _describe(run: Run, server: ServerContext, *, repeated: bool) -> Launched:
     rundir = server.store.run_directory(run.run_id)
     warning = "This idempotency key has started it before; nothing was started now. " if repeated else ""
     if parse(run.spec.command).ends_in_background:

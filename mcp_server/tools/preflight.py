@@ -1,4 +1,4 @@
-"""preflight: whether what a training needs is here."""
+"""preflight: check a machine before a launch."""
 
 from typing import Annotated
 
@@ -31,27 +31,13 @@ async def preflight(
 
     Tells only what is wrong, with remedies, and who trains here already.
     """
-    server = server_of(ctx)
-    from mcp_server.runs.preflight.checks import Wish  # noqa: PLC0415 - as answers.py says
-    from mcp_server.runs.preflight.preflight import preflight  # noqa: PLC0415
+    arguments = locals()  # the fields of PreflightRequest have the names of these arguments
+    # A server starts without the checks.
+    from mcp_server.runs.preflight.checks import PreflightRequest  # noqa: PLC0415
+    from mcp_server.runs.preflight.preflight import run_preflight  # noqa: PLC0415
 
-    wish = Wish(
-        python=python,
-        imports=imports or [],
-        paths=paths or [],
-        command=command,
-        cwd=cwd,
-        result_dir=result_dir,
-        gpus=gpus,
-        require=require,
-        ports=ports or [],
-        disk_gb=disk_gb,
-        ray=ray,
-        secrets=secrets or [],
-        host=host,
-        environment=environment,
-    )
-    return await preflight(wish, server.store, server.environ, blueprint)
+    server = server_of(ctx)
+    return await run_preflight(PreflightRequest.from_arguments(arguments), server.store, server.environ)
 
 
 TOOL = tool(preflight, title="Preflight", annotations=READ_ONLY)

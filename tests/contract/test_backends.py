@@ -42,18 +42,18 @@ class Bench:
     def store(self) -> RunStore:
         return self.sandbox.store
 
-    def prepare(self, command: str) -> tuple[RunDir, RunSpec, Handover]:
+    async def prepare(self, command: str) -> tuple[RunDir, RunSpec, Handover]:
         """Make a run directory as a launch does, and start nothing."""
         home = self.store.home
         home.create()
         (home.path / "config.toml").write_text("stop_grace_s = 0.25\n")
         request = LaunchRequest(command=command, cwd=str(self.sandbox.path))
-        spec, handover = plan(request, home, self.sandbox.environ)
-        return RunDir(_create(spec, self.store)), spec, handover
+        spec, handover = await plan(request, home, self.sandbox.environ)
+        return _create(spec, self.store), spec, handover
 
     async def start(self, command: str) -> RunDir:
         """Start a run and return when its supervisor has written its first event."""
-        directory, spec, handover = self.prepare(command)
+        directory, spec, handover = await self.prepare(command)
         await self.backend.start(directory, spec, handover, lambda: self.first_event(directory))
         return directory
 
@@ -114,13 +114,13 @@ async def test_a_supervisor_is_alive_from_its_start_to_the_end_of_its_run(bench:
 
 
 async def test_a_prepared_run_is_pending_and_its_state_is_starting(bench: Bench) -> None:
-    directory, _, _ = bench.prepare("true")
+    directory, _, _ = await bench.prepare("true")
     assert bench.liveness(directory) is Liveness.PENDING
     assert bench.run(directory).state == "starting"
 
 
 async def test_the_environment_arrives_in_memory_and_leaves_no_file(bench: Bench) -> None:
-    directory, spec, handover = bench.prepare('[ "$GIFT" = s3cret ]')
+    directory, spec, handover = await bench.prepare('[ "$GIFT" = s3cret ]')
     long_values = {f"LONG_{n}": "x" * 50_000 for n in range(4)}  # together more than a FIFO holds by default
     handover = Handover({**handover.env, "GIFT": "s3cret", **long_values}, {}, handover.umask)
     await bench.backend.start(directory, spec, handover, lambda: bench.first_event(directory))
@@ -148,7 +148,7 @@ async def test_a_record_can_be_read_while_the_run_lives_and_after_it(bench: Benc
 
 
 async def test_a_start_that_fails_leaves_nothing(bench: Bench) -> None:
-    directory, spec, handover = bench.prepare("touch ran")
+    directory, spec, handover = await bench.prepare("touch ran")
     bench.make_starts_fail()
     with pytest.raises(LaunchFailed, match="Nothing was started"):
         await bench.backend.start(directory, spec, handover, lambda: bench.first_event(directory))
@@ -159,7 +159,7 @@ async def test_a_start_that_fails_leaves_nothing(bench: Bench) -> None:
 
 
 async def test_a_supervisor_that_is_late_finds_a_stop_request(bench: Bench) -> None:
-    directory, spec, handover = bench.prepare("sleep 300")
+    directory, spec, handover = await bench.prepare("sleep 300")
     bench.monkeypatch.setattr("mcp_server.backends.local._STARTED_WITHIN_S", 0.5)
     with pytest.raises(LaunchFailed, match="If it starts later, it stops at once"):
         await bench.backend.start(directory, spec, handover, anyio.sleep_forever)

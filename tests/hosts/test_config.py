@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import BadArgument, ConfigInvalid
-from mcp_server.hosts.config import Environment, Host, Ray, Site, foreign_roots, host_here, settings
+from mcp_server.hosts.config import Environment, Host, Ray, Site, find_foreign_roots, find_this_host, read_hosts_file
 from mcp_server.store.state_home import StateHome
 
 WHOLE = f"""
@@ -37,12 +37,12 @@ capacity_threshold = 0.98
 
 def read(text: str, home: Path) -> Site:
     (home / "hosts.toml").write_text(text)
-    return settings(StateHome(home))
+    return read_hosts_file(StateHome(home))
 
 
 def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
     site = read(WHOLE, tmp_path)
-    host = host_here(site)
+    host = find_this_host(site)
     assert host == Host(
         name="machine1",
         hostnames=[socket.gethostname()],
@@ -65,28 +65,28 @@ def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
 
 
 def test_no_file_means_this_host_and_no_environments(tmp_path: Path) -> None:
-    site = settings(StateHome(tmp_path / "none"))
+    site = read_hosts_file(StateHome(tmp_path / "none"))
     assert site == Site()
-    assert host_here(site, socket.gethostname()).name == socket.gethostname()
-    assert host_here(site, "localhost") == host_here(site)
-    assert site.environment(None, host_here(site)) == Environment()
+    assert find_this_host(site, socket.gethostname()).name == socket.gethostname()
+    assert find_this_host(site, "localhost") == find_this_host(site)
+    assert site.environment(None, find_this_host(site)) == Environment()
     with pytest.raises(BadArgument, match=r"^environment: there is no 'robot' in hosts.toml. There are none\."):
-        site.environment("robot", host_here(site))
+        site.environment("robot", find_this_host(site))
 
 
 @pytest.mark.parametrize("name", ["machine1", "MACHINE1", socket.gethostname(), f"{socket.gethostname()}.lab.org"])
 def test_this_machine_has_many_names(name: str, tmp_path: Path) -> None:
-    assert host_here(read(WHOLE, tmp_path), name).name == "machine1"
+    assert find_this_host(read(WHOLE, tmp_path), name).name == "machine1"
 
 
 def test_a_run_for_another_machine_is_refused_by_its_name(tmp_path: Path) -> None:
     site = read(WHOLE, tmp_path)
     with pytest.raises(BadArgument, match=r"machine2 is another machine, this is machine1: a run is started on the"):
-        host_here(site, "machine2")
+        find_this_host(site, "machine2")
     with pytest.raises(BadArgument, match=r"'mars' is not known. There are machine1, machine2; this is machine1"):
-        host_here(site, "mars")
+        find_this_host(site, "mars")
     with pytest.raises(BadArgument, match="There are robot, plain, none"):
-        site.environment("robots", host_here(site))
+        site.environment("robots", find_this_host(site))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_run_for_another_machine_is_refused_by_its_name(tmp_path: Path) -> Non
         ("hosts = [", "Invalid value"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_key(text: str, cause: str, tmp_path: Path) -> None:
+def test_a_refusal_names_the_file_and_the_key(text: str, cause: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid) as refused:
         read(text, tmp_path)
     assert str(refused.value).startswith(f"{tmp_path}/hosts.toml: {cause}")
@@ -129,14 +129,14 @@ def test_what_is_wrong_is_told_with_file_and_key(text: str, cause: str, tmp_path
     assert "AbCdEf" not in str(refused.value)
 
 
-def test_the_only_roots_of_two_hosts_are_the_same_place() -> None:
+def test_the_only_roots_of_two_hosts_hold_the_same_files() -> None:
     here = Host(name="a", roots=["/data/x"], rewrites={"/home/bob": "/home/al"})
     others = {
         "b": Host(name="b", roots=["/data/y"]),
         "c": Host(name="c", roots=["/srv/1", "/srv/2"]),
         "d": Host(name="d", roots=["/data/x/nested"]),
     }
-    assert foreign_roots(Site(hosts={"a": here, **others}), here) == {
+    assert find_foreign_roots(Site(hosts={"a": here, **others}), here) == {
         "/home/bob": "/home/al",
         "/data/y": "/data/x",
         "/srv/1": None,

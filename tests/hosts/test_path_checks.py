@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.config import Environment, Host, Site, host_here
+from mcp_server.hosts.config import Environment, Host, Site, find_this_host
 from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_inputs
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.text.shell import parse
@@ -43,15 +43,15 @@ def site(here: Path | None = None, **more: Any) -> Site:
     )
 
 
-def check(command: str | list[str], cwd: Path, known: Site | None = None, **more: Any) -> None:
-    known = known or Site()
-    check_request(LaunchRequest(command, cwd=str(cwd), **more), known)
+def check(command: str | list[str], cwd: Path, hosts_toml: Site | None = None, **more: Any) -> None:
+    hosts_toml = hosts_toml or Site()
+    check_request(LaunchRequest(command, cwd=str(cwd), **more), hosts_toml)
 
 
-def check_request(request: LaunchRequest, known: Site) -> None:
-    command, host = parse(request.command), host_here(known)
-    check_foreign_paths(request, command, Roots.of(known, host))
-    check_inputs(request, command, known, host, Environment())
+def check_request(request: LaunchRequest, hosts_toml: Site) -> None:
+    command, host = parse(request.command), find_this_host(hosts_toml)
+    check_foreign_paths(request, command, Roots.of(hosts_toml, host))
+    check_inputs(request, command, hosts_toml, host, Environment())
 
 
 PASS = r"""
@@ -68,7 +68,7 @@ sh -c 'python nothing.py'
 bash -lc "conda activate rl && python nothing.py"
 CUDA_VISIBLE_DEVICES=0,1 python train.py task=AnymalC headless=True
 source .venv/bin/activate && python train.py
-source ~/.bashrc && python made_by_nobody.py
+source ~/.bashrc && python made_by_bashrc.py
 cd configs && cat walker.yaml
 cd $PROJECT && python missing.py
 cd /nowhere/at/all && python missing.py
@@ -198,7 +198,7 @@ ray start --head && python missing.py | there is no script missing.py in .
 
 
 @pytest.mark.parametrize("line", REFUSED.strip().split("\n"))
-def test_a_command_that_cannot_work_is_refused_with_what_is_near(line: str, project: Path) -> None:
+def test_a_command_that_cannot_work_is_refused_with_near_names(line: str, project: Path) -> None:
     command, cause, *near = (part.strip() for part in line.split(" | "))
     with pytest.raises(BadArgument) as refused:
         check(command, project)
@@ -229,7 +229,7 @@ def test_a_script_of_several_lines_is_read_as_bash_reads_it(project: Path) -> No
         check(LINES.format(script="trian.py"), project)
 
 
-def test_an_argument_list_is_looked_at_word_by_word(project: Path) -> None:
+def test_an_argument_list_is_checked_word_by_word(project: Path) -> None:
     check(["python", "train.py", "--config", "configs/walker.yaml", "--note", "a b"], project)
     with pytest.raises(BadArgument, match=r"no config configs/x\.yaml"):
         check(["python", "train.py", "--config", "configs/x.yaml"], project)
@@ -305,28 +305,28 @@ def test_another_hosts_path_is_refused_with_the_line_to_use(line: str, project: 
         ("command", ["ls", "/data/scalelab2/l"], '["ls", "/data/scalelab/l"]'),
     ],
 )
-def test_every_argument_is_looked_at(argument: str, value: Any, fixed: str) -> None:
-    known = site()
+def test_every_argument_is_checked(argument: str, value: Any, fixed: str) -> None:
+    hosts_toml = site()
     request = LaunchRequest(**{"command": "true", argument: value})
     with pytest.raises(BadArgument) as refused:
-        check_request(request, known)
+        check_request(request, hosts_toml)
     assert str(refused.value).startswith(f"{argument}: /data/scalelab2/")
     assert f"Use `{fixed}`." in str(refused.value)
 
 
-def test_rewrites_are_the_operators_word_and_the_longest_counts(project: Path) -> None:
-    known = site(rewrites={"/home/bob": "/home/alice", "/home/bob/envs": "/opt/envs"})
+def test_rewrites_of_the_operator_apply_the_longest_first(project: Path) -> None:
+    hosts_toml = site(rewrites={"/home/bob": "/home/alice", "/home/bob/envs": "/opt/envs"})
     with pytest.raises(BadArgument, match="Use `ls /home/alice/x /opt/envs/y`"):
-        check("ls /home/bob/x /home/bob/envs/y", project, known)
+        check("ls /home/bob/x /home/bob/envs/y", project, hosts_toml)
 
 
-def test_a_path_that_nobody_rewrites_is_refused_without_a_line(project: Path) -> None:
+def test_a_path_without_a_rewrite_is_refused_without_a_line(project: Path) -> None:
     with pytest.raises(BadArgument, match=r"/srv/a/x is a path of another host.* does not say what it is here\."):
         check("ls /srv/a/x", project, site())
 
 
 def test_another_hosts_root_that_is_here_as_well_passes(project: Path) -> None:
-    known = site().model_copy(
+    hosts_toml = site().model_copy(
         update={
             "hosts": {
                 **site().hosts,
@@ -334,24 +334,24 @@ def test_another_hosts_root_that_is_here_as_well_passes(project: Path) -> None:
             }
         }
     )
-    check(f"ls {project}/train.py", project, known)
+    check(f"ls {project}/train.py", project, hosts_toml)
 
 
-def test_a_file_that_this_host_keeps_elsewhere_is_told(project: Path) -> None:
+def test_a_refusal_names_where_this_host_keeps_the_file(project: Path) -> None:
     theirs = project / "theirs"
     theirs.mkdir()
     hosts = site(project / "configs").hosts
-    known = Site(hosts={**hosts, "machine2": Host(name="machine2", roots=[str(theirs)])})
-    check(f"ls {theirs}", project, known)
+    hosts_toml = Site(hosts={**hosts, "machine2": Host(name="machine2", roots=[str(theirs)])})
+    check(f"ls {theirs}", project, hosts_toml)
     with pytest.raises(BadArgument, match=rf"Here it is {project}/configs/go2\.yaml\."):
-        check(f"python train.py --config {theirs}/go2.yaml", project, known)
+        check(f"python train.py --config {theirs}/go2.yaml", project, hosts_toml)
 
 
 def test_a_root_of_this_host_below_anothers_is_its_own(project: Path) -> None:
-    known = site(rewrites={"/data": "/mnt"})
-    check("ls /data/scalelab/x", project, known)
+    hosts_toml = site(rewrites={"/data": "/mnt"})
+    check("ls /data/scalelab/x", project, hosts_toml)
     with pytest.raises(BadArgument, match="Use `ls /mnt/other`"):
-        check("ls /data/other", project, known)
+        check("ls /data/other", project, hosts_toml)
 
 
 def test_an_environments_python_that_is_gone_is_refused(project: Path) -> None:

@@ -194,7 +194,7 @@ async def test_another_hosts_path_is_refused_before_any_other_fault(sandbox: San
     assert f"Use `{sandbox.path}/code`" in refused
     assert {
         "what": "cwd",
-        "text": f"{other_root} is no directory.",
+        "text": f"{other_root} is not a directory.",
         "remedy": f"Use {sandbox.path}/code.",
     } in preflight["problems"]
 

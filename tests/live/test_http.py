@@ -53,7 +53,7 @@ async def test_a_key_is_its_owners_alone(sandbox: Sandbox) -> None:
             assert hers["run_id"] != his["run_id"]
             # A launch that is refused is not told of another's run with its key either.
             told = await bob.refusal("launch_run", command="true", cwd="/nonexistent", idempotency_key="sweep/2")
-            assert "is no directory" in told
+            assert "is not a directory" in told
             again = [await agent.launch("true", idempotency_key="sweep/1") for agent in (alice, bob)]
             assert again == [hers["run_id"], his["run_id"]]
 

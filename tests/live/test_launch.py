@@ -48,7 +48,7 @@ SHAPES: dict[str, tuple[str | list[str], int | None, str | None]] = {
 }
 
 
-async def test_the_end_of_every_launch_shape_is_told_exactly(sandbox: Sandbox) -> None:
+async def test_the_exit_code_of_every_kind_of_command_is_exact(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         ids = {shape: await agent.launch(command) for shape, (command, _, _) in SHAPES.items()}
         for shape, run_id in ids.items():
@@ -58,7 +58,7 @@ async def test_the_end_of_every_launch_shape_is_told_exactly(sandbox: Sandbox) -
             assert status["state"] == ("finished" if code == 0 else "failed"), shape
 
 
-async def test_what_a_command_leaves_behind_is_stopped_and_told(sandbox: Sandbox) -> None:
+async def test_left_over_processes_are_stopped_and_reported(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         run_id = await agent.launch("(setsid sleep 301 &); sleep 302 & exit 0")
         status = await agent.end(run_id)
@@ -85,13 +85,13 @@ async def test_the_command_gets_its_directory_environment_and_a_terminal(sandbox
     async with sandbox.agent(HF_TOKEN="hf_not_asked_for") as agent:
         run_id = await agent.launch([PYTHON, "-c", script], cwd=str(cwd), env={"LR": "3e-4 'x'", "N": "1"})
         await agent.end(run_id)
-    told: tuple[str, dict[str, str], bool] = json.loads(sandbox.log(run_id))
-    assert told[0] == str(cwd)
-    assert told[2] is True
-    assert told[1]["LR"] == "3e-4 'x'"
-    assert told[1]["RUNWARD_RUN_ID"] == run_id
-    assert "HF_TOKEN" not in told[1], "a secret reaches a run only by name"
-    assert "TMUX" not in told[1]
+    seen: tuple[str, dict[str, str], bool] = json.loads(sandbox.log(run_id))
+    assert seen[0] == str(cwd)
+    assert seen[2] is True
+    assert seen[1]["LR"] == "3e-4 'x'"
+    assert seen[1]["RUNWARD_RUN_ID"] == run_id
+    assert "HF_TOKEN" not in seen[1], "a secret reaches a run only by name"
+    assert "TMUX" not in seen[1]
 
 
 async def test_secrets_reach_the_command_and_nothing_else(sandbox: Sandbox) -> None:
@@ -138,7 +138,7 @@ async def test_a_highlighted_secret_is_masked_in_log_and_answers(sandbox: Sandbo
     assert text.splitlines()[-1] == "[secret:P_KEY]"
 
 
-async def test_a_run_has_the_umask_of_whoever_launched_it(sandbox: Sandbox) -> None:
+async def test_a_run_has_the_umask_of_its_launcher(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         await agent.end(await agent.launch("true"))  # tmux has this umask
     before = os.umask(0o027)
@@ -155,7 +155,7 @@ async def test_refused_arguments_create_nothing(sandbox: Sandbox) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"command": ""}, "empty"),
         ({"command": []}, "empty"),
-        ({"command": "true", "cwd": "/no/such/dir"}, "no directory"),
+        ({"command": "true", "cwd": "/no/such/dir"}, "not a directory"),
         ({"command": "true", "cwd": "relative"}, "absolute"),
         ({"command": "true", "secrets": ["UNSET_KEY"]}, "Secret not set: 'UNSET_KEY'"),
         ({"command": "true", "name": "a/b"}, "name"),
@@ -233,7 +233,7 @@ async def test_tmux_is_started_with_a_bare_environment(sandbox: Sandbox) -> None
     assert "EDITOR" not in environment
 
 
-async def test_without_tmux_the_line_to_type_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_without_tmux_the_refusal_names_the_line_to_type(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "bash").symlink_to(shutil.which("bash") or "/bin/bash")
     async with sandbox.agent(PATH=os.fspath(tmp_path / "bin")) as agent:
@@ -257,7 +257,7 @@ async def test_old_screens_are_closed_and_others_left_alone(sandbox: Sandbox) ->
     assert sandbox.run(live).state == "running"
 
 
-async def test_a_state_directory_that_cannot_be_made_is_told(sandbox: Sandbox) -> None:
+async def test_a_state_directory_that_cannot_be_made_is_named(sandbox: Sandbox) -> None:
     (sandbox.path / "file").write_text("x")
     async with sandbox.agent(RUNWARD_HOME=str(sandbox.path / "file" / "state")) as agent:
         assert "Not a directory" in await agent.refusal("launch_run", command="true")

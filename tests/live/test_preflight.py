@@ -1,4 +1,4 @@
-"""An agent looks before it launches, through a real server."""
+"""Preflight through a real server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.support.sandbox import Sandbox
 pytestmark = pytest.mark.anyio
 
 
-async def test_an_agent_learns_what_is_missing_and_who_trains(sandbox: Sandbox) -> None:
+async def test_an_agent_learns_what_is_missing_and_what_trains(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         assert await agent.call("preflight") == {"ok": True, "problems": []}
         run_id = await agent.launch("sleep 300", owner="alice")
-        found = await agent.call("preflight", command="python trian.py", imports=["json"], secrets=["WANDB_API_KEY"])
-        assert (found["ok"], [each["what"] for each in found["problems"]]) == (False, ["command", "secret"])
-        assert found["running"][0] == f"{run_id} running (alice)"
+        answer = await agent.call("preflight", command="python trian.py", imports=["json"], secrets=["WANDB_API_KEY"])
+        assert (answer["ok"], [each["what"] for each in answer["problems"]]) == (False, ["command", "secret"])
+        assert answer["running"][0] == f"{run_id} running (alice)"
         assert "no such argument" in await agent.refusal("preflight", pyton="python")

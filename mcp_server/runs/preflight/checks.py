@@ -1,11 +1,11 @@
-"""What is looked at before a launch, one thing a function: each tells what is wrong, with its remedy."""
+"""Checks of this machine before a launch, one subject per function; each problem has a remedy."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.gpus.leases import lease_directory
 from mcp_server.hosts.command_inputs import find_first_program
 from mcp_server.hosts.config import Environment, Host, Site
-from mcp_server.hosts.defaults import fitted, own_ray
-from mcp_server.hosts.environment import secrets_by_name
+from mcp_server.hosts.environment import find_secrets
 from mcp_server.hosts.path_checks import (
     Roots,
     check_foreign_paths,
@@ -30,8 +29,9 @@ from mcp_server.hosts.path_checks import (
 from mcp_server.record.environment import base_environment
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
-from mcp_server.runs.preflight import python_imports as imports
 from mcp_server.runs.preflight.answers import Problem
+from mcp_server.runs.preflight.python_imports import find_import_failures
+from mcp_server.runs.resolve import apply_host_defaults, find_ray_variables
 from mcp_server.store import other_trainings
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
@@ -39,13 +39,13 @@ from mcp_server.text.shell import parse
 
 _RAY_PATIENCE_S, _RAY_PORT = 5.0, 6379
 _LOW_DISK_BYTES, _GB = 2**30, 10**9
-_MOST_TOLD = 8
+_MOST_LISTED = 8
 _CONFIGS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".sh", ".env")
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a training will need. ``python``, ``paths`` and ``cwd`` as on its command line; ``disk_gb`` in 10⁹ bytes."""
+class PreflightRequest:
+    """What a training run will need. ``python``, ``paths``, ``cwd`` as on a command line; ``disk_gb`` in 10⁹ bytes."""
 
     python: str | None = None
     imports: list[str] = field(default_factory=list)
@@ -59,15 +59,21 @@ class Wish:
     disk_gb: float | None = None
     ray: bool = False
     secrets: list[str] = field(default_factory=list)
+    blueprint: str | None = None
     host: str | None = None
     environment: str | None = None
 
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, Any]) -> PreflightRequest:
+        """Return the request that ``arguments`` hold by name; None is an open field, other names are ignored."""
+        return cls(**{f.name: arguments[f.name] for f in fields(cls) if arguments.get(f.name) is not None})
+
 
 @dataclass(frozen=True)
-class Ground:
-    """What all checks look at: the wish, and what this machine would make of it."""
+class CheckContext:
+    """Input of all checks: the request, and what this machine's configuration makes of it."""
 
-    wish: Wish
+    request: PreflightRequest
     store: RunStore
     environ: Mapping[str, str]
     site: Site
@@ -76,50 +82,49 @@ class Ground:
 
     @property
     def cwd(self) -> Path:
-        """Where the command would run."""
-        return Path(self.wish.cwd or Path.cwd()).expanduser()
+        """The directory in which the command would run."""
+        return Path(self.request.cwd or Path.cwd()).expanduser()
 
     @property
     def env(self) -> dict[str, str]:
         """The environment that a run would have, without secrets."""
-        request = fitted(LaunchRequest("true"), self.host, self.environment, self.environ)
+        request = apply_host_defaults(LaunchRequest("true"), self.host, self.environment, self.environ)
         return {**base_environment(self.environ), **request.env}
 
 
-def problem_of(what: str, error: RunwardError) -> Problem:
-    """Return an error as a problem: its cause and its remedy, without the reassurance that nothing was done."""
+def describe_error(what: str, error: RunwardError) -> Problem:
+    """Return an error as a problem: its cause and its remedy. Nothing was to be done, so its state says nothing."""
     text = error.reason if isinstance(error, BadArgument) and error.argument == what else error.cause
     return Problem(what=what, text=text.rstrip(), remedy=error.remedy or "Fix what it names, then check again.")
 
 
-def command(ground: Ground) -> Iterator[Problem]:
-    """Yield why the command could not run, or nothing could."""
+def check_command(context: CheckContext) -> Iterator[Problem]:
+    """Yield why the command cannot run, or why no command can."""
     load_backend("local").check_usable()
-    words = ground.wish.command
-    if words is None:
+    if context.request.command is None:
         return
-    request = LaunchRequest(words, cwd=ground.wish.cwd)
-    parsed = parse(words)
-    check_foreign_paths(request, parsed, Roots.of(ground.site, ground.host))
-    check_inputs(request, parsed, ground.site, ground.host, ground.environment)
-    program = find_first_program(parsed)
-    if program and "/" not in program and shutil.which(program, path=ground.env.get("PATH")) is None:
+    command = parse(context.request.command)
+    request = LaunchRequest(context.request.command, cwd=context.request.cwd)
+    check_foreign_paths(request, command, Roots.of(context.site, context.host))
+    check_inputs(request, command, context.site, context.host, context.environment)
+    program = find_first_program(command)
+    if program and "/" not in program and shutil.which(program, path=context.env.get("PATH")) is None:
         text = f"{program} is on no directory of PATH."
         yield Problem(what="command", text=text, remedy="Write its whole path, or name an environment that has it.")
 
 
-def files(ground: Ground) -> Iterator[Problem]:
-    """Yield what is wrong with the working directory, and with files that were named."""
-    roots = Roots.of(ground.site, ground.host)
-    if not ground.cwd.is_dir():
-        rewrite = roots.rewrite(str(ground.cwd))
-        hint = f"Use {rewrite.text}." if rewrite and rewrite.is_known else suggest_names(ground.cwd)
+def check_files(context: CheckContext) -> Iterator[Problem]:
+    """Yield what is wrong with the working directory and with the named files."""
+    roots = Roots.of(context.site, context.host)
+    if not context.cwd.is_dir():
+        rewrite = roots.rewrite(str(context.cwd))
+        hint = f"Use {rewrite.text}." if rewrite and rewrite.is_known else suggest_names(context.cwd)
         remedy = hint or "Name another cwd."
-        yield Problem(what="cwd", text=f"{ground.cwd} is no directory.", remedy=remedy)
-    for word in ground.wish.paths:
-        path = ground.cwd / Path(word).expanduser()
+        yield Problem(what="cwd", text=f"{context.cwd} is not a directory.", remedy=remedy)
+    for word in context.request.paths:
+        path = context.cwd / Path(word).expanduser()
         if (rewrite := roots.rewrite(str(path))) is not None:
-            text = f"{path} is a path of another host, and this is {ground.host.name}."
+            text = f"{path} is a path of another host, and this is {context.host.name}."
             remedy = f"Use {rewrite.text}." if rewrite.is_known else "Ask what it is here."
             yield Problem(what="path", text=text, remedy=remedy)
         elif is_missing(path):
@@ -130,99 +135,100 @@ def files(ground: Ground) -> Iterator[Problem]:
             yield Problem(what="path", text=foreign.cause, remedy=foreign.remedy)
 
 
-def disk(ground: Ground) -> Iterator[Problem]:
-    """Yield where too little space is left, or nothing may be written."""
-    needed = max(_LOW_DISK_BYTES, (ground.wish.disk_gb or 0) * _GB)
-    seen = set()
-    for directory in filter(None, (str(ground.cwd), ground.wish.result_dir)):
-        path = ground.cwd / Path(directory).expanduser()
+def check_disk(context: CheckContext) -> Iterator[Problem]:
+    """Yield directories with too little free space, or that cannot be written."""
+    needed = max(_LOW_DISK_BYTES, (context.request.disk_gb or 0) * _GB)
+    devices = set()
+    for directory in filter(None, (str(context.cwd), context.request.result_dir)):
+        path = context.cwd / Path(directory).expanduser()
         while not path.exists():
             path = path.parent
         device = path.stat().st_dev
         free = shutil.disk_usage(path).free
-        if device not in seen and free < needed:
+        if device not in devices and free < needed:
             text = f"{free / _GB:.1f} GB free at {path}, {needed / _GB:.1f} GB wanted."
-            yield Problem(what="disk", text=text, remedy="Free space there, or let the results go elsewhere.")
-        seen.add(device)
-        if directory == ground.wish.result_dir and not os.access(path, os.W_OK):
-            yield Problem(what="disk", text=f"{path} cannot be written.", remedy="Let the results go elsewhere.")
+            yield Problem(what="disk", text=text, remedy="Free space there, or write the results to another directory.")
+        devices.add(device)
+        if directory == context.request.result_dir and not os.access(path, os.W_OK):
+            remedy = "Write the results to another directory."
+            yield Problem(what="disk", text=f"{path} cannot be written.", remedy=remedy)
 
 
-def taken_ports(ground: Ground) -> Iterator[Problem]:
-    """Yield ports that somebody listens on, and free ones."""
-    for port in ground.wish.ports:
+def check_ports(context: CheckContext) -> Iterator[Problem]:
+    """Yield ports that are in use, each with a free one."""
+    for port in context.request.ports:
         if not 0 < port <= ports.HIGHEST_PORT:
-            yield Problem(what="port", text=f"{port} is no port.", remedy=f"Use one from 1024 to {ports.HIGHEST_PORT}.")
+            remedy = f"Use one from 1024 to {ports.HIGHEST_PORT}."
+            yield Problem(what="port", text=f"{port} is not a port.", remedy=remedy)
             continue
         try:
             if ports.is_port_free(port):
                 continue
-            text = f"{ports.find_listener(port) or 'Somebody not visible here'} listens on port {port}."
+            text = f"{ports.find_listener(port) or 'A process not visible here'} listens on port {port}."
         except PermissionError:
             text = f"This user may not listen on port {port}."
         free = ports.find_free_port(max(port, 1024), min(max(port, 1024) + 1000, ports.HIGHEST_PORT))
         yield Problem(what="port", text=text, remedy=f"Use another, e.g. {free}." if free else "Use another.")
 
 
-def secrets(ground: Ground) -> Iterator[Problem]:
-    """Yield secrets that the server does not have; their values are not told."""
-    for name in dict.fromkeys([*ground.wish.secrets, *ground.environment.secrets]):
+def check_secrets(context: CheckContext) -> Iterator[Problem]:
+    """Yield secrets without a value, by name."""
+    for name in dict.fromkeys([*context.request.secrets, *context.environment.secrets]):
         try:
-            secrets_by_name([name], ground.environ, ground.store.home.secrets)
+            find_secrets([name], context.environ, context.store.home.secrets)
         except RunwardError as error:
-            yield problem_of("secret", error)
+            yield describe_error("secret", error)
 
 
-async def python(ground: Ground) -> list[Problem]:
+async def check_python(context: CheckContext) -> list[Problem]:
     """Return why python cannot be started, or what it cannot import."""
-    python = ground.wish.python or ground.environment.python or ground.host.python
-    if python is None and not ground.wish.imports:
+    python = context.request.python or context.environment.python or context.host.python
+    if python is None and not context.request.imports:
         return []
-    env = ground.env
-    found = _which(ground.cwd, [python] if python else ["python", "python3"], env)
-    if found is None:
-        remedy = suggest_names(ground.cwd / python) if python and "/" in python else ""
-        text = f"{python or 'python'} is no program that can be started."
+    env = context.env
+    program = _find_program(context.cwd, [python] if python else ["python", "python3"], env)
+    if program is None:
+        remedy = suggest_names(context.cwd / python) if python and "/" in python else ""
+        text = f"{python or 'python'} is not a program that can be started."
         return [Problem(what="python", text=text, remedy=remedy or "Name another python.")]
-    failures = await imports.failures(found, ground.wish.imports, env, ground.cwd)
-    return [Problem(what="python", text=each.text, remedy=each.remedy) for each in failures]
+    return await find_import_failures(program, context.request.imports, env, context.cwd)
 
 
-def _which(cwd: Path, words: list[str], env: Mapping[str, str]) -> str | None:
-    places = (str(cwd / Path(word).expanduser()) if "/" in word else word for word in words)
-    return next(filter(None, (shutil.which(place, path=env.get("PATH")) for place in places)), None)
+def _find_program(cwd: Path, words: list[str], env: Mapping[str, str]) -> str | None:
+    paths = (str(cwd / Path(word).expanduser()) if "/" in word else word for word in words)
+    return next(filter(None, (shutil.which(path, path=env.get("PATH")) for path in paths)), None)
 
 
-async def gpus(ground: Ground) -> list[Problem]:
-    """Return nothing: GPUs can be had as they are wanted.
+async def check_gpus(context: CheckContext) -> list[Problem]:
+    """Return nothing where the requested GPUs are free.
 
     Raises:
-        GpusNotFree: they cannot be had, and for every GPU why.
-        BadArgument: what is wanted cannot be understood.
+        GpusNotFree: they are not; says why for every GPU.
+        BadArgument: the request is not understood.
     """
-    wish = ground.wish
-    if wish.gpus is None and not wish.require:
+    request = context.request
+    if request.gpus is None and not request.require:
         return []
-    some = 1 if wish.gpus is None and "count" not in (wish.require or {}) else wish.gpus
-    asked = check_gpu_arguments(some, wish.require, {}, queue=False)
-    slots = count_cpu_slots(ground.store.home.read_config().cpu_slots)
-    require = dict(wish.require) if wish.require else None
-    spec = RunSpec(gpus=asked, require=require, leases=str(lease_directory(ground.environ)), cpu_slots=slots)
-    await check_admission(spec, ground.env)
+    gpus = 1 if request.gpus is None and "count" not in (request.require or {}) else request.gpus
+    gpus = check_gpu_arguments(gpus, request.require, {}, queue=False)
+    slots = count_cpu_slots(context.store.home.read_config().cpu_slots)
+    require = dict(request.require) if request.require else None
+    spec = RunSpec(gpus=gpus, require=require, leases=str(lease_directory(context.environ)), cpu_slots=slots)
+    await check_admission(spec, context.env)
     return []
 
 
-async def ray(ground: Ground) -> list[Problem]:
-    """Return why Ray cannot be reached, if it is wanted, or not be started for a run alone."""
-    own_ray(ground.environment, "preflight")
-    if not ground.wish.ray or ground.environment.ray is not None:
+async def check_ray(context: CheckContext) -> list[Problem]:
+    """Return why the requested Ray cannot be reached, or why the run's own Ray cannot be started."""
+    find_ray_variables(context.environment, "preflight")
+    if not context.request.ray or context.environment.ray is not None:
         return []
-    address = ground.env.get("RAY_ADDRESS", "")
+    address = context.env.get("RAY_ADDRESS", "")
     if address in ("", "local"):
         remedy = "Set it in env, or in an environment of hosts.toml; a command that starts its own Ray needs none."
         return [Problem(what="ray", text="RAY_ADDRESS names no Ray.", remedy=remedy)]
-    place = f"127.0.0.1:{_RAY_PORT}" if address == "auto" else address.rpartition("//")[2].partition("/")[0]
-    host, _, port = place.rpartition(":")
+    target = f"127.0.0.1:{_RAY_PORT}" if address == "auto" else address.rpartition("//")[2].partition("/")[0]
+    host, _, port = target.rpartition(":")
     try:
         with anyio.fail_after(_RAY_PATIENCE_S):
             await (await anyio.connect_tcp(host.strip("[]") or "127.0.0.1", int(port))).aclose()
@@ -233,19 +239,20 @@ async def ray(ground: Ground) -> list[Problem]:
     return []
 
 
-async def running(ground: Ground) -> list[str]:
-    """Return who trains here: the runs that live, then what is not runward's."""
+async def list_running(context: CheckContext) -> list[str]:
+    """Return the live runs, then training processes that are not runward's."""
 
-    def look() -> list[str]:
-        live = [run for run in ground.store.list_runs() if not run.ended]
-        ours = [
+    def list_all() -> list[str]:
+        live = [run for run in context.store.list_runs() if not run.ended]
+        runs = [
             f"{run.run_id} {run.state} ({run.spec.owner}{f', {len(run.gpus)} GPUs' if run.gpus else ''})"
             for run in live
         ]
-        strangers = [
-            f"pid {each.pid} {each.program}, not runward's" for each in other_trainings.list_other_trainings(_MOST_TOLD)
+        others = [
+            f"pid {each.pid} {each.program}, not runward's"
+            for each in other_trainings.list_other_trainings(_MOST_LISTED)
         ]
-        more = [f"{len(ours) - _MOST_TOLD} more runs"] if len(ours) > _MOST_TOLD else []
-        return [*ours[:_MOST_TOLD], *more, *strangers]
+        more = [f"{len(runs) - _MOST_LISTED} more runs"] if len(runs) > _MOST_LISTED else []
+        return [*runs[:_MOST_LISTED], *more, *others]
 
-    return await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
+    return await anyio.to_thread.run_sync(list_all, abandon_on_cancel=True)

@@ -1,4 +1,4 @@
-"""Whether what a training needs is here, before it is started: everything at once, and nothing is changed."""
+"""Check a machine before a launch: all checks at once; only problems are reported, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -12,106 +12,109 @@ import anyio.to_thread
 
 from mcp_server.blueprints.apply import check_file
 from mcp_server.errors import RunwardError
-from mcp_server.hosts.config import Environment, Host, Site, host_here, settings
+from mcp_server.hosts.config import Environment, Host, Site, find_this_host, read_hosts_file
 from mcp_server.hosts.path_checks import Roots, is_missing
 from mcp_server.runs.preflight import checks, python_imports
 from mcp_server.runs.preflight.answers import Preflight, Problem
-from mcp_server.runs.preflight.checks import Ground, Wish, problem_of
+from mcp_server.runs.preflight.checks import CheckContext, PreflightRequest, describe_error
 from mcp_server.store.run_store import RunStore
 
 _PATIENCE_S, _GPU_PATIENCE_S = 10.0, 30.0
-_LOOKS = {
-    "path": checks.files,
-    "command": checks.command,
-    "disk": checks.disk,
-    "port": checks.taken_ports,
-    "secret": checks.secrets,
+_BLOCKING_CHECKS = {
+    "path": checks.check_files,
+    "command": checks.check_command,
+    "disk": checks.check_disk,
+    "port": checks.check_ports,
+    "secret": checks.check_secrets,
 }
 
 
-async def preflight(wish: Wish, store: RunStore, environ: Mapping[str, str], blueprint: str | None = None) -> Preflight:
-    """Look at everything that ``wish`` and a blueprint name, and at what every run needs; says only what is wrong.
+async def run_preflight(request: PreflightRequest, store: RunStore, environ: Mapping[str, str]) -> Preflight:
+    """Check everything that ``request`` and its blueprint name, and what every run needs.
 
-    What ``wish`` says stands above what the blueprint says.
+    An argument of ``request`` wins over the blueprint.
     """
     first: list[Problem] = []
-    ground = _ground(wish, store, environ, first)
-    if blueprint is not None:
-        roots = Roots.of(ground.site, ground.host)
-        wish = await anyio.to_thread.run_sync(partial(_with_blueprint, wish, blueprint, first, roots))
-        ground = replace(ground, wish=wish)
-    looks: dict[str, tuple[float, Callable[[], Awaitable[list[Problem]]]]] = {
-        "python": (python_imports.PATIENCE_S + _PATIENCE_S, partial(checks.python, ground)),
-        **{what: (_PATIENCE_S, partial(_aside, look, ground)) for what, look in _LOOKS.items()},
-        "gpus": (_GPU_PATIENCE_S, partial(checks.gpus, ground)),
-        "ray": (_PATIENCE_S, partial(checks.ray, ground)),
+    context = _prepare(request, store, environ, first)
+    if request.blueprint is not None:
+        roots = Roots.of(context.site, context.host)
+        request = await anyio.to_thread.run_sync(partial(_apply_blueprint, request, request.blueprint, first, roots))
+        context = replace(context, request=request)
+    all_checks: dict[str, tuple[float, Callable[[], Awaitable[list[Problem]]]]] = {
+        "python": (python_imports.PATIENCE_S + _PATIENCE_S, partial(checks.check_python, context)),
+        **{what: (_PATIENCE_S, partial(_check_in_thread, check, context)) for what, check in _BLOCKING_CHECKS.items()},
+        "gpus": (_GPU_PATIENCE_S, partial(checks.check_gpus, context)),
+        "ray": (_PATIENCE_S, partial(checks.check_ray, context)),
     }
-    found: dict[str, list[Problem]] = {"first": first, **{what: [] for what in looks}}
+    problems: dict[str, list[Problem]] = {"first": first, **{what: [] for what in all_checks}}
     running: list[str] = []
 
-    async def look(what: str, within_s: float, ask: Callable[[], Awaitable[list[Problem]]]) -> None:
-        found[what] = [Problem(what=what, text=f"No answer within {within_s:g} s.", remedy="Look at it by hand.")]
+    async def run_check(what: str, within_s: float, check: Callable[[], Awaitable[list[Problem]]]) -> None:
+        problems[what] = [Problem(what=what, text=f"No answer within {within_s:g} s.", remedy="Check it by hand.")]
         with anyio.move_on_after(within_s):
             try:
-                found[what] = await ask()
+                problems[what] = await check()
             except RunwardError as error:
-                found[what] = [problem_of(what, error)]
+                problems[what] = [describe_error(what, error)]
             except (OSError, ValueError) as error:  # a name too long, a NUL in it
-                text = f"It cannot be looked at: {getattr(error, 'strerror', None) or error}."
-                found[what] = [Problem(what=what, text=text, remedy="Correct the path.")]
+                text = f"It cannot be checked: {getattr(error, 'strerror', None) or error}."
+                problems[what] = [Problem(what=what, text=text, remedy="Correct the path.")]
 
-    async def see_others() -> None:
+    async def list_running() -> None:
         with anyio.move_on_after(_PATIENCE_S):
-            running.extend(await checks.running(ground))
+            running.extend(await checks.list_running(context))
 
     async with anyio.create_task_group() as group:
-        group.start_soon(see_others)
-        for what, (within_s, ask) in looks.items():
-            group.start_soon(look, what, within_s, ask)
-    problems = [problem for each in found.values() for problem in each]
-    return Preflight(ok=not problems, problems=problems, running=running or None)
+        group.start_soon(list_running)
+        for what, (within_s, check) in all_checks.items():
+            group.start_soon(run_check, what, within_s, check)
+    all_problems = [problem for of_check in problems.values() for problem in of_check]
+    return Preflight(ok=not all_problems, problems=all_problems, running=running or None)
 
 
-def _with_blueprint(wish: Wish, path: str, problems: list[Problem], roots: Roots) -> Wish:
-    """Return ``wish`` with what a blueprint says where it says nothing itself; adds what is wrong to ``problems``."""
+def _apply_blueprint(request: PreflightRequest, path: str, problems: list[Problem], roots: Roots) -> PreflightRequest:
+    """Return ``request`` with its open fields filled in from a blueprint; appends its problems to ``problems``."""
     try:
-        check = check_file(path, wish.cwd, roots)
+        check = check_file(path, request.cwd, roots)
     except RunwardError as error:
-        problems.append(problem_of("blueprint", error))
-        return wish
+        problems.append(describe_error("blueprint", error))
+        return request
     problems += [
-        Problem(what="blueprint", text=f"Line {each.line}: {each.text}", remedy=f"Mend it in {path}.")
+        Problem(what="blueprint", text=f"Line {each.line}: {each.text}", remedy=f"Fix it in {path}.")
         for each in check.problems
     ]
-    # What is not there has been told with its line.
+    # A missing file is already among the problems, with its line.
     cwd = check.codebase_dir if check.codebase_dir and not is_missing(Path(check.codebase_dir)) else None
     python = check.venv_exe if check.venv_exe and not is_missing(Path(check.venv_exe)) else None
     config = [check.yaml_path] if check.yaml_path and not is_missing(Path(check.yaml_path)) else []
     return replace(
-        wish,
-        cwd=wish.cwd or cwd,
-        python=wish.python or python,
-        command=wish.command or (check.launch_command if cwd else None),
-        paths=[*wish.paths, *config],
-        result_dir=wish.result_dir or check.result_dir,
+        request,
+        cwd=request.cwd or cwd,
+        python=request.python or python,
+        command=request.command or (check.launch_command if cwd else None),
+        paths=[*request.paths, *config],
+        result_dir=request.result_dir or check.result_dir,
     )
 
 
-def _ground(wish: Wish, store: RunStore, environ: Mapping[str, str], problems: list[Problem]) -> Ground:
+def _prepare(
+    request: PreflightRequest, store: RunStore, environ: Mapping[str, str], problems: list[Problem]
+) -> CheckContext:
+    """Return the input of all checks; appends problems of hosts.toml to ``problems``."""
     site, host, environment = Site(), Host(), Environment()
     try:
-        site = settings(store.home)
-        host = host_here(site)
-        host_here(site, wish.host)
+        site = read_hosts_file(store.home)
+        host = find_this_host(site)
+        find_this_host(site, request.host)
     except RunwardError as error:
-        problems.append(problem_of("host", error))
+        problems.append(describe_error("host", error))
     try:
-        environment = site.environment(wish.environment, host)
+        environment = site.environment(request.environment, host)
     except RunwardError as error:
-        problems.append(problem_of("environment", error))
-    return Ground(wish, store, environ, site, host, environment)
+        problems.append(describe_error("environment", error))
+    return CheckContext(request, store, environ, site, host, environment)
 
 
-async def _aside(look: Callable[[Ground], Iterator[Problem]], ground: Ground) -> list[Problem]:
-    """Let a look that may block have a thread of its own, which may be left behind."""
-    return await anyio.to_thread.run_sync(lambda: list(look(ground)), abandon_on_cancel=True)
+async def _check_in_thread(check: Callable[[CheckContext], Iterator[Problem]], context: CheckContext) -> list[Problem]:
+    """Run a check that can block in a thread of its own, which is abandoned if it takes too long."""
+    return await anyio.to_thread.run_sync(lambda: list(check(context)), abandon_on_cancel=True)

@@ -1,4 +1,4 @@
-"""Whether a python has what a training imports: asked in a process of its own, with the environment of the run."""
+"""Check that a python can import modules, in a process of its own with the environment of the run."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 from anyio.abc import Process
 
+from mcp_server.runs.preflight.answers import Problem
+
 PATIENCE_S = 60.0
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?d?")
 _LONGEST = 200
-# What modules print goes elsewhere; a line tells that python runs, then one for every module.
+# Modules print to stderr. The first line of stdout shows that python runs, then each module has one line.
 _PROGRAM = """
 import importlib, json, os, sys
-told = os.fdopen(os.dup(1), "w", buffering=1)
+answers = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)
-told.write("[]\\n")
+answers.write("[]\\n")
 for name in sys.argv[1:]:
     try:
         importlib.import_module(name)
         error = None
     except BaseException as e:
         error = [type(e).__name__, str(e), getattr(e, "name", None) if isinstance(e, ModuleNotFoundError) else None]
-    told.write(json.dumps([name, error]) + "\\n")
+    answers.write(json.dumps([name, error]) + "\\n")
 """
-# Distributions that are not called like what they bring.
+# Distributions whose name differs from the module's.
 _DISTRIBUTIONS = {
     "cv2": "opencv-python",
     "PIL": "pillow",
@@ -49,21 +50,13 @@ _DISTRIBUTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Failure:
-    """What keeps a python from starting, or from importing a module."""
-
-    text: str
-    remedy: str
-
-
-async def failures(python: str, modules: Sequence[str], env: Mapping[str, str], cwd: Path) -> list[Failure]:
-    """Return what ``python`` cannot import, started in ``cwd``, with ``env``; empty where all is well."""
-    bad = [name for name in modules if not _NAME.fullmatch(name)]
-    if bad:
-        return [Failure(f"{bad[0][:80]!r} is no module's name.", "Write it as in an import statement.")]
-    if not _PYTHON.fullmatch(Path(python).name):  # this only looks: it runs nothing else that somebody names
-        return [Failure(f"{python} is no python by its name.", "Name the python of the training's environment.")]
+async def find_import_failures(python: str, modules: Sequence[str], env: Mapping[str, str], cwd: Path) -> list[Problem]:
+    """Return what ``python`` cannot import, started in ``cwd``, with ``env``; empty where it imports all."""
+    wrong_names = [name for name in modules if not _NAME.fullmatch(name)]
+    if wrong_names:
+        return [_problem(f"{wrong_names[0][:80]!r} is not a module's name.", "Write it as in an import statement.")]
+    if not _PYTHON.fullmatch(Path(python).name):  # a check starts no other program
+        return [_problem(f"{python} is not a python by its name.", "Name the python of the training's environment.")]
     quiet = {**env, "PYTHONDONTWRITEBYTECODE": "1"}
     lines: list[str] = []
     late = False
@@ -77,10 +70,10 @@ async def failures(python: str, modules: Sequence[str], env: Mapping[str, str], 
             start_new_session=True,
         )
     except OSError as error:  # also where there is no such directory
-        return [Failure(f"{python} cannot be started in {cwd}: {error.strerror}.", "Name another python, or cwd.")]
+        return [_problem(f"{python} cannot be started in {cwd}: {error.strerror}.", "Name another python, or cwd.")]
     try:
         with anyio.move_on_after(PATIENCE_S) as scope:
-            await _read(process, lines, 1 + len(modules))
+            await _read_lines(process, lines, 1 + len(modules))
         late = scope.cancelled_caught
     finally:
         with anyio.CancelScope(shield=True):
@@ -90,12 +83,12 @@ async def failures(python: str, modules: Sequence[str], env: Mapping[str, str], 
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.aclose()
-    return _failures(python, modules, lines, cwd, "" if late else _ended(process.returncode))
+    return _parse_answers(python, modules, lines, cwd, "" if late else _describe_end(process.returncode))
 
 
-async def _read(process: Process, lines: list[str], expected: int) -> None:
-    """Read ``lines`` until there are as many as ``expected``, or the process says no more."""
-    assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+async def _read_lines(process: Process, lines: list[str], expected: int) -> None:
+    """Append to ``lines`` until there are ``expected`` of them, or the output ends."""
+    assert process.stdout is not None  # noqa: S101 - opened with a pipe
     text = b""
     async for part in process.stdout:
         text += part
@@ -105,40 +98,44 @@ async def _read(process: Process, lines: list[str], expected: int) -> None:
             return
 
 
-def _ended(status: int | None) -> str:
+def _describe_end(status: int | None) -> str:
     if status is not None and status < 0:
         return f"python was ended by {signal.Signals(-status).name}"
     return f"python ended with exit code {status}"
 
 
-def _failures(python: str, modules: Sequence[str], lines: list[str], cwd: Path, ended: str) -> list[Failure]:
-    """Return what ``lines`` tell; ``ended`` is how the process went, empty where it took too long."""
+def _parse_answers(python: str, modules: Sequence[str], lines: list[str], cwd: Path, ended: str) -> list[Problem]:
+    """Return the failures in ``lines``; ``ended`` is how the process ended, empty where it took too long."""
     by_hand = "To see why, run: "
     if not lines:
         why = f"{ended} at once" if ended else f"no answer within {PATIENCE_S:g} s"
-        return [Failure(f"{python} does not run: {why}.", f"{by_hand}{python} -c ''")]
-    found = []
-    told: dict[str, Any] = dict(json.loads(line) for line in lines[1:])
+        return [_problem(f"{python} does not run: {why}.", f"{by_hand}{python} -c ''")]
+    failures = []
+    answers: dict[str, Any] = dict(json.loads(line) for line in lines[1:])
     for name in modules:
-        if name not in told:
+        if name not in answers:
             why = ended or f"not done within {PATIENCE_S:g} s"
-            found.append(Failure(f"import {name}: {why}.", f"{by_hand}{python} -X faulthandler -c 'import {name}'"))
+            failures.append(_problem(f"import {name}: {why}.", f"{by_hand}{python} -X faulthandler -c 'import {name}'"))
             break
-        if told[name] is None:
+        if answers[name] is None:
             continue
-        kind, text, missing = told[name]
+        kind, text, missing = answers[name]
         first_line = text.strip().partition("\n")[0][:_LONGEST].rstrip(".")
-        remedy = _remedy(python, missing, cwd) if missing else f"{by_hand}{python} -c 'import {name}'"
-        found.append(Failure(f"import {name}: {kind}: {first_line}.", remedy))
-    return found
+        remedy = _suggest_install(python, missing, cwd) if missing else f"{by_hand}{python} -c 'import {name}'"
+        failures.append(_problem(f"import {name}: {kind}: {first_line}.", remedy))
+    return failures
 
 
-def _remedy(python: str, missing: str, cwd: Path) -> str:
+def _suggest_install(python: str, missing: str, cwd: Path) -> str:
     top = missing.partition(".")[0]
     for directory in (cwd / "src", cwd.parent):
         if (directory / top).is_dir():
             return f"Put {directory} into PYTHONPATH."
     if missing != top and missing not in _DISTRIBUTIONS:
-        return f"Look which version of {top} is installed: {python} -m pip show {top}"
+        return f"Check which version of {top} is installed: {python} -m pip show {top}"
     name = _DISTRIBUTIONS.get(missing, _DISTRIBUTIONS.get(top, top))
-    return f"If it is not code of yours: {python} -m pip install {name}"
+    return f"If it is not your own code: {python} -m pip install {name}"
+
+
+def _problem(text: str, remedy: str) -> Problem:
+    return Problem(what="python", text=text, remedy=remedy)

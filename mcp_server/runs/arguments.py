@@ -1,0 +1,169 @@
+"""Checks of a launch's arguments by their values alone: what is refused before this machine is read. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from mcp_server.errors import BadArgument
+from mcp_server.hosts.environment import check_environment, names_a_secret
+from mcp_server.record.script import LONGEST_NAME, takes_arguments
+from mcp_server.record.spec import LaunchRequest
+from mcp_server.recovery import policy
+from mcp_server.runs.gpu_admission import check_gpu_arguments
+from mcp_server.text.regex import checked
+from mcp_server.text.shell import ShellCommand
+
+_LONGEST_ARGUMENTS = 100_000  # Linux takes 128 KiB in one word, 2 MiB in all
+
+
+def check_arguments(request: LaunchRequest, command: ShellCommand) -> LaunchRequest:
+    """Return ``request`` with ``recovery``, ``gpus`` and ``require`` in their normal forms.
+
+    ``command`` is the parsed command of ``request``.
+
+    Raises:
+        BadArgument, PatternError: an argument cannot be used.
+    """
+    words = (command.source,) if isinstance(command.source, str) else command.source
+    if not words or not words[0].strip():
+        raise BadArgument("command", "is empty.")
+    if any("\0" in word for word in words):
+        raise BadArgument("command", "holds a NUL character.")
+    if request.name is not None:
+        check_name(request.name)
+    if request.owner is not None and not (request.owner.isprintable() and 0 < len(request.owner) <= LONGEST_NAME):
+        raise BadArgument("owner", f"must be 1 to {LONGEST_NAME} printable characters.")
+    for argument in ("time_limit_s", "first_step_timeout_s", "stall_timeout_s"):
+        seconds = getattr(request, argument)
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise BadArgument(argument, "must be a number of seconds above 0.")
+    if request.first_step_pattern is not None:
+        checked(request.first_step_pattern)
+    check_params(request.params, request.resume_args, command)
+    recovery = normalize_policy(request.recovery)
+    gpus = check_gpu_arguments(request.gpus, request.require, request.env, queue=request.queue)
+    check_environment(request.env)
+    return replace(request, recovery=recovery, gpus=gpus, require=request.require or None)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that can be mistaken for a path, a tmux target or nothing.
+
+    Raises:
+        BadArgument: empty, too long, or with ``/`` ``:`` ``..`` or control characters in it.
+    """
+    if not name.strip() or len(name) > LONGEST_NAME:
+        raise BadArgument("name", f"must have 1 to {LONGEST_NAME} characters, this one has {len(name)}.")
+    if any(part in name for part in ("/", "\\", ":", "..")) or not name.isprintable():
+        raise BadArgument("name", "must hold no '/', '\\', ':', '..' or control characters.")
+
+
+def check_unicode(arguments: Mapping[str, object]) -> None:
+    """Refuse arguments, by their names, that spec.json or an answer cannot hold.
+
+    Raises:
+        BadArgument: an argument holds a lone surrogate, e.g. of a file name that is not UTF-8.
+    """
+    for argument, value in arguments.items():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise BadArgument(argument, "holds text that is not Unicode.") from error
+
+
+def normalize_policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a recovery policy in its normal form; None for the default: report and propose.
+
+    Raises:
+        BadArgument, PatternError: the value is not a policy.
+    """
+    if value in (None, "none"):
+        return None
+    try:
+        normal = policy.normalize_policy(value)
+    except ValueError as error:
+        raise BadArgument("recovery", f"{error}") from error
+    for rule in normal["rules"]:
+        if pattern := rule["when"].get("pattern"):
+            checked(pattern)
+        for step in rule["steps"]:
+            for name, change in (step.get("change") or {}).items():
+                _check_change(name, change)
+    return normal
+
+
+def check_params(params: Mapping[str, Any], resume_args: list[str], command: ShellCommand) -> None:
+    """Refuse parameters that cannot be written on the command line.
+
+    Raises:
+        BadArgument: a name that is not a word, a value that is not a scalar, or a command without a position for them.
+    """
+    for name, value in params.items():
+        _check_param("params", name, value)
+    if any("\0" in word for word in resume_args):
+        raise BadArgument("resume_args", "holds a NUL character.")
+    if len(json.dumps([dict(params), resume_args])) > _LONGEST_ARGUMENTS:
+        raise BadArgument("params", f"is longer than a command line may be: {_LONGEST_ARGUMENTS:,} characters.")
+    if (params or resume_args) and not takes_arguments(command):
+        cause = (
+            "has no position in this command, which is not a single program: write {params} as a word of its own, "
+            "outside quotes, where the arguments belong."
+        )
+        raise BadArgument("params" if params else "resume_args", cause)
+
+
+def check_no_secret(arguments: Mapping[str, object], values: Iterable[str]) -> None:
+    """Refuse arguments, by their names, that hold the value of a secret.
+
+    Raises:
+        BadArgument: an argument holds one. Arguments are kept in files, and every user of the machine can see them.
+    """
+    secrets = list(values)
+    for argument, value in arguments.items():
+        if any(secret in text for text in _list_texts(value) for secret in secrets):
+            raise BadArgument(
+                argument, "holds the value of a secret, and arguments are kept: name it in secrets instead."
+            )
+
+
+def _check_param(argument: str, name: str, value: object) -> None:
+    if not re.fullmatch(r"[+~]*[A-Za-z_][\w.\-/@]*", name):
+        raise BadArgument(argument, f"has a name that cannot stand on a command line: {name[:80]!r}.")
+    if names_a_secret(name):
+        raise BadArgument(argument, f"{name} looks like a secret, and arguments are kept: name it in secrets instead.")
+    if not isinstance(value, str | int | float | None) or (isinstance(value, str) and "\0" in value):
+        raise BadArgument(argument, f"{name} must be a text, a number, true, false or null.")
+
+
+def _check_change(name: str, change: object) -> None:
+    """Refuse a change of a recovery policy that no attempt could be started with.
+
+    Raises:
+        BadArgument: its name or its value cannot be a parameter or a variable.
+    """
+    if name.startswith("@"):
+        return
+    value = "" if isinstance(change, Mapping) else change
+    if not name.startswith("$"):
+        _check_param("recovery", name, value)
+    elif isinstance(value, bool | None) or "\0" in str(value):
+        raise BadArgument("recovery", f"{name} must be a text or a number.")
+    else:
+        check_environment({name[1:]: str(value)})
+
+
+def _list_texts(value: object) -> Iterator[str]:
+    """Yield every name and every value in ``value`` as text."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield str(name)
+            yield from _list_texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _list_texts(inner)
+    else:
+        yield str(value)

@@ -1,0 +1,110 @@
+"""The state directory, and the operator's settings."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from mcp_server.errors import ConfigInvalid, StateUnusable
+from mcp_server.store.state_home import Config, StateHome
+
+
+@pytest.mark.parametrize(
+    ("environ", "path"),
+    [
+        ({"RUNWARD_HOME": "/srv/runward", "XDG_STATE_HOME": "/state"}, "/srv/runward"),
+        ({"RUNWARD_HOME": "~/runs"}, "/home/alice/runs"),
+        ({"RUNWARD_HOME": "here"}, "/anywhere/here"),
+        ({"RUNWARD_HOME": "", "XDG_STATE_HOME": "/state"}, "/state/runward"),
+        ({"XDG_STATE_HOME": ""}, "/home/alice/.local/state/runward"),
+        ({}, "/home/alice/.local/state/runward"),
+        # The XDG specification: "If an implementation encounters a relative path … ignore it."
+        ({"XDG_STATE_HOME": "state"}, "/home/alice/.local/state/runward"),
+    ],
+)
+def test_home_is_where_the_environment_says(
+    environ: dict[str, str], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/alice")
+    monkeypatch.setattr(os, "getcwd", lambda: "/anywhere")
+    assert StateHome.of(environ).path == Path(path)
+
+
+def test_home_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    home = StateHome(tmp_path / "a" / "b")
+    home.create()
+    home.create()
+    assert {p.name: oct(p.stat().st_mode & 0o777) for p in (home.path, home.runs, home.keys)} == {
+        "b": "0o700",
+        "runs": "0o700",
+        "keys": "0o700",
+    }
+
+
+def test_a_home_that_cannot_be_made_says_where_and_why(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for path in (file, file / "runward"):
+        with pytest.raises(StateUnusable, match=f"^{re.escape(str(path))}: .*Nothing was done") as refused:
+            StateHome(path).create()
+        assert refused.value.path == path
+    assert StateHome(file / "runward").read_config() == Config()
+
+
+def config(tmp_path: Path, text: str | bytes) -> Config:
+    (tmp_path / "config.toml").write_bytes(text.encode() if isinstance(text, str) else text)
+    return StateHome(tmp_path).read_config()
+
+
+def test_no_config_means_the_defaults(tmp_path: Path) -> None:
+    assert StateHome(tmp_path).read_config() == config(tmp_path, "") == Config()
+    assert (Config().kill_policy, Config().owner, Config().stop_grace_s) == ("confirm", "", 5.0)
+
+
+def test_a_config_is_read(tmp_path: Path) -> None:
+    text = 'kill_policy = "human"\nowner = "größe"\nstop_grace_s = 0\n'
+    assert config(tmp_path, text) == Config(kill_policy="human", owner="größe", stop_grace_s=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ('kill_polcy = "human"', "kill_polcy: Extra inputs are not permitted."),
+        ('kill_policy = "nobody"', "kill_policy: Input should be 'confirm' or 'human'."),
+        ("stop_grace_s = -1", "stop_grace_s: Input should be greater than or equal to 0."),
+        ("stop_grace_s = 3601", "stop_grace_s: Input should be less than or equal to 3600."),
+        ("stop_grace_s = nan", "stop_grace_s: "),
+        ("stop_grace_s = inf", "stop_grace_s: "),
+        ("owner = 7", "owner: Input should be a valid string."),
+        ("[section]\na = 1", "section: Extra inputs are not permitted."),
+        ("kill_policy = human", "Invalid value (at line 1, column 15)."),
+        ("a = 1\na = 2", "Cannot overwrite a value"),
+        (b"owner = '\xff'", "'utf-8' codec can't decode byte 0xff"),
+    ],
+)
+def test_a_config_that_is_not_what_it_should_be_is_refused(tmp_path: Path, text: str | bytes, cause: str) -> None:
+    with pytest.raises(ConfigInvalid) as refused:
+        config(tmp_path, text)
+    file = tmp_path / "config.toml"
+    assert str(refused.value).startswith(f"{file}: {cause}")
+    assert str(refused.value).endswith(" Nothing was done. A person should fix the file.")
+
+
+def test_a_config_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").mkdir()
+    with pytest.raises(ConfigInvalid, match="Is a directory"):
+        StateHome(tmp_path).read_config()
+
+
+def test_the_owner_is_the_environments_then_the_configs_then_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = StateHome(tmp_path)
+    monkeypatch.setenv("LOGNAME", "carol")
+    assert home.owner({}) == "carol"
+    config(tmp_path, 'owner = "bob"')
+    assert home.owner({}) == "bob"
+    assert home.owner({"RUNWARD_OWNER": "alice"}) == "alice"
