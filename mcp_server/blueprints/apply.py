@@ -39,7 +39,10 @@ class BlueprintUnreadable(RunwardError):
 
 
 class BlueprintInvalid(RunwardError):
-    """A blueprint cannot be run; ``faults`` are the reasons by line."""
+    """A blueprint cannot be run.
+
+    ``faults`` are the reasons by line.
+    """
 
     def __init__(self, path: Path, faults: Iterable[BlueprintFault]) -> None:
         self.path, self.faults = path, tuple(faults)
@@ -50,7 +53,9 @@ class BlueprintInvalid(RunwardError):
 
 
 def read_blueprint(path: str, cwd: str | None = None) -> tuple[Path, Blueprint]:
-    """Return the absolute path of a blueprint and its content; a relative ``path`` needs ``cwd``.
+    """Return the absolute path of a blueprint and its content.
+
+    A relative ``path`` needs ``cwd``.
 
     Raises:
         BlueprintUnreadable: it is not a regular file of UTF-8 text below 1 MB; other kinds of files are not opened.
@@ -88,7 +93,9 @@ def _read_bytes(file: Path) -> bytes:
 
 
 def check_file(path: str, cwd: str | None = None, roots: Roots | None = None) -> BlueprintCheck:
-    """Read a blueprint and check its paths on this host; starts and changes nothing.
+    """Read a blueprint and check its paths on this host.
+
+    Starts and changes nothing.
 
     ``roots``: which paths belong to other hosts; None if unknown.
 
@@ -127,7 +134,9 @@ def apply_blueprint(
     environ: Mapping[str, str] | None = None,
     roots: Roots | None = None,
 ) -> LaunchRequest:
-    """Return ``request`` completed by the blueprint in ``file``; arguments of the request take precedence.
+    """Return ``request`` completed by the blueprint in ``file``.
+
+    Arguments of the request take precedence.
 
     ``keyword`` begins the name. The blueprint's python comes first in ``PATH``, so that ``python`` means it.
 

@@ -232,7 +232,10 @@ def _join_lines(piece: Lines, faults: list[BlueprintFault]) -> Iterator[tuple[in
 
 
 def _only_prepares(text: str) -> bool:
-    """Return whether every program of a command only prepares another command; of a pipe its first program counts."""
+    """Return whether every program of a command only prepares another command.
+
+    In a pipe only the first program counts.
+    """
     parsed = shell.parse(text)
     if _SHELL_BLOCK.search(text) or parsed.open_quote:
         return False
@@ -263,7 +266,9 @@ def _keep_in_foreground(line: int, text: str) -> tuple[str, list[BlueprintFault]
 
 
 def _scan_quotes(text: str, quote: str = "") -> tuple[str, int | None]:
-    """Return the quote that is open at the end of ``text`` and the start of a comment; ``quote`` is open before.
+    """Return the quote that is open at the end of ``text`` and the start of a comment.
+
+    ``quote`` is open before.
 
     Unlike ``shell.parse`` this continues from line to line, so that a command of many lines takes linear time.
     """

@@ -77,7 +77,10 @@ class BlueprintReader:
 
 
 def read_path(reader: BlueprintReader, name: str) -> str | None:
-    """Return the path in a section; None if the section is absent or says that there is none."""
+    """Return the path in a section.
+
+    None if the section is absent or says that there is none.
+    """
     whole_paths: list[tuple[int, str]] = []
     paths_in_text: list[tuple[int, str]] = []
     words: list[tuple[int, str]] = []
@@ -113,7 +116,10 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
 
 
 def _content_items(reader: BlueprintReader, name: str) -> list[SectionItem]:
-    """Return the items of a section without explanations; empty if the section is absent."""
+    """Return the items of a section without explanations.
+
+    Empty if the section is absent.
+    """
     section = reader.sections.get(name)
     return [item for item in read_items(section) if not _EXPLANATION_LABEL.fullmatch(item.label)] if section else []
 
@@ -135,7 +141,10 @@ def _choose_path(reader: BlueprintReader, name: str, paths: Sequence[tuple[int, 
 
 
 def _match_path(text: str, value: str) -> str:
-    """Return ``value`` if all of it is one path; a path with spaces must be in quotes."""
+    """Return ``value`` if all of it is one path.
+
+    A path with spaces must be in quotes.
+    """
     quoted = re.fullmatch(r"""\s*(?:`([^`]+)`|"([^"]+)"|'([^']+)')[\s,;.。，；]*(?:[(（#].*)?""", text)
     if quoted:
         inner = (quoted[1] or quoted[2] or quoted[3]).strip().strip("\"'")
@@ -153,7 +162,10 @@ def _find_path(value: str) -> str:
 
 
 def read_time_limit(reader: BlueprintReader) -> float | None:
-    """Return the time limit in seconds; None if the default applies."""
+    """Return the time limit in seconds.
+
+    None if the default applies.
+    """
     limits: list[tuple[int, float]] = []
     first: tuple[int, str] | None = None
     for item in _content_items(reader, "max_time"):
@@ -217,7 +229,10 @@ def _choose_time_limit(reader: BlueprintReader, limits: Sequence[tuple[int, floa
 
 
 def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tuple[float | None, str | None]:
-    """Return the time to the first step in seconds and the pattern of its line; None for what is absent."""
+    """Return the time to the first step in seconds and the pattern of its line.
+
+    None for what is absent.
+    """
     limit_section = reader.sections.get("max_time")
     items = [
         *(read_items(limit_section) if limit_section else ()),
@@ -253,7 +268,10 @@ def _pattern_of_name(words: str) -> str | None:
 
 
 def read_purpose(reader: BlueprintReader) -> str:
-    """Return the purpose as one paragraph; explanations only if there is nothing else."""
+    """Return the purpose as one paragraph.
+
+    It has explanations only if there is nothing else.
+    """
     texts: list[str] = []
     explanations: list[str] = []
     section = reader.sections.get("purpose")

@@ -135,7 +135,10 @@ def _read_row(text: str) -> Heading | None:
 
 
 def split_label(text: str) -> tuple[str, str]:
-    """Split ``path (absolute): /x`` into label and value; the label is empty if there is none."""
+    """Split ``path (absolute): /x`` into label and value.
+
+    The label is empty if there is none.
+    """
     match = _LABEL.match(text)
     if (
         match is None

@@ -127,7 +127,10 @@ def _inline_lines(token: Token, written: Sequence[str], first: int, level: int) 
 
 
 def _join(children: Sequence[Token], *, keep_bold: bool) -> str:
-    """Return the text of inline tokens; of a comment only its line ends."""
+    """Return the text of inline tokens.
+
+    A comment leaves only its line ends.
+    """
     parts = []
     for token in children:
         if token.type == "code_inline":
@@ -166,7 +169,10 @@ def _parser(*, with_fences: bool) -> MarkdownIt:
 
 
 def _fence(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Read a code block; lines of a list's code block may be indented less than the list."""
+    """Read a code block.
+
+    Lines of a list's code block may be indented less than the list.
+    """
     from markdown_it.rules_block import fence  # noqa: PLC0415 - see above
 
     indent, state.blkIndent = state.blkIndent, 0

@@ -24,7 +24,9 @@ _QUOTED_WORDS = re.compile(r"path|dir|name|your|file|command|port|config|路径|
 
 @dataclass(frozen=True)
 class Blueprint:
-    """Values of a blueprint. Paths are as written, None where a default applies; durations are in seconds.
+    """Values of a blueprint. Paths are as written, None where a default applies.
+
+    Durations are in seconds.
 
     ``lines`` has the line of each section's value, else of its heading. ``defaults_used`` names sections
     (``exp_max_time``) and ``first_step_timeout_s``.
@@ -51,7 +53,10 @@ class Blueprint:
 
 
 def parse_blueprint(text: str) -> Blueprint:
-    """Return the blueprint in ``text``; whatever is not understood is a fault with its line, never an exception."""
+    """Return the blueprint in ``text``.
+
+    Whatever is not understood is a fault with its line, never an exception.
+    """
     if len(text) > MAX_CHARS:
         return Blueprint(faults=(BlueprintFault(1, f"longer than {MAX_CHARS:,} characters: this is not a blueprint."),))
     document = split_sections(text)

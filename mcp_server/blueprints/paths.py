@@ -17,7 +17,10 @@ _MAX_HINT_CHARS = 200
 
 @dataclass(frozen=True)
 class BlueprintPaths:
-    """Absolute paths of a blueprint; no ``venv_exe`` means this host's python, no ``yaml_path`` no configuration."""
+    """Absolute paths of a blueprint.
+
+    No ``venv_exe`` means this host's python, no ``yaml_path`` no configuration.
+    """
 
     codebase_dir: Path
     result_dir: Path
@@ -40,7 +43,10 @@ def resolve_paths(file: Path, blueprint: Blueprint) -> BlueprintPaths:
 
 
 def _resolve(base: Path, written: str | None, variables: Mapping[str, str]) -> Path | None:
-    """Return a path of a blueprint as absolute path; ``~``, ``$HOME`` and ``$USER`` have this host's values."""
+    """Return a path of a blueprint as absolute path.
+
+    ``~``, ``$HOME`` and ``$USER`` have this host's values.
+    """
     if written is None:
         return None
     values = {**variables, "HOME": str(Path.home()), "USER": Path.home().name}

@@ -1,4 +1,7 @@
-"""A blueprint's text in sections, and a section in items; every part has its line number. Pure."""
+"""A blueprint's text in sections, and a section in items.
+
+Every part has its line number. Pure.
+"""
 
 # ruff: noqa: RUF001 - people write full-width punctuation, which is searched for here
 
@@ -37,7 +40,10 @@ _BULLETS = ("-", "*", "+")
 
 @dataclass(frozen=True)
 class BlueprintFault:
-    """A fault on a line. ``fatal``: it prevents running the document; ``section``: only that section is affected."""
+    """A fault on a line. ``fatal``: it prevents running the document.
+
+    ``section``: only that section is affected.
+    """
 
     line: int
     text: str
@@ -65,7 +71,10 @@ class Section:
 
 @dataclass(frozen=True)
 class SectionItem:
-    """The content of one line of a section; ``label`` is in lower case; ``is_code``: in a code block."""
+    """The content of one line of a section.
+
+    ``label`` is in lower case. ``is_code``: in a code block.
+    """
 
     line: int
     label: str
@@ -113,7 +122,10 @@ def split_sections(text: str) -> SectionedText:
 
 
 def read_items(section: Section) -> Iterator[SectionItem]:
-    """Yield the items of a section by line; a label without a value applies to the line below."""
+    """Yield the items of a section by line.
+
+    A label without a value applies to the line below.
+    """
     pending, depth = "", 0
     for line in section.all_lines:
         if not line.text.strip():
@@ -150,7 +162,10 @@ def _split_lines(text: str) -> tuple[list[str], list[BlueprintFault]]:
 
 
 def _read_blueprint_lines(texts: list[str]) -> tuple[list[SourceLine], list[BlueprintFault]]:
-    """Return the lines of a blueprint; a code block that is never closed ends before the next section."""
+    """Return the lines of a blueprint.
+
+    A code block that is never closed ends before the next section.
+    """
     lines, fences = read_lines(texts)
     if fences and fences[0].language in ("markdown", "md"):  # around the whole document, which was pasted
         before = [line for line in lines if line.number < fences[0].first]

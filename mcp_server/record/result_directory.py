@@ -50,7 +50,9 @@ class ResultDirUnusable(RunwardError):
 
 
 def append_launch(result_dir: Path, spec: RunSpec) -> None:
-    """Append the launch of ``spec`` to the experiment log in ``result_dir``; both are created if missing.
+    """Append the launch of ``spec`` to the experiment log in ``result_dir``.
+
+    Both are created if missing.
 
     Removes the flag of an earlier run, and changes nothing else. A refused launch leaves no entry.
 
@@ -111,7 +113,9 @@ def write_end(
     attempts: int,
     elapsed_s: float,
 ) -> str | None:
-    """Write log entry, plain results and flag into the ``result_dir`` of ``spec``; return what failed, or None.
+    """Write log entry, plain results and flag into the ``result_dir`` of ``spec``.
+
+    Return what failed, or None.
 
     Never raises, and gives up after 10 s. ``text`` is the end in one sentence, ``failure`` as in the event.
     """
@@ -193,7 +197,10 @@ def choose_document_path(result_dir: Path, run_id: str) -> Path:
 
 
 def read_origin(path: Path) -> tuple[str | None, str | None]:
-    """Return the run id and the generator of a document; (None, None) if a person may have written it."""
+    """Return the run id and the generator of a document.
+
+    (None, None) if a person may have written it.
+    """
     try:
         if path.is_symlink():
             return None, None
@@ -212,7 +219,9 @@ def read_additions(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file for people atomically; a link at ``path`` is replaced, not followed.
+    """Replace a file for people atomically.
+
+    A link at ``path`` is replaced, not followed.
 
     Raises:
         OSError: nothing was changed.
@@ -221,7 +230,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_attempts_report(rundir: RunDir) -> str:
-    """Return the report on the attempts of a retried run, without its heading; empty if there is none."""
+    """Return the report on the attempts of a retried run, without its heading.
+
+    Empty if there is none.
+    """
     try:
         text = read_regular_file(rundir.account).decode(errors="replace")
     except OSError:
@@ -230,7 +242,10 @@ def read_attempts_report(rundir: RunDir) -> str:
 
 
 def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, attempts: int) -> Iterator[str]:
-    """Write log entry, document and flag; yield each failure. A failure of one does not prevent the others."""
+    """Write log entry, document and flag.
+
+    Yield each failure. A failure of one does not prevent the others.
+    """
     try:
         result_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -318,7 +333,9 @@ def _open_log(log: Path) -> int:
 
 
 def _append_whole(fd: int, log: Path, entry: str) -> int:
-    """Append all of ``entry`` or nothing; return the former size of the log in bytes.
+    """Append all of ``entry`` or nothing.
+
+    Return the former size of the log in bytes.
 
     Raises:
         OSError: nothing was appended.
@@ -341,7 +358,10 @@ def _append_whole(fd: int, log: Path, entry: str) -> int:
 
 
 def _truncate_log(fd: int, log: Path, size: int) -> None:
-    """Restore the former size of the log in bytes; remove the log if it was empty."""
+    """Restore the former size of the log in bytes.
+
+    Remove the log if it was empty.
+    """
     os.ftruncate(fd, size)
     if not size:
         log.unlink(missing_ok=True)

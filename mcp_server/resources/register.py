@@ -74,7 +74,10 @@ class ResourceServer(MCPServer[ServerContext]):
         return await super().list_prompts()
 
     async def get_prompt(self, *arguments: Any, **more: Any) -> Any:
-        """Render a prompt; a wrong request is answered with the reason, which the SDK would only log."""
+        """Render a prompt.
+
+        A wrong request is answered with the reason, which the SDK would only log.
+        """
         self._add_documents()
         try:
             return await super().get_prompt(*arguments, **more)
@@ -162,7 +165,9 @@ def _find_document(documents: dict[str, Document], name: str, noun: str) -> Docu
 
 
 def _answer(read: Callable[[], str]) -> str:
-    """Return what ``read`` returns; the message of a refusal reaches the client unchanged.
+    """Return what ``read`` returns.
+
+    The message of a refusal reaches the client unchanged.
 
     Raises:
         ResourceNotFoundError: there is no such run.
@@ -226,7 +231,10 @@ def _render_prompt(document: Document, context: ServerContext, /, **values: str)
 
 
 def _list_item(name: str, value: str) -> str:
-    """Return an argument as an item of a list; several lines become a block quote."""
+    """Return an argument as an item of a list.
+
+    Several lines become a block quote.
+    """
     lines = [_CONTROL.sub("", line) for line in value.strip().splitlines()]
     return f"- {name}: {lines[0]}" if len(lines) == 1 else "\n".join([f"- {name}:", *(f"  > {line}" for line in lines)])
 
