@@ -1,4 +1,4 @@
-"""Errors that agents and users read: each has a cause, a state and a remedy, and the message is made of them."""
+"""Errors that agents and users read: each has a cause, a state and a remedy, which make up its message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 class RunwardError(Exception):
     """A refusal or failure: ``cause``, then ``state`` (what is still true), then ``remedy`` (what to do next).
 
-    The message is the three in this order; a part that is empty is left out.
+    The message is these three in this order; empty parts are left out.
     """
 
     def __init__(self, cause: str, state: str = "", remedy: str = "") -> None:
@@ -25,7 +25,7 @@ class BadArgument(RunwardError):
 
 
 class SecretNotSet(RunwardError):
-    """A secret was named that the server does not have."""
+    """A launch names a secret that the server does not have."""
 
     def __init__(self, name: str, file: Path) -> None:
         super().__init__(
@@ -37,7 +37,7 @@ class SecretNotSet(RunwardError):
 
 
 class SecretsFileOpen(RunwardError):
-    """The secrets file can be read by others."""
+    """Other users can read the secrets file."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(
@@ -47,7 +47,7 @@ class SecretsFileOpen(RunwardError):
 
 
 class SecretsFileUnreadable(RunwardError):
-    """The secrets file is not what it should be."""
+    """The secrets file cannot be read or parsed."""
 
     def __init__(self, file: Path, cause: str) -> None:
         super().__init__(f"{file} was not used: {cause}.", "Nothing was done.", "A person should fix the file.")
@@ -55,7 +55,7 @@ class SecretsFileUnreadable(RunwardError):
 
 
 class ConfigInvalid(RunwardError):
-    """config.toml is not what it should be."""
+    """config.toml or hosts.toml is not valid."""
 
     def __init__(self, file: Path, cause: str) -> None:
         super().__init__(f"{file}: {cause}", "Nothing was done.", "A person should fix the file.")
@@ -73,7 +73,7 @@ class StateUnusable(RunwardError):
 
 
 class TmuxMissing(RunwardError):
-    """There is no tmux to run in."""
+    """tmux is not installed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -86,7 +86,7 @@ class LaunchFailed(RunwardError):
 
 
 class GpusNotFree(RunwardError):
-    """The GPUs that a launch asks for cannot be had now; ``never``: nor by waiting."""
+    """The GPUs that a launch requests are not free; ``never``: waiting does not help either."""
 
     def __init__(self, cause: str, *, never: bool) -> None:
         step = "Call gpu_check." if never else "Pass queue=true to wait in line, or call gpu_check."
@@ -105,7 +105,7 @@ class RunNotFound(RunwardError):
 
 
 class ScreenNotFound(RunwardError):
-    """There is no tmux session to look at."""
+    """The tmux session to capture does not exist."""
 
 
 class ScreenNotAnswering(RunwardError):
@@ -113,7 +113,7 @@ class ScreenNotAnswering(RunwardError):
 
 
 class PatternError(RunwardError):
-    """A regular expression that cannot be used; ``why`` says what is wrong with it."""
+    """A regular expression cannot be used; ``why`` is the reason."""
 
     def __init__(self, pattern: str, why: str) -> None:
         super().__init__(f"Pattern not usable: {pattern[:200]!r}: {why}.", "Nothing was searched.")
@@ -125,7 +125,7 @@ class KillNotConfirmed(RunwardError):
 
 
 class RunElsewhere(RunwardError):
-    """The run is another host's."""
+    """The run is supervised on another host."""
 
     def __init__(self, run_id: str, host: str) -> None:
         super().__init__(f"Run {run_id!r} is supervised on {host!r};", "nothing was signalled.", "Stop it there.")

@@ -15,18 +15,17 @@ from mcp_server.blueprints.parser import MAX_CHARS, Blueprint, parse_blueprint
 from mcp_server.blueprints.paths import BlueprintPaths, find_unusable_paths, resolve_paths
 from mcp_server.blueprints.sections import BlueprintFault
 from mcp_server.errors import RunwardError
-from mcp_server.hosts.environment import names_a_secret
 from mcp_server.hosts.path_checks import Roots, find_foreign_command_path
 from mcp_server.record.script import LONGEST_NAME, slug
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.system.files import read_regular_file
+from mcp_server.text.secret_patterns import find_assigned_secrets, mask_assigned_secrets
 from mcp_server.text.shell import parse as parse_command
 
 _MAX_LABEL_CHARS = 48  # readable in a list of sessions
 _MAX_KEYWORD_CHARS = 32
 _MAX_NOTES_CHARS = 2_000
 _MIN_NAME_LETTERS = 4  # a name with fewer says nothing, as from a purpose written in Chinese
-_ASSIGNMENT = re.compile(r"""(?<![\w-])([A-Za-z_]\w*)=["']?([^\s"';&|]{8,})""")
 _PYTHON_WORD = r"(?:(?<=^)|(?<=[;&|(]\s)|(?<=[;&|(])|(?<=\n))(\s*(?:[A-Za-z_]\w*=\S*\s+)*){name}(?=\s|$)"
 
 
@@ -115,7 +114,7 @@ def check_file(path: str, cwd: str | None = None, roots: Roots | None = None) ->
         codebase_dir=str(paths.codebase_dir),
         venv_exe=str(paths.venv_exe) if paths.venv_exe else None,
         yaml_path=str(paths.yaml_path) if paths.yaml_path else None,
-        launch_command=_ASSIGNMENT.sub(_mask_secret, _fill_command(paths, blueprint) or "") or None,
+        launch_command=mask_assigned_secrets(_fill_command(paths, blueprint) or "") or None,
         result_dir=str(paths.result_dir),
         time_limit_s=blueprint.time_limit_s,
         first_step_timeout_s=blueprint.first_step_timeout_s,
@@ -237,17 +236,10 @@ def _find_host_faults(
 
 def _find_secrets(blueprint: Blueprint) -> Iterator[BlueprintFault]:
     """Yield secrets with their value in the command, which is stored with the run and visible to every user."""
-    for name, value in _ASSIGNMENT.findall(blueprint.launch_command or ""):
-        if names_a_secret(name) and not value.startswith("$"):
-            line = blueprint.lines.get("launch_command", 1)
-            text = f"{name} has its value in the command, which is stored: remove it, and name it in secrets."
-            yield BlueprintFault(line, text, section="launch_command")
-
-
-def _mask_secret(match: re.Match[str]) -> str:
-    """Return an assignment, without its value if that is a secret."""
-    is_secret = names_a_secret(match[1]) and not match[2].startswith("$")
-    return match[0].removesuffix(match[2]) + "…" if is_secret else match[0]
+    for name in find_assigned_secrets(blueprint.launch_command or ""):
+        line = blueprint.lines.get("launch_command", 1)
+        text = f"{name} has its value in the command, which is stored: remove it, and name it in secrets."
+        yield BlueprintFault(line, text, section="launch_command")
 
 
 def _shorten(notes: str) -> str:

@@ -12,8 +12,9 @@ from mcp_server.blueprints.headings import find_section, plain_text, split_label
 from mcp_server.blueprints.markdown import SourceLine, code_spans
 from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, read_items
 from mcp_server.errors import PatternError
-from mcp_server.text import durations
-from mcp_server.text.regex import checked
+from mcp_server.text.durations import find_duration, parse_with_unit
+from mcp_server.text.formatting import duration
+from mcp_server.text.regex import compile_user_pattern
 
 MAX_TIME_S = 60 * 86_400.0
 _MAX_PURPOSE_CHARS = 2_000
@@ -197,7 +198,7 @@ def _without_first_step(text: str) -> str:
         return text
     clauses, awaits_time = [], False
     for clause in filter(None, _CLAUSE.split(text)):
-        has_time = durations.find(clause) is not None
+        has_time = find_duration(clause) is not None
         if _FIRST_STEP.search(clause):
             awaits_time = not has_time  # as in "first step, within 20 min"
         elif awaits_time and has_time:
@@ -208,8 +209,8 @@ def _without_first_step(text: str) -> str:
 
 
 def _read_seconds(value: str, heading: str) -> float | None:
-    seconds = durations.find(value)
-    return durations.with_unit(value, heading) if seconds is None else seconds
+    seconds = find_duration(value)
+    return parse_with_unit(value, heading) if seconds is None else seconds
 
 
 def _choose_time_limit(reader: BlueprintReader, limits: Sequence[tuple[int, float]]) -> float | None:
@@ -222,7 +223,7 @@ def _choose_time_limit(reader: BlueprintReader, limits: Sequence[tuple[int, floa
         return None
     for other_line, other_s in limits[1:]:
         if other_s != limit_s:
-            here, there = durations.told(other_s), durations.told(limit_s)
+            here, there = duration(other_s), duration(limit_s)
             reader.add_fault(other_line, f"[exp_max_time] is {there} in line {line}, {here} here: write one.")
             break
     return limit_s
@@ -243,14 +244,14 @@ def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tup
         words = f"{item.label}: {item.text}"
         if seconds is None and (first := _FIRST_STEP.search(words)):
             clause = next((part for part in _CLAUSE.split(words) if _FIRST_STEP.search(part)), "")
-            time_s = durations.find(clause) or durations.find(words[first.start() :]) or durations.find(words)
+            time_s = find_duration(clause) or find_duration(words[first.start() :]) or find_duration(words)
             if time_s is not None and 0 < time_s <= MAX_TIME_S:
                 seconds, pattern = time_s, _pattern_of_name(words[first.start() :])
     for item in items:
         if _PATTERN_LABEL.search(item.label):
             written = item.text.strip().strip("`\"'")
             try:
-                checked(written)
+                compile_user_pattern(written)
             except PatternError as error:
                 reader.add_fault(item.line, f"first_step_pattern is not usable: {error.why}.")
             else:

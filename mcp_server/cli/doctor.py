@@ -26,13 +26,14 @@ from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.gpus.health import find_faults
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
-from mcp_server.hosts.environment import names_a_secret, read_secrets_file
+from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.runs.preflight.checks import PreflightRequest
 from mcp_server.runs.preflight.preflight import run_preflight
 from mcp_server.store.file_watch import is_inotify_available, is_shared_filesystem
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.lock_files import LeaseError, is_locked, take_lock
+from mcp_server.text.secret_patterns import names_a_secret
 
 _LOW_DISK_BYTES = 2**30
 _COLOURS = {"ok": "green", "warning": "yellow", "missing": "red"}

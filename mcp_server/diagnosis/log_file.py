@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from mcp_server.diagnosis.divergence import DivergenceDetector
 from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
-from mcp_server.text.lines import numbered
+from mcp_server.text.lines import number_lines
 
 _TAIL_BYTES = 4 * 2**20  # read to diagnose a log file on its own
 _HEAD_BYTES, _NEWEST_BYTES = 2**18, 2**19  # read for steps, of a large file: 10 µs per line
@@ -56,11 +56,11 @@ def examine_log(path: Path, exit_code: int | None = None, signal: str | None = N
         lines_before = _line_feeds(file, start) if size <= _NUMBERED_BYTES else 0
         tail = _read_bytes(file, start, size - start)
         head = _read_bytes(file, 0, _HEAD_BYTES) if size > _HEAD_BYTES + _NEWEST_BYTES else b""
-    lines = numbered(tail, lines_before + 1)
+    lines = number_lines(tail, lines_before + 1)
     progress, divergence = ProgressTracker(), DivergenceDetector()
     numbers: dict[str, int] = {}
     first = lines_before + tail.count(b"\n", 0, -_NEWEST_BYTES) + 1 if head else 0
-    for number, text in [*numbered(head), *(line for line in lines if line.number > first)]:
+    for number, text in [*number_lines(head), *(line for line in lines if line.number > first)]:
         for metric_line in progress.read_lines([text]):
             divergence.read_metrics(metric_line)
             if divergence.line == metric_line.line:
@@ -92,10 +92,10 @@ def examine_log_end(
         size = file.seek(0, 2)
         start = max(0, size - _LIVE_TAIL_BYTES)
         tail = _read_bytes(file, start, size - start)
-        lines = numbered(tail, max(0, line_feeds - tail.count(b"\n")) + 1)
+        lines = number_lines(tail, max(0, line_feeds - tail.count(b"\n")) + 1)
         if suspect is not None and suspect[0] < start:
             around = _read_bytes(file, suspect[0], min(_AROUND_BYTES, start - suspect[0]))
-            lines = numbered(around, suspect[1]) + lines
+            lines = number_lines(around, suspect[1]) + lines
     return diagnose(lines, exit_code, signal, run_facts)
 
 

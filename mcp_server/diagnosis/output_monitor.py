@@ -18,7 +18,7 @@ from mcp_server.diagnosis.failure.diagnose import FATAL_WORDS, may_be_fatal
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.diagnosis.stall import StallDetector
 from mcp_server.record.events import EventKind
-from mcp_server.text.lines import LINE_CHARS, split
+from mcp_server.text.lines import LINE_CHARS, split_lines
 
 _FIRST_STEP_TIMEOUT_S = 1200.0
 # Output is read completely up to this burst size and this lasting rate. Above that, only the newest bytes are read, at
@@ -66,7 +66,7 @@ def _read_line_at(piece: bytes, start: int) -> str:
     """Return the line that begins at ``start``."""
     cut = piece[start : start + LINE_CHARS]
     ends = [at for at in (cut.find(b"\n"), cut.find(b"\r")) if at >= 0]
-    lines = split(cut[: min(ends, default=len(cut))].decode(errors="replace"))
+    lines = split_lines(cut[: min(ends, default=len(cut))].decode(errors="replace"))
     return lines[0] if lines else ""
 
 
@@ -140,7 +140,7 @@ class OutputMonitor:
             return self.read_newest_lines(at_s) if at_s - self._flood_read_s >= _FLOOD_READ_EVERY_S else []
         self._byte_budget -= len(piece)
         piece, self._unread_flood = self._unread_flood + piece, b""
-        return self._read_lines(split(piece.decode(errors="replace")), at_s)
+        return self._read_lines(split_lines(piece.decode(errors="replace")), at_s)
 
     @property
     def has_unread_line(self) -> bool:
@@ -154,7 +154,7 @@ class OutputMonitor:
             self._unfinished_read = self._unfinished
             advances = self.progress.advances
             # Read for its steps only: the complete line is read once it ends.
-            self.progress.read_lines(split(self._unfinished.decode(errors="replace"))[-1:], at_s)
+            self.progress.read_lines(split_lines(self._unfinished.decode(errors="replace"))[-1:], at_s)
             if self.progress.advances > advances or self.first_step_s is None:
                 events += self._note_progress(advances, at_s)
         return events
@@ -162,7 +162,7 @@ class OutputMonitor:
     def read_newest_lines(self, at_s: float) -> list[OutputEvent]:
         """Read the newest unread lines of a flood and return the events they cause."""
         newest, self._unread_flood, self._flood_read_s = self._unread_flood, b"", at_s
-        return self._read_lines(split(newest.decode(errors="replace")), at_s)
+        return self._read_lines(split_lines(newest.decode(errors="replace")), at_s)
 
     def _read_lines(self, lines: list[str], at_s: float) -> list[OutputEvent]:
         if not lines:
@@ -227,7 +227,7 @@ class OutputMonitor:
     @property
     def newest_line(self) -> str:
         """The last line, with or without a line end: a prompt that waits for input has none."""
-        lines = split(self._unfinished.decode(errors="replace"))
+        lines = split_lines(self._unfinished.decode(errors="replace"))
         return lines[-1] if lines else self.last_line
 
     def _suspect_due_s(self) -> float | None:

@@ -59,9 +59,10 @@ class LeaseHolder:
         run_id = user = ""
         with contextlib.suppress(OSError):
             user = lock_files.user_name(Path(f"/proc/{pid}").stat().st_uid)
-        names = [Path(word).name for word in processes.command_words(pid)]
-        if "supervisor" in names[:-1]:
-            run_id = names[names.index("supervisor") + 1]
+        words = processes.command_words(pid)
+        for program, run_dir in zip(words, words[1:]):
+            if Path(program).name == "supervisor" or program.endswith(".pyz"):
+                run_id = Path(run_dir).name
         return cls(run_id if NAME.fullmatch(run_id) else "", user=user, pid=pid)
 
     @classmethod

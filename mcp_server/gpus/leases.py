@@ -55,7 +55,7 @@ class HeldLeases:
 
     def __init__(self, fds: Mapping[str, int], indices: Sequence[int] = ()) -> None:
         self._fds = dict(fds)
-        self._indices = dict(zip(fds, indices))  # noqa: B905 - strict= needs Python 3.10
+        self._indices = dict(zip(fds, indices))
 
     @property
     def uuids(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.run_directory import now
+from mcp_server.system.archive import find_archive
 
 PROGRAM = Path(__file__).resolve().parent / "nvml"
 
@@ -123,9 +124,14 @@ def _reap_abandoned() -> list[subprocess.Popen[bytes]]:
     return _abandoned
 
 
+def _program() -> list[str]:
+    archive = find_archive()
+    return [str(PROGRAM)] if archive is None else [str(archive), "--nvml"]
+
+
 def _start(python: str, env: Mapping[str, str], words: list[str], *, stderr: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [python, "-I", str(PROGRAM), *words],
+        [python, "-I", *_program(), *words],
         env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

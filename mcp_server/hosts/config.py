@@ -12,16 +12,15 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_server.errors import BadArgument, ConfigInvalid
-from mcp_server.hosts.environment import check_environment, holds_a_secret, names_a_secret
+from mcp_server.hosts.environment import check_environment
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.ports import HIGHEST_PORT
 from mcp_server.text.redaction import SHORTEST_SECRET
-from mcp_server.text.regex import checked
+from mcp_server.text.regex import compile_user_pattern
+from mcp_server.text.secret_patterns import has_service_token, holds_a_secret, names_a_secret
 
 NO_ENVIRONMENT = "none"
 _NAME = re.compile(r"[\w.\-]{1,64}")
-# Tokens whose makers gave them a beginning of their own: Hugging Face, OpenAI, GitHub, AWS.
-_TOKEN = re.compile(r"(?:hf_|sk-|gh[pousr]_|github_pat_|AKIA)[A-Za-z0-9_\-]{12,}")
 
 
 def _check_absolute(path: str) -> str:
@@ -33,7 +32,7 @@ def _check_absolute(path: str) -> str:
 def _check_variables(env: dict[str, str]) -> dict[str, str]:
     for name, value in env.items():
         named = names_a_secret(name) and len(value) >= SHORTEST_SECRET
-        if named or holds_a_secret("", value) or _TOKEN.search(value):
+        if named or holds_a_secret("", value) or has_service_token(value):
             raise ValueError(f"{name} looks like a secret: name it in secrets instead")
         try:
             check_environment({name: value})
@@ -57,7 +56,7 @@ def _check_template(text: str) -> str:
 
 def _check_pattern(pattern: str) -> str:
     try:
-        checked(pattern)
+        compile_user_pattern(pattern)
     except Exception as error:
         raise ValueError(str(error)) from error
     return pattern

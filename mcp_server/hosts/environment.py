@@ -9,32 +9,14 @@ from pathlib import Path
 
 from mcp_server.errors import BadArgument, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
 from mcp_server.text.redaction import SHORTEST_SECRET
+from mcp_server.text.secret_patterns import names_a_secret
 
-# Whatever is named like this reaches a run only when it is asked for by name.
-_SECRET_NAME = re.compile(
-    r"(KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|_(PASS|PWD|PAT|AUTH))(_?\d+)?$"
-    r"|(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|WEBHOOK)(_|$)",
-    re.IGNORECASE,
-)
-# user:password@ in an address; a proxy's is needed by every download.
-_SECRET_VALUE = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
-_PROXY = re.compile(r".*_PROXY", re.IGNORECASE)
 _LINE = re.compile(
     r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*"
     r"(?:(?P<quote>[\"'])(?P<quoted>.*)(?P=quote)(?:\s+#.*)?|(?P<plain>\S.*)?)"
 )
 _FIXED = frozenset({"UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "TERM"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def names_a_secret(name: str) -> bool:
-    """Tell whether a variable of this name usually holds a secret."""
-    return bool(_SECRET_NAME.search(name))
-
-
-def holds_a_secret(name: str, value: str) -> bool:
-    """Tell whether a variable is called like a secret, or its value holds a password that is not a proxy's."""
-    return names_a_secret(name) or bool(_SECRET_VALUE.search(value) and not _PROXY.fullmatch(name))
 
 
 def check_environment(env: Mapping[str, str]) -> None:

@@ -9,12 +9,12 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
 
 from mcp_server.record.run_directory import Facts, now, read_json
 from mcp_server.system.files import read_regular_file
+from mcp_server.text.timestamps import parse_time
 
 LiveState = Literal["queued", "starting", "running", "stalled", "retrying"]
 # Kinds that deserve a decision, the most urgent first.
@@ -136,7 +136,7 @@ class EventLog:
 
     @property
     def behind(self) -> bool:
-        """Whether events wait for the disk to take them."""
+        """Whether events are waiting for space on the disk."""
         return bool(self._waiting)
 
     def append(self, kind: EventKind, text: str, **facts: Any) -> None:
@@ -148,7 +148,7 @@ class EventLog:
         self.flush()
 
     def flush(self) -> None:
-        """Write what waits; a line that did not fit whole is taken back."""
+        """Write the waiting events; a line that did not fit whole is removed again."""
         while self._waiting:
             before = os.fstat(self._fd).st_size
             line = self._waiting[0]
@@ -162,7 +162,7 @@ class EventLog:
 
 
 def read_events(path: Path, after: int = 0) -> list[Event]:
-    """Return the events with ``seq`` above ``after``, oldest first; a torn last line is left for later."""
+    """Return the events with ``seq`` above ``after``, oldest first; an incomplete last line is left for later."""
     try:
         lines = read_regular_file(path).split(b"\n")[:-1]
     except OSError:
@@ -179,23 +179,23 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
 
 
 def read_record(path: Path) -> Facts | None:
-    """Return an attempt's end or its progress, None when there is none; what is of a wrong type is left out."""
+    """Return an attempt's exit record or progress, None if missing; fields of a wrong type are dropped."""
     record = read_json(path)
     return None if record is None else _typed(record)
 
 
 def read_stop(path: Path) -> Facts | None:
-    """Return a request to stop, or None when there is none; ``carried_out`` is left out where it is no such record."""
+    """Return the stop request, None if missing; ``carried_out`` is dropped unless it is a record with a time."""
     record = read_json(path)
     if record is None:
         return None
-    done = record.get("carried_out")
-    if not isinstance(done, dict) or not is_time(done.get("at")):
+    carried_out = record.get("carried_out")
+    if not isinstance(carried_out, dict) or not is_time(carried_out.get("at")):
         record.pop("carried_out", None)
     return record
 
 
-# What readers rely on; anything can stand in a file.
+# The types that readers rely on.
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "text": str,
     "exit_code": int,
@@ -227,14 +227,14 @@ _FAILURE_TYPES: dict[str, type | tuple[type, ...]] = {
     "advice": str,
     "context": list,
 }
-_LARGEST = 1e18  # of a number that anybody could mean
+_LARGEST = 1e18  # larger numbers are damage
 
 
 def _typed(facts: Facts) -> Facts:
-    """Leave out what is not of the type that it should be."""
-    typed = {name: value for name, value in facts.items() if _is_right(name, value, _TYPES)}
+    """Drop fields of a wrong type."""
+    typed = {name: value for name, value in facts.items() if _has_type(name, value, _TYPES)}
     if "failure" in typed:
-        failure = {name: value for name, value in typed["failure"].items() if _is_right(name, value, _FAILURE_TYPES)}
+        failure = {name: value for name, value in typed["failure"].items() if _has_type(name, value, _FAILURE_TYPES)}
         typed["failure"] = {"kind": "other", "line": "", **failure}
     if "metrics" in typed:
         typed["metrics"] = {
@@ -243,14 +243,14 @@ def _typed(facts: Facts) -> Facts:
     return typed
 
 
-def _is_right(name: str, value: object, types: dict[str, type | tuple[type, ...]]) -> bool:
+def _has_type(name: str, value: object, types: dict[str, type | tuple[type, ...]]) -> bool:
     if not isinstance(value, types.get(name, object)) or (name in _TIMES and not is_time(value)):
         return False
-    return isinstance(value, bool) or not isinstance(value, int | float) or _is_number(value)
+    return isinstance(value, bool) or not isinstance(value, (int, float)) or _is_number(value)
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
 
 
 def _is_numbered(event: object) -> bool:
@@ -258,8 +258,8 @@ def _is_numbered(event: object) -> bool:
 
 
 def is_time(text: object) -> bool:
-    """Tell whether ``text`` is a time as ``now`` writes it, or any other in ISO 8601 with its zone."""
+    """Return whether ``text`` is a time in ISO 8601 with its zone, such as ``now`` writes."""
     try:
-        return isinstance(text, str) and datetime.fromisoformat(text).tzinfo is not None
+        return isinstance(text, str) and parse_time(text).tzinfo is not None
     except ValueError:
         return False

@@ -25,7 +25,7 @@ from mcp_server.record.script import render
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.system.lock_files import is_locked
-from mcp_server.text.durations import told
+from mcp_server.text.formatting import duration
 
 EXPERIMENT_LOG, RESULTS_DOCUMENT, FINISH_FLAG = "experiment_log.md", "results.md", "finish.flag"
 T = TypeVar("T")
@@ -307,7 +307,7 @@ def _launch_entry(spec: RunSpec) -> str:
         "host": spec.host,
         "directory": spec.cwd,
         "blueprint": spec.blueprint or "",
-        "time limit": told(spec.time_limit_s) if spec.time_limit_s else "none",
+        "time limit": duration(spec.time_limit_s) if spec.time_limit_s else "none",
         "owner": spec.owner,
     }
     lines = [f"- {name}: {' '.join(value.split())}" for name, value in facts.items() if value]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from mcp_server.system.files import read_regular_file, write_atomic
+from mcp_server.text.timestamps import format_time
 
 LAYOUT = 3
 Facts = dict[str, Any]
@@ -83,7 +84,7 @@ class RunDir:
 
 def now() -> str:
     """Return the time in ISO 8601 UTC with milliseconds, e.g. ``2026-11-21T15:30:45.123Z``."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_time(datetime.now(timezone.utc))
 
 
 def boot_id() -> str:

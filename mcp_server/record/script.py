@@ -109,7 +109,7 @@ def takes_arguments(command: ShellCommand) -> bool:
 def name_of(command: ShellCommand) -> str:
     """Return a label for a command: its script, its module, else its first program."""
     words = command.words
-    for before, word in zip(["", *words], words):  # noqa: B905 - strict= needs Python 3.10
+    for before, word in zip(["", *words], words):
         if word.endswith((".py", ".sh")):
             return PurePath(word).stem
         if before == "-m":

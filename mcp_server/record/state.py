@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Literal, get_args
 
 from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, Event, LiveState
 from mcp_server.record.spec import RunSpec
+from mcp_server.text.timestamps import parse_time
 
 EndedState = Literal["finished", "failed", "killed", "timed_out", "lost"]
 RunState = Literal[LiveState, EndedState]
@@ -203,4 +203,4 @@ def _state_without_supervisor(evidence: Evidence) -> tuple[RunState, str | None]
 
 def posix(at: str) -> float:
     """Return the POSIX time of an ISO 8601 text."""
-    return datetime.fromisoformat(at).timestamp()
+    return parse_time(at).timestamp()

@@ -77,7 +77,7 @@ class GiveUp:
     text: str
 
 
-Decision = Union[Retry, GiveUp]  # noqa: UP007 - evaluated, and Python 3.9 has no | of classes
+Decision = Union[Retry, GiveUp]
 
 
 def decide(

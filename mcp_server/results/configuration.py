@@ -8,7 +8,7 @@ from pathlib import Path
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
 from mcp_server.record.state import Run
 from mcp_server.system.files import read_regular_file
-from mcp_server.text.secret_patterns import mask
+from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.text.shell import parse as parse_command
 
 _MOST_BYTES = 10_000_000  # of one file
@@ -29,7 +29,9 @@ def read_configuration(run: Run) -> dict[str, str]:
     settings |= {f"${name}": value for name, value in spec.env.items() if name != "PATH"}
     settings |= {name: str(value) for name, value in spec.params.items()}
     settings |= {"cwd": spec.cwd, "gpus": str(len(run.gpus)) if run.gpus else "", "host": spec.host}
-    return {name: mask(f"{name}={value}").partition("=")[2] if value else "" for name, value in settings.items()}
+    return {
+        name: mask_secrets(f"{name}={value}").partition("=")[2] if value else "" for name, value in settings.items()
+    }
 
 
 def read_options(command: str | list[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.hosts.environment import names_a_secret, read_secrets_file
+from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.record import result_directory
 from mcp_server.record.events import ENDING
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
@@ -25,7 +25,7 @@ from mcp_server.results.git_state import GitState
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import read_regular_file
-from mcp_server.text.secret_patterns import mask
+from mcp_server.text.secret_patterns import mask_secrets, names_a_secret
 
 _DIFF_MARK = "# runward run "
 _LONGEST_SUMMARY = 20_000
@@ -68,7 +68,7 @@ def write_results(
     secrets = _find_secrets(run, store, environ)
     rundir = store.run_directory(run.run_id)
     code = git_state.read_git_state(Path(run.spec.cwd or "/"), environ)
-    code = replace(code, diff=mask(code.diff, secrets), subject=mask(code.subject, secrets))
+    code = replace(code, diff=mask_secrets(code.diff, secrets), subject=mask_secrets(code.subject, secrets))
     facts = ResultFacts(
         run=run,
         end=read_end(run, rundir),
@@ -175,7 +175,7 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
         facts, diff=files[-1].name if facts.code.diff else None, kept=result_directory.read_additions(path)
     )
     generated, additions_mark, additions = text.partition(ADDITIONS_MARK)
-    result_directory.write_text(path, mask(generated, secrets) + additions_mark + additions)
+    result_directory.write_text(path, mask_secrets(generated, secrets) + additions_mark + additions)
     if path.name != result_directory.RESULTS_DOCUMENT and not later_run:
         notes.append(f"{result_directory.RESULTS_DOCUMENT} was written by a person and was not changed.")
     files.append(path)

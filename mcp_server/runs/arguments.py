@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from mcp_server.errors import BadArgument
-from mcp_server.hosts.environment import check_environment, names_a_secret
+from mcp_server.hosts.environment import check_environment
 from mcp_server.record.script import LONGEST_NAME, takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.recovery import policy
 from mcp_server.runs.gpu_admission import check_gpu_arguments
-from mcp_server.text.regex import checked
+from mcp_server.text.regex import compile_user_pattern
+from mcp_server.text.secret_patterns import names_a_secret
 from mcp_server.text.shell import ShellCommand
 
 _LONGEST_ARGUMENTS = 100_000  # Linux takes 128 KiB in one word, 2 MiB in all
@@ -42,7 +43,7 @@ def check_arguments(request: LaunchRequest, command: ShellCommand) -> LaunchRequ
         if seconds is not None and not 0 < seconds < float("inf"):
             raise BadArgument(argument, "must be a number of seconds above 0.")
     if request.first_step_pattern is not None:
-        checked(request.first_step_pattern)
+        compile_user_pattern(request.first_step_pattern)
     check_params(request.params, request.resume_args, command)
     recovery = normalize_policy(request.recovery)
     gpus = check_gpu_arguments(request.gpus, request.require, request.env, queue=request.queue)
@@ -89,7 +90,7 @@ def normalize_policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | 
         raise BadArgument("recovery", f"{error}") from error
     for rule in normal["rules"]:
         if pattern := rule["when"].get("pattern"):
-            checked(pattern)
+            compile_user_pattern(pattern)
         for step in rule["steps"]:
             for name, change in (step.get("change") or {}).items():
                 _check_change(name, change)

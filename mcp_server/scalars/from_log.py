@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.record.run_directory import RunDir
-from mcp_server.text.lines import split
+from mcp_server.text.lines import split_lines
 
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
 _MOST_NAMES = 200
@@ -42,7 +42,7 @@ def _read_log(log: Path, first_step_pattern: str | None) -> LogMetrics:
     points: dict[str, LogPoints] = {}
     parts, cut = _read_ends(log)
     for part in parts:
-        for line in split(part.decode(errors="replace")):
+        for line in split_lines(part.decode(errors="replace")):
             for reading in progress.read_lines([line]):
                 for name, value in reading.metrics.items() if progress.first_step_seen else ():
                     if name in points or len(points) < _MOST_NAMES:

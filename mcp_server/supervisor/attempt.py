@@ -125,7 +125,7 @@ class Attempt:
                 is_over = self._is_over()
                 if not is_over:
                     self._handle_next_inputs()
-            except Exception as error:
+            except Exception as error:  # noqa: PERF203 - the loop must survive its own errors
                 self.control.report_error(error)
         self.relay.drain()
         if self._wait_status is None:  # not even SIGKILL ended it, or its guard was killed with the status

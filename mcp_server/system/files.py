@@ -1,4 +1,4 @@
-"""Files that may be anything, and files that must be whole: one safe read, one atomic write."""
+"""One safe read of files that may be anything, and one atomic write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit for work that somebody else's pattern, or a bug, could make endless."""
+"""A time limit for work that a user's pattern, or a bug, could make endless."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import NoReturn, TypeVar
 T = TypeVar("T")
 
 
-class TooLong(Exception):
-    """Work took longer than it may; no OSError, which many pass over."""
+class TimeLimitExceeded(Exception):
+    """Work took longer than its limit. Not an OSError, since much code ignores those."""
 
 
 def within(limit_s: float, act: Callable[[], T]) -> T:
-    """Return what ``act`` returns. For the main thread only; pattern matching looks for signals, so it can be ended.
+    """Return the result of ``act``. For the main thread only. Ends pattern matching as well, which checks for signals.
 
     Raises:
-        TooLong: it took longer than ``limit_s``.
+        TimeLimitExceeded: it took longer than ``limit_s``.
     """
 
     def expire(*_: object) -> NoReturn:
-        raise TooLong(f"it took longer than {limit_s:g} s")
+        raise TimeLimitExceeded(f"it took longer than {limit_s:g} s")
 
     before = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, limit_s)

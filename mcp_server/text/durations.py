@@ -1,6 +1,6 @@
 """Durations as people write them: ``24 hours``, ``1.5h``, ``1d12h``, ``2天``, ``12:00:00``, ``PT24H``. Pure."""
 
-# ruff: noqa: RUF001 - people write full-width punctuation, and it is looked for here
+# ruff: noqa: RUF001 - people write full-width punctuation, which these patterns match
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS: dict[str, float] = {
     "half an": 0.5, "half a": 0.5, "an": 1, "a": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6,
     "eight": 8, "ten": 10, "twelve": 12, "twenty": 20, "twenty-four": 24, "thirty": 30, "forty-eight": 48,
 }  # fmt: skip
-_SIGNS: dict[str, float] = dict(zip("半一二两三四五六七八九十", (0.5, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10), strict=True))
+_SIGNS: dict[str, float] = dict(zip("半一二两三四五六七八九十", (0.5, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10)))
 _WORD = "|".join(sorted(_WORDS, key=len, reverse=True))
 _NUMBER = (
     rf"[0-9]{{1,3}}(?:,[0-9]{{3}})+|[0-9]+(?:\.[0-9]+)?|[{''.join(_SIGNS)}]|(?<![a-z-])(?:{_WORD})(?=[\s-]+[a-z]{{3}})"
@@ -33,33 +33,25 @@ _ISO_UNITS_S = (86_400, 3_600, 60, 1)
 _LONGEST_TEXT = 2_000
 
 
-def find(text: str) -> float | None:
-    """Return the first duration in ``text`` in seconds, None where there is none; negative when written so.
+def find_duration(text: str) -> float | None:
+    """Return the first duration in ``text`` in seconds, None if it has none; negative if written so.
 
     A clock is ``HH:MM:SS``, ``HH:MM`` or ``D-HH:MM:SS``; ISO 8601 is ``P1DT12H``.
     """
     text = unicodedata.normalize("NFKC", text[:_LONGEST_TEXT]).lower()
-    found = [
+    durations = [
         (match.start(), seconds)
         for match, seconds in (_iso(text), _clock(text), _parts(text))
         if match is not None and seconds is not None
     ]
-    return min(found)[1] if found else None
+    return min(durations)[1] if durations else None
 
 
-def with_unit(text: str, unit: str) -> float | None:
-    """Return the seconds of a plain number whose unit stands elsewhere, as in ``Max time (hours)``."""
+def parse_with_unit(text: str, heading: str) -> float | None:
+    """Return the seconds of a plain number whose unit is in its heading: ``Max time (hours)``."""
     plain = re.fullmatch(r"[-−]?[0-9]+(?:\.[0-9]+)?", unicodedata.normalize("NFKC", text.strip()[:40]))
-    words = re.search(rf"[(（\[]\s*(?:in\s+)?({_UNIT})\s*[)）\]]", unit[:_LONGEST_TEXT].lower())
-    return find(f"{plain[0]} {words[1]}") if plain and words else None
-
-
-def told(seconds: float) -> str:
-    """Return ``seconds`` in the largest unit that takes few digits: ``24 h``, ``20 min``."""
-    for size, unit in ((3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.4g} {unit}"
-    return f"{seconds:.4g} s"
+    words = re.search(rf"[(（\[]\s*(?:in\s+)?({_UNIT})\s*[)）\]]", heading[:_LONGEST_TEXT].lower())
+    return find_duration(f"{plain[0]} {words[1]}") if plain and words else None
 
 
 def _parts(text: str) -> tuple[re.Match[str] | None, float | None]:
@@ -94,5 +86,5 @@ def _clock(text: str) -> tuple[re.Match[str] | None, float | None]:
 def _iso(text: str) -> tuple[re.Match[str] | None, float | None]:
     for match in _ISO.finditer(text):
         if any(match.groups()):
-            return match, float(sum(int(n or 0) * size for n, size in zip(match.groups(), _ISO_UNITS_S, strict=True)))
+            return match, float(sum(int(n or 0) * size for n, size in zip(match.groups(), _ISO_UNITS_S)))
     return None, None

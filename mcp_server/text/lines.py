@@ -1,7 +1,7 @@
-r"""From the bytes of a terminal to the lines that judging reads. Pure.
+r"""Splits a terminal's output into lines for diagnosis. Pure.
 
-A carriage return ends a line as a line feed does: errors are often glued to the bar that was being redrawn. Numbers
-count line feeds only, from 1, as every editor does.
+A carriage return ends a line as a line feed does: errors are often printed right after a progress bar that was being
+redrawn. Line numbers count line feeds only, from 1, as every editor does.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-LINE_CHARS = 4_000  # what a line says, it says by then
+LINE_CHARS = 4_000  # of a line that are read; error messages are shorter
 _ENDS = re.compile(r"\r\n|\n|\r")
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erasing
     r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC: titles, links
     r"|\x1b[ -/]*[0-~]"  # two characters and more
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1a\x7f]"  # Keras goes back with \b
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1a\x7f]"  # Keras moves back with \b
 )
 
 
@@ -26,18 +26,18 @@ class Line(NamedTuple):
     text: str
 
 
-def split(text: str) -> list[str]:
-    r"""Return the lines of ``text``, split at ``\n`` and ``\r``, empty ones left out, long ones cut."""
+def split_lines(text: str) -> list[str]:
+    r"""Return the lines of ``text``, split at ``\n`` and ``\r``, without empty ones; long ones are cut."""
     if "\x1b" in text or "\b" in text or "\0" in text:
         text = _ESCAPES.sub("", text)
     lines = text.split("\n") if "\r" not in text else _ENDS.split(text)
     return [line[:LINE_CHARS] for line in lines if line and not line.isspace()]
 
 
-def numbered(data: bytes, first_number: int = 1) -> list[Line]:
-    """Return the lines of ``data``, each with the number of the line feed's line that it stands in."""
+def number_lines(data: bytes, first_number: int = 1) -> list[Line]:
+    """Return the lines of ``data`` with their numbers; pieces of one line share its number."""
     return [
         Line(number, text)
         for number, raw in enumerate(data.decode(errors="replace").split("\n"), first_number)
-        for text in split(raw)
+        for text in split_lines(raw)
     ]

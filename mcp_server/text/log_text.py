@@ -1,9 +1,11 @@
-r"""Program output as text that an agent can read cheaply: bytes in, plain lines out.
+r"""Turns program output into text that an agent can read cheaply: bytes in, plain lines out. Pure.
 
-A log holds what was written, not what a person saw: colours, bars redrawn a thousand times, the same
-warning from eight ranks. Here it becomes what stayed on the screen. When in doubt a line stays: what does
-not look like a bar is kept, though one was drawn over it.
+A log holds what was written, not what a person saw: colours, bars redrawn a thousand times, the same warning from
+eight ranks. The result is what stayed on the screen. In doubt a line stays: text that does not look like a bar is
+kept, even where something was drawn over it.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,12 +13,14 @@ from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
-LINE_CHARS = 600  # longer lines are cut in the middle
-_LOOKED_AT_CHARS = 4_000  # how far into a line a progress bar is looked for
+from mcp_server.text.regex import compile_pattern
 
-# Every escape sequence but the cursor's way up and down, which tells what a redraw replaces. A sequence
-# that never ends (a title without its BEL) loses its introducer only, not the rest of the line.
-_ESCAPES = re.compile(
+LINE_CHARS = 600  # longer lines are cut in the middle
+_BAR_WITHIN_CHARS = 4_000  # of a line that are searched for a progress bar
+
+# Every escape sequence except cursor up and down, which show what a redraw replaces. A sequence that never ends
+# (a title without its BEL) loses its introducer only, not the rest of the line.
+_ESCAPES = compile_pattern(
     rb"\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)"  # OSC: titles, hyperlinks
     rb"|\x1b[PX^_][^\x1b\n]*+\x1b\\"  # DCS, SOS, PM, APC
     rb"|\x1b\[(?!\d{0,4}[ABEF]|[01]?G)[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, erasing
@@ -25,12 +29,12 @@ _ESCAPES = re.compile(
 _TO_COLUMN_1 = re.compile(rb"\x1b\[[01]?G")
 _STEP = re.compile(r"(\r+|\x1b\[\d{0,4}[ABEF])")
 _CONTROLS = bytes(set(range(32)) - set(b"\a\b\t\n\r\x1b")) + b"\x7f"
-# Not seen, yet read by a model: C1, soft hyphen, fillers, zero-width, bidi, variation selectors, tags.
-_UNSEEN = re.compile(
+# Invisible to people, yet read by a model: C1, soft hyphen, fillers, zero-width, bidi, variation selectors, tags.
+_INVISIBLE = re.compile(
     r"[\x80-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-# Left over: letters, % and /, line ends, and the first byte of letters outside ASCII and of no bar glyph.
+# Kept are: letters, % and /, line ends, and the first byte of letters outside ASCII and of no bar glyph.
 _NOT_WORDS = bytes(
     set(range(0xC0)) - set(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ%/\r\n\x1b")
     | {0xE2}  # U+2000 to U+2FFF: punctuation, lines, blocks
@@ -46,29 +50,29 @@ _WIDE = re.compile(rf"([{_GLYPHS}])\1{{10,}}")
 _DRAWN = re.compile(rf"[{_GLYPHS}]{{2}}|\[[=#>. -]{{5,80}}\]")
 _COUNT = re.compile(r"\d{1,12}(?:/\d|(?:\.\d{1,3})?%)")
 _COUNT_BEFORE = re.compile(r"\d{1,12}(?:/\d{1,12}|%)\s{0,9}$")  # Keras: "5/100 [==>...] - ETA: 3s"
-_AFTER_METER = re.compile(r"\[\d{1,4}:\d\d[:\d]{0,6}[<,][^\]]{0,400}\]\s*+(?=[^\s,\]])")
+_AFTER_METER = compile_pattern(r"\[\d{1,4}:\d\d[:\d]{0,6}[<,][^\]]{0,400}\]\s*+(?=[^\s,\]])")
 _BARLIKE = re.compile(rf"\d%|(?<![\d/])\d{{1,12}}/\d{{1,12}}(?![\d/])|[{_GLYPHS}]|\d \[\d+:\d\d")
 _ALARM = re.compile(
     r"error|exception|traceback|warn|fail|fatal|kill|abort|assert|terminat|signal|memory|denied|cannot|\bnan\b",
     re.IGNORECASE,
 )
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
-# What a launcher puts before every line: Ray, torchrun, srun -l.
+# Prefixes that launchers print before every line: Ray, torchrun, srun -l.
 _PREFIX = re.compile(r"\((?:\S+ )?pid=[^)]*\)|\[?(?:rank|default)? ?\d+\]?:")
 
 
 class Line(NamedTuple):
-    r"""A readable line; ``number`` counts raw lines by ``\n``, from 1, and is that of the text's own line."""
+    r"""A readable line; ``number`` is its number in the raw output, counted by ``\n`` from 1."""
 
     number: int
     text: str
-    since: int  # the first raw line it stands for
-    repeats: int = 0  # how many lines like it were left out
+    since: int  # the first raw line that it represents
+    repeats: int = 0  # so many lines like it were left out
 
 
 @dataclass(frozen=True)
-class Bounded:
-    """The part of some lines that fits; ``left_out`` counts the others, ``repeats`` what this part stands for."""
+class FittedLines:
+    """Those lines that fit; ``left_out`` counts the others, ``repeats`` the repeats that these represent."""
 
     text: str
     lines: tuple[Line, ...]
@@ -79,9 +83,9 @@ class Bounded:
 def clean_lines(data: bytes, first_number: int = 1) -> list[Line]:
     r"""Return what a person would have read, in the order it was written; blank lines stay.
 
-    No line holds an escape sequence, a control character other than a tab, or a character that cannot be
-    seen. Of a line overwritten with ``\r``, backspaces or the cursor going up, only the last state stays; a
-    message stays even so. ``data`` starts at a line's beginning; the cursor cannot go up out of it.
+    No line holds an escape sequence, a control character other than a tab, or an invisible character. Of a line
+    overwritten by ``\r``, backspaces or a cursor that moves up, only the last state stays, and every message.
+    ``data`` starts at the beginning of a line; the cursor cannot move above it.
     """
     text = _plain(data)
     raw = text.split("\n")
@@ -96,9 +100,9 @@ def clean_lines(data: bytes, first_number: int = 1) -> list[Line]:
 
 
 def collapse(lines: Iterable[Line]) -> list[Line]:
-    """Return one line for each run of equal ones ("… (x12)") or of one bar's updates ("… (12 updates)").
+    """Return one line for each series of equal ones ("… (x12)") or of one bar's updates ("… (12 updates)").
 
-    Of a bar the newest stays, drawn at most 10 wide. Blank lines become one. Long lines are shortened.
+    Of a bar the newest update stays, drawn at most 10 wide. Blank lines become one. Long lines are shortened.
     """
     out = []
     for (is_bar, name), group in groupby(lines, key=_identity):
@@ -122,36 +126,36 @@ def shorten(text: str, at: int = 0) -> str:
     return f"…[+{start:,} chars]…{text[start:end]}…[+{max(0, len(text) - end):,} chars]…"
 
 
-def bounded(lines: Sequence[Line], max_bytes: int, *, newest: bool = True) -> Bounded:
+def fit_lines(lines: Sequence[Line], max_bytes: int, *, newest: bool = True) -> FittedLines:
     """Return the newest (else the first) lines whose text fits in ``max_bytes`` of UTF-8.
 
-    A single line that does not fit is cut, so that something is said as long as there is room.
+    A single line that does not fit is cut.
     """
-    kept: list[Line] = []
+    fitting: list[Line] = []
     room = max_bytes + 1  # the last line has no line end
     for line in reversed(lines) if newest else lines:
         cost = len(line.text.encode()) + 1
         if cost > room:
-            if not kept and room > len("…".encode()) + 1:
-                kept.append(line._replace(text=line.text.encode()[: room - 4].decode(errors="ignore") + "…"))
+            if not fitting and room > len("…".encode()) + 1:
+                fitting.append(line._replace(text=line.text.encode()[: room - 4].decode(errors="ignore") + "…"))
             break
         room -= cost
-        kept.append(line)
+        fitting.append(line)
     if newest:
-        kept.reverse()
-    text, repeats = "\n".join(line.text for line in kept), sum(line.repeats for line in kept)
-    return Bounded(text, tuple(kept), len(lines) - len(kept), repeats)
+        fitting.reverse()
+    text, repeats = "\n".join(line.text for line in fitting), sum(line.repeats for line in fitting)
+    return FittedLines(text, tuple(fitting), len(lines) - len(fitting), repeats)
 
 
 def bar_name(text: str) -> str | None:
-    """Return what tells a drawn progress bar from others: the words before its count, and its total ("Map:/300").
+    """Return what distinguishes a progress bar from others: the words before its count, and its total ("Map:/300").
 
-    None for all other lines, also where a message is glued to a bar. A percentage alone is a metric, not a
-    bar: a line like ``acc 93% | loss 0.2`` must not be taken for an update of the one before.
+    None for all other lines, and where a message follows the bar. A percentage alone is a metric, not a bar: a
+    line like ``acc 93% | loss 0.2`` is not an update of the line before.
     """
     if "%|" not in text and "[" not in text and (text.isascii() or not _GLYPH.search(text)):
         return None  # most lines, in a tenth of the time
-    text = text[:_LOOKED_AT_CHARS]
+    text = text[:_BAR_WITHIN_CHARS]
     bar = _METER.search(text)
     if bar is None:
         drawn = _DRAWN.search(text)
@@ -170,35 +174,35 @@ def _identity(line: Line) -> tuple[bool, str]:
 
 
 def _plain(data: bytes) -> str:
-    r"""Decode, and leave of all control only ``\t \n``, and ``\r \b ESC[nA`` where they overwrite."""
+    r"""Decode, and keep of all control characters only ``\t \n``, and ``\r \b ESC[nA`` where they overwrite."""
     data = data.translate(None, _CONTROLS)
     if b"\x1b" in data:
         data = _TO_COLUMN_1.sub(b"\r", _ESCAPES.sub(b"", data))
     data = data.replace(b"\a", b"").replace(b"\r\n", b"\n")
     text = _thin(data).decode(errors="replace")
-    return text if text.isascii() else _UNSEEN.sub("", text)
+    return text if text.isascii() else _INVISIBLE.sub("", text)
 
 
 def _thin(data: bytes) -> bytes:
-    r"""Drop what is overwritten at once by the same words, so that a bar's 100,000 updates cost like one.
+    r"""Drop text that is overwritten at once by the same words, so that a bar's 100,000 updates cost as much as one.
 
     Done on the bytes of all lines together: 230,000 tqdm updates take 0.1 s, against 0.9 s one by one.
     """
     if b"\r" not in data:
         return data
     words = data.translate(None, _NOT_WORDS).split(b"\r")
-    kept = [
+    parts = [
         part
-        for part, said, said_next in zip(data.split(b"\r"), words, [*words[1:], b""], strict=True)
-        if not said or said != said_next or b"\n" in said or b"\x1b" in said
+        for part, letters, following in zip(data.split(b"\r"), words, [*words[1:], b""])
+        if not letters or letters != following or b"\n" in letters or b"\x1b" in letters
     ]
-    return b"\r".join(kept)
+    return b"\r".join(parts)
 
 
 def _pieces(raw: str) -> Iterator[tuple[str, str]]:
     r"""Yield each stretch of text of a raw line after the step (``\r``, ``ESC[nA``, none) that led to it."""
     parts = ["", *_STEP.split(raw)]
-    for step, text in zip(parts[::2], parts[1::2], strict=True):
+    for step, text in zip(parts[::2], parts[1::2]):
         first, *others = _erased(text) if "\b" in text else [text]
         yield step, first
         for other in others:
@@ -206,18 +210,18 @@ def _pieces(raw: str) -> Iterator[tuple[str, str]]:
 
 
 def _erased(text: str) -> list[str]:
-    """Return what backspaces leave of ``text``; what they wipe out as a whole is a state of its own."""
+    """Return what backspaces leave of ``text``; text that they erase as a whole is a state of its own."""
     states = []
-    now: list[str] = []  # characters, so that a hostile line is not copied for every backspace
+    state: list[str] = []  # characters, so that a hostile line is not copied for every backspace
     for part in re.split("(\b+)", text):
         if not part.startswith("\b"):
-            now.extend(part)
-        elif len(part) < len(now):
-            del now[-len(part) :]
+            state.extend(part)
+        elif len(part) < len(state):
+            del state[-len(part) :]
         else:
-            states.append("".join(now))
-            now.clear()
-    return [*states, "".join(now)]
+            states.append("".join(state))
+            state.clear()
+    return [*states, "".join(state)]
 
 
 class _Screen:
@@ -225,7 +229,7 @@ class _Screen:
 
     def __init__(self) -> None:
         self.lines: list[Line | None] = []  # in the order written; None: overwritten
-        self._rows: list[int] = []  # which of the lines stands there; -1: none yet
+        self._rows: list[int] = []  # the index in lines of each row; -1: none yet
         self._row = 0
 
     def feed(self, number: int, raw: str) -> None:
@@ -240,7 +244,7 @@ class _Screen:
         on_this_row = takewhile(lambda piece: not piece[0].startswith("\x1b"), pieces[1:])
         if _PREFIX.fullmatch(first.strip()):
             prefix, first = first, ""
-        elif _says_more(first, next((text for _, text in on_this_row if text.strip()), first)):
+        elif _has_message(first, next((text for _, text in on_this_row if text.strip()), first)):
             self.lines.append(Line(number, first.rstrip(), number))
             first = ""
         for step, text in [("", first), *pieces[1:]]:
@@ -259,11 +263,11 @@ class _Screen:
             self._row = min(max(self._row, 0), len(self._rows) - 1)
 
     def _write(self, line: Line) -> None:
-        there = self._rows[self._row]
-        old = self.lines[there] if there >= 0 else None
-        if old is not None and _gives_way(old.text, line.text):
-            self.lines[there] = None
-            if there == len(self.lines) - 1:
+        index = self._rows[self._row]
+        old = self.lines[index] if index >= 0 else None
+        if old is not None and _is_replaceable(old.text, line.text):
+            self.lines[index] = None
+            if index == len(self.lines) - 1:
                 self.lines.pop()
         self._put(line)
 
@@ -272,18 +276,18 @@ class _Screen:
         self.lines.append(line)
 
 
-def _gives_way(old: str, new: str) -> bool:
-    """Say whether ``old`` may go when ``new`` is written over it: a bar, or the same words again."""
+def _is_replaceable(old: str, new: str) -> bool:
+    """Return whether ``old`` is dropped when ``new`` overwrites it: a bar, or the same words again."""
     if not old or bar_name(old) is not None:
         return True
-    head = old[:_LOOKED_AT_CHARS]
+    head = old[:_BAR_WITHIN_CHARS]
     if _BARLIKE.search(head) and not _ALARM.search(head) and not _AFTER_METER.search(head):
         return True
     return _letters(old) == _letters(new)
 
 
-def _says_more(bar: str, follower: str) -> bool:
-    """Say whether a message stands before the first ``bar`` of a line: words its next update lacks."""
+def _has_message(bar: str, follower: str) -> bool:
+    """Return whether a message precedes the first ``bar`` of a line: words that its next update lacks."""
     words = _letters(bar_name(bar) or "")
     return bool(words) and words != _letters(bar_name(follower) or "")
 

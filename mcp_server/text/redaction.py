@@ -16,25 +16,25 @@ from urllib.parse import quote, quote_plus
 SHORTEST_SECRET = 6
 _SHORTEST_HALF = 10
 
-# What nobody sees, and what stands inside a value that is highlighted or printed in pieces: colours and other
-# escape sequences (one may be cut off at the end), NUL, zero-width characters.
-_UNSEEN = (
+# Invisible bytes that may split a value which is highlighted or printed in pieces: colours and other escape
+# sequences (one may be cut off at the end), NUL, zero-width characters.
+_INVISIBLE = (
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][0-B]"
     rb"|(?:\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[()])?|\xe2[\x80\x81]?|\xef\xbb?|\xc2)\Z"
     rb"|[\x00\x0e\x0f]+|\xe2\x80[\x8b-\x8f]|\xe2\x81\xa0|\xef\xbb\xbf|\xc2\xad"
 )
-_NOISE = re.compile(_UNSEEN)
+_NOISE = re.compile(_INVISIBLE)
 _NOISE_BEGINS = (b"\x1b", b"\0", b"\x0e", b"\x0f", b"\xe2", b"\xef", b"\xad")
 # base64 programs break lines after 64 or 76 digits, and some indent them.
 _WRAPS = re.compile(rb"[\r\n]+[ \t]*")
-_NOISE_AND_WRAPS = re.compile(_UNSEEN + rb"|[\r\n]+[ \t]*")
-# So much of a spelling before a line's end makes the rest worth waiting for.
+_NOISE_AND_WRAPS = re.compile(_INVISIBLE + rb"|[\r\n]+[ \t]*")
+# A line that ends with so many bytes of a spelling is held back until the next line.
 _BEFORE_A_WRAP = 2
 
 
 @dataclass(frozen=True)
 class _Mask:
-    """One spelling of a secret; ``wraps``: line ends may stand in it."""
+    """One spelling of a secret; ``wraps``: it may contain line ends."""
 
     spelling: bytes
     label: bytes
@@ -52,11 +52,11 @@ class _Mask:
 
 
 class _View:
-    """Bytes without noise, and where each of them stood."""
+    """Bytes without noise, and the original index of each."""
 
     def __init__(self, data: bytes, noise: re.Pattern[bytes] | None) -> None:
-        self._ends: list[int] = []  # where in the text a piece of noise was left out ...
-        self._shifts: list[int] = [0]  # ... and how much had been by then
+        self._ends: list[int] = []  # index in the text of each piece of noise left out ...
+        self._shifts: list[int] = [0]  # ... and how many bytes were left out by then
         shift = 0
         self.text = data
         if noise is None:
@@ -70,7 +70,7 @@ class _View:
             self.text = noise.sub(b"", data)
 
     def origin(self, index: int) -> int:
-        """Return where the byte at ``index`` of the text stood."""
+        """Return the original index of the byte at ``index`` of the text."""
         return index + self._shifts[bisect_right(self._ends, index)]
 
 
@@ -89,11 +89,11 @@ class Redactor:
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return what may be shown after ``chunk``."""
+        """Return what may be printed after ``chunk``."""
         if not self._masks:
             return chunk
-        shown, self._held = self._split(self._held + chunk)
-        return shown
+        masked, self._held = self._split(self._held + chunk)
+        return masked
 
     def flush(self) -> bytes:
         """Return what was held back: the stream has ended."""
@@ -123,17 +123,17 @@ class Redactor:
             hold = 0 if ended else mask.undecided(view.text)
             if hold and not (mask.wraps and hold < _BEFORE_A_WRAP and data[-1:] in b"\r\n"):
                 decided = min(decided, view.origin(len(view.text) - hold))
-        # A secret whose end might begin another one waits with it; of two that overlap the longer is told.
+        # A secret whose end might begin another one waits with it; of two that overlap the longer names the mask.
         spans.sort(key=lambda span: (span[0], -span[1]))
         for start, end, _ in reversed(spans):
             if start < decided < end:
                 decided = start
-        shown, done = [], 0
+        masked, done = [], 0
         for start, end, label in spans:
             if end <= decided and end > done:
-                shown += [data[done : max(start, done)], label if start >= done else b""]
+                masked += [data[done : max(start, done)], label if start >= done else b""]
                 done = end
-        return b"".join([*shown, data[done:decided]]), data[decided:]
+        return b"".join([*masked, data[done:decided]]), data[decided:]
 
 
 def _masks(value: str, label: bytes) -> Iterator[_Mask]:
@@ -151,7 +151,7 @@ def _masks(value: str, label: bytes) -> Iterator[_Mask]:
     for offset in range(3):
         digits = _base64_digits(raw, offset)
         for spelling in {digits, digits.translate(bytes.maketrans(b"+/", b"-_"))}:
-            # The second serves where a line ends after the first digit, which alone says nothing.
+            # The second serves where a line ends after the first digit, which alone proves nothing.
             for part in (spelling, spelling[_BEFORE_A_WRAP:]):
                 if len(part) >= SHORTEST_SECRET:
                     yield _Mask(part, label, wraps=True)
@@ -173,6 +173,6 @@ def _quoted(plain: str) -> Iterator[str]:
 
 
 def _base64_digits(raw: bytes, offset: int) -> bytes:
-    """Return the base64 digits that ``raw`` alone decides when ``offset`` bytes (mod 3) stand before it."""
+    """Return the base64 digits that ``raw`` alone decides when ``offset`` bytes (mod 3) precede it."""
     encoded = base64.b64encode(b"\0" * offset + raw)
     return encoded[-(-8 * offset // 6) : 8 * (offset + len(raw)) // 6]

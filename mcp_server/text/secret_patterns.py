@@ -1,16 +1,24 @@
-"""Masks what looks like a secret in text that is kept: a diff, a configuration, a command. Pure."""
+"""The one table of what looks like a secret: names, formats of services, passwords in addresses. Masks them. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
+from mcp_server.text.regex import compile_pattern
 
 MASKED = "[masked]"
 
-# Names that nothing but a secret has. `max_tokens`, `sort_key` and `eos_token` are settings: their values
-# count only when they look like keys.
+# Variables with such a name reach a run only when it asks for them by name.
+_VARIABLE_NAME = re.compile(
+    r"(KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|_(PASS|PWD|PAT|AUTH))(_?\d+)?$"
+    r"|(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|WEBHOOK)(_|$)",
+    re.IGNORECASE,
+)
+_PROXY_NAME = re.compile(r".*_PROXY", re.IGNORECASE)
+# Settings with such a name hold nothing but a secret. `max_tokens`, `sort_key` and `eos_token` are ordinary settings:
+# their values count only when they look like keys.
 _SURE = (
     r"api[_-]?key|access[_-]?key(?:[_-]?id)?|secret(?:[_-]?(?:access[_-]?)?key)?|client[_-]?secret|passw(?:or)?d"
     r"|passphrase|private[_-]?key|(?:access|auth|api|hf|hub|bearer|bot|refresh)[_-]?token|webhook(?:[_-]?url)?"
@@ -18,55 +26,83 @@ _SURE = (
 _MAYBE = r"keys?|tokens?|pat|auth|credentials?"
 _IS = r"[\"']?\s*(?:[:=]|,\s*(?=[\"']))\s*[\"']?"
 _VALUE = rf"[^\s\"'(){{}}\[\],;<>$]{{{SHORTEST_SECRET},}}+(?![(\[])"
-_NAMED = re.compile(
+_SETTING = compile_pattern(
     rf"(?P<name>(?<![\w\[-])(?:[\w-]{{0,60}}[_-])?(?:{_SURE})(?:_?\d+)?{_IS})(?P<value>{_VALUE})", re.IGNORECASE
 )
-_PERHAPS = re.compile(rf"(?P<name>(?<!\w)\w{{0,60}}(?:{_MAYBE}){_IS})(?P<value>{_VALUE})", re.IGNORECASE)
-_ARGUMENT = re.compile(
+_PERHAPS = compile_pattern(rf"(?P<name>(?<!\w)\w{{0,60}}(?:{_MAYBE}){_IS})(?P<value>{_VALUE})", re.IGNORECASE)
+_ARGUMENT = compile_pattern(
     rf"(?P<name>--[\w-]{{0,60}}(?:{_SURE}|token)[ ]+[\"']?)(?P<value>(?!-){_VALUE})",
     re.IGNORECASE,
 )
+# NAME=value before a command in a shell; a value that begins with $ comes from elsewhere.
+_ASSIGNMENT = re.compile(r"""(?<![\w-])(?P<name>[A-Za-z_]\w*)=["']?(?P<value>[^\s"';&|]{8,})""")
 _LOOKS_LIKE_A_KEY = re.compile(r"(?=[^A-Za-z]*[A-Za-z])(?=\D*\d)[A-Za-z0-9+/]{16,}")
 _PLAIN = re.compile(
     r"(?:none|null|true|false|str|os\.environ|getenv|required|optional|\*+|x+|\.+|-?\d+(?:\.\d+)?).{0,2}", re.IGNORECASE
 )
-_LONGEST = 500  # characters of a value that are looked at
-# What services hand out, recognised anywhere.
-_KNOWN = re.compile(
+_LONGEST_VALUE = 500  # characters of a value that are searched
+# Formats of services, recognised under any name: OpenAI, Hugging Face, GitHub, AWS, Google, Slack, GitLab, wandb, JWT.
+_SERVICE_TOKEN = re.compile(
     r"\bsk-[A-Za-z0-9_-]{16,}|\bhf_[A-Za-z0-9]{16,}|\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}"
     r"|\bAKIA[0-9A-Z]{12,}|\bAIza[\w-]{30,}|\bxox[abprs]-[\w-]{10,}|\bglpat-[\w-]{16,}|\bwandb_v\d_\w{16,}"
     r"|\beyJ[\w-]{10,1000}\.[\w-]{10,1000}\.[\w-]*"
 )
 _BEARER = re.compile(r"(?P<name>\b(?:Bearer|Basic)\s+)(?P<value>[\w\-.~+/]{12,}=*)")
-_LOGIN = re.compile(r"(?P<name>://[^/\s:@]{1,100}:)(?P<value>[^/\s@]{1,200})(?=@)")
-_BLOCK = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_LOGIN = re.compile(r"(?P<name>://[^/\s:@]{1,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 
-def mask(text: str, known: Mapping[str, str] | None = None) -> str:
+def names_a_secret(name: str) -> bool:
+    """Return whether a variable of this name usually holds a secret."""
+    return bool(_VARIABLE_NAME.search(name))
+
+
+def holds_a_secret(name: str, value: str) -> bool:
+    """Return whether a variable is named like a secret, or its value holds a password that is not a proxy's.
+
+    A proxy's password is needed by every download.
+    """
+    return names_a_secret(name) or bool(_LOGIN.search(value) and not _PROXY_NAME.fullmatch(name))
+
+
+def has_service_token(text: str) -> bool:
+    """Return whether ``text`` contains a token in the format of a known service."""
+    return bool(_SERVICE_TOKEN.search(text))
+
+
+def find_assigned_secrets(command: str) -> Iterator[str]:
+    """Yield the names of secrets whose values a shell command contains, as in ``HF_TOKEN=hf_abc python train.py``."""
+    for match in _ASSIGNMENT.finditer(command):
+        if _assigns_a_secret(match):
+            yield match["name"]
+
+
+def mask_assigned_secrets(command: str) -> str:
+    """Return a shell command with the values of such secrets replaced by "…"."""
+    return _ASSIGNMENT.sub(
+        lambda match: match[0].removesuffix(match["value"]) + "…" if _assigns_a_secret(match) else match[0], command
+    )
+
+
+def mask_secrets(text: str, known: Mapping[str, str] | None = None) -> str:
     """Return ``text`` without what looks like a secret, and without the values of ``known`` secrets by name."""
     secrets = {name: value for name, value in (known or {}).items() if len(value.strip()) >= SHORTEST_SECRET}
-    shown = Redactor(secrets).text(text) if secrets else text
-    shown = _KNOWN.sub(MASKED, _BLOCK.sub(MASKED, shown))
+    masked = Redactor(secrets).text(text) if secrets else text
+    masked = _SERVICE_TOKEN.sub(MASKED, _PRIVATE_KEY.sub(MASKED, masked))
     for pattern in (_LOGIN, _BEARER):
-        shown = pattern.sub(lambda match: match["name"] + MASKED, shown)
-    for pattern in (_NAMED, _ARGUMENT):
-        shown = pattern.sub(lambda match: match[0] if _is_plain(match["value"]) else match["name"] + MASKED, shown)
-    return _PERHAPS.sub(
-        lambda match: match["name"] + MASKED if _LOOKS_LIKE_A_KEY.search(match["value"][:_LONGEST]) else match[0], shown
-    )
+        masked = pattern.sub(lambda match: match["name"] + MASKED, masked)
+    for pattern in (_SETTING, _ARGUMENT):
+        masked = pattern.sub(lambda match: match[0] if _is_plain(match["value"]) else match["name"] + MASKED, masked)
+    return _PERHAPS.sub(lambda match: match["name"] + MASKED if _looks_like_a_key(match["value"]) else match[0], masked)
+
+
+def _assigns_a_secret(match: re.Match[str]) -> bool:
+    return names_a_secret(match["name"]) and not match["value"].startswith("$")
+
+
+def _looks_like_a_key(value: str) -> bool:
+    return bool(_LOOKS_LIKE_A_KEY.search(value[:_LONGEST_VALUE]))
 
 
 def _is_plain(value: str) -> bool:
     return value.startswith((MASKED[1:], "secret:")) or bool(_PLAIN.fullmatch(value))
-
-
-_SECRET_NAME = re.compile(
-    r"(KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|_(PASS|PWD|PAT|AUTH))(_?\d+)?$"
-    r"|(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|WEBHOOK)(_|$)",
-    re.IGNORECASE,
-)
-
-
-def holds_a_secret(name: str, value: str) -> bool:
-    """Temporary."""
-    return bool(_SECRET_NAME.search(name)) or bool(_LOGIN.search(value) and not name.upper().endswith("_PROXY"))

@@ -208,7 +208,7 @@ def _split_commands(tokens: Sequence[Token]) -> Iterator[SimpleCommand]:
     redirections: list[Redirection] = []
     is_certain, redirects = True, ""
     following = [*tokens[1:], None]
-    for token, after in zip(tokens, following):  # noqa: B905 - strict= needs Python 3.10
+    for token, after in zip(tokens, following):
         if not token.is_operator:
             if redirects:
                 redirections.append(Redirection(redirects, token.text))

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from mcp_server.text.log_text import Line, bounded, clean_lines, collapse, shorten
-from mcp_server.text.regex import checked
+from mcp_server.text.log_text import Line, clean_lines, collapse, fit_lines, shorten
+from mcp_server.text.regex import compile_user_pattern
 
 MAX_BYTES = 8192
 NUMBERED_BYTES = 256 * 2**20  # the tail of a larger log has no line numbers: counting takes too long
@@ -56,7 +56,7 @@ def tail_lines(
         return _fit(max_bytes, lambda _: LogExcerpt(f"[no output of {label} yet.]", ""))
 
     def answer(room: int) -> LogExcerpt:
-        part = bounded(lines, room)
+        part = fit_lines(lines, room)
         where, earlier = f"the end of {size / 2**20:,.0f} MiB", "earlier lines"
         if numbered:
             first = before + part.lines[0].since if part.lines else total + 1
@@ -86,7 +86,7 @@ def slice_lines(path: Path, start_line: int, count: int = 50, max_bytes: int = M
     asked_to = max(read_to, min(start + count - 1, total))
 
     def answer(room: int) -> LogExcerpt:
-        part = bounded(lines, room, newest=False)
+        part = fit_lines(lines, room, newest=False)
         # One raw line can become many readable ones and be cut: continue after it, or the range never advances.
         end = max(start, lines[len(part.lines)].since - 1) if part.left_out else read_to
         later = f"{_span(end + 1, asked_to)} (continue with start_line={end + 1})" if end < asked_to else ""
@@ -107,7 +107,7 @@ def grep_lines(path: Path, pattern: str, context: int = 0, max_bytes: int = MAX_
     Raises:
         PatternError: the pattern is not a regular expression, or is refused; carries the reason.
     """
-    search = _Search(checked(pattern), max(0, min(context, 100)), max_bytes)
+    search = _Search(compile_user_pattern(pattern), max(0, min(context, 100)), max_bytes)
     total = 0
     with path.open("rb") if path.exists() else io.BytesIO() as file:
         for number, data in _chunks(file, file.seek(0, os.SEEK_END)):

@@ -10,7 +10,7 @@ from mcp_server.backends.base import backend_of
 from mcp_server.backends.local import capture_session
 from mcp_server.errors import BadArgument, ScreenNotFound
 from mcp_server.store.run_store import RunStore
-from mcp_server.text.log_text import bounded, clean_lines, collapse
+from mcp_server.text.log_text import clean_lines, collapse, fit_lines
 
 _MOST_BYTES = 8192
 _HEADER_BYTES = 300
@@ -55,7 +55,7 @@ async def capture_screen(
 def frame_screen(screen: list[str], label: str, lines: int) -> str:
     """Return the last ``lines`` lines of ``screen`` without empty lines at the end, below a header with ``label``."""
     cleaned = collapse(clean_lines("\n".join(screen).rstrip().encode()))
-    part = bounded(cleaned[-lines:], _MOST_BYTES - _HEADER_BYTES)
+    part = fit_lines(cleaned[-lines:], _MOST_BYTES - _HEADER_BYTES)
     above = len(cleaned) - len(part.lines)
     left_out = f", {above:,} more above" if above else ""
     header = (

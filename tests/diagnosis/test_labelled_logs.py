@@ -15,7 +15,7 @@ import pytest
 from mcp_server.diagnosis.failure.diagnose import diagnose
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.log_file import Examination, examine_log
-from mcp_server.text.lines import numbered
+from mcp_server.text.lines import number_lines
 from tests.support.logs import WHOLE_LOGS, read_labels, whole_log_directories
 
 Examined = list[tuple[dict[str, Any], Examination]]
@@ -91,7 +91,7 @@ def test_the_text_alone_gives_the_kind_in_99_of_100_and_the_line_in_95(directory
     right_kinds = right_lines = failed = 0
     labels = [label for label in read_labels(directory) if label["class"] != "divergence"]
     for label in labels:
-        failure = diagnose(numbered((directory / label["file"]).read_bytes()))
+        failure = diagnose(number_lines((directory / label["file"]).read_bytes()))
         right_kinds += (failure.kind if failure else "ok") in {label["class"], *label["alt"]}
         assert label["class"] != "ok" or failure is None, label["file"]
         if label["class"] != "ok" and failure is not None:

@@ -1,4 +1,4 @@
-"""A wait status and a stop request become one ending, told in one sentence."""
+"""A wait status and a stop request become one ending and one sentence."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ def test_a_wait_status_becomes_an_exit_code_a_signal_or_both(
     assert classify_ending(status, None, interrupted=False) == Ending(state, exit_code, name)
 
 
-def test_every_exit_code_is_told_as_it_is() -> None:
+def test_every_exit_code_is_reported_as_it_is() -> None:
     for code in range(256):
         ending = classify_ending(exited(code), None, interrupted=False)
         assert (ending.exit_code, ending.status) == (code, code)

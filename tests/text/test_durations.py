@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_server.text import durations
+from mcp_server.text.durations import find_duration
 
 H = 3600.0
 
@@ -48,4 +48,4 @@ H = 3600.0
     ],
 )
 def test_durations_are_read_as_people_write_them(text: str, seconds: float | None) -> None:
-    assert durations.find(text) == seconds
+    assert find_duration(text) == seconds

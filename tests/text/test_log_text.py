@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from mcp_server.text.log_text import Line, bar_name, bounded, clean_lines, collapse, shorten
+from mcp_server.text.log_text import Line, bar_name, clean_lines, collapse, fit_lines, shorten
 
 
 def read(data: bytes | str) -> list[str]:
@@ -30,7 +30,7 @@ def test_ordinary_lines_stay_as_they_are_and_know_their_numbers() -> None:
     ]
 
 
-def test_line_ends_count_lines_whoever_wrote_them() -> None:
+def test_every_kind_of_line_end_counts_lines() -> None:
     assert clean_lines(b"") == []
     assert clean_lines(b"\n") == [Line(1, "", 1)]
     assert clean_lines(b"one\r\n\r\ntwo\r\r\n") == [Line(1, "one", 1), Line(2, "", 2), Line(3, "two", 3)]
@@ -272,20 +272,20 @@ def test_a_long_line_is_cut_around_what_was_found_in_it() -> None:
 
 
 def test_the_newest_lines_that_fit_are_kept() -> None:
-    part = bounded(clean_lines(b"one\ntwo\nthree\n"), 9)
+    part = fit_lines(clean_lines(b"one\ntwo\nthree\n"), 9)
     assert (part.text, part.left_out) == ("two\nthree", 1)
-    assert bounded(clean_lines(b"one\ntwo\nthree\n"), 13).text == "one\ntwo\nthree"
-    assert bounded(clean_lines(b"one\ntwo\nthree\n"), 9, newest=False).text == "one\ntwo"
-    assert bounded(collapse(clean_lines(b"a\na\nb\nb\nb\n")), 6).repeats == 2
+    assert fit_lines(clean_lines(b"one\ntwo\nthree\n"), 13).text == "one\ntwo\nthree"
+    assert fit_lines(clean_lines(b"one\ntwo\nthree\n"), 9, newest=False).text == "one\ntwo"
+    assert fit_lines(collapse(clean_lines(b"a\na\nb\nb\nb\n")), 6).repeats == 2
 
 
 def test_the_bound_counts_bytes_not_characters() -> None:
     lines = clean_lines("损失 0.5 ▄▄▂▄\n".encode() * 50)
     for room in range(200):
-        assert len(bounded(lines, room).text.encode()) <= room
+        assert len(fit_lines(lines, room).text.encode()) <= room
 
 
 def test_one_line_that_does_not_fit_is_cut_rather_than_lost() -> None:
-    part = bounded(clean_lines("é".encode() * 100), 20)
+    part = fit_lines(clean_lines("é".encode() * 100), 20)
     assert part.text == "é" * 8 + "…"
-    assert bounded(clean_lines(b"word"), 0).text == ""
+    assert fit_lines(clean_lines(b"word"), 0).text == ""

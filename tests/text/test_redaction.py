@@ -129,7 +129,7 @@ def test_encoded_spellings_are_masked_wherever_they_are_cut(spell: object) -> No
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\n    "])
-def test_every_line_of_a_key_is_masked_however_its_lines_are_parted(newline: bytes) -> None:
+def test_every_line_of_a_key_is_masked_whatever_separates_its_lines(newline: bytes) -> None:
     lines = PRIVATE_KEY.strip().encode().split(b"\n")
     stream = b"cat id\n" + newline.join(lines) + b"\ndone\n"
     for chunks in (one_by_one(stream), [stream], stream.splitlines(keepends=True)):
@@ -165,7 +165,7 @@ def test_the_shorter_of_two_secrets_that_begin_alike_is_masked_when_the_stream_e
         assert redacted(BEGIN_ALIKE, *one_by_one(b"a hunter22" + end)) == b"a [secret:SHORT]" + end
 
 
-def test_two_secrets_are_told_apart_by_their_names() -> None:
+def test_two_secrets_have_masks_of_their_own_names() -> None:
     secrets = {"HF_TOKEN": "hf_abcdef", "WANDB_API_KEY": "0123456789abcdef"}
     shown = redacted(secrets, *one_by_one(b"0123456789abcdef hf_abcdef"))
     assert shown == b"[secret:WANDB_API_KEY] [secret:HF_TOKEN]"
@@ -229,7 +229,7 @@ def test_a_whole_text_is_masked_in_one_call() -> None:
     assert redactor.flush() == b""
 
 
-def test_a_secret_that_is_no_utf_8_is_masked() -> None:
+def test_a_secret_that_is_not_utf_8_is_masked() -> None:
     secret = b"p\xe4ssword".decode(errors="surrogateescape")  # as os.environ holds it
     assert redacted({"TOKEN": secret}, b"<p\xe4ssword>") == b"<" + MASK + b">"
 

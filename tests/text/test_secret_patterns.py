@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_server.text.secret_patterns import MASKED, mask
+from mcp_server.text.secret_patterns import MASKED, mask_secrets
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from mcp_server.text.secret_patterns import MASKED, mask
     ],
 )
 def test_settings_are_not_taken_for_secrets(text: str) -> None:
-    assert mask(text) == text
+    assert mask_secrets(text) == text
 
 
 @pytest.mark.parametrize(
@@ -39,17 +39,17 @@ def test_settings_are_not_taken_for_secrets(text: str) -> None:
     ],
 )
 def test_what_looks_like_a_secret_is_masked(text: str) -> None:
-    assert MASKED in mask(text)
-    assert not any(part in mask(text) for part in ("abc", "zzzz", "0123", "pass1", "wJal"))
+    assert MASKED in mask_secrets(text)
+    assert not any(part in mask_secrets(text) for part in ("abc", "zzzz", "0123", "pass1", "wJal"))
 
 
 def test_known_values_are_masked_by_name_in_any_spelling() -> None:
-    assert mask("at hunter2%2Dhunter2 or hunter2-hunter2", {"WANDB_API_KEY": "hunter2-hunter2"}).endswith(
+    assert mask_secrets("at hunter2%2Dhunter2 or hunter2-hunter2", {"WANDB_API_KEY": "hunter2-hunter2"}).endswith(
         "or [secret:WANDB_API_KEY]"
     )
-    assert mask("a b c", {"SHORT": "a"}) == "a b c"
+    assert mask_secrets("a b c", {"SHORT": "a"}) == "a b c"
 
 
 @pytest.mark.parametrize("text", ["a_", "key=1", "api_key=", "1234567890", "eyJaaaaaaaaaaaa-", "://a:", "token:1"])
 def test_a_megabyte_of_anything_is_masked_in_one_go(text: str) -> None:
-    assert mask(text * (1_000_000 // len(text)))
+    assert mask_secrets(text * (1_000_000 // len(text)))

@@ -16,6 +16,8 @@ import re
 from enum import IntEnum
 from typing import NamedTuple
 
+from mcp_server.text.regex import compile_pattern
+
 
 class Rank(IntEnum):
     """Reliability of a step counter: one of higher rank takes the lead, and lower ones then change nothing."""
@@ -57,7 +59,7 @@ def _row(
     base: int | None = None,
     adds: bool = False,
 ) -> StepFormat:
-    return StepFormat(name, needle, re.compile(pattern), rank, zero, base, adds)
+    return StepFormat(name, needle, compile_pattern(pattern), rank, zero, base, adds)
 
 
 _STEP = r"(?P<step>\d+)"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from mcp_server.text.regex import compile_pattern, find_all
+
 # What the name of a number measures. Bits, so that a whole line has the union of its names.
 LOSS = 1
 REWARD = 2
@@ -29,14 +31,15 @@ _MAX_NAMES = 4_096  # names that contain a number must not fill the memory
 _MAX_NAME_CHARS = 96
 
 # A name of up to four words; what separates name and number; the number; its power of ten; the total after `/` or `of`.
-_NAMED_VALUE = re.compile(
-    r"(?<![\w./@-])([^\W\d][\w/.@-]*+(?: [^\W\d][\w/.@-]*+){0,3}?(?: ?\([^()]{0,24}\)(?=['\"]?\s{0,9}[:=|]))?)"
+# Megatron prints "number of nan iterations: 0".
+_NAMED_VALUE = compile_pattern(
+    r"(?<![\w./@-])(?P<name>[^\W\d][\w/.@-]*+(?: [^\W\d][\w/.@-]*+){0,3}?(?: ?\([^()]{0,24}\)(?=['\"]?\s{0,9}[:=|]))?)"
     r"['\"]?\s*+(?:[:=|#\uff1a│]|[-=]>)?\s*+['\"\[(]*+(?:(?:tensor|[Aa]rray|(?:np|numpy)\.float\d\d)\(['\"\[]*+)?"
-    r"([-+]?(?:\d{1,3}(?:,\d{3})++(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
-    r"|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?!\w| iter)))([kKM](?![\w/]))?"  # Megatron: "number of nan iterations: 0"
-    r"(?:(?: ?/ ?| of )(\d+)(?!\d|[:/-]\d))?"
+    r"(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})++(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+    r"|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?!\w| iter)))(?P<power>[kKM](?![\w/]))?"
+    r"(?:(?: ?/ ?| of )(?P<of>\d+)(?!\d|[:/-]\d))?"
 )
-_find_values = _NAMED_VALUE.findall
+_find_values = find_all(_NAMED_VALUE, "name", "value", "power", "of")
 MAX_COUNT = 10**15  # larger numbers are not counts
 POWERS = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 

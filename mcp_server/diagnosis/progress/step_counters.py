@@ -135,7 +135,7 @@ class StepSpeed:
     def step_s(self) -> float | None:
         """The median over recent advances, so that one evaluation or one compilation does not count."""
         seen = list(self._seen)
-        slopes = [(t1 - t0) / (n1 - n0) for (t0, n0), (t1, n1) in zip(seen, seen[1:]) if n1 > n0]  # noqa: B905, RUF007
+        slopes = [(t1 - t0) / (n1 - n0) for (t0, n0), (t1, n1) in zip(seen, seen[1:]) if n1 > n0]
         return median(slopes) if slopes else self.printed_s
 
 

@@ -23,6 +23,7 @@ from mcp_server.diagnosis.progress.step_counters import (
     parse_count,
     seconds_per_step,
 )
+from mcp_server.text.regex import compile_pattern, first_group
 
 _MAX_HEADLINES = 4
 _MAX_COUNTERS = 64
@@ -60,7 +61,8 @@ class ProgressTracker:
         self.first_step_line = ""
         self.advances = 0
         self.metrics: dict[str, float] = {}
-        self._user_pattern = re.compile(first_step_pattern) if first_step_pattern else None
+        self._user_pattern = compile_pattern(first_step_pattern) if first_step_pattern else None
+        self._user_group = first_group(self._user_pattern) if self._user_pattern else None
         self._counters: dict[str, StepCounter] = {}
         self._leader: StepCounter | None = None  # its steps are ``step``
         self._moves_of_others = 0
@@ -139,7 +141,7 @@ class ProgressTracker:
         return metric_line
 
     def _read_user_match(self, match: re.Match[str], line: str, at_s: float) -> MetricLine:
-        text = (match[1] or "").replace(",", "") if match.re.groups else ""
+        text = (match[self._user_group] or "").replace(",", "") if self._user_group else ""
         self._note_first_step(line)
         reading = StepReading(Rank.LOSS, "user", mark=self.advances + 1)
         if text.isdecimal():

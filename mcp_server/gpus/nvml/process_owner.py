@@ -47,7 +47,7 @@ def _describe_program(pid: int) -> str | None:
     if not words:
         return None
     names = [Path(words[0]).name]
-    for before, word in zip(words[:3], words[1:4]):  # noqa: B905, RUF007 - strict= and pairwise need Python 3.10
+    for before, word in zip(words[:3], words[1:4]):
         if before == "-m":
             names += ["-m", word]
             break

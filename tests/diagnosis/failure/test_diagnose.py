@@ -9,12 +9,12 @@ import pytest
 from mcp_server.diagnosis.failure.diagnose import FATAL_WORDS, Failure, RunFacts, diagnose, may_be_fatal
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.failure.log_statements import parse_statement
-from mcp_server.text.lines import Line, numbered
+from mcp_server.text.lines import Line, number_lines
 from tests.support.logs import CAUGHT, EXCEPTIONS, FAILED_LOGS, FEW_STEPS, HEALTHY_LOGS, STEPS, TRACE, LabelledLog
 
 
 def diagnose_text(text: str, exit_code: int | None = None, signal: str | None = None, **hints: Any) -> Failure | None:
-    return diagnose(numbered(text.encode()), exit_code, signal, RunFacts(**hints))
+    return diagnose(number_lines(text.encode()), exit_code, signal, RunFacts(**hints))
 
 
 def failure(text: str, exit_code: int | None = None, signal: str | None = None, **hints: Any) -> Failure:

@@ -13,7 +13,7 @@ from mcp_server.diagnosis.failure.exception_types import SURE_TYPES, TYPES
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.diagnosis.failure.last_lines import guess_kind
 from mcp_server.diagnosis.failure.log_statements import Weight
-from mcp_server.text.lines import numbered
+from mcp_server.text.lines import number_lines
 from tests.support.logs import FAILED_LOGS, HEALTHY_LOGS, STEPS, TRACE
 
 
@@ -24,7 +24,7 @@ def test_no_input_raises() -> None:
     for _ in range(300):
         text = "".join(piece[rng.randrange(len(piece) + 1) :][:200] for piece in rng.choices(pieces, k=6))
         noise = bytes(rng.randrange(256) for _ in range(60))
-        lines = numbered(noise + text.encode() + noise)
+        lines = number_lines(noise + text.encode() + noise)
         for exit_code, signal in ((None, None), (1, None), (None, "SIGSEGV"), (0, None)):
             found = diagnose(lines, exit_code, signal)
             assert (found is not None) or not (exit_code or signal)
@@ -44,7 +44,7 @@ def test_no_input_raises() -> None:
     (" " * 3_990 + "Error: x\n") * 120,
 ])  # fmt: skip
 def test_judging_takes_linear_time_whatever_the_lines_hold(text: str) -> None:
-    lines = numbered(text.encode())
+    lines = number_lines(text.encode())
     began = time.process_time()
     diagnose(lines, 1)
     assert time.process_time() - began < 1.0  # 0.1 s on a slow machine

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.diagnosis.failure.last_lines import find_repetition
-from mcp_server.text.lines import numbered
+from mcp_server.text.lines import number_lines
 
 
 def kind_at_end(text: str) -> tuple[int, str] | None:
-    repetition = find_repetition(numbered(text.encode()))
+    repetition = find_repetition(number_lines(text.encode()))
     return (repetition.at, repetition.kind) if repetition else None
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from mcp_server.diagnosis.progress.frameworks import STEP_FORMATS
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
-from mcp_server.text.lines import split
+from mcp_server.text.lines import split_lines
 
 SAMPLES = Path(__file__).parents[2] / "data" / "metric_lines"
 
 
 def read(text: str, pattern: str | None = None) -> ProgressTracker:
     progress = ProgressTracker(pattern)
-    progress.read_lines(split(text))
+    progress.read_lines(split_lines(text))
     return progress
 
 
@@ -353,7 +353,7 @@ def test_every_needle_is_part_of_every_line_of_its_format() -> None:
     """A pattern is tried only on lines with its needle, so a wrong needle would disable a format."""
     unseen = {step_format.name for step_format in STEP_FORMATS}
     for row in STEPS:
-        for line in split(row[-1]):
+        for line in split_lines(row[-1]):
             matching = {step_format.name for step_format in STEP_FORMATS if step_format.pattern.search(line)}
             found = {
                 step_format.name

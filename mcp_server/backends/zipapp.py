@@ -1,0 +1,69 @@
+"""The supervisor as one file for hosts without an installation: the rooms that need nothing but Python 3.9 or newer.
+
+`python3 -I -S FILE RUN_DIR` supervises a run, as `python -I -S mcp_server/supervisor RUN_DIR` does here.
+`python3 -I FILE --nvml …` queries the GPUs, as `mcp_server/gpus/nvml` does, if that Python has nvidia-ml-py.
+
+A supervisor reads modules from the file as it needs them. So give each content a name of its own, and never replace a
+file under a living run.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from mcp_server.system.files import write_atomic
+
+ROOMS = ("text", "system", "record", "diagnosis", "recovery", "gpus", "supervisor")
+MODULES = ("__init__.py", "errors.py")
+OLDEST_PYTHON = (3, 9)
+
+_PACKAGE = Path(__file__).parents[1]
+_OLDEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+_FILE_MODE = 0o644
+# Any Python can parse it, so that one that is too old says so.
+_MAIN = f"""\
+import sys
+
+if sys.version_info < {OLDEST_PYTHON}:
+    sys.exit("runward needs Python {".".join(map(str, OLDEST_PYTHON))} or newer, this is %d.%d." % sys.version_info[:2])
+
+if sys.argv[1:2] == ["--nvml"]:
+    del sys.argv[1]
+    from mcp_server.gpus.nvml.__main__ import main
+
+    sys.exit(main())
+
+from pathlib import Path
+
+from mcp_server.supervisor.supervise import supervise
+
+sys.exit(supervise(Path(sys.argv[1])))
+"""
+
+
+def build_zipapp(path: Path) -> None:
+    """Write the file; the same sources give the same bytes, wherever and whenever it is built.
+
+    Raises:
+        OSError: nothing was changed.
+    """
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:  # compressed, bytes depend on zlib's version
+        for name, text in _sources():
+            entry = zipfile.ZipInfo(name, _OLDEST_ZIP_TIME)
+            entry.external_attr = _FILE_MODE << 16
+            entry.create_system = 3  # Unix
+            archive.writestr(entry, text)
+    write_atomic(path, content.getvalue(), mode=_FILE_MODE)
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    yield "__main__.py", _MAIN.encode()
+    for name in MODULES:
+        yield f"mcp_server/{name}", (_PACKAGE / name).read_bytes()
+    for room in ROOMS:
+        for file in sorted((_PACKAGE / room).rglob("*.py")):
+            yield f"mcp_server/{file.relative_to(_PACKAGE).as_posix()}", file.read_bytes()

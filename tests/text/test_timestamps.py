@@ -1,0 +1,27 @@
+"""Times are written in UTC with milliseconds, and read back whatever Python reads them."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from mcp_server.text.timestamps import format_time, parse_time
+
+AT = datetime(2026, 11, 21, 15, 30, 45, 123_000, UTC)
+
+
+def test_a_time_is_written_in_utc_with_milliseconds() -> None:
+    assert format_time(AT) == "2026-11-21T15:30:45.123Z"
+    assert format_time(AT.astimezone(timezone(timedelta(hours=8)))) == "2026-11-21T15:30:45.123Z"
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-11-21T15:30:45.123Z", "2026-11-21T15:30:45.123+00:00", "2026-11-21T16:30:45.123+01:00"]
+)
+def test_a_time_is_read_in_any_zone(text: str) -> None:
+    assert parse_time(text) == AT
+
+
+@pytest.mark.parametrize("text", ["", "Z", "yesterday", "2026-11-21T15:30:45.123ZZ", "45"])
+def test_another_text_is_not_a_time(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Invalid|isoformat|month"):
+        parse_time(text)
