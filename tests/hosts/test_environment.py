@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import BadArgument, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
-from mcp_server.hosts.environment import check_environment, find_secrets, names_a_secret
+from mcp_server.hosts.environment import check_environment, find_secrets
 from mcp_server.record.environment import base_environment
+from mcp_server.text.secret_patterns import names_a_secret
 
 
 @pytest.mark.parametrize(
