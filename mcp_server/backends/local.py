@@ -114,7 +114,7 @@ class LocalBackend:
         return Record(directory)
 
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
-        """Return ``alive`` while the supervisor holds its lock; a reused process number deceives nobody.
+        """Return ``alive`` while the supervisor holds its lock; a reused process number cannot deceive it.
 
         Without the lock: ``unknown`` for a run of another host, ``pending`` in the first 15 s of a launch, else
         ``dead``.
@@ -122,7 +122,7 @@ class LocalBackend:
         if is_locked(directory.lock):
             return LivenessReport(Liveness.ALIVE)
         if not self._supervises(spec):
-            reason = f"Supervised on {spec.host}: whether it still lives can be told only there."
+            reason = f"Supervised on {spec.host}: only that host can say whether it still lives."
             return LivenessReport(Liveness.UNKNOWN, reason)
         if not self._is_this_boot(spec):
             return LivenessReport(Liveness.DEAD, "The machine was rebooted while it ran.")

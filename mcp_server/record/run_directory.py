@@ -1,6 +1,6 @@
 """The files of a run directory: one writer each, everything else only reads.
 
-``spec.json`` and ``handover`` are the launcher's, ``stop.json`` is whoever asks for a stop,
+``spec.json`` and ``handover`` are the launcher's, ``stop.json`` is the requester's of a stop,
 ``run.sh``, ``events.jsonl``, ``supervisor.lock`` and ``attempts/`` are the supervisor's.
 """
 

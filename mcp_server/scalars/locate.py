@@ -45,7 +45,7 @@ class DatedLocation:
 
 
 def find_scalars(path: Path) -> list[DatedLocation]:
-    """Return what holds scalars at or below ``path``, newest first: event files, or without any the other formats."""
+    """Return the scalar files at or below ``path``, newest first: event files, else the other formats."""
     if path.is_file() and "tfevents" in path.name:
         path = path.parent
     return find_event_locations(path) or find_tables(path)

@@ -41,7 +41,7 @@ class Retries:
         env: Mapping[str, str],
         changed: Mapping[str, str],
     ) -> tuple[NextAttempt | None, str]:
-        """Return what follows ``attempt``, None for nothing, and one sentence why.
+        """Return the decision after ``attempt`` (None: the run ends), and one sentence with the reason.
 
         ``params`` and ``env`` are those of ``attempt``; ``changed`` are the variables in ``env`` that retries changed.
         """

@@ -62,7 +62,7 @@ def _find_bash() -> str:
 
 
 def attempt_identity(child: pty.Child) -> dict[str, Any]:
-    """Return what identifies the processes of an attempt and its supervisor."""
+    """Return the identity of an attempt's processes and its supervisor."""
     command = processes.find_process(child.pid)
     return {
         "pid": child.pid,
@@ -73,7 +73,7 @@ def attempt_identity(child: pty.Child) -> dict[str, Any]:
 
 
 def supervisor_identity() -> dict[str, Any]:
-    """Return what identifies this process."""
+    """Return the identity of this process."""
     supervisor = processes.find_process(os.getpid())
     return {
         "supervisor_pid": os.getpid(),

@@ -81,7 +81,7 @@ class FittedLines:
 
 
 def clean_lines(data: bytes, first_number: int = 1) -> list[Line]:
-    r"""Return what a person would have read, in the order it was written; blank lines stay.
+    r"""Return the text as a person reads it on a terminal, in the order of writing; blank lines stay.
 
     No line holds an escape sequence, a control character other than a tab, or an invisible character. Of a line
     overwritten by ``\r``, backspaces or a cursor that moves up, only the last state stays, and every message.
@@ -148,7 +148,7 @@ def fit_lines(lines: Sequence[Line], max_bytes: int, *, newest: bool = True) -> 
 
 
 def bar_name(text: str) -> str | None:
-    """Return what distinguishes a progress bar from others: the words before its count, and its total ("Map:/300").
+    """Return the identity of a progress bar: the words before its count, and its total ("Map:/300").
 
     None for all other lines, and where a message follows the bar. A percentage alone is a metric, not a bar: a
     line like ``acc 93% | loss 0.2`` is not an update of the line before.
@@ -210,7 +210,7 @@ def _pieces(raw: str) -> Iterator[tuple[str, str]]:
 
 
 def _erased(text: str) -> list[str]:
-    """Return what backspaces leave of ``text``; text that they erase as a whole is a state of its own."""
+    """Return ``text`` after its backspaces; text that they erase as a whole is a state of its own."""
     states = []
     state: list[str] = []  # characters, so that a hostile line is not copied for every backspace
     for part in re.split("(\b+)", text):

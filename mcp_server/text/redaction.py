@@ -89,14 +89,14 @@ class Redactor:
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return what may be printed after ``chunk``."""
+        """Return the bytes that may be printed after ``chunk``."""
         if not self._masks:
             return chunk
         masked, self._held = self._split(self._held + chunk)
         return masked
 
     def flush(self) -> bytes:
-        """Return what was held back: the stream has ended."""
+        """Return the bytes held back, at the end of the stream."""
         held, self._held = self._held, b""
         return self._split(held, ended=True)[0]
 

@@ -55,13 +55,13 @@ async def launch_run(
         Field(description="Stop the run after so many seconds (state timed_out). Default: none"),
     ] = None,
     first_step_timeout_s: Annotated[
-        float | None, Field(description="Tell when no training step was seen by then. Default 1200")
+        float | None, Field(description="Report a missing first training step then. Default 1200")
     ] = None,
     first_step_pattern: Annotated[
         str | None, Field(description="Regex of the first step's line; known frameworks need none")
     ] = None,
     stall_timeout_s: Annotated[
-        float | None, Field(description="Tell when nothing advances for so long. Default: by the observed pace")
+        float | None, Field(description="Report a stall after so long. Default: by the observed pace")
     ] = None,
     recovery: Annotated[
         Literal["none", "default"] | dict[str, Any] | None,
@@ -116,15 +116,13 @@ async def launch_run(
     return _describe(run, server, repeated=run.spec.created_at < begun_at)
 
 
-starts = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
-
-
-TOOL = tool(launch_run, title="Launch run", annotations=starts)
+_STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
+TOOL = tool(launch_run, title="Launch run", annotations=_STARTS)
 
 
 def _describe(run: Run, server: ServerContext, *, repeated: bool) -> Launched:
     rundir = server.store.run_directory(run.run_id)
-    warning = "This idempotency key has started it before; nothing was started now. " if repeated else ""
+    warning = "This idempotency key started the run before; nothing was started now. " if repeated else ""
     if parse(run.spec.command).ends_in_background:
         warning += "The command ends with &: the run ends with its shell, and what it leaves behind is stopped. "
     return Launched(

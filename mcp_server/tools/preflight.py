@@ -29,7 +29,7 @@ async def preflight(
 ) -> Preflight:
     """Check before launch_run that what a training needs is here; changes nothing.
 
-    Tells only what is wrong, with remedies, and who trains here already.
+    Lists only problems, with remedies, and training processes that run here already.
     """
     arguments = locals()  # the fields of PreflightRequest have the names of these arguments
     # A server starts without the checks.

@@ -51,7 +51,7 @@ async def wait_run(
     ] = "event",
     since: Annotated[
         int | dict[str, int] | None,
-        Field(description="Event number (per run) already known. Default: what you were last told"),
+        Field(description="Event number (per run) already seen. Default: your last answer"),
     ] = None,
 ) -> WaitResult:
     """Wait until a training run ends, fails, stalls, or makes its first step.

@@ -93,7 +93,7 @@ def test_a_reboot_and_another_host_are_named_as_reasons(directory: RunDir) -> No
     backend = LocalBackend()
     assert backend.liveness(directory, replace(spec(), boot_id="x")).reason == "The machine was rebooted while it ran."
     assert backend.liveness(directory, replace(spec(), **ELSEWHERE)).reason == (
-        "Supervised on node7: whether it still lives can be told only there."
+        "Supervised on node7: only that host can say whether it still lives."
     )
 
 

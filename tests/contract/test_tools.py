@@ -1,6 +1,6 @@
 """What agents see of the tools is a committed snapshot: a change shows in review.
 
-`RUNWARD_UPDATE_SNAPSHOTS=1 python -m pytest tests/contract` writes them anew.
+`RUNWARD_UPDATE_SNAPSHOTS=1 python -m pytest tests/contract` rewrites them.
 """
 
 import json
@@ -29,7 +29,7 @@ def matches(name: str, value: Any) -> None:
     file = SNAPSHOTS / f"{name}.json"
     if os.environ.get("RUNWARD_UPDATE_SNAPSHOTS"):
         file.write_text(text)
-    assert file.read_text() == text, f"{name} changed: if that is meant, write the snapshot anew"
+    assert file.read_text() == text, f"{name} changed: if that is meant, rewrite the snapshot"
 
 
 async def tools(tmp_path: Path) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ CARRIED_OUT = {**ASKED, "carried_out": {"at": ENDED_AT, "signals_sent": ["SIGINT
 FRESH, OLD = STARTING_S - 0.1, STARTING_S
 ALIVE, PENDING = LivenessReport(Liveness.ALIVE), LivenessReport(Liveness.PENDING)
 REBOOTED = LivenessReport(Liveness.DEAD, "The machine was rebooted while it ran.")
-ELSEWHERE = LivenessReport(Liveness.UNKNOWN, "Supervised on node7: whether it still lives can be told only there.")
+ELSEWHERE = LivenessReport(Liveness.UNKNOWN, "Supervised on node7: only that host can say whether it still lives.")
 UNREACHABLE = LivenessReport(Liveness.UNREACHABLE, "node7 has not answered for 40 s: this is the last known state.")
 
 # What is on disk, and the state that it proves.
@@ -194,7 +194,7 @@ def test_only_a_known_end_has_an_exit_code_a_signal_and_a_time(case: str) -> Non
         ("dead, says its scheduler", "Slurm: NODE_FAIL."),
         ("unreachable while running", "node7 has not answered for 40 s: this is the last known state."),
         ("queued by a scheduler", None),
-        ("elsewhere", "Supervised on node7: whether it still lives can be told only there."),
+        ("elsewhere", "Supervised on node7: only that host can say whether it still lives."),
         ("ended: failed", None),
         ("held, started", None),
         ("stopped without its supervisor", None),
