@@ -39,7 +39,7 @@ def modules_below_the_line() -> list[str]:
 @pytest.fixture
 def old_python() -> str:
     if (python := find_old_python()) is None:
-        pytest.skip("no Python 3.9 or 3.10 on PATH")
+        pytest.skip("this machine has neither Python 3.9 nor 3.10")
     return python
 
 

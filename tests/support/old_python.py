@@ -1,26 +1,34 @@
-"""The oldest Python on PATH that the rooms below the line have to run on."""
+"""An interpreter older than 3.11, to run the rooms below the line with."""
 
+import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
-OLDEST, NEWEST = (3, 9), (3, 10)  # 3.11 is what the other tests run on
+_OLDEST = ("python3.9", "python3.10")
 
 
 @cache
 def find_old_python() -> str | None:
-    """Return the path of the oldest of python3.9, python3.10 on PATH that runs; a shim without a version does not."""
-    for minor in range(OLDEST[1], NEWEST[1] + 1):
-        path = shutil.which(f"python3.{minor}")
-        if path and _version(path) == f"3.{minor}":
-            return path
-    return None
+    """Return the path of the oldest Python from 3.9 on that is older than 3.11, on PATH or among pyenv's versions.
+
+    None if this machine has neither; a shim of pyenv without a selected version does not run, and does not count.
+    """
+    return next((path for name in _OLDEST for path in _candidates(name) if _runs(path)), None)
 
 
-def _version(path: str) -> str:
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+def _candidates(name: str) -> Iterator[str]:
+    if (path := shutil.which(name)) is not None:
+        yield path
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from map(str, sorted(root.glob(f"versions/*/bin/{name}")))
+
+
+def _runs(path: str) -> bool:
     try:
-        done = subprocess.run([path, "-I", "-S", "-c", code], capture_output=True, text=True, check=False, timeout=20)
+        done = subprocess.run([path, "-c", ""], capture_output=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+        return False
+    return done.returncode == 0
