@@ -31,7 +31,11 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
 
 
 async def check(store: RunStore, environ: dict[str, str] | None = None, **arguments: Any) -> Preflight:
-    here = {"PATH": os.environ["PATH"], "RUNWARD_LEASES": str(store.home.path / "leases")}
+    # This test's Python first: a machine may have python3 alone.
+    here = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "RUNWARD_LEASES": str(store.home.path / "leases"),
+    }
     request = PreflightRequest.from_arguments({"cwd": str(store.home.path.parent), **arguments})
     return await run_preflight(request, store, {**here, **(environ or {})})
 
