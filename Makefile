@@ -9,7 +9,7 @@ check:  ## under a minute: format, lint, types, and the tests that start nothing
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest -q -n 2 --ignore=tests/live
+	$(PYTHON) -m pytest -q -n 2 --dist worksteal -m "not slow" --ignore=tests/live
 
 test:  ## everything, with real tmux, processes and clients
 	$(PYTHON) -m pytest -n 6 --dist worksteal

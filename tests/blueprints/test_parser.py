@@ -385,6 +385,7 @@ def test_a_text_too_large_for_a_blueprint_is_refused() -> None:
     assert not parse_blueprint("[exp_launch_command]: python a.py" + " --x" * 100_000).ok
 
 
+@pytest.mark.slow
 def test_no_text_makes_it_raise_and_every_problem_has_a_line() -> None:
     texts = [path.read_bytes().decode() for path in sorted(SPELLINGS.glob("*.md"))]
     pieces = """``` ` ** # [ ] exp_ exp_launch_command | : = <!-- --> \\ ' " $ { } && - ~~~ > 1. 12: PT ( ² １２ ：

@@ -33,6 +33,7 @@ def test_gradients_agree_with_finite_differences() -> None:
         np.testing.assert_allclose(gradients[name], numeric, atol=1e-8, err_msg=name)
 
 
+@pytest.mark.slow
 def test_thirty_steps_lower_the_loss_and_leave_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     demo.main(["--logdir", str(tmp_path), "--steps", "30"])
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.recovery.decision import MAX_PREEMPTIONS, FailedAttempt, GiveUp, decide
 from mcp_server.recovery.policy import MAX_ATTEMPTS, normalize_policy
@@ -72,6 +74,7 @@ def check_the_ceilings(policy: Mapping[str, Any], history: list[FailedAttempt]) 
         assert preemptions < MAX_PREEMPTIONS
 
 
+@pytest.mark.slow
 def test_ten_thousand_random_histories_end_within_every_ceiling() -> None:
     longest = 0
     for seed in range(10_000):

@@ -24,6 +24,7 @@ def size(png: bytes) -> tuple[int, int]:
     return width, height
 
 
+@pytest.mark.slow
 def test_six_panels_of_noise_are_one_picture_of_bounded_size() -> None:
     rng = random.Random(0)
     steps = list(range(plot.CURVE_POINTS))

@@ -100,6 +100,7 @@ def test_a_word_that_a_shell_or_runward_replaces_is_not_literal(word: str) -> No
     assert not is_literal(word)
 
 
+@pytest.mark.slow
 def test_a_long_line_is_parsed_in_linear_time() -> None:
     begun_s = time.process_time()
     for part in ("a ", "'b' ", '"c', "\\", "$'", "((", "<<a "):

@@ -492,6 +492,7 @@ class Writers:
 HISTORIES = 200  # 4,000 others were run once
 
 
+@pytest.mark.slow
 def test_a_last_read_after_any_history_equals_a_first_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_server.scalars.tensorboard.reader._SAVED_FIRST_BYTES", 200)
     monkeypatch.setattr("mcp_server.scalars.tensorboard.reader._SAVED_BYTES", 400)

@@ -29,7 +29,7 @@ for log in sorted(Path(sys.argv[2]).rglob("*.*")):
         print(json.dumps([str(log), exit_code, examine_log(log, exit_code).facts()], sort_keys=True))
 """
 ROOT = Path(mcp_server.__file__).parents[1]
-LOGS = Path(__file__).parent / "data" / "logs"
+LOGS = Path(__file__).parents[1] / "data" / "logs"
 
 
 def modules_below_the_line() -> list[str]:
