@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.store.state_home import StateHome
-from mcp_server.system.files import write_atomic
+from mcp_server.system.files import open_regular_file, write_atomic
 from mcp_server.system.lock_files import hold_lock
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -92,8 +92,7 @@ class Tokens:
 
     def _refresh(self) -> None:
         try:
-            # Not through a link, and without waiting for the other end of a FIFO.
-            descriptor = os.open(self.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = open_regular_file(self.file, follow_links=False)
         except FileNotFoundError:
             self._seen, self._hashes = None, {}
             return
@@ -153,8 +152,6 @@ class Tokens:
 
 
 def _check(file: Path, facts: os.stat_result) -> None:
-    if not stat.S_ISREG(facts.st_mode):
-        raise TokensUnusable(file, "it is not a regular file")
     if facts.st_uid not in (os.geteuid(), 0):
         raise TokensUnusable(file, "it belongs to another user")
     if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
