@@ -18,7 +18,7 @@ from tests.benchmarks.report import Row, Table, amount, median
 
 _LINES, _SECONDS, _PRINT_S, _ROUNDS = 100_000, 1.9, 2e-6, 5
 _MOST_BYTES = 8192
-_SLOWED_PERCENT = 10.0
+_SLOWED_PERCENT = 8.0
 Took = dict[str, float]
 
 

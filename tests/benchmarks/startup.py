@@ -31,8 +31,8 @@ async def measure(sandbox: Sandbox) -> Table:
             amount(median(ours_ms), "ms"),
             amount(median(bare_ms), "ms"),
             f"{ratio:.2f} x",
-            "≤ 1.35 x",
-            ratio <= 1.35,
+            "≤ 1.25 x",
+            ratio <= 1.25,
         ),
         Row(
             "spawn → tools listed, slowest",
