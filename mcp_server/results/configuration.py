@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
 from mcp_server.record.state import Run
@@ -12,9 +15,9 @@ from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.text.shell import parse as parse_command
 
 _MOST_BYTES = 10_000_000  # of one file
-_MOST_YAML, _LONGEST_LINE = 200_000, 1_000  # characters
+_MOST_YAML, _MOST_NODES = 200_000, 20_000  # characters of a text, nodes of its tree
 _FILES = re.compile(r"[\w./@+~-]+\.(?:ya?ml|toml)\b")
-_YAML = re.compile(r"(?P<indent> *)(?:- +)?(?P<name>[\w.\-/@]+)\s*:(?:\s+(?P<value>[^#\n]*?))?\s*(?:#.*)?")
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the one in C, where it was built
 
 
 def read_configuration(run: Run) -> dict[str, str]:
@@ -41,20 +44,29 @@ def read_options(command: str | list[str]) -> dict[str, str]:
 
 
 def parse_yaml(text: str) -> dict[str, str]:
-    """Return the scalars of plain YAML under dotted names: enough to compare two files. Pure."""
+    """Return the scalars of a YAML document as written, under dotted names; empty where it is not YAML. Pure.
+
+    Items of a list that are mappings count as parts of the mapping around it; a list of scalars is one value.
+    """
     values: dict[str, str] = {}
-    above: list[tuple[int, str]] = []
-    for line in text.splitlines():
-        if len(line) > _LONGEST_LINE or (match := _YAML.fullmatch(line)) is None:
-            continue
-        indent = len(match["indent"])
-        while above and above[-1][0] >= indent:
-            above.pop()
-        path = ".".join([*(name for _, name in above), match["name"]])
-        if value := (match["value"] or "").strip().strip("\"'"):
-            values[path] = value
-        else:
-            above.append((indent, match["name"]))
+    try:
+        # BaseLoader makes strings, lists and mappings, and nothing else.
+        document = next(iter(yaml.load_all(text, Loader=_LOADER)), None)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return values
+    nodes: list[tuple[str, Any]] = [("", document)]
+    for _ in range(_MOST_NODES):  # aliases can make a small text a large tree
+        if not nodes:
+            break
+        name, node = nodes.pop()
+        if isinstance(node, dict):
+            nodes += [(f"{name}.{key}" if name else str(key), value) for key, value in reversed(node.items())]
+        elif isinstance(node, list) and all(isinstance(item, str) for item in node):
+            values[name] = f"[{', '.join(node)}]"
+        elif isinstance(node, list):
+            nodes += [(name, item) for item in reversed(node)]
+        elif node and name:
+            values[name] = str(node)
     return values
 
 

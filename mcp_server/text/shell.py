@@ -6,6 +6,7 @@ The parser follows bash as far as a reader needs it: quotes, backslashes, commen
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -163,11 +164,19 @@ class ShellCommand:
 
 
 def parse(command: str | Sequence[str]) -> ShellCommand:
-    """Return ``command`` parsed: a string as bash reads it, a list as the words of one program."""
-    if not isinstance(command, str):
-        words = tuple(command)
-        simple = (SimpleCommand(words),) if words else ()
-        return ShellCommand(words, tuple(Token(word, word, 0) for word in words), simple)
+    """Return ``command`` parsed: a string as bash reads it, a list as the words of one program.
+
+    A process tokenises a command once: later calls with the same text return the same value.
+    """
+    if isinstance(command, str):
+        return _parse_text(command)
+    words = tuple(command)
+    simple = (SimpleCommand(words),) if words else ()
+    return ShellCommand(words, tuple(Token(word, word, 0) for word in words), simple)
+
+
+@functools.lru_cache(maxsize=16)
+def _parse_text(command: str) -> ShellCommand:
     tokens: list[Token] = []
     comment_start = None
     for match in _TOKEN.finditer(command):

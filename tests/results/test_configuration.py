@@ -18,6 +18,17 @@ def test_a_command_has_options_by_name_and_the_last_wins() -> None:
     assert read_options("echo 'unclosed")["command"] == "echo 'unclosed"
 
 
-def test_plain_yaml_has_dotted_names() -> None:
-    text = "a: 1  # one\nb:\n  c: 'x y'\n  d:\n    e: 2.5\nf: [1, 2]\n- g: 3\n# h: 4\n"
-    assert parse_yaml(text) == {"a": "1", "b.c": "x y", "b.d.e": "2.5", "f": "[1, 2]", "g": "3"}
+def test_yaml_has_dotted_names_and_values_as_written() -> None:
+    text = "a: 1  # one\nb:\n  c: 'x y'\n  d:\n    e: 2.50\nf: [1, 2]\ng:\n- h: 3e-4\n- i: yes\n# j: 4\nk:\n"
+    assert parse_yaml(text) == {"a": "1", "b.c": "x y", "b.d.e": "2.50", "f": "[1, 2]", "g.h": "3e-4", "g.i": "yes"}
+    assert parse_yaml("a: 1\n---\nb: 2\n") == {"a": "1"}
+
+
+def test_what_is_not_yaml_has_no_values() -> None:
+    for text in ("", "just words", "a: {{ x }}\n", "a: 1\n- b\n", "\t", "[" * 5000, "!!python/object:os.system {}\n"):
+        assert parse_yaml(text) == {}
+
+
+def test_aliases_that_multiply_end() -> None:
+    laughs = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))
+    assert len(parse_yaml(f"a0: &a0 [x]\n{laughs}\n")) < 20
