@@ -26,8 +26,9 @@ def read_configuration(run: Run) -> dict[str, str]:
     settings = read_options(spec.command)
     for path in configuration_files(run):
         if path.suffix != ".toml":
-            text = (read_text(path) or "")[:_MOST_YAML]
-            settings |= {f"{path.stem}:{name}": value for name, value in parse_yaml(text).items()}
+            text = read_text(path) or ""
+            if len(text) <= _MOST_YAML:  # a value that is cut off would be a false one
+                settings |= {f"{path.stem}:{name}": value for name, value in parse_yaml(text).items()}
     # Of PATH only the python in front differs, which VIRTUAL_ENV states more briefly.
     settings |= {f"${name}": value for name, value in spec.env.items() if name != "PATH"}
     settings |= {name: str(value) for name, value in spec.params.items()}

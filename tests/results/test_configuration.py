@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from mcp_server.results.configuration import parse_yaml, read_options
+from pathlib import Path
+
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
+from mcp_server.results.configuration import parse_yaml, read_configuration, read_options
 
 
 def test_a_command_has_options_by_name_and_the_last_wins() -> None:
@@ -32,3 +36,11 @@ def test_what_is_not_yaml_has_no_values() -> None:
 def test_aliases_that_multiply_end() -> None:
     laughs = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))
     assert len(parse_yaml(f"a0: &a0 [x]\n{laughs}\n")) < 20
+
+
+def test_a_file_that_is_too_long_is_left_out_and_never_cut(tmp_path: Path) -> None:
+    run = Run(RunSpec(command="python train.py --config a.yaml", cwd=str(tmp_path)), "finished")
+    (tmp_path / "a.yaml").write_text("lr: 0.0001\n")
+    assert read_configuration(run)["a:lr"] == "0.0001"
+    (tmp_path / "a.yaml").write_text(f"note: {'x' * 199_980}\nlr: 0.0001\nseed: 1\n")
+    assert "a:lr" not in read_configuration(run)
