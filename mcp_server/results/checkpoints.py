@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.record.state import Run
-from mcp_server.results.directory_scan import Entry, limited_scan, list_tree, result_roots
+from mcp_server.results.run_files import Entry, limited_scan, list_tree, result_roots
 from mcp_server.scalars.locate import run_span
 from mcp_server.system.directory_scan import DirectoryScan
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mcp_server.record.result_directory import EXPERIMENT_LOG, read_origin
 from mcp_server.record.state import Run
-from mcp_server.results.directory_scan import limited_scan, list_tree, result_roots
+from mcp_server.results.run_files import limited_scan, list_tree, result_roots
 from mcp_server.scalars.locate import run_span
 from mcp_server.system.files import open_regular_file
 

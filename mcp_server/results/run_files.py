@@ -1,4 +1,4 @@
-"""The directories in which a run leaves files, and the bounded scan of them."""
+"""The files that a run left in its directories, found by a bounded scan."""
 
 from __future__ import annotations
 

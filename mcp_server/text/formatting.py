@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
-_KIBI = 1024
 
 
 def shorten_middle(text: str, chars: int, *, head: int | None = None) -> str:
@@ -52,12 +51,3 @@ def significant(value: float, digits: int = 4) -> float:
 def round_seconds(seconds: float) -> float:
     """Return a duration rounded to tenths below a minute and to whole seconds above, never negative."""
     return round(max(0.0, seconds), 1) if seconds < _MINUTE_S else float(round(seconds))
-
-
-def size(count: float) -> str:
-    """Return a number of bytes in binary units: ``312 B``, ``1.2 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < _KIBI:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= _KIBI
-    return f"{count:.1f} TiB"

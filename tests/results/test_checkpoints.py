@@ -14,7 +14,7 @@ from mcp_server.results.checkpoints import (
     format_size,
     step_in_name,
 )
-from mcp_server.results.directory_scan import limited_scan
+from mcp_server.results.run_files import limited_scan
 from tests.support.ended_runs import BEGAN_S, Runs
 
 
