@@ -6,12 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.system.processes import read_umask
 from tests.support.sandbox import Sandbox
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def umask_is_kept() -> Iterator[None]:
+    """The umask belongs to the whole process: a test that leaves another one would change the files of later tests."""
+    umask = read_umask()
+    yield
+    assert read_umask() == umask
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.arguments import check_arguments, check_no_secret, check_unicode
 from mcp_server.runs.gpu_admission import count_cpu_slots
 from mcp_server.store.state_home import Config, StateHome
+from mcp_server.system import processes
 from mcp_server.system.ports import find_free_port
 from mcp_server.text.shell import parse
 
@@ -108,7 +109,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         config=config,
         cpu_slots=count_cpu_slots(config.cpu_slots),
         lease_directory=str(lease_directory(environ)),
-        handover=Handover(base_environment(environ), secrets, read_umask()),
+        handover=Handover(base_environment(environ), secrets, processes.read_umask()),
         result_dir=result_dir,
     )
 
@@ -179,17 +180,6 @@ def find_directory(cwd: str | None) -> Path:
     except (OSError, RuntimeError) as error:  # too long, not readable, or no such user
         raise BadArgument("cwd", f"cannot be used: {str(error)[:200]}.") from error
     return path
-
-
-def read_umask() -> int:
-    """Return this process's umask without setting it, which files of another thread would show."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
-        return int(next(line for line in status.splitlines() if line.startswith("Umask:")).split()[1], 8)
-    except (OSError, StopIteration, ValueError):  # not Linux
-        mask = os.umask(0o077)
-        os.umask(mask)
-        return mask
 
 
 def _generate_ids(label: str) -> Iterator[str]:

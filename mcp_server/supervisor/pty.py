@@ -17,6 +17,7 @@ _DEFAULT_SIZE = struct.pack("HHHH", 50, 200, 0, 0)  # rows, columns, and two unu
 _CHUNK_BYTES = 65536
 _READS_A_TURN = 32  # Linux returns at most 4 KiB of a pty at a time
 _NUMBER_BYTES = 8
+_DUMPED_CORE = 0x80  # in a raw wait status
 _OFLAG, _LFLAG, _CC = 1, 3, 6  # positions in what tcgetattr returns
 
 
@@ -92,10 +93,23 @@ def _run_guard(
         if pid == 0:
             _exec_command(argv, env, cwd)
         os.write(status_end, pid.to_bytes(_NUMBER_BYTES, "little"))
-        os.write(status_end, os.waitpid(pid, 0)[1].to_bytes(_NUMBER_BYTES, "little"))
+        os.write(status_end, _await_end(pid).to_bytes(_NUMBER_BYTES, "little"))
+        os.waitpid(pid, 0)
         os.read(release_end, 1)
     finally:
         os._exit(0)
+
+
+def _await_end(pid: int) -> int:
+    """Wait for the command and return its raw wait status, without taking it from the kernel.
+
+    A guard that is killed between the command's end and its report leaves the status to the supervisor.
+    """
+    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert end is not None  # noqa: S101 - None needs WNOHANG
+    if end.si_code == os.CLD_EXITED:
+        return end.si_status << 8
+    return end.si_status | (_DUMPED_CORE if end.si_code == os.CLD_DUMPED else 0)
 
 
 def _exec_command(argv: list[str], env: Mapping[str, str], cwd: str) -> NoReturn:

@@ -80,7 +80,7 @@ def take_environment(rundir: RunDir, spec: RunSpec) -> tuple[Handover, str]:
     text = "No launcher hands over an environment, so the command gets that of this process."
     if missing := [name for name in spec.secrets if name not in secrets]:
         text += f" It lacks these secrets: {', '.join(missing)}."
-    return Handover(base_environment(os.environ), secrets, os.umask(0o077)), text
+    return Handover(base_environment(os.environ), secrets, processes.read_umask()), text
 
 
 def _has_processes(run_id: str) -> bool:

@@ -13,6 +13,7 @@ import json
 import os
 import pwd
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from mcp_server.errors import RunwardError
 _UNTRUSTED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # Every user may lock and write. Sticky: systemd-tmpfiles clears such files from no directory, however old they are.
 _FILE_MODE, _DIRECTORY_MODE = 0o1666, 0o1777
+_UMASK_LOCK = threading.Lock()
 _TRIES = 100  # of what another process may undo in the same moment
 _PROBES_S = 2.0  # a probe holds a shared lock for microseconds, longer on a busy machine
 _RETRY_S = 0.001
@@ -243,11 +245,12 @@ def user_name(uid: int) -> str:
 @contextlib.contextmanager
 def _no_umask() -> Iterator[None]:
     """Create files with their final mode: a process killed before a chmod would shut other users out."""
-    umask = os.umask(0)
-    try:
-        yield
-    finally:
-        os.umask(umask)
+    with _UMASK_LOCK:  # of two threads, the second would read the first one's 0 and restore that
+        umask = os.umask(0)
+        try:
+            yield
+        finally:
+            os.umask(umask)
 
 
 def _open_or_make(path: Path) -> int:

@@ -33,6 +33,17 @@ class Process:
         return " ".join(command_words(self.pid)).strip()
 
 
+def read_umask() -> int:
+    """Return this process's umask without setting it, which files of another thread would show."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+        return int(next(line for line in status.splitlines() if line.startswith("Umask:")).split()[1], 8)
+    except (OSError, StopIteration, ValueError):  # not Linux
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return mask
+
+
 def become_subreaper() -> None:
     """Make this process the parent of orphaned descendants, so that a double fork hides nothing."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:

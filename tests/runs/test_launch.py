@@ -23,11 +23,11 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.script import render
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.recovery.policy import normalize_policy
-from mcp_server.runs import resolve
 from mcp_server.runs.launch import launch, plan
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.system import processes
 from tests.runs.test_arguments import BAD_NAMES
 
 ENVIRON = {
@@ -256,13 +256,13 @@ def test_a_launch_is_resolved_off_the_event_loop(
     home: StateHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[threading.Thread] = []
-    read_umask = resolve.read_umask
+    read_umask = processes.read_umask
 
     def read_and_note() -> int:
         threads.append(threading.current_thread())
         return read_umask()
 
-    monkeypatch.setattr(resolve, "read_umask", read_and_note)
+    monkeypatch.setattr(processes, "read_umask", read_and_note)
     plan_now(LaunchRequest("x", cwd=str(tmp_path)), home, ENVIRON)
     assert threading.main_thread() not in threads
     assert len(threads) == 1

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.hosts.config import Environment, Host, Ray
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs import resolve
-from mcp_server.runs.resolve import apply_host_defaults, find_ray_variables, read_umask
+from mcp_server.runs.resolve import apply_host_defaults, find_ray_variables
 
 ENVIRON = {"PATH": "/usr/bin", "PYTHONPATH": "/site"}
 HOST = Host(name="a", python="/envs/rl/bin/python", first_step_timeout_s=900, first_step_pattern="kl loss")
@@ -85,11 +83,3 @@ def test_no_port_for_ray_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "find_free_port", lambda low, high: None)
     with pytest.raises(BadArgument, match=r"^environment: no port of 20000-30000 is free for the run's own Ray"):
         find_ray_variables(Environment(ray=Ray()), "cfm-7kqz")
-
-
-def test_the_umask_is_read_without_setting_it() -> None:
-    before = os.umask(0o027)
-    try:
-        assert read_umask() == 0o027
-    finally:
-        os.umask(before)

@@ -113,12 +113,12 @@ def test_without_a_launcher_the_environment_is_that_of_this_process(
     rundir.path.mkdir()
     for name, value in {"MINE": "1", "MY_TOKEN": "abcdefgh", "OTHER_TOKEN": "ijklmnop", "TMUX": "x"}.items():
         monkeypatch.setenv(name, value)
-    before = os.umask(0o022)
+    before = os.umask(0o027)
     try:
         handover, text = take_environment(rundir, RunSpec(secrets=["MY_TOKEN", "LOST_TOKEN"]))
     finally:
         os.umask(before)
-    assert (handover.env["MINE"], handover.secrets, handover.umask) == ("1", {"MY_TOKEN": "abcdefgh"}, 0o022)
+    assert (handover.env["MINE"], handover.secrets, handover.umask) == ("1", {"MY_TOKEN": "abcdefgh"}, 0o027)
     assert not {"MY_TOKEN", "OTHER_TOKEN", "TMUX"} & handover.env.keys()
     assert text == (
         "No launcher hands over an environment, so the command gets that of this process. "

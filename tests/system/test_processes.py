@@ -84,3 +84,11 @@ def test_a_process_that_has_exited_is_reported_as_not_signalled() -> None:
 def test_a_process_is_identified_by_its_number_and_its_start() -> None:
     assert Process(7, started=1, parent=2, session=3) == Process(7, started=1, parent=1, session=1)
     assert Process(7, started=1, parent=2, session=3) != Process(7, started=2, parent=2, session=3)
+
+
+def test_the_umask_is_read_without_setting_it() -> None:
+    before = os.umask(0o027)
+    try:
+        assert processes.read_umask() == 0o027
+    finally:
+        os.umask(before)
