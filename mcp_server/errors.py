@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 
+_MOST_RUN_IDS = 8  # that one message names
+
+
 class RunwardError(Exception):
     """A refusal or failure: ``cause``, then ``state`` (what is still true), then ``remedy`` (what to do next).
 
@@ -95,13 +98,25 @@ class GpusNotFree(RunwardError):
 
 
 class RunNotFound(RunwardError):
-    """No run has this id."""
+    """No run has this id or name."""
 
     def __init__(self, run_id: str, near: list[str]) -> None:
         near = [name for name in near if name != run_id]
         hint = f"Did you mean {' or '.join(near)}?" if near else "Call list_runs."
         super().__init__(f"Run not found: {run_id[:80]!r}.", remedy=hint)
         self.run_id, self.near = run_id, near
+
+
+class RunNameAmbiguous(RunNotFound):
+    """Several runs have this name. ``near`` holds their ids, the newest first."""
+
+    def __init__(self, name: str, run_ids: list[str]) -> None:
+        shown = ", ".join(run_ids[:_MOST_RUN_IDS])
+        more = f" and {len(run_ids) - _MOST_RUN_IDS} more" if len(run_ids) > _MOST_RUN_IDS else ""
+        RunwardError.__init__(
+            self, f"{len(run_ids)} runs are named {name[:80]!r}: {shown}{more}.", "Nothing was done.", "Pass a run_id."
+        )
+        self.run_id, self.near = name, run_ids
 
 
 class ScreenNotFound(RunwardError):

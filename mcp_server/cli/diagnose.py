@@ -50,7 +50,7 @@ def _log_and_end(arguments: argparse.Namespace) -> tuple[Path, int | None, str |
     if "/" in arguments.log or os.path.lexists(path):
         return path, exit_code, signal_name
     store = RunStore(StateHome.of(os.environ))
-    run = store.observe(arguments.log)
+    run = store.find(arguments.log)
     path = store.run_directory(run.run_id).log(run.attempt)
     if exit_code is None and signal_name is None:
         return path, run.exit_code, run.signal

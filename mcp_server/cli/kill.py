@@ -23,7 +23,7 @@ from mcp_server.store.state_home import StateHome
 def run(arguments: argparse.Namespace) -> int:
     """Ask for the run's id, stop the run; return 0 if nothing survived, 1 if something did or nothing was done."""
     store = RunStore(StateHome.of(os.environ))
-    run = store.observe(arguments.run_id)
+    run = store.find(arguments.run_id)
     leftovers = backend_of(run.spec).find_leftovers(run)
     if run.ended and not leftovers:
         if arguments.json:

@@ -26,7 +26,7 @@ _EVERY_LINE = 1_000_000_000
 def run(arguments: argparse.Namespace) -> int:
     """Print the newest lines, the matching lines, the path, or everything as it is written."""
     store = RunStore(StateHome.of(os.environ))
-    run = store.observe(arguments.run_id)
+    run = store.find(arguments.run_id)
     path = store.run_directory(run.run_id).log(run.attempt)
     if arguments.path:
         print(path)

@@ -65,7 +65,7 @@ def _target(argument: str | None, store: RunStore) -> str:
         return LATEST
     if "/" not in argument and not argument.startswith((".", "~")):
         with contextlib.suppress(RunNotFound):
-            return store.observe(argument).run_id
+            return store.find(argument).run_id
         if not Path(argument).exists():
             return argument  # the report refuses it as an unknown run
     return str(Path(argument).expanduser().absolute())

@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Wait, print the end, and return the exit status that ``_exit_status`` defines."""
     store = RunStore(StateHome.of(os.environ))
     limit_s = float("inf") if arguments.timeout is None else arguments.timeout
-    run = anyio.run(_until_end, store, arguments.run_id, limit_s)
+    run = anyio.run(_until_end, store, store.find(arguments.run_id).run_id, limit_s)
     if arguments.json:
         print_json(status_of(store, run).model_dump(mode="json"))
     elif run.ended:

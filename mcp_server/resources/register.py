@@ -124,13 +124,14 @@ def _add_templates(server: MCPServer[ServerContext], context: ServerContext) -> 
 
     @server.resource("run://{run_id}", title="Run", description="The RunStatus of a run", mime_type=_JSON)
     def read_run(run_id: str) -> str:
-        return _answer(lambda: status_of(context.store, context.store.observe(run_id)).model_dump_json())
+        return _answer(lambda: status_of(context.store, context.store.find(run_id)).model_dump_json())
 
     @server.resource("run://{run_id}/log", title="Log of a run", description="Newest part of its output, at most 8 KB")
     def read_run_log(run_id: str) -> str:
         def read_tail() -> str:
-            path = context.store.run_directory(run_id).log(context.store.observe(run_id).attempt)
-            return tail_lines(path, _LOG_LINES, label=f"run {run_id}").text
+            run = context.store.find(run_id)
+            path = context.store.run_directory(run.run_id).log(run.attempt)
+            return tail_lines(path, _LOG_LINES, label=f"run {run.run_id}").text
 
         return _answer(read_tail)
 
@@ -215,7 +216,7 @@ def _render_prompt(document: Document, context: ServerContext, /, **values: str)
             raise MCPError(INVALID_PARAMS, f"{name} is longer than {_MAX_ARGUMENT_CHARS:,} characters: name a file.")
     if run_id := values.get("run_id"):
         try:
-            context.store.run_directory(run_id)
+            context.store.find(run_id)
         except RunNotFound as error:
             raise MCPError(INVALID_PARAMS, str(error)) from error
     arguments = "\n".join(_list_item(name, value) for name, value in values.items() if value.strip())

@@ -115,7 +115,7 @@ def build_comparison(
 
 def _select_runs(store: RunStore, run_ids: Sequence[str], tags: Sequence[str]) -> tuple[list[Run], list[str]]:
     """Return the runs with these ids in this order, then those with these tags, newest first."""
-    runs = {run_id: store.observe(run_id) for run_id in run_ids}
+    runs = {run.run_id: run for run in store.resolve(run_ids)}
     if tags:
         runs |= {run.run_id: run for run in store.list_runs() if set(tags) <= set(run.spec.tags)}
     if not runs:

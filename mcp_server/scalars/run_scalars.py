@@ -130,7 +130,7 @@ class Target:
 
 
 def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
-    """Return the target that ``target`` names: ``latest``, a run_id, or a path, whose last part may be ``latest``.
+    """Return the target that ``target`` names: ``latest``, a run_id or name, or a path, whose last part may be ``latest``.
 
     Raises:
         BadArgument: a path is not absolute or does not exist.
@@ -146,7 +146,7 @@ def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
                 break
         raise NoScalars("None of the newest runs has written scalars.", remedy="Pass logdir=/absolute/path.")
     if "/" not in target and not target.startswith("~"):
-        run = store.observe(target)
+        run = store.find(target)
         if locations := scalars.locations_of(run):
             return Target(run.run_id, locations, run.run_id)
         raise NoScalars(

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import RunNotFound
+from mcp_server.errors import RunNameAmbiguous, RunNotFound
 from mcp_server.record.events import is_time, read_events, read_record, read_stop
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.spec import RunSpec
@@ -59,13 +59,30 @@ class RunStore:
         return run
 
     def resolve(self, names: Iterable[str]) -> list[Run]:
-        """Return the runs that ``names`` mean, in their order and each once: run ids, or names that one run alone has.
+        """Return the runs that ``names`` mean (see ``find``), in their order and each once.
 
         Raises:
-            RunNotFound: a name means no run, or several; names similar ids, or those of the several.
+            RunNotFound: a name means no run, or several.
         """
-        runs = (self._resolve_name(name) for name in names)
+        runs = (self.find(name) for name in names)
         return list({run.run_id: run for run in runs}.values())
+
+    def find(self, name: str) -> Run:
+        """Return the run with this id, else the only run with this name.
+
+        Raises:
+            RunNotFound: no run has this id or name; names similar ids.
+            RunNameAmbiguous: several runs have this name; names their ids.
+        """
+        try:
+            return self.observe(name)
+        except RunNotFound:
+            ids = self._list_ids_named(name)
+            if not ids:
+                raise
+            if len(ids) > 1:
+                raise RunNameAmbiguous(name, ids) from None
+            return self.observe(ids[0])
 
     def list_runs(self) -> list[Run]:
         """Return all runs, newest first."""
@@ -91,16 +108,14 @@ class RunStore:
         except (OSError, RunNotFound):
             return None
 
-    def _resolve_name(self, name: str) -> Run:
-        try:
-            return self.observe(name)
-        except RunNotFound:
-            ids = [run.run_id for run in self.list_runs() if run.spec.name == name]
-            if not ids:
-                raise
-            if len(ids) > 1:
-                raise RunNotFound(name, ids[:3]) from None
-            return self.observe(ids[0])
+    def _list_ids_named(self, name: str) -> list[str]:
+        """Return the ids of the runs with this name, newest first."""
+        named: list[RunSpec] = []
+        for run_id in self._list_ids():
+            with contextlib.suppress(RunNotFound, OSError):  # removed meanwhile, or not a run's directory
+                spec = self._read_spec(self.run_directory(run_id))
+                named += [spec] if spec.name == name else []
+        return [spec.run_id for spec in sorted(named, key=lambda spec: spec.created_at, reverse=True)]
 
     def _list_ids(self) -> list[str]:
         try:

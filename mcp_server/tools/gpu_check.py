@@ -48,7 +48,7 @@ async def gpu_check(
     if run_id is not None:
         if requirements is not None:
             raise BadArgument("require", "it selects GPUs for a launch: leave it out, or leave out run_id.")
-        run = await anyio.to_thread.run_sync(server.store.observe, run_id)
+        run = await anyio.to_thread.run_sync(server.store.find, run_id)
         record = server.store.run_directory(run.run_id).attempt(run.attempt) / "gpus.jsonl"
         usage = await anyio.to_thread.run_sync(partial(read_usage, run, record, time.time(), since_s))
         snapshot = Snapshot()

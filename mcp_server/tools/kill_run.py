@@ -43,7 +43,7 @@ async def _ask_person(
 ) -> Confirm | Elicit[Confirm]:
     # Called once per round of the conversation: it only reads.
     server = server_of(ctx)
-    run = server.store.observe(run_id)
+    run = server.store.find(run_id)
     if confirm_token is not None or _is_over(run) or not _can_ask(ctx):
         return Confirm(run_id="")
     server.check_owner(ctx, run, force=force_other_owner)
@@ -64,9 +64,9 @@ async def kill_run(
     this is the run you mean, then call again with it. Waits for the processes to be gone.
     """
     server = server_of(ctx)
-    run = server.store.observe(run_id)
+    run = server.store.find(run_id)
     if _is_over(run):
-        return _result("already_ended", run, f"{run_id} has ended already: {run.state}.")
+        return _result("already_ended", run, f"{run.run_id} has ended already: {run.state}.")
     backend_of(run.spec).check_stoppable(run.spec)
     server.check_owner(ctx, run, force=force_other_owner)
     by = server.actor(ctx)
@@ -78,7 +78,7 @@ async def kill_run(
         decision = _read_decision(answer, run) if _can_ask(ctx) else None
         if decision == "declined":
             cause = "declined, or another id was typed"
-            return _result("declined", run, f"Kill not confirmed: {cause}. {run_id} is still {run.state}.")
+            return _result("declined", run, f"Kill not confirmed: {cause}. {run.run_id} is still {run.state}.")
         if decision is None:
             return _require_confirmation(server, run)
         by = "a person, asked through the client"

@@ -106,7 +106,7 @@ TOOL = tool(wait_run, title="Wait for runs", annotations=READ_ONLY)
 
 def _move(cursor: Cursor, run: Run, since: int | dict[str, int] | None) -> Cursor:
     """Return the cursor of a caller that says which event of ``run`` is the last it has seen."""
-    seq = since.get(run.run_id) if isinstance(since, dict) else since
+    seq = since.get(run.run_id, since.get(run.spec.name)) if isinstance(since, dict) else since
     if seq is None:
         return cursor
     return replace(cursor, seq=seq, state=run.state if seq >= run.last_seq else "")

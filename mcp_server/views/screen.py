@@ -40,16 +40,16 @@ async def capture_screen(
         except ScreenNotFound as error:
             raise ScreenNotFound(error.cause, remedy="Call list_runs(others=true) for those there are.") from error
         return frame_screen(screen, f"tmux session {session}", lines)
-    run = await anyio.to_thread.run_sync(store.observe, str(run_id))
+    run = await anyio.to_thread.run_sync(store.find, str(run_id))
     try:
         screen = await backend_of(run.spec).screen(run.spec, history=history)
     except ScreenNotFound as error:
         raise ScreenNotFound(
-            f"{run_id} has no screen any more (its session was closed or tmux died);",
+            f"{run.run_id} has no screen any more (its session was closed or tmux died);",
             f"the run is {run.state}.",
-            f"read_log({run_id!r}) has all its output.",
+            f"read_log({run.run_id!r}) has all its output.",
         ) from error
-    return frame_screen(screen, f"run {run_id}", lines)
+    return frame_screen(screen, f"run {run.run_id}", lines)
 
 
 def frame_screen(screen: list[str], label: str, lines: int) -> str:

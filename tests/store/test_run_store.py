@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.errors import RunNotFound
+from mcp_server.errors import RunNameAmbiguous, RunNotFound
 from mcp_server.record.events import EventLog
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
@@ -96,9 +96,14 @@ def test_a_name_that_one_run_alone_has_resolves_to_it(store: RunStore) -> None:
 
 
 def test_a_name_of_several_runs_is_refused_with_their_ids(store: RunStore) -> None:
-    with pytest.raises(RunNotFound, match=r"Did you mean cfm-\w+ or cfm-\w+\?") as refused:
-        store.resolve(["cfm"])
+    with pytest.raises(RunNameAmbiguous, match=r"2 runs are named 'cfm': cfm-\w+, cfm-\w+\. Nothing was done") as refused:
+        store.find("cfm")
     assert sorted(refused.value.near) == ["cfm-7kqz", "cfm-8abc"]
+
+
+def test_an_id_wins_over_a_name(store: RunStore) -> None:
+    add_run(store.home.path, "gen-3zzz", "gen-2mxw")
+    assert store.find("gen-2mxw").run_id == "gen-2mxw"
 
 
 def test_an_unknown_id_is_refused_with_the_similar_one(store: RunStore) -> None:
