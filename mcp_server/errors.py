@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-
 _MOST_RUN_IDS = 8  # that one message names
 
 

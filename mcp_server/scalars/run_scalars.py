@@ -130,7 +130,7 @@ class Target:
 
 
 def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
-    """Return the target that ``target`` names: ``latest``, a run_id or name, or a path, whose last part may be ``latest``.
+    """Return the target of ``latest``, a run id, a unique name, or a path, whose last part may be ``latest``.
 
     Raises:
         BadArgument: a path is not absolute or does not exist.

@@ -96,7 +96,9 @@ def test_a_name_that_one_run_alone_has_resolves_to_it(store: RunStore) -> None:
 
 
 def test_a_name_of_several_runs_is_refused_with_their_ids(store: RunStore) -> None:
-    with pytest.raises(RunNameAmbiguous, match=r"2 runs are named 'cfm': cfm-\w+, cfm-\w+\. Nothing was done") as refused:
+    with pytest.raises(
+        RunNameAmbiguous, match=r"2 runs are named 'cfm': cfm-\w+, cfm-\w+\. Nothing was done"
+    ) as refused:
         store.find("cfm")
     assert sorted(refused.value.near) == ["cfm-7kqz", "cfm-8abc"]
 

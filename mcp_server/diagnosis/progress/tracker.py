@@ -32,6 +32,7 @@ _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
 # equal rank takes the lead; after which one of lower rank does. A step printed on two lines, flushed after an error, is
 # not a sign of life.
 _ALIVE, _SUCCEEDS, _REPLACES = 3, 20, 2_000
+_USER_KEY = "user"  # of the counter of the user's own pattern
 
 
 class MetricLine(NamedTuple):
@@ -51,7 +52,9 @@ class ProgressTracker:
     """Reads lines in order. ``step`` never decreases while the same counter leads.
 
     ``first_step_pattern``: a regular expression of the user; only a line that matches it is the first step. Its first
-    group, if it is a number, is the step. ``advances`` counts the lines that showed progress.
+    group, if it is a number, is the step, unless the output counts steps of a known total in another unit. Steps,
+    totals and metrics are read from matching lines as from all others. ``advances`` counts the lines that showed
+    progress.
     """
 
     def __init__(self, first_step_pattern: str | None = None) -> None:
@@ -95,14 +98,18 @@ class ProgressTracker:
         """Read ``lines``, which arrived at ``at_s`` (monotonic seconds), and return those with a step or metrics."""
         metric_lines = []
         for line in lines:
-            if self._user_pattern is not None and (match := self._user_pattern.search(line)):
-                metric_lines.append(self._read_user_match(match, line, at_s))
-                continue
-            is_candidate = may_show_progress(line) or self._open_table is not None
-            if is_candidate and (metric_line := self._read_line(line, at_s)) is not None:
+            match = self._user_pattern.search(line) if self._user_pattern is not None else None
+            if match is not None:
+                self._note_first_step(line)
+            advances = self.advances
+            is_candidate = match is not None or may_show_progress(line) or self._open_table is not None
+            metric_line = self._read_line(line, at_s) if is_candidate else None
+            if match is not None:
+                metric_line = self._read_user_match(match, metric_line, at_s, advanced=self.advances > advances)
+            if metric_line is not None:
                 metric_lines.append(metric_line)
-                continue
-            self._lines_before.append(line)
+            else:
+                self._lines_before.append(line)
         return metric_lines
 
     def _read_line(self, line: str, at_s: float) -> MetricLine | None:
@@ -140,13 +147,27 @@ class ProgressTracker:
             metric_line = self._read_format(open_table, match, line, at_s)
         return metric_line
 
-    def _read_user_match(self, match: re.Match[str], line: str, at_s: float) -> MetricLine:
+    def _read_user_match(
+        self, match: re.Match[str], known: MetricLine | None, at_s: float, *, advanced: bool
+    ) -> MetricLine:
+        """Read a line that matches the user's pattern, in which the built-in readers have found ``known``.
+
+        ``advanced``: they found progress.
+        """
+        line = match.string
         text = (match[self._user_group] or "").replace(",", "") if self._user_group else ""
-        self._note_first_step(line)
-        reading = StepReading(Rank.LOSS, "user", mark=self.advances + 1)
         if text.isdecimal():
-            reading = StepReading(Rank.USER, "user", parse_integer(text))
-        return self._apply_reading(reading, find_named_values(line), line, at_s)
+            step = parse_integer(text)
+            counters = (self._counters[key] for key in self._counters if key != _USER_KEY)
+            total = next((c.total for c in counters if c.step == step and c.total is not None), None)
+            reading = StepReading(Rank.USER, _USER_KEY, step, total)
+        elif advanced and known is not None:
+            return known
+        else:
+            reading = StepReading(Rank.LOSS, _USER_KEY, mark=self.advances + 1)
+        counter = self._move_counter(reading, at_s)
+        metrics = {name.text: value for name, value, _ in find_named_values(line) if not name.bits & COUNTS}
+        return MetricLine(counter.step if counter is self._leader else known and known.step, metrics, line)
 
     def _read_format(self, step_format: StepFormat, match: re.Match[str], line: str, at_s: float) -> MetricLine | None:
         if step_format.rank is Rank.NONE and any("rror" in before for before in self._lines_before):
@@ -281,13 +302,18 @@ class ProgressTracker:
         leader = self._leader
         if leader is not None:
             self._lend_total(counter, leader)
+            if counter.rank is Rank.USER and leader.total is not None and leader.step != counter.step:
+                return False  # the number of the user's pattern has another unit
             if counter.rank <= leader.rank:
                 self._moves_of_others += grew
                 # After the training bar, a shorter unlabelled bar is usually an evaluation.
                 is_equal = counter.rank == leader.rank and not (
                     counter.rank is Rank.UNLABELLED and (counter.total or 0) < (leader.total or 0)
                 )
-                if self._moves_of_others < (_SUCCEEDS if is_equal else _REPLACES):
+                needed = _SUCCEEDS if is_equal else _REPLACES
+                if leader.rank is Rank.USER and counter.total is not None:
+                    needed = _ALIVE  # the user's pattern matches some steps only, or the first one alone
+                if self._moves_of_others < needed:
                     return False
         self._leader = counter
         self._speed = StepSpeed()

@@ -256,7 +256,38 @@ def test_the_users_pattern_alone_decides_the_first_step() -> None:
     assert not progress.first_step_seen
     assert progress.step == 40
     progress.read_lines(["rollout 12 finished"], 5.0)
-    assert (progress.first_step_seen, progress.first_step_line, progress.step) == (True, "rollout 12 finished", 12)
+    assert (progress.first_step_seen, progress.first_step_line) == (True, "rollout 12 finished")
+    assert (progress.step, progress.total_steps) == (40, 900)
+
+
+def test_the_number_in_the_users_pattern_is_the_step_where_the_output_has_no_total() -> None:
+    progress = ProgressTracker(r"rollout (\d+) finished")
+    for rollout in range(1, 4):
+        progress.read_lines([bar(n, 10) for n in range(1, 11)])
+        progress.read_lines([f"rollout {rollout} finished"])
+    assert (progress.step, progress.total_steps) == (3, None)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["lm loss", r"iteration\s+(\d+)", r"iteration\s+1/", "training starts", r"epoch (\d+) begins"]
+)
+def test_the_users_pattern_leaves_step_total_metrics_and_eta_to_the_built_in_readers(pattern: str) -> None:
+    progress = ProgressTracker(pattern)
+    progress.read_lines(["training starts", "epoch 0 begins"])
+    for n in range(1, 60):
+        progress.read_lines([f" iteration  {n}/ 100 | lm loss: 2.{n}E+00 |"], 2.0 * n)
+        if n % 20 == 0:
+            progress.read_lines([f"epoch {n // 20} begins"], 2.0 * n + 1)
+    assert progress.first_step_seen
+    assert (progress.step, progress.total_steps, progress.eta_s) == (59, 100, 82)
+    assert progress.metrics["loss"] == pytest.approx(2.59)
+
+
+def test_the_users_pattern_in_the_lines_of_a_custom_loop_keeps_the_total() -> None:
+    for pattern in ("loss", r"step (\d+)"):
+        progress = ProgressTracker(pattern)
+        progress.read_lines([f"step {n}/500 loss 0.{n}" for n in range(1, 9)])
+        assert (progress.step, progress.total_steps) == (8, 500), pattern
 
 
 def test_the_users_pattern_may_have_no_group_or_one_without_a_number() -> None:
