@@ -159,6 +159,16 @@ class OutputMonitor:
                 events += self._note_progress(advances, at_s)
         return events
 
+    def read_end(self, at_s: float) -> list[OutputEvent]:
+        """Read all that is unread once the output has ended: the rest of a flood, and a last line without a line end.
+
+        A progress bar leaves its last update so. Only a first step is still an event.
+        """
+        last, self._unfinished = self._unfinished, b""
+        events = [*self.read_newest_lines(at_s), *self._read_lines(split_lines(last.decode(errors="replace")), at_s)]
+        self._bytes += len(last)
+        return [event for event in events if event.kind == "first_step"]
+
     def read_newest_lines(self, at_s: float) -> list[OutputEvent]:
         """Read the newest unread lines of a flood and return the events they cause."""
         newest, self._unread_flood, self._flood_read_s = self._unread_flood, b"", at_s

@@ -37,6 +37,8 @@ _LAUNCH_ENTRY = re.compile(rb"^## Launch of (?P<run_id>[A-Za-z0-9_-]{1,120})\n\n
 _TAIL_BYTES = 1 << 20  # searched for the entry of a launch or an end
 _MAX_REPORT_CHARS, _MAX_ADDITIONS_CHARS = 20_000, 1_000_000
 _LOG_HEADING = "# Experiment log\n"
+# The files are for people and other programs, while the supervisor's umask keeps everything else private.
+_FILE_MODE, _DIRECTORY_MODE = 0o644, 0o755
 
 
 class ResultDirUnusable(RunwardError):
@@ -63,7 +65,7 @@ def append_launch(result_dir: Path, spec: RunSpec) -> None:
     entry = _launch_entry(spec)
     log = result_dir / EXPERIMENT_LOG
     try:
-        result_dir.mkdir(parents=True, exist_ok=True)
+        make_directory(result_dir)
         fd = _open_log(log)
         try:
             former_size = _append_whole(fd, log, entry)
@@ -83,6 +85,19 @@ def append_launch(result_dir: Path, spec: RunSpec) -> None:
         if str(error.filename or "").endswith(f"/{FINISH_FLAG}"):
             cause = f"an old {FINISH_FLAG} cannot be removed: {cause}"
         raise ResultDirUnusable(result_dir, cause) from error
+
+
+def make_directory(path: Path) -> None:
+    """Create a result directory and the missing directories above it, as readable as the files in it.
+
+    Raises:
+        OSError: it is not a directory, or cannot be created.
+    """
+    missing = [above for above in (path, *path.parents) if not os.path.lexists(above)]
+    path.mkdir(parents=True, exist_ok=True)
+    for directory in missing:
+        with contextlib.suppress(OSError):  # a file system without modes
+            directory.chmod(_DIRECTORY_MODE)
 
 
 def append_end(result_dir: Path, end: RunEnd) -> None:
@@ -168,7 +183,7 @@ def write_flag(result_dir: Path, facts: Mapping[str, Any]) -> Path:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):  # an empty flag still ends the wait of another program
             with contextlib.suppress(OSError):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE))
         raise
     return path
 
@@ -226,7 +241,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OSError: nothing was changed.
     """
-    write_atomic(path, text.encode(errors="replace"), mode=0o666)
+    write_atomic(path, text.encode(errors="replace"), mode=_FILE_MODE)
 
 
 def read_attempts_report(rundir: RunDir) -> str:
@@ -247,7 +262,7 @@ def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, attempts: int) -
     Yield each failure. A failure of one does not prevent the others.
     """
     try:
-        result_dir.mkdir(parents=True, exist_ok=True)
+        make_directory(result_dir)
     except OSError as error:
         yield _describe(error)
         return
@@ -324,8 +339,13 @@ def _open_log(log: Path) -> int:
     Raises:
         OSError: the log is a link or not a regular file, or cannot be opened.
     """
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(log, flags, 0o644)
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(log, flags)
+    except FileNotFoundError:
+        fd = os.open(log, flags | os.O_CREAT, _FILE_MODE)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            os.fchmod(fd, _FILE_MODE)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)

@@ -132,7 +132,7 @@ def _make_directory(run: Run, result_dir: str | None) -> Path:
         path = Path(name).expanduser()
         if not path.is_absolute() or path == Path("/"):
             raise BadArgument("result_dir", f"is not an absolute path of a directory: {name[:200]!r}.")
-        path.mkdir(parents=True, exist_ok=True)
+        result_directory.make_directory(path)
     except (OSError, ValueError, RuntimeError) as error:  # a NUL, an unknown user
         raise BadArgument("result_dir", f"cannot be created: {getattr(error, 'strerror', None) or error}.") from error
     return path

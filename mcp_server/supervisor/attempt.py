@@ -128,6 +128,7 @@ class Attempt:
             except Exception as error:  # noqa: PERF203 - the loop must survive its own errors
                 self.control.report_error(error)
         self.relay.drain()
+        self.observer.read_end()  # also of a run that was killed: its last step is a fact of the run
         if self._wait_status is None:  # not even SIGKILL ended it, or its guard was killed with the status
             self.ended_s = time.monotonic()
             self._write_record()

@@ -112,9 +112,12 @@ class Observer:
             self._safely(lambda: within(_CHECK_LIMIT_S, self._check))
         return self._stop_request
 
+    def read_end(self) -> None:
+        """Read the output that is still unread and write the last progress. Call it before the end is reported."""
+        self._safely(lambda: within(_CHECK_LIMIT_S, self._read_end))
+
     def failure(self, ending: Ending) -> Failure | None:
-        """Write the last progress and return why the attempt failed, or None when it did not."""
-        self._safely(self._write)
+        """Return why the attempt failed, or None when it did not."""
         return self._safely(
             lambda: within(_CHECK_LIMIT_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
         )
@@ -276,6 +279,11 @@ class Observer:
             self._report(event)
         if self._reader.has_unread_line:
             self._write_due_s = now_s + _SLOWER_S
+        self._publish()
+
+    def _read_end(self) -> None:
+        for event in self._reader.read_end(time.monotonic()):
+            self._report(event)
         self._publish()
 
     def _publish(self) -> None:

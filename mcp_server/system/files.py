@@ -36,7 +36,7 @@ def read_regular_file(path: Path, *, max_bytes: int | None = None, follow_links:
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Replace ``path`` so that a reader sees all of ``data`` or the former content; survives a power cut.
 
-    A symbolic link at ``path`` is replaced, not followed. ``mode`` is subject to the umask.
+    A symbolic link at ``path`` is replaced, not followed. The file has exactly ``mode``, whatever the umask is.
 
     Raises:
         OSError: nothing was changed.
@@ -46,6 +46,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(fd, "wb") as file:
+            os.fchmod(fd, mode)
             file.write(data)
             file.flush()
             os.fsync(fd)

@@ -152,6 +152,25 @@ def test_the_newest_update_of_a_bar_is_read_when_nothing_follows() -> None:
     assert (monitor.progress.step, monitor.progress.advances) == (2, 2)
 
 
+def test_the_last_update_of_a_bar_is_read_at_the_end() -> None:
+    monitor = OutputMonitor({}, started_s=0)
+    bar = b"\rTraining:  5%%|5    | %d/100 [00:05<01:35,  1.00it/s, loss=0.%d]"
+    monitor.read_output(bar % (1, 9) + bar % (2, 8), 10)
+    assert kinds(monitor.read_end(10)) == []
+    assert (monitor.progress.step, monitor.progress.metrics, monitor.last_line.strip()[-9:]) == (
+        2,
+        {"loss": 0.8},
+        "loss=0.8]",
+    )
+    assert monitor.read_end(11) == []
+
+
+def test_a_first_step_without_a_line_end_is_an_event_at_the_end() -> None:
+    monitor = OutputMonitor({}, started_s=0)
+    monitor.read_output(b"step 1/1000 loss 0.5", 1)
+    assert kinds(monitor.read_end(1)) == ["first_step"]
+
+
 def test_numbers_that_json_lacks_are_text() -> None:
     monitor = OutputMonitor({}, started_s=0)
     monitor.read_output(step(1) + b"step 2/1000 loss nan\n", 1)

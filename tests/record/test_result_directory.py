@@ -109,6 +109,18 @@ def test_the_end_is_appended_to_the_log_once(rundir: RunDir, tmp_path: Path) -> 
     assert log.read_text() == once
 
 
+def test_the_files_are_readable_for_all_whatever_the_umask_of_the_supervisor_is(rundir: RunDir, tmp_path: Path) -> None:
+    there = tmp_path / "a" / "out"
+    umask = os.umask(0o077)
+    try:
+        leave(rundir, there)
+    finally:
+        os.umask(umask)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in there.iterdir()}
+    assert modes == dict.fromkeys(("experiment_log.md", "results.md", "finish.flag"), 0o644)
+    assert {path.stat().st_mode & 0o777 for path in (there, there.parent)} == {0o755}
+
+
 def test_without_a_result_directory_nothing_is_left(rundir: RunDir, tmp_path: Path) -> None:
     assert leave(rundir, None) is None
     assert names(tmp_path) == ["runs"]
