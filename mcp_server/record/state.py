@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, get_args
 
+from mcp_server.record.attempt_params import AttemptParams, find_attempt_params
 from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, Event, LiveState
 from mcp_server.record.spec import RunSpec
 from mcp_server.text.timestamps import parse_time
@@ -85,6 +87,11 @@ class Run:
     def run_id(self) -> str:
         """The run's id, also the name of its directory."""
         return self.spec.run_id
+
+    @cached_property
+    def attempt_params(self) -> AttemptParams:
+        """What its newest attempt was called with."""
+        return find_attempt_params(self.spec, self.events)
 
     @property
     def ended(self) -> bool:

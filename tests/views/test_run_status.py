@@ -173,3 +173,39 @@ def test_long_lines_of_a_failure_keep_their_beginning_and_their_end() -> None:
 
 def test_nonsense_in_a_failure_is_answered_as_far_as_possible() -> None:
     assert describe(run("failed", failure={"kind": 7}), now_s=BEGAN_S).failure is not None
+
+
+# --- parameters
+
+HALVED = run(
+    "finished",
+    spec=replace(SPEC, params={"num_envs": 8192, "note": "x" * 200}),
+    events=(
+        STARTED,
+        event(2, "retrying", attempt=1, params={"num_envs": 4096, "note": "x" * 200}),
+        event(3, "started", attempt=2),
+    ),
+    attempt=2,
+)
+
+
+def test_the_parameters_are_those_of_the_attempt_that_ran() -> None:
+    for options in ({}, {"listed": True}):
+        status = describe(HALVED, now_s=BEGAN_S, **options)
+        assert status.params is not None
+        assert (status.params["num_envs"], len(status.params["note"])) == (4096, 60)
+        assert status.params_changed == ["num_envs 8192 → 4096 after attempt 1"]
+
+
+def test_a_heartbeat_names_changed_parameters_once() -> None:
+    first, later = (describe(HALVED, now_s=BEGAN_S, since=since, brief=True) for since in (2, 3))
+    assert (first.params, first.params_changed) == (None, ["num_envs 8192 → 4096 after attempt 1"])
+    assert (later.params, later.params_changed) == (None, None)
+
+
+def test_of_many_parameters_those_that_changed_are_shown_first() -> None:
+    params = {f"p{n}": n for n in range(30)}
+    changed = event(2, "retrying", attempt=1, params={**params, "p29": 0})
+    many = replace(HALVED, spec=replace(SPEC, params=params), events=(STARTED, changed, event(3, "started", attempt=2)))
+    shown = describe(many, now_s=BEGAN_S, listed=True).params
+    assert shown == {"p29": 0, "p0": 0, "p1": 1, "p2": 2, "p3": 3, "p4": 4, "…": "24 more"}

@@ -1,0 +1,59 @@
+"""The parameters of an attempt are those it was called with, and each change says from what and when."""
+
+from typing import Any
+
+from mcp_server.record.attempt_params import find_attempt_params
+from mcp_server.record.events import Event
+from mcp_server.record.spec import RunSpec
+from tests.record.test_state import event
+
+SPEC = RunSpec(run_id="cfm-7kqz", params={"num_envs": 8192, "lr": 1e-3}, env={"PORT": "29500"})
+
+
+def started(seq: int, attempt: int) -> Event:
+    return event(seq, "started", attempt=attempt)
+
+
+def retrying(seq: int, attempt: int, **facts: Any) -> Event:
+    return event(seq, "retrying", attempt=attempt, **facts)
+
+
+HALVED = retrying(2, 1, params={"num_envs": 4096, "lr": 1e-3})
+
+
+def test_without_a_retry_they_are_those_of_the_launch() -> None:
+    found = find_attempt_params(SPEC, [started(1, 1)])
+    assert (found.params, found.environment, found.changed) == (SPEC.params, {}, {})
+
+
+def test_a_halved_value_says_from_what_and_after_which_attempt() -> None:
+    found = find_attempt_params(SPEC, [started(1, 1), HALVED, started(3, 2)])
+    assert found.params == {"num_envs": 4096, "lr": 1e-3}
+    assert list(found.changed.values()) == ["num_envs 8192 → 4096 after attempt 1"]
+
+
+def test_a_retry_that_has_not_started_changed_nothing() -> None:
+    found = find_attempt_params(SPEC, [started(1, 1), HALVED])
+    assert (found.params["num_envs"], found.changed) == (8192, {})
+
+
+def test_several_changes_are_one_phrase_each() -> None:
+    more = retrying(4, 2, params={"num_envs": 2048, "lr": 1e-3, "seed": 1}, environment={"PORT": "29501"})
+    found = find_attempt_params(SPEC, [started(1, 1), HALVED, started(3, 2), more, started(5, 3)])
+    assert found.environment == {"PORT": "29501"}
+    assert list(found.changed.values()) == [
+        "num_envs 8192 → 4096 after attempt 1 → 2048 after attempt 2",
+        "seed 1 after attempt 2",
+        "PORT 29500 → 29501 after attempt 2",
+    ]
+
+
+def test_a_retry_that_changes_nothing_keeps_earlier_changes() -> None:
+    again = retrying(4, 2, params=dict(HALVED["params"]))
+    found = find_attempt_params(SPEC, [started(1, 1), HALVED, started(3, 2), again, started(5, 3)])
+    assert list(found.changed.values()) == ["num_envs 8192 → 4096 after attempt 1"]
+
+
+def test_damaged_events_change_nothing() -> None:
+    found = find_attempt_params(SPEC, [started(1, 1), retrying(2, 1, params=[1], environment="x"), started(3, 2)])
+    assert (found.params, found.changed) == (SPEC.params, {})
