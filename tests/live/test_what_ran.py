@@ -1,4 +1,4 @@
-"""What an answer says of a run is what the run did: its last step, the parameters of its attempt, its code at launch."""
+"""Answers say of a run what it did: its last step, the parameters of its attempt, its code at launch."""
 
 import re
 import sys
