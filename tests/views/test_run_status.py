@@ -190,8 +190,8 @@ HALVED = run(
 
 
 def test_the_parameters_are_those_of_the_attempt_that_ran() -> None:
-    for options in ({}, {"listed": True}):
-        status = describe(HALVED, now_s=BEGAN_S, **options)
+    for listed in (False, True):
+        status = describe(HALVED, now_s=BEGAN_S, listed=listed)
         assert status.params is not None
         assert (status.params["num_envs"], len(status.params["note"])) == (4096, 60)
         assert status.params_changed == ["num_envs 8192 → 4096 after attempt 1"]
