@@ -29,6 +29,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, posix
 from mcp_server.system import processes
 from mcp_server.system.lock_files import is_locked
+from mcp_server.system.process_title import supervised_run
 from mcp_server.system.stop_sequence import StopSequence, stop_stages
 
 _STARTED_WITHIN_S = 15.0
@@ -241,7 +242,10 @@ def tmux_socket(environ: Mapping[str, str]) -> str:
 
 
 def supervisor_argv(python: str, run_dir: Path) -> list[str]:
-    """Return the command that starts a supervisor: isolated from the user's Python settings and site-packages."""
+    """Return the command that starts a supervisor: isolated from the user's Python settings and site-packages.
+
+    The supervisor shows another command line as soon as it runs (system/process_title.py).
+    """
     return [python, "-I", "-S", str(Path(__file__).parents[1] / "supervisor"), str(run_dir)]
 
 
@@ -249,7 +253,9 @@ def supervisor_of(path: Path, run: Run) -> processes.Process | None:
     """Return the run's supervisor: the process with the recorded number and start time; None when it is gone."""
     pid, started = run.at_start.get("supervisor_pid"), run.at_start.get("supervisor_started")
     process = processes.find_process(pid) if isinstance(pid, int) else None
-    if process is None or (started is None and path.name not in process.command):
+    if process is None:
+        return None
+    if started is None and supervised_run(processes.command_words(process.pid)) != path.name:
         return None
     return process if started in (None, process.started) else None
 

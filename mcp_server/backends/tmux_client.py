@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -63,10 +63,22 @@ def new_session(name: str, argv: Sequence[str], *, socket: str) -> None:
     command += [";", "set-option", "-p", "-t", target, "remain-on-exit", "on"]
     command += [";", "set-option", "-t", target, "destroy-unattached", "off"]
     # A server that exits when its last session is closed looks like one that died. A run survives tmux's death, but
-    # not the closing of its session.
-    command += [";", "set-option", "-s", "exit-empty", "off"]
+    # not the closing of its session. A command of its own: the tmux server keeps the command line of the client that
+    # started it, and `pkill -f python` shall not find the name of a program there.
+    _change(["-L", socket, "start-server", ";", "set-option", "-s", "exit-empty", "off"], env)
+    result = _change(command, env)
+    if result.returncode != 0:
+        raise LaunchFailed(f"tmux could not start the session: {result.stderr.strip()}.", "Nothing was started.")
+
+
+def _change(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run tmux and return its result.
+
+    Raises:
+        LaunchFailed: it does not answer.
+    """
     try:
-        result = subprocess.run(
+        return subprocess.run(
             ["tmux", *command],
             env=env,
             capture_output=True,
@@ -77,8 +89,6 @@ def new_session(name: str, argv: Sequence[str], *, socket: str) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise LaunchFailed(f"tmux does not answer (waited {_ANSWER_WITHIN_S:g} s).", "Nothing was started.") from error
-    if result.returncode != 0:
-        raise LaunchFailed(f"tmux could not start the session: {result.stderr.strip()}.", "Nothing was started.")
 
 
 def list_sessions(socket: str) -> list[str]:

@@ -36,11 +36,9 @@ if sys.argv[1:2] == ["--nvml"]:
 
     sys.exit(main())
 
-from pathlib import Path
+from mcp_server.supervisor.__main__ import main
 
-from mcp_server.supervisor.supervise import supervise
-
-sys.exit(supervise(Path(sys.argv[1])))
+sys.exit(main())
 """
 
 

@@ -6,13 +6,13 @@ import re
 
 from mcp_server.answer import Answer
 from mcp_server.system import processes
+from mcp_server.system.process_title import supervised_run
 
 _TRAINING = re.compile(
     r"(?:^|[\s/])(?:torchrun|deepspeed|accelerate|horovodrun)\b"
     r"|python[\d.]*\s.*(?:train|finetune|fine_tune|pretrain|\brl\b|sft|dpo|ppo|grpo)",
     re.IGNORECASE,
 )
-_SUPERVISOR = "mcp_server/supervisor "  # of any installation
 
 
 class OtherTraining(Answer):
@@ -25,7 +25,7 @@ class OtherTraining(Answer):
 def list_other_trainings(limit: int = 20) -> list[OtherTraining]:
     """Return this user's training processes that belong to no run, without their children."""
     all_processes = processes.list_processes()
-    of_runs = {p.pid for p in all_processes if _SUPERVISOR in p.command}
+    of_runs = {p.pid for p in all_processes if supervised_run(processes.command_words(p.pid)) is not None}
     for p in sorted(all_processes, key=lambda p: p.started):
         if p.parent in of_runs:
             of_runs.add(p.pid)

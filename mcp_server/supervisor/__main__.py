@@ -10,7 +10,17 @@ if not __package__:  # started by its path, without site-packages
     sys.path[0:1] = []
     sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from mcp_server.supervisor.supervise import supervise
+from mcp_server.system.process_title import set_title, supervisor_title
+
+
+def main() -> int:
+    """Supervise the run whose directory is the first argument; return the exit status."""
+    path = Path(sys.argv[1])
+    set_title(supervisor_title(path.name))
+    from mcp_server.supervisor.supervise import supervise  # noqa: PLC0415 - takes 40 ms, and the title is set first
+
+    return supervise(path)
+
 
 if __name__ == "__main__":
-    sys.exit(supervise(Path(sys.argv[1])))
+    sys.exit(main())

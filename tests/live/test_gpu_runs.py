@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.gpus.leases import Leases
-from mcp_server.gpus.query import PROGRAM
+from mcp_server.system.process_title import GPU_SAMPLER
 from mcp_server.system.processes import Process
 from tests.live.test_gpu_allocation import go, waits
 from tests.support.fake_nvml import UUIDS, Machine, machine
@@ -41,7 +41,7 @@ def stranger() -> Iterator[int]:
 
 
 def samplers(sandbox: Sandbox) -> list[Process]:
-    return [p for p in sandbox.own_processes() if f"/{PROGRAM.parent.name}/{PROGRAM.name}" in p.command]
+    return [p for p in sandbox.own_processes() if GPU_SAMPLER in p.command]
 
 
 async def test_a_run_gets_the_requested_gpus_by_uuid(sandbox: Sandbox, gpus: Machine) -> None:

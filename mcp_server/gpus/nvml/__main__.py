@@ -34,6 +34,7 @@ from mcp_server.gpus.nvml.kernel_log import KernelLog, parse_pci_address
 from mcp_server.gpus.nvml.process_owner import ProcessOwner, find_owner
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.run_directory import now
+from mcp_server.system.process_title import GPU_SAMPLER, set_title
 
 _WITHIN_S = 9.5  # without persistence mode the driver starts every GPU on first use
 _CALL_S, _POLL_S, _SHORTEST_S = 0.4, 1.3, 0.03
@@ -256,6 +257,7 @@ def main() -> int:
     parser.add_argument("--since", type=float, default=_LOG_S, metavar="S")
     parser.add_argument("--within", type=float, default=_WITHIN_S, metavar="S")
     options = parser.parse_args()
+    set_title([GPU_SAMPLER])
     with contextlib.suppress(AttributeError):  # only Linux has it
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     try:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.system import processes
+from mcp_server.system.process_title import supervised_run
 
-_SUPERVISOR = "mcp_server/supervisor "  # of any installation
 # Other users choose these words, and models read them.
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 _UNPRINTABLE, _LONGEST_WORD = re.compile(r"[^\x21-\x7e]+"), 40
@@ -64,9 +64,8 @@ def _find_run_id(pid: int) -> str | None:
             if entry.startswith(b"RUNWARD_RUN_ID="):
                 return _check_run_id(entry.partition(b"=")[2].decode(errors="replace"))
     for ancestor in processes.ancestors(pid):
-        process = processes.find_process(ancestor)
-        if process is not None and _SUPERVISOR in (command := process.command):
-            return _check_run_id(Path(command.partition(_SUPERVISOR)[2]).name)
+        if (run_id := supervised_run(processes.command_words(ancestor))) is not None:
+            return _check_run_id(run_id)
     return None
 
 
