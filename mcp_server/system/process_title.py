@@ -35,7 +35,7 @@ def supervised_run(words: Sequence[str]) -> str | None:
     """
     if words[:1] == [SUPERVISOR]:
         return words[1][::2] if len(words) > 1 else ""
-    before, former, directory = " ".join(words).partition(_FORMER_SUPERVISOR)
+    _, former, directory = " ".join(words).partition(_FORMER_SUPERVISOR)
     return Path(directory).name if former else None
 
 
