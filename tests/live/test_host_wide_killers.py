@@ -46,6 +46,8 @@ async def test_a_command_that_kills_by_the_name_of_its_run_leaves_a_recorded_end
 async def test_a_supervisor_is_found_by_its_record_and_its_title(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("env -i sleep 60 & wait", name="train")
+        supervisor = sandbox.supervisor(run_id)
+        pid = until(lambda: next((p.pid for p in processes.descendants(supervisor) if p.name == "sleep"), 0))
         assert b"RUNWARD" not in Path(f"/proc/{pid}/environ").read_bytes()
         assert find_owner(pid).run_id == run_id
         await agent.kill(run_id)
