@@ -11,7 +11,7 @@ import pytest
 
 from mcp_server.gpus.nvml.process_owner import find_owner
 from mcp_server.system import processes
-from tests.support.sandbox import Sandbox
+from tests.support.sandbox import Sandbox, until
 
 pytestmark = pytest.mark.anyio
 
