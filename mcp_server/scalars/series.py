@@ -1,10 +1,15 @@
 """The series of a run, and how the points of one tag in several event files become one series. Pure, on numpy arrays.
 
-A restarted training run logs steps again. Its later points replace the earlier ones from its first step on: a point is
-kept only while every later point of its tag has a higher step. A START in a session log does the same for
-all tags at once. TensorBoard observes START in files of version 2 and falling steps in files of version 1. Most
-loggers write version 2 without START, so both count here. Two writers that are alive at the same time are not a
-restart, nor are points that threads of one writer log a few positions too late.
+No point is lost silently: a step that is logged again keeps all its points, and only a restart replaces earlier ones. A
+restart is a new writer or a whole stretch of steps that is logged again:
+
+- a START in a session log, or the header of a table that was appended to another one. TensorBoard does the same;
+- a later event file whose points begin below the end of the earlier ones. A single point is not enough: an asynchronous
+  evaluation, or a test at step 0, writes one. Files whose times overlap have two live writers and replace nothing;
+- in one file, at least three points that repeat most of the steps that they span, from the middle of the series on.
+
+Steps that fall back to the beginning of one file may count batches within an epoch: the points are kept in the order
+logged. Other points that come late are sorted by step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,17 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MOST_LISTED = 3  # of a kind in the notes
-_LATE = 8  # positions by which threads and queues may delay a point
+_STRETCH = 3  # points that can repeat a stretch; fewer are late ones
+_LONE = 10  # usual distances between steps: a point so far before the others of its file is on its own
+_MOST_STRETCHES = 64  # that are examined in a file, each as expensive as a sort
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One tag of one run: rising steps, each with the value that was logged last.
+    """One tag of one run, by step. Points of one step keep the order in which they were logged.
 
     ``steps``, ``walls`` (POSIX seconds) and ``values`` have the same shape (n,) and are read-only. Where a
-    logger passes no step, all steps are 0 and the points keep the order in which they were logged. ``restarts``: the
-    steps from which a restart replaced earlier points, in order. ``writers`` > 1: so many processes wrote this tag
-    at the same time; all their points are kept, in the order of ``walls``, so steps may repeat or fall.
+    logger passes no step, all steps are 0. ``restarts``: the steps from which a restart replaced earlier points, in
+    order. ``writers`` > 1: so many processes wrote this tag at the same time; all their points are kept, in the order
+    of ``walls``. ``cycles``: how often the steps fall back to their beginning; the points keep the order logged.
+    ``late``: points that were logged after a higher step, and are sorted.
     """
 
     steps: NDArray[np.int64]
@@ -33,6 +41,8 @@ class Series:
     values: NDArray[np.float64]
     restarts: tuple[int, ...] = ()
     writers: int = 1
+    cycles: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +93,12 @@ def merge_files(files: Sequence[FilePoints]) -> Series:
         return _build_series([_interleave(group) for group in groups], restarts)
     merged: list[_Part] = []
     for group in groups:
-        first = min(int(part.steps[0]) for part in group)
-        if merged and max(int(part.steps.max()) for part in merged) >= first:
-            restarts.append((group[0].number, -1, first))
-        newest = _interleave([_drop_replaced(part) for part in group])
+        newest = _interleave([_drop_repeated_stretches(part) for part in group])
         restarts.extend(newest.restarts)
-        lowest = int(newest.steps.min())
-        merged = [rest for part in merged if len((rest := part.where(part.steps < lowest)).steps)]
+        first = _find_start(newest.steps, [part.steps for part in merged]) if merged else None
+        if first is not None:
+            restarts.append((group[0].number, -1, first))
+            merged = [rest for part in merged if len((rest := part.where(part.steps < first)).steps)]
         merged.append(newest)
     return _build_series(merged, restarts)
 
@@ -107,12 +116,26 @@ def describe_series(series: Mapping[str, Series]) -> list[str]:
             which = f"{len(restarts):,} times, last at steps {steps}"
         notes.append(f"Restarted {which}: later points replace earlier ones from there on.")
     if (writers := max((one.writers for one in series.values()), default=1)) > 1:
-        tags = sorted(tag for tag, one in series.items() if one.writers > 1)
-        listed = ", ".join(tags[:_MOST_LISTED]) + (" …" if len(tags) > _MOST_LISTED else "")
+        listed = _list_tags({tag: one for tag, one in series.items() if one.writers > 1})
         notes.append(
             f"{writers} processes write {listed} at the same time: all their points are kept, in order of time."
         )
+    if cycling := {tag: one.cycles for tag, one in series.items() if one.cycles}:
+        notes.append(
+            f"Steps of {_list_tags(cycling)} fall back to their beginning, {max(cycling.values()):,} times: "
+            "all points are kept, in the order logged. They may count batches within an epoch, or start again."
+        )
+    if late := {tag: one.late for tag, one in series.items() if one.late >= _STRETCH}:
+        notes.append(
+            f"Up to {max(late.values()):,} points of {_list_tags(late)} were logged after higher steps: "
+            "all are kept, sorted by step."
+        )
     return notes
+
+
+def _list_tags(tags: Mapping[str, object]) -> str:
+    names = sorted(tags)
+    return ", ".join(names[:_MOST_LISTED]) + (" …" if len(names) > _MOST_LISTED else "")
 
 
 def shorten_list(texts: Sequence[str]) -> list[str]:
@@ -135,6 +158,7 @@ class _Part:
     values: NDArray[np.float64]
     restarts: tuple[_Restart, ...] = ()
     writers: int = 1
+    cycles: int = 0
 
     def where(self, keep: NDArray[np.bool_]) -> "_Part":
         """Return the part with only the selected points, or itself if all are selected."""
@@ -174,21 +198,68 @@ def _group_overlapping(parts: Sequence[_Part]) -> list[list[_Part]]:
     return groups
 
 
-def _drop_replaced(part: _Part) -> _Part:
-    """Return the points that no later point of the same file replaces. A falling step is a restart.
+def is_rising(steps: NDArray[np.int64]) -> bool:
+    """Return whether no step is lower than the one before it."""
+    return bool((steps[1:] >= steps[:-1]).all())
 
-    But where no step is logged twice and all points are near their sorted positions, they only came late.
+
+def _drop_repeated_stretches(part: _Part) -> _Part:
+    """Return the points of a file that no later stretch of it repeats, with the number of its cycles.
+
+    A stretch begins where the steps fall and ends where they fall again.
     """
     steps = part.steps
-    if (steps[1:] > steps[:-1]).all():
+    if is_rising(steps):
         return replace(part, restarts=())
-    order = np.argsort(steps, kind="stable")
-    if np.abs(order - np.arange(len(order))).max() <= _LATE and (np.diff(steps[order]) > 0).all():
-        return replace(part, steps=steps[order], walls=part.walls[order], values=part.values[order], restarts=())
-    lowest_after = np.minimum.accumulate(steps[::-1])[::-1]
-    falls = np.flatnonzero(steps[1:] < steps[:-1]) + 1
-    restarts = tuple((part.number, int(at), int(steps[at])) for at in falls)
-    return replace(part.where(np.append(steps[:-1] < lowest_after[1:], True)), restarts=restarts)
+    changes = np.diff(steps)
+    falls = np.flatnonzero(changes < 0) + 1
+    usual = float(np.median(changes[changes > 0])) if (changes > 0).any() else 1.0
+    lowest, highest = np.minimum.accumulate(steps), np.maximum.accumulate(steps)
+    ends = np.append(falls[1:], len(steps))
+    third = np.minimum(falls + _STRETCH - 1, len(steps) - 1)
+    repeats = (ends - falls >= _STRETCH) & (steps[third] <= highest[falls - 1])
+    at_beginning = steps[falls] <= lowest[falls - 1] + 2 * usual
+    keep = np.ones(len(steps), np.bool_)
+    restarts: list[_Restart] = []
+    for begin, end in np.column_stack([falls, ends])[repeats & ~at_beginning][:_MOST_STRETCHES].tolist():
+        if _is_repeated(steps[:begin][keep[:begin]], steps[begin:end]):
+            keep[:begin] &= steps[:begin] < steps[begin]
+            restarts.append((part.number, begin, int(steps[begin])))
+    # The stretch before it spans the same steps, and not only a single high one.
+    cycles = repeats & at_beginning & (steps[np.append(0, falls[:-1])] <= steps[third])
+    count = int(cycles.sum())
+    if count == 1:  # evaluations between earlier ones begin a little later
+        count = int((cycles & (steps[falls] <= lowest[falls - 1])).sum())
+    return replace(part.where(keep), restarts=tuple(restarts), cycles=count)
+
+
+def _is_repeated(earlier: NDArray[np.int64], stretch: NDArray[np.int64]) -> bool:
+    """Return whether a stretch logs at least half of the steps that it spans again, and not many others."""
+    most = min(int(earlier.max()), int(stretch[-1]))
+    spanned = np.unique(earlier[(earlier >= stretch[0]) & (earlier <= most)])
+    logged = np.unique(stretch[stretch <= most])
+    repeated = len(np.intersect1d(spanned, logged, assume_unique=True))
+    return len(logged) >= _STRETCH and 2 * repeated >= max(len(spanned), len(logged))
+
+
+def _find_start(steps: NDArray[np.int64], earlier: Sequence[NDArray[np.int64]]) -> int | None:
+    """Return the step from which a later writer replaces the points of earlier ones, or None where it does not.
+
+    Its first points do not count where they lie far before its others: a test at step 0 precedes a resumed run.
+    """
+    before = np.unique(np.concatenate(earlier))
+    highest = before[-1]
+    if steps.min() > highest:
+        return None
+    logged = np.unique(steps)
+    overlap = logged[: np.searchsorted(logged, highest, "right") + 1]  # and one point behind: later ones change nothing
+    distances = np.diff(overlap)
+    usual = float(np.median(distances)) if len(distances) >= _STRETCH else 0.0
+    usual = max(usual, float(np.median(np.diff(before))) if len(before) > 1 else 1.0)
+    first = 0
+    while first < len(distances) and distances[first] > _LONE * usual:
+        first += 1
+    return int(overlap[first]) if first < len(overlap) - 1 and overlap[first] <= highest else None
 
 
 def _interleave(group: Sequence[_Part]) -> _Part:
@@ -204,19 +275,21 @@ def _interleave(group: Sequence[_Part]) -> _Part:
         np.concatenate([part.values for part in group])[order],
         tuple(restart for part in group for restart in part.restarts),
         len(group),
+        max(part.cycles for part in group),
     )
 
 
 def _build_series(parts: Sequence[_Part], restarts: list[_Restart]) -> Series:
-    writers = max((part.writers for part in parts), default=1)
-    steps = tuple(step for _, _, step in sorted(restarts))
     if len(parts) == 1:
-        return Series(parts[0].steps, parts[0].walls, parts[0].values, steps, writers)
-    empty = np.empty(0)
-    return Series(
-        np.concatenate([empty.astype(np.int64), *(part.steps for part in parts)]),
-        np.concatenate([empty, *(part.walls for part in parts)]),
-        np.concatenate([empty, *(part.values for part in parts)]),
-        steps,
-        writers,
-    )
+        steps, walls, values = parts[0].steps, parts[0].walls, parts[0].values
+    else:
+        steps = np.concatenate([np.empty(0, np.int64), *(part.steps for part in parts)])
+        walls = np.concatenate([np.empty(0), *(part.walls for part in parts)])
+        values = np.concatenate([np.empty(0), *(part.values for part in parts)])
+    writers = max((part.writers for part in parts), default=1)
+    cycles, late = max((part.cycles for part in parts), default=0), 0
+    if writers == 1 and not cycles and not is_rising(steps):
+        late = int((steps < np.maximum.accumulate(steps)).sum())
+        order = np.argsort(steps, kind="stable")
+        steps, walls, values = steps[order], walls[order], values[order]
+    return Series(steps, walls, values, tuple(step for _, _, step in sorted(restarts)), writers, cycles, late)

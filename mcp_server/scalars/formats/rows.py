@@ -129,6 +129,7 @@ class Rows:
         self._seen: Counter[str] = Counter()
         self._repeats: Counter[str] = Counter()
         self._points: dict[str, list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]] = {}
+        self._beginnings: list[dict[str, int]] = []  # per writer after the first: the points before it by tag
 
     def forget_step_column(self) -> None:
         """Start with another file, of whose columns nothing is known."""
@@ -137,7 +138,8 @@ class Rows:
         self.clear()
 
     def begin_again(self) -> None:
-        """Note that the run starts again here: rows without a step are numbered from 0."""
+        """Note that another writer begins here: rows without a step are numbered from 0."""
+        self._beginnings.append({tag: sum(len(part[0]) for part in parts) for tag, parts in self._points.items()})
         self._numbered = 0
         self._last_step = self._last_epoch = math.nan
 
@@ -169,7 +171,12 @@ class Rows:
             for array in (steps, walls, values):
                 array.flags.writeable = False
             self._points[tag] = [(steps, walls, values)]
-            series[tag] = merge_files([FilePoints(steps, walls, values)])
+            if tag.lower().rpartition("/")[2] in STEP_KEYS:  # a counter, which several rows of one step repeat
+                changes = np.append(True, (np.diff(steps) != 0) | (np.diff(values) != 0))
+                steps, walls, values = steps[changes], walls[changes], values[changes]
+            begins = [before.get(tag, 0) for before in self._beginnings]
+            starts = [(at, int(steps[at])) for at in begins if at < len(steps)]
+            series[tag] = merge_files([FilePoints(steps, walls, values, starts)])
         return series
 
     @property

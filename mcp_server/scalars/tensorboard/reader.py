@@ -19,6 +19,7 @@ from mcp_server.scalars.series import (
     ScalarsUnreadable,
     Series,
     describe_series,
+    is_rising,
     merge_files,
     shorten_list,
 )
@@ -225,11 +226,16 @@ class _MergedSeries:
     def __init__(self, series: Series, columns: Sequence[GrowingPoints | None], later: Sequence[Sequence[int]]) -> None:
         self.series = series
         self._counts = _counts(columns)
-        starts = [(float(column.points().walls[0]), n) for n, column in enumerate(columns) if column is not None]
+        points = {n: column.points() for n, column in enumerate(columns) if column is not None}
+        starts = [(float(one.walls[0]), n) for n, one in points.items()]
         self._last = max(starts)[1] if starts else 0  # in the order in which merge_files takes them
         ordered = len(starts) == 1 or not any(math.isnan(wall) for wall, _ in starts)
-        self._is_open = ordered and series.writers == 1 and not later[self._last]
-        self._whole = len(starts) == 1 and len(series.steps) == sum(self._counts)  # arrays of the file itself
+        # Below the highest step, a later point may complete a stretch, and thereby a restart.
+        highest = max((int(one.steps.max()) for one in points.values()), default=0)
+        is_ahead = len(series.steps) > 0 and not series.cycles and series.steps[-1] >= highest
+        self._is_open = ordered and series.writers == 1 and is_ahead and not later[self._last]
+        # Whether the arrays are those of the file itself.
+        self._whole = len(starts) == 1 and len(series.steps) == sum(self._counts) and not series.late
         self._column: GrowingPoints | None = None
 
     @property
@@ -250,10 +256,7 @@ class _MergedSeries:
         if column is None or others != [self._last] or not self._is_open or not len(steps):
             return False
         new = column.points(self._counts[self._last])
-        rising = new.steps[0] > steps[-1] and (new.steps[1:] > new.steps[:-1]).all()
-        if len(steps) > 1 and steps[0] == steps[-1]:  # the logger passes no steps
-            rising = not new.steps.any()
-        if not rising:
+        if new.steps[0] < steps[-1] or not is_rising(new.steps):
             return False
         if self._whole:
             points = column.points()

@@ -144,10 +144,17 @@ def test_an_epoch_with_fractions_is_not_a_step_even_where_they_come_late(tmp_pat
     assert points(run, "epoch") == [(0, 0), (1, 1), (2, 1.5)]
 
 
-def test_a_falling_step_is_a_restart_whose_points_replace_earlier_ones(tmp_path: Path) -> None:
-    run = read(csv_file(tmp_path, "step,loss\n10,1\n20,2\n30,3\n20,5\n"))
-    assert points(run, "loss") == [(10, 1), (20, 5)]
-    assert run.series["loss"].restarts == (20,)
+def test_a_stretch_of_steps_that_is_repeated_is_a_restart(tmp_path: Path) -> None:
+    text = "step,loss\n10,1\n20,2\n30,3\n40,4\n50,5\n60,6\n40,7\n50,8\n"
+    path, reader = csv_file(tmp_path, text), SourceReader()
+    (source,) = find_sources(path)
+    both = [(10, 1), (20, 2), (30, 3), (40, 4), (40, 7), (50, 5), (50, 8), (60, 6)]
+    assert points(reader.read(source), "loss") == both, "two points may be late ones"
+    with path.open("a") as file:
+        file.write("60,9\n")
+    run = reader.read(source)
+    assert points(run, "loss") == [(10, 1), (20, 2), (30, 3), (40, 7), (50, 8), (60, 9)]
+    assert run.series["loss"].restarts == (40,)
 
 
 def test_a_header_in_the_middle_begins_another_part_with_its_own_columns(tmp_path: Path) -> None:
@@ -218,8 +225,8 @@ def test_lines_that_are_not_objects_are_skipped_and_counted(tmp_path: Path) -> N
     lines += [b'{"step": 3, "x": "' + b"x" * 2**20 + b'"}', b"\0" * 5000 + b'{"step": 4, "loss": -Infinity}']
     lines += [b'{"a":' * 100_000, b'{"step": 1e400, "loss": 7, "big": 1' + b"0" * 400 + b"}", b""]
     run = read(csv_file(tmp_path, b"\n".join(lines), "a.jsonl"))
-    assert run.series["loss"].steps.tolist() == [1, 2, 4]
-    assert run.series["loss"].values[2] == 7
+    assert run.series["loss"].steps.tolist() == [1, 2, 4, 4]
+    assert run.series["loss"].values[2:].tolist() == [-math.inf, 7]
     assert set(run.series) == {"loss"}
     assert run.notes == ("Rows over 1 MiB skipped: 1.", "Damaged rows skipped: 5.")
 

@@ -1,5 +1,6 @@
 """Event files become the series of a run, whatever their writers did, and however often they are read."""
 
+import math
 import os
 import random
 import shutil
@@ -72,18 +73,87 @@ def test_without_steps_all_points_keep_the_order_logged(tmp_path: Path) -> None:
     assert (run.series["loss"].restarts, run.series["loss"].writers, run.notes) == ((), 1, ())
 
 
-def test_a_step_logged_twice_has_its_newest_value_and_is_not_a_restart(tmp_path: Path) -> None:
-    write(
+def test_a_step_logged_again_keeps_all_its_points(tmp_path: Path) -> None:
+    """Several episodes end at one step, and a NaN may be followed by another value of its step."""
+    values = [1.0, 2.0, math.nan, 20.0, 20.0, 3.0]
+    steps = [1, 2, 2, 2, 2, 3]
+    file = write(
         tmp_path / FIRST,
         header(),
-        scalar_record(1, 0, 1),
-        scalar_record(2, 1, 2),
-        scalar_record(2, 2, 20),
-        scalar_record(3, 3, 3),
+        *(scalar_record(step, n, value) for n, (step, value) in enumerate(zip(steps, values, strict=True))),
     )
-    run = EventReader().read(tmp_path)
-    assert points_of(run.series["loss"]) == [(1, 0, 1), (2, 2, 20), (3, 3, 3)]
+    reader = EventReader()
+    run = reader.read(tmp_path)
+    assert steps_of(run) == steps
+    assert np.array_equal(run.series["loss"].values, values, equal_nan=True)
     assert (run.series["loss"].restarts, run.notes) == ((), ())
+    append(file, scalar_record(3, 9, 30), scalar_record(3, 10, 31))
+    assert values_of(reader.read(tmp_path))[-3:] == [3, 30, 31]
+    assert everything(reader.read(tmp_path)) == everything(EventReader().read(tmp_path))
+
+
+def test_a_million_steps_of_several_episodes_each_keep_every_episode(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    steps = np.sort(rng.integers(0, 785, 1957)) * 128
+    write(tmp_path / FIRST, header(), *(scalar_record(int(step), n, n) for n, step in enumerate(steps)))
+    run = EventReader().read(tmp_path)
+    assert values_of(run) == list(range(1957))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [*range(0, 100, 10), 50],  # an asynchronous evaluation
+        [*range(0, 100, 10), 0],  # a test at step 0
+        [*range(0, 100, 10), 50, 100, 110],
+        [*range(0, 100, 10), 0, 100, 110],
+        [1000, *range(0, 100, 10)],  # an early one
+        [*range(0, 100, 10), *range(5, 100, 10)],  # the evaluations between, afterwards
+        [*range(0, 100, 10), 20, 30, 40, 100],  # three that are evaluated again
+        [5, 1, 4, 2, 3],
+    ],
+)
+def test_a_late_or_early_point_deletes_none_and_points_are_in_order_of_step(tmp_path: Path, steps: list[int]) -> None:
+    write(tmp_path / FIRST, header(), points(steps))
+    series = EventReader().read(tmp_path).series["loss"]
+    assert series.steps.tolist() == sorted(steps)
+    assert (series.restarts, series.cycles) == ((), 0)
+
+
+@pytest.mark.parametrize("steps", [[5], [0], [50, 100, 110], [0, 100, 110, 120]])
+def test_one_low_point_of_a_later_file_deletes_none(tmp_path: Path, steps: list[int]) -> None:
+    """Each asynchronous evaluation may write a file of its own; a resumed run may test at step 0 first."""
+    write(tmp_path / FIRST, header(), points(range(100)))
+    write(tmp_path / SECOND, header(), points(steps, wall=1_000))
+    series = EventReader().read(tmp_path).series["loss"]
+    assert series.steps.tolist() == sorted([*range(100), *steps])
+    assert series.restarts == ()
+
+
+def test_a_resumed_run_that_tests_at_step_0_first_replaces_from_where_it_resumed(tmp_path: Path) -> None:
+    write(tmp_path / FIRST, header(), points(range(100)))
+    write(tmp_path / SECOND, header(), points([0, *range(80, 90)], wall=1_000, plus=0.5))
+    series = EventReader().read(tmp_path).series["loss"]
+    assert series.values.tolist() == [0, 0.5, *range(1, 80), *(n + 0.5 for n in range(80, 90))]
+    assert series.restarts == (80,)
+
+
+def test_a_step_that_counts_batches_keeps_all_points_in_the_order_logged(tmp_path: Path) -> None:
+    file = write(tmp_path / FIRST, header(), points([*range(0, 100, 10)] * 3))
+    reader = EventReader()
+    run = reader.read(tmp_path)
+    assert steps_of(run) == [*range(0, 100, 10)] * 3
+    assert (run.series["loss"].cycles, run.series["loss"].restarts) == (2, ())
+    assert run.notes[0].startswith("Steps of loss fall back to their beginning, 2 times: all points are kept")
+    append(file, points(range(0, 40, 10), wall=100))
+    assert steps_of(reader.read(tmp_path)) == [*range(0, 100, 10)] * 3 + [0, 10, 20, 30]
+
+
+def test_many_late_points_are_named(tmp_path: Path) -> None:
+    write(tmp_path / FIRST, header(), points([*range(0, 100, 10), *range(5, 100, 10)]))
+    assert EventReader().read(tmp_path).notes == (
+        "Up to 9 points of loss were logged after higher steps: all are kept, sorted by step.",
+    )
 
 
 def test_a_falling_step_replaces_earlier_points_from_there_on(tmp_path: Path) -> None:
@@ -93,15 +163,6 @@ def test_a_falling_step_replaces_earlier_points_from_there_on(tmp_path: Path) ->
     assert values_of(run) == [0, 1, 2, 3, 4.5, 5.5, 6.5]
     assert run.series["loss"].restarts == (4,)
     assert run.notes == ("Restarted at step 4: later points replace earlier ones from there on.",)
-
-
-def test_points_that_are_a_little_late_are_sorted_by_step(tmp_path: Path) -> None:
-    write(tmp_path / FIRST, header(), points([1, 2, 4, 3, 5, 7, 8, 6]))
-    series = EventReader().read(tmp_path).series["loss"]
-    assert (series.values.tolist(), series.restarts) == ([1, 2, 3, 4, 5, 6, 7, 8], ())
-    write(tmp_path / FIRST, header(), points([1, 2, 4, 3, 4]))
-    series = EventReader().read(tmp_path).series["loss"]
-    assert (series.walls.tolist(), series.restarts) == ([0, 1, 3, 4], (3,)), "step 4 was logged again"
 
 
 def test_a_later_file_that_starts_lower_replaces_the_tail_of_its_tags_alone(tmp_path: Path) -> None:
