@@ -18,6 +18,8 @@ Trend = Literal["up", "down", "flat"]
 
 _LEAST_TAIL = 10  # points; fewer make no slope
 _SURE_T = 3.0  # |t| below this is noise
+# A shorter end has at least so many points, such a |t|, and ends beyond all but this share of the points before it.
+_LEAST_END, _SURE_END_T, _BEYOND = 32, 6.0, 0.01
 # A plateau is detected on the medians of so many equal parts, each of at least so many points.
 _PARTS, _LEAST_PART, _FEWEST_PARTS = 64, 4, 8
 _PLATEAU_OF_ALL = 0.25  # of the parts; fewer are too short for a plateau
@@ -33,7 +35,8 @@ class SeriesSummary:
     """The summary of one series: of its finite values, but for ``last``, ``count``, ``nan`` and ``inf``.
 
     ``slope``: units per 1,000 steps by least squares over the last tenth of the points (at least 10), ``t`` its
-    t-statistic, in which points that resemble their neighbours count less. ``ema``: TensorBoard's smoothing at the
+    t-statistic, in which points that resemble their neighbours count less. Where the tenth is flat, but a shorter end
+    of it has left the level before, both are of that end, and there is no plateau. ``ema``: TensorBoard's smoothing at the
     last point. ``plateau``: the step since which the medians of 64 equal parts stay within 5 % of their range (or
     their noise) around the last ones, if that is a quarter of the points or more. ``age_s``: seconds since the last
     point. ``steps_per_s``: over the last tenth.
@@ -112,7 +115,10 @@ def _summarise_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int
     """Return the fields of finite values. ``scaled`` are the same values times ``2**-exponent``."""
     low, high = int(values.argmin()), int(values.argmax())
     least, most = float(values[low]), float(values[high])
-    slope, t = _slope(steps, scaled, exponent)
+    tail = _tail(scaled.size)
+    slope, t = _slope(steps[-tail:], scaled[-tail:], exponent)
+    end = _departure(steps[-tail:], scaled[-tail:], exponent) if abs(t) < _SURE_T else None
+    slope, t = end or (slope, t)
     return {
         "first": float(values[0]),
         "first_step": int(steps[0]),
@@ -125,7 +131,7 @@ def _summarise_finite(steps: Ints, values: Floats, scaled: Floats, exponent: int
         "ema": min(max(math.ldexp(_ema(scaled, smooth), exponent), least), most),
         "slope": slope,
         "t": t,
-        "plateau": _plateau(steps, scaled),
+        "plateau": None if end else _plateau(steps, scaled),
     }
 
 
@@ -138,11 +144,27 @@ def _tail(count: int) -> int:
     return max(count // 10, min(count, _LEAST_TAIL))
 
 
-def _slope(steps: Ints, scaled: Floats, exponent: int) -> tuple[float | None, float]:
-    """Return slope and t-statistic of the last tenth by ordinary least squares."""
-    tail = _tail(scaled.size)
-    y = scaled[-tail:]
-    x = step_offsets(steps[-tail:])
+def _departure(steps: Ints, scaled: Floats, exponent: int) -> tuple[float | None, float] | None:
+    """Return slope and t-statistic of the longest end that has left the level before it, or None without one.
+
+    A thousand rising points after a hundred thousand flat ones do not tilt the line through a tenth of them all.
+    """
+    size = scaled.size
+    while (size := int(size / 3)) >= _LEAST_END:
+        slope, t = _slope(steps[-size:], scaled[-size:], exponent)
+        if slope is None or abs(t) < _SURE_END_T:
+            continue
+        level = float(np.median(scaled[-size // 4 :]))
+        low, high = np.quantile(scaled[:-size], (_BEYOND, 1 - _BEYOND))
+        if level > high if slope > 0 else level < low:
+            return slope, t
+    return None
+
+
+def _slope(steps: Ints, y: Floats, exponent: int) -> tuple[float | None, float]:
+    """Return slope and t-statistic of points by ordinary least squares."""
+    tail = y.size
+    x = step_offsets(steps)
     width = float(x.max())
     if tail < 2 or not width:  # noqa: PLR2004 - a line needs two points
         return None, 0.0
@@ -208,7 +230,7 @@ def _plateau(steps: Ints, values: Floats) -> int | None:
 
 
 def _age(walls: Floats, now_s: float) -> float | None:
-    newest = float(walls[-1])
+    newest = float(np.fmax.reduce(walls))  # the last point by step may not be the newest one
     return max(0.0, now_s - newest) if math.isfinite(newest) else None
 
 

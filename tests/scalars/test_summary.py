@@ -152,3 +152,22 @@ def test_steps_beyond_doubles_are_exact() -> None:
 def test_only_later_steps_are_kept() -> None:
     later = points_since(series([1, 2, 3], [10, 20, 30]), 20)
     assert (later.steps.tolist(), later.values.tolist()) == ([20, 30], [2, 3])
+
+
+@pytest.mark.parametrize("count", [20_000, 100_000, 1_000_000])
+@pytest.mark.parametrize("spread", [0.0, 0.01])
+def test_a_thousand_rising_points_at_the_end_are_not_flat(count: int, spread: float) -> None:
+    end = np.linspace(0, 1, 1_000) + spread * noise(1_000, 1)
+    summary = figures(np.concatenate([spread * noise(count), end]))
+    assert (summary.trend, summary.plateau) == ("up", None)
+    assert summary.shape.endswith("9")
+    assert figures(-np.concatenate([spread * noise(count), end])).trend == "down"
+
+
+def test_an_end_within_the_noise_is_flat() -> None:
+    trends = [figures(noise(20_000, seed)).trend for seed in range(100)]
+    assert trends.count("flat") >= 97
+
+
+def test_the_age_is_of_the_point_logged_last_which_may_be_a_late_one() -> None:
+    assert summarise_series(series([1, 2, 3], walls=[10.0, 30.0, 20.0]), now_s=40).age_s == 10
