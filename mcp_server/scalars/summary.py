@@ -36,10 +36,10 @@ class SeriesSummary:
 
     ``slope``: units per 1,000 steps by least squares over the last tenth of the points (at least 10), ``t`` its
     t-statistic, in which points that resemble their neighbours count less. Where the tenth is flat, but a shorter end
-    of it has left the level before, both are of that end, and there is no plateau. ``ema``: TensorBoard's smoothing at the
-    last point. ``plateau``: the step since which the medians of 64 equal parts stay within 5 % of their range (or
-    their noise) around the last ones, if that is a quarter of the points or more. ``age_s``: seconds since the last
-    point. ``steps_per_s``: over the last tenth.
+    of it has left the level before, both are of that end, and there is no plateau. ``ema``: TensorBoard's smoothing
+    at the last point. ``plateau``: the step since which the medians of 64 equal parts stay within 5 % of their range
+    (or their noise) around the last ones, if that is a quarter of the points or more. ``age_s``: seconds since the
+    point that was logged last. ``steps_per_s``: over the last tenth.
     ``restarts``: the steps from which a restart continued.
     """
 
