@@ -88,11 +88,17 @@ class LaunchFailed(RunwardError):
 
 
 class GpusNotFree(RunwardError):
-    """The GPUs that a launch requests are not free; ``never``: waiting does not help either."""
+    """The GPUs or cpu slots that a launch requests are not free; ``never``: waiting does not help either.
 
-    def __init__(self, cause: str, *, never: bool) -> None:
+    ``remedy``: what a person should do first, where settings of the machine are in the way. ``slots``: cpu slots.
+    """
+
+    def __init__(self, cause: str, *, never: bool, remedy: str = "", slots: bool = False) -> None:
+        what = "cpu slots" if slots else "GPUs"
         step = "Call gpu_check." if never else "Pass queue=true to wait in line, or call gpu_check."
-        super().__init__(f"GPUs not free: {cause.rstrip('.')}.", "Nothing was started.", step)
+        if slots:
+            step = "Request fewer." if never else "Pass queue=true to wait in line."
+        super().__init__(f"{what} not free: {cause.rstrip('.')}.", "Nothing was started.", remedy or step)
         self.never = never
 
 

@@ -17,6 +17,8 @@ from rich.text import Text
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import Gpu, Snapshot
+from mcp_server.hosts.config import read_gpu_limits
+from mcp_server.store.state_home import StateHome
 from mcp_server.views.gpu_report import GpuReport, list_flags, list_processes, name_gpus, report_machine
 
 _EVERY_S = 2.0
@@ -60,7 +62,8 @@ def _query_report() -> tuple[Snapshot, dict[str, str], GpuReport]:
     """Return the GPUs, the holder of each lease by UUID, and the report on both."""
     snapshot = query_gpus(sys.executable, os.environ)
     holders = {uuid: holder.text for uuid, holder in Leases(lease_directory(os.environ)).holders().items()}
-    return snapshot, holders, report_machine(snapshot, holders)
+    limits = read_gpu_limits(StateHome.of(os.environ))
+    return snapshot, holders, report_machine(snapshot, holders, limits=limits)
 
 
 def _render(snapshot: Snapshot, holders: dict[str, str], report: GpuReport) -> Group:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mcp_server.gpus.placement import find_obstacles, join_ranges
-from mcp_server.gpus.request import Requirements
+from mcp_server.gpus.limits import find_excess
+from mcp_server.gpus.placement import Unavailable, choose_gpus, find_obstacles
+from mcp_server.gpus.request import GpuRequest, Requirements, tighten
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, Snapshot
 from mcp_server.gpus.xid import describe_xid
+from mcp_server.text.formatting import join_ranges
 
 _NEAR_LIMIT_C = 3
 _NO_REQUIREMENTS = Requirements()
@@ -41,18 +43,31 @@ class GpuHealth:
     free: tuple[str, ...]
 
 
-def assess_gpus(snapshot: Snapshot, holders: Mapping[str, str], requirements: Requirements | None = None) -> GpuHealth:
-    """Assess the GPUs of ``snapshot``; ``holders``: who has leased a GPU, by its UUID."""
+def assess_gpus(
+    snapshot: Snapshot,
+    holders: Mapping[str, str],
+    requirements: Requirements | None = None,
+    limits: Requirements = _NO_REQUIREMENTS,
+) -> GpuHealth:
+    """Assess the GPUs of ``snapshot``; ``holders``: who has leased a GPU, by its UUID.
+
+    ``limits``: what this host requires for more than one GPU. Without ``requirements`` it counts where there are
+    several. A count is met as a launch would meet it: by GPUs of one model.
+    """
     if not snapshot.gpus:
         return GpuHealth(False, ("The driver reports no GPUs.",), ())
     faults = {gpu.index: find_faults(gpu) for gpu in snapshot.gpus}
-    obstacles = {
-        gpu.index: find_obstacles(gpu, holders.get(gpu.uuid), requirements or _NO_REQUIREMENTS) for gpu in snapshot.gpus
-    }
-    free = tuple(gpu.uuid for gpu in snapshot.gpus if not obstacles[gpu.index])
-    needed = (requirements.count if requirements else None) or 1
-    enough = len(free) >= needed
-    ok = enough and (requirements is not None or not any(faults.values()))
+    required = requirements or _NO_REQUIREMENTS
+    needed = required.count or 1
+    required = tighten(required, limits) if needed > 1 else required
+    unfit = find_excess(snapshot.gpus, required).indices
+    is_open = requirements is None and len(snapshot.gpus) > 1
+    excess = find_excess(snapshot.gpus, limits if is_open else required)
+    obstacles = {gpu.index: find_obstacles(gpu, holders.get(gpu.uuid), required) for gpu in snapshot.gpus}
+    free = tuple(gpu.uuid for gpu in snapshot.gpus if not obstacles[gpu.index] and gpu.index not in unfit)
+    choice = choose_gpus(snapshot, holders, GpuRequest(count=needed), required)
+    enough = not isinstance(choice, Unavailable)
+    ok = enough and (requirements is not None or not (any(faults.values()) or excess.indices))
     reasons = {index: list(texts) for index, texts in faults.items()}
     if not enough:
         for gpu in snapshot.gpus:
@@ -61,8 +76,15 @@ def assess_gpus(snapshot: Snapshot, holders: Mapping[str, str], requirements: Re
                 reasons[gpu.index] += [text for text in texts if not _is_listed(text, faults[gpu.index])]
     for gpu in snapshot.gpus:
         reasons[gpu.index] += list_notes(gpu)
-    shortage = [] if enough else [f"{len(free)} of {len(snapshot.gpus)} GPUs available, {needed} requested."]
-    return GpuHealth(ok, (*shortage, *_merge_reasons(reasons)), free)
+    shortage = []
+    if isinstance(choice, Unavailable):
+        few = f"{len(free)} of {len(snapshot.gpus)} GPUs available, {needed} requested."
+        shortage = [few if len(free) < needed else choice.cause]
+    above = []
+    if excess.text and (is_open or not enough):
+        several = " for more than one GPU" if is_open else ""
+        above = [f"GPU {excess.text}{several}. {excess.remedy}"]
+    return GpuHealth(ok, (*shortage, *above, *_merge_reasons(reasons)), free)
 
 
 def find_faults(gpu: Gpu) -> list[str]:

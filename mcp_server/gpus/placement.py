@@ -7,14 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from mcp_server.gpus.limits import Excess, find_excess
 from mcp_server.gpus.request import ALL, GpuRequest, Requirements
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, GpuProcess, Snapshot
 from mcp_server.gpus.xid import describe_xid, worst_xid
-
-# In a command and its environment these are replaced by the UUIDs and the indices of the run's GPUs.
-PLACEHOLDERS = ("{gpus}", "{gpu_indices}")
-# The variable to which CUDA programs keep.
-VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+from mcp_server.text.formatting import join_ranges
 
 _DISTANCES = {"nvlink": 0, "pix": 1, "pxb": 2, "phb": 3, "node": 4, "sys": 5}
 _UNKNOWN_DISTANCE = 6
@@ -25,7 +22,6 @@ _NEEDED = (
     *("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"),
     *("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses"),
 )
-_SLACK_W = 0.5  # drivers report limits in milliwatts
 
 
 @dataclass(frozen=True)
@@ -38,14 +34,27 @@ class Placement:
 
 @dataclass(frozen=True)
 class Unavailable:
-    """Why the requested GPUs or slots are not available; ``never``: waiting cannot help."""
+    """Why the requested GPUs or slots are not available; ``never``: waiting cannot help.
 
-    text: str
+    ``detail``: why each GPU is not, in one clause for those that have the same obstacle. ``remedy``: what a person
+    should do where settings of the machine are in the way: then waiting helps only once he has done it.
+    """
+
+    cause: str
     never: bool = False
+    detail: str = ""
+    remedy: str = ""
+
+    @property
+    def text(self) -> str:
+        """The cause and the detail."""
+        return f"{self.cause} {self.detail}." if self.detail else self.cause
 
 
 def find_obstacles(gpu: Gpu, holder: str | None, requirements: Requirements, run_id: str = "") -> list[str]:
     """Return why a run cannot use this GPU, with the remedy where a person has one; empty when it can.
+
+    A power limit or clock above the required one is not among them: ``find_excess`` names those of all GPUs together.
 
     ``holder``: who has leased the GPU, e.g. ``cfm-7kqz (mz) since 14:02``. Processes of ``run_id`` are not strangers.
     """
@@ -123,17 +132,6 @@ def _unmet_requirements(gpu: Gpu, requirements: Requirements, run_id: str) -> li
             reasons.append(f"free memory is unknown, {needed:,} MiB required")
         elif free + own < needed:
             reasons.append(f"{free + own:,} MiB free, {needed:,} MiB required")
-    if (most_w := requirements.power_limit_w) is not None:
-        limit = "unknown" if gpu.power_limit_w is None else f"{gpu.power_limit_w:g} W"
-        if gpu.power_limit_w is None or gpu.power_limit_w > most_w + _SLACK_W:
-            reasons.append(f"power limit {limit}, at most {most_w:g} W required: {_advise(gpu, f'-pl {most_w:g}')}")
-    if (most_mhz := requirements.max_sm_clock_mhz) is not None:
-        # Drivers do not report locked clocks, and the hardware's maximum is not a cap: the run's samples will show it.
-        capped = gpu.sm_clock_cap_mhz if gpu.sm_clock_cap_mhz != gpu.sm_clock_max_mhz else None
-        seen = gpu.sm_clock_mhz if capped is None else capped
-        if seen is not None and seen > most_mhz:
-            remedy = _advise(gpu, f"-lgc 0,{most_mhz}")
-            reasons.append(f"SM clock {seen:,} MHz, at most {most_mhz:,} MHz required: {remedy}")
     return reasons
 
 
@@ -171,17 +169,19 @@ def choose_gpus(
     obstacles = {
         gpu.index: "; ".join(find_obstacles(gpu, holders.get(gpu.uuid), requirements, run_id)) for gpu in candidates
     }
-    free = [gpu for gpu in candidates if not obstacles[gpu.index]]
+    excess = find_excess(candidates, requirements)
+    free = [gpu for gpu in candidates if not obstacles[gpu.index] and gpu.index not in excess.indices]
     needed = max(request.count or len(candidates), requirements.count or 0)
     if len(free) < needed:
-        return Unavailable(f"{_count_gpus(needed)} requested, {len(free)} available. {_list_obstacles(obstacles)}.")
+        cause = f"{_count_gpus(needed)} requested, {len(free)} available."
+        return Unavailable(cause, detail=_list_obstacles(obstacles, excess), remedy=excess.remedy)
     if not request.count:
         return _place(free)
     models = [[gpu for gpu in free if gpu.name == name] for name in dict.fromkeys(gpu.name for gpu in free)]
     choices = [_choose_closest(model, request.count) for model in models if len(model) >= request.count]
     if not choices:
-        text = f"{_count_gpus(needed)} of one model requested, fewer available. {_list_obstacles(obstacles)}."
-        return Unavailable(text)
+        cause = f"{_count_gpus(needed)} of one model requested, fewer available: {_name_together(free, needed)}."
+        return Unavailable(cause, detail=_list_obstacles(obstacles, excess), remedy=excess.remedy)
     return _place(min(choices, key=_rank))
 
 
@@ -195,7 +195,8 @@ def _find_candidates(
     if request.count:
         most = max(sum(other.name == gpu.name for other in gpus) for gpu in gpus)
         count = _count_gpus(request.count)
-        text = f"{count} of one model requested, and this machine has {most}: name those to use together."
+        together = _name_together(gpus, request.count)
+        text = f"{count} of one model requested, and this machine has {most}: {together}."
         return Unavailable(text, never=True) if request.count > most else gpus
     if request.ids == ALL:
         return gpus
@@ -218,8 +219,8 @@ def choose_slots(slots: int, holders: Mapping[str, str], request: GpuRequest) ->
     obstacles = {n: f"leased by {holders[f'cpu-{n}']}" if f"cpu-{n}" in holders else "" for n in named or range(slots)}
     free = sorted(number for number, obstacle in obstacles.items() if not obstacle)[: request.cpu]
     if len(free) < request.cpu:
-        text = f"{request.cpu} cpu slots requested, {len(free)} available. {_list_obstacles(obstacles)}."
-        return Unavailable(text)
+        cause = f"{request.cpu} cpu slot{'s' * (request.cpu > 1)} requested, {len(free)} available."
+        return Unavailable(cause, detail=_list_obstacles(obstacles, prefix="cpu-"))
     return Placement(tuple(f"cpu-{number}" for number in free), tuple(free))
 
 
@@ -261,22 +262,17 @@ def _count_gpus(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
-def _list_obstacles(obstacles: Mapping[int, str]) -> str:
+def _name_together(gpus: Sequence[Gpu], count: int) -> str:
+    indices = ", ".join(f"{gpu.index}" for gpu in gpus[:count])
+    return f"name those to use together, e.g. gpus=[{indices}]"
+
+
+def _list_obstacles(obstacles: Mapping[int, str], excess: Excess | None = None, prefix: str = "") -> str:
     """Return one clause an obstacle, e.g. ``0-3: leased by …; 5: lost; free: 4``."""
     indices: dict[str, list[int]] = {}
     for index in sorted(obstacles):
         indices.setdefault(obstacles[index], []).append(index)
-    free = indices.pop("", [])
-    clauses = [f"{join_ranges(numbers)}: {obstacle}" for obstacle, numbers in indices.items()]
-    return "; ".join(clauses + ([f"free: {join_ranges(free)}"] if free else []))
-
-
-def join_ranges(numbers: Iterable[int]) -> str:
-    """Return ascending numbers as ranges: ``0-3, 5``."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][-1] + 1:
-            ranges[-1].append(number)
-        else:
-            ranges.append([number])
-    return ", ".join(f"{each[0]}-{each[-1]}" if len(each) > 1 else f"{each[0]}" for each in ranges)
+    free = [index for index in indices.pop("", []) if excess is None or index not in excess.indices]
+    clauses = [f"{join_ranges(numbers, prefix)}: {obstacle}" for obstacle, numbers in indices.items()]
+    clauses += [excess.text] if excess and excess.text else []
+    return "; ".join(clauses + ([f"free: {join_ranges(free, prefix)}"] if free else []))

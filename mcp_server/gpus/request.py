@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 ALL = ("all",)
 _FORMS = 'a count (2), indices or UUIDs ([4, 5], "4-7", ["GPU-8f3a"]), "all", "cpu", "cpu:2", ["cpu-0"], or "none"'
@@ -124,6 +124,18 @@ def parse_requirements(facts: Mapping[str, object] | None) -> Requirements:
                 raise ValueError(f"{name} is a number above 0, not {value!r:.80}.")
             values[name] = float(value) if name == "power_limit_w" else math.ceil(value)
     return Requirements(**values)  # type: ignore[arg-type]  # checked by name above
+
+
+def takes_several(request: GpuRequest | None) -> bool:
+    """Return whether a launch requests more than one GPU, as far as its words say; ``all`` counts as several."""
+    return request is not None and not request.cpu and (max(request.count, len(request.ids)) > 1 or request.ids == ALL)
+
+
+def tighten(requirements: Requirements, limits: Requirements) -> Requirements:
+    """Return ``requirements`` with the lower power limit and the lower SM clock of both."""
+    power = [each for each in (requirements.power_limit_w, limits.power_limit_w) if each is not None]
+    clock = [each for each in (requirements.max_sm_clock_mhz, limits.max_sm_clock_mhz) if each is not None]
+    return replace(requirements, power_limit_w=min(power, default=None), max_sm_clock_mhz=min(clock, default=None))
 
 
 def may_compete(one: GpuRequest, other: GpuRequest) -> bool:

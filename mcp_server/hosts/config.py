@@ -7,11 +7,12 @@ import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_server.errors import BadArgument, ConfigInvalid
+from mcp_server.gpus.request import Requirements
 from mcp_server.hosts.environment import check_environment
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.ports import HIGHEST_PORT
@@ -97,7 +98,10 @@ class Environment(_Table):
 
 
 class Host(_Table):
-    """One machine. ``rewrites`` maps prefixes of other hosts' paths to those of this host."""
+    """One machine. ``rewrites`` maps prefixes of other hosts' paths to those of this host.
+
+    ``power_limit_w`` and ``max_sm_clock_mhz``: no launch of more than one GPU above them.
+    """
 
     name: str = ""
     hostnames: list[str] = Field(default_factory=list)
@@ -108,6 +112,20 @@ class Host(_Table):
     first_step_timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     first_step_pattern: Annotated[str, AfterValidator(_check_pattern)] | None = None
     environment: str | None = None
+    power_limit_w: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_sm_clock_mhz: int | None = Field(default=None, gt=0)
+
+    @property
+    def gpu_limits(self) -> Requirements:
+        """What every GPU must fulfil where a launch requests more than one."""
+        return Requirements(power_limit_w=self.power_limit_w, max_sm_clock_mhz=self.max_sm_clock_mhz)
+
+    def tighten(self, require: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return ``require`` of a launch of more than one GPU with this host's limits, where they are lower."""
+        limits = {"power_limit_w": self.power_limit_w, "max_sm_clock_mhz": self.max_sm_clock_mhz}
+        given = dict(require or {})
+        lower = {name: min(given.get(name) or most, most) for name, most in limits.items() if most is not None}
+        return {**given, **lower} or None
 
     def is_called(self, hostname: str) -> bool:
         """Return whether ``hostname``, whole or up to its first dot, is a name of this machine."""
@@ -196,6 +214,15 @@ def find_this_host(site: Site, name: str | None = None) -> Host:
         )
     known = ", ".join(dict.fromkeys([here.name, *site.hosts]))
     raise BadArgument("host", f"{name[:80]!r} is not known. There are {known}; this is {here.name}.")
+
+
+def read_gpu_limits(home: StateHome) -> Requirements:
+    """Return what this machine's table in hosts.toml requires of a launch of more than one GPU.
+
+    Raises:
+        ConfigInvalid: as ``read_hosts_file``.
+    """
+    return find_this_host(read_hosts_file(home)).gpu_limits
 
 
 def find_foreign_roots(site: Site, host: Host) -> Mapping[str, str | None]:

@@ -32,7 +32,8 @@ class AttemptInputs:
     def fill(self, text: str) -> str:
         """Return ``text`` with all placeholders replaced."""
         for placeholder, replacement in self.placeholders.items():
-            text = text.replace(placeholder, replacement)
+            # `${gpus}` is a variable of the shell.
+            text = replacement.join(re.split(rf"(?<!\$){re.escape(placeholder)}", text))
         return text
 
 

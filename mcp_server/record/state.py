@@ -79,7 +79,8 @@ class Run:
     attempt: int = 1
     progress: dict[str, Any] = field(default_factory=dict)
     failure: dict[str, Any] | None = None
-    gpus: tuple[str, ...] = ()  # UUIDs that its newest attempt has, or had
+    gpus: tuple[str, ...] = ()  # UUIDs that its newest attempt has, or had; cpu slots by name
+    gpu_indices: tuple[int, ...] = ()  # of ``gpus``, in their order; empty in records of former layouts
     queue_position: int | None = None
     abandoned: bool = False
 
@@ -92,6 +93,13 @@ class Run:
     def attempt_params(self) -> AttemptParams:
         """What its newest attempt was called with."""
         return find_attempt_params(self.spec, self.events)
+
+    @property
+    def gpu_names(self) -> tuple[int | str, ...]:
+        """Its GPUs as people name them: by index where that is known, else by UUID; cpu slots as ``cpu-1``."""
+        if len(self.gpu_indices) != len(self.gpus):
+            return self.gpus
+        return tuple(uuid if uuid.startswith("cpu-") else index for uuid, index in zip(self.gpus, self.gpu_indices))
 
     @property
     def ended(self) -> bool:
@@ -140,6 +148,7 @@ def fold(evidence: Evidence) -> Run:
         progress=evidence.progress or {},
         failure=_last_failure(evidence.events),
         gpus=tuple(map(str, starts[-1].get("gpus", ()))),
+        gpu_indices=tuple(starts[-1].get("gpu_indices") or ()),
         queue_position=evidence.events[-1].get("position") if state == "queued" and evidence.events else None,
         abandoned=state in ENDED
         and evidence.supervisor.liveness is not Liveness.ALIVE

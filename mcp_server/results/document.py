@@ -199,7 +199,7 @@ def _environment(run: Run, code: GitState) -> Iterator[str]:
     if gpus := gpu_lines(run.progress.get("gpus")):
         yield from ("- GPUs of the last attempt:", *(f"  {line}" for line in gpus))
     elif run.gpus:
-        yield f"- GPUs: {', '.join(run.gpus)}"
+        yield f"- GPUs: {', '.join(map(str, run.gpu_names))}"
 
 
 def _code(code: GitState, diff: str | None) -> Iterator[str]:

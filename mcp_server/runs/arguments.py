@@ -13,7 +13,7 @@ from mcp_server.hosts.environment import check_environment
 from mcp_server.record.script import LONGEST_NAME, takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.recovery import policy
-from mcp_server.runs.gpu_admission import check_gpu_arguments
+from mcp_server.runs.gpu_admission import check_gpu_arguments, check_placeholders
 from mcp_server.text.regex import compile_user_pattern
 from mcp_server.text.secret_patterns import names_a_secret
 from mcp_server.text.shell import ShellCommand
@@ -47,6 +47,9 @@ def check_arguments(request: LaunchRequest, command: ShellCommand) -> LaunchRequ
     check_params(request.params, request.resume_args, command)
     recovery = normalize_policy(request.recovery)
     gpus = check_gpu_arguments(request.gpus, request.require, request.env, queue=request.queue)
+    params = [each for each in request.params.values() if isinstance(each, str)]
+    placed = {"command": words, "env": request.env.values(), "params": params, "resume_args": request.resume_args}
+    check_placeholders(gpus, placed)
     check_environment(request.env)
     return replace(request, recovery=recovery, gpus=gpus, require=request.require or None)
 

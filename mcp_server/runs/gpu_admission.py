@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import anyio.to_thread
 
 from mcp_server.errors import BadArgument, GpusNotFree
 from mcp_server.gpus.leases import Leases
-from mcp_server.gpus.placement import PLACEHOLDERS, VISIBLE_DEVICES, Placement, choose_devices
+from mcp_server.gpus.placeholders import PLACEHOLDERS, VISIBLE_DEVICES, find_placeholder
+from mcp_server.gpus.placement import Placement, choose_devices
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus, parse_requirements
 from mcp_server.gpus.snapshot import IDLE_MIB, Snapshot
@@ -51,6 +52,28 @@ def check_gpu_arguments(gpus: Any, require: Mapping[str, Any] | None, env: Mappi
     return requested
 
 
+def requests_gpus(gpus: Any, require: Mapping[str, Any] | None) -> bool:
+    """Return whether a launch requests GPUs or cpu slots; true for words that ``check_gpu_arguments`` will refuse."""
+    try:
+        return bool(parse_gpus(gpus) if gpus is not None else parse_requirements(require).count)
+    except ValueError:
+        return True
+
+
+def check_placeholders(gpus: Any, words: Mapping[str, Iterable[str]]) -> None:
+    """Refuse placeholders for GPUs in a launch that requests none; ``words`` are those of each argument.
+
+    Raises:
+        BadArgument: names the argument and the placeholder.
+    """
+    if parse_gpus(gpus):
+        return
+    for argument, texts in words.items():
+        for placeholder in filter(None, map(find_placeholder, texts)):
+            remedy = "Pass gpus, e.g. gpus=1, or leave it out."
+            raise BadArgument(argument, f"{placeholder} stands for leased GPUs, and gpus requests none.", remedy)
+
+
 def count_cpu_slots(configured: int | None) -> int:
     """Return how many cpu slots this machine has: as configured, else one per core."""
     return configured if configured is not None else os.cpu_count() or 1
@@ -63,7 +86,8 @@ async def check_admission(spec: RunSpec, env: Mapping[str, str]) -> Snapshot | N
     leases the GPUs.
 
     Raises:
-        GpusNotFree: they are not available; says for every GPU why.
+        GpusNotFree: they are not available; says for every GPU why. Settings that only a person changes are refused
+            with ``queue`` as well: nothing in line changes them.
     """
     request = parse_gpus(spec.gpus)
     if not request:
@@ -77,10 +101,10 @@ async def check_admission(spec: RunSpec, env: Mapping[str, str]) -> Snapshot | N
             snapshot = await anyio.to_thread.run_sync(partial(query_gpus, sys.executable, env, near=True))
         holders = {uuid: holder.text for uuid, holder in leases.holders().items()}
         choice = choose_devices(snapshot, spec.cpu_slots, holders, request, requirements)
-        if isinstance(choice, Placement) or (spec.queue and not choice.never):
+        if isinstance(choice, Placement) or (spec.queue and not choice.never and not choice.remedy):
             return snapshot
-        refusal = GpusNotFree(choice.text, never=choice.never)
-        if choice.never or not _may_become_free(snapshot):
+        refusal = GpusNotFree(choice.text, never=choice.never, remedy=choice.remedy, slots=bool(request.cpu))
+        if choice.never or choice.remedy or not _may_become_free(snapshot):
             break
     raise refusal
 

@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from mcp_server.backends.base import backend_of, load_backend
 from mcp_server.errors import GpusNotFree, LaunchFailed, RunwardError
+from mcp_server.gpus.request import parse_gpus
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.spec import LaunchRequest, RunSpec
@@ -116,4 +117,6 @@ async def _start(directory: RunDir, spec: RunSpec, handover: Handover, store: Ru
     if (not_free := refusal.get("not_free")) is None:
         raise LaunchFailed(f"{refusal['text']} See {directory.path}.")
     await backend.discard(directory, spec)
-    raise GpusNotFree(str(not_free), never=bool(refusal.get("never")))
+    request = parse_gpus(spec.gpus)
+    slots = request is not None and request.cpu > 0
+    raise GpusNotFree(str(not_free), never=bool(refusal.get("never")), slots=slots)

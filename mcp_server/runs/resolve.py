@@ -17,6 +17,8 @@ from mcp_server.blueprints.apply import apply_blueprint, read_blueprint
 from mcp_server.blueprints.paths import resolve_paths
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import lease_directory
+from mcp_server.gpus.placeholders import find_placeholder
+from mcp_server.gpus.request import parse_gpus, takes_several
 from mcp_server.hosts.config import Environment, Host, find_this_host, read_hosts_file
 from mcp_server.hosts.environment import find_secrets
 from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_foreign_variables, check_inputs
@@ -26,7 +28,7 @@ from mcp_server.record.run_directory import boot_id, now
 from mcp_server.record.script import LONGEST_NAME, name_of, slug
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.arguments import check_arguments, check_no_secret, check_unicode
-from mcp_server.runs.gpu_admission import count_cpu_slots
+from mcp_server.runs.gpu_admission import count_cpu_slots, requests_gpus
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
 from mcp_server.system.ports import find_free_port
@@ -78,6 +80,8 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         result_dir = str(resolve_paths(path, blueprint).result_dir)
         command = parse(request.command)
     request = check_arguments(apply_host_defaults(request, host, environment, environ), command)
+    if takes_several(parse_gpus(request.gpus)):
+        request = replace(request, require=host.tighten(request.require))
     cwd = find_directory(request.cwd)
     request = replace(
         request,
@@ -119,9 +123,12 @@ def apply_host_defaults(
 ) -> LaunchRequest:
     """Return ``request`` with what the environment and the host define where the caller left it open. Pure.
 
+    A variable with a placeholder for GPUs is left out where the launch requests none.
     The python of the environment, else of the host, comes first in ``PATH``; ``environ`` is the server's environment.
     """
-    env = dict(environment.env)
+    asks = requests_gpus(request.gpus, request.require)
+    # Written for runs on GPUs: without GPUs there is nothing to put in.
+    env = {name: value for name, value in environment.env.items() if asks or find_placeholder(value) is None}
     if python := environment.python or host.python:
         env.setdefault("PATH", os.pathsep.join([str(Path(python).parent), environ.get("PATH") or os.defpath]))
     if environment.pythonpath:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from mcp_server.gpus.lease_holder import LeaseHolder
 from mcp_server.gpus.leases import HeldLeases, Leases, QueueTicket, acquire_leases, lease_directory
-from mcp_server.gpus.placement import PLACEHOLDERS, VISIBLE_DEVICES, Unavailable
+from mcp_server.gpus.placeholders import DEVICE_ORDER, PLACEHOLDERS, VISIBLE_DEVICES, chooses_itself
+from mcp_server.gpus.placement import Unavailable
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import GpuRequest, parse_gpus, parse_requirements
 from mcp_server.gpus.snapshot import Snapshot
@@ -55,15 +56,29 @@ class GpuAllocation:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that restrict the command to its GPUs, by UUID, because indices mean different things."""
+        """Variables that restrict the command to its GPUs; ``CUDA_VISIBLE_DEVICES`` is absent where it chooses itself.
+
+        By index, in the order of the PCI bus, which is NVML's: vLLM, RLinf, robosuite and Ray actors call ``int`` on
+        them.
+        """
         if self._request is None:
             return {}
+        visible = {} if self._chooses_itself else {VISIBLE_DEVICES: self._visible_devices}
         return {
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            VISIBLE_DEVICES: ",".join(self.gpus),
+            DEVICE_ORDER: "PCI_BUS_ID",
+            **visible,
             "RUNWARD_GPUS": ",".join(self.uuids),
             "RUNWARD_GPU_INDICES": ",".join(map(str, self.indices)),
         }
+
+    @property
+    def _visible_devices(self) -> str:
+        return ",".join(map(str, self.indices)) if self.gpus else ""
+
+    @property
+    def _chooses_itself(self) -> bool:
+        spec = self._control.spec
+        return bool(self.gpus) and chooses_itself(spec.command, spec.env, spec.params, spec.resume_args)
 
     @property
     def placeholders(self) -> dict[str, str]:
@@ -91,7 +106,7 @@ class GpuAllocation:
         except LeaseError as error:
             raise GpusUnavailable(f"{error}", never=True) from error
         if isinstance(result, Unavailable):
-            raise GpusUnavailable(result.text, never=result.never)
+            raise GpusUnavailable(f"{result.text} {result.remedy}".strip(), never=result.never)
         self._hold(result)
 
     def exchange(self, env: Mapping[str, str]) -> dict[str, str] | None:
@@ -117,7 +132,9 @@ class GpuAllocation:
         self.release()
         self._hold(result)
         # Requested GPUs are in the environment of every attempt anyway.
-        return {} if self._request is not None else {VISIBLE_DEVICES: ",".join(self.uuids)}
+        if self._request is not None:
+            return {}
+        return {DEVICE_ORDER: "PCI_BUS_ID", VISIBLE_DEVICES: self._visible_devices}
 
     def release(self) -> None:
         """Release all leases. Call it before the run's end is reported: readers of that event may want the GPUs."""
@@ -142,7 +159,7 @@ class GpuAllocation:
                         if not isinstance(result, Unavailable):
                             self._hold(result)
                             return
-                        why = result.text
+                        why = f"{result.text} {result.remedy}".strip()
                         if result.never:
                             raise GpusUnavailable(result.text, never=True)
                 if position != reported:
@@ -161,7 +178,8 @@ class GpuAllocation:
             return Unavailable(f"{error}")
 
     def _report_position(self, position: int, why: str) -> None:
-        text = f"Waiting for GPUs, position {position}. {why}".strip()
+        what = "cpu slots" if self._request and self._request.cpu else "GPUs"
+        text = f"Waiting for {what}, position {position}. {why}".strip()
         self._control.show(text)
         self._control.events.append("queued", text, position=position, at_start=supervisor_identity())
 

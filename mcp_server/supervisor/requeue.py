@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcp_server.gpus.placement import VISIBLE_DEVICES
+from mcp_server.gpus.placeholders import DEVICE_ORDER, VISIBLE_DEVICES
 from mcp_server.record.environment import base_environment
 from mcp_server.record.events import ENDING, read_events, read_record, read_stop
 from mcp_server.record.handover import Handover, HandoverError, receive_handover
@@ -96,4 +96,5 @@ def _has_processes(run_id: str) -> bool:
 
 def _without_gpus(environment: Mapping[Any, Any]) -> dict[str, str]:
     """Return variables that retries changed, without the GPUs, whose leases ended with the former supervisor."""
-    return {str(name): str(value) for name, value in environment.items() if name != VISIBLE_DEVICES}
+    gpus = (VISIBLE_DEVICES, DEVICE_ORDER)
+    return {str(name): str(value) for name, value in environment.items() if name not in gpus}

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mcp_server.gpus.placeholders import VISIBLE_DEVICES
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import boot_id
 from mcp_server.record.script import AttemptInputs, attempt_arguments, render
@@ -30,6 +31,8 @@ def start_command(
     env = {**handover.env, **handover.secrets, "TERM": os.environ.get("TERM", "xterm-256color")}
     env |= {"RUNWARD_RUN_ID": rundir.run_id, "RUNWARD_RUN_DIR": str(rundir.path)}
     env |= {"RUNWARD_ATTEMPT": str(number), **gpu_environment}
+    if gpu_environment and VISIBLE_DEVICES not in gpu_environment:
+        env.pop(VISIBLE_DEVICES, None)  # the launcher's would change what the indices in the command mean
     text, script = render(spec, inputs), rundir.script
     if text != render(spec):
         script = rundir.attempt(number) / script.name

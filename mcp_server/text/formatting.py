@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
 
@@ -51,3 +53,15 @@ def significant(value: float, digits: int = 4) -> float:
 def round_seconds(seconds: float) -> float:
     """Return a duration rounded to tenths below a minute and to whole seconds above, never negative."""
     return round(max(0.0, seconds), 1) if seconds < _MINUTE_S else float(round(seconds))
+
+
+def join_ranges(numbers: Iterable[int], prefix: str = "") -> str:
+    """Return ascending numbers as ranges: ``0-3, 5``; with a prefix ``cpu-``: ``cpu-0 to cpu-3, cpu-5``."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    to = f" to {prefix}" if prefix else "-"
+    return ", ".join(f"{prefix}{each[0]}{to}{each[-1]}" if len(each) > 1 else f"{prefix}{each[0]}" for each in ranges)

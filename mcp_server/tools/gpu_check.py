@@ -39,6 +39,8 @@ async def gpu_check(
     Call it before a launch that needs GPUs, or when a run is slow. free holds UUIDs, or beginnings of them,
     which launch_run's gpus takes. It changes nothing and leases nothing. Without a driver it is an error.
     """
+    from mcp_server.hosts.config import read_gpu_limits  # noqa: PLC0415 - a server starts without hosts
+
     server = server_of(ctx)
     try:
         requirements = parse_requirements(require) if require is not None else None
@@ -57,7 +59,8 @@ async def gpu_check(
         return report_run(run, snapshot, usage)
     snapshot = await anyio.to_thread.run_sync(query, abandon_on_cancel=True)
     holders = await anyio.to_thread.run_sync(Leases(lease_directory(server.environ)).holders)
-    return report_machine(snapshot, {uuid: holder.text for uuid, holder in holders.items()}, requirements)
+    names = {uuid: holder.text for uuid, holder in holders.items()}
+    return report_machine(snapshot, names, requirements, await anyio.to_thread.run_sync(read_gpu_limits, server.home))
 
 
 TOOL = tool(gpu_check, title="Check GPUs", annotations=READ_ONLY)

@@ -12,6 +12,7 @@ from mcp_server.record.script import render
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.cursors import Cursor
+from mcp_server.runs.gpu_admission import check_admission
 from mcp_server.runs.launch import launch, plan
 from mcp_server.text.shell import parse
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
@@ -28,7 +29,7 @@ class Launched(Answer):
     attach_command: str | None = None
     log_path: str | None = None
     run_dir: str | None = None
-    gpus: list[str] | None = None
+    gpus: list[int | str] | None = None
     queue_position: int | None = None
     started_at: str | None = None
     owner: str
@@ -79,7 +80,10 @@ async def launch_run(
     resume_args: Annotated[list[str] | None, Field(description="Further arguments of every retry")] = None,
     gpus: Annotated[
         int | str | list[int | str] | None,
-        Field(description='Leased for this run alone: a count, [4, 5], UUIDs, "4-7", or "cpu" for a cpu slot. 0: none'),
+        Field(
+            description='Leased for this run alone: a count, [4, 5], "4-7", or "cpu" for a cpu slot. 0: none. '
+            "It sees only these, unless it says {gpu_indices}, as in --device cuda:{gpu_indices}"
+        ),
     ] = None,
     queue: Annotated[bool, Field(description="Wait in line for the GPUs instead of being refused")] = False,
     require: Annotated[
@@ -107,7 +111,8 @@ async def launch_run(
     own = {"owner": server.owner(ctx, owner), "idempotency_key": server.idempotency_key(ctx, idempotency_key)}
     request = LaunchRequest.from_arguments({**arguments, **own})
     if dry_run:
-        spec, _ = await plan(request, server.home, server.environ)
+        spec, handover = await plan(request, server.home, server.environ)
+        await check_admission(spec, handover.env)
         step = "Nothing was started: call launch_run without dry_run."
         return Launched(name=spec.name, owner=spec.owner, dry_run_script=render(spec), next_step=step)
     begun_at = now()
@@ -133,7 +138,7 @@ def _describe(run: Run, server: ServerContext, *, repeated: bool) -> Launched:
         attach_command=backend_of(run.spec).attach_command(run.spec),
         log_path=str(rundir.log(run.attempt)),
         run_dir=str(rundir.path),
-        gpus=list(run.gpus) or None,
+        gpus=list(run.gpu_names) or None,
         queue_position=run.queue_position,
         started_at=run.started_at,
         owner=run.spec.owner,

@@ -51,16 +51,19 @@ class GpuReport(Answer):
 
 
 def report_machine(
-    snapshot: Snapshot, holders: Mapping[str, str], requirements: Requirements | None = None
+    snapshot: Snapshot,
+    holders: Mapping[str, str],
+    requirements: Requirements | None = None,
+    limits: Requirements | None = None,
 ) -> GpuReport:
-    """Report on all GPUs; ``holders``: who has leased a GPU, by its UUID.
+    """Report on all GPUs; ``holders``: who has leased a GPU, by its UUID; ``limits``: the host's, for several GPUs.
 
     Raises:
         GpusUnknown: there is no driver, or it does not answer.
     """
     if snapshot.trouble:
         raise GpusUnknown(snapshot)
-    health = assess_gpus(snapshot, holders, requirements)
+    health = assess_gpus(snapshot, holders, requirements, limits or Requirements())
     names = name_gpus([gpu.uuid for gpu in snapshot.gpus], len(snapshot.gpus))
     return GpuReport(
         ok=health.ok,
@@ -94,7 +97,8 @@ def report_run(run: Run, snapshot: Snapshot, usage: Mapping[str, UsageFigures]) 
     reasons += [f"{names[gpu.uuid]}: {note}." for gpu in gpus for note in list_notes(gpu)]
     deviations = [event for event in run.events if event["kind"] == "gpu_deviation"]
     reasons += [f"{event.get('at')}: {event.get('text')}" for event in deviations[-_MOST_DEVIATIONS:]]
-    lines = dict(zip((gpu.uuid for gpu in gpus), describe_gpus(gpus, {}, headed=False), strict=True))
+    lines = {uuid: f"{name} {names[uuid]}" for uuid, name in zip(run.gpus, run.gpu_names, strict=True) if name != uuid}
+    lines |= dict(zip((gpu.uuid for gpu in gpus), describe_gpus(gpus, {}, headed=False), strict=True))
     lines_with_usage = [
         "; ".join([lines.get(uuid, names[uuid]), *([_describe_usage(usage[uuid])] if uuid in usage else [])])
         for uuid in dict.fromkeys([*run.gpus, *usage])

@@ -69,7 +69,7 @@ class RunStatus(Answer):
     ended_at: str | None = None
     elapsed_s: float | None = None
     queue_position: int | None = None
-    gpus: list[str] | None = None
+    gpus: list[int | str] | None = None
     step: int | None = None
     total_steps: int | None = None
     step_s: float | None = None
@@ -148,7 +148,7 @@ def describe(
         ended_at=run.ended_at,
         elapsed_s=_round(elapsed_s),
         queue_position=run.queue_position,
-        gpus=list(run.gpus) or None if _shows_gpus(run, since, brief=brief, failed=failed) else None,
+        gpus=list(run.gpu_names) or None if _shows_gpus(run, since, brief=brief, failed=failed) else None,
         step=progress.get("step"),
         total_steps=progress.get("total_steps"),
         step_s=significant(progress["step_s"]) if "step_s" in progress and not run.ended else None,
@@ -165,7 +165,7 @@ def describe(
 
 
 def _shows_gpus(run: Run, since: int, *, brief: bool, failed: bool) -> bool:
-    """Return whether the answer names GPUs, 26 tokens each: a heartbeat's reader knows them since the start."""
+    """Return whether the answer names GPUs: a heartbeat's reader knows them since the start."""
     return not failed and (not brief or _has_started_since(run, since))
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mcp_server.gpus.health import assess_gpus, find_faults, list_notes
-from mcp_server.gpus.placement import find_obstacles
-from mcp_server.gpus.request import Requirements
+from mcp_server.gpus.placement import Unavailable, choose_gpus, find_obstacles
+from mcp_server.gpus.request import GpuRequest, Requirements
 from mcp_server.gpus.snapshot import Gpu, GpuProcess, Snapshot
 from mcp_server.gpus.xid import XIDS
 
@@ -130,3 +130,38 @@ def test_a_machine_without_gpus_is_not_ok() -> None:
     verdict = assess_gpus(machine(), {})
     assert (verdict.ok, verdict.free) == (False, ())
     assert verdict.reasons == ("The driver reports no GPUs.",)
+
+
+MIXED = machine(*(gpu(i, name="NVIDIA A800" if i < 2 else "NVIDIA RTX 4090") for i in range(4)))
+
+
+def test_a_count_is_met_as_a_launch_would_meet_it() -> None:
+    unmet = assess_gpus(MIXED, {}, Requirements(count=4))
+    launch = choose_gpus(MIXED, {}, GpuRequest(count=4), Requirements())
+    assert isinstance(launch, Unavailable)
+    assert (unmet.ok, unmet.reasons) == (False, (launch.text,))
+    assert "name those to use together, e.g. gpus=[0, 1, 2, 3]" in launch.text
+    assert assess_gpus(MIXED, {}, Requirements(count=2)).ok is True
+    leased = {"GPU-0": "a", "GPU-2": "b"}
+    choice = choose_gpus(MIXED, leased, GpuRequest(count=2), Requirements())
+    assert isinstance(choice, Unavailable)
+    assert assess_gpus(MIXED, leased, Requirements(count=2)).reasons[0] == choice.cause
+
+
+def test_the_limits_of_a_host_count_for_more_than_one_gpu() -> None:
+    limits = Requirements(power_limit_w=275.0, max_sm_clock_mhz=1700)
+    hot = machine(*(gpu(i, power_limit_w=300.0, sm_clock_mhz=1980) for i in range(4)))
+    several = assess_gpus(hot, {}, Requirements(count=4), limits)
+    line = "GPU 0-3: power limit 300 W, at most 275 W required, SM clock 1,980 MHz, at most 1,700 MHz required"
+    remedy = "A person should run: sudo nvidia-smi -i 0,1,2,3 -pl 275 && sudo nvidia-smi -i 0,1,2,3 -lgc 0,1700"
+    assert several.ok is False
+    assert several.reasons == ("0 of 4 GPUs available, 4 requested.", f"{line}. {remedy}")
+    assert assess_gpus(hot, {}, Requirements(count=1), limits) == assess_gpus(hot, {}, Requirements(count=1))
+    assert assess_gpus(hot, {}, Requirements(count=1), limits).reasons == ()
+    unasked = assess_gpus(hot, {}, None, limits)
+    assert (unasked.ok, unasked.reasons) == (False, (f"{line} for more than one GPU. {remedy}",))
+    assert len(unasked.free) == 4, "each alone can be used"
+    assert assess_gpus(machine(hot.gpus[0]), {}, None, limits).ok is True
+    stricter = assess_gpus(hot, {}, Requirements(count=2, power_limit_w=200.0), limits)
+    assert "at most 200 W required" in stricter.reasons[1]
+    assert "at most 1,700 MHz required" in stricter.reasons[1]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mcp_server.gpus.limits import find_excess
 from mcp_server.gpus.placement import (
     Placement,
     Unavailable,
@@ -15,10 +16,10 @@ from mcp_server.gpus.placement import (
     choose_gpus,
     choose_slots,
     find_obstacles,
-    join_ranges,
 )
 from mcp_server.gpus.request import GpuRequest, Requirements, parse_requirements
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, GpuProcess, Snapshot
+from mcp_server.text.formatting import join_ranges
 
 ANYTHING = Requirements()
 TRAINING = GpuProcess(4711, 31_000, user="anna", command="python train.py")
@@ -140,32 +141,63 @@ def test_sharing_allows_strangers_but_not_leases() -> None:
     [
         ({"memory_used_mib": 500}, {"free_memory_mib": 142_501}, "142,500 MiB free, 142,501 MiB required"),
         ({"memory_used_mib": None}, {"free_memory_mib": 1}, "free memory is unknown, 1 MiB required"),
+    ],
+)
+def test_too_little_free_memory_is_an_obstacle(
+    facts: dict[str, Any], requirements: dict[str, object], text: str
+) -> None:
+    assert find_obstacles(gpu(3, **facts), None, parse_requirements(requirements)) == [text]
+
+
+@pytest.mark.parametrize(
+    ("facts", "requirements", "text"),
+    [
         (
             {"power_limit_w": 700.0},
             {"power_limit_w": 400},
-            "power limit 700 W, at most 400 W required: a person should run: sudo nvidia-smi -i 3 -pl 400",
+            "3: power limit 700 W, at most 400 W required. A person should run: sudo nvidia-smi -i 3 -pl 400",
         ),
         (
             {},
             {"power_limit_w": 400},
-            "power limit unknown, at most 400 W required: a person should run: sudo nvidia-smi -i 3 -pl 400",
+            "3: power limit unknown, at most 400 W required. A person should run: sudo nvidia-smi -i 3 -pl 400",
         ),
         (
             {"sm_clock_cap_mhz": 1700, "sm_clock_max_mhz": 1980, "sm_clock_mhz": 210},
             {"max_sm_clock_mhz": 1400},
-            "SM clock 1,700 MHz, at most 1,400 MHz required: a person should run: sudo nvidia-smi -i 3 -lgc 0,1400",
+            "3: SM clock 1,700 MHz, at most 1,400 MHz required. A person should run: sudo nvidia-smi -i 3 -lgc 0,1400",
         ),
         (
             {"sm_clock_mhz": 1755},
             {"max_sm_clock_mhz": 1400},
-            "SM clock 1,755 MHz, at most 1,400 MHz required: a person should run: sudo nvidia-smi -i 3 -lgc 0,1400",
+            "3: SM clock 1,755 MHz, at most 1,400 MHz required. A person should run: sudo nvidia-smi -i 3 -lgc 0,1400",
         ),
     ],
 )
-def test_an_unmet_requirement_is_an_obstacle_with_its_remedy(
+def test_a_gpu_above_a_limit_is_named_with_the_remedy(
     facts: dict[str, Any], requirements: dict[str, object], text: str
 ) -> None:
-    assert find_obstacles(gpu(3, **facts), None, parse_requirements(requirements)) == [text]
+    excess = find_excess([gpu(3, **facts)], parse_requirements(requirements))
+    assert f"{excess.text}. {excess.remedy}" == text
+
+
+def test_gpus_above_the_limits_share_one_line_and_one_remedy() -> None:
+    limits = parse_requirements({"power_limit_w": 275, "max_sm_clock_mhz": 1700})
+    four = machine(*(gpu(index, power_limit_w=300.0 + index, sm_clock_mhz=1980) for index in range(4)))
+    choice = choose_gpus(four, {}, GpuRequest(count=4), limits)
+    assert choice == Unavailable(
+        "4 GPUs requested, 0 available.",
+        detail="0-3: power limit 300-303 W, at most 275 W required, SM clock 1,980 MHz, at most 1,700 MHz required",
+        remedy="A person should run: sudo nvidia-smi -i 0,1,2,3 -pl 275 && sudo nvidia-smi -i 0,1,2,3 -lgc 0,1700",
+    )
+    some = machine(gpu(0, power_limit_w=275.0, sm_clock_mhz=1980), gpu(1, power_limit_w=None, sm_clock_mhz=210))
+    choice = choose_gpus(some, {}, GpuRequest(count=1), limits)
+    assert refusal(choice) == (
+        "1 GPU requested, 0 available. 1: power limit unknown, at most 275 W required; "
+        "0: SM clock 1,980 MHz, at most 1,700 MHz required."
+    )
+    fit = machine(gpu(0, power_limit_w=275.0), gpu(1, power_limit_w=300.0))
+    assert indices(choose_gpus(fit, {}, GpuRequest(count=1), limits)) == (0,)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +214,9 @@ def test_an_unmet_requirement_is_an_obstacle_with_its_remedy(
 def test_a_requirement_that_is_met_or_shows_only_under_load_is_not_an_obstacle(
     facts: dict[str, Any], requirements: dict[str, object]
 ) -> None:
-    assert find_obstacles(gpu(**facts), None, parse_requirements(requirements)) == []
+    idle, required = gpu(**facts), parse_requirements(requirements)
+    assert find_obstacles(idle, None, required) == []
+    assert not find_excess([idle], required).indices
 
 
 # --- a count
@@ -208,11 +242,12 @@ def test_gpus_of_one_model_stay_together() -> None:
     mixed = machine(gpu(0, name="T4"), gpu(1), gpu(2, name="T4"), gpu(3))
     assert indices(choose_gpus(mixed, {gpu(0).uuid: "a"}, GpuRequest(count=2), ANYTHING)) == (1, 3)
     choice = choose_gpus(mixed, {gpu(0).uuid: "a", gpu(1).uuid: "b"}, GpuRequest(count=2), ANYTHING)
-    text = "2 GPUs of one model requested, fewer available. 0: leased by a; 1: leased by b; free: 2-3."
-    assert choice == Unavailable(text)
+    cause = "2 GPUs of one model requested, fewer available: name those to use together, e.g. gpus=[2, 3]."
+    assert choice == Unavailable(cause, detail="0: leased by a; 1: leased by b; free: 2-3")
     too_many = choose_gpus(mixed, {}, GpuRequest(count=3), ANYTHING)
     assert too_many == Unavailable(
-        "3 GPUs of one model requested, and this machine has 2: name those to use together.", True
+        "3 GPUs of one model requested, and this machine has 2: name those to use together, e.g. gpus=[0, 1, 2].",
+        True,
     )
 
 
@@ -293,7 +328,7 @@ def test_named_gpus_are_taken_exactly_and_listed_in_ascending_order() -> None:
 def test_named_gpus_that_are_not_available_are_refused_and_not_replaced() -> None:
     choice = choose_gpus(machine(busy(0, TRAINING), gpu(1), gpu(2)), {}, GpuRequest(ids=("0", "1")), ANYTHING)
     text = "2 GPUs requested, 1 available. 0: python train.py of anna uses 31,000 MiB (pid 4711); free: 1."
-    assert choice == Unavailable(text)
+    assert refusal(choice) == text
 
 
 # --- slots
@@ -304,7 +339,7 @@ def test_slots_are_given_from_the_lowest_number() -> None:
     assert choose_slots(3, holders, GpuRequest(cpu=2)) == Placement(("cpu-1", "cpu-2"), (1, 2))
     assert choose_slots(3, holders, GpuRequest(ids=("cpu-2",), cpu=1)) == Placement(("cpu-2",), (2,))
     assert choose_slots(3, holders, GpuRequest(cpu=3)) == Unavailable(
-        "3 cpu slots requested, 2 available. 0: leased by a; free: 1-2."
+        "3 cpu slots requested, 2 available.", detail="cpu-0: leased by a; free: cpu-1 to cpu-2"
     )
     assert choose_slots(3, {}, GpuRequest(ids=("cpu-3",), cpu=1)) == Unavailable(
         "cpu-3 requested, and this machine has 3 cpu slots.", never=True

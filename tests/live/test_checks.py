@@ -209,7 +209,11 @@ async def test_gpus_are_judged_as_a_launch_would(store: RunStore, tmp_path: Path
     assert problems_of(await check(store, nvml.environ, require={"power_limit_w": 700})) == []
     problems = problems_of(await check(store, nvml.environ, gpus=2, require={"power_limit_w": 300}))
     assert problems[0][0] == "gpus"
-    assert "power limit 700 W, at most 300 W required: a person should run: sudo nvidia-smi" in problems[0][1]
+    assert (
+        problems[0][1]
+        == "GPUs not free: 2 GPUs requested, 0 available. 0-1: power limit 700 W, at most 300 W required."
+    )
+    assert problems[0][2] == "A person should run: sudo nvidia-smi -i 0,1 -pl 300"
     assert problems_of(await check(store, nvml.environ, gpus="7"))[0][2] == "Call gpu_check."
     assert problems_of(await check(store, nvml.environ, gpus="x"))[0][1].startswith("'x' names no GPU.")
     assert UUIDS[0] not in str(problems)

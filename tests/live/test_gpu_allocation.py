@@ -182,9 +182,9 @@ async def test_of_many_launches_at_once_one_gets_the_slot_and_the_others_leave_n
             at_once.start_soon(launch, agent)
     (served,) = [answer.structured_content["run_id"] for answer in answers if not answer.is_error]
     for refused in (text_of(answer) for answer in answers if answer.is_error):
-        assert refused.startswith("GPUs not free: ")
+        assert refused.startswith("cpu slots not free: ")
         assert f"leased by {served}" in refused
-        assert refused.endswith("Nothing was started. Pass queue=true to wait in line, or call gpu_check.")
+        assert refused.endswith("Nothing was started. Pass queue=true to wait in line.")
     assert [path.name for path in (sandbox.path / "state" / "runs").iterdir()] == [served]
     assert [line.partition(":")[0] for line in sandbox.tmux("ls").splitlines()] == [served]
     go(sandbox, "a")

@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
 
-SHOW = 'echo "<$CUDA_VISIBLE_DEVICES> <$CUDA_DEVICE_ORDER> <{gpu_indices}> <{gpus}>"'
+SHOW = 'echo "<$CUDA_VISIBLE_DEVICES> <$CUDA_DEVICE_ORDER> <$RUNWARD_GPU_INDICES> <{gpus}>"'
 # Frequent samples, and a short window.
 SETTINGS = "gpu_sample_s = 0.1\ngpu_window_s = 1.0\n"
 
@@ -44,22 +45,84 @@ def samplers(sandbox: Sandbox) -> list[Process]:
     return [p for p in sandbox.own_processes() if GPU_SAMPLER in p.command]
 
 
-async def test_a_run_gets_the_requested_gpus_by_uuid(sandbox: Sandbox, gpus: Machine) -> None:
+async def test_a_run_sees_the_requested_gpus_by_index(sandbox: Sandbox, gpus: Machine) -> None:
     gpus.report(gpus=4)
     async with sandbox.agent_in_process() as agent:
         run = await agent.call("launch_run", command=SHOW, gpus=[2, UUIDS[3][:12]])
-        assert run["gpus"] == list(UUIDS[2:4])
+        assert run["gpus"] == [2, 3]
         end = await agent.end(run["run_id"])
-        assert (end["state"], end["gpus"]) == ("finished", list(UUIDS[2:4]))
-    both = ",".join(UUIDS[2:4])
-    assert f"<{both}> <PCI_BUS_ID> <2,3> <{both}>" in sandbox.log(run["run_id"])
+        assert (end["state"], end["gpus"]) == ("finished", [2, 3])
+        listed = await agent.call("list_runs")
+        assert listed["runs"][0]["gpus"] == [2, 3]
+    assert f"<2,3> <PCI_BUS_ID> <2,3> <{','.join(UUIDS[2:4])}>" in sandbox.log(run["run_id"])
+
+
+async def test_a_program_that_chooses_its_gpus_by_index_sees_all_of_them(sandbox: Sandbox, gpus: Machine) -> None:
+    gpus.report(gpus=4)
+    show = 'echo "<${CUDA_VISIBLE_DEVICES-unset}> <$CUDA_DEVICE_ORDER> <$RUNWARD_GPU_INDICES> <$*>"'
+    launches: list[tuple[dict[str, Any], str]] = [
+        ({"command": f"{show} --device cuda:{{gpu_indices}}"}, "<unset> <PCI_BUS_ID> <2> <> --device cuda:2"),
+        ({"command": f"{show} $DEVICE", "env": {"DEVICE": "cuda:{gpu_indices}"}}, "<unset> <PCI_BUS_ID> <2> <> cuda:2"),
+        ({"command": show, "env": {"CUDA_VISIBLE_DEVICES": "{gpu_indices}"}}, "<2> <PCI_BUS_ID> <2> <>"),
+        (
+            {"command": ["bash", "-c", show, "x", "{params}"], "params": {"device": "cuda:{gpu_indices}"}},
+            "<unset> <PCI_BUS_ID> <2> <--device cuda:2>",
+        ),
+    ]
+    async with sandbox.agent(CUDA_VISIBLE_DEVICES="0") as agent:
+        for arguments, output in launches:
+            run_id = await agent.launch(**arguments, gpus=[2])
+            assert (await agent.end(run_id))["exit_code"] == 0
+            assert output in sandbox.log(run_id), arguments
+
+
+async def test_a_placeholder_without_gpus_is_refused_and_dropped_from_an_environment_of_the_host(
+    sandbox: Sandbox, gpus: Machine
+) -> None:
+    (sandbox.path / "state" / "hosts.toml").write_text(
+        '[environments.rl]\nenv = { CUDA_VISIBLE_DEVICES = "{gpu_indices}", KEPT = "1" }\n'
+    )
+    command = 'echo "<${CUDA_VISIBLE_DEVICES-unset}> $KEPT"'
+    async with sandbox.agent_in_process() as agent:
+        for arguments in (
+            {"command": "python train.py --device cuda:{gpu_indices}"},
+            {"command": "python train.py", "env": {"DEVICE": "{gpus}"}, "gpus": 0},
+            {"command": "python train.py", "params": {"device": "cuda:{gpu_indices}"}},
+        ):
+            refused = await agent.refusal("launch_run", **arguments)
+            assert "stands for leased GPUs, and gpus requests none." in refused
+            assert "Pass gpus, e.g. gpus=1" in refused
+        for more, output in (({}, "<unset> 1"), ({"gpus": 1}, "<0> 1")):
+            run_id = await agent.launch(command, environment="rl", **more)
+            assert (await agent.end(run_id))["exit_code"] == 0
+            assert output in sandbox.log(run_id)
+
+
+async def test_the_limits_of_the_host_stop_launches_of_more_than_one_gpu(sandbox: Sandbox, gpus: Machine) -> None:
+    hosts = f"[hosts.{os.uname().nodename}]\npower_limit_w = 275\nmax_sm_clock_mhz = 1700\n"
+    (sandbox.path / "state" / "hosts.toml").write_text(hosts)
+    gpus.report(gpus=4)
+    line = "0-3: power limit 700 W, at most 275 W required"
+    remedy = "A person should run: sudo nvidia-smi -i 0,1,2,3 -pl 275"
+    async with sandbox.agent_in_process() as agent:
+        for arguments in ({"gpus": 4}, {"gpus": "0-3", "queue": True}, {"gpus": 4, "dry_run": True}):
+            refused = await agent.refusal("launch_run", command="true", **arguments)
+            assert line in refused
+            assert refused.endswith(remedy)
+        check = await agent.call("gpu_check", require={"count": 4})
+        assert (check["ok"], check["reasons"][1:]) == (False, [f"GPU {line}. {remedy}"])
+        assert (await agent.call("gpu_check", require={"count": 1}))["ok"] is True
+        assert (await agent.end(await agent.launch("true", gpus=1)))["state"] == "finished"
+        gpus.report(*(f"set {index} limit 275000" for index in range(4)), gpus=4)
+        assert (await agent.call("gpu_check", require={"count": 4}))["ok"] is True
+        assert (await agent.end(await agent.launch("true", gpus=4)))["state"] == "finished"
 
 
 async def test_no_gpu_is_leased_twice(sandbox: Sandbox, gpus: Machine) -> None:
     async with sandbox.agent_in_process() as agent:
         first = await agent.call("launch_run", command=waits(sandbox, "a"), gpus=1)
         second = await agent.call("launch_run", command=waits(sandbox, "a"), gpus=1)
-        assert {*first["gpus"], *second["gpus"]} == set(UUIDS[:2])
+        assert {*first["gpus"], *second["gpus"]} == {0, 1}
         refused = await agent.refusal("launch_run", command="true", gpus=1)
         assert first["run_id"] in refused
         assert second["run_id"] in refused
@@ -71,12 +134,12 @@ async def test_no_gpu_is_leased_twice(sandbox: Sandbox, gpus: Machine) -> None:
 async def test_a_gpu_with_a_strangers_process_is_not_leased(sandbox: Sandbox, gpus: Machine, stranger: int) -> None:
     gpus.report(f"proc 0 {stranger} 31000")
     async with sandbox.agent_in_process() as agent:
-        assert (await agent.call("launch_run", command="true", gpus=1))["gpus"] == [UUIDS[1]]
+        assert (await agent.call("launch_run", command="true", gpus=1))["gpus"] == [1]
         refused = await agent.refusal("launch_run", command="true", gpus=[0])
         assert "31,000 MiB" in refused
         assert f"pid {stranger}" in refused
         shared = await agent.call("launch_run", command="true", gpus=[0], require={"no_strangers": False})
-        assert shared["gpus"] == [UUIDS[0]]
+        assert shared["gpus"] == [0]
 
 
 async def test_a_run_waits_until_a_strangers_process_has_ended(sandbox: Sandbox, gpus: Machine, stranger: int) -> None:
@@ -95,7 +158,7 @@ async def test_gpus_that_do_not_meet_a_requirement_are_refused_with_the_remedy(s
         assert "sudo nvidia-smi -i 0 -pl 400" in refused
         assert "-i 1" not in refused
         run = await agent.call("launch_run", command="true", gpus=1, require={"power_limit_w": 400})
-        assert run["gpus"] == [UUIDS[1]]
+        assert run["gpus"] == [1]
 
 
 async def test_a_gpu_that_gets_too_hot_is_reported_while_the_run_continues(sandbox: Sandbox, gpus: Machine) -> None:
@@ -177,7 +240,7 @@ async def test_a_killed_supervisor_leaves_no_lease_and_no_sampler(sandbox: Sandb
 
 
 async def test_a_retry_gets_another_gpu_than_the_one_that_failed(sandbox: Sandbox, gpus: Machine) -> None:
-    script = f'echo "<$CUDA_VISIBLE_DEVICES>"; [ "$CUDA_VISIBLE_DEVICES" = {UUIDS[1]} ] || ' + (
+    script = 'echo "<$CUDA_VISIBLE_DEVICES>"; [ "$CUDA_VISIBLE_DEVICES" = 1 ] || ' + (
         '{ echo "RuntimeError: CUDA error: uncorrectable ECC error encountered"; exit 1; }'
     )
     recovery = {"cuda_error": {"do": "retry", "change": {"@gpu": "other"}}}
