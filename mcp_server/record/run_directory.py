@@ -72,6 +72,15 @@ class RunDir:
         """How far the attempt is: the newest step and numbers; appears atomically, every few seconds."""
         return self.attempt(attempt) / "progress.json"
 
+    def outputs(self, attempt: int) -> Path:
+        """What the attempt wrote; appears atomically, see ``record/outputs``."""
+        return self.attempt(attempt) / "outputs.json"
+
+    @property
+    def attribution(self) -> Path:
+        """What a person says is the run's, see ``store/attribution``. The servers write it."""
+        return self.path / "attribution.json"
+
     @property
     def account(self) -> Path:
         """For people: every attempt of a run that was retried, why it ended, and what was done."""

@@ -27,6 +27,7 @@ from mcp_server.text.redaction import Redactor
 if TYPE_CHECKING:
     from mcp_server.supervisor.gpu_allocation import GpuAllocation
     from mcp_server.supervisor.gpu_monitor import GpuMonitor
+    from mcp_server.supervisor.outputs import OutputRecorder
 
 _TICK_S = 0.05  # while a stop is under way
 # What a command leaves behind may be about to end by itself, such as a filter that still prints its last
@@ -59,6 +60,7 @@ class Attempt:
         self._redactor = Redactor(handover.secrets)
         search_path = handover.env.get("PATH")
         self.observer = Observer(control, number, self.living, self._redactor.text, search_path, gpu_monitor)
+        self._outputs: OutputRecorder | None = None
         self.relay = OutputRelay(child.master_fd, log, self._redactor, control.pane, self.observer.feed)
         self._wait_status: int | None = None
         self._stop_request: StopRequest | None = None
@@ -112,7 +114,26 @@ class Attempt:
         attempt.observer.begin()
         if gpu_monitor:
             gpu_monitor.start()
+        attempt._record_outputs(inputs)
         return attempt
+
+    def _record_outputs(self, inputs: AttemptInputs) -> None:
+        """Begin to record which files the attempt writes."""
+        from mcp_server.supervisor.outputs import OutputRecorder  # noqa: PLC0415 - the command runs meanwhile
+
+        spec = self.control.spec
+        command = spec.command if isinstance(spec.command, str) else list(spec.command)
+        filled = inputs.fill(command) if isinstance(command, str) else [inputs.fill(word) for word in command]
+        try:
+            self._outputs = OutputRecorder(
+                self.control.rundir.outputs(self.number), self.living, filled, spec.cwd, inputs.params
+            )
+            self._outputs.start()
+        except (OSError, RuntimeError) as error:  # neither a descriptor nor a thread is left
+            self._outputs = None
+            self._events.append("observer_error", f"The files of the run are not recorded: {error}.")
+        else:
+            self.observer.on_checkpoint = self._outputs.note_saved
 
     # --- the loop
 
@@ -132,6 +153,7 @@ class Attempt:
         if self._wait_status is None:  # not even SIGKILL ended it, or its guard was killed with the status
             self.ended_s = time.monotonic()
             self._write_record()
+        self._flush_outputs()
 
     def _handle_next_inputs(self) -> None:
         """Wait for output, keys, signals or deadlines, and act on them."""
@@ -296,6 +318,18 @@ class Attempt:
             "survivors": self._describe(survivors) or None,
             "gpus": (self._gpu_monitor.figures() if self._gpu_monitor else None) or None,
         }
+
+    def _flush_outputs(self) -> None:
+        if self._outputs:
+            self._outputs.flush()
+            if self._outputs.problem:
+                self._events.append("observer_error", self._outputs.problem)
+
+    def close_outputs(self) -> None:
+        """End the record of written files. Call it once the end has been reported: it may take a second."""
+        if self._outputs:
+            self._outputs.close()
+            self._outputs = None
 
     def close(self) -> None:
         """Close the files of this attempt. Call it once the end has been reported."""

@@ -81,7 +81,11 @@ class Observer:
         self._write_due_s: float | None = None
         self._mark = (time.monotonic(), 0.0)  # when the processor time was measured last, and how much it was
         self._oom_kills = 0
+        self._noted_checkpoint: str | None = None
         self._is_broken = False
+        self.on_checkpoint: Callable[[str], None] = lambda _: (
+            None
+        )  # called with each path that the output says it saved
 
     def begin(self) -> None:
         """Load the output patterns, which takes 0.05 s: the command runs meanwhile, and its terminal buffers output."""
@@ -150,6 +154,9 @@ class Observer:
     def _feed(self, data: bytes) -> None:
         for event in self._reader.read_output(data, time.monotonic()):
             self._report(event)
+        if (checkpoint := self.checkpoint) is not None and checkpoint != self._noted_checkpoint:
+            self._noted_checkpoint = checkpoint
+            self.on_checkpoint(checkpoint)
         if self._write_due_s is None:
             self._write_due_s = self._written_s + min(_WRITE_S, _SLOWER_S * self._writes)
 

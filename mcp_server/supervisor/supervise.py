@@ -228,6 +228,7 @@ class Supervision:
             environment=planned.environment or None,
             **attempt.end_facts(),
         )
+        attempt.close_outputs()
 
     def _end(self, attempt: Attempt, ending: Ending, failure: Failure | None, why: str) -> None:
         """Release the GPUs and write the run's end. The pane stays for reading."""
@@ -246,6 +247,7 @@ class Supervision:
         }
         _write_results(control, text=text, attempts=attempt.number, **end)
         control.events.append("ended", text, attempt=attempt.number, **end, **attempt.end_facts())
+        attempt.close_outputs()
         if pane and pane.is_open:
             pane.restore()
 

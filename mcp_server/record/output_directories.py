@@ -1,0 +1,89 @@
+"""The directories into which a command says that it writes: its options, parameters and configuration files. Pure.
+
+Only names that mean an output count, such as ``--logdir``, ``--output_dir``, ``hydra.run.dir``, ``default_root_dir``
+and ``trainer.default_local_dir``. A directory of checkpoints or models may as well be an input: it does not count.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp_server.text.shell import parse
+
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_OUTPUT = frozenset(
+    """log logs logging out output outputs save saves saving result results run runs work workdir exp experiment
+    tensorboard tb summary summaries artifact artifacts eval evals evaluation metrics default writer record
+    monitor""".split()  # noqa: SIM905 - words
+)
+_PLACE = frozenset({"dir", "directory", "path", "folder", "root", "prefix", "file", "to"})
+_JOINED = re.compile(
+    r"(?:log|out|output|save|result|results|work|run|exp|tb|tensorboard|eval|summary)(?:s)?(?:dir|path|folder|root|file)"
+)
+# Of what is read: `data.root_dir`, `model.path`, `load_run`, `log_config_path`.
+_INPUT = frozenset(
+    """data dataset datasets input inputs model models load resume init pretrain pretrained cache tokenizer config conf
+    cfg vocab asset assets checkpoint checkpoints ckpt source src""".split()  # noqa: SIM905
+)
+_ALONE = frozenset({"logdir", "outdir", "savedir", "workdir", "rundir", "output", "out", "hydra.run.dir"})
+# Text that a shell, Hydra or a program replaces.
+_REPLACED = re.compile(r"[$`*?\[\]{}<>|;%]|\\n")
+_CONFIG_FILES = (".yaml", ".yml", ".json", ".toml")
+_CONFIG_LINE = re.compile(
+    r"""^[ \t]*["']?(?P<name>[A-Za-z_][\w.\-]*)["']?[ \t]*[:=][ \t]*(?P<value>[^#\n]+)""", re.MULTILINE
+)
+_MOST_CONFIG_CHARS = 200_000
+_LONGEST_PATH = 4096  # PATH_MAX
+
+
+def names_an_output(name: str) -> bool:
+    """Return whether an option or a key of this name says where a program writes."""
+    plain = name.strip("-+~").lower()
+    if plain in _ALONE:
+        return True
+    words = [word.lower() for word in _WORDS.findall(name)]
+    if not words or _INPUT & set(words):
+        return False
+    last = words[-1]
+    if len(words) == 1 or _JOINED.fullmatch(last):
+        return bool(_JOINED.fullmatch(last))
+    return last in _PLACE and bool(_OUTPUT & set(words[:-1]))
+
+
+def find_in_command(command: str | Sequence[str], cwd: str, params: Mapping[str, Any] | None = None) -> list[str]:
+    """Return the directories, as absolute paths, that the options of a command and its parameters say are written."""
+    options = parse(command if isinstance(command, str) else list(command)).split_options()[0]
+    named = {**options, **{name: str(value) for name, value in (params or {}).items()}}
+    return _directories(named.items(), cwd)
+
+
+def find_in_configuration(text: str, cwd: str) -> list[str]:
+    """Return the directories that the lines of a YAML, JSON or TOML file say are written, as absolute paths."""
+    pairs = (
+        (m["name"], m["value"].strip().rstrip(",").strip("\"' "))
+        for m in _CONFIG_LINE.finditer(text[:_MOST_CONFIG_CHARS])
+    )
+    return _directories(pairs, cwd)
+
+
+def configuration_words(command: str | Sequence[str]) -> list[str]:
+    """Return the words of a command that are configuration files by their ending, also as ``--config=FILE``."""
+    words = parse(command if isinstance(command, str) else list(command)).words
+    paths = (word.rpartition("=")[2] for word in words)
+    return [path for path in dict.fromkeys(paths) if path.endswith(_CONFIG_FILES)]
+
+
+def _directories(pairs: Iterable[tuple[str, str]], cwd: str) -> list[str]:
+    return list(dict.fromkeys(_resolve(pairs, cwd)))
+
+
+def _resolve(pairs: Iterable[tuple[str, str]], cwd: str) -> Iterator[str]:
+    for name, value in pairs:
+        if not value or value in ("true", "false", "null", "None") or len(value) > _LONGEST_PATH or "\0" in value:
+            continue
+        if names_an_output(name) and not _REPLACED.search(value) and "://" not in value:
+            yield os.path.normpath(Path(cwd or "/") / Path(value).expanduser())

@@ -1,0 +1,118 @@
+"""The files that an attempt wrote, as its supervisor saw them: `attempts/<n>/outputs.json`.
+
+The file is one JSON object, replaced atomically, at most 1 MiB:
+
+- ``layout``: 1. ``at``: when it was written. ``ended``: whether the attempt's processes had ended by then.
+- ``pids``: the processes of the attempt, also by the numbers of their own namespaces.
+- ``directories``: where its command, its processes, parameters, Hydra or configuration say that it writes.
+- ``files``: ``{path, inode, size, changed_ns, open, append, listed}``. Its processes had such a file open for writing.
+  ``open``: they still have; else size and change time are those after it was closed. ``listed``: nothing had it open
+  when it was looked for; it changed during the attempt in one of the ``directories`` or beside a file that was open.
+- ``saved``: the paths that the output says were saved. ``cut``: there were more files than are kept here.
+
+Paths are absolute. A file that was open for an instant may be missing: nothing follows from its absence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mcp_server.record.run_directory import read_json
+from mcp_server.system.files import open_private
+
+LAYOUT = 1
+MOST_FILES = 2_000
+_MOST_OTHERS = 2_000  # processes, directories and saved paths, of each
+_MOST_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """One file, see the module. ``changed_ns``: POSIX time in nanoseconds."""
+
+    path: str
+    inode: int
+    size: int
+    changed_ns: int
+    open: bool = False
+    append: bool = False
+    listed: bool = False
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What is known of the files of one attempt, see the module."""
+
+    at: str = ""
+    ended: bool = False
+    cut: bool = False
+    pids: frozenset[int] = frozenset()
+    directories: tuple[str, ...] = ()
+    files: tuple[WrittenFile, ...] = ()
+    saved: tuple[str, ...] = field(default=())
+
+
+def read_outputs(path: Path) -> Outputs | None:
+    """Return the record in ``path``, or None where there is none that this version can read."""
+    facts = read_json(path)
+    if facts is None or facts.get("layout") != LAYOUT:
+        return None
+    try:
+        return Outputs(
+            at=str(facts.get("at", "")),
+            ended=facts.get("ended") is True,
+            cut=facts.get("cut") is True,
+            pids=frozenset(int(pid) for pid in facts.get("pids", ())),
+            directories=tuple(str(one) for one in facts.get("directories", ())),
+            files=tuple(_read_file(one) for one in facts.get("files", ())),
+            saved=tuple(str(one) for one in facts.get("saved", ())),
+        )
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def _read_file(facts: Mapping[str, Any]) -> WrittenFile:
+    return WrittenFile(
+        str(facts["path"]),
+        int(facts["inode"]),
+        int(facts["size"]),
+        int(facts["changed_ns"]),
+        **{name: facts.get(name) is True for name in ("open", "append", "listed")},
+    )
+
+
+def write_outputs(path: Path, outputs: Outputs) -> None:
+    """Replace ``path`` atomically. Of more files or bytes than are kept, the first are left out.
+
+    Raises:
+        OSError: nothing was changed.
+    """
+    files = [{name: value for name, value in asdict(file).items() if value is not False} for file in outputs.files]
+    cut = outputs.cut or len(files) > MOST_FILES
+    files = files[-MOST_FILES:]
+    facts: dict[str, Any] = {
+        "layout": LAYOUT,
+        "at": outputs.at,
+        "ended": outputs.ended,
+        "pids": _newest(sorted(outputs.pids)),
+        "directories": _newest(outputs.directories),
+        "saved": _newest(outputs.saved),
+        "cut": cut,
+        "files": files,
+    }
+    text = json.dumps(facts, ensure_ascii=False)
+    while len(text) > _MOST_BYTES and files:
+        files = files[len(files) // 4 + 1 :]
+        text = json.dumps({**facts, "cut": True, "files": files}, ensure_ascii=False)
+    part = path.with_name(f".{path.name}")
+    with open(part, "w", encoding="utf-8", errors="replace", opener=open_private) as file:
+        file.write(text + "\n")
+    part.rename(path)
+
+
+def _newest(values: Iterable[Any]) -> list[Any]:
+    return list(values)[-_MOST_OTHERS:]

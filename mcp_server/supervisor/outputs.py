@@ -1,0 +1,380 @@
+"""Records which files the processes of an attempt write, in `attempts/<n>/outputs.json`.
+
+A thread samples the descriptors of the attempt's processes: at first after 0.1 s, then ever more rarely, and at once
+when inotify reports a change in a directory where they write. It uses at most 2 % of a core. A descriptor that is open
+for an instant can be missed all the same; so at the end the files are listed that changed during the attempt in the
+directories that were written or named. A file server that hangs stops this thread alone, never the supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp_server.record.output_directories import configuration_words, find_in_command, find_in_configuration
+from mcp_server.record.outputs import MOST_FILES, Outputs, WrittenFile, write_outputs
+from mcp_server.record.run_directory import now
+from mcp_server.system import processes
+from mcp_server.system.directory_scan import DirectoryScan
+from mcp_server.system.files import read_regular_file
+from mcp_server.system.inotify import Inotify
+
+_FIRST_S, _SLOWER, _LONGEST_S = 0.1, 2.0, 10.0  # between two samples without a change
+_SHARE = 50  # a sample that took t is followed by a pause of at least 50 t
+_LEAST_PAUSE_S = 0.01
+_AFTER_CHANGE_S = 2.0  # new processes are looked for at least so often while files change
+_SAMPLES_AT_ONCE, _SAMPLES_PER_S = 40, 5  # that changes cause
+_LOOKED_S, _QUIET_S, _MOST_LOOKED = 5.0, 0.05, 1000  # growing files
+_WRITE_S, _WRITE_SLOWER_S, _LONGEST_WRITE_S = 0.3, 0.2, 10.0  # between two writes of the record
+_FLUSH_S, _FINISH_S = 0.25, 3.0  # the end waits so long for what was seen, and afterwards for the listing
+_LIST_S, _LIST_DEPTH, _LIST_ENTRIES = 1.0, 5, 20_000
+_MOST_WATCHES, _MOST_DIRECTORIES, _MOST_FDS, _MOST_PIDS = 200, 200, 4_096, 512
+_MOST_CONFIG_BYTES = 1_000_000
+_NOT_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:")
+_SLACK_NS = 2 * 10**9
+_APPENDS = os.O_APPEND
+
+
+class OutputRecorder(threading.Thread):
+    """Records the files that an attempt writes, from ``start()`` to ``flush()`` and ``close()``.
+
+    ``list_living`` returns the attempt's processes. ``command`` are the words that the attempt runs, with ``cwd``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        list_living: Callable[[], Sequence[processes.Process]],
+        command: str | Sequence[str],
+        cwd: str,
+        params: Mapping[str, Any],
+    ) -> None:
+        super().__init__(name="outputs", daemon=True)
+        self.problem: str | None = None
+        self._path, self._list_living = path, list_living
+        self._command, self._cwd, self._params = command, cwd or "/", params
+        self._run_path = f"{path.parent.parent.parent}/"
+        self._ending, self._flushed = threading.Event(), threading.Event()
+        self._wakeup = os.pipe()
+        self._begun_ns = time.time_ns() - _SLACK_NS
+        self._pids: dict[int, None] = {}
+        self._budget = _Budget()
+        self._looked_s: dict[str, float] = {}  # when a changed path was looked at
+        self._living: list[processes.Process] = []
+        self._seen: dict[processes.Process, str] = {}  # by what name
+        self._written: Outputs | None = None
+        self._directories: dict[str, None] = {}
+        self._files: dict[tuple[int, int], _SeenFile] = {}  # by device and inode
+        self._saved: dict[str, None] = {}
+        self._saved_lock = threading.Lock()
+        self._cut = False
+
+    def note_saved(self, path: str) -> None:
+        """Record a path that the output says was saved. May be called by any thread."""
+        with self._saved_lock:
+            self._saved[os.path.normpath(Path(self._cwd) / path)] = None
+
+    def flush(self) -> None:
+        """Write what was seen: call it when the attempt's processes have ended. Waits 0.25 s at most."""
+        self._ending.set()
+        with contextlib.suppress(OSError):
+            os.write(self._wakeup[1], b"\0")
+        if self.ident is not None:
+            self._flushed.wait(_FLUSH_S)
+
+    def close(self) -> None:
+        """Wait for the listing of changed files, 3 s at most. Call it after ``flush()``."""
+        if self.ident is not None:
+            self.join(_FINISH_S)
+        if not self.is_alive():
+            for fd in self._wakeup:
+                os.close(fd)
+
+    def run(self) -> None:
+        """Sample until the end. An error ends the recording, never the run."""
+        try:
+            self._name_directories()
+            with contextlib.closing(Inotify(_MOST_WATCHES)) as inotify:
+                self._sample_until_end(inotify)
+            self._close_files()
+            self._write()
+            self._flushed.set()
+            self._list_changed_files()
+            self._write(ended=True)
+        except Exception as error:
+            self.problem = f"The files of the attempt were not recorded to the end: {error!r}"
+        finally:
+            self._flushed.set()
+
+    # --- sampling
+
+    def _sample_until_end(self, inotify: Inotify) -> None:
+        pause_s, write_pause_s = _FIRST_S, _WRITE_S
+        write_due_s = whole_due_s = time.monotonic()
+        while not self._ending.is_set():
+            begun_s = time.monotonic()
+            # Listing the processes costs the most: after a change those that are known are looked at.
+            is_whole = begun_s >= whole_due_s
+            self._sample(is_whole=is_whole)
+            self._watch(inotify)
+            now_s = time.monotonic()
+            earliest_s = now_s + _LEAST_PAUSE_S
+            if is_whole:
+                whole_due_s = now_s + max(pause_s, _SHARE * (now_s - begun_s))
+                pause_s = min(pause_s * _SLOWER, _LONGEST_S)
+            else:
+                earliest_s = now_s + max(_LEAST_PAUSE_S, _SHARE * (now_s - begun_s))
+            if now_s >= write_due_s and self._write():
+                write_due_s = time.monotonic() + write_pause_s
+                write_pause_s = min(write_pause_s + _WRITE_SLOWER_S, _LONGEST_WRITE_S)
+            until_s = whole_due_s if time.monotonic() >= write_due_s else min(whole_due_s, write_due_s)
+            if self._wait(inotify, earliest_s, until_s):
+                pause_s = min(pause_s, _AFTER_CHANGE_S)
+
+    def _wait(self, inotify: Inotify, earliest_s: float, until_s: float) -> bool:
+        """Wait until ``until_s`` (monotonic), or from ``earliest_s`` on for a change; return whether there was one.
+
+        That a file grows, which was looked at a moment ago, is not a change.
+        """
+        poll = select.poll()
+        poll.register(self._wakeup[0], select.POLLIN)
+        if inotify.fd is not None and not self._budget.take():
+            earliest_s = max(earliest_s, time.monotonic() + 1 / _SAMPLES_PER_S)
+        while True:
+            if poll.poll(max(0.0, 1000 * (earliest_s - time.monotonic()))) or time.monotonic() >= until_s:
+                return False
+            if inotify.fd is not None:
+                poll.register(inotify.fd, select.POLLIN)
+            ready = [fd for fd, _ in poll.poll(max(0.0, 1000 * (until_s - time.monotonic())))]
+            now_s = time.monotonic()
+            if self._wakeup[0] in ready or not ready:
+                return False
+            changes = inotify.read_changes()
+            news = [path for path, other in changes.items() if other or now_s - self._looked_s.get(path, 0) > _LOOKED_S]
+            if len(self._looked_s) > _MOST_LOOKED:
+                self._looked_s.clear()
+            self._looked_s.update(dict.fromkeys(changes, now_s))
+            if news:
+                return True
+            earliest_s = now_s + _QUIET_S
+            if inotify.fd is not None:
+                poll.unregister(inotify.fd)
+
+    def _sample(self, *, is_whole: bool) -> None:
+        if is_whole:
+            self._living = list(self._list_living())[:_MOST_PIDS]
+        open_inodes: set[tuple[int, int]] = set()
+        for process in self._living:
+            if self._seen.get(process) != process.name:  # new, or another program since
+                self._meet(process)
+            for path, status, append in _open_files(process.pid):
+                if not path.startswith(self._run_path):
+                    open_inodes.add((status.st_dev, status.st_ino))
+                    self._note_open(path, status, append=append)
+        for inode, file in self._files.items():
+            if file.open and inode not in open_inodes:
+                file.close()
+        if len(self._files) > MOST_FILES:
+            self._forget_files()
+
+    def _meet(self, process: processes.Process) -> None:
+        """Record a process that is new: its numbers, and the directories that its command names."""
+        self._seen[process] = process.name
+        self._pids |= dict.fromkeys(_numbers(process.pid))
+        with contextlib.suppress(OSError):
+            cwd = os.readlink(f"/proc/{process.pid}/cwd")  # noqa: PTH115 - a plain string is wanted
+            self._add_directories(find_in_command(processes.command_words(process.pid), cwd))
+
+    def _note_open(self, path: str, status: os.stat_result, *, append: bool) -> None:
+        key = status.st_dev, status.st_ino
+        file = self._files.get(key)
+        if file is None:
+            file = self._files[key] = _SeenFile(path, status.st_ino)
+        file.path, file.open = path, True
+        file.append |= append
+        file.size, file.changed_ns = status.st_size, status.st_mtime_ns
+
+    def _forget_files(self) -> None:
+        """Forget the closed files that were seen first."""
+        self._cut = True
+        closed = [inode for inode, file in self._files.items() if not file.open]
+        for inode in closed[: len(self._files) - MOST_FILES]:
+            del self._files[inode]
+
+    def _write(self, *, ended: bool = False) -> bool:
+        """Write the record if a reader learns something from it, and return whether it was written."""
+        outputs = self._outputs(ended=ended)
+        if not ended and self._written is not None and _news(outputs) == _news(self._written):
+            return False
+        write_outputs(self._path, outputs)
+        self._written = outputs
+        return True
+
+    # --- directories
+
+    def _name_directories(self) -> None:
+        self._add_directories(find_in_command(self._command, self._cwd, self._params))
+        for word in configuration_words(self._command)[:5]:
+            with contextlib.suppress(OSError):
+                text = read_regular_file(Path(self._cwd) / word, max_bytes=_MOST_CONFIG_BYTES)
+                self._add_directories(find_in_configuration(text.decode(errors="replace"), self._cwd))
+
+    def _add_directories(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            if len(self._directories) < _MOST_DIRECTORIES:
+                self._directories[path] = None
+
+    def _written_directories(self) -> list[str]:
+        return list(dict.fromkeys(os.path.dirname(file.path) for file in self._files.values()))  # noqa: PTH120 - hot path
+
+    def _watch(self, inotify: Inotify) -> None:
+        """Watch the directories where files appear, so that a file that is open for an instant is seen as well."""
+        for path in [self._cwd, *self._directories, *self._written_directories()]:
+            if _is_root(path):
+                inotify.add(path)
+
+    # --- the end
+
+    def _close_files(self) -> None:
+        for file in self._files.values():
+            if file.open:
+                file.close()
+
+    def _list_changed_files(self) -> None:
+        """List the files that changed during the attempt in the directories that it wrote or named."""
+        deadline_s = time.monotonic() + _LIST_S
+        roots = [path for path in dict.fromkeys([*self._directories, *self._written_directories()]) if _is_root(path)]
+        known = {file.path for file in self._files.values()}
+        for root in roots:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                self._cut = True
+                return
+            scan = DirectoryScan(_LIST_DEPTH, max_entries=_LIST_ENTRIES, max_s=left_s)
+            for _, entries in scan.walk(Path(root), _regular_file, skip=lambda name: name.startswith(".")):
+                for path, status in entries:
+                    key = status.st_dev, status.st_ino
+                    if path in known or status.st_mtime_ns < self._begun_ns or key in self._files:
+                        continue
+                    if len(self._files) >= MOST_FILES:
+                        self._cut = True
+                        return
+                    self._files[key] = _SeenFile(path, status.st_ino, status.st_size, status.st_mtime_ns, listed=True)
+            self._cut |= scan.cut
+
+    def _outputs(self, *, ended: bool = False) -> Outputs:
+        with self._saved_lock:
+            saved = tuple(self._saved)
+        return Outputs(
+            at=now(),
+            ended=ended,
+            cut=self._cut,
+            pids=frozenset(self._pids),
+            directories=tuple(self._directories),
+            files=tuple(file.written() for file in self._files.values()),
+            saved=saved,
+        )
+
+
+class _Budget:
+    """Allows 40 samples at once and 5 a second on average."""
+
+    def __init__(self) -> None:
+        self._left, self._at_s = float(_SAMPLES_AT_ONCE), time.monotonic()
+
+    def take(self) -> bool:
+        """Return whether a sample is left, and take it."""
+        now_s = time.monotonic()
+        self._left = min(_SAMPLES_AT_ONCE, self._left + _SAMPLES_PER_S * (now_s - self._at_s))
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+@dataclass
+class _SeenFile:
+    """A file that was open for writing, or is listed at the end."""
+
+    path: str
+    inode: int
+    size: int = 0
+    changed_ns: int = 0
+    open: bool = False
+    append: bool = False
+    listed: bool = False
+
+    def close(self) -> None:
+        """Note that no process has it open any more, and its size and change time now."""
+        self.open = False
+        with contextlib.suppress(OSError):
+            status = os.stat(self.path)  # noqa: PTH116 - hot path
+            if status.st_ino == self.inode:
+                self.size, self.changed_ns = status.st_size, status.st_mtime_ns
+
+    def written(self) -> WrittenFile:
+        return WrittenFile(self.path, self.inode, self.size, self.changed_ns, self.open, self.append, self.listed)
+
+
+def _news(outputs: Outputs) -> object:
+    """Return what a reader learns from a record. That an open file grows is not news."""
+    files = [(one.path, one.open, 0 if one.open else one.changed_ns) for one in outputs.files]
+    return outputs.pids, outputs.directories, outputs.saved, files
+
+
+def _open_files(pid: int) -> Iterator[tuple[str, os.stat_result, bool]]:
+    """Yield path, status and whether it appends, of each regular file that a process has open for writing."""
+    directory = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 - hot path
+    except OSError:
+        return
+    for name in names[:_MOST_FDS]:
+        link = f"{directory}/{name}"
+        try:
+            target = os.readlink(link)  # noqa: PTH115 - hot path
+            # A link in /proc has the owner's write bit if the file was opened for writing.
+            if not target.startswith("/") or target.startswith(_NOT_FILES) or target.endswith(" (deleted)"):
+                continue
+            if not os.lstat(link).st_mode & stat.S_IWUSR:
+                continue
+            status = os.stat(link)  # noqa: PTH116 - hot path
+            if stat.S_ISREG(status.st_mode):
+                yield target, status, _appends(pid, name)
+        except OSError:
+            continue
+
+
+def _appends(pid: int, name: str) -> bool:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        facts = Path(f"/proc/{pid}/fdinfo/{name}").read_bytes()
+        return bool(int(facts.partition(b"flags:")[2].split()[0], 8) & _APPENDS)
+    return False
+
+
+def _numbers(pid: int) -> list[int]:
+    """Return the numbers of a process in its namespaces: a name of a file may hold any of them."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_bytes().splitlines():
+            if line.startswith(b"NSpid:"):
+                return [pid, *(int(word) for word in line.split()[1:])]
+    return [pid]
+
+
+def _regular_file(entry: os.DirEntry[str]) -> tuple[str, os.stat_result] | None:
+    status = entry.stat(follow_symlinks=False)
+    return (entry.path, status) if stat.S_ISREG(status.st_mode) else None
+
+
+def _is_root(path: str) -> bool:
+    """Return whether a directory may be listed. The temporary and home directories hold everybody's files."""
+    return path not in ("/", "/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~"))  # noqa: S108, PTH111
