@@ -73,7 +73,7 @@ class RunDir:
         return self.attempt(attempt) / "progress.json"
 
     def outputs(self, attempt: int) -> Path:
-        """What the attempt wrote; appears atomically, see ``record/outputs``."""
+        """Files that the attempt wrote; appears atomically, see ``record/outputs``."""
         return self.attempt(attempt) / "outputs.json"
 
     @property
