@@ -27,13 +27,19 @@ from mcp_server.diagnosis.failure.kinds import KINDS
 
 OBSERVED = ("stall", "divergence")  # the supervisor detects them while the command runs
 MAX_ATTEMPTS = 100  # of a run, under any policy
+# How to write a policy, for the refusal of one. guide://recovery has every word.
+LANGUAGE = (
+    'Write a step or a list of steps for each kind: {"oom_gpu": {"do": "retry" or "stop", "times": 1, "wait_s": 1, '
+    '"backoff": 2, "change": {"num_envs": "halve"}}, "any": "stop"}; and "rules", "extends": "default", "max_retries", '
+    '"max_same_kind", "on_stall" and "on_divergence": "stop" or "report". guide://recovery has every word.'
+)
 HALVE, NEXT_PORT, OTHER = "halve", "next_port", "other"
 BATCH, PORT, GPU = "@batch", "@port", "@gpu"
 
-_CEILINGS = {"max_retries": (3, 0), "max_same_kind": (3, 1)}  # default, least
-_KEYS = ("any", "rules", "extends", *_CEILINGS, "on_stall", "on_divergence", "stop_on")
-_WHEN = {"kind": str, "exit_code": int, "pattern": str, "retryable": bool}
-_STEP = ("do", "times", "change", "wait_s", "backoff")
+CEILINGS = {"max_retries": (3, 0), "max_same_kind": (3, 1)}  # default, least
+KEYS = ("any", "rules", "extends", *CEILINGS, "on_stall", "on_divergence", "stop_on")
+WHEN_KEYS = {"kind": str, "exit_code": int, "pattern": str, "retryable": bool}
+STEP_KEYS = ("do", "times", "change", "wait_s", "backoff")
 _LONGEST_WAIT_S = 86_400.0
 
 
@@ -49,7 +55,7 @@ def normalize_policy(value: object) -> dict[str, Any]:
         return _copy(DEFAULT)
     if not isinstance(value, Mapping):
         raise ValueError(f'recovery is "none", "default" or a table by failure kind, not {value!r}.')  # noqa: TRY004
-    _check_keys(value, (*KINDS, *_KEYS), "recovery")
+    _check_keys(value, (*KINDS, *KEYS), "recovery")
     rules = [_rule(rule, f"recovery.rules[{n}]") for n, rule in enumerate(_list(value.get("rules", []), "rules"))]
     kinds = [*(key for key in value if key in KINDS), *(["any"] if "any" in value else [])]
     rules += [{"when": {"kind": kind}, "steps": _steps(value[kind], f"recovery.{kind}")} for kind in kinds]
@@ -58,7 +64,7 @@ def normalize_policy(value: object) -> dict[str, Any]:
         "rules": rules + base["rules"],
         **{
             key: _number(value.get(key, base[key]), least, MAX_ATTEMPTS, f"recovery.{key}", whole=True)
-            for key, (_, least) in _CEILINGS.items()
+            for key, (_, least) in CEILINGS.items()
         },
         "stop_on": [kind for kind in OBSERVED if _stops(kind, value, rules, base)],
     }
@@ -86,10 +92,10 @@ def _stops(kind: str, value: Mapping[str, Any], rules: Iterable[Mapping[str, Any
 
 def _rule(rule: object, where: str) -> dict[str, Any]:
     rule = _table(rule, where)
-    _check_keys(rule, ("when", "steps", *_STEP), where)
+    _check_keys(rule, ("when", "steps", *STEP_KEYS), where)
     when = dict(_table(rule.get("when", {}), f"{where}.when"))
-    _check_keys(when, tuple(_WHEN), f"{where}.when")
-    for key, kind in _WHEN.items():
+    _check_keys(when, tuple(WHEN_KEYS), f"{where}.when")
+    for key, kind in WHEN_KEYS.items():
         if key in when and (not isinstance(when[key], kind) or (kind is int and isinstance(when[key], bool))):
             raise ValueError(f"{where}.when.{key} is of type {kind.__name__}, not {when[key]!r}.")
     if (kind_name := when.get("kind", "any")) not in (*KINDS, "any"):
@@ -98,7 +104,7 @@ def _rule(rule: object, where: str) -> dict[str, Any]:
         re.compile(when.get("pattern", ""))
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{where}.when.pattern is not a regular expression: {error}.") from None
-    steps = rule["steps"] if "steps" in rule else {key: rule[key] for key in _STEP if key in rule}
+    steps = rule["steps"] if "steps" in rule else {key: rule[key] for key in STEP_KEYS if key in rule}
     return {"when": when, "steps": _steps(steps, where)}
 
 
@@ -111,7 +117,7 @@ def _steps(value: object, where: str) -> list[dict[str, Any]]:
 
 def _step(value: object, where: str, *, last: bool) -> dict[str, Any]:
     step = {"do": value} if isinstance(value, str) else _table(value, where)
-    _check_keys(step, _STEP, where)
+    _check_keys(step, STEP_KEYS, where)
     if (do := step.get("do", "retry" if "change" in step else None)) not in ("retry", "stop"):
         raise ValueError(f'{where}.do is "retry" or "stop", not {do!r}.')
     times = step.get("times", MAX_ATTEMPTS if last else 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -39,6 +40,7 @@ from mcp_server.views.run_status import status_of
 _MARKDOWN, _JSON = "text/markdown", "application/json"
 _LOG_LINES = 200
 _MAX_COMPLETIONS = 100  # limit of the protocol
+_MOST_CELLS = 200
 _OPTIONAL = "Optional. "
 _MAX_ARGUMENT_CHARS = 20_000  # the whole prompt is read at once
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
@@ -135,12 +137,30 @@ def _add_templates(server: MCPServer[ServerContext], context: ServerContext) -> 
 
         return _answer(read_tail)
 
-    @server.resource("sweep://{name}", title="Sweep", description="Plan and results of a sweep", mime_type=_JSON)
+    @server.resource("sweep://{name}", title="Sweep", description="The runs with this tag, by state", mime_type=_JSON)
     def read_sweep(name: str) -> str:
-        raise ResourceNotFoundError(
-            f"Sweep not found: {name[:80]!r}. The runs of a sweep carry its name: call list_runs(name=...) for them. "
-            "guide://sweep explains how to run a sweep."
-        )
+        return _answer(lambda: _describe_sweep(context, name))
+
+
+def _describe_sweep(context: ServerContext, tag: str) -> str:
+    """Return the runs with the tag, newest first, and their number by state, as JSON.
+
+    Raises:
+        ResourceNotFoundError: no run has this tag; names similar tags.
+    """
+    runs = [run for run in context.store.list_runs() if tag in run.spec.tags]
+    if not runs:
+        near = difflib.get_close_matches(tag, _list_tags(context), n=3, cutoff=0.6)
+        hint = f"Did you mean {', '.join(near)}?" if near else "guide://sweep explains how to run a sweep."
+        raise ResourceNotFoundError(f"Sweep not found: no run has the tag {tag[:80]!r}. {hint}")
+    statuses = [status_of(context.store, run, listed=True).model_dump(mode="json") for run in runs[:_MOST_CELLS]]
+    states = Counter(run.state for run in runs)
+    return json.dumps({"sweep": tag, "total": len(runs), "states": states, "runs": statuses}, ensure_ascii=False)
+
+
+def _list_tags(context: ServerContext) -> list[str]:
+    """Return the tags of all runs, those of the newest run first."""
+    return list(dict.fromkeys(tag for run in context.store.list_runs() for tag in run.spec.tags))
 
 
 def _guides_by_name() -> dict[str, Document]:
@@ -262,6 +282,7 @@ def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -
         ("run://{run_id}", "run_id"): list_run_ids,
         ("run://{run_id}/log", "run_id"): list_run_ids,
         ("prompt", "run_id"): list_run_ids,
+        ("sweep://{name}", "name"): partial(_list_tags, context),
     }
 
     @server.completion()  # type: ignore[no-untyped-call, untyped-decorator]  # the SDK's decorator has no types

@@ -90,7 +90,7 @@ def normalize_policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | 
     try:
         normal = policy.normalize_policy(value)
     except ValueError as error:
-        raise BadArgument("recovery", f"{error}") from error
+        raise BadArgument("recovery", str(error).removeprefix("recovery "), policy.LANGUAGE) from error
     for rule in normal["rules"]:
         if pattern := rule["when"].get("pattern"):
             compile_user_pattern(pattern)

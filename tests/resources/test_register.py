@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,8 +21,9 @@ from mcp_server.tools.context import ServerContext
 pytestmark = pytest.mark.anyio
 
 GUIDES = [
-    *("clients", "gpus", "hosts", "how_it_works", "http", "judgement", "metrics", "monitoring", "recovery"),
-    *("settings", "sweep", "tools", "troubleshooting"),
+    *("agent_rl", "clients", "evaluation", "gpus", "hosts", "how_it_works", "http", "judgement", "metrics"),
+    *("monitoring", "other_machines", "ray", "recovery", "robot_learning", "rules", "settings", "sweep", "tools"),
+    "troubleshooting",
 ]
 AGENTS = ["blueprint-executor", "eval-monitor", "experiment-runner", "launcher-monitor"]
 
@@ -34,11 +35,12 @@ async def client(home: Path) -> AsyncIterator[Client]:
         yield client
 
 
-def make_run(home: Path, run_id: str, minute: int, output: str = "") -> None:
+def make_run(home: Path, run_id: str, minute: int, output: str = "", tags: Sequence[str] = ()) -> None:
     """Write the directory of a failed run, as its supervisor does."""
     run = home / "runs" / run_id
     (run / "attempts" / "1").mkdir(parents=True)
     spec = {"layout": 1, "run_id": run_id, "name": "cfm", "created_at": f"2026-11-21T10:{minute:02}:00Z"}
+    spec["tags"] = list(tags)
     (run / "spec.json").write_text(json.dumps(spec))
     EventLog(run / "events.jsonl").append("started", "The command runs.")
     EventLog(run / "events.jsonl").append("ended", "failed: exit code 3.", state="failed", exit_code=3)
@@ -140,14 +142,28 @@ async def test_the_log_of_a_run_without_output_says_so(tmp_path: Path) -> None:
         ("run://cfm-7kqx/log", "Run not found: 'cfm-7kqx'. Did you mean cfm-7kqz?"),
         (
             "sweep://lr",
-            "Sweep not found: 'lr'. The runs of a sweep carry its name: call list_runs(name=...) for them. "
-            "guide://sweep explains how to run a sweep.",
+            "Sweep not found: no run has the tag 'lr'. guide://sweep explains how to run a sweep.",
         ),
     ],
 )
 async def test_an_unknown_name_is_refused_with_the_nearest(tmp_path: Path, uri: str, message: str) -> None:
     make_run(tmp_path, "cfm-7kqz", 0)
     assert await refusal(tmp_path, uri) == message
+
+
+async def test_a_sweep_is_the_runs_with_its_tag_by_state(tmp_path: Path) -> None:
+    make_run(tmp_path, "cfm-aaaa", 0, tags=["lr", "lr-1e-4"])
+    make_run(tmp_path, "cfm-bbbb", 1, tags=["lr", "lr-3e-4"])
+    make_run(tmp_path, "ppo-cccc", 2, tags=["other"])
+    sweep = json.loads((await read(tmp_path, "sweep://lr")).text)
+    assert (sweep["sweep"], sweep["total"], sweep["states"]) == ("lr", 2, {"failed": 2})
+    assert [run["run_id"] for run in sweep["runs"]] == ["cfm-bbbb", "cfm-aaaa"]
+    assert await complete(tmp_path, ResourceTemplateReference(uri="sweep://{name}"), "name", "lr") == [
+        *("lr", "lr-3e-4", "lr-1e-4")
+    ]
+    assert await refusal(tmp_path, "sweep://lr-1e4") == (
+        "Sweep not found: no run has the tag 'lr-1e4'. Did you mean lr-1e-4, lr-3e-4?"
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,7 +221,6 @@ async def test_an_argument_that_is_a_run_is_completed_in_every_prompt(tmp_path: 
 async def test_names_of_guides_and_agents_are_completed(tmp_path: Path) -> None:
     assert await complete(tmp_path, ResourceTemplateReference(uri="guide://{name}"), "name", "") == GUIDES
     assert await complete(tmp_path, ResourceTemplateReference(uri="agent://{name}"), "name", "eval") == ["eval-monitor"]
-    assert await complete(tmp_path, ResourceTemplateReference(uri="sweep://{name}"), "name", "") == []
     assert await complete(tmp_path, ResourceTemplateReference(uri="nowhere://{x}"), "x", "") == []
 
 
