@@ -115,13 +115,15 @@ class Scalars:
 class Target:
     """What a name or a path refers to: the locations of one run, or several runs to choose from.
 
-    ``choices``: for each location its label and the POSIX time of its newest change.
+    ``choices``: for each location its path below ``name`` and the POSIX time of its newest change. ``left_out``:
+    further directories below a directory that has scalars itself.
     """
 
     name: str
     locations: Sequence[MetricLocation]
     run_id: str | None = None
     choices: Sequence[tuple[str, float]] = ()
+    left_out: int = 0
 
     @property
     def path(self) -> Path:
@@ -164,6 +166,7 @@ def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
 
 def _resolve_path(path: Path) -> Target:
     from mcp_server.scalars.locate import find_scalars  # noqa: PLC0415 - numpy starts slowly
+    from mcp_server.scalars.tensorboard.find import has_event_files  # noqa: PLC0415 - with it
 
     if not path.is_absolute():
         raise BadArgument("logdir", f"is not absolute: {str(path)!r}.")
@@ -174,7 +177,7 @@ def _resolve_path(path: Path) -> Target:
         raise BadArgument("logdir", f"there is no {root}, only {existing}.")
     dated = find_scalars(existing)
     if existing != root:  # one of several runs in a file
-        dated = [one for one in dated if f"{existing}/{run_name_in(one.location)}" == str(root)]
+        dated = [one for one in dated if existing / run_name_in(one.location) == root]
     if not dated:
         raise NoScalars(
             f"No scalars under {root}:",
@@ -184,11 +187,17 @@ def _resolve_path(path: Path) -> Target:
     locations = [one.location for one in dated]
     if newest or len(locations) == 1:
         return Target(f"{dated[0].path}/{run_name_in(locations[0])}".rstrip("/"), locations[:1])
-    if root in locations:
-        return Target(str(root), locations[:_MOST_LOCATIONS])
-    labels = label_locations(locations)
-    choices = [(label, one.newest_s) for label, one in zip(labels, dated, strict=True)]
+    if root in locations or has_event_files(root):  # its own come first, whatever is stored below it
+        locations = [root, *(location for location in locations if location != root)]
+        return Target(str(root), locations[:_MOST_LOCATIONS], left_out=max(0, len(locations) - _MOST_LOCATIONS))
+    choices = [(_path_below(root, one.location), one.newest_s) for one in dated]
     return Target(str(root), locations, choices=choices)
+
+
+def _path_below(root: Path, location: MetricLocation) -> str:
+    """Return the path of a location below ``root``, by which a caller can name it."""
+    path = os.path.relpath(location_path(location), root)
+    return "/".join(part for part in (path, run_name_in(location)) if part not in ("", "."))
 
 
 def label_locations(locations: Sequence[MetricLocation]) -> list[str]:

@@ -76,14 +76,14 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
         targets = [resolve_target(query.target or LATEST, scalars, store)]
     # One run may be named twice: by its id and by its path, or by two paths.
     targets = list({tuple(map(_real, target.locations)): target for target in reversed(targets)}.values())[::-1]
-    first, most = targets[0], _MOST_COMPARED
+    first, most, root = targets[0], _MOST_COMPARED, ""
     if first.choices and len(targets) == 1:
         if not (query.tags or query.plot):
             return DrawableReport(_list_choices(first, now_s))
         targets = [Target(name, [one]) for (name, _), one in zip(first.choices, first.locations, strict=True)]
-        most = _MOST_BELOW
+        most, root = _MOST_BELOW, first.name
     elif len(targets) > 1:
-        targets = _shorten_names(targets)
+        targets, root = _shorten_names(targets)
     readings = [_read_target(target, scalars, query.since_step) for target in targets[:most]]
     tags, unmatched = _select_tags(query, readings)
     summaries = [_summarise(reading, tags, now_s, query.smooth) for reading in readings]
@@ -91,13 +91,14 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
     notes = [
         *([f"Not among the tags: {', '.join(unmatched)}."] if unmatched else []),
         *([f"Only {most} of {len(targets)} runs are shown."] if len(targets) > most else []),
+        *([f"{first.left_out} more directories below it were left out."] if first.left_out else []),
         *(["Points are shown for one run at a time."] if query.points and len(readings) > 1 else []),
         *([f"The picture shows {len(panels)} of {len(tags)} tags."] if panels and len(panels) < len(tags) else []),
     ]
     if len(readings) == 1:
         answer = _report_one(first, readings[0], summaries[0], query, notes)
     else:
-        answer = _report_side_by_side(readings, summaries, notes)
+        answer = _report_side_by_side(readings, summaries, notes, root)
     by_run = {reading.name: summary for reading, summary in zip(readings, summaries, strict=True)}
     return DrawableReport(answer, panels, by_run)
 
@@ -106,11 +107,11 @@ def _real(location: MetricLocation) -> MetricLocation:
     return Path(os.path.realpath(location)) if isinstance(location, Path) else location
 
 
-def _shorten_names(targets: Sequence[Target]) -> list[Target]:
-    """Return the targets with paths cut to where they differ."""
+def _shorten_names(targets: Sequence[Target]) -> tuple[list[Target], str]:
+    """Return the targets with paths cut to where they differ, and the directory of the paths."""
     paths = [target.name for target in targets if target.name.startswith("/")]
     root = f"{os.path.commonpath(paths)}/" if len(paths) > 1 else paths[0].rpartition("/")[0] + "/" if paths else ""
-    return [replace(target, name=target.name.removeprefix(root)) for target in targets]
+    return [replace(target, name=target.name.removeprefix(root)) for target in targets], root.rstrip("/")
 
 
 def _list_choices(target: Target, now_s: float) -> ScalarReport:
@@ -204,11 +205,14 @@ def _points(series: Series, most: int) -> list[tuple[int, float]] | None:
 
 
 def _report_side_by_side(
-    readings: Sequence[ScalarReading], summaries: Sequence[Mapping[str, SeriesSummary]], notes: Sequence[str]
+    readings: Sequence[ScalarReading],
+    summaries: Sequence[Mapping[str, SeriesSummary]],
+    notes: Sequence[str],
+    root: str,
 ) -> ScalarReport:
     lines, left_out = text.comparison_lines(summaries)
     return ScalarReport(
-        source=f"{len(readings)} runs side by side",
+        source=f"{len(readings)} runs side by side" + (f" in {root}" if root else ""),
         runs=[reading.name for reading in readings],
         columns="tag | for each run: last@step slope/1k min..max shape",
         tags=lines,

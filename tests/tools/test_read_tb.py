@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
+from mcp_server.scalars.run_scalars import resolve_target
 from mcp_server.serve.app import build
 from mcp_server.tools import read_tb as metrics
 from mcp_server.tools.context import ServerContext
 from mcp_server.views.scalar_report import ScalarQuery, build_report
+from tests.scalars.formats.test_sqlite import trackio
 from tests.support.sandbox import text_of
 from tests.support.scalar_runs import Writer, write
 
@@ -93,6 +95,90 @@ async def test_several_runs_are_listed_newest_first_or_compared(read_tb: Tool, l
     assert compared["tags"][0].startswith("Train/reward | 99@99 ↑1000 0..99 0")
     assert " | 49.5@99 ↑500 0..49.5 0" in compared["tags"][0]
     assert (await read_tb(logdir=str(logs), tags=["Train/reward"]))["tags"] == compared["tags"]
+
+
+async def test_what_a_listing_names_can_be_passed_back(read_tb: Tool, tmp_path: Path) -> None:
+    """The names are paths below the directory that was asked for, also where all are in one directory of it."""
+    root = tmp_path / "work"
+    for version in range(3):
+        write(root / "lightning_logs" / f"version_{version}", 2, {"loss": float})
+    await _expect_round_trip(read_tb, root, 3)
+    tables = tmp_path / "tables"
+    for version in range(2):
+        (tables / "lightning_logs" / f"version_{version}").mkdir(parents=True)
+        (tables / "lightning_logs" / f"version_{version}" / "metrics.csv").write_text("step,loss\n1,0.5\n")
+    (tables / "runs.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    trackio(
+        tables / "proj.db", [("a" * 32, "one run", 0, b'{"loss":1}'), ("b" * 32, "two/2", 0, b'{"loss":2}')]
+    ).close()
+    await _expect_round_trip(read_tb, tables, 5)
+    await _expect_round_trip(read_tb, tables / "proj.db", 2)
+    mlflow_runs = tmp_path / "store"
+    for name in ("a", "b"):
+        (mlflow_runs / "mlruns" / "0" / name / "metrics").mkdir(parents=True)
+        (mlflow_runs / "mlruns" / "0" / "meta.yaml").touch()
+        (mlflow_runs / "mlruns" / "0" / name / "meta.yaml").touch()
+        (mlflow_runs / "mlruns" / "0" / name / "metrics" / "loss").write_text("1700000000000 0.5 1\n")
+    await _expect_round_trip(read_tb, mlflow_runs, 2)
+
+
+async def _expect_round_trip(read_tb: Tool, root: Path, count: int) -> None:
+    listed = await read_tb(logdir=str(root))
+    names = [line.rpartition(", ")[0] for line in listed["runs"]]
+    assert len(names) == count
+    for name in names:
+        assert (await read_tb(logdir=f"{root}/{name}", tags="*"))["values"].keys() == {"loss"}, name
+
+
+def test_the_runs_of_wandb_are_named_by_their_path(read_tb: Tool, tmp_path: Path) -> None:
+    for name in ("a1", "b2"):
+        run = tmp_path / "wandb" / f"offline-run-20260101_000000-{name}"
+        run.mkdir(parents=True)
+        (run / f"run-{name}.wandb").write_bytes(b"")
+    store, scalars = read_tb.context.store, read_tb.context.scalars
+    choices = resolve_target(str(tmp_path), scalars, store).choices
+    paths = {f"{tmp_path}/{name}" for name, _ in choices}
+    assert {str(resolve_target(path, scalars, store).path) for path in paths} == paths
+    assert len(paths) == 2
+    below = resolve_target(str(tmp_path / "wandb" / "offline-run-20260101_000000-a1"), scalars, store)
+    assert str(below.path) in paths
+
+
+async def test_a_directory_with_its_own_events_keeps_them_whatever_is_below(read_tb: Tool, tmp_path: Path) -> None:
+    root = tmp_path / "tb"
+    write(root, 3, {"loss": float})
+    for number in range(20):
+        write(root / f"below{number}", 1, {"hparam": float})
+    os.utime(next(root.glob("events*")), (1, 1))  # the oldest of all
+    answer = await read_tb(logdir=str(root), tags="loss")
+    assert (answer["source"], answer["values"]["loss"]["last"]) == (str(root), 2.0)
+    assert answer["notes"] == ["5 more directories below it were left out."]
+
+
+async def test_an_incomplete_end_is_named(read_tb: Tool, logs: Path, tmp_path: Path) -> None:
+    file = next((logs / "one").iterdir())
+    file.write_bytes(file.read_bytes()[:-5])
+    (note,) = (await read_tb(logdir=str(logs / "one"), tags="lr"))["notes"]
+    assert note.startswith(f"{file.name}: the last ")
+    assert note.endswith("bytes are not a whole record: being written, or cut off")
+    table = tmp_path / "progress.csv"
+    table.write_text("step,loss\n1,0.5\n2,0.2")
+    answer = await read_tb(logdir=str(table), tags="loss")
+    assert (answer["values"]["loss"]["count"], answer["notes"]) == (
+        1,
+        ["progress.csv: the last 5 bytes are not a whole row: being written, or cut off"],
+    )
+
+
+async def test_a_last_line_of_json_counts_without_its_newline(read_tb: Tool, tmp_path: Path) -> None:
+    lines = tmp_path / "log.jsonl"
+    lines.write_text('{"step": 1, "loss": 3}\n{"step": 2, "loss": 2}')
+    assert (await read_tb(logdir=str(lines), tags="loss"))["values"]["loss"]["last_step"] == 2
+    with lines.open("a") as file:
+        file.write('\n{"step": 3, "loss": 1}\n{"step": 4, "lo')
+    answer = await read_tb(logdir=str(lines), tags="loss")
+    assert (answer["values"]["loss"]["count"], answer["values"]["loss"]["last_step"]) == (3, 3)
+    assert answer["notes"] == ["log.jsonl: the last 15 bytes are not a whole row: being written, or cut off"]
 
 
 async def test_a_restart_is_named(read_tb: Tool, tmp_path: Path) -> None:

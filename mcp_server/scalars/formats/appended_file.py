@@ -37,6 +37,9 @@ class Parser(Protocol):
     def feed(self, data: bytes, at: int) -> int:
         """Parse the complete rows of ``data``, which begins at offset ``at``. Return their length in bytes."""
 
+    def feed_end(self, data: bytes) -> int:
+        """Parse what follows the last complete row if it is a row. Return its length in bytes, or 0."""
+
     def notes(self) -> Sequence[str]:
         """Return one sentence per kind of skipped rows."""
 
@@ -118,7 +121,10 @@ class AppendedFile:
         else:
             series = dict(self._scalars.series)
         self._signature = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        self._scalars = RunScalars(self.path, series, (*self._parser.notes(), *self._parser.rows.notes), status.st_size)
+        notes = [*self._parser.notes(), *self._parser.rows.notes]
+        if self._offset and (rest := status.st_size - self._offset) > 0:
+            notes.append(f"{self.path.name}: the last {rest:,} bytes are not a whole row: being written, or cut off")
+        self._scalars = RunScalars(self.path, series, tuple(notes), status.st_size)
         return self._scalars
 
     def _begin(self, fd: int, size: int) -> None:
@@ -139,3 +145,5 @@ class AppendedFile:
             taken = self._parser.feed(data, self._offset)
             self._offset += taken
             rest = data[taken:]
+        if rest:
+            self._offset += self._parser.feed_end(rest)

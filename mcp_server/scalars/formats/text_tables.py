@@ -64,6 +64,10 @@ class _LineParser:
         self._parse(data[start:end])
         return end
 
+    def feed_end(self, data: bytes) -> int:  # noqa: ARG002
+        """Leave a last row without a newline: its last number may be cut off."""
+        return 0
+
     def notes(self) -> list[str]:
         """Return one sentence per kind of skipped rows."""
         notes = []
@@ -89,6 +93,17 @@ class JsonLines(_LineParser):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
+
+    def feed_end(self, data: bytes) -> int:
+        """Parse a last line without a newline where it is a whole object."""
+        if self._inside or not data.rstrip().endswith(b"}") or len(data) > LONGEST_ROW:
+            return 0
+        try:
+            json.loads(data)
+        except (ValueError, RecursionError):
+            return 0
+        self._parse(data)
+        return len(data)
 
     def _parse(self, data: bytes) -> None:
         records = []

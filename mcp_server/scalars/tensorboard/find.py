@@ -39,6 +39,14 @@ def list_event_files(directory: Path) -> list[Path]:
     return [directory / name for name in sorted(names, key=_age)]
 
 
+def has_event_files(path: Path) -> bool:
+    """Return whether ``path`` is a directory with event files directly in it."""
+    try:
+        return bool(list_event_files(path))
+    except OSError:
+        return False
+
+
 def find_event_directories(root: Path, *, deepest: int = 8, most: int = 2000) -> list[EventDirectory]:
     """Return the directories with event files, ``root`` and at most ``deepest`` levels below, newest change first.
 

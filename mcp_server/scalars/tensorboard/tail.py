@@ -202,8 +202,16 @@ class EventFile:
         return self.starts if self.ahead is None else [*self.starts, *self._starts_of(self.ahead)]
 
     def all_damage(self) -> list[str]:
-        """Return the damage reports, including those near the end that are followed by readable records."""
-        return self.damage if self.ahead is None else _distinct([*self.damage, *self.ahead.damage])
+        """Return the damage reports, including those near the end that are followed by readable records.
+
+        An incomplete end is named too: a file that still grows has one now and then, one that was cut off for good.
+        """
+        if self.ahead is not None:
+            return _distinct([*self.damage, *self.ahead.damage])
+        if self.position is None or self.position.size <= self.position.offset:
+            return self.damage
+        rest = self.position.size - self.position.offset
+        return [*self.damage, f"the last {rest:,} bytes are not a whole record: being written, or cut off"]
 
     def add(self, scanned: ScanResult) -> None:
         """Append the result of a scan that continued at the position."""
