@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +39,9 @@ _IDLE = 0.05  # of one core
 _STACK_LIMIT_S, _STACK_CHARS, _STACK_TAIL_BYTES = 5.0, 2000, 65536
 # Far above what either takes: a pattern of the user's could match for ever.
 _FEED_LIMIT_S, _CHECK_LIMIT_S = 2.0, 20.0
+# A burst of output takes up to 0.8 s to read. It is read in pieces, a few at a time: meanwhile the terminal, which
+# buffers 12 KiB, would fill up, and the training would wait.
+_PIECE_BYTES, _TURN_S = 4096, 0.001
 LINE_CHARS, _EVENT_CHARS = 200, 1000
 
 
@@ -73,6 +78,7 @@ class Observer:
         self._progress_path = control.rundir.progress(number)
         self._log_path = control.rundir.log(number)
         self._monitor: OutputMonitor | None = None
+        self._unread: deque[tuple[bytes, float]] = deque()  # pieces of output, and when each arrived
         self._stop_on = frozenset((control.spec.recovery or {}).get("stop_on", ()))
         self._stop_request: StopRequest | None = None
         self._stopped_for: str | None = None
@@ -107,13 +113,17 @@ class Observer:
         return self._monitor.checkpoint if self._monitor else None
 
     def feed(self, data: bytes) -> None:
-        """Read output."""
-        self._safely(lambda: within(_FEED_LIMIT_S, lambda: self._feed(data)))
+        """Take output, and read as much of it as a millisecond allows. The rest is read when ``due_s`` says so."""
+        if self._is_broken:
+            return
+        at_s = time.monotonic()
+        self._unread.extend((data[at : at + _PIECE_BYTES], at_s) for at in range(0, len(data), _PIECE_BYTES))
+        self._safely(lambda: within(_FEED_LIMIT_S, self._read_pieces))
 
     def check_deadlines(self) -> StopRequest | None:
         """Act on deadlines that have passed and return the stop request of the recovery policy, if there is one."""
         if (due_s := self.due_s) is not None and time.monotonic() >= due_s:
-            self._safely(lambda: within(_CHECK_LIMIT_S, self._check))
+            self._safely(lambda: within(_CHECK_LIMIT_S, self._read_pieces if self._unread else self._check))
         return self._stop_request
 
     def read_end(self) -> None:
@@ -133,6 +143,7 @@ class Observer:
             return act()
         except Exception as error:
             self._is_broken = True
+            self._unread.clear()
             self._events.append("observer_error", f"Monitoring stopped: {error!r}; the run goes on.")
             return None
 
@@ -149,10 +160,22 @@ class Observer:
         return self._monitor
 
     def _earliest_due_s(self) -> float | None:
+        if self._unread:
+            return 0.0
         return min((t for t in (self._reader.next_check_s, self._write_due_s) if t is not None), default=None)
 
-    def _feed(self, data: bytes) -> None:
-        for event in self._reader.read_output(data, time.monotonic()):
+    def _read_pieces(self, turn_s: float | None = None) -> None:
+        if not self._unread:
+            return
+        until_s = time.monotonic() + (_TURN_S if turn_s is None else turn_s)
+        events: list[OutputEvent] = []
+        while self._unread:
+            data, at_s = self._unread.popleft()
+            events += self._reader.read_output(data, at_s)
+            # A divergence is looked up in the log, all of which must have been read by then.
+            if time.monotonic() >= until_s and not any("divergence" in event.facts for event in events):
+                break
+        for event in events:
             self._report(event)
         if (checkpoint := self.checkpoint) is not None and checkpoint != self._noted_checkpoint:
             self._noted_checkpoint = checkpoint
@@ -289,6 +312,7 @@ class Observer:
         self._publish()
 
     def _read_end(self) -> None:
+        self._read_pieces(math.inf)
         for event in self._reader.read_end(time.monotonic()):
             self._report(event)
         self._publish()

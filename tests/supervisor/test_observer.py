@@ -105,3 +105,23 @@ def test_the_backtrace_of_a_handled_error_is_not_a_stack(rundir: RunDir) -> None
     while "stalled" not in event_kinds(rundir):
         observer.check_deadlines()
     assert "stack" not in next(event for event in read_events(rundir.events) if event["kind"] == "stalled")
+
+
+def test_a_burst_is_read_in_turns_and_completely(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TURN_S", 0.0)
+    observer = observing(rundir)
+    observer.feed(b"".join(b"step %d loss 0.5\n" % number for number in range(1, 2001)))
+    assert observer.due_s == 0.0
+    turns = 0
+    while observer.due_s == 0.0:
+        observer.check_deadlines()
+        turns += 1
+    assert turns > 1
+    assert observer.step == 2000
+
+
+def test_the_rest_of_a_burst_is_read_before_the_end_is_reported(rundir: RunDir) -> None:
+    observer = observing(rundir)
+    observer.feed(b"".join(b"step %d loss 0.5\n" % number for number in range(1, 20001)))
+    observer.read_end()
+    assert observer.step == 20000
