@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mcp_server.errors import RunwardError
+from mcp_server.record.attempt_params import find_attempt_params
+from mcp_server.record.events import read_events
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
 from mcp_server.record.run_directory import RunDir, now, read_json
 from mcp_server.record.script import render
@@ -137,6 +139,8 @@ def write_end(
     if not (result_dir := spec.get("result_dir")):
         return None
 
+    run_spec = RunSpec.from_facts(spec)
+
     def write_all() -> str | None:
         first, last = (read_json(rundir.exit(number)) or {} for number in (1, attempts))
         end = RunEnd(
@@ -151,6 +155,7 @@ def write_end(
             exit_code=last.get("exit_code"),
             signal=last.get("signal"),
             failure=failure,
+            changed=tuple(find_attempt_params(run_spec, read_events(rundir.events)).changed.values()),
         )
         return "; ".join(_write_files(end, Path(str(result_dir)), rundir, attempts)) or None
 
@@ -299,7 +304,7 @@ def _find_later_live_run(result_dir: Path, rundir: RunDir) -> str | None:
 
 def _render_plain(end: RunEnd, progress: Mapping[str, Any], attempts_report: str, additions: str) -> str:
     """Return a results document with the facts that the supervisor has."""
-    sections = [("Result", [*end.lines])]
+    sections = [("End of the run", [*end.lines])]
     numbers = {name: value for name, value in progress.items() if name in ("step", "total_steps", "checkpoint")}
     metrics = progress.get("metrics")
     numbers |= metrics if isinstance(metrics, Mapping) else {}

@@ -29,6 +29,7 @@ class RunEnd:
     exit_code: int | None = None
     signal: str | None = None
     failure: Mapping[str, Any] | None = None
+    changed: Sequence[str] = ()  # what retries changed, e.g. `num_envs 8192 → 4096 after attempt 1`
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -53,6 +54,7 @@ class RunEnd:
         ]
         if self.elapsed_s is not None:
             lines.insert(3, f"- Took: {clock(self.elapsed_s)}")
+        lines += [f"- Changed by a retry: {one}" for one in self.changed]
         return [*lines, *failure_lines(self.failure)]
 
 

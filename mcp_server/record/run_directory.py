@@ -86,6 +86,10 @@ class RunDir:
         """For people: every attempt of a run that was retried, why it ended, and what was done."""
         return self.path / "attempts.md"
 
+    def code(self, attempt: int) -> Path:
+        """Directory of what ran: configuration files, commit, uncommitted changes, versions, as at the start."""
+        return self.attempt(attempt) / "code"
+
     def exit(self, attempt: int) -> Path:
         """How the attempt ended; appears atomically."""
         return self.attempt(attempt) / "exit.json"

@@ -55,6 +55,20 @@ def render(spec: RunSpec, inputs: AttemptInputs | None = None) -> str:
     return "\n".join([*lines, inputs.fill(_command_line(spec))]) + "\n"
 
 
+def command_text(spec: RunSpec, inputs: AttemptInputs | None = None) -> str:
+    """Return the command of an attempt with its arguments, by default of the first, as a person would type it."""
+    inputs = inputs or AttemptInputs(spec.params)
+    words = attempt_arguments(spec, inputs)
+    if isinstance(spec.command, list):
+        has_place = PARAMS in spec.command
+        command = [one for word in spec.command for one in (words if word == PARAMS else [word])]
+        return shlex.join([inputs.fill(word) for word in command] + ([] if has_place else words))
+    text, arguments = spec.command, shlex.join(words)
+    if parse(text).count_word(PARAMS):
+        return inputs.fill(text.replace(PARAMS, arguments))
+    return inputs.fill(f"{text} {arguments}" if arguments else text)
+
+
 def attempt_arguments(spec: RunSpec, inputs: AttemptInputs) -> list[str]:
     """Return the arguments that the script of an attempt is called with: its parameters, then ``resume_args``."""
     words = format_arguments(inputs.params, spec.param_style, spec.resume_args if inputs.resumes else ())

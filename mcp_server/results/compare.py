@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from mcp_server.errors import BadArgument
+from mcp_server.record.code_snapshot import read_code_snapshot
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, configuration, evaluations
@@ -134,7 +135,7 @@ def _read_run(
     look_for_checkpoints: Callable[[Path], list[Checkpoint]],
     look_for_evaluations: Callable[[Path], list[tuple[Path, float]]],
 ) -> ComparedRun:
-    settings = configuration.read_configuration(run)
+    settings = configuration.read_configuration(run, read_code_snapshot(rundir, run.attempt))
     if settings["cwd"].startswith("/"):  # only its end can differ
         settings["cwd"] = os.path.relpath(settings["cwd"], root_cwd)
     return ComparedRun(

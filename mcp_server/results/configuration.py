@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
+from mcp_server.record.code_snapshot import CodeSnapshot
 from mcp_server.record.state import Run
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask_secrets
@@ -16,26 +18,31 @@ from mcp_server.text.shell import parse as parse_command
 
 _MOST_BYTES = 10_000_000  # of one file
 _MOST_YAML, _MOST_NODES = 200_000, 20_000  # characters of a text, nodes of its tree
+_DOCUMENTS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".conf", ".gin", ".jsonnet")
 _FILES = re.compile(r"[\w./@+~-]+\.(?:ya?ml|toml)\b")
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the one in C, where it was built
 
 
-def read_configuration(run: Run) -> dict[str, str]:
-    """Return the settings of a run by name: options of its command, parameters, environment, YAML files."""
-    spec = run.spec
+def read_configuration(run: Run, snapshot: CodeSnapshot | None) -> dict[str, str]:
+    """Return the settings of a run's newest attempt by name: options, parameters, environment, YAML and JSON files."""
+    spec, attempt = run.spec, run.attempt_params
     settings = read_options(spec.command)
-    for path in configuration_files(run):
-        if path.suffix != ".toml":
-            text = read_text(path) or ""
-            if len(text) <= _MOST_YAML:  # a value that is cut off would be a false one
-                settings |= {f"{path.stem}:{name}": value for name, value in parse_yaml(text).items()}
-    # Of PATH only the python in front differs, which VIRTUAL_ENV states more briefly.
-    settings |= {f"${name}": value for name, value in spec.env.items() if name != "PATH"}
-    settings |= {name: str(value) for name, value in spec.params.items()}
+    for file in read_config_files(run, snapshot):
+        # JSON is YAML. A value that is cut off would be a false one.
+        if file.path.suffix in (".yaml", ".yml", ".json") and len(file.text or "") <= _MOST_YAML:
+            settings |= {f"{file.path.stem}:{name}": value for name, value in parse_yaml(file.text or "").items()}
+    environment = {**spec.env, **attempt.environment}
+    settings |= {f"${name}": value for name, value in environment.items() if not is_search_path(name, value)}
+    settings |= {name: str(value) for name, value in attempt.params.items()}
     settings |= {"cwd": spec.cwd, "gpus": str(len(run.gpus)) if run.gpus else "", "host": spec.host}
     return {
         name: mask_secrets(f"{name}={value}").partition("=")[2] if value else "" for name, value in settings.items()
     }
+
+
+def is_search_path(name: str, value: str) -> bool:
+    """Return whether a variable is a list of directories, such as PATH: long, and mostly the same everywhere."""
+    return name in ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH") or value.count(":/") > 1
 
 
 def read_options(command: str | list[str]) -> dict[str, str]:
@@ -71,14 +78,36 @@ def parse_yaml(text: str) -> dict[str, str]:
     return values
 
 
-def read_blueprint(run: Run) -> Blueprint:
-    """Return the run's blueprint as it is now, or an empty one."""
-    path = getattr(run.spec, "blueprint", None)
-    text = read_text(Path(path)) if path else None
+def read_blueprint(run: Run, snapshot: CodeSnapshot | None = None) -> Blueprint:
+    """Return the run's blueprint, or an empty one: as its snapshot kept it, else as it is now."""
+    path = run.spec.blueprint
+    kept = next((one for one in snapshot.files if one.path == path), None) if snapshot is not None else None
+    text = snapshot.read_file(kept) if snapshot and kept else read_text(Path(path)) if path else None
     return parse_blueprint(text) if text else Blueprint()
 
 
-def configuration_files(run: Run) -> list[Path]:
+@dataclass(frozen=True)
+class ConfigFile:
+    """A configuration file of a run. ``text``: None where it is too long. ``is_kept``: as it was at the launch."""
+
+    path: Path
+    text: str | None
+    size_bytes: int
+    is_kept: bool = False
+
+
+def read_config_files(run: Run, snapshot: CodeSnapshot | None) -> list[ConfigFile]:
+    """Return the configuration files of a run, as its snapshot kept them; without a snapshot as they are now."""
+    if snapshot is None:
+        return [ConfigFile(path, read_text(path), path.stat().st_size) for path in _find_config_files(run)]
+    return [
+        ConfigFile(Path(one.path), snapshot.read_file(one), one.size_bytes, is_kept=True)
+        for one in snapshot.files
+        if one.path.endswith(_DOCUMENTS)
+    ]
+
+
+def _find_config_files(run: Run) -> list[Path]:
     """Return the existing configuration files that the command or the blueprint names, at most five."""
     command = run.spec.command
     words = _FILES.findall(command if isinstance(command, str) else " ".join(command))

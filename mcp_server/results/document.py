@@ -6,27 +6,35 @@ import hashlib
 import json
 import platform
 import re
-import shlex
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcp_server.record.code_snapshot import PACKAGES, CodeSnapshot
 from mcp_server.record.result_directory import read_origin
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
+from mcp_server.record.script import AttemptInputs, command_text
 from mcp_server.record.state import Run, posix
 from mcp_server.results.checkpoints import Checkpoint, format_size
-from mcp_server.results.configuration import configuration_files, read_blueprint, read_text
+from mcp_server.results.configuration import is_search_path, read_blueprint, read_config_files, read_text
 from mcp_server.results.evaluations import Evaluation, render_rows, render_table
-from mcp_server.results.git_state import GitState
 from mcp_server.results.metrics import Metric, RunMetrics
-from mcp_server.text.formatting import clock
+from mcp_server.system.git_state import GitState
+from mcp_server.text.formatting import clock, shorten_middle
+from mcp_server.text.secret_patterns import mask_secrets
 
 Sections = list[tuple[str, Sequence[str]]]
 
 _MOST_METRICS, _MOST_CHECKPOINTS, _MOST_UNTRACKED = 60, 30, 30
+_LONG_TITLE, _LONG_VALUE = 160, 300
 _MOST_OF_FILE = 20_000  # characters of a configuration
-_SUMMARY = re.compile(r"^## Summary\n\n(?P<text>.*?)\n\n## Verdict$", re.MULTILINE | re.DOTALL)
+_SUMMARY = re.compile(r"^## Summary\n\n(?P<text>.*?)\n\n## (?:End of the run|Verdict)$", re.MULTILINE | re.DOTALL)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s|(?<=[\u3002\uff01\uff1f])")
+_MAIN_PACKAGES = (
+    *("torch", "jax", "tensorflow", "numpy", "transformers", "accelerate", "deepspeed", "vllm", "ray", "lightning"),
+    *("gymnasium", "stable-baselines3", "rsl-rl-lib", "isaacsim", "isaaclab", "mani-skill", "verl", "trl", "wandb"),
+)
 _LOCKS = ("uv.lock", "poetry.lock", "pixi.lock", "conda-lock.yml", "requirements.lock", "requirements.txt")
 
 
@@ -42,18 +50,19 @@ class ResultFacts:
     checkpoints: Sequence[Checkpoint]
     account: str
     code: GitState
+    snapshot: CodeSnapshot | None = None
     leftovers: int = 0
 
 
 def render_document(facts: ResultFacts, *, diff: str | None, kept: str) -> str:
     """Return the document. ``diff``: name of the file with uncommitted changes. ``kept``: a person's part."""
     run = facts.run
-    purpose = read_blueprint(run).purpose
+    purpose = read_blueprint(run, facts.snapshot).purpose
     sections: Sections = [("Purpose", [purpose])] if purpose else []
     if facts.summary:
         sections.append(("Summary", [_lower_headings(facts.summary.strip())]))
     sections += [
-        ("Verdict", [f"**{run.state}**", "", *facts.end.lines]),
+        ("End of the run", [f"**{run.state}**", "", *facts.end.lines]),
         ("Metrics", list(_metrics(facts.numbers, run))),
         ("Evaluations", list(_evaluations(facts.evaluations)) or ["No result files were found."]),
         ("Checkpoints", list(_checkpoints(facts.checkpoints)) or ["None were found."]),
@@ -61,14 +70,22 @@ def render_document(facts: ResultFacts, *, diff: str | None, kept: str) -> str:
     if facts.account:
         sections.append(("Attempts", [facts.account]))
     sections += [
-        ("Configuration", list(_configuration(run))),
-        ("Environment", list(_environment(run, facts.code))),
-        ("Code", list(_code(facts.code, diff))),
+        ("Configuration", list(_configuration(run, facts.snapshot))),
+        ("Environment", list(_environment(run, facts.code, facts.snapshot))),
+        ("Code", list(_code(facts.code, diff, facts.snapshot))),
     ]
     if doubts := list_doubts(facts):
         sections.append(("What to doubt", [f"- {one}" for one in doubts]))
-    title = (purpose or run.spec.name).split("\n")[0][:120]
+    title = _make_title(purpose or "") or run.spec.name
     return render_page(run.run_id, "finish_blueprint", f"Results: {title}", sections, kept)
+
+
+def _make_title(purpose: str) -> str:
+    """Return the first paragraph of a purpose on one line, or the first sentence of a long one: never a part of one."""
+    text = " ".join(purpose.strip().partition("\n\n")[0].split()).lstrip("#-* ")
+    return (
+        text if len(text) <= _LONG_TITLE else re.split(r"(?<=[.!?])\s|(?<=[\u3002\uff01\uff1f])", text, maxsplit=1)[0]
+    )
 
 
 def list_doubts(facts: ResultFacts) -> list[str]:
@@ -77,22 +94,27 @@ def list_doubts(facts: ResultFacts) -> list[str]:
     if facts.leftovers:
         doubts.append(f"{facts.leftovers} processes of the run still run: its results may change. See wait_run.")
     begun_s = posix(run.started_at) if run.started_at else None
-    if begun_s and facts.code.committed_at and posix(facts.code.committed_at) > begun_s:
-        doubts.append("The newest commit is later than the run's start: it may have run other code.")
-    changed = [path for path in configuration_files(run) if begun_s and path.stat().st_mtime > begun_s]
-    doubts += [f"{path} was changed after the run's start: it may have read another version." for path in changed]
-    if begun_s and (blueprint_path := getattr(run.spec, "blueprint", None)):
-        doubts += _doubt_blueprint(Path(blueprint_path), begun_s)
+    if facts.snapshot is not None:
+        doubts += facts.snapshot.notes
+    elif begun_s:
+        doubts += _doubt_unkept(facts, begun_s)
     broken = [f"{one.source.name}: {one.problem}" for one in facts.evaluations if one.problem]
     return [*doubts, *broken[:5]]
 
 
-def _doubt_blueprint(path: Path, begun_s: float) -> Iterator[str]:
-    try:
-        if path.stat().st_mtime > begun_s:
-            yield f"{path} was changed after the run's start: its purpose may have been another."
-    except OSError:
-        yield f"{path} no longer exists."
+def _doubt_unkept(facts: ResultFacts, begun_s: float) -> Iterator[str]:
+    """Yield what may be other than it was at the start, of a run whose supervisor kept nothing."""
+    if facts.code.committed_at and posix(facts.code.committed_at) > begun_s:
+        yield "The newest commit is later than the run's start: it may have run other code."
+    for file in read_config_files(facts.run, None):
+        if file.path.stat().st_mtime > begun_s:
+            yield f"{file.path} was changed after the run's start: it may have read another version."
+    if path := facts.run.spec.blueprint:
+        try:
+            if Path(path).stat().st_mtime > begun_s:
+                yield f"{path} was changed after the run's start: its purpose may have been another."
+        except OSError:
+            yield f"{path} no longer exists."
 
 
 def read_summary(path: Path, run_id: str) -> str | None:
@@ -159,33 +181,70 @@ def _checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
         yield f"\n… and {len(checkpoints) - _MOST_CHECKPOINTS} older ones."
 
 
-def _configuration(run: Run) -> Iterator[str]:
-    spec = run.spec
-    command = spec.command if isinstance(spec.command, str) else shlex.join(spec.command)
-    yield from ("```bash", command.replace("```", "'''"), "```", "", f"- Working directory: `{spec.cwd}`")
-    if blueprint_path := getattr(spec, "blueprint", None):
-        yield f"- Blueprint: `{blueprint_path}`"
-    if spec.params:
-        yield f"- Parameters: `{json.dumps(spec.params, ensure_ascii=False)}` (attempts may have changed them)"
-    if spec.env:
-        yield f"- Environment: `{json.dumps(spec.env, ensure_ascii=False)}`"
+def _configuration(run: Run, snapshot: CodeSnapshot | None) -> Iterator[str]:
+    spec, attempt = run.spec, run.attempt_params
+    command = command_text(spec, AttemptInputs(attempt.params, run.attempt > 1, attempt.environment))
+    yield from ("```bash", command.replace("```", "'''"), "```", "")
+    if run.attempt > 1:
+        yield f"- The command of attempt {run.attempt}, the last one."
+    yield from (f"- Changed by a retry: {one}" for one in attempt.changed.values())
+    yield f"- Working directory: `{spec.cwd}`"
+    if spec.blueprint:
+        yield f"- Blueprint: `{spec.blueprint}`"
+    if attempt.params:
+        yield f"- Parameters: `{json.dumps(attempt.params, ensure_ascii=False)}`"
+    for name, value in {**spec.env, **attempt.environment}.items():
+        yield f"- Environment: {_variable(name, value)}"
     if spec.secrets:
         yield f"- Secrets, by name: {', '.join(spec.secrets)}"
     if spec.time_limit_s:
         yield f"- Time limit: {clock(spec.time_limit_s)}"
     yield f"- Owner: {spec.owner or 'unknown'}{f'; tags: {chr(44).join(spec.tags)}' if spec.tags else ''}"
-    for path in configuration_files(run):
-        text = read_text(path)
-        if text is None or len(text) > _MOST_OF_FILE:
-            yield f"\n`{path}` ({format_size(path.stat().st_size)}, too long to include)"
+    for file in read_config_files(run, snapshot):
+        when = "as it was at the start" if file.is_kept else "as it is now"
+        if file.text is None or len(file.text) > _MOST_OF_FILE:
+            yield f"\n`{file.path}` ({format_size(file.size_bytes)}, too long to include)"
         else:
-            yield f"\n`{path}`, as it is now:\n\n```yaml\n{text.strip().replace('```', chr(39) * 3)}\n```"
+            fence = file.text.strip().replace("```", "'''")
+            yield f"\n`{file.path}`, {when}:\n\n```{file.path.suffix[1:]}\n{fence}\n```"
 
 
-def _environment(run: Run, code: GitState) -> Iterator[str]:
+def _variable(name: str, value: str) -> str:
+    """Return a variable with its value; of a list of directories the first, and how many follow."""
+    if not is_search_path(name, value):
+        masked = mask_secrets(f"{name}={value}")  # before a part of it alone hides what it is
+        return f"`{shorten_middle(masked, _LONG_VALUE)}`"
+    first, *more = [one for one in value.split(":") if one] or [""]
+    return f"`{name}={first}`{f', then {len(more)} more' if more else ''}"
+
+
+def _environment(run: Run, code: GitState, snapshot: CodeSnapshot | None) -> Iterator[str]:
     yield f"- Host: {run.spec.host or 'unknown'}"
     if run.spec.host == socket.gethostname():
         yield f"- System: {platform.platform()}"
+    if snapshot is None:
+        yield from _guess_python(run, code)
+    elif snapshot.python:
+        yield f"- Python: `{snapshot.python}`{f', {snapshot.python_version}' if snapshot.python_version else ''}"
+        if snapshot.packages:
+            yield f"- Packages at the start: {_name_packages(snapshot.read_packages())}"
+            yield f"  All {snapshot.packages}: `{snapshot.directory / PACKAGES}`"
+    else:
+        yield "- Python: unknown; its command does not show one."
+    if gpus := gpu_lines(run.progress.get("gpus")):
+        yield from ("- GPUs of the last attempt:", *(f"  {line}" for line in gpus))
+    elif run.gpus:
+        yield f"- GPUs: {', '.join(map(str, run.gpu_names))}"
+
+
+def _name_packages(packages: Mapping[str, str]) -> str:
+    """Return the packages that results depend on most, or the number of all where none of them is there."""
+    named = [f"{name} {packages[name]}" for name in _MAIN_PACKAGES if name in packages]
+    return f"{', '.join(named)}." if named else f"{len(packages)}."
+
+
+def _guess_python(run: Run, code: GitState) -> Iterator[str]:
+    """Yield Python and lock files as they are now, of a run whose supervisor kept nothing."""
     command = run.spec.command if isinstance(run.spec.command, str) else " ".join(run.spec.command)
     match = re.search(r"(/\S+)/bin/python[\d.]*\b", command)
     venv = match[1] if match else run.spec.env.get("VIRTUAL_ENV", "")
@@ -196,19 +255,18 @@ def _environment(run: Run, code: GitState) -> Iterator[str]:
     for name in _LOCKS:
         if (text := read_text(root / name)) is not None:
             yield f"- Packages: `{root / name}`, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if gpus := gpu_lines(run.progress.get("gpus")):
-        yield from ("- GPUs of the last attempt:", *(f"  {line}" for line in gpus))
-    elif run.gpus:
-        yield f"- GPUs: {', '.join(map(str, run.gpu_names))}"
 
 
-def _code(code: GitState, diff: str | None) -> Iterator[str]:
+def _code(code: GitState, diff: str | None, snapshot: CodeSnapshot | None) -> Iterator[str]:
     if not code.commit:
-        yield f"The state of the code is unknown: {code.problem}."
+        yield f"The state of the code is unknown: {code.problem or 'it was not kept'}."
         return
     branch = f" on {code.branch}" if code.branch not in ("", "HEAD") else ""
     yield f"- Commit: `{code.commit}`{branch} of `{code.root}`: {code.subject} ({code.committed_at})"
-    yield "- The state when this document was written, not when the run started."
+    if snapshot is None:
+        yield "- The state when this document was written, not when the run started."
+    else:
+        yield f"- The state at the start of attempt {snapshot.directory.parent.name} ({snapshot.taken_at})."
     if diff:
         yield f"- Not committed: see `{diff}`{' (cut off at 1 MB)' if code.cut else ''}; secrets in it are masked."
     elif not code.problem:

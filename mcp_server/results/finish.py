@@ -14,17 +14,19 @@ from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.record import result_directory
+from mcp_server.record.code_snapshot import read_code_snapshot
 from mcp_server.record.events import ENDING
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
 from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.state import Run
-from mcp_server.results import checkpoints, document, evaluations, git_state, metrics
+from mcp_server.results import checkpoints, document, evaluations, metrics
 from mcp_server.results.answers import Finished
 from mcp_server.results.document import ResultFacts
-from mcp_server.results.git_state import GitState
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
+from mcp_server.system import git_state
 from mcp_server.system.files import read_regular_file
+from mcp_server.system.git_state import GitState
 from mcp_server.text.secret_patterns import mask_secrets, names_a_secret
 
 _DIFF_MARK = "# runward run "
@@ -67,7 +69,8 @@ def write_results(
     directory = _make_directory(run, result_dir)
     secrets = _find_secrets(run, store, environ)
     rundir = store.run_directory(run.run_id)
-    code = git_state.read_git_state(Path(run.spec.cwd or "/"), environ)
+    snapshot = read_code_snapshot(rundir, run.attempt)
+    code = replace(snapshot.git, diff=snapshot.read_diff()) if snapshot else _read_code_now(run, environ)
     code = replace(code, diff=mask_secrets(code.diff, secrets), subject=mask_secrets(code.subject, secrets))
     facts = ResultFacts(
         run=run,
@@ -78,6 +81,7 @@ def write_results(
         checkpoints=checkpoints.find_run_checkpoints(run, directory),
         account=result_directory.read_attempts_report(rundir),
         code=code,
+        snapshot=snapshot,
         leftovers=len(backend_of(run.spec).find_leftovers(run)),
     )
     later_run = _find_later_run(run, directory, store)
@@ -100,6 +104,11 @@ def write_results(
         _WRITES.release()
 
 
+def _read_code_now(run: Run, environ: Mapping[str, str]) -> GitState:
+    """Return the state of the code as it is now: of a run whose supervisor kept nothing."""
+    return git_state.read_git_state(Path(run.spec.cwd or "/"), environ)
+
+
 def read_end(run: Run, rundir: RunDir) -> RunEnd:
     """Return how a run ended. A lost run has no end time."""
     last: Mapping[str, Any] = next((event for event in reversed(run.events) if event["kind"] in ENDING), {})
@@ -116,6 +125,7 @@ def read_end(run: Run, rundir: RunDir) -> RunEnd:
         exit_code=run.exit_code,
         signal=run.signal,
         failure=run.failure,
+        changed=tuple(run.attempt_params.changed.values()),
     )
 
 

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mcp_server.record.exit_record import ExitRecord
@@ -15,6 +16,7 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import now
 from mcp_server.record.script import AttemptInputs, attempt_arguments
 from mcp_server.supervisor import pty
+from mcp_server.supervisor.code_keeper import CodeKeeper, start_code_keeper
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.observer import Observer
 from mcp_server.supervisor.output_log import OutputLog
@@ -56,6 +58,7 @@ class Attempt:
         self.control, self.number, self.started_at = control, number, started_at
         self.arguments: list[str] = []
         self.ended_s = 0.0
+        self._handover, self._code_keeper = handover, CodeKeeper()
         self._events, self._child, self._record, self._gpu_monitor = control.events, child, record, gpu_monitor
         self._redactor = Redactor(handover.secrets)
         search_path = handover.env.get("PATH")
@@ -111,6 +114,7 @@ class Attempt:
             gpu_indices=(list(allocation.indices) if allocation else None) or None,
             at_start=attempt_identity(child),
         )
+        attempt.keep_code(inputs.environment)
         attempt.observer.begin()
         if gpu_monitor:
             gpu_monitor.start()
@@ -135,6 +139,19 @@ class Attempt:
         else:
             self.observer.on_checkpoint = self._outputs.note_saved
 
+    def keep_code(self, changed: Mapping[str, str]) -> None:
+        """Begin to keep what runs: a process of its own does, while the command runs."""
+        spec, secrets = self.control.spec, self._handover.secrets
+        env = {**self._handover.env, **spec.env, **changed}
+
+        def keep(on_done: Callable[[], None]) -> None:
+            from mcp_server.supervisor.keep_code import KeptAttempt, keep_code  # noqa: PLC0415 - only that process
+
+            kept = KeptAttempt(self.control.rundir, spec, self.number, self.arguments, env, secrets, self._child.pid)
+            keep_code(kept, on_done)
+
+        self._code_keeper = start_code_keeper(keep)
+
     # --- the loop
 
     def supervise(self) -> None:
@@ -148,6 +165,7 @@ class Attempt:
                     self._handle_next_inputs()
             except Exception as error:  # noqa: PERF203 - the loop must survive its own errors
                 self.control.report_error(error)
+        self._code_keeper.kill()
         self.relay.drain()
         self.observer.read_end()  # also of a run that was killed: its last step is a fact of the run
         if self._wait_status is None:  # not even SIGKILL ended it, or its guard was killed with the status
@@ -210,6 +228,8 @@ class Attempt:
         if not self._has_settled():
             return False
         self._release_guard()
+        if not self._code_keeper.end(time.monotonic()):
+            return False
         if not processes.has_children():
             return True
         if self._stop_sequence is None:  # what a finished command leaves behind is stopped too, and reported
@@ -226,12 +246,13 @@ class Attempt:
 
     def living(self) -> list[processes.Process]:
         """Return the living processes of the attempt."""
-        others = (self._child.guard_pid, self._gpu_monitor.pid if self._gpu_monitor else None)
+        others = {self._child.guard_pid, self._gpu_monitor.pid if self._gpu_monitor else None}
+        others |= self._code_keeper.pids()
         return [p for p in processes.descendants(os.getpid()) if p.pid not in others]
 
     def _children(self) -> list[int]:
-        sampler = self._gpu_monitor.pid if self._gpu_monitor else None
-        return [pid for pid in processes.children(os.getpid()) if pid != sampler]
+        others = {self._gpu_monitor.pid if self._gpu_monitor else None, *self._code_keeper.pids()}
+        return [pid for pid in processes.children(os.getpid()) if pid not in others]
 
     def _has_settled(self) -> bool:
         """Return whether only the guard is left of an ended command, or its leftovers had time to end by themselves."""

@@ -41,6 +41,6 @@ def test_aliases_that_multiply_end() -> None:
 def test_a_file_that_is_too_long_is_left_out_and_never_cut(tmp_path: Path) -> None:
     run = Run(RunSpec(command="python train.py --config a.yaml", cwd=str(tmp_path)), "finished")
     (tmp_path / "a.yaml").write_text("lr: 0.0001\n")
-    assert read_configuration(run)["a:lr"] == "0.0001"
+    assert read_configuration(run, None)["a:lr"] == "0.0001"
     (tmp_path / "a.yaml").write_text(f"note: {'x' * 199_980}\nlr: 0.0001\nseed: 1\n")
-    assert "a:lr" not in read_configuration(run)
+    assert "a:lr" not in read_configuration(run, None)

@@ -16,7 +16,7 @@ from mcp_server.record.result_page import ADDITIONS_MARK, origin_line
 from mcp_server.record.run_directory import RunDir
 from mcp_server.results.answers import Finished
 from mcp_server.results.finish import NotFinished, write_results
-from mcp_server.results.git_state import read_git_state
+from mcp_server.system.git_state import read_git_state
 from mcp_server.system.lock_files import take_lock
 from mcp_server.text.secret_patterns import MASKED
 from tests.support.ended_runs import BEGAN_S, Runs
@@ -78,7 +78,7 @@ def test_the_document_has_every_part(runs: Runs, tmp_path: Path) -> None:
         "| lr | 0.001 (0) | 0.001 (9) | 0.001 to 0.001 | range |  |",
         "| a | 0.5 |\n| b | 0.25 |",
         f"| `{cwd}/out/checkpoint-500` | 500 |  | 2 KiB |",
-        "```bash\npython train.py --lr 1e-4\n```",
+        "```bash\npython train.py --lr 1e-4 --lr 0.1\n```",
         '- Parameters: `{"lr": 0.1}`',
         f"`{cwd}/conf/cfm.yaml`, as it is now:\n\n```yaml\nlr: 0.1\nmax_tokens: 512\n```",
         "- `GPU-1`: peak memory 40536 MiB, mean utilisation 71.5 %",

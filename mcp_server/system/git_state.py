@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,9 @@ def read_git_state(directory: Path, environ: Mapping[str, str]) -> GitState:
         root=root.strip(),
         commit=commit,
         subject=subject.strip(),
-        committed_at=datetime.fromtimestamp(int(at), UTC).isoformat().replace("+00:00", "Z") if at.isdigit() else "",
+        committed_at=datetime.fromtimestamp(int(at), timezone.utc).isoformat().replace("+00:00", "Z")
+        if at.isdigit()
+        else "",
     )
     facts: dict[str, Any] = {}
     try:

@@ -1,0 +1,114 @@
+"""What ran in an attempt, as the supervisor kept it when the command started: `attempts/<n>/code/`.
+
+`snapshot.json` is written last. Beside it are `git.diff`, `packages.txt`, and the configuration files below `files/`,
+all with secrets masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from mcp_server.record.run_directory import RunDir, read_json
+from mcp_server.system.files import read_regular_file
+from mcp_server.system.git_state import GitState
+
+SNAPSHOT, DIFF, PACKAGES, FILES = "snapshot.json", "git.diff", "packages.txt", "files"
+
+
+@dataclass(frozen=True)
+class KeptFile:
+    """A configuration file of an attempt. ``kept``: its copy below the directory, empty where it was too long."""
+
+    path: str = ""
+    kept: str = ""
+    size_bytes: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class CodeSnapshot:
+    """What ran. ``python``: the path of the command's Python, empty where it is unknown; ``packages``: how many it has.
+
+    ``notes``: what could not be kept, and why. ``git.diff`` is empty: see ``read_diff``.
+    """
+
+    taken_at: str = ""
+    git: GitState = field(default_factory=GitState)
+    files: tuple[KeptFile, ...] = ()
+    python: str = ""
+    python_version: str = ""
+    packages: int = 0
+    notes: tuple[str, ...] = ()
+    directory: Path = Path()
+
+    def facts(self) -> dict[str, Any]:
+        """Return the content of `snapshot.json`."""
+        facts = asdict(self)
+        del facts["directory"], facts["git"]["diff"]
+        return facts
+
+    def read_diff(self) -> str:
+        """Return the uncommitted changes."""
+        return _read(self.directory / DIFF)
+
+    def read_file(self, file: KeptFile) -> str | None:
+        """Return the text of a kept file, None where it was not kept."""
+        return _read(self.directory / file.kept) if file.kept else None
+
+    def read_packages(self) -> dict[str, str]:
+        """Return the versions of the packages by name."""
+        pairs = (line.partition("==") for line in _read(self.directory / PACKAGES).splitlines())
+        return {name: version for name, _, version in pairs}
+
+
+def read_code_snapshot(rundir: RunDir, attempt: int) -> CodeSnapshot | None:
+    """Return what ran in an attempt, or None where nothing was kept. Fields of a wrong type are left out."""
+    directory = rundir.code(attempt)
+    facts = read_json(directory / SNAPSHOT)
+    if facts is None:
+        return None
+    files = [_typed(KeptFile(), each) for each in _list(facts.get("files"))]
+    snapshot: CodeSnapshot = _typed(CodeSnapshot(), facts)
+    return replace(
+        snapshot,
+        git=replace(
+            _typed(GitState(), facts.get("git")),
+            untracked=tuple(map(str, _list(_mapping(facts.get("git")).get("untracked")))),
+        ),
+        files=tuple(replace(each, kept=each.kept if _is_inside(each.kept) else "") for each in files),
+        notes=tuple(map(str, _list(facts.get("notes")))),
+        directory=directory,
+    )
+
+
+def _typed(default: Any, facts: object) -> Any:
+    """Return ``default`` with the plain values of ``facts`` that have the type of its own."""
+    values = {}
+    for one in fields(default):
+        value, own = _mapping(facts).get(one.name), getattr(default, one.name)
+        is_plain = isinstance(own, (str, int)) and type(value) is type(own)
+        if is_plain or (one.name == "problem" and isinstance(value, str)):
+            values[one.name] = value
+    return replace(default, **values)
+
+
+def _is_inside(name: str) -> bool:
+    return not name.startswith("/") and ".." not in Path(name).parts
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_regular_file(path, follow_links=False).decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,98 @@
+"""Keeps what an attempt runs: a process beside the command that copies configuration, commit, changes and versions.
+
+The command starts first and does not wait for it. The process never touches the run: it has no file of the supervisor
+open, changes nothing outside the attempt's directory, and is killed after 60 s, or 3 s after the command's end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+from collections.abc import Callable
+from typing import NoReturn
+
+from mcp_server.system import processes
+from mcp_server.system.time_limit import within
+
+_LIMIT_S, _AFTER_THE_END_S = 60.0, 3.0
+_NICE = 10
+_PR_SET_PDEATHSIG = 1
+
+
+class CodeKeeper:
+    """The process that keeps what an attempt runs. Without a pid there is none.
+
+    ``done_fd`` becomes readable once all is kept that a reader waits for.
+    """
+
+    def __init__(self, pid: int | None = None, done_fd: int | None = None) -> None:
+        self._process = processes.find_process(pid) if pid is not None else None
+        self._done_fd = done_fd
+        self._due_s: float | None = None
+
+    def pids(self) -> set[int]:
+        """Return its pid and those of what it started: these processes are not the run's."""
+        if self._process is None or processes.find_process(self._process.pid) != self._process:
+            self._process = None
+            return set()
+        return {self._process.pid, *(p.pid for p in processes.descendants(self._process.pid))}
+
+    def end(self, now_s: float) -> bool:
+        """Return whether it has ended, after the command has: then it has 3 s (from the first call on) to be done."""
+        if not self.pids():
+            return True
+        if self._due_s is None:
+            self._due_s = now_s + _AFTER_THE_END_S
+        if now_s < self._due_s and not self._is_done():
+            return False
+        self.kill()
+        return not self.pids()
+
+    def kill(self) -> None:
+        """Kill it and what it started, and close its pipe."""
+        if self._process is not None:
+            for process in [self._process, *processes.descendants(self._process.pid)]:
+                processes.send_signal(process, signal.SIGKILL)
+        if self._done_fd is not None:
+            os.close(self._done_fd)
+            self._done_fd = None
+
+    def _is_done(self) -> bool:
+        return self._done_fd is None or bool(select.select([self._done_fd], [], [], 0)[0])
+
+
+def start_code_keeper(keep: Callable[[Callable[[], None]], None]) -> CodeKeeper:
+    """Call ``keep`` in a process of its own, with a function to call once all is kept that a reader waits for."""
+    done_fd, done_end = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError:  # too many processes: the run matters more
+        os.close(done_fd)
+        os.close(done_end)
+        return CodeKeeper()
+    if pid == 0:
+        _run(keep, done_end)
+    os.close(done_end)
+    return CodeKeeper(pid, done_fd)
+
+
+def _run(keep: Callable[[Callable[[], None]], None], done_end: int) -> NoReturn:
+    """Call ``keep`` apart from everything that the supervisor has, and exit."""
+    try:
+        signal.set_wakeup_fd(-1)  # the supervisor's
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
+        # Nothing of the supervisor stays open, above all not the lock of the run.
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        os.dup2(done_end, 3)
+        os.closerange(4, 65536)
+        os.setsid()
+        os.nice(_NICE)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        within(_LIMIT_S, lambda: keep(lambda: os.close(3)))
+    finally:
+        os._exit(0)
