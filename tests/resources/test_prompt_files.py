@@ -94,7 +94,7 @@ def known_words() -> set[str]:
 
 def calls(text: str) -> Iterator[tuple[str, str]]:
     """Every ``tool(…)`` of a text: its name and the text between the parentheses."""
-    for match in re.finditer(r"\b([a-z]+_[a-z_]+)\(", text):
+    for match in re.finditer(r"(?<!\.)\b([a-z]+_[a-z_]+)\(", text):
         depth, end = 1, match.end()
         while depth and end < len(text):
             depth += {"(": 1, ")": -1}.get(text[end], 0)

@@ -48,7 +48,7 @@ KINDS: dict[str, KindPolicy] = {
     "auth_error": KindPolicy(
         False, "stop", "Access was refused: name a valid token in launch_run's secrets, or ask for access."),
     "disk_full": KindPolicy(
-        False, "stop", "The disk or the quota is full: free space or write elsewhere, then launch_run again."),
+        False, "stop", "The disk is full: write elsewhere or ask a person to free space, then launch_run again."),
     "port_conflict": KindPolicy(
         True, "retry_other_port", "The port is taken: launch_run again with another MASTER_PORT or rendezvous port."),
     "ray_error": KindPolicy(
@@ -97,7 +97,7 @@ _DETAILS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         ("auth_error", r"[Gg]ated|restricted|huggingface|Hugging",
          "Accept the model's licence with this account and name HF_TOKEN in launch_run's secrets."),
         ("disk_full", r"[Qq]uota",
-         "The quota is used up: delete old checkpoints or write elsewhere, then launch_run again."),
+         "The quota is used up: write elsewhere, or ask a person to free space, then launch_run again."),
         ("disk_full", r"torch_\d+|/dev/shm",
          "Shared memory is full: fewer DataLoader workers or a larger /dev/shm, then launch_run again."),
         ("oom_host", r"DataLoader worker",
