@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _TOKEN = re.compile(
     r"""
@@ -69,13 +69,14 @@ class SimpleCommand:
     """One program with its arguments.
 
     ``separator`` is the operator that ends it, empty at the end of the line. ``is_certain`` is false from the first
-    parenthesis or here-document on: what follows can be text, a function or a subshell.
+    parenthesis or here-document on: what follows can be text, a function or a subshell. ``start`` is where it begins.
     """
 
     words: tuple[str, ...]
     redirections: tuple[Redirection, ...] = ()
     separator: str = ""
     is_certain: bool = True
+    start: int = field(default=0, compare=False)
 
     @property
     def program_words(self) -> tuple[str, ...]:
@@ -215,13 +216,14 @@ def _split_commands(tokens: Sequence[Token]) -> Iterator[SimpleCommand]:
     """Yield the programs of a line in order; a redirection without a program is left out."""
     words: list[str] = []
     redirections: list[Redirection] = []
-    is_certain, redirects = True, ""
+    is_certain, redirects, start = True, "", 0
     following = [*tokens[1:], None]
     for token, after in zip(tokens, following):
         if not token.is_operator:
             if redirects:
                 redirections.append(Redirection(redirects, token.text))
             elif not _is_descriptor(token, after):
+                start = start if words else token.start
                 words.append(token.text)
             redirects = ""
         elif "<" in token.raw or ">" in token.raw:
@@ -229,11 +231,11 @@ def _split_commands(tokens: Sequence[Token]) -> Iterator[SimpleCommand]:
             redirects = token.raw
         else:
             if words:
-                yield SimpleCommand(tuple(words), tuple(redirections), token.raw, is_certain)
+                yield SimpleCommand(tuple(words), tuple(redirections), token.raw, is_certain, start)
             is_certain = is_certain and token.raw not in "()"
             words, redirections, redirects = [], [], ""
     if words:
-        yield SimpleCommand(tuple(words), tuple(redirections), "", is_certain)
+        yield SimpleCommand(tuple(words), tuple(redirections), "", is_certain, start)
 
 
 def _is_descriptor(token: Token, after: Token | None) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
+import anyio.to_thread
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
@@ -9,12 +10,11 @@ from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
 from mcp_server.record.run_directory import now
 from mcp_server.record.script import render
-from mcp_server.record.spec import LaunchRequest
+from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.gpu_admission import check_admission
 from mcp_server.runs.launch import launch, plan
-from mcp_server.text.shell import parse
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.schema import tool
 
@@ -34,6 +34,7 @@ class Launched(Answer):
     started_at: str | None = None
     owner: str
     dry_run_script: str | None = None
+    warnings: list[str] | None = None
     next_step: str
 
 
@@ -114,22 +115,30 @@ async def launch_run(
         spec, handover = await plan(request, server.home, server.environ)
         await check_admission(spec, handover.env)
         step = "Nothing was started: call launch_run without dry_run."
-        return Launched(name=spec.name, owner=spec.owner, dry_run_script=render(spec), next_step=step)
+        warnings = await _collect_warnings(spec, server)
+        return Launched(
+            name=spec.name, owner=spec.owner, dry_run_script=render(spec), warnings=warnings, next_step=step
+        )
     begun_at = now()
     run = await launch(request, server.store, server.file_watch, server.environ)
     server.cursors.remember(caller(ctx), {run.run_id: Cursor.at(run)})
-    return _describe(run, server, repeated=run.spec.created_at < begun_at)
+    warnings = await _collect_warnings(run.spec, server)
+    return _describe(run, server, warnings, repeated=run.spec.created_at < begun_at)
 
 
 _STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
 TOOL = tool(launch_run, title="Launch run", annotations=_STARTS)
 
 
-def _describe(run: Run, server: ServerContext, *, repeated: bool) -> Launched:
+async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] | None:
+    from mcp_server.runs.warning_inputs import collect_warnings  # noqa: PLC0415 - a server starts without it
+
+    return await anyio.to_thread.run_sync(collect_warnings, spec, server.environ) or None
+
+
+def _describe(run: Run, server: ServerContext, warnings: list[str] | None, *, repeated: bool) -> Launched:
     rundir = server.store.run_directory(run.run_id)
-    warning = "This idempotency key started the run before; nothing was started now. " if repeated else ""
-    if parse(run.spec.command).ends_in_background:
-        warning += "The command ends with &: the run ends with its shell, and what it leaves behind is stopped. "
+    again = "This idempotency key started the run before; nothing was started now. " if repeated else ""
     return Launched(
         run_id=run.run_id,
         state=run.state,
@@ -142,5 +151,6 @@ def _describe(run: Run, server: ServerContext, *, repeated: bool) -> Launched:
         queue_position=run.queue_position,
         started_at=run.started_at,
         owner=run.spec.owner,
-        next_step=f"{warning}Call wait_run({run.run_id!r}).",
+        warnings=warnings,
+        next_step=f"{again}Call wait_run({run.run_id!r}).",
     )

@@ -1,0 +1,98 @@
+"""The GPUs that a command chooses by itself, and what that means beside leases. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mcp_server.gpus.request import GpuRequest
+from mcp_server.runs.shell_programs import TEXT_PROGRAMS, Program, find_programs
+
+_VISIBLE = re.compile(r"(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES=(?P<list>\d+(?:,\d+)*),?")
+_CUDA = re.compile(r"(?:[\w.\-+]*=)?[\"']?(?P<pin>cuda:(?P<index>\d+))[\"']?")
+# `--gpus 4` is mostly a count: 0 and lists are not.
+_OPTION = re.compile(r"(?:--?|[\w.]+\.)?(?:gpu|gpu[-_]?ids?|device|device[-_]?ids?|cuda[-_]?device)", re.IGNORECASE)
+_COUNT_OPTION = re.compile(r"(?:--?|[\w.]+\.)?gpus", re.IGNORECASE)
+_LIST = re.compile(r"\[?(\d+(?:,\d+)*)\]?")
+_MOST_DIGITS = 3
+_SETS_VARIABLES = frozenset({"export", "declare", "typeset"})
+_COMPUTES = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|horovodrun|mpirun|isaaclab\.sh|ray|tune|trl|vllm")
+
+
+@dataclass(frozen=True)
+class Pin:
+    """GPUs that a command names by index. ``is_absolute``: also where a lease makes other GPUs visible."""
+
+    text: str
+    indices: tuple[int, ...]
+    is_absolute: bool
+
+
+def find_pins(command: str | Sequence[str]) -> list[Pin]:
+    """Return the GPUs that a command pins itself to, in the order of the text."""
+    return list(dict.fromkeys(pin for program in find_programs(command) for pin in _pins_of(program)))
+
+
+def computes(command: str | Sequence[str]) -> bool:
+    """Return whether one of the programs may compute on a GPU."""
+    return any(_COMPUTES.fullmatch(program.name) for program in find_programs(command))
+
+
+def warn_of_pins(
+    pins: Sequence[Pin], request: GpuRequest | None, holders: Mapping[int, str], present: Sequence[int]
+) -> list[str]:
+    """Return one sentence for each pin that takes GPUs past the leases.
+
+    Args:
+        pins: of the command.
+        request: what the launch asks for; None where it does not ask.
+        holders: which run leases a GPU, by index.
+        present: the indices of this machine's GPUs; empty where it has none, or no driver answers.
+    """
+    if request is not None:
+        leased = {int(name) for name in request.ids if name.isdecimal()}
+        return [
+            f"`{pin.text}` overrides the GPUs that are leased for this run: leave it out of the command."
+            for pin in pins
+            if pin.is_absolute and request and not leased.issuperset(pin.indices)
+        ]
+    warnings = []
+    for pin in pins:
+        for index in pin.indices:
+            if index in holders:
+                warnings.append(f"`{pin.text}` uses GPU {index}, which {holders[index]} leases: pass gpus=1 instead.")
+            elif index in present:
+                warnings.append(
+                    f"`{pin.text}` uses GPU {index} without a lease, so others may take it: pass gpus=[{index}]."
+                )
+    return warnings
+
+
+def _pins_of(program: Program) -> Iterator[Pin]:
+    words = program.words[1:] if program.name in _SETS_VARIABLES else ()
+    for assignment in (*program.variables, *words):
+        if (visible := _VISIBLE.fullmatch(assignment)) is not None:
+            yield Pin(assignment, _numbers(visible["list"]), is_absolute=True)
+    if program.name in TEXT_PROGRAMS or program.name in _SETS_VARIABLES:
+        return
+    for word, following in zip(program.words, (*program.words[1:], ""), strict=False):
+        if (cuda := _CUDA.fullmatch(word)) is not None:
+            yield Pin(cuda["pin"], (int(cuda["index"]),), is_absolute=False)
+            continue
+        option, equals, value = word.partition("=")
+        if not equals:
+            if not option.startswith("-"):
+                continue
+            value = following
+        listed = _LIST.fullmatch(value)
+        if listed is None:
+            continue
+        numbers = _numbers(listed[1])
+        is_list = _COUNT_OPTION.fullmatch(option) and (len(numbers) > 1 or numbers == (0,))
+        if _OPTION.fullmatch(option) or is_list:
+            yield Pin(f"{option}{equals or ' '}{value}", numbers, is_absolute=False)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if len(number) <= _MOST_DIGITS)

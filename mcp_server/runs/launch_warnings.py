@@ -1,0 +1,243 @@
+"""What a command may do that its launcher does not expect: to other runs of this host, or to its own end. Pure.
+
+Nothing is refused for it: the warnings are in the answer of launch_run, and of its dry run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise, zip_longest
+
+from mcp_server.runs.shell_programs import TEXT_PROGRAMS, Program, find_programs
+from mcp_server.text.shell import parse
+from mcp_server.text.ssh_command import parse_ssh
+
+_MOST_WARNINGS = 8
+_SHOWN_CHARS = 60
+_OTHERS = "it ends processes of other runs and people on this host too. A run's own end with it: leave it out."
+_OF_RAY = "it stops every Ray of this user on this host, also those of other runs. A run's own Ray ends with it."
+# These find processes by what they are, not by who started them.
+_FINDERS = frozenset({"pgrep", "pidof", "ps", "lsof", "nvidia-smi", "fuser", "ss", "netstat"})
+_FOUND = re.compile(r"\b(?:pgrep|pidof|lsof|nvidia-smi|fuser)\b|\bps\s+-?[a-z]")
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+_NO = frozenset({"false", "0", "no", "off", "none"})
+_AUTOKILL = re.compile(r"--auto[-_]?kill(?:=(?P<value>.*))?")
+_ASKS_ONLY = frozenset({"--help", "-h", "--version", "-V", "-l", "--list"})
+_RUNS = frozenset(
+    """system popen run call check_call check_output Popen getoutput getstatusoutput create_subprocess_shell
+    create_subprocess_exec""".split()  # noqa: SIM905 - a list of words
+)
+
+
+def find_warnings(command: str | Sequence[str], scripts: Mapping[str, str] | None = None) -> list[str]:
+    """Return one sentence or two for each thing to know before ``command`` runs, at most eight.
+
+    ``scripts``: the texts of the scripts that the command names, by the name to show.
+    """
+    found: dict[str, None] = {}
+    for where, programs in _list_programs(command, scripts or {}):
+        for program in programs:
+            place = f" ({where} line {program.line})" if where else ""
+            for warning in _warn(program):
+                text = warning.format(place=place)
+                found.setdefault(text)
+    if isinstance(command, str) and parse(command).ends_in_background:
+        found.setdefault(
+            "The command ends with &: the run ends with its shell, and what it leaves behind is stopped. Leave & out."
+        )
+    return list(found)[:_MOST_WARNINGS]
+
+
+def _list_programs(command: str | Sequence[str], scripts: Mapping[str, str]) -> Iterator[tuple[str, Sequence[Program]]]:
+    programs = find_programs(command)
+    yield "", programs
+    for program in programs:
+        if re.fullmatch(r"python[\d.]*", program.name) and "-c" in program.words[:-1]:
+            yield "", _find_in_python(program.words[program.words.index("-c") + 1])
+    for name, text in scripts.items():
+        if name.endswith(".py"):
+            yield name, _find_in_python(text)
+        else:
+            directives = [line.split() for line in text.splitlines()[:200] if line.startswith("#SBATCH")]
+            waits = any(word in ("--wait", "-W") for words in directives for word in words)
+            yield name, [p for p in find_programs(text) if not (waits and p.name == "sbatch")]
+
+
+def _find_in_python(text: str) -> list[Program]:
+    """Return the programs that a Python file starts by a literal text or list of words."""
+    if not any(word in text for word in _RUNS):
+        return []
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    programs: list[Program] = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if name not in _RUNS:
+            continue
+        literal = _read_literal(node.args[0])
+        if isinstance(literal, list) or name != "create_subprocess_exec":
+            found = find_programs(literal) if literal else []
+        else:
+            found = find_programs([word for each in node.args if isinstance(word := _read_literal(each), str)])
+        programs += [Program(p.name, p.words, node.lineno, p.separator, p.before, p.substituted) for p in found]
+    return programs
+
+
+def _read_literal(node: ast.expr) -> str | list[str]:
+    """Return a text, or a list of words, as far as it is written out; what is computed becomes `x`."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else "x"
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
+    if isinstance(node, ast.List | ast.Tuple):
+        return [word if isinstance(word := _read_literal(each), str) else "x" for each in node.elts]
+    return "x"
+
+
+# --- what each program does
+
+
+def _warn(program: Program) -> Iterator[str]:
+    shown = " ".join(program.words)[:_SHOWN_CHARS].replace("{", "{{").replace("}", "}}")
+    if any(rule(program) for rule in _KILLERS):
+        consequence = _OF_RAY if program.name == "ray" else _OTHERS
+        yield f"`{shown}`{{place}}: {consequence}"
+    elif program.name == "sbatch" and not _has_option(program, "--wait", "W") and "--test-only" not in program.words:
+        yield (
+            f"`{shown}`{{place}}: sbatch returns when the job is queued, so the run's end says nothing of the job. "
+            "Add --wait."
+        )
+    elif program.name == "ray" and program.words[1:2] == ("start",) and not _has_flag(program, "--block"):
+        yield (
+            f"`{shown}`{{place}}: without --block Ray goes to the background, and "
+            + ("the run ends at once and stops it. Add --block." if program.is_last else "ends with the command.")
+        )
+    elif (remote := parse_ssh(program.words)) is not None and not remote.has_terminal:
+        yield (
+            f"`{shown}`{{place}}: stopping this run does not stop the command on {remote.host[:40]}, and a lost "
+            "connection says nothing of it. Use ssh -tt."
+        )
+
+
+def _has_option(program: Program, long: str, letter: str) -> bool:
+    for word in program.words[1:]:
+        if word == long or word.startswith(f"{long}="):
+            return word.partition("=")[2].lower() not in _NO
+        if re.fullmatch(rf"-[A-Za-z]*{letter}[A-Za-z]*", word):
+            return True
+        if not word.startswith("-") and word.endswith((".sh", ".slurm", ".sbatch", ".job")):
+            return False  # the script: what follows are its arguments
+    return False
+
+
+def _has_flag(program: Program, flag: str) -> bool:
+    return any(
+        word == flag or (word.startswith(f"{flag}=") and word.partition("=")[2].lower() not in _NO)
+        for word in program.words
+    )
+
+
+def _kills_by_pattern(program: Program) -> bool:
+    words = program.words
+    if program.name == "pkill":
+        own = any(word in ("-P", "--parent") for word in words[:-1]) or any(
+            option in ("-g", "-s", "--pgroup", "--session") and value in ("0", "$$")
+            for option, value in pairwise(words)
+        )
+        return not own and not _asks_only(words) and "-0" not in words[1:2]
+    return program.name in ("killall", "killall5") and not _asks_only(words)
+
+
+def _kills_users_of_a_file(program: Program) -> bool:
+    return program.name == "fuser" and any(
+        word == "--kill" or re.fullmatch(r"-[a-zA-Z]*k[a-zA-Z]*", word) for word in program.words[1:]
+    )
+
+
+def _kills_found_processes(program: Program) -> bool:
+    """Return whether ``kill`` gets its process ids from a search, or all of them."""
+    if program.name != "kill":
+        return False
+    rest = list(program.words[1:])
+    if rest[:1] in (["-0"], ["-l"], ["-L"]):
+        return False
+    if rest and rest[0] in ("-s", "-n", "--signal"):
+        rest = rest[2:]
+    elif rest and rest[0].startswith("-") and rest[0] != "--":
+        rest = rest[1:]
+    if "-1" in rest:
+        return True
+    searches = [*program.substituted, *(program.before if program.by_xargs else ())]
+    return any(_is_search(words) for words in searches) or bool(_FOUND.search(" ".join(w for w in rest if "`" in w)))
+
+
+def _is_search(words: Sequence[str]) -> bool:
+    name = words[0].rpartition("/")[2] if words else ""
+    return name in _FINDERS and not (name == "pgrep" and "-P" in words)
+
+
+def _stops_ray(program: Program) -> bool:
+    words = program.words
+    return (program.name == "ray" and words[1:2] == ("stop",) and not _asks_only(words)) or (
+        "ray.scripts.scripts" in words and "stop" in words
+    )
+
+
+def _closes_other_sessions(program: Program) -> bool:
+    words = program.words
+    if program.name != "tmux" or any(word.startswith(("-L", "-S")) for word in words):
+        return False  # of a tmux server of its own
+    return "kill-server" in words or ("kill-session" in words and "-a" in words)
+
+
+def _removes_found_containers(program: Program) -> bool:
+    words = program.words
+    if program.name not in _CONTAINERS or not {"rm", "kill", "stop", "restart"} & set(words[1:3]):
+        return False
+    text = " ".join(words)
+    return program.by_xargs or bool(program.substituted) or "$(" in text or "`" in text
+
+
+def _stops_the_host_or_its_jobs(program: Program) -> bool:
+    words, name = program.words, program.name
+    if name == "scancel":
+        return any(re.match(r"-u|--user|--me$|-A|--account|-p|--partition", word) for word in words[1:])
+    if name == "nvidia-smi":
+        return "--gpu-reset" in words or "-r" in words
+    if name == "ipcrm":
+        return any(word in ("-a", "--all") for word in words)
+    return name in ("reboot", "shutdown", "poweroff", "halt") or (name == "init" and words[1:2] in (("0",), ("6",)))
+
+
+def _cleans_up_by_itself(program: Program) -> bool:
+    """Return whether ``--autokill`` makes a program kill what it takes for its own former processes."""
+    if program.name in TEXT_PROGRAMS:
+        return False
+    for word, following in zip_longest(program.words[1:], program.words[2:], fillvalue=""):
+        if (match := _AUTOKILL.fullmatch(word)) is not None:
+            value = match["value"] if match["value"] is not None else following
+            return value.lower() not in _NO
+    return False
+
+
+def _asks_only(words: Sequence[str]) -> bool:
+    return not _ASKS_ONLY.isdisjoint(words[1:])
+
+
+_KILLERS: tuple[Callable[[Program], bool], ...] = (
+    _kills_by_pattern,
+    _kills_users_of_a_file,
+    _kills_found_processes,
+    _stops_ray,
+    _closes_other_sessions,
+    _removes_found_containers,
+    _stops_the_host_or_its_jobs,
+    _cleans_up_by_itself,
+)

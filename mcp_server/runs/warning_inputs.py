@@ -1,0 +1,102 @@
+"""Reads what the warnings of a launch need: the scripts that a command names, and the leases of GPUs that it pins."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from mcp_server.gpus.leases import Leases
+from mcp_server.gpus.query import query_gpus
+from mcp_server.gpus.request import parse_gpus
+from mcp_server.record.script import format_arguments
+from mcp_server.record.spec import RunSpec
+from mcp_server.runs.gpu_pins import computes, find_pins, warn_of_pins
+from mcp_server.runs.launch_warnings import find_warnings
+from mcp_server.runs.shell_programs import TEXT_PROGRAMS, Program, find_programs
+
+_MOST_SCRIPTS, _MOST_BYTES = 8, 256 * 1024
+_SCRIPT_SUFFIXES = (".sh", ".bash", ".py", ".slurm", ".sbatch", ".zsh", ".ksh")
+_WITHIN_S = 3.0  # a driver that hangs does not delay a launch longer
+_MOST_HOLDERS = 3
+
+
+def collect_warnings(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
+    """Return what to know before, or right after, the start of ``spec``; an empty list mostly.
+
+    Reads files and may query the driver: call it in a thread. ``environ`` is the server's environment.
+    """
+    try:
+        warnings = find_warnings(spec.command, read_scripts(spec.command, Path(spec.cwd)))
+        if spec.params:
+            warnings += find_warnings(["params", *format_arguments(spec.params, spec.param_style)])
+        return list(dict.fromkeys([*warnings, *_warn_of_gpus(spec, environ)]))
+    except Exception as error:  # a launch never fails for a warning
+        return [f"What to warn of could not be found out: {error!r}."]
+
+
+def read_scripts(command: str | list[str], cwd: Path) -> dict[str, str]:
+    """Return the beginnings of the scripts that a command names, and of those that these name, by name; at most 8."""
+    texts: dict[Path, tuple[str, str]] = {}
+    waiting = list(_list_scripts(find_programs(command), cwd))
+    while waiting and len(texts) < _MOST_SCRIPTS:
+        word, base = waiting.pop(0)
+        path = base / word
+        if path in texts or (text := _read_text(path)) is None:
+            continue
+        texts[path] = word, text
+        if path.suffix != ".py":
+            waiting += _list_scripts(find_programs(text), base)
+    return dict(texts.values())
+
+
+def _list_scripts(programs: list[Program], cwd: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the words that may be scripts, each with the directory that it is relative to."""
+    base = cwd
+    for program in programs:
+        words = program.words
+        if program.name == "cd":
+            base = base.joinpath(*words[1:2])
+        if program.name in TEXT_PROGRAMS:
+            continue
+        for index, word in enumerate(words[:50]):
+            is_program = index == 0 and "/" in word
+            if is_program or word.endswith(_SCRIPT_SUFFIXES):
+                yield word, base
+            elif index and words[index - 1] == "-m":
+                yield f"{word.replace('.', '/')}.py", base
+
+
+def _read_text(path: Path) -> str | None:
+    """Return the beginning of a script; None for what is not one."""
+    with contextlib.suppress(OSError, ValueError):
+        if path.is_file():
+            with path.open("rb") as file:
+                data = file.read(_MOST_BYTES)
+            if b"\0" not in data and (path.suffix in _SCRIPT_SUFFIXES or data.startswith(b"#!")):
+                return data.decode(errors="replace")
+    return None
+
+
+def _warn_of_gpus(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
+    request, pins = parse_gpus(spec.gpus), find_pins(spec.command)
+    if request is not None:
+        return warn_of_pins(pins, request, {}, ())
+    leases = {
+        uuid: holder.run_id or holder.text
+        for uuid, holder in Leases(Path(spec.leases)).holders().items()
+        if not uuid.startswith("cpu-") and holder.run_id != spec.run_id
+    }
+    if pins:
+        gpus = query_gpus(sys.executable, environ, within_s=_WITHIN_S).gpus
+        holders = {gpu.index: leases[gpu.uuid] for gpu in gpus if gpu.uuid in leases}
+        return warn_of_pins(pins, None, holders, [gpu.index for gpu in gpus])
+    if leases and computes(spec.command):
+        names = sorted(set(leases.values()))
+        named = ", ".join(names[:_MOST_HOLDERS]) + (" and others" if len(names) > _MOST_HOLDERS else "")
+        return [
+            f"{named} leased GPUs that this run sees as well, because it was launched without gpus: pass gpus, or "
+            'gpus="none" if it uses none.'
+        ]
+    return []

@@ -1,0 +1,48 @@
+"""GPUs that a command pins itself to."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_server.gpus.request import parse_gpus
+from mcp_server.runs.gpu_pins import find_pins, warn_of_pins
+
+
+@pytest.mark.parametrize(
+    ("command", "texts", "indices"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0 python train.py", ["CUDA_VISIBLE_DEVICES=0"], [(0,)]),
+        ("export CUDA_VISIBLE_DEVICES=2,3; python train.py", ["CUDA_VISIBLE_DEVICES=2,3"], [(2, 3)]),
+        ("env CUDA_VISIBLE_DEVICES=1 torchrun train.py", ["CUDA_VISIBLE_DEVICES=1"], [(1,)]),
+        ("bash -c 'CUDA_VISIBLE_DEVICES=1 python a.py'", ["CUDA_VISIBLE_DEVICES=1"], [(1,)]),
+        ("python train.py --device cuda:0", ["cuda:0"], [(0,)]),
+        ("python train.py --device=cuda:2 sim_device=cuda:2", ["cuda:2"], [(2,)]),
+        ("python train.py --gpus 0", ["--gpus 0"], [(0,)]),
+        ("python train.py --gpus 0,1 --gpu_id 3", ["--gpus 0,1", "--gpu_id 3"], [(0, 1), (3,)]),
+        ("yolo train device=1", ["device=1"], [(1,)]),
+        ("python train.py --gpus 4", [], []),
+        ("docker run --gpus all img", [], []),
+        ("python train.py --device cuda", [], []),
+        ("echo --device cuda:0", [], []),
+        ("CUDA_VISIBLE_DEVICES={gpus} python train.py --device cuda:{gpu_indices}", [], []),
+    ],
+)
+def test_pins_are_found(command: str, texts: list[str], indices: list[tuple[int, ...]]) -> None:
+    pins = find_pins(command)
+    assert ([pin.text for pin in pins], [pin.indices for pin in pins]) == (texts, indices)
+
+
+def test_a_pin_without_gpus_names_the_run_that_leases_the_gpu() -> None:
+    pins = find_pins("CUDA_VISIBLE_DEVICES=0,1 python train.py")
+    leased, free = warn_of_pins(pins, None, {0: "cfm-7kqz"}, [0, 1])
+    assert leased == "`CUDA_VISIBLE_DEVICES=0,1` uses GPU 0, which cfm-7kqz leases: pass gpus=1 instead."
+    assert "GPU 1 without a lease" in free
+    assert "gpus=[1]" in free
+    assert warn_of_pins(pins, None, {}, []) == []
+
+
+def test_only_a_variable_overrides_a_lease() -> None:
+    assert warn_of_pins(find_pins("CUDA_VISIBLE_DEVICES=0 python a.py"), parse_gpus(1), {}, [])
+    assert warn_of_pins(find_pins("CUDA_VISIBLE_DEVICES=0 python a.py"), parse_gpus([1]), {}, [])
+    assert warn_of_pins(find_pins("CUDA_VISIBLE_DEVICES=0 python a.py"), parse_gpus([0, 1]), {}, []) == []
+    assert warn_of_pins(find_pins("python a.py --device cuda:0"), parse_gpus(1), {}, []) == []

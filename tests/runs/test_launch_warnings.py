@@ -1,0 +1,103 @@
+"""Warnings of a launch: what is warned of, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.runs.launch_warnings import find_warnings
+
+_DATA = Path(__file__).parents[1] / "data" / "launch_warnings"
+KILLERS, ORDINARY = (
+    [line.replace("\\n", "\n") for line in (_DATA / f"{name}.txt").read_text().splitlines()]
+    for name in ("killers", "ordinary")
+)
+
+
+@pytest.mark.parametrize("command", KILLERS)
+def test_a_command_that_ends_processes_of_others_is_warned_of(command: str) -> None:
+    assert any("on this host" in warning for warning in find_warnings(command)), find_warnings(command)
+
+
+def test_ordinary_training_commands_are_not_warned_of() -> None:
+    assert len(set(ORDINARY)) >= 500
+    warned = {command: warnings for command in ORDINARY if (warnings := find_warnings(command))}
+    assert not warned
+
+
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [
+        ("sbatch job.sh --wait", "Add --wait"),
+        ("sbatch --parsable --gres=gpu:1 job.sh", "Add --wait"),
+        ("ray start --head --port 6379", "the run ends at once"),
+        ("ray start --head && python train.py", "ends with the command"),
+        ("ssh gpu7 'cd work && python train.py'", "does not stop the command on gpu7"),
+        ("ssh -t -p 2222 alice@lab python train.py", "does not stop the command on alice@lab"),
+        ("ssh -o BatchMode=yes -i ~/.ssh/id lab nohup python train.py", "Use ssh -tt"),
+        ("python train.py &", "The command ends with &"),
+    ],
+)
+def test_a_command_whose_end_is_not_that_of_its_training_is_warned_of(command: str, part: str) -> None:
+    (warning,) = find_warnings(command)
+    assert part in warning
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ssh -tt lab python train.py",
+        "ssh -o RequestTTY=force -tt lab python train.py",
+        "ssh -NfL 8080:localhost:80 lab; python train.py",
+        "ssh -O check lab && python train.py",
+        "ssh lab rsync --server -vlogDtpr . work/",
+        "sbatch --wait job.sh",
+        "sbatch -Wp gpu job.sh",
+        "ray start --head --block",
+        "ray start --block --address=10.0.0.1:6379",
+        ["python", "train.py", "--note", "pkill -f x; ray stop"],
+        ["echo", "pkill"],
+    ],
+)
+def test_such_a_command_is_fine(command: str | list[str]) -> None:
+    assert find_warnings(command) == []
+
+
+def test_argv_is_read_as_one_program() -> None:
+    assert find_warnings(["bash", "-c", "ray stop; python train.py"])
+    assert find_warnings(["pkill", "-f", "train"])
+
+
+def test_the_scripts_that_a_command_names_are_read_with_line_numbers() -> None:
+    shell = "#!/bin/bash\n# pkill in a comment, that's all\nset -e\n\nray stop --force\npython train.py\n"
+    python = (
+        "import subprocess, os\nNOTE = 'pkill is a word'\ndef clean(name):\n"
+        "    subprocess.run(['pkill', '-f', name])\n    os.system(f'ray stop')\n"
+    )
+    warnings = find_warnings("bash run.sh && python clean.py", {"run.sh": shell, "clean.py": python})
+    assert [warning.partition(":")[0] for warning in warnings] == [
+        "`ray stop --force` (run.sh line 5)",
+        "`pkill -f x` (clean.py line 4)",
+        "`ray stop` (clean.py line 5)",
+    ]
+
+
+def test_a_batch_script_may_wait_by_a_directive() -> None:
+    assert find_warnings("bash go.sh", {"go.sh": "#!/bin/bash\n#SBATCH --wait\nsbatch inner.sh\n"}) == []
+    assert find_warnings("bash go.sh", {"go.sh": "#!/bin/bash\nsbatch inner.sh\n"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "'", "$((", "{", ")", "\\", "a <<EOF", "x=(", "kill", "ssh", "ssh -p", "xargs", "env -u", "bash -c", "eval"],
+)
+def test_an_unfinished_command_is_read_without_an_error(text: str) -> None:
+    assert find_warnings(text) == []
+    assert find_warnings("true", {"a.sh": text, "a.py": text}) == []
+
+
+def test_so_many_warnings_are_shown_and_braces_stay() -> None:
+    warnings = find_warnings("; ".join(f"pkill -f {{name}}{n}" for n in range(50)))
+    assert len(warnings) == 8
+    assert warnings[0].startswith("`pkill -f {name}0`:")
