@@ -8,11 +8,11 @@ failure.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mcp_server.diagnosis.checkpoint_lines import find_checkpoint
 from mcp_server.diagnosis.divergence import DivergenceDetector
 from mcp_server.diagnosis.failure.diagnose import FATAL_WORDS, may_be_fatal
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
@@ -23,7 +23,7 @@ from mcp_server.text.lines import LINE_CHARS, split_lines
 _FIRST_STEP_TIMEOUT_S = 1200.0
 # Output is read completely up to this burst size and this lasting rate. Above that, only the newest bytes are read, at
 # this interval.
-_BURST_BYTES, _STEADY_BYTES_PER_S = 2**20, 2**17
+_BURST_BYTES, _STEADY_BYTES_PER_S = 2**18, 2**17
 _NEWEST_BYTES, _FLOOD_READ_EVERY_S = 4096, 0.05
 _UNFINISHED_AFTER_S = 0.2  # of silence, before a line without a line end is read
 _UNFINISHED_BYTES = 65536  # kept of a line without a line end
@@ -32,9 +32,6 @@ _FATAL_WORDS = tuple(word.encode() for word in FATAL_WORDS)
 # A suspect line is diagnosed once no step has followed it for this time and for this number of usual step gaps.
 _SUSPECT_AFTER_S, _SUSPECT_AFTER_GAPS, _EARLY_SUSPECT_AFTER_S = 10.0, 5.0, 60.0
 _CLEARING_ADVANCES = 2  # one metrics line may be flushed after a traceback
-_CHECKPOINT = re.compile(
-    r"(?i)\b(?:sav(?:ed|ing)|wr(?:ote|iting))\b.{0,80}?([^\s'\"]{0,200}(?:ckpt|checkpoint|step|epoch)[^\s'\"]{0,100}\d)"
-)
 
 
 @dataclass(frozen=True)
@@ -120,17 +117,29 @@ class OutputMonitor:
         return None if is_done and not self._is_fixed else self.stall_detector.due_s()
 
     def read_output(self, data: bytes, at_s: float) -> list[OutputEvent]:
-        """Read ``data``, which arrived at ``at_s``, and return the events it causes."""
+        """Read ``data``, which arrived at ``at_s``, and return the events it causes.
+
+        Output that cannot be read is skipped: it raises, and positions in the log stay right.
+        """
         whole, self._received_s = self._unfinished + data, at_s
         cut = max(whole.rfind(b"\n"), whole.rfind(b"\r")) + 1
         piece, self._unfinished = whole[:cut], whole[cut:][-_UNFINISHED_BYTES:]
-        events = self._read_lines_of(piece, at_s) if piece else []
-        self._bytes += len(piece) + max(0, len(whole) - cut - _UNFINISHED_BYTES)
-        return events
+        try:
+            return self._read_lines_of(piece, at_s) if piece else []
+        finally:
+            self._bytes += len(piece) + max(0, len(whole) - cut - _UNFINISHED_BYTES)
+            self.line_feeds += piece.count(b"\n")
+
+    def skip_output(self, data: bytes, at_s: float) -> None:
+        """Pass over ``data`` unread. It counts as a sign of life."""
+        whole, self._unfinished = self._unfinished + data, b""
+        self._bytes += len(whole)
+        self.line_feeds += whole.count(b"\n")
+        self.output_s = self._received_s = at_s
+        self.stall_detector.note_output(at_s, "")
 
     def _read_lines_of(self, piece: bytes, at_s: float) -> list[OutputEvent]:
         self._find_suspect(piece, at_s)
-        self.line_feeds += piece.count(b"\n")
         self._byte_budget = min(
             _BURST_BYTES, self._byte_budget + max(0.0, at_s - self._budget_at_s) * _STEADY_BYTES_PER_S
         )
@@ -184,8 +193,8 @@ class OutputMonitor:
         if new and self.suspect is not None:  # the diagnosis decides which steps of this piece followed it
             self.suspect.advances = self.progress.advances
         for line in lines:
-            if ("heckpoint" in line or "ckpt" in line) and (match := _CHECKPOINT.search(line)):
-                self.checkpoint = match[1]
+            if ("heckpoint" in line or "ckpt" in line) and (name := find_checkpoint(line)):
+                self.checkpoint = name
         events = self._note_progress(advances, at_s)
         if self._divergence_reported and self.divergence.recovered:
             self._divergence_reported = False

@@ -18,7 +18,9 @@ from mcp_server.text.timestamps import parse_time
 
 LiveState = Literal["queued", "starting", "running", "stalled", "retrying"]
 # Kinds that deserve a decision, the most urgent first.
-Noteworthy = Literal["error_seen", "stalled", "retrying", "gpu_deviation", "first_step_timeout", "first_step"]
+Noteworthy = Literal[
+    "error_seen", "stalled", "retrying", "gpu_deviation", "first_step_timeout", "judging_lost", "first_step"
+]
 EventKind = Literal[
     Noteworthy,
     "queued",
@@ -68,6 +70,7 @@ TRAITS: Mapping[EventKind, KindTraits] = {
     "screen_lost": KindTraits(),
     "log_lost": KindTraits(),
     "sampler_lost": KindTraits(),
+    "judging_lost": KindTraits(),  # for a time or for good: a stall or an error may go unseen
     "observer_error": KindTraits(),
 }
 # The columns of the table, for readers. Kinds of newer versions are in none of them.

@@ -1,6 +1,7 @@
 """Observes one attempt and reports its steps, stalls, errors and divergence as events.
 
-An error in here is reported once, and never touches the run.
+An error in here never touches the run. Judging skips what it cannot read and goes on. After repeated errors it rests
+for a minute, and an event says so.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mcp_server.record.events import EventKind
 from mcp_server.record.exit_status import Ending, StopRequest
 from mcp_server.record.run_directory import now
 from mcp_server.supervisor.control import ControlInputs
@@ -39,6 +41,8 @@ _IDLE = 0.05  # of one core
 _STACK_LIMIT_S, _STACK_CHARS, _STACK_TAIL_BYTES = 5.0, 2000, 65536
 # Far above what either takes: a pattern of the user's could match for ever.
 _FEED_LIMIT_S, _CHECK_LIMIT_S = 2.0, 20.0
+_FAULTS, _FAULTS_WITHIN_S, _REST_S = 3, 60.0, 60.0  # so many errors within this time, and judging rests
+_REPORT_EVERY_S = 600.0  # of an event about judging
 # A burst of output takes up to 0.8 s to read. It is read in pieces, a few at a time: meanwhile the terminal, which
 # buffers 12 KiB, would fill up, and the training would wait.
 _PIECE_BYTES, _TURN_S = 4096, 0.001
@@ -88,7 +92,9 @@ class Observer:
         self._mark = (time.monotonic(), 0.0)  # when the processor time was measured last, and how much it was
         self._oom_kills = 0
         self._noted_checkpoint: str | None = None
-        self._is_broken = False
+        self._faults: list[float] = []  # when judging failed
+        self._rests_until_s = 0.0
+        self._reported_s: dict[EventKind, float] = {}
         self.on_checkpoint: Callable[[str], None] = lambda _: (
             None
         )  # called with each path that the output says it saved
@@ -100,7 +106,9 @@ class Observer:
     @property
     def due_s(self) -> float | None:
         """When ``check_deadlines`` has something to do, in monotonic seconds."""
-        return self._safely(self._earliest_due_s)
+        if self._monitor is None:
+            return None
+        return self._rests_until_s if self._rests else self._earliest_due_s(self._monitor)
 
     @property
     def step(self) -> int | None:
@@ -114,15 +122,18 @@ class Observer:
 
     def feed(self, data: bytes) -> None:
         """Take output, and read as much of it as a millisecond allows. The rest is read when ``due_s`` says so."""
-        if self._is_broken:
+        at_s, monitor = time.monotonic(), self._monitor
+        if monitor is None:
             return
-        at_s = time.monotonic()
+        if self._rests:
+            monitor.skip_output(data, at_s)
+            return
         self._unread.extend((data[at : at + _PIECE_BYTES], at_s) for at in range(0, len(data), _PIECE_BYTES))
         self._safely(lambda: within(_FEED_LIMIT_S, self._read_pieces))
 
     def check_deadlines(self) -> StopRequest | None:
         """Act on deadlines that have passed and return the stop request of the recovery policy, if there is one."""
-        if (due_s := self.due_s) is not None and time.monotonic() >= due_s:
+        if not self._rests and (due_s := self.due_s) is not None and time.monotonic() >= due_s:
             self._safely(lambda: within(_CHECK_LIMIT_S, self._read_pieces if self._unread else self._check))
         return self._stop_request
 
@@ -136,16 +147,37 @@ class Observer:
             lambda: within(_CHECK_LIMIT_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
         )
 
+    @property
+    def _rests(self) -> bool:
+        return time.monotonic() < self._rests_until_s
+
     def _safely(self, act: Callable[[], T]) -> T | None:
-        if self._is_broken:
-            return None
         try:
             return act()
         except Exception as error:
-            self._is_broken = True
-            self._unread.clear()
-            self._events.append("observer_error", f"Monitoring stopped: {error!r}; the run goes on.")
+            self._note_fault(error)
             return None
+
+    def _note_fault(self, error: Exception) -> None:
+        now_s = time.monotonic()
+        self._faults = [at_s for at_s in self._faults if now_s - at_s < _FAULTS_WITHIN_S] + [now_s]
+        blind = "A stall, an error or a first step may go unseen, and recovery does not act on them; the run goes on."
+        if self._monitor is None:
+            self._report_fault("judging_lost", f"Output is not judged: {error!r}. {blind}")
+        elif len(self._faults) >= _FAULTS:
+            self._rests_until_s, self._faults = now_s + _REST_S, []
+            for data, at_s in self._unread:
+                self._monitor.skip_output(data, at_s)
+            self._unread.clear()
+            self._report_fault("judging_lost", f"Output is not judged for {_REST_S:.0f} s: {error!r}. {blind}")
+        else:
+            self._report_fault("observer_error", f"Some output is skipped unjudged: {error!r}; the run goes on.")
+
+    def _report_fault(self, kind: EventKind, text: str) -> None:
+        now_s = time.monotonic()
+        if now_s - self._reported_s.get(kind, -math.inf) >= _REPORT_EVERY_S:
+            self._reported_s[kind] = now_s
+            self._events.append(kind, text)
 
     def _load(self) -> None:
         from mcp_server.diagnosis.output_monitor import OutputMonitor  # noqa: PLC0415 - compiles for 50 ms
@@ -159,10 +191,10 @@ class Observer:
             raise RuntimeError("the output patterns are not loaded")
         return self._monitor
 
-    def _earliest_due_s(self) -> float | None:
+    def _earliest_due_s(self, monitor: OutputMonitor) -> float | None:
         if self._unread:
             return 0.0
-        return min((t for t in (self._reader.next_check_s, self._write_due_s) if t is not None), default=None)
+        return min((t for t in (monitor.next_check_s, self._write_due_s) if t is not None), default=None)
 
     def _read_pieces(self, turn_s: float | None = None) -> None:
         if not self._unread:

@@ -1,4 +1,4 @@
-"""A time limit for work that a user's pattern, or a bug, could make endless."""
+"""A limit of processor time for work that a user's pattern, or a bug, could make endless."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ T = TypeVar("T")
 
 
 class TimeLimitExceeded(Exception):
-    """Work took longer than its limit. Not an OSError, since much code ignores those."""
+    """Work used more processor time than its limit. Not an OSError, since much code ignores those."""
 
 
 def within(limit_s: float, act: Callable[[], T]) -> T:
     """Return the result of ``act``. For the main thread only. Ends pattern matching as well, which checks for signals.
 
+    Only processor time counts: while the machine is suspended, or a file system is silent, nothing is too slow.
+
     Raises:
-        TimeLimitExceeded: it took longer than ``limit_s``.
+        TimeLimitExceeded: it used more than ``limit_s`` of processor time.
     """
 
     def expire(*_: object) -> NoReturn:
-        raise TimeLimitExceeded(f"it took longer than {limit_s:g} s")
+        raise TimeLimitExceeded(f"it used more than {limit_s:g} s of processor time")
 
-    before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    before = signal.signal(signal.SIGPROF, expire)
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
     try:
         return act()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

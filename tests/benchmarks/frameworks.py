@@ -27,7 +27,7 @@ _NEEDS = ("torch", "transformers", "accelerate", "lightning", "stable_baselines3
 _RUN_S, _AT_ONCE = 120.0, 2
 _MAX_VIRTUAL_KIB = 8_000_000
 _ALARMS = ("error_seen", "stalled", "first_step_timeout")
-_BROKEN = "observer_error"
+_BROKEN = ("observer_error", "judging_lost")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class RunReport:
     @property
     def alarms(self) -> list[str]:
         """Kinds of the alarms raised while it ran."""
-        return [event["kind"] for event in self.events if event["kind"] in (*_ALARMS, _BROKEN)]
+        return [event["kind"] for event in self.events if event["kind"] in (*_ALARMS, *_BROKEN)]
 
     @property
     def ended_right(self) -> bool:
@@ -261,7 +261,7 @@ def _describe_errors(report: RunReport) -> str:
     expected = report.fault.kind if report.fault else None
     status = report.status
     errors = [
-        *((True, event["text"]) for event in report.events if event["kind"] == _BROKEN),
+        *((True, event["text"]) for event in report.events if event["kind"] in _BROKEN),
         (kind != expected, f"kind {kind}"),
         (report.fault is not None and not _is_root_line(report.fault, line), f"line {line!r}"),
         (

@@ -33,26 +33,57 @@ def event_kinds(rundir: RunDir) -> list[str]:
     return [event["kind"] for event in read_events(rundir.events)]
 
 
-def test_a_monitor_that_fails_is_reported_once_and_used_no_more(
+def test_output_that_cannot_be_read_is_skipped_and_judging_goes_on(
     rundir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    observer = observing(rundir)
+    read_lines = OutputMonitor._read_lines_of
+
+    def fail_once(*arguments: Any) -> Any:
+        monkeypatch.setattr(OutputMonitor, "_read_lines_of", read_lines)
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(OutputMonitor, "_read_lines_of", fail_once)
+    observer.feed(b"one\ntwo\n")
+    observer.feed(b"step 7 loss 0.5\n")
+    assert event_kinds(rundir) == ["observer_error", "first_step"]
+    assert observer.step == 7
+    assert observer._monitor is not None
+    assert observer._monitor.line_feeds == 3
+
+
+def test_a_monitor_that_fails_again_and_again_rests_and_says_so(
+    rundir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
     def fails(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(OutputMonitor, "read_output", fails)
     observer = observing(rundir)
-    for _ in range(3):
-        observer.feed(b"step 1 loss 0.5\n")
-    assert event_kinds(rundir) == ["observer_error"]
-    assert observer.due_s is None
-    assert observer.check_deadlines() is None
-    assert observer.failure(Ending("failed", 1, None)) is None
+    with monkeypatch.context() as context:
+        context.setattr(OutputMonitor, "_read_lines_of", fails)
+        for _ in range(10):
+            observer.feed(b"step 1 loss 0.5\n")
+    assert event_kinds(rundir) == ["observer_error", "judging_lost"]
+    assert observer.due_s == 1060.0
+    observer.feed(b"step 2 loss 0.5\n")
+    assert (observer.step, observer.check_deadlines()) == (None, None)
+    clock[0] = 1060.0
+    observer.feed(b"step 3 loss 0.5\n")
+    assert (observer.step, event_kinds(rundir)[-1]) == (3, "first_step")
+    assert observer._monitor is not None
+    assert observer._monitor.line_feeds == 12
 
 
 def test_a_monitor_that_cannot_be_created_is_reported_too(rundir: RunDir) -> None:
     observer = observing(rundir, first_step_pattern="(")
     observer.feed(b"step 1 loss 0.5\n")
-    assert event_kinds(rundir) == ["observer_error"]
+    assert event_kinds(rundir) == ["judging_lost"]
+    assert observer.due_s is None
+    assert observer.check_deadlines() is None
+    assert observer.failure(Ending("failed", 1, None)) is None
 
 
 def test_a_first_step_is_on_disk_before_its_event(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
