@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 
 import pytest
 from mcp.types import ResourceTemplateReference, TextContent
 
+from mcp_server.serve.app import INSTRUCTIONS
 from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
@@ -43,3 +45,36 @@ async def test_a_live_run_and_a_lost_run_have_their_states(sandbox: Sandbox, leg
         (log,) = (await agent.client.read_resource(f"run://{live}/log")).contents
     assert log.text.endswith("newest")  # type: ignore[union-attr]
     assert 200 < len(log.text.encode()) <= 8192  # type: ignore[union-attr]
+
+
+async def test_a_wrong_policy_is_refused_with_the_language_and_the_guide_that_has_all_of_it(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        refusal = await agent.refusal("launch_run", command="true", recovery={"oom_gpu": "halve"})
+        assert 'recovery.oom_gpu.do is "retry" or "stop", not \'halve\'. Nothing was done.' in refusal
+        assert '"change": {"num_envs": "halve"}' in refusal
+        (uri,) = re.findall(r"guide://\w+", refusal)
+        (page,) = (await agent.client.read_resource(uri)).contents
+        assert "`max_same_kind`" in page.text  # type: ignore[union-attr]
+        assert (await agent.call("list_runs"))["total"] == 0
+
+
+async def test_a_name_of_run_and_attempt_differs_for_every_run_and_every_attempt(sandbox: Sandbox) -> None:
+    command = "echo --run_name $RUNWARD_RUN_ID-$RUNWARD_ATTEMPT; echo 'RuntimeError: CUDA out of memory.' >&2; exit 1"
+    async with sandbox.agent_in_process() as agent:
+        recovery = {"oom_gpu": {"do": "retry", "times": 1, "wait_s": 0}}
+        runs = [await agent.launch(command, recovery=recovery, tags=["lr"], name=f"c{n}") for n in range(2)]
+        names = set()
+        for run_id in runs:
+            assert (await agent.end(run_id))["attempt"] == 2
+            for attempt in (1, 2):
+                log = await agent.text("read_log", run_id=run_id, attempt=attempt, grep="--run_name")
+                names |= set(re.findall(r"--run_name (\S+)", log.partition("\n")[2]))
+        (sweep,) = (await agent.client.read_resource("sweep://lr")).contents
+    assert names == {f"{run_id}-{attempt}" for run_id in runs for attempt in (1, 2)}
+    assert json.loads(sweep.text)["states"] == {"failed": 2}  # type: ignore[union-attr]
+
+
+async def test_a_client_is_given_the_instructions_at_the_start(sandbox: Sandbox) -> None:
+    for legacy in (False, True):
+        async with sandbox.agent(legacy=legacy) as agent:
+            assert agent.client.instructions == INSTRUCTIONS
