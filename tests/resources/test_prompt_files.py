@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -15,7 +16,7 @@ import mcp_server
 from mcp_server.blueprints.parser import parse_blueprint
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.gpus.request import parse_requirements
-from mcp_server.hosts.config import Environment, Host, Ray
+from mcp_server.hosts.config import Environment, Host, Ray, Site
 from mcp_server.record.state import RunState
 from mcp_server.recovery import policy
 from mcp_server.resources.documents import Document, Shelf, list_files, parse_document, read_documents
@@ -303,6 +304,22 @@ def test_the_guide_to_ray_has_the_variables_of_a_launch() -> None:
     variables = find_ray_variables(Environment(ray=Ray(capacity_threshold=0.9)), "cfm-7kqz")
     text = read_documents("prompts")["ray"].text
     assert [name for name in variables if f"`{name}`" not in text] == []
+
+
+def test_the_guide_to_hosts_has_every_key_and_a_file_that_can_be_used() -> None:
+    text = read_documents("prompts")["hosts"].text
+    site = Site.model_validate(tomllib.loads(text.partition("```toml\n")[2].partition("```")[0]))
+    assert set(site.hosts) == {"machine1", "machine2"}
+    tables = "\n".join(rows(text))
+    keys = {*Host.model_fields, *Environment.model_fields, *Ray.model_fields} - {"name"}  # which is that of the table
+    assert [key for key in sorted(keys) if f"`{key}`" not in tables] == []
+    defaults = {key: field.default for key, field in Ray.model_fields.items() if field.default is not None}
+    assert [key for key, value in defaults.items() if not re.search(rf'`{key}` .*`"{re.escape(value)}"`', tables)] == []
+
+
+def test_the_guide_to_settings_has_every_key() -> None:
+    tables = "\n".join(rows(read_documents("prompts")["settings"].text))
+    assert [key for key in Config.model_fields if f"| `{key}` |" not in tables] == []
 
 
 # --- the language of recovery, on one page
