@@ -20,7 +20,8 @@ class Finished(Answer):
 class Comparison(Answer):
     """One table with a row per run, cells separated by ``|``. A column with one value for all runs is in ``same``.
 
-    A metric shows its last value, then its best where it differs. ``root``: the directory of checkpoint paths.
+    A metric shows its last value, then its best with its step where it differs. Settings are those of the newest
+    attempt; ``notes`` says how a retry changed them. ``root``: the directory of checkpoint paths.
     """
 
     columns: str | None = None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,21 +18,28 @@ from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, configuration, evaluations
 from mcp_server.results.answers import Comparison
 from mcp_server.results.checkpoints import Checkpoint
+from mcp_server.results.comparison_cells import (
+    Cells,
+    checkpoint_cell,
+    fact_cells,
+    find_differences,
+    fit,
+    format_value,
+    last_step,
+    metric_cells,
+    shorten_names,
+)
 from mcp_server.results.evaluations import Evaluation, Value, render_table
-from mcp_server.results.metrics import Metric, best_direction, read_metrics
+from mcp_server.results.metrics import PRINTED, Metric, best_direction, read_metrics
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
-from mcp_server.text.formatting import shorten_middle
 
+_LONGEST_TAG = 32
 _MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS = 20, 8, 6, 6
-_CELL_CHARS = 36
-_MINUTE_S, _HOUR_S = 60, 3600
 # Headings of the value column in a table whose first column has the names.
 _VALUE_HEADINGS = frozenset({"value", "result", "figure", "值", "数值", "结果"})
-_FACTS = frozenset({"run", "state", "step", "time", "checkpoint"})
+_FACTS = frozenset({"run", "state", "why", "attempts", "step", "time", "peak GPU GiB", "checkpoint"})
 _MAIN = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
-
-Cells = dict[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +49,7 @@ class ComparedRun:
     run: Run
     settings: Mapping[str, str]
     metrics: Sequence[Metric]
+    step: int | None
     figures: Mapping[str, Value]
     checkpoints: Sequence[Checkpoint]
 
@@ -69,7 +76,14 @@ def build_comparison(
     # Cached, since several runs share a directory.
     lookups = cache(checkpoints.find_checkpoints), cache(evaluations.find_evaluation_files)
     entries = [_read_run(run, store.run_directory(run.run_id), scalars, metrics, root_cwd, *lookups) for run in runs]
-    differing = _differences([entry.settings for entry in entries])
+    differing, places = find_differences([entry.settings for entry in entries])
+    if differing and places:
+        notes.append(f"Paths and names differ too: {', '.join(places[:_MOST_DIFFERENCES])}.")
+    differing = differing or places
+    if len(differing) > _MOST_DIFFERENCES:
+        more = ", ".join(differing[_MOST_DIFFERENCES:][:_MOST_DIFFERENCES])
+        notes.append(f"{len(differing) - _MOST_DIFFERENCES} more settings differ: {more}.")
+        differing = differing[:_MOST_DIFFERENCES]
     tag_columns = _columns(
         [[one.tag for one in entry.metrics] for entry in entries],
         metrics,
@@ -85,13 +99,14 @@ def build_comparison(
         "evaluation figures",
     )
     root = _common_path([one.path.parent for entry in entries for one in entry.checkpoints[:1]])
-    taken = _FACTS.union(*(entry.settings for entry in entries))
+    settings = shorten_names(differing, _FACTS)
+    short = shorten_names(tag_columns, {*_FACTS, *settings.values()}, longest=_LONGEST_TAG)
     table = [
-        _facts(entry)
-        | {name: _fit(entry.settings.get(name, "-")) for name in differing}
-        | _metric_cells(entry, tag_columns, taken)
-        | {f"eval {name}": _value(entry.figures[name]) for name in figures if name in entry.figures}
-        | _checkpoint_cell(entry, root)
+        fact_cells(entry.run, entry.step, entry.run.elapsed_s(time.time()))
+        | {name: fit(entry.settings.get(long, "-")) for long, name in settings.items()}
+        | metric_cells(entry.metrics, short, {*_FACTS, *settings.values()})
+        | {f"eval {name}": format_value(entry.figures[name]) for name in figures if name in entry.figures}
+        | checkpoint_cell(entry.checkpoints, root)
         for entry in entries
     ]
     names = _ordered(table)
@@ -102,6 +117,11 @@ def build_comparison(
             if len(values) == 1:
                 same[name] = values.pop()
     names = [name for name in names if name not in same]
+    if same.get("attempts") == "1":
+        del same["attempts"]
+    for run in runs:
+        if run.attempt_params.changed:
+            notes.append(f"{run.run_id}: {'; '.join(run.attempt_params.changed.values())}.")
     notes += [f"{run.run_id} is still {run.state}." for run in runs if not run.ended]
     rows = [[row.get(name, "") for name in names] for row in table]
     return Comparison(
@@ -138,21 +158,15 @@ def _read_run(
     settings = configuration.read_configuration(run, read_code_snapshot(rundir, run.attempt))
     if settings["cwd"].startswith("/"):  # only its end can differ
         settings["cwd"] = os.path.relpath(settings["cwd"], root_cwd)
+    found = read_metrics(run, scalars, metrics, rundir)
     return ComparedRun(
         run,
         settings,
-        read_metrics(run, scalars, metrics, rundir).metrics,
+        found.metrics,
+        last_step(run, found.metrics, is_printed=found.source == PRINTED),
         _figures(evaluations.find_run_evaluations(run, look=look_for_evaluations)),
         checkpoints.find_run_checkpoints(run, look=look_for_checkpoints),
     )
-
-
-def _differences(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the names whose values differ, those with the most values first."""
-    names = dict.fromkeys(name for one in settings for name in one)
-    values = {name: {one.get(name, "") for one in settings} for name in names}
-    differ = [name for name in names if len(values[name]) > 1]
-    return sorted(differ, key=lambda name: -len(values[name]))[:_MOST_DIFFERENCES]
 
 
 def _figures(results: Sequence[Evaluation]) -> dict[str, Value]:
@@ -195,62 +209,11 @@ def _matches(pattern: str, name: str) -> bool:
     return fnmatch.fnmatchcase(lower, pattern.lower()) or pattern.lower() in last
 
 
-def _facts(entry: ComparedRun) -> Cells:
-    run = entry.run
-    seconds = run.elapsed_s(time.time())
-    step = max((one.last_step for one in entry.metrics if one.last_step is not None), default=run.progress.get("step"))
-    return {
-        "run": run.run_id,
-        "state": run.state + (f" ({run.failure.get('kind')})" if run.failure and run.ended else ""),
-        "step": "" if step is None else str(step),
-        "time": "" if seconds is None else _elapsed(seconds),
-    }
-
-
-def _elapsed(seconds: float) -> str:
-    """Return a duration that takes little room in a table: ``97s``, ``62min``, ``2.5h``."""
-    if seconds < 2 * _MINUTE_S:
-        return f"{seconds:.0f}s"
-    return f"{seconds / _MINUTE_S:.0f}min" if seconds < 2 * _HOUR_S else f"{seconds / _HOUR_S:.1f}h"
-
-
-def _metric_cells(entry: ComparedRun, tags: Sequence[str], taken: Collection[str]) -> Cells:
-    cells = {}
-    for one in entry.metrics:
-        if one.tag in tags:
-            last = _value(one.last)
-            best = "" if one.best is None else _value(one.best)
-            name = f"{one.tag} last/{one.best_is}" if one.best_is else one.tag
-            name = f"{name} last" if name in taken else name  # a setting, such as `lr`, is logged as well
-            cells[name] = f"{last}/{best}" if best not in ("", last) else last
-    return cells
-
-
-def _value(value: Value) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else _fit("" if value is None else str(value))
-
-
 def _common_path(paths: Sequence[Path]) -> str:
     return os.path.commonpath(paths) if paths else ""
-
-
-def _checkpoint_cell(entry: ComparedRun, root: str) -> Cells:
-    """Return the newest checkpoint and the number of others."""
-    if not entry.checkpoints:
-        return {}
-    one, more = entry.checkpoints[0], len(entry.checkpoints) - 1
-    path = os.path.relpath(one.path, root)
-    step = "" if one.step is None or re.search(rf"(?<!\d)0*{one.step}(?!\d)", path) else f" step {one.step}"
-    size = one.size.replace(" ", "")
-    return {"checkpoint": f"{path}{step} {size}{f' +{more}' if more else ''}"}
 
 
 def _ordered(table: Sequence[Cells]) -> list[str]:
     """Return the columns in order, the checkpoint last."""
     names = dict.fromkeys(name for row in table for name in row if any(other.get(name) for other in table))
     return sorted(names, key=lambda name: name == "checkpoint")
-
-
-def _fit(text: str) -> str:
-    text = " ".join(text.split()).replace("|", "¦")
-    return shorten_middle(text, _CELL_CHARS, head=_CELL_CHARS // 2)

@@ -16,6 +16,7 @@ from mcp_server.scalars.from_log import LogMetrics, LogPoints, read_log_metrics
 from mcp_server.scalars.run_scalars import NoScalars, Scalars
 from mcp_server.scalars.summary import summarise_series
 
+PRINTED = "the run's output"  # a source, beside files
 Best = Literal["max", "min"]
 
 # First match wins, on the words of a tag: the loss of a reward model is a loss.
@@ -134,7 +135,7 @@ def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None) -> RunMe
     more = [tag for tag in select_tags(tags, last) if tag not in printed.points]
     metrics += [Metric(tag, last[tag], step if isinstance(step, int) else None) for tag in more]
     notes = ("The log is long: only its beginning and end were read for metrics.",) if printed.cut else ()
-    return RunMetrics(tuple(metrics), "the run's output" if metrics else "", notes)
+    return RunMetrics(tuple(metrics), PRINTED if metrics else "", notes)
 
 
 def _metric(tag: str, points: LogPoints) -> Metric:

@@ -61,8 +61,8 @@ async def test_a_good_and_a_failed_run_are_finished_and_compared(sandbox: Sandbo
         found = await agent.call("compare_runs", tags=["both"])
         names = found["columns"].split("|")
         rows = {row.split("|")[0]: dict(zip(names, row.split("|"), strict=True)) for row in found["rows"]}
-        assert rows[good]["reward last/max"] == "5"
-        assert rows[bad]["state"] == "failed (oom_gpu)"
+        assert rows[good]["reward last/max@step"] == "5"
+        assert (rows[bad]["state"], rows[bad]["why"].split(":")[0]) == ("failed", "oom_gpu")
         assert rows[good]["eval mean_reward"] == "5"
         assert rows[bad]["checkpoint"].startswith(
             f"{sandbox.path.joinpath('bad/ckpt_10.pt').relative_to(found['root'])} "

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.results.answers import Comparison
 from mcp_server.results.compare import build_comparison
+from mcp_server.results.comparison_cells import shorten_names
 from tests.support.ended_runs import BEGAN_S, Runs
 
 
@@ -59,17 +61,19 @@ def test_a_row_has_the_settings_that_differ_and_the_results(runs: Runs, tmp_path
     assert first == {
         "run": "cfm-aaaa",
         "state": "finished",
+        "why": "",
         "lr": "1e-1",
-        "model.layers": "1",
+        "layers": "1",
         "batch": "64",
-        "conf:model.width": "100",
-        "cwd": "cfm-aaaa",
-        "reward last/max": "1/3",
+        "width": "100",
+        "reward last/max@step": "1/3@3",
         "eval mean_reward": "0.5",
         "checkpoint": "cfm-aaaa/ckpt/checkpoint-100 2KiB +1",
     }
-    assert (second["state"], second["batch"], second["reward last/max"]) == ("failed (oom_gpu)", "128", "2")
-    assert comparison.same == {"step": "5", "time": "62min", "loss last/min": "0.5", "eval tasks": "57"}
+    assert (second["state"], second["batch"], second["reward last/max@step"]) == ("failed", "128", "2")
+    assert second["why"] == "oom_gpu: CUDA out of memory"
+    assert comparison.same == {"step": "5", "time": "62min", "loss last/min@step": "0.5", "eval tasks": "57"}
+    assert comparison.notes == ["Paths and names differ too: cwd."]
     assert comparison.root == work
 
 
@@ -89,7 +93,7 @@ def test_runs_are_found_by_their_tags(runs: Runs) -> None:
 def test_metrics_are_chosen_by_name_or_glob(runs: Runs) -> None:
     two(runs)
     comparison = build_comparison(runs.store, runs.scalars, tags=["sweep"], metrics=["rew*"])
-    assert "reward last/max" in (comparison.columns or "")
+    assert "reward last/max@step" in (comparison.columns or "")
     assert "loss" not in (comparison.columns or "") + str(comparison.same)
 
 
@@ -99,7 +103,7 @@ def test_markdown_is_one_table(runs: Runs) -> None:
     lines = (comparison.markdown or "").split("\n")
     assert comparison.rows is None
     assert len(lines) == 4
-    assert lines[0].startswith("| run | state | lr |")
+    assert lines[0].startswith("| run | state | why | lr |")
 
 
 def test_a_run_without_scalars_and_a_lost_run_have_rows(runs: Runs) -> None:
@@ -108,6 +112,65 @@ def test_a_run_without_scalars_and_a_lost_run_have_rows(runs: Runs) -> None:
     first, second = table(build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb", "cfm-aaaa"]))
     assert (first["state"], second["state"]) == ("finished", "lost")
     assert (first["time"], second["time"]) == ("62min", "")
+
+
+def add_with(runs: Runs, run_id: str, events: list[dict[str, Any]], **facts: Any) -> None:
+    """Add a finished run with ``events`` between its start and its end."""
+    runs.add(run_id, **facts)
+    path = runs.home.runs / run_id / "events.jsonl"
+    first, last = path.read_text().splitlines()
+    lines = [first, *map(json.dumps, events), last.replace('"attempt": 1', f'"attempt": {1 + len(events) // 2}')]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    (runs.home.runs / run_id / "attempts" / "2").mkdir()
+
+
+def test_a_halved_run_is_compared_with_the_value_that_ran(runs: Runs) -> None:
+    halved = {"seq": 2, "kind": "retrying", "attempt": 1, "params": {"num_envs": 4096}}
+    events = [halved, {"seq": 3, "kind": "started", "attempt": 2}]
+    add_with(runs, "cfm-aaaa", events, params={"num_envs": 8192})
+    runs.add("cfm-bbbb", params={"num_envs": 8192})
+    comparison = build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"])
+    assert [(row["num_envs"], row["attempts"]) for row in table(comparison)] == [("4096", "2"), ("8192", "1")]
+    assert "cfm-aaaa: num_envs 8192 → 4096 after attempt 1." in (comparison.notes or [])
+
+
+def test_the_gpu_that_used_most_memory_counts(runs: Runs) -> None:
+    for run_id, peak in (("cfm-aaaa", 40536), ("cfm-bbbb", 20480)):
+        runs.add(run_id, progress={"gpus": {"GPU-1": {"peak_mib": peak}, "GPU-2": {"peak_mib": 1024}}})
+    rows = table(build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"]))
+    assert [row["peak GPU GiB"] for row in rows] == ["39.6", "20.0"]
+
+
+def test_a_killed_run_says_why(runs: Runs) -> None:
+    runs.add("cfm-aaaa")
+    runs.add("cfm-bbbb", "killed")
+    path = runs.home.runs / "cfm-bbbb" / "events.jsonl"
+    path.write_text(path.read_text().replace("killed: exit code 1.", "killed: SIGINT (it diverged; alice)."))
+    rows = table(build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"]))
+    assert [row["why"] for row in rows] == ["", "it diverged; alice"]
+
+
+@pytest.mark.parametrize(
+    ("names", "taken", "short"),
+    [
+        (["conf:algo.lr", "conf:model.width"], (), ["lr", "width"]),
+        (["a:opt.lr", "b:opt.lr"], (), ["a:opt.lr", "b:opt.lr"]),
+        (["a:actor.lr", "a:critic.lr", "lr"], (), ["actor.lr", "critic.lr", "lr"]),
+        (["conf:step", "conf:algo.step"], ("step",), ["conf:step", "algo.step"]),
+        (["trailing."], (), ["trailing."]),
+    ],
+)
+def test_a_name_is_shortened_to_what_no_other_ends_with(
+    names: list[str], taken: tuple[str, ...], short: list[str]
+) -> None:
+    assert list(shorten_names(names, taken).values()) == short
+
+
+def test_settings_beyond_the_widest_table_are_named(runs: Runs) -> None:
+    for number in (1, 2):
+        runs.add(f"cfm-{'ab'[number - 1] * 4}", params={f"p{n}": n * number for n in range(1, 12)})
+    comparison = build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"])
+    assert "3 more settings differ: p9, p10, p11." in (comparison.notes or [])
 
 
 def test_an_unknown_run_is_refused_with_similar_ids(runs: Runs) -> None:
@@ -141,7 +204,7 @@ def test_eight_runs_and_six_metrics_cost_few_tokens(runs: Runs) -> None:
     for name in names:
         assert name in (comparison.columns or "")
     answer = json.dumps(comparison.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"))
-    assert len(openai.o200k_base().encode(answer)) <= 720, answer  # the state directory's own path is among them
+    assert len(openai.o200k_base().encode(answer)) <= 780, answer  # the state directory's own path is among them
 
 
 def test_the_rows_of_a_table_of_figures_are_named(runs: Runs) -> None:

@@ -1,0 +1,147 @@
+"""Cells of a comparison: short column names, facts of a run, metrics with their best, the newest checkpoint. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from mcp_server.record.state import Run
+from mcp_server.results.checkpoints import Checkpoint
+from mcp_server.results.metrics import Metric
+from mcp_server.text.formatting import shorten_middle
+
+_CELL_CHARS, _REASON_CHARS = 36, 64
+_MINUTE_S, _HOUR_S, _MIB_PER_GIB = 60, 3600, 1024
+_PLACE = re.compile(
+    r"cwd|(?:.*[_.\-/:])?(?:(?:log|out|output)?_?dir|directory|path|root|run_?name|exp(?:eriment)?_?name)"
+)
+_SEPARATORS = re.compile(r"[/.:]")
+
+Cells = dict[str, str]
+
+
+def fit(text: str) -> str:
+    """Return a text as a cell: one line without the separator, its middle left out where it is long."""
+    return shorten_middle(_plain(text), _CELL_CHARS, head=_CELL_CHARS // 2)
+
+
+def format_value(value: float | str | None) -> str:
+    """Return a value as a cell, with three significant digits."""
+    return f"{value:.3g}" if isinstance(value, float) else fit("" if value is None else str(value))
+
+
+def shorten_names(names: Collection[str], taken: Collection[str], *, longest: int = 0) -> dict[str, str]:
+    """Return for each name with more than ``longest`` characters the shortest end that no other has, else the name.
+
+    ``taken`` are names of other columns.
+    """
+    short = {}
+    for name in names:
+        parts = [] if len(name) <= longest else [match.end() for match in _SEPARATORS.finditer(name)]
+        ends = (name[start:] for start in (*reversed(parts), 0))
+        others = [other for other in names if other != name]
+        short[name] = next(end for end in ends if end == name or (end and _is_alone(end, others, taken)))
+    return short
+
+
+def _is_alone(end: str, others: Collection[str], taken: Collection[str]) -> bool:
+    return end not in taken and not any(re.search(rf"(?:^|[/.:]){re.escape(end)}$", other) for other in others)
+
+
+def find_differences(settings: Sequence[Mapping[str, str]]) -> tuple[list[str], list[str]]:
+    """Return the names of settings that differ, those of files behind the command's own, and apart from them places.
+
+    A place is a path or the name of a run: it nearly always differs, and explains nothing.
+    """
+    names = dict.fromkeys(name for one in settings for name in one)
+    differ = [name for name in names if len({one.get(name, "") for one in settings}) > 1]
+    places = [name for name in differ if _is_place(name, [one[name] for one in settings if one.get(name)])]
+    return sorted((name for name in differ if name not in places), key=lambda name: ":" in name), places
+
+
+def _is_place(name: str, values: Sequence[str]) -> bool:
+    return bool(_PLACE.fullmatch(name.lower().lstrip("$"))) or all(value.startswith("/") for value in values)
+
+
+def fact_cells(run: Run, step: int | None, elapsed_s: float | None) -> Cells:
+    """Return what every run has: its state and why, its attempts, its last step, its time, its GPU memory."""
+    return {
+        "run": run.run_id,
+        "state": run.state,
+        "why": describe_end(run),
+        "attempts": str(run.attempt) if run.started_at else "",
+        "step": "" if step is None else str(step),
+        "time": "" if elapsed_s is None else _elapsed(elapsed_s),
+        "peak GPU GiB": _peak_memory(run),
+    }
+
+
+def describe_end(run: Run) -> str:
+    """Return why a run ended without success; empty where it did not."""
+    if not run.ended or run.state == "finished":
+        return ""
+    if run.failure:
+        line = _plain(str(run.failure.get("line") or ""))
+        return shorten_middle(f"{run.failure.get('kind')}{f': {line}' if line else ''}", _REASON_CHARS)
+    text = _plain(str(run.events[-1].get("text", "")) if run.events else "")
+    because = re.search(r"\((.+?)\)", text)
+    return shorten_middle(run.reason or (because[1] if because else text.removeprefix(f"{run.state}: ")), _REASON_CHARS)
+
+
+def last_step(run: Run, metrics: Sequence[Metric], *, is_printed: bool) -> int | None:
+    """Return the last step of a run: that of its output, as every answer has it, else that of its metrics.
+
+    ``is_printed``: the metrics come from the output as well, of which the log has all.
+    """
+    step = run.progress.get("step")
+    steps = [one.last_step for one in metrics if one.last_step is not None]
+    if isinstance(step, int):
+        return max([step, *steps]) if is_printed else step
+    return max(steps, default=None)
+
+
+def metric_cells(metrics: Sequence[Metric], names: Mapping[str, str], taken: Collection[str]) -> Cells:
+    """Return the metrics under their short ``names``: the last value, then the best with its step where it differs."""
+    cells = {}
+    for one in metrics:
+        if one.tag in names:
+            last, best = format_value(one.last), "" if one.best is None else format_value(one.best)
+            name = f"{names[one.tag]} last/{one.best_is}@step" if one.best_is else names[one.tag]
+            name = f"{name} last" if name in taken else name  # a setting, such as `lr`, is logged as well
+            at = "" if one.best_step is None else f"@{one.best_step}"
+            cells[name] = f"{last}/{best}{at}" if best not in ("", last) else last
+    return cells
+
+
+def checkpoint_cell(checkpoints: Sequence[Checkpoint], root: str) -> Cells:
+    """Return the newest checkpoint, as a path below ``root``, and the number of others."""
+    if not checkpoints:
+        return {}
+    one, more = checkpoints[0], len(checkpoints) - 1
+    path = os.path.relpath(one.path, root)
+    step = "" if one.step is None or re.search(rf"(?<!\d)0*{one.step}(?!\d)", path) else f" step {one.step}"
+    size = one.size.replace(" ", "")
+    return {"checkpoint": f"{path}{step} {size}{f' +{more}' if more else ''}"}
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "¦")
+
+
+def _elapsed(seconds: float) -> str:
+    """Return a duration that takes little room in a table: ``97s``, ``62min``, ``2.5h``."""
+    if seconds < 2 * _MINUTE_S:
+        return f"{seconds:.0f}s"
+    return f"{seconds / _MINUTE_S:.0f}min" if seconds < 2 * _HOUR_S else f"{seconds / _HOUR_S:.1f}h"
+
+
+def _peak_memory(run: Run) -> str:
+    """Return the highest memory use among the GPUs of the newest attempt, in GiB."""
+    usages = run.progress.get("gpus")
+    peaks = [
+        usage["peak_mib"]
+        for usage in (usages.values() if isinstance(usages, Mapping) else ())
+        if isinstance(usage, Mapping) and isinstance(usage.get("peak_mib"), int | float)
+    ]
+    return f"{max(peaks) / _MIB_PER_GIB:.1f}" if peaks else ""
