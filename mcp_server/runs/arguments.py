@@ -15,9 +15,16 @@ from mcp_server.record.spec import LaunchRequest
 from mcp_server.recovery import policy
 from mcp_server.runs.gpu_admission import check_gpu_arguments, check_placeholders
 from mcp_server.text.regex import compile_user_pattern
-from mcp_server.text.secret_patterns import names_a_secret
-from mcp_server.text.shell import ShellCommand
+from mcp_server.text.secret_patterns import find_keys
+from mcp_server.text.shell import ShellCommand, parse
 
+_KEY_VARIABLES = {
+    "wandb": "WANDB_API_KEY",
+    "login": "WANDB_API_KEY",
+    "hf": "HF_TOKEN",
+    "hugging": "HF_TOKEN",
+    "openai": "OPENAI_API_KEY",
+}
 _LONGEST_ARGUMENTS = 100_000  # Linux takes 128 KiB in one word, 2 MiB in all
 
 
@@ -51,6 +58,7 @@ def check_arguments(request: LaunchRequest, command: ShellCommand) -> LaunchRequ
     placed = {"command": words, "env": request.env.values(), "params": params, "resume_args": request.resume_args}
     check_placeholders(gpus, placed)
     check_environment(request.env)
+    check_no_key(request, command)
     return replace(request, recovery=recovery, gpus=gpus, require=request.require or None)
 
 
@@ -120,6 +128,58 @@ def check_params(params: Mapping[str, Any], resume_args: list[str], command: She
         raise BadArgument("params" if params else "resume_args", cause)
 
 
+def check_no_key(request: LaunchRequest, command: ShellCommand) -> None:
+    """Refuse a command, parameters and other arguments that hold what looks like a key.
+
+    Raises:
+        BadArgument: names the setting, never its value, and the way by ``secrets``.
+    """
+    texts = {
+        "command": _list_words(command),
+        "params": [f"{name}={value}" for name, value in request.params.items() if isinstance(value, str)],
+        "resume_args": request.resume_args,
+        "env": [f"{name}={value}" for name, value in request.env.items()],
+        "recovery": [f"{name}={value}" for name, value in _list_settings(request.recovery)],
+        "name": [request.name or ""],
+        "tags": request.tags,
+    }
+    for argument, words in texts.items():
+        if (name := next(find_keys(words), None)) is not None:
+            where, variable = f" ({name[:40]})" if name else "", _suggest_variable(name)
+            raise BadArgument(
+                argument,
+                f"holds what looks like a key{where}, and arguments are kept in files and shown in answers.",
+                f'Pass secrets=["{variable}"]: the value comes from the server\'s environment or its secrets file, and '
+                f"the command reads ${variable}.",
+            )
+
+
+def _suggest_variable(name: str) -> str:
+    """Return the variable in which the owner of the setting ``name`` would look for a key."""
+    for part, variable in _KEY_VARIABLES.items():
+        if part in name.lower():
+            return variable
+    return re.sub(r"\W", "_", name.rpartition(".")[2]).upper() or "NAME"
+
+
+def _list_words(command: ShellCommand, depth: int = 2) -> list[str]:
+    """Return the words of a command, then those of each text in it, which another shell may run."""
+    texts = [word for word in command.words if " " in word] if depth else []
+    return command.words + [word for text in texts for word in _list_words(parse(text), depth - 1)]
+
+
+def _list_settings(value: object) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts in a table, at any depth."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if isinstance(inner, str):
+                yield str(name).lstrip("$"), inner
+            yield from _list_settings(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _list_settings(inner)
+
+
 def check_no_secret(arguments: Mapping[str, object], values: Iterable[str]) -> None:
     """Refuse arguments, by their names, that hold the value of a secret.
 
@@ -137,8 +197,6 @@ def check_no_secret(arguments: Mapping[str, object], values: Iterable[str]) -> N
 def _check_param(argument: str, name: str, value: object) -> None:
     if not re.fullmatch(r"[+~]*[A-Za-z_][\w.\-/@]*", name):
         raise BadArgument(argument, f"has a name that cannot stand on a command line: {name[:80]!r}.")
-    if names_a_secret(name):
-        raise BadArgument(argument, f"{name} looks like a secret, and arguments are kept: name it in secrets instead.")
     if not isinstance(value, str | int | float | None) or (isinstance(value, str) and "\0" in value):
         raise BadArgument(argument, f"{name} must be a text, a number, true, false or null.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
 from mcp_server.text.regex import compile_pattern
@@ -40,6 +40,18 @@ _LOOKS_LIKE_A_KEY = re.compile(r"(?=[^A-Za-z]*[A-Za-z])(?=\D*\d)[A-Za-z0-9+/]{16
 _PLAIN = re.compile(
     r"(?:none|null|true|false|str|os\.environ|getenv|required|optional|\*+|x+|\.+|-?\d+(?:\.\d+)?).{0,2}", re.IGNORECASE
 )
+# Names whose values are secrets whatever they look like.
+_SURE_NAME = re.compile(
+    rf"(?:^|[_-])(?:{_SURE}|(?:wandb|openai|anthropic|huggingface|swanlab|comet)[_-]?key)(?:_?\d+)?$", re.IGNORECASE
+)
+_PLACEHOLDER = re.compile(
+    r"(?:empty|dummy|fake|test|your|no-|no_|not-|not_|xxx|secret:|path|/).*", re.IGNORECASE
+)  # what programs are given that want some value
+_WORD_SETTING = re.compile(r"[+~-]*(?P<name>[A-Za-z_][\w.\-]*)=(?P<value>.*)", re.DOTALL)
+_WORD_FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
+_KEY, _CHANGE = re.compile(r"[A-Za-z0-9_+=\-]+"), re.compile(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")
+_SHORTEST_KEY, _FEWEST_CHANGES = 16, 4
+_WORDS_OF_LOGIN = 4
 _LONGEST_VALUE = 500  # characters of a value that are searched
 # Formats of services, recognised under any name: OpenAI, Hugging Face, GitHub, AWS, Google, Slack, GitLab, wandb, JWT.
 _SERVICE_TOKEN = re.compile(
@@ -75,6 +87,45 @@ def find_assigned_secrets(command: str) -> Iterator[str]:
     for match in _ASSIGNMENT.finditer(command):
         if _assigns_a_secret(match):
             yield match["name"]
+
+
+def find_keys(words: Sequence[str]) -> Iterator[str]:
+    """Yield the names under which the words of a command hold what looks like a key; empty for one without a name.
+
+    ``NAME=value``, ``--name value`` and ``--name=value`` are names. A value under a name that means nothing but a
+    secret is one; under other names (`prompt_key`, `max_tokens`) it must look like a key. A key in the format of a
+    known service is one anywhere, and so is a password in an address. ``$NAME`` and ``EMPTY`` are not keys.
+    """
+    login = 0  # how many words `wandb login` may still be followed by
+    for before, word in zip(("", *words), words):
+        named = _WORD_SETTING.fullmatch(word)
+        name = named["name"] if named else before.lstrip("-") if _WORD_FLAG.fullmatch(before) else ""
+        value = named["value"].strip("\"'") if named else word
+        login = _WORDS_OF_LOGIN if word == "login" else login - 1
+        if _is_key_of(name, value):
+            yield name
+        elif login > 0 and _looks_like_one_key(word):
+            yield "login"
+        elif _SERVICE_TOKEN.search(word) or _PRIVATE_KEY.search(word) or _BEARER.search(word):
+            yield name if named else ""
+        elif not _PROXY_NAME.fullmatch(name) and any(m["value"][0] not in "${<" for m in _LOGIN.finditer(word)):
+            yield ""
+
+
+def _is_key_of(name: str, value: str) -> bool:
+    """Return whether ``value`` is a secret by its name and shape."""
+    last = name.rpartition(".")[2]
+    if len(value) < SHORTEST_SECRET or value[0] in "$<{`" or not names_a_secret(last):
+        return False
+    if _SURE_NAME.search(last):
+        return not (_is_plain(value) or _PLACEHOLDER.fullmatch(value))
+    return _looks_like_one_key(value)
+
+
+def _looks_like_one_key(value: str) -> bool:
+    """Return whether ``value`` is one long mixture of letters and digits, as keys are; words and dates are not."""
+    parts = re.split(r"[-_]", value) if _KEY.fullmatch(value) else []
+    return any(len(part) >= _SHORTEST_KEY and len(_CHANGE.findall(part)) >= _FEWEST_CHANGES for part in parts)
 
 
 def mask_assigned_secrets(command: str) -> str:

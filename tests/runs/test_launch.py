@@ -158,6 +158,7 @@ def test_an_id_made_from_a_long_name_can_be_found_again(home: StateHome, tmp_pat
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,120}", spec.run_id)
 
 
+KEY = "0123456789abcdef0123456789abcdef01234567"
 OK = LaunchRequest("python train.py", name="cfm", cwd="/")
 
 REFUSED: dict[str, tuple[LaunchRequest, str]] = {
@@ -182,6 +183,20 @@ REFUSED: dict[str, tuple[LaunchRequest, str]] = {
     "a secret without a name": (replace(OK, secrets=[""]), "Secret not set: ''."),
     "a secret too short to mask": (replace(OK, secrets=["PIN"]), "secrets: PIN has fewer than 6 characters"),
     "a secret in env": (replace(OK, env={"WANDB_API_KEY": "0123456789"}), "env: WANDB_API_KEY looks like a secret"),
+    "a key in the command": (
+        replace(OK, command=f"export WANDB_API_KEY={KEY} && python train.py"),
+        "command: holds what looks like a key (WANDB_API_KEY)",
+    ),
+    "a key after an option": (replace(OK, command=f"python a.py --wandb_key {KEY}"), "command: holds what looks like"),
+    "a key in an argv": (replace(OK, command=["python", "a.py", "--wandb_key", KEY]), "command: holds what looks like"),
+    "a key in a text for bash": (replace(OK, command=["bash", "-c", f"HF_TOKEN={KEY} python a.py"]), "command: holds"),
+    "a key in params": (replace(OK, params={"wandb_key": KEY}), "params: holds what looks like a key (wandb_key)"),
+    "a key in resume_args": (replace(OK, resume_args=["--api_key", KEY]), "resume_args: holds what looks like a key"),
+    "a key in recovery": (
+        replace(OK, recovery={"oom_gpu": {"do": "retry", "change": {"$A_B": "hf_AbCdEfGhIjKlMnOpQr"}}}),
+        "recovery: holds what looks like a key (A_B)",
+    ),
+    "a key under another name": (replace(OK, env={"A": "hf_AbCdEfGhIjKlMnOpQr"}), "env: holds what looks like a key"),
     "a variable without a name": (replace(OK, env={"": "x"}), "env: '' cannot be an environment variable."),
     "a variable with a dash": (replace(OK, env={"A-B": "x"}), "env: 'A-B' cannot be an environment variable."),
     "a variable that is a command": (replace(OK, env={"A=1;id;B": "x"}), "env: 'A=1;id;B' cannot be"),
@@ -200,6 +215,7 @@ def test_a_refused_request_says_why_and_changes_nothing_on_disk(
         plan_now(request_, home, ENVIRON)
     assert str(refused.value).startswith(message)
     assert "Nothing was " in str(refused.value)
+    assert KEY not in str(refused.value)
 
     with pytest.raises(RunwardError):  # nor does the tool's own way in
         anyio.run(launch, request_, RunStore(home), cast("FileWatch", None), ENVIRON)

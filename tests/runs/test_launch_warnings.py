@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.runs.launch_warnings import find_warnings
+from mcp_server.text.secret_patterns import find_keys
+from mcp_server.text.shell import parse
 
 _DATA = Path(__file__).parents[1] / "data" / "launch_warnings"
 KILLERS, ORDINARY = (
@@ -24,6 +26,11 @@ def test_ordinary_training_commands_are_not_warned_of() -> None:
     assert len(set(ORDINARY)) >= 500
     warned = {command: warnings for command in ORDINARY if (warnings := find_warnings(command))}
     assert not warned
+
+
+def test_no_word_of_an_ordinary_command_is_taken_for_a_key() -> None:
+    found = {command: names for command in ORDINARY if (names := list(find_keys(parse(command).words)))}
+    assert not found
 
 
 @pytest.mark.parametrize(

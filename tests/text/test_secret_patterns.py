@@ -2,7 +2,8 @@
 
 import pytest
 
-from mcp_server.text.secret_patterns import MASKED, mask_secrets
+from mcp_server.text.secret_patterns import MASKED, find_keys, mask_secrets
+from mcp_server.text.shell import parse
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,53 @@ def test_known_values_are_masked_by_name_in_any_spelling() -> None:
 @pytest.mark.parametrize("text", ["a_", "key=1", "api_key=", "1234567890", "eyJaaaaaaaaaaaa-", "://a:", "token:1"])
 def test_a_megabyte_of_anything_is_masked_in_one_go(text: str) -> None:
     assert mask_secrets(text * (1_000_000 // len(text)))
+
+
+HEX = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (f"export WANDB_API_KEY={HEX} && python train.py", "WANDB_API_KEY"),
+        (f'export WANDB_API_KEY="{HEX}"', "WANDB_API_KEY"),
+        (f"python train.py --wandb_key {HEX}", "wandb_key"),
+        (f"python train.py --wandb_key={HEX}", "wandb_key"),
+        ("python train.py --wandb_key abc123", "wandb_key"),
+        (f"python train.py logger.wandb.key={HEX}", "logger.wandb.key"),
+        (f"python train.py --key '{HEX}'", "key"),
+        ("HF_TOKEN=hf_abcdefghijklmnopqrstuv python a.py", "HF_TOKEN"),
+        ("python a.py note=hf_abcdefghijklmnopqrstuv", "note"),
+        (f"wandb login {HEX}", "login"),
+        (f"wandb login --relogin {HEX}", "login"),
+        ("git clone https://oauth2:abcdef123456@example.org/a/b", ""),
+        ("python a.py --password hunter22", "password"),
+        ("curl -H 'Authorization: Bearer abcdef1234567890' x", ""),
+        ("OPENAI_API_KEY=abcdefgh python a.py", "OPENAI_API_KEY"),
+    ],
+)
+def test_a_key_in_a_command_is_found_with_its_name(command: str, name: str) -> None:
+    assert list(find_keys(parse(command).words)) == [name]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python a.py data.prompt_key=question_text_column data.reward_fn_key=data_source",
+        "vllm serve m --api-key EMPTY",
+        "OPENAI_API_KEY=EMPTY python a.py",
+        "export WANDB_API_KEY=$WANDB_API_KEY",
+        'python a.py --wandb_key "$WANDB_API_KEY" --passphrase ${X}',
+        "python a.py --max_new_tokens 10000000 max_tokens=40960000 data.image_key=observation_image_2024",
+        f"git checkout {HEX}",
+        f"python a.py --revision {HEX}",
+        "python a.py --tokenizer_key /data/models/qwen25instruct1234567",
+        "https_proxy=http://u:pw123456@proxy:3128 python a.py",
+        "python a.py --token_type bert --eos_token '<|im_end|>' --sort_key timestamp20240101",
+        "python a.py --api_key_file /home/a/key.txt --api_key YOUR_API_KEY --auth none",
+        "python a.py run=2024-01-01_12-30-00_abcdef1234567890 key=val",
+        "git clone https://oauth2:$TOKEN@example.org/a/b",
+    ],
+)
+def test_ordinary_words_of_a_command_are_not_keys(command: str) -> None:
+    assert list(find_keys(parse(command).words)) == []
