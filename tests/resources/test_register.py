@@ -21,8 +21,19 @@ from mcp_server.tools.context import ServerContext
 pytestmark = pytest.mark.anyio
 
 GUIDES = [
-    *("agent_rl", "clients", "evaluation", "gpus", "hosts", "how_it_works", "http", "judgement", "metrics"),
-    *("monitoring", "other_machines", "ray", "recovery", "robot_learning", "rules", "settings", "sweep", "tools"),
+    *("agent_rl", "clients", "evaluation", "gpus", "hosts", "how_it_works", "http", "judgement", "launching"),
+    *(
+        "metrics",
+        "monitoring",
+        "other_machines",
+        "ray",
+        "recovery",
+        "robot_learning",
+        "rules",
+        "settings",
+        "sweep",
+        "tools",
+    ),
     "troubleshooting",
 ]
 AGENTS = ["blueprint-executor", "eval-monitor", "experiment-runner", "launcher-monitor"]
