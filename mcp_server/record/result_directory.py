@@ -23,11 +23,12 @@ from mcp_server.record.attempt_params import find_attempt_params
 from mcp_server.record.events import read_events
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
 from mcp_server.record.run_directory import RunDir, now, read_json
-from mcp_server.record.script import render
+from mcp_server.record.script import command_text, render
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.system.lock_files import is_locked
 from mcp_server.text.formatting import duration
+from mcp_server.text.secret_patterns import mask_secrets
 
 EXPERIMENT_LOG, RESULTS_DOCUMENT, FINISH_FLAG = "experiment_log.md", "results.md", "finish.flag"
 T = TypeVar("T")
@@ -35,11 +36,17 @@ T = TypeVar("T")
 _FILE_SERVER_TIMEOUT_S = 10.0
 _ORIGIN = re.compile(rb"<!-- runward run (?P<run_id>[A-Za-z0-9_-]{1,120}), written by (?P<maker>[a-z_ ]{1,40})[.:]")
 _ORIGIN_BYTES = 400
-_LAUNCH_ENTRY = re.compile(rb"^## Launch of (?P<run_id>[A-Za-z0-9_-]{1,120})\n\n- run: (?P=run_id)$", re.MULTILINE)
+# Former versions wrote the facts of a launch first.
+_LAUNCH_ENTRY = re.compile(
+    rb"^## Launch of (?P<run_id>[A-Za-z0-9_-]{1,120})\n"
+    rb"(?:<!-- runward launch of (?P=run_id) -->|\n- run: (?P=run_id))$",
+    re.MULTILINE,
+)
 _TAIL_BYTES = 1 << 20  # searched for the entry of a launch or an end
 _MAX_REPORT_CHARS, _MAX_ADDITIONS_CHARS = 20_000, 1_000_000
 _LOG_HEADING = "# Experiment log\n"
 # The files are for people and other programs, while the supervisor's umask keeps everything else private.
+_NO_SECRETS: Mapping[str, str] = {}
 _FILE_MODE, _DIRECTORY_MODE = 0o644, 0o755
 
 
@@ -53,10 +60,10 @@ class ResultDirUnusable(RunwardError):
         self.path = path
 
 
-def append_launch(result_dir: Path, spec: RunSpec) -> None:
-    """Append the launch of ``spec`` to the experiment log in ``result_dir``.
+def append_launch(result_dir: Path, spec: RunSpec, secrets: Mapping[str, str] = _NO_SECRETS) -> None:
+    """Append the launch of ``spec`` to the experiment log in ``result_dir``: first its command.
 
-    Both are created if missing.
+    Both are created if missing. The values of ``secrets``, by name, and what looks like a secret are masked.
 
     Removes the flag of an earlier run, and changes nothing else. A refused launch leaves no entry.
 
@@ -64,7 +71,7 @@ def append_launch(result_dir: Path, spec: RunSpec) -> None:
         ResultDirUnusable: a file cannot be created or written, the log is not a regular file, or a flag cannot be
             removed.
     """
-    entry = _launch_entry(spec)
+    entry = _launch_entry(spec, secrets)
     log = result_dir / EXPERIMENT_LOG
     try:
         make_directory(result_dir)
@@ -102,8 +109,10 @@ def make_directory(path: Path) -> None:
             directory.chmod(_DIRECTORY_MODE)
 
 
-def append_end(result_dir: Path, end: RunEnd) -> None:
-    """Append the end of a run to the experiment log, once.
+def append_end(result_dir: Path, end: RunEnd, spec: RunSpec, secrets: Mapping[str, str] = _NO_SECRETS) -> None:
+    """Append the end of a run to the experiment log, once; before it its launch with the command, if that is missing.
+
+    It is missing where the run was not launched from a blueprint, or a person removed the log.
 
     Raises:
         OSError: the log is not a regular file, or cannot be written.
@@ -112,11 +121,14 @@ def append_end(result_dir: Path, end: RunEnd) -> None:
     marker = f"<!-- runward end of {end.run_id} -->"
     with os.fdopen(_open_log(path), "r+b", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        if marker.encode() in os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)):
+        tail = os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        if marker.encode() in tail:
             return
-        file.write(b"" if size else _LOG_HEADING.encode())
-        lines = [f"## End of {end.run_id}: {end.state}", marker, "", *end.lines]
-        file.write(("\n" + "\n".join(lines) + "\n").encode(errors="replace"))
+        text = "" if size else _LOG_HEADING
+        if spec.command and not any(m["run_id"] == end.run_id.encode() for m in _LAUNCH_ENTRY.finditer(tail)):
+            text += f"\n{_launch_entry(spec, secrets)}"
+        text += "\n" + "\n".join([f"## End of {end.run_id}: {end.state}", marker, "", *end.lines]) + "\n"
+        file.write(text.encode(errors="replace"))
         os.fsync(file.fileno())
 
 
@@ -157,7 +169,7 @@ def write_end(
             failure=failure,
             changed=tuple(find_attempt_params(run_spec, read_events(rundir.events)).changed.values()),
         )
-        return "; ".join(_write_files(end, Path(str(result_dir)), rundir, attempts)) or None
+        return "; ".join(_write_files(end, Path(str(result_dir)), rundir, run_spec)) or None
 
     try:
         problem = _call_with_timeout(write_all)
@@ -261,7 +273,7 @@ def read_attempts_report(rundir: RunDir) -> str:
     return text.partition("\n\n")[2].strip()[-_MAX_REPORT_CHARS:]
 
 
-def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, attempts: int) -> Iterator[str]:
+def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, spec: RunSpec) -> Iterator[str]:
     """Write log entry, document and flag.
 
     Yield each failure. A failure of one does not prevent the others.
@@ -273,13 +285,13 @@ def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, attempts: int) -
         return
     written: dict[str, str] = {}
     try:
-        append_end(result_dir, end)
+        append_end(result_dir, end, spec)
     except OSError as error:
         yield _describe(error)
     try:
         path = choose_document_path(result_dir, end.run_id)
         if read_origin(path) != (end.run_id, "finish_blueprint"):
-            progress = read_json(rundir.progress(attempts)) or {}
+            progress = read_json(rundir.progress(end.attempts)) or {}
             write_text(path, _render_plain(end, progress, read_attempts_report(rundir), read_additions(path)))
         written["results"] = path.name
     except OSError as error:
@@ -319,7 +331,7 @@ def _render_plain(end: RunEnd, progress: Mapping[str, Any], attempts_report: str
     return render_page(end.run_id, "the supervisor", title, [*sections, ("More", [more])], additions)
 
 
-def _launch_entry(spec: RunSpec) -> str:
+def _launch_entry(spec: RunSpec, secrets: Mapping[str, str]) -> str:
     """Return the log entry of a launch: where and when it runs, and the exact script."""
     facts = {
         "run": spec.run_id,
@@ -331,11 +343,18 @@ def _launch_entry(spec: RunSpec) -> str:
         "owner": spec.owner,
     }
     lines = [f"- {name}: {' '.join(value.split())}" for name, value in facts.items() if value]
-    # The script has the exact command with its variables and parameters, and secrets by name only.
-    script = render(spec).rstrip("\n")
-    longest_run = max((len(ticks) for ticks in re.findall("`+", script)), default=0)
-    fence = "`" * max(3, 1 + longest_run)
-    return f"## Launch of {spec.run_id}\n\n" + "\n".join(lines) + f"\n\n{fence}bash\n{script}\n{fence}\n"
+    head = (
+        f"## Launch of {spec.run_id}\n<!-- runward launch of {spec.run_id} -->\n\n{_fence(command_text(spec), secrets)}"
+    )
+    # The script has the variables as well; secrets by name only.
+    return f"{head}\n" + "\n".join(lines) + f"\n- script:\n\n{_fence(render(spec), secrets)}"
+
+
+def _fence(script: str, secrets: Mapping[str, str]) -> str:
+    """Return a script as a block of markdown, with secrets masked."""
+    text = mask_secrets(script.rstrip("\n"), secrets)
+    fence = "`" * max(3, 1 + max((len(ticks) for ticks in re.findall("`+", text)), default=0))
+    return f"{fence}bash\n{text}\n{fence}\n"
 
 
 def _open_log(log: Path) -> int:

@@ -171,7 +171,7 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
     """Write log, diff, document and flag, in this order."""
     run, files, notes = facts.run, [], []
     try:
-        result_directory.append_end(directory, facts.end)
+        result_directory.append_end(directory, facts.end, run.spec, secrets)
         files.append(directory / result_directory.EXPERIMENT_LOG)
     except OSError as error:
         notes.append(f"{result_directory.EXPERIMENT_LOG} was not changed: {error.strerror or error}.")

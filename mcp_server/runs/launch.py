@@ -69,7 +69,7 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
         if spec.result_dir is not None:
             from mcp_server.record.result_directory import append_launch  # noqa: PLC0415 - only blueprints have one
 
-            append_launch(Path(spec.result_dir), spec)
+            append_launch(Path(spec.result_dir), spec, handover.secrets)
         directory = _create(spec, store)
         if key is not None:
             key.remember(spec.run_id)

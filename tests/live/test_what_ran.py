@@ -124,3 +124,107 @@ async def test_the_results_show_what_was_launched_not_what_is_there_at_the_end(s
     for path in [*rundir.code(1).rglob("*"), *(sandbox.path / "out").iterdir()]:
         assert path.is_dir() or "abcdef123456" not in path.read_text()
     assert {path.stat().st_mode & 0o077 for path in rundir.code(1).rglob("*")} == {0}
+
+
+# --- the parameters that ran
+
+HALVED = """
+import argparse, os, pathlib, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--num_envs", type=int)
+parser.add_argument("--wait", default="")
+args = parser.parse_args()
+results = pathlib.Path("results")
+seen = sorted(path.name for path in results.iterdir()) if results.exists() else []
+print(f"attempt {os.environ['RUNWARD_ATTEMPT']} sees {seen}", flush=True)
+if args.num_envs > 4096:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+for step in range(1, 6):
+    print(f"step {step}/5 reward {args.num_envs / 1024 + step}", flush=True)
+"""
+BLUEPRINT = """# An experiment
+
+## [exp_purpose]
+Find out whether a batch of 8192 environments
+fits on the small machine.
+
+## [exp_codebase_dir]
+{code}
+
+## [exp_venv_exe]
+{python}
+
+## [exp_yaml_path]
+conf.yaml
+
+## [exp_launch_command]
+```bash
+python train.py
+```
+
+## [exp_result_dir]
+{code}/results
+
+## [exp_max_time]
+20 minutes
+"""
+POLICY = {"oom_gpu": [{"do": "retry", "wait_s": 0, "change": {"num_envs": "halve"}, "times": 3}]}
+CHANGED = "num_envs 8192 → 4096 after attempt 1"
+
+
+async def test_every_answer_has_the_halved_value_and_the_flag_comes_after_the_last_attempt(sandbox: Sandbox) -> None:
+    code = sandbox.path / "code"
+    code.mkdir()
+    (code / "train.py").write_text(HALVED)
+    (code / "conf.yaml").write_text("lr: 0.1\n")
+    (sandbox.path / "fits.md").write_text(BLUEPRINT.format(code=code, python=sys.executable))
+    async with sandbox.agent() as agent:
+        other = await agent.launch([sys.executable, "train.py"], params={"num_envs": 2048}, cwd=str(code), name="other")
+        await agent.end(other)
+        run = await agent.call(
+            "launch_run",
+            blueprint=str(sandbox.path / "fits.md"),
+            params={"num_envs": 8192},
+            recovery=POLICY,
+            env={"LD_LIBRARY_PATH": "/opt/a/lib:/opt/b/lib:/opt/c/lib", "OMP_NUM_THREADS": "4"},
+        )
+        run_id = run["run_id"]
+        status = await agent.end(run_id)
+        plain = (code / "results" / "results.md").read_text()
+        listed = next(one for one in (await agent.call("list_runs"))["runs"] if one["run_id"] == run_id)
+        for answer in (status, listed):
+            assert (answer["attempt"], answer["params"], answer["params_changed"]) == (2, {"num_envs": 4096}, [CHANGED])
+        compared = await agent.call("compare_runs", run_ids=[run_id, other])
+        await agent.call("finish_blueprint", run_id=run_id, summary="It fits when halved.")
+    rows = [dict(zip(compared["columns"].split("|"), row.split("|"), strict=True)) for row in compared["rows"]]
+    assert [(row["num_envs"], row["attempts"], row["reward last/max@step"]) for row in rows] == [
+        ("4096", "2", "9"),
+        ("2048", "1", "7"),
+    ]
+    assert f"{run_id}: {CHANGED}." in compared["notes"]
+    # No attempt ever saw a flag: not the second after the first had failed.
+    for number in (1, 2):
+        assert "finish.flag" not in sandbox.rundir(run_id).log(number).read_text()
+    results = (code / "results" / "results.md").read_text()
+    for text in (plain, results):
+        assert f"- Changed by a retry: {CHANGED}" in text
+        assert "## End of the run\n" in text
+        assert "erdict" not in text
+    assert "# Results: Find out whether a batch of 8192 environments fits on the small machine.\n" in results
+    assert "--num_envs 4096\n```" in results
+    assert "- Environment: `LD_LIBRARY_PATH=/opt/a/lib`, then 2 more\n" in results
+    assert "- Environment: `OMP_NUM_THREADS=4`\n" in results
+    assert max(line.count(":/") for line in results.splitlines()) < 3
+    log = (code / "results" / "experiment_log.md").read_text()
+    assert re.match(rf"# Experiment log\n\n## Launch of {run_id}\n<!-- .* -->\n\n```bash\n.*train.py.*8192\n```\n", log)
+    assert {path.stat().st_mode & 0o777 for path in (code / "results").iterdir()} == {0o644}
+
+
+async def test_a_run_of_no_blueprint_has_its_command_in_the_log_too(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch("/bin/echo done", params={"lr": 0.1}, cwd=str(sandbox.path))
+        await agent.end(run_id)
+        out = sandbox.path / "out"
+        await agent.call("finish_blueprint", run_id=run_id, result_dir=str(out))
+    log = (out / "experiment_log.md").read_text()
+    assert log.index("```bash\n/bin/echo done --lr 0.1\n```") < log.index(f"## End of {run_id}: finished")

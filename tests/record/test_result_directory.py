@@ -310,6 +310,14 @@ def test_a_run_that_never_started_leaves_its_flag_too(tmp_path: Path) -> None:
 
 # --- the entry of a launch
 
+FAILED: dict[str, Any] = {
+    "state": "failed",
+    "text": "failed: exit code 1.",
+    "failure": None,
+    "attempts": 2,
+    "elapsed_s": 1.0,
+}
+
 
 def spec(run_id: str = "lora-7kqz", command: str = "python train.py") -> RunSpec:
     return RunSpec(run_id=run_id, command=command, cwd="/data/code", host="gpu4", created_at="2026-11-21T15:30:45.123Z")
@@ -320,7 +328,10 @@ def test_the_log_has_the_exact_command_before_anything_runs(tmp_path: Path) -> N
     launched = replace(spec(command="python train.py --name 'a ``` b'"), blueprint=f"{tmp_path}/b.md")
     append_launch(results, launched)
     text = (results / EXPERIMENT_LOG).read_text()
-    assert text.startswith("# Experiment log\n\n## Launch of lora-7kqz\n\n- run: lora-7kqz\n")
+    assert text.startswith(
+        "# Experiment log\n\n## Launch of lora-7kqz\n<!-- runward launch of lora-7kqz -->\n\n"
+        "````bash\npython train.py --name 'a ``` b'\n````\n\n- run: lora-7kqz\n"
+    )
     for line in (
         "started: 2026-11-21T15:30:45.123Z",
         "host: gpu4",
@@ -329,6 +340,37 @@ def test_the_log_has_the_exact_command_before_anything_runs(tmp_path: Path) -> N
     ):
         assert f"- {line}\n" in text
     assert "exec python train.py --name 'a ``` b'\n````\n" in text
+
+
+def test_the_command_has_its_parameters_and_no_secret(tmp_path: Path) -> None:
+    command = "python train.py {params} --api-key abcdef123456 | tee x"
+    append_launch(tmp_path, replace(spec(command=command), params={"num_envs": 8192, "note": "a b"}))
+    text = (tmp_path / EXPERIMENT_LOG).read_text()
+    assert "```bash\npython train.py --num_envs 8192 --note 'a b' --api-key [masked] | tee x\n```\n" in text
+    assert "abcdef123456" not in text
+
+
+@pytest.mark.parametrize("text", [None, "# Mine\n", "## Launch of cfm-7kqz\n\nI write about it.\n"])
+def test_an_end_without_the_entry_of_its_launch_has_the_command_first(
+    rundir: RunDir, tmp_path: Path, text: str | None
+) -> None:
+    log = tmp_path / EXPERIMENT_LOG
+    if text is not None:
+        log.write_text(text)
+    launched = {**spec("cfm-7kqz").facts(), "result_dir": str(tmp_path)}
+    for _ in range(2):
+        assert write_end(launched, rundir, **FAILED) is None
+    found = log.read_text()
+    assert found.startswith(text or "# Experiment log\n")
+    assert found.count("<!-- runward launch of cfm-7kqz -->\n\n```bash\npython train.py\n```\n") == 1
+    assert found.index("<!-- runward launch of") < found.index("## End of cfm-7kqz")
+
+
+def test_a_launch_of_a_former_version_is_not_repeated(rundir: RunDir, tmp_path: Path) -> None:
+    log = tmp_path / EXPERIMENT_LOG
+    log.write_text("# Experiment log\n\n## Launch of cfm-7kqz\n\n- run: cfm-7kqz\n- started: now\n")
+    assert write_end({**spec("cfm-7kqz").facts(), "result_dir": str(tmp_path)}, rundir, **FAILED) is None
+    assert log.read_text().count("Launch of") == 1
 
 
 def test_a_log_keeps_earlier_launches_and_a_persons_text(tmp_path: Path) -> None:
