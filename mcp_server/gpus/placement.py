@@ -210,6 +210,14 @@ def _find_candidates(
     return [named[index] for index in sorted(named)]
 
 
+def describe_availability(snapshot: Snapshot, holders: Mapping[str, str]) -> str:
+    """Return which GPUs are free, and why the others are not: ``2-3: leased by …; free: 0-1``."""
+    obstacles = {
+        gpu.index: "; ".join(find_obstacles(gpu, holders.get(gpu.uuid), Requirements())) for gpu in snapshot.gpus
+    }
+    return _list_obstacles(obstacles)
+
+
 def choose_slots(slots: int, holders: Mapping[str, str], request: GpuRequest) -> Placement | Unavailable:
     """Choose cpu slots out of ``slots``, the lowest numbers first."""
     named = tuple(int(word.removeprefix("cpu-")) for word in request.ids)

@@ -1,4 +1,4 @@
-"""The files that a command reads when it starts: programs, scripts, configs and checkpoints. Pure.
+"""The files that a command reads when it starts: programs, scripts, configs, checkpoints, data and models. Pure.
 
 Only certain files are named. What a shell would expand, and what earlier commands of the line can make, is left out.
 """
@@ -12,9 +12,10 @@ from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any, Literal
 
+from mcp_server.hosts.named_data import find_named_data
 from mcp_server.text.shell import ShellCommand, SimpleCommand, is_literal
 
-Kind = Literal["program", "script", "config", "checkpoint"]
+Kind = Literal["program", "script", "config", "checkpoint", "data file", "model"]
 
 # These make no files that a later command could read; directories do not count.
 _MAKES_NO_FILES = frozenset(
@@ -66,11 +67,26 @@ _TRAINS = re.compile(r"train|finetune|fine_tune|tune|eval|main|run|play|launch|s
 
 @dataclass(frozen=True)
 class Input:
-    """A file that a command reads. ``path`` as written; ``base``: what it is relative to, by ``cd`` words from cwd."""
+    """A file that a command reads. ``path`` as written; ``base``: what it is relative to, by ``cd`` words from cwd.
+
+    ``is_certain``: the program fails where it is missing; else it may look for it elsewhere.
+    """
 
     kind: Kind
     path: str
     base: tuple[str, ...] = ()
+    is_certain: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of a line that certainly runs with these ``words``: its ``script`` or ``module``, and its configs."""
+
+    words: tuple[str, ...]
+    base: tuple[str, ...]
+    script: str = ""
+    module: str = ""
+    configs: tuple[str, ...] = ()
 
 
 def find_inputs(command: ShellCommand) -> list[Input]:
@@ -81,7 +97,7 @@ def find_inputs(command: ShellCommand) -> list[Input]:
 
 
 def find_param_inputs(params: Mapping[str, Any], command: ShellCommand) -> list[Input]:
-    """Return the configs and checkpoints that the parameters of ``command`` name, as far as that is certain."""
+    """Return the files that the parameters of ``command`` name, as far as that is certain."""
     words = [f"{name}={value}" for name, value in params.items() if isinstance(value, str)]
     return [
         replace(file, base=last.base)
@@ -89,6 +105,20 @@ def find_param_inputs(params: Mapping[str, Any], command: ShellCommand) -> list[
         if last.is_certain
         for file in _find_option_values(words, evaluates=False)
     ]
+
+
+def find_programs(command: ShellCommand) -> list[Program]:
+    """Return the Python programs of ``command`` whose words mean what they say, in order."""
+    programs = []
+    for located in _locate_commands(command):
+        main = _find_main_program(located.words) if located.is_certain else None
+        if main is None:
+            continue
+        script, module = _find_script(located.words, main), _find_module(located.words, main)
+        configs = [file.path for file in _find_program_inputs(located) if file.kind == "config"]
+        name = located.words[script] if script is not None and is_literal(located.words[script]) else ""
+        programs.append(Program(located.words, located.base, name, module, tuple(configs)))
+    return programs
 
 
 def find_first_program(command: ShellCommand) -> str:
@@ -202,6 +232,14 @@ def _find_script(words: Sequence[str], main: int) -> int | None:
     return _find_first_argument(words, main, is_python=name not in _SHELLS)
 
 
+def _find_module(words: Sequence[str], main: int) -> str:
+    """Return the module that an interpreter or launcher runs; empty where it runs none."""
+    if not (_is_launcher(words[main]) or _PYTHON.fullmatch(PurePath(words[main]).name)):
+        return ""
+    options = zip_longest(words[main + 1 :], words[main + 2 :], fillvalue="")
+    return next((after for word, after in options if word in ("-m", "--module") and is_literal(after)), "")
+
+
 def _find_first_argument(words: Sequence[str], main: int, *, is_python: bool) -> int | None:
     """Return the index of an interpreter's first argument that is not an option; None where its program is elsewhere.
 
@@ -221,7 +259,7 @@ def _find_first_argument(words: Sequence[str], main: int, *, is_python: bool) ->
 
 
 def _find_option_values(words: Sequence[str], *, evaluates: bool) -> Iterator[Input]:
-    """Yield the values of config and checkpoint options: ``--config x``, ``--config=x``, ``a.config=x``."""
+    """Yield the values of options that name files: ``--config x``, ``--config=x``, ``a.config=x``."""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         option, equals, value = word.partition("=")
         if not equals:
@@ -236,6 +274,8 @@ def _find_option_values(words: Sequence[str], *, evaluates: bool) -> Iterator[In
             yield Input("config", value)
         elif name in _CHECKPOINT_FLAGS and _is_checkpoint(name, path, evaluates=evaluates):
             yield Input("checkpoint", value)
+    for named in find_named_data(words, evaluates=evaluates):
+        yield Input(named.kind, named.path, is_certain=named.is_certain)
 
 
 def _is_checkpoint(name: str, path: PurePath, *, evaluates: bool) -> bool:

@@ -125,7 +125,7 @@ def check_inputs(
     *,
     strict: bool = True,
 ) -> None:
-    """Refuse a launch whose python, config or checkpoint does not exist, as far as that is certain.
+    """Refuse a launch whose python, config, checkpoint, data or model does not exist, as far as that is certain.
 
     ``strict``: refuse a missing script or other program as well. Without it the command starts, fails in a moment
     and says why itself.
@@ -133,9 +133,23 @@ def check_inputs(
     Raises:
         BadArgument: names the word, and the line to use instead where one is known.
     """
+    for refusal in find_missing_inputs(request, command, site, host, environment, strict=strict):
+        raise refusal
+
+
+def find_missing_inputs(
+    request: LaunchRequest,
+    command: ShellCommand,
+    site: Site,
+    host: Host,
+    environment: Environment,
+    *,
+    strict: bool = True,
+) -> Iterator[BadArgument]:
+    """Yield a refusal for each missing file, as ``check_inputs`` raises the first."""
     if environment.python and is_missing(Path(environment.python)):
         reason = f"its python does not exist: {environment.python}."
-        raise BadArgument("environment", reason, suggest_names(environment.python))
+        yield BadArgument("environment", reason, suggest_names(environment.python))
     cwd = Path(request.cwd or Path.cwd()).expanduser()
     # A root that exists here as well is a hint, too.
     roots = Roots(find_foreign_roots(site, host), (), host.name)
@@ -149,7 +163,7 @@ def check_inputs(
             directory, path = missing
             where = "" if Path(file.path).is_absolute() else f" in {directory}"
             hints = (suggest_names(path), _suggest_rewrite(file, roots))
-            raise BadArgument(argument, f"there is no {file.kind} {file.path}{where}.", " ".join(filter(None, hints)))
+            yield BadArgument(argument, f"there is no {file.kind} {file.path}{where}.", " ".join(filter(None, hints)))
 
 
 def find_foreign_command_path(command: ShellCommand, roots: Roots) -> ForeignPath | None:
@@ -241,7 +255,7 @@ def _find_missing(file: Input, cwd: Path) -> tuple[Path, Path] | None:
     path = base / Path(file.path).expanduser()
     if not is_missing(path) or not base.is_dir():
         return None
-    is_certain = file.kind in ("program", "script") or Path(file.path).expanduser().is_absolute()
+    is_certain = file.is_certain or file.kind in ("program", "script") or Path(file.path).expanduser().is_absolute()
     return (base, path) if is_certain or _is_misspelt(Path(file.path), base) else None
 
 

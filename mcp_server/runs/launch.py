@@ -46,6 +46,20 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
     return backend.complete_spec(build_spec(resolved), environ), resolved.handover
 
 
+async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> RunSpec:
+    """Return the specification of a run that could be started now; starts and writes nothing.
+
+    Raises:
+        RunwardError: what ``launch`` would raise, or a configuration file names data that is not here.
+    """
+    from mcp_server.hosts.config_contents import check_config_data  # noqa: PLC0415 - a server starts without hosts
+
+    spec, handover = await plan(request, home, environ)
+    await check_admission(spec, handover.env)
+    await anyio.to_thread.run_sync(partial(check_config_data, spec), abandon_on_cancel=True)
+    return spec
+
+
 async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]) -> Run:
     """Start a run and return it once its command runs; with a repeated idempotency key, return the first run.
 

@@ -20,8 +20,15 @@ from mcp_server.gpus.leases import lease_directory
 from mcp_server.gpus.placeholders import find_placeholder
 from mcp_server.gpus.request import parse_gpus, takes_several
 from mcp_server.hosts.config import Environment, Host, find_this_host, read_hosts_file
+from mcp_server.hosts.config_contents import check_config_roots, find_config_files
 from mcp_server.hosts.environment import find_secrets
-from mcp_server.hosts.path_checks import Roots, check_foreign_paths, check_foreign_variables, check_inputs
+from mcp_server.hosts.path_checks import (
+    Roots,
+    check_foreign_paths,
+    check_foreign_variables,
+    check_inputs,
+    suggest_names,
+)
 from mcp_server.record.environment import base_environment
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import boot_id, now
@@ -95,6 +102,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     added_variables = {name: value for name, value in request.env.items() if name not in given_variables}
     check_foreign_variables(added_variables, roots)
     check_inputs(request, command, site, host, environment, strict=False)
+    check_config_roots(find_config_files(request, command, cwd), roots)
     name = request.name or "".join(filter(str.isprintable, name_of(command)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _generate_ids(slug(name)) if not (home.runs / run_id).exists())
     config = home.read_config()
@@ -183,7 +191,7 @@ def find_directory(cwd: str | None) -> Path:
         if not path.is_absolute():
             raise BadArgument("cwd", f"must be an absolute path, not {cwd!r}.")
         if not path.is_dir():
-            raise BadArgument("cwd", f"is not a directory: {str(path)[:200]!r}.")
+            raise BadArgument("cwd", f"is not a directory: {str(path)[:200]!r}.", suggest_names(path))
     except (OSError, RuntimeError) as error:  # too long, not readable, or no such user
         raise BadArgument("cwd", f"cannot be used: {str(error)[:200]}.") from error
     return path

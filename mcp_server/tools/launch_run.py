@@ -13,8 +13,7 @@ from mcp_server.record.script import render
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.cursors import Cursor
-from mcp_server.runs.gpu_admission import check_admission
-from mcp_server.runs.launch import launch, plan
+from mcp_server.runs.launch import launch, rehearse
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.schema import tool
 
@@ -112,8 +111,7 @@ async def launch_run(
     own = {"owner": server.owner(ctx, owner), "idempotency_key": server.idempotency_key(ctx, idempotency_key)}
     request = LaunchRequest.from_arguments({**arguments, **own})
     if dry_run:
-        spec, handover = await plan(request, server.home, server.environ)
-        await check_admission(spec, handover.env)
+        spec = await rehearse(request, server.home, server.environ)
         step = "Nothing was started: call launch_run without dry_run."
         warnings = await _collect_warnings(spec, server)
         return Launched(

@@ -1,6 +1,6 @@
 """preflight: check a machine before a launch."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -11,25 +11,31 @@ from mcp_server.tools.schema import READ_ONLY, tool
 
 async def preflight(
     ctx: Call,
-    command: str | None = None,
+    command: str | list[str] | None = None,
     cwd: str | None = None,
     python: str | None = None,
-    imports: Annotated[list[str] | None, Field(description="Modules it must import")] = None,
+    imports: Annotated[list[str] | None, Field(description="Modules or packages it must have")] = None,
     paths: Annotated[list[str] | None, Field(description="Configs, data, checkpoints")] = None,
     result_dir: str | None = None,
     disk_gb: Annotated[float | None, Field(gt=0, description="To be free there")] = None,
-    gpus: Annotated[int | str | None, Field(description='A count, or "4-7"')] = None,
+    gpus: Annotated[int | str | list[int | str] | None, Field(description='A count, or "4-7"')] = None,
     require: Annotated[dict[str, float | bool] | None, Field(description="As gpu_check's")] = None,
     ports: Annotated[list[int] | None, Field(description="To be free")] = None,
-    ray: Annotated[bool, Field(description="RAY_ADDRESS must answer")] = False,
+    ray: Annotated[bool, Field(description="A Ray must answer")] = False,
     secrets: Annotated[list[str] | None, Field(description="Names")] = None,
     blueprint: str | None = None,
     host: str | None = None,
     environment: str | None = None,
+    env: dict[str, str] | None = None,
+    params: dict[str, Any] | None = None,
+    recovery: Any = None,
+    time_limit_s: float | None = None,
+    queue: bool = False,
 ) -> Preflight:
-    """Check before launch_run that what a training needs is here; changes nothing.
+    """Check before launch_run that what a training needs is here; changes nothing, and runs nothing.
 
-    Lists only problems, with remedies, and training processes that run here already.
+    Lists problems, with remedies, what launch_run with these arguments would refuse, what it found (free space,
+    sizes, GPUs, Ray), and training processes that run here already.
     """
     arguments = locals()  # the fields of PreflightRequest have the names of these arguments
     # A server starts without the checks.

@@ -13,6 +13,7 @@ from typing import Any
 from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
 from mcp_server.gpus.health import assess_gpus, find_faults, list_notes
+from mcp_server.gpus.placement import describe_availability
 from mcp_server.gpus.request import Requirements
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, GpuProcess, Snapshot, shorten_uuid
 from mcp_server.gpus.usage_stats import UsageFigures, find_imbalance
@@ -140,6 +141,15 @@ def name_gpus(uuids: Sequence[str], total: int) -> dict[str, str]:
 def describe_common(snapshot: Snapshot) -> str:
     """Return the common values of all GPUs: ``8 NVIDIA H100 80GB HBM3, 81559 MiB, 700 W``."""
     return f"{len(snapshot.gpus)} {', '.join(_find_common(snapshot.gpus).values())}"
+
+
+def describe_free(snapshot: Snapshot, holders: Mapping[str, str]) -> list[str]:
+    """Return the GPUs of a machine and which are free, in one line; empty where it has none."""
+    if snapshot.trouble == "no_driver" or not (snapshot.gpus or snapshot.trouble):
+        return []
+    if snapshot.trouble:
+        return [f"GPUs unknown: {snapshot.text}"]
+    return [f"{describe_common(snapshot)}; {describe_availability(snapshot, holders)}"]
 
 
 def describe_gpus(gpus: Sequence[Gpu], holders: Mapping[str, str], *, headed: bool = True) -> list[str]:

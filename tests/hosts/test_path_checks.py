@@ -108,7 +108,13 @@ python train.py --resume_from_checkpoint out/checkpoint.pt
 python train.py --checkpoint hf://org/model/step.pt
 python eval.py --checkpoint ckpts/step_900.pt
 python eval.py --model_name_or_path meta-llama/Llama-3-8B
-python -m verl.trainer.main_ppo data.train_files=/none/x.parquet actor_rollout_ref.model.path=Qwen/Qwen2.5-7B
+python -m verl.trainer.main_ppo data.train_files=data/x.parquet actor_rollout_ref.model.path=Qwen/Qwen2.5-7B
+python -m verl.trainer.main_ppo data.train_files=hdfs://none/x.parquet data.val_files=$VAL
+python train.py --data_path /data/none --data-dir ./data/mnist --dataset_path none
+python train.py --model_path out/model.pt --model gpt2 --base_model none/model
+python train.py --model_path /data/none/new.pt --save_model_path /data/none/new --model_dir /data/none
+python gen_missing.py --train_file /data/none/x.json
+python train.py --out_file /none/val.json --results_path /none/results.json
 python train.py --config s3://bucket/x.yaml
 python train.py --config /none/a.yaml,/none/b.yaml
 python - train.yaml < train.py
@@ -194,6 +200,15 @@ python train.py --resume_from_checkpoint /data/none/step_1 | there is no checkpo
 python train.py trainer.resume_from_path=/data/none/global_step_40 | there is no checkpoint
 python train.py algo.ckpt=ckpts/step_901.pt | there is no checkpoint ckpts/step_901.pt in . | ckpts/step_900.pt
 ray start --head && python missing.py | there is no script missing.py in .
+python train.py data.val_files=./data/val.json | there is no data file ./data/val.json in .
+python -m verl.trainer.main_ppo data.train_files=/none/x.parquet | there is no data file /none/x.parquet.
+python train.py "data.train_files=[data/x.parquet,data/y.parquet]" | there is no data file data/y.parquet in .
+python train.py --train_file data/z.json | there is no data file data/z.json in .
+python train.py --dataset /data/none/lift.hdf5 | there is no data file /data/none/lift.hdf5.
+python train.py rollout.model.model_path=/data/none/pi0 | there is no model /data/none/pi0.
+python train.py --model_name_or_path /data/none/llama | there is no model /data/none/llama.
+python train.py actor_rollout_ref.model.path=~/models/none | there is no model ~/models/none
+python eval.py --model_path ./ckpts/step_901.pt | there is no model ./ckpts/step_901.pt in . | ckpts/step_900.pt
 """
 
 

@@ -192,11 +192,9 @@ async def test_another_hosts_path_is_refused_before_any_other_fault(sandbox: San
         refused = await agent.refusal("launch_run", command="python train.py", cwd=other_root)
         preflight = await agent.call("preflight", command="python train.py", cwd=other_root)
     assert f"Use `{sandbox.path}/code`" in refused
-    assert {
-        "what": "cwd",
-        "text": f"{other_root} is not a directory.",
-        "remedy": f"Use {sandbox.path}/code.",
-    } in preflight["problems"]
+    (problem,) = (each for each in preflight["problems"] if each["what"] == "cwd")
+    assert problem["text"] in refused
+    assert problem["remedy"] == f"Use `{sandbox.path}/code`."
 
 
 async def test_two_runs_of_one_result_directory_leave_its_flag_to_the_later(sandbox: Sandbox, blueprint: Path) -> None:

@@ -12,7 +12,10 @@ import anyio
 import pytest
 
 from mcp_server.backends import tmux_client
-from mcp_server.runs.preflight import python_imports
+from mcp_server.errors import RunwardError
+from mcp_server.record.spec import LaunchRequest
+from mcp_server.runs.launch import rehearse
+from mcp_server.runs.preflight import checks
 from mcp_server.runs.preflight.answers import Preflight
 from mcp_server.runs.preflight.checks import PreflightRequest
 from mcp_server.runs.preflight.preflight import run_preflight
@@ -64,45 +67,39 @@ async def test_a_machine_without_problems_has_none_reported(store: RunStore, tmp
     assert list(store.home.path.iterdir()) == []
 
 
-async def test_modules_that_cannot_be_imported_are_reported_one_by_one(store: RunStore, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("print('noise')\nimport cv2_of_nobody\n")
-    (tmp_path / "wrong.py").write_text("raise ValueError('first\\nsecond')\n")
+async def test_what_is_not_installed_is_reported_one_by_one(store: RunStore, tmp_path: Path) -> None:
     (tmp_path / "src" / "mine").mkdir(parents=True)
-    names = ["json", "torch_of_nobody", "broken", "wrong", "mine", "json.nothing"]
+    (tmp_path / "beside.py").touch()
+    names = ["json", "torch_of_nobody", "hydra-of-nobody", "x y", "beside", "mine", "json.nothing", "PyYAML"]
     problems = problems_of(await check(store, python=sys.executable, imports=names))
-    pip = f"{sys.executable} -m pip"
+    here, pip = f"is not installed for {sys.executable}.", f"{sys.executable} -m pip"
     assert [(text, remedy) for _, text, remedy in problems] == [
+        (f"torch_of_nobody {here}", f"If it is not your own code: {pip} install torch-of-nobody"),
         (
-            "import torch_of_nobody: ModuleNotFoundError: No module named 'torch_of_nobody'.",
-            f"If it is not your own code: {pip} install torch_of_nobody",
+            f"hydra-of-nobody (module hydra_of_nobody) {here}",
+            f"If it is not your own code: {pip} install hydra-of-nobody",
         ),
-        (
-            "import broken: ModuleNotFoundError: No module named 'cv2_of_nobody'.",
-            f"If it is not your own code: {pip} install cv2_of_nobody",
-        ),
-        ("import wrong: ValueError: first.", f"To see why, run: {sys.executable} -c 'import wrong'"),
-        ("import mine: ModuleNotFoundError: No module named 'mine'.", f"Put {tmp_path / 'src'} into PYTHONPATH."),
-        (
-            "import json.nothing: ModuleNotFoundError: No module named 'json.nothing'.",
-            f"Check which version of json is installed: {pip} show json",
-        ),
+        ("'x y' is not the name of a module or package.", "Write the name alone."),
+        (f"mine {here}", f"Put {tmp_path / 'src'} into PYTHONPATH."),
+        (f"json.nothing {here}", f"Check which version of json is installed: {pip} show json"),
     ]
 
 
-async def test_an_import_that_ends_python_does_not_end_the_answer(store: RunStore, tmp_path: Path) -> None:
-    (tmp_path / "dies.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
-    problems = problems_of(await check(store, python=sys.executable, imports=["json", "dies", "os"]))
-    assert [text for _, text, _ in problems] == ["import dies: python was ended by SIGSEGV."]
-
-
-async def test_an_import_that_hangs_is_left_and_ended(
-    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "hangs.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(300)\n")
-    monkeypatch.setattr(python_imports, "PATIENCE_S", 3.0)
-    problems = problems_of(await check(store, python=sys.executable, imports=["hangs"]))
-    assert [text for _, text, _ in problems] == ["import hangs: not done within 3 s."]
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+async def test_a_check_runs_no_program_and_no_module_that_the_caller_names(store: RunStore, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / "evil.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    (tmp_path / "sitecustomize.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    (tmp_path / "evil.pth").write_text(f"import os; open({str(ran)!r}, 'w').close()\n")
+    script = tmp_path / "python3"
+    script.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    script.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}
+    text = f"{script} is a script: which python it starts is unknown, and a check does not run it."
+    arguments: dict[str, Any] = {"imports": ["evil", "sitecustomize"], "command": "python3 evil.py"}
+    for python in (str(script), "python3", "./python3"):
+        assert text in [each[1] for each in problems_of(await check(store, env, python=python, **arguments))]
+    assert problems_of(await check(store, env, python=sys.executable, **arguments)) == []
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize(
@@ -110,23 +107,18 @@ async def test_an_import_that_hangs_is_left_and_ended(
     [
         ("/none/bin/python", "/none/bin/python is not a program that can be started."),
         ("python9.9", "python9.9 is not a program that can be started."),
-        ("/bin/true", "/bin/true is not a python by its name."),
+        ("/usr/bin/env", "/usr/bin/env is not a python by its name."),
     ],
 )
 async def test_a_python_that_does_not_run_is_reported(python: str, text: str, store: RunStore) -> None:
     assert [problems[:2] for problems in problems_of(await check(store, python=python))] == [("python", text)]
 
 
-async def test_a_python_that_ends_at_once_is_reported(store: RunStore, tmp_path: Path) -> None:
+async def test_another_program_under_the_name_of_python_is_reported(store: RunStore, tmp_path: Path) -> None:
     python = tmp_path / "python3"
     python.symlink_to("/bin/false")
-    text = f"{python} does not run: python ended with exit code 1 at once."
+    text = f"{python} is not a python: it is {Path('/bin/false').resolve()}."
     assert [problems[:2] for problems in problems_of(await check(store, python=str(python)))] == [("python", text)]
-
-
-async def test_a_text_that_is_not_a_modules_name_is_never_run(store: RunStore, tmp_path: Path) -> None:
-    problems = problems_of(await check(store, python=sys.executable, imports=["os; open('x', 'w')"]))
-    assert [text for _, text, _ in problems] == ["\"os; open('x', 'w')\" is not a module's name."]
 
 
 async def test_files_that_are_missing_are_reported_with_near_names(store: RunStore, tmp_path: Path) -> None:
@@ -136,11 +128,9 @@ async def test_files_that_are_missing_are_reported_with_near_names(store: RunSto
         ("path", f"{tmp_path}/trian.yaml does not exist.", f"Near: {tmp_path}/train.yaml."),
         ("path", "/none/at/all.h5 does not exist.", "/ has no none."),
     ]
-    assert problems_of(await check(store, cwd="/none/at"))[0] == (
-        "cwd",
-        "/none/at is not a directory.",
-        "/ has no none.",
-    )
+    assert problems_of(await check(store, cwd="/none/at")) == [
+        ("cwd", "is not a directory: '/none/at'.", "/ has no none.")
+    ]
 
 
 async def test_a_config_that_names_another_hosts_path_is_reported_with_its_line(
@@ -199,7 +189,7 @@ async def test_a_ray_that_does_not_answer_is_reported(store: RunStore) -> None:
     problems = problems_of(await check(store, {"RAY_ADDRESS": place}, ray=True))
     assert [what for what, *_ in problems] == ["ray"]
     assert problems[0][1].startswith(f"Ray at {place} cannot be reached: ")
-    assert problems_of(await check(store, ray=True))[0][1] == "RAY_ADDRESS names no Ray."
+    assert problems_of(await check(store, {"RAY_ADDRESS": "local"}, ray=True))[0][1] == "RAY_ADDRESS names no Ray."
     assert problems_of(await check(store, {"RAY_ADDRESS": "nonsense"}, ray=True))[0][0] == "ray"
 
 
@@ -276,3 +266,156 @@ async def test_an_impossible_path_is_a_problem_among_others(store: RunStore) -> 
     problems = problems_of(await check(store, paths=["/data/a\0b"], cwd="/" + "x" * 5000, result_dir="/" + "y" * 5000))
     assert len(problems) >= 2
     assert all(remedy for *_, remedy in problems)
+
+
+async def test_a_ray_on_the_default_port_is_found_without_an_address(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        port = head.getsockname()[1]
+        monkeypatch.setattr(checks, "_RAY_PORT", port)
+        answer = await check(store, ray=True)
+        assert problems_of(answer) == []
+        assert any(f"(pid {os.getpid()}) listens on port {port}, Ray's default" in each for each in answer.found or [])
+        assert any("listens on port" in each for each in (await check(store)).found or [])
+    (problem,) = problems_of(await check(store, ray=True))
+    assert problem[1] == f"RAY_ADDRESS names no Ray, and none runs on the default port {port}."
+
+
+async def test_free_space_sizes_and_gpus_are_told(store: RunStore, tmp_path: Path) -> None:
+    nvml = machine(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "val.json").write_bytes(b"x" * 12_300)
+    (tmp_path / "train.py").touch()
+    command = "python train.py data.val_files=./data/val.json"
+    answer = await check(
+        store, nvml.environ, command=command, python=sys.executable, imports=["PyYAML"], paths=["data"]
+    )
+    found = "\n".join(answer.found or [])
+    assert problems_of(answer) == []
+    assert f" GB free at {tmp_path}" in found
+    assert f"{tmp_path}/data/val.json: 12.3 kB" in found
+    assert f"{tmp_path}/data: a directory" in found
+    assert "2 NVIDIA H100 80GB HBM3, 81559 MiB, 700 W; free: 0-1" in found
+    assert f"{sys.executable}: Python 3.{sys.version_info[1]}; PyYAML " in found
+
+
+async def test_variables_of_the_caller_load_no_library_into_a_check(store: RunStore, tmp_path: Path) -> None:
+    nvml = machine(tmp_path)
+    answer = await check(store, env=nvml.environ, gpus=1)
+    assert "81559" not in answer.model_dump_json()
+
+
+HYDRA = """
+import hydra
+@hydra.main(config_path="conf", config_name="train", version_base=None)
+def main(cfg): ...
+"""
+
+
+@pytest.fixture
+def project(store: RunStore, tmp_path: Path) -> Path:
+    """A project with a Hydra configuration, on a host whose other root is /data/scalelab2."""
+    (store.home.path / "hosts.toml").write_text(
+        f'[hosts.a]\nhostnames = ["{socket.gethostname()}"]\nrewrites = {{ "/data/scalelab2" = "/data/scalelab" }}\n'
+    )
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "train.py").write_text(HYDRA)
+    (tmp_path / "plain.py").touch()
+    (tmp_path / "conf" / "train.yaml").write_text("defaults:\n  - model: small\n  - _self_\nlr: 1\n")
+    (tmp_path / "conf" / "far.yaml").write_text("root: /data/scalelab2/x\n")
+    (tmp_path / "conf" / "data.yaml").write_text(
+        "data:\n  val_files: ./data/none.json\n  train_files: [/none/a.parquet]\n"
+    )
+    (tmp_path / "conf" / "model" / "small.yaml").write_text("size: 1\n")
+    (tmp_path / "conf" / "model" / "far.yaml").write_text("model_path: /data/scalelab2/m\n")
+    return tmp_path
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"command": "python train.py --config-name trian"}, "command", "there is no Hydra config trian.yaml in {}/conf."),
+    (
+        {"command": "python train.py -cn far"},
+        "command",
+        "{}/conf/far.yaml, line 1: /data/scalelab2/x is a path of another host",
+    ),
+    (
+        {"command": "python train.py model=far"},
+        "command",
+        "{}/conf/model/far.yaml, line 1: /data/scalelab2/m is a path",
+    ),
+    (
+        {"command": "python -m any.module --config-path {}/conf --config-name none"},
+        "command",
+        "there is no Hydra config none",
+    ),
+    (
+        {"command": "python plain.py data.val_files=./data/val.json"},
+        "command",
+        "there is no data file ./data/val.json in {}.",
+    ),
+    (
+        {"command": "python plain.py", "params": {"rollout.model.model_path": "/none/pi0"}},
+        "params",
+        "there is no model /none/pi0.",
+    ),
+    (
+        {"command": "python plain.py", "recovery": {"oom": {"do": "retry"}}},
+        "recovery",
+        "recovery has an unknown key 'oom'. Allowed:",
+    ),
+    ({"command": "python plain.py", "recovery": {"oom_gpu": "again"}}, "recovery", "recovery.oom_gpu"),
+    ({"command": "python plain.py", "time_limit_s": -1}, "time_limit_s", "must be a number of seconds above 0."),
+    ({"command": "python plain.py", "gpus": ["cpu-900000"]}, "gpus", "cpu slots not free: cpu-900000 requested"),
+    (
+        {"command": "python plain.py --device cuda:{{gpu_indices}}"},
+        "command",
+        "stands for leased GPUs, and gpus requests none.",
+    ),
+    ({"command": "python plain.py", "queue": True}, "queue", "`queue` and `require` need `gpus`."),
+    ({"command": "python plain.py", "env": {"HF_TOKEN": "not-to-be-shown"}}, "env", "HF_TOKEN looks like a secret"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "what", "text"), REFUSED)
+async def test_what_a_launch_refuses_is_refused_with_the_same_words(
+    arguments: dict[str, Any], what: str, text: str, store: RunStore, project: Path
+) -> None:
+    arguments = {**arguments, "command": arguments["command"].format(project), "cwd": str(project)}
+    if "env" not in arguments and what != "command":
+        arguments["env"] = {"A": "1"}
+    environ = {"PATH": os.environ["PATH"], "RUNWARD_LEASES": str(store.home.path / "leases")}
+    with pytest.raises(RunwardError) as refused:
+        await rehearse(LaunchRequest.from_arguments(arguments), store.home, environ)
+    problems = problems_of(await check(store, **arguments))
+    assert [each[0] for each in problems] == [what]
+    assert text.format(project) in problems[0][1]
+    assert problems[0][1] in str(refused.value)
+
+
+async def test_data_that_a_config_names_is_reported_unless_the_command_sets_it(store: RunStore, project: Path) -> None:
+    (project / "here.json").touch()
+    problems = problems_of(await check(store, command="python train.py -cn data"))
+    assert [text for _, text, _ in problems] == [
+        f"{project}/conf/data.yaml: data.val_files: there is no data file ./data/none.json.",
+        f"{project}/conf/data.yaml: data.train_files: there is no data file /none/a.parquet.",
+    ]
+    assert problems_of(await check(store, paths=["conf/data.yaml"]))[0][1] == problems[0][1]
+    command = "python train.py -cn data data.val_files=here.json"
+    answer = await check(store, command=command, params={"data.train_files": "here.json"})
+    assert problems_of(answer) == []
+
+
+async def test_the_recovery_that_a_run_would_have_is_told_and_impossible_changes_are_reported(
+    store: RunStore, project: Path
+) -> None:
+    recovery = {"oom_gpu": {"do": "retry", "times": 2, "change": {"num_envs": "halve"}}, "max_retries": 5}
+    arguments: dict[str, Any] = {"command": "python plain.py", "recovery": recovery}
+    answer = await check(store, **arguments, params={"num_envs": 4096})
+    assert problems_of(answer) == []
+    assert "recovery: oom_gpu: retry 2 times (num_envs halve); at most 5 retries, 3 of one kind" in (answer.found or [])
+    (problem,) = problems_of(await check(store, **arguments))
+    assert problem[:2] == (
+        "recovery",
+        "a retry would halve num_envs, and params has no num_envs: no retry could follow.",
+    )

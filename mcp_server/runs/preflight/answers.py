@@ -14,8 +14,9 @@ class Problem(Answer):
 
 
 class Preflight(Answer):
-    """The verdict, what is wrong, and who trains here already."""
+    """The verdict, what is wrong, what is here (free space, sizes, GPUs, Ray), and who trains here already."""
 
     ok: bool
     problems: list[Problem]
+    found: list[str] | None = None
     running: list[str] | None = None

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +18,37 @@ import anyio.to_thread
 
 from mcp_server.backends.base import load_backend
 from mcp_server.errors import BadArgument, RunwardError
-from mcp_server.gpus.leases import lease_directory
-from mcp_server.hosts.command_inputs import find_first_program
+from mcp_server.gpus.leases import Leases, lease_directory
+from mcp_server.gpus.query import query_gpus
+from mcp_server.gpus.request import parse_gpus, takes_several
+from mcp_server.hosts.command_inputs import find_first_program, find_inputs
 from mcp_server.hosts.config import Environment, Host, Site
+from mcp_server.hosts.config_contents import check_config_roots, find_config_files, find_missing_data
 from mcp_server.hosts.environment import find_secrets
 from mcp_server.hosts.path_checks import (
     Roots,
     check_foreign_paths,
-    check_inputs,
     find_foreign_line,
+    find_missing_inputs,
     is_missing,
     suggest_names,
 )
 from mcp_server.record.environment import base_environment
 from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.recovery.describe import describe_policy, find_impossible_changes
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
+from mcp_server.runs.launch import plan
 from mcp_server.runs.preflight.answers import Problem
-from mcp_server.runs.preflight.python_imports import find_import_failures
-from mcp_server.runs.resolve import apply_host_defaults, find_ray_variables
+from mcp_server.runs.preflight.python_modules import find_installation, find_missing
+from mcp_server.runs.resolve import apply_host_defaults, find_directory, find_ray_variables
 from mcp_server.store import other_trainings
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
+from mcp_server.text.formatting import format_size
 from mcp_server.text.shell import parse
+from mcp_server.views.gpu_report import describe_free
 
-_RAY_PATIENCE_S, _RAY_PORT = 5.0, 6379
+_RAY_PATIENCE_S, _RAY_PORT, _GPU_QUERY_S = 5.0, 6379, 5.0
 _LOW_DISK_BYTES, _GB = 2**30, 10**9
 _MOST_LISTED = 8
 _CONFIGS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".sh", ".env")
@@ -62,11 +73,26 @@ class PreflightRequest:
     blueprint: str | None = None
     host: str | None = None
     environment: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    recovery: Any = None
+    time_limit_s: float | None = None
+    queue: bool = False
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> PreflightRequest:
         """Return the request that ``arguments`` hold by name; None is an open field, other names are ignored."""
         return cls(**{f.name: arguments[f.name] for f in fields(cls) if arguments.get(f.name) is not None})
+
+    @property
+    def launch(self) -> LaunchRequest:
+        """The launch that it prepares; one GPU where only its requirements are named."""
+        shared = {f.name: getattr(self, f.name) for f in fields(LaunchRequest) if hasattr(self, f.name)}
+        if self.gpus is None and self.require and "count" not in self.require:
+            shared["gpus"] = 1
+        if self.command is None and self.blueprint is None:
+            shared["command"] = "true"
+        return LaunchRequest.from_arguments(shared)
 
 
 @dataclass(frozen=True)
@@ -88,8 +114,21 @@ class CheckContext:
     @property
     def env(self) -> dict[str, str]:
         """The environment that a run would have, without secrets."""
+        return {**self.host_env, **self.request.env}
+
+    @property
+    def host_env(self) -> dict[str, str]:
+        """The same without the caller's variables, which could name a library to load: for processes of a check."""
         request = apply_host_defaults(LaunchRequest("true"), self.host, self.environment, self.environ)
         return {**base_environment(self.environ), **request.env}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The outcome of a check: what is wrong, and what was found."""
+
+    problems: list[Problem] = field(default_factory=list)
+    found: list[str] = field(default_factory=list)
 
 
 def describe_error(what: str, error: RunwardError) -> Problem:
@@ -98,29 +137,45 @@ def describe_error(what: str, error: RunwardError) -> Problem:
     return Problem(what=what, text=text.rstrip(), remedy=error.remedy or "Fix what it names, then check again.")
 
 
-def check_command(context: CheckContext) -> Iterator[Problem]:
+def check_command(context: CheckContext) -> Iterator[Problem | str]:
     """Yield why the command cannot run, or why no command can."""
     load_backend("local").check_usable()
     if context.request.command is None:
         return
     command = parse(context.request.command)
-    request = LaunchRequest(context.request.command, cwd=context.request.cwd)
-    check_foreign_paths(request, command, Roots.of(context.site, context.host))
-    check_inputs(request, command, context.site, context.host, context.environment)
+    request = LaunchRequest(context.request.command, cwd=context.request.cwd, params=dict(context.request.params))
+    roots = Roots.of(context.site, context.host)
+    check_foreign_paths(request, command, roots)
+    for missing in find_missing_inputs(request, command, context.site, context.host, context.environment):
+        yield describe_error(missing.argument, missing)
+    configs = find_config_files(request, command, context.cwd)
+    check_config_roots(configs, roots)
+    for foreign in find_missing_data(configs, command, context.request.params, context.cwd):
+        yield Problem(what="command", text=foreign.cause, remedy=foreign.remedy)
     program = find_first_program(command)
     if program and "/" not in program and shutil.which(program, path=context.env.get("PATH")) is None:
         text = f"{program} is on no directory of PATH."
         yield Problem(what="command", text=text, remedy="Write its whole path, or name an environment that has it.")
+    named = [file for file in find_inputs(command) if file.kind in ("data file", "model", "checkpoint")]
+    for path in dict.fromkeys([*configs, *(context.cwd.joinpath(*file.base, file.path) for file in named)]):
+        yield from _describe_size(path.expanduser())
 
 
-def check_files(context: CheckContext) -> Iterator[Problem]:
-    """Yield what is wrong with the working directory and with the named files."""
+def _describe_size(path: Path) -> Iterator[str]:
+    with suppress(OSError):
+        status = path.stat()
+        size = "a directory" if stat.S_ISDIR(status.st_mode) else format_size(status.st_size)
+        yield f"{path}: {size}"
+
+
+def check_files(context: CheckContext) -> Iterator[Problem | str]:
+    """Yield what is wrong with the working directory and with the named files, and the sizes of those that are here."""
     roots = Roots.of(context.site, context.host)
-    if not context.cwd.is_dir():
-        rewrite = roots.rewrite(str(context.cwd))
-        hint = f"Use {rewrite.text}." if rewrite and rewrite.is_known else suggest_names(context.cwd)
-        remedy = hint or "Name another cwd."
-        yield Problem(what="cwd", text=f"{context.cwd} is not a directory.", remedy=remedy)
+    check_foreign_paths(LaunchRequest("true", cwd=context.request.cwd), parse("true"), roots)
+    try:
+        find_directory(context.request.cwd)
+    except BadArgument as error:
+        yield describe_error("cwd", error)
     for word in context.request.paths:
         path = context.cwd / Path(word).expanduser()
         if (rewrite := roots.rewrite(str(path))) is not None:
@@ -131,12 +186,24 @@ def check_files(context: CheckContext) -> Iterator[Problem]:
             yield Problem(what="path", text=f"{path} does not exist.", remedy=suggest_names(path) or "Check the path.")
         elif not os.access(path, os.R_OK):
             yield Problem(what="path", text=f"{path} cannot be read.", remedy="Ask its owner, or use a copy.")
-        elif path.suffix.lower() in _CONFIGS and path.is_file() and (foreign := find_foreign_line(path, roots)):
-            yield Problem(what="path", text=foreign.cause, remedy=foreign.remedy)
+        else:
+            yield from _describe_size(path)
+            yield from _check_content(path, roots, context)
 
 
-def check_disk(context: CheckContext) -> Iterator[Problem]:
-    """Yield directories with too little free space, or that cannot be written."""
+def _check_content(path: Path, roots: Roots, context: CheckContext) -> Iterator[Problem]:
+    if path.suffix.lower() not in _CONFIGS or not path.is_file():
+        return
+    if foreign := find_foreign_line(path, roots):
+        yield Problem(what="path", text=foreign.cause, remedy=foreign.remedy)
+        return
+    command = parse(context.request.command or "true")
+    for missing in find_missing_data([path], command, context.request.params, context.cwd):
+        yield Problem(what="path", text=missing.cause, remedy=missing.remedy)
+
+
+def check_disk(context: CheckContext) -> Iterator[Problem | str]:
+    """Yield directories with too little free space, or that cannot be written, and what is free."""
     needed = max(_LOW_DISK_BYTES, (context.request.disk_gb or 0) * _GB)
     devices = set()
     for directory in filter(None, (str(context.cwd), context.request.result_dir)):
@@ -148,13 +215,15 @@ def check_disk(context: CheckContext) -> Iterator[Problem]:
         if device not in devices and free < needed:
             text = f"{free / _GB:.1f} GB free at {path}, {needed / _GB:.1f} GB wanted."
             yield Problem(what="disk", text=text, remedy="Free space there, or write the results to another directory.")
+        elif device not in devices:
+            yield f"{free / _GB:.1f} GB free at {path}"
         devices.add(device)
         if directory == context.request.result_dir and not os.access(path, os.W_OK):
             remedy = "Write the results to another directory."
             yield Problem(what="disk", text=f"{path} cannot be written.", remedy=remedy)
 
 
-def check_ports(context: CheckContext) -> Iterator[Problem]:
+def check_ports(context: CheckContext) -> Iterator[Problem | str]:
     """Yield ports that are in use, each with a free one."""
     for port in context.request.ports:
         if not 0 < port <= ports.HIGHEST_PORT:
@@ -171,7 +240,7 @@ def check_ports(context: CheckContext) -> Iterator[Problem]:
         yield Problem(what="port", text=text, remedy=f"Use another, e.g. {free}." if free else "Use another.")
 
 
-def check_secrets(context: CheckContext) -> Iterator[Problem]:
+def check_secrets(context: CheckContext) -> Iterator[Problem | str]:
     """Yield secrets without a value, by name."""
     for name in dict.fromkeys([*context.request.secrets, *context.environment.secrets]):
         try:
@@ -180,18 +249,28 @@ def check_secrets(context: CheckContext) -> Iterator[Problem]:
             yield describe_error("secret", error)
 
 
-async def check_python(context: CheckContext) -> list[Problem]:
-    """Return why python cannot be started, or what it cannot import."""
+def check_python(context: CheckContext) -> Iterator[Problem | str]:
+    """Yield why the python cannot be started, or what is not installed for it. It is never started."""
     python = context.request.python or context.environment.python or context.host.python
     if python is None and not context.request.imports:
-        return []
+        return
     env = context.env
     program = _find_program(context.cwd, [python] if python else ["python", "python3"], env)
     if program is None:
         remedy = suggest_names(context.cwd / python) if python and "/" in python else ""
         text = f"{python or 'python'} is not a program that can be started."
-        return [Problem(what="python", text=text, remedy=remedy or "Name another python.")]
-    return await find_import_failures(program, context.request.imports, env, context.cwd)
+        yield Problem(what="python", text=text, remedy=remedy or "Name another python.")
+        return
+    installation = find_installation(program, env, context.cwd)
+    if isinstance(installation, Problem):
+        yield installation
+        return
+    own = [context.cwd, *map(Path, filter(None, env.get("PYTHONPATH", "").split(os.pathsep)))]
+    missing = find_missing(installation, context.request.imports, own, context.cwd)
+    yield from missing
+    versions = [(name, installation.version_of(name)) for name in context.request.imports]
+    words = [f"{name} {version}" for name, version in versions if version]
+    yield "; ".join([f"{installation.program}: Python {installation.version}", *([", ".join(words)] if words else [])])
 
 
 def _find_program(cwd: Path, words: list[str], env: Mapping[str, str]) -> str | None:
@@ -199,35 +278,44 @@ def _find_program(cwd: Path, words: list[str], env: Mapping[str, str]) -> str | 
     return next(filter(None, (shutil.which(path, path=env.get("PATH")) for path in paths)), None)
 
 
-async def check_gpus(context: CheckContext) -> list[Problem]:
-    """Return nothing where the requested GPUs are free.
+async def check_gpus(context: CheckContext) -> Checked:
+    """Return the GPUs that are here and who has them, where the requested ones are free.
 
     Raises:
         GpusNotFree: they are not; says why for every GPU.
         BadArgument: the request is not understood.
     """
-    request = context.request
-    if request.gpus is None and not request.require:
-        return []
-    gpus = 1 if request.gpus is None and "count" not in (request.require or {}) else request.gpus
-    gpus = check_gpu_arguments(gpus, request.require, {}, queue=False)
+    request = context.request.launch
+    gpus = check_gpu_arguments(request.gpus, request.require, {}, queue=False)
+    wanted = parse_gpus(gpus)
+    require = context.host.tighten(request.require) if takes_several(wanted) else request.require
     slots = count_cpu_slots(context.store.home.read_config().cpu_slots)
-    require = dict(request.require) if request.require else None
-    spec = RunSpec(gpus=gpus, require=require, leases=str(lease_directory(context.environ)), cpu_slots=slots)
-    await check_admission(spec, context.env)
-    return []
+    leases = str(lease_directory(context.environ))
+    spec = RunSpec(gpus=gpus, require=require, leases=leases, cpu_slots=slots, queue=request.queue)
+    snapshot = await check_admission(spec, context.host_env)
+    if wanted is not None and wanted.cpu:
+        return Checked(found=[f"{slots} cpu slots"])
+    if snapshot is None:
+        query = partial(query_gpus, sys.executable, context.host_env, within_s=_GPU_QUERY_S)
+        snapshot = await anyio.to_thread.run_sync(query, abandon_on_cancel=True)
+    holders = await anyio.to_thread.run_sync(Leases(Path(leases)).holders)
+    return Checked(found=describe_free(snapshot, {uuid: holder.text for uuid, holder in holders.items()}))
 
 
-async def check_ray(context: CheckContext) -> list[Problem]:
-    """Return why the requested Ray cannot be reached, or why the run's own Ray cannot be started."""
+async def check_ray(context: CheckContext) -> Checked:
+    """Return the Ray of this machine, and why the requested one cannot be reached, or the run's own not be started."""
     find_ray_variables(context.environment, "preflight")
+    listens = await anyio.to_thread.run_sync(_find_default_ray)
+    found = [f"{listens} listens on port {_RAY_PORT}, Ray's default"] if listens else []
     if not context.request.ray or context.environment.ray is not None:
-        return []
+        return Checked(found=found)
     address = context.env.get("RAY_ADDRESS", "")
-    if address in ("", "local"):
+    if address == "local" or (not address and not listens):
+        text = "RAY_ADDRESS names no Ray" + ("." if address else f", and none runs on the default port {_RAY_PORT}.")
         remedy = "Set it in env, or in an environment of hosts.toml; a command that starts its own Ray needs none."
-        return [Problem(what="ray", text="RAY_ADDRESS names no Ray.", remedy=remedy)]
-    target = f"127.0.0.1:{_RAY_PORT}" if address == "auto" else address.rpartition("//")[2].partition("/")[0]
+        return Checked([Problem(what="ray", text=text, remedy=remedy)], found)
+    place = f"127.0.0.1:{_RAY_PORT}"
+    target = place if address in ("", "auto") else address.rpartition("//")[2].partition("/")[0]
     host, _, port = target.rpartition(":")
     try:
         with anyio.fail_after(_RAY_PATIENCE_S):
@@ -235,8 +323,36 @@ async def check_ray(context: CheckContext) -> list[Problem]:
     except (OSError, TimeoutError, ValueError) as error:
         why = "no answer" if isinstance(error, TimeoutError) else f"{error}".partition("\n")[0][:120]
         remedy = "A person or the run itself starts it: ray start --head. Never stop the Ray of others."
-        return [Problem(what="ray", text=f"Ray at {address} cannot be reached: {why}.", remedy=remedy)]
-    return []
+        text = f"Ray at {address or place} cannot be reached: {why}."
+        return Checked([Problem(what="ray", text=text, remedy=remedy)], found)
+    return Checked(found=[*found, f"Ray answers at {address or place}"])
+
+
+def _find_default_ray() -> str:
+    """Return the process that listens on Ray's default port; empty where the port is free or another program's."""
+    if ports.is_port_free(_RAY_PORT):
+        return ""
+    listener = ports.find_listener(_RAY_PORT)
+    if listener is not None and listener.startswith("redis"):
+        return ""
+    return listener or "A process not visible here"
+
+
+async def check_launch(context: CheckContext) -> Checked:
+    """Return what ``launch_run`` with these arguments refuses, and the recovery that the run would have.
+
+    Raises:
+        RunwardError: the refusal, in the words of the launch.
+    """
+    spec, handover = await plan(context.request.launch, context.store.home, context.environ)
+    await check_admission(spec, handover.env)
+    if not spec.recovery:
+        return Checked()
+    remedy = "Add it to params with its present value, or leave the change out."
+    lacking = dict.fromkeys(find_impossible_changes(spec.recovery, spec.params))
+    texts = [f"a retry would halve {name}, and params has no {name}: no retry could follow." for name in lacking]
+    problems = [Problem(what="recovery", text=text, remedy=remedy) for text in texts]
+    return Checked(problems, [f"recovery: {describe_policy(spec.recovery)}"])
 
 
 async def list_running(context: CheckContext) -> list[str]:

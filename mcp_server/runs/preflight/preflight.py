@@ -1,4 +1,4 @@
-"""Check a machine before a launch: all checks at once; only problems are reported, and nothing is changed."""
+"""Check a machine before a launch: all checks at once. Nothing is changed, and nothing that a caller names is run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.blueprints.apply import check_file
-from mcp_server.errors import RunwardError
+from mcp_server.errors import BadArgument, GpusNotFree, RunwardError, SecretNotSet
 from mcp_server.hosts.config import Environment, Host, Site, find_this_host, read_hosts_file
 from mcp_server.hosts.path_checks import Roots, is_missing
-from mcp_server.runs.preflight import checks, python_imports
+from mcp_server.runs.preflight import checks
 from mcp_server.runs.preflight.answers import Preflight, Problem
-from mcp_server.runs.preflight.checks import CheckContext, PreflightRequest, describe_error
+from mcp_server.runs.preflight.checks import CheckContext, Checked, PreflightRequest, describe_error
 from mcp_server.store.run_store import RunStore
 
 _PATIENCE_S, _GPU_PATIENCE_S = 10.0, 30.0
 _BLOCKING_CHECKS = {
+    "python": checks.check_python,
     "path": checks.check_files,
     "command": checks.check_command,
     "disk": checks.check_disk,
@@ -35,30 +36,35 @@ async def run_preflight(request: PreflightRequest, store: RunStore, environ: Map
     An argument of ``request`` wins over the blueprint.
     """
     first: list[Problem] = []
+    given = request
     context = _prepare(request, store, environ, first)
     if request.blueprint is not None:
         roots = Roots.of(context.site, context.host)
         request = await anyio.to_thread.run_sync(partial(_apply_blueprint, request, request.blueprint, first, roots))
         context = replace(context, request=request)
-    all_checks: dict[str, tuple[float, Callable[[], Awaitable[list[Problem]]]]] = {
-        "python": (python_imports.PATIENCE_S + _PATIENCE_S, partial(checks.check_python, context)),
-        **{what: (_PATIENCE_S, partial(_check_in_thread, check, context)) for what, check in _BLOCKING_CHECKS.items()},
+    all_checks: dict[str, tuple[float, Callable[[], Awaitable[Checked]]]] = {
+        **{
+            what: (_PATIENCE_S, partial(_check_in_thread, what, check, context))
+            for what, check in _BLOCKING_CHECKS.items()
+        },
         "gpus": (_GPU_PATIENCE_S, partial(checks.check_gpus, context)),
         "ray": (_PATIENCE_S, partial(checks.check_ray, context)),
+        "launch": (_GPU_PATIENCE_S, partial(checks.check_launch, replace(context, request=given))),
     }
-    problems: dict[str, list[Problem]] = {"first": first, **{what: [] for what in all_checks}}
+    outcomes: dict[str, Checked] = {"first": Checked(first), **{what: Checked() for what in all_checks}}
     running: list[str] = []
 
-    async def run_check(what: str, within_s: float, check: Callable[[], Awaitable[list[Problem]]]) -> None:
-        problems[what] = [Problem(what=what, text=f"No answer within {within_s:g} s.", remedy="Check it by hand.")]
+    async def run_check(what: str, within_s: float, check: Callable[[], Awaitable[Checked]]) -> None:
+        late = Problem(what=what, text=f"No answer within {within_s:g} s.", remedy="Check it by hand.")
+        outcomes[what] = Checked([late])
         with anyio.move_on_after(within_s):
             try:
-                problems[what] = await check()
+                outcomes[what] = await check()
             except RunwardError as error:
-                problems[what] = [describe_error(what, error)]
+                outcomes[what] = Checked([describe_error(_name_subject(what, error), error)])
             except (OSError, ValueError) as error:  # a name too long, a NUL in it
                 text = f"It cannot be checked: {getattr(error, 'strerror', None) or error}."
-                problems[what] = [Problem(what=what, text=text, remedy="Correct the path.")]
+                outcomes[what] = Checked([Problem(what=what, text=text, remedy="Correct the path.")])
 
     async def list_running() -> None:
         with anyio.move_on_after(_PATIENCE_S):
@@ -68,8 +74,27 @@ async def run_preflight(request: PreflightRequest, store: RunStore, environ: Map
         group.start_soon(list_running)
         for what, (within_s, check) in all_checks.items():
             group.start_soon(run_check, what, within_s, check)
-    all_problems = [problem for of_check in problems.values() for problem in of_check]
-    return Preflight(ok=not all_problems, problems=all_problems, running=running or None)
+    refusal = outcomes["launch"]
+    others = [problem for what, each in outcomes.items() if what != "launch" for problem in each.problems]
+    texts = {problem.text for problem in others}
+    more = [problem for problem in refusal.problems if problem.text not in texts and not _is_listed(problem, others)]
+    found = [text for each in outcomes.values() for text in each.found]
+    all_problems = [*others, *more]
+    return Preflight(
+        ok=not all_problems, problems=all_problems, found=list(dict.fromkeys(found)) or None, running=running or None
+    )
+
+
+def _name_subject(what: str, error: RunwardError) -> str:
+    """Return what an error is about: the argument that a launch refuses, else ``what``."""
+    if isinstance(error, BadArgument):
+        return error.argument
+    return {GpusNotFree: "gpus", SecretNotSet: "secret"}.get(type(error), what)
+
+
+def _is_listed(refusal: Problem, others: list[Problem]) -> bool:
+    """Return whether a launch's refusal repeats other problems: of a blueprint it names all lines at once."""
+    return refusal.what == "launch" and any(problem.what in ("blueprint", "host", "environment") for problem in others)
 
 
 def _apply_blueprint(request: PreflightRequest, path: str, problems: list[Problem], roots: Roots) -> PreflightRequest:
@@ -115,6 +140,21 @@ def _prepare(
     return CheckContext(request, store, environ, site, host, environment)
 
 
-async def _check_in_thread(check: Callable[[CheckContext], Iterator[Problem]], context: CheckContext) -> list[Problem]:
-    """Run a check that can block in a thread of its own, which is abandoned if it takes too long."""
-    return await anyio.to_thread.run_sync(lambda: list(check(context)), abandon_on_cancel=True)
+async def _check_in_thread(
+    what: str, check: Callable[[CheckContext], Iterator[Problem | str]], context: CheckContext
+) -> Checked:
+    """Run a check that can block in a thread of its own, which is abandoned if it takes too long.
+
+    What it yielded before an error counts.
+    """
+
+    def run() -> Checked:
+        outcome = Checked()
+        try:
+            for each in check(context):
+                (outcome.found if isinstance(each, str) else outcome.problems).append(each)  # type: ignore[arg-type]
+        except RunwardError as error:
+            outcome.problems.append(describe_error(_name_subject(what, error), error))
+        return outcome
+
+    return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)

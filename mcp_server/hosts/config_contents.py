@@ -1,0 +1,115 @@
+"""What configuration files that a command names say about this host: other hosts' paths, data and models not here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mcp_server.errors import BadArgument
+from mcp_server.hosts.command_inputs import find_programs
+from mcp_server.hosts.hydra_configs import HydraConfigs, find_hydra_configs, read_yaml
+from mcp_server.hosts.named_data import find_named_data
+from mcp_server.hosts.path_checks import ForeignPath, Roots, find_foreign_line, is_missing, suggest_names
+from mcp_server.record.script import format_arguments
+from mcp_server.record.spec import LaunchRequest
+from mcp_server.text.shell import ShellCommand, parse
+
+_MOST_FILES = 40
+
+
+def find_config_files(request: LaunchRequest, command: ShellCommand, cwd: Path) -> list[Path]:
+    """Return the existing configuration files that a launch names, those that Hydra composes among them.
+
+    Raises:
+        BadArgument: Hydra has no config of the name that the command gives.
+    """
+    files: dict[Path, None] = {}
+    programs = find_programs(command)
+    for number, program in enumerate(programs, 1):
+        base = cwd
+        for step in program.base:
+            base /= Path(step).expanduser()
+        words = list(program.words)
+        if number == len(programs):
+            words += format_arguments(request.params, request.param_style)
+        files |= {path: None for word in program.configs if (path := base / Path(word).expanduser()).is_file()}
+        hydra = find_hydra_configs(words, _find_script_file(program.script, program.module, base), base)
+        _check_name(hydra)
+        files |= dict.fromkeys(hydra.files)
+    return list(files)[:_MOST_FILES]
+
+
+def check_config_roots(files: list[Path], roots: Roots) -> None:
+    """Refuse a launch whose configuration files name another host's path.
+
+    Raises:
+        BadArgument: names the file, the line, and what to write where that is known.
+    """
+    for file in files:
+        with suppress(OSError):
+            if roots.foreign and (foreign := find_foreign_line(file, roots)) is not None:
+                raise BadArgument("command", foreign.cause, foreign.remedy)
+
+
+def find_missing_data(
+    files: list[Path], command: ShellCommand, params: Mapping[str, Any], cwd: Path
+) -> Iterator[ForeignPath]:
+    """Yield the data files and models that configuration files name and that are not here.
+
+    What the command or its parameters set themselves is theirs, not the file's.
+    """
+    overridden = {*command.split_options()[0], *params}
+    overridden = {name.lstrip("+~-") for name in overridden}
+    for file in files:
+        if file.suffix.lower() not in (".yaml", ".yml", ".json"):
+            continue
+        for key, value in _flatten(read_yaml(file)):
+            if any(name == key or name.endswith(f".{key}") for name in overridden):
+                continue
+            for named in find_named_data([f"{key}={value}"], evaluates=True):
+                path = cwd / Path(named.path).expanduser()
+                if named.is_certain and is_missing(path):
+                    cause = f"{file}: {key}: there is no {named.kind} {named.path}."
+                    yield ForeignPath("path", cause, suggest_names(path) or "Correct the path.")
+
+
+def check_config_data(request: LaunchRequest) -> None:
+    """Refuse a launch whose configuration files name data or models that are not here.
+
+    Raises:
+        BadArgument: names the first of them.
+    """
+    command, cwd = parse(request.command), Path(request.cwd or Path.cwd())
+    files = find_config_files(request, command, cwd)
+    for missing in find_missing_data(files, command, request.params, cwd):
+        raise BadArgument("command", missing.cause, missing.remedy)
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{name}.")
+        elif isinstance(value, list):
+            yield from ((name, each) for each in value if isinstance(each, str))
+        elif isinstance(value, str):
+            yield name, value
+
+
+def _find_script_file(script: str, module: str, base: Path) -> Path | None:
+    names = [script] if script else []
+    if module:
+        place = module.replace(".", "/")
+        names = [f"{place}.py", f"{place}/__main__.py", f"src/{place}.py"]
+    return next((path for name in names if (path := base / Path(name).expanduser()).is_file()), None)
+
+
+def _check_name(hydra: HydraConfigs) -> None:
+    if not hydra.missing:
+        return
+    name = hydra.missing if hydra.missing.endswith((".yaml", ".yml")) else f"{hydra.missing}.yaml"
+    places = " and ".join(map(str, hydra.directories))
+    hints = (suggest_names(directory / name) for directory in hydra.directories)
+    raise BadArgument("command", f"there is no Hydra config {name} in {places}.", next(filter(None, hints), ""))

@@ -1,0 +1,80 @@
+"""Data files and models that options name: ``data.val_files=./val.json``, ``--model_name_or_path /models/7b``. Pure.
+
+A name such as ``org/model`` can be one of a hub, and a directory of data can be made by the program that uses it:
+neither counts. Outputs have other names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import PurePath
+from typing import Literal, NamedTuple
+
+from mcp_server.text.shell import is_literal
+
+_DATA_SUFFIXES = frozenset(
+    """.json .jsonl .parquet .csv .tsv .arrow .npz .npy .h5 .hdf5 .lmdb .tfrecord .txt .zarr .pkl .feather
+    .tar""".split()  # noqa: SIM905 - a list of words
+)
+# Programs open these relative to where they run.
+_DATA_FILES = re.compile(r"(?:train|val|valid|validation|test|eval)(?:_data)?_files?")
+_DATA_PATHS = re.compile(
+    r"data_files?|dataset_files?|data_paths?|dataset_paths?|(?:train|val|valid|validation|test|eval)_(?:data|dataset)?_?paths?"
+    r"|train_data|val_data|dataset"
+)
+_MODEL_PATHS = re.compile(
+    r"(?:pretrained_)?model_(?:path|name_or_path)|base_model(?:_path)?|pretrained_path|tokenizer_(?:path|name_or_path)"
+    r"|(?:actor|critic|reward|ref|sft|vla)_(?:model_)?path|pretrain|model"
+)
+_CHECKPOINT_FILE = re.compile(r"\.(?:pt|pth|ckpt|bin|pkl|zip|th|safetensors|onnx|msgpack)")
+_LIST = re.compile(r"\[(.*)\]", re.DOTALL)
+
+
+class NamedData(NamedTuple):
+    """A data file or a model. ``is_certain``: where it is missing, the program fails."""
+
+    kind: Literal["data file", "model"]
+    path: str
+    is_certain: bool
+
+
+def find_named_data(words: Sequence[str], *, evaluates: bool) -> Iterator[NamedData]:
+    """Yield what the options among ``words`` name; ``evaluates``: the program reads a model rather than writes one."""
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        option, equals, value = word.partition("=")
+        if not equals:
+            if not option.startswith("--"):
+                continue
+            value = following
+        key = option.lstrip("-+").replace("-", "_").lower()
+        for each in _split_list(value):
+            if (named := _classify(key, each, evaluates=evaluates)) is not None:
+                yield named
+
+
+def _split_list(value: str) -> list[str]:
+    match = _LIST.fullmatch(value)
+    parts = match[1].split(",") if match else [value]
+    paths = [part.strip().strip("'\"") for part in parts]
+    return [path for path in paths if path and not path.startswith("-") and is_literal(path)]
+
+
+def _classify(key: str, value: str, *, evaluates: bool) -> NamedData | None:
+    group, _, name = key.rpartition(".")
+    is_explicit = value.startswith(("/", "./", "../", "~/"))
+    suffix = PurePath(value).suffix.lower()
+    if suffix in _DATA_SUFFIXES:
+        if _DATA_FILES.fullmatch(name):
+            return NamedData("data file", value, True)
+        if _DATA_PATHS.fullmatch(name):
+            return NamedData("data file", value, is_explicit)
+        return None
+    if not is_explicit:
+        return None
+    if _MODEL_PATHS.fullmatch(name) or (name == "path" and group.rpartition(".")[2] == "model"):
+        # A training program may write its checkpoint there; Hydra's groups name what it reads.
+        is_output = bool(_CHECKPOINT_FILE.fullmatch(suffix)) and not group and not evaluates
+        return None if is_output else NamedData("model", value, True)
+    return None

@@ -1,0 +1,292 @@
+"""What is installed for a Python, found by looking at its directories: nothing of it is ever executed.
+
+A Python may be any file that a caller names, and a module runs code when it is imported. So neither is started: the
+directories follow from ``pyvenv.cfg``, from the place of the program and from ``.pth`` files. An installed module can
+still fail when it is imported; only the run itself shows that.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mcp_server.runs.preflight.answers import Problem
+from mcp_server.system.files import read_regular_file
+
+_PYTHON = re.compile(r"(python|pypy)[\d.]*t?d?")
+_BINARIES = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_DISTRIBUTION = re.compile(r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)(?:\[[\w, .-]*\])?")
+_INSTALLED = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-.+)?\.(?:dist|egg)-info")
+_FINDER = re.compile(r"import (__editable___\w+_finder)\b")
+_CODE = (".py", ".pyc", ".so", ".pyd")
+_MOST_BYTES, _MOST_ENTRIES = 65_536, 20_000
+# Distributions whose module has another name.
+_MODULES = {
+    "opencv-python": "cv2",
+    "opencv-python-headless": "cv2",
+    "opencv-contrib-python": "cv2",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "scikit-learn": "sklearn",
+    "scikit-image": "skimage",
+    "attrs": "attr",
+    "gitpython": "git",
+    "python-dotenv": "dotenv",
+    "python-dateutil": "dateutil",
+    "hydra-core": "hydra",
+    "protobuf": "google.protobuf",
+    "beautifulsoup4": "bs4",
+    "pytorch-lightning": "pytorch_lightning",
+    "lightning": "lightning",
+    "stable-baselines3": "stable_baselines3",
+    "tensorboardx": "tensorboardX",
+    "pyzmq": "zmq",
+    "msgpack-python": "msgpack",
+    "nvidia-ml-py": "pynvml",
+    "faiss-cpu": "faiss",
+    "faiss-gpu": "faiss",
+    "umap-learn": "umap",
+    "antlr4-python3-runtime": "antlr4",
+    "huggingface-hub": "huggingface_hub",
+    "apache-tvm": "tvm",
+    "mlagents-envs": "mlagents_envs",
+    "dm-control": "dm_control",
+    "ml-collections": "ml_collections",
+    "importlib-metadata": "importlib_metadata",
+}
+_DISTRIBUTIONS = {module: name for name, module in reversed(_MODULES.items())}
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A Python by its files. ``directories``: where it looks for modules; ``editable``: packages elsewhere, by name.
+
+    ``installed``: versions of the distributions in these directories, by normal name.
+    """
+
+    program: str
+    version: str
+    directories: tuple[Path, ...]
+    editable: Mapping[str, Path] = field(default_factory=dict)
+    installed: Mapping[str, str] = field(default_factory=dict)
+
+    def has_module(self, name: str, own: Sequence[Path] = ()) -> bool:
+        """Return whether there is a module of this dotted name; ``own``: directories of the user's code."""
+        top, _, rest = name.partition(".")
+        if not rest and top in sys.stdlib_module_names:
+            return True
+        if top in self.editable:
+            place = self.editable[top]
+            return place.exists() and (not rest or _has_module(rest, [place]))
+        return _has_module(name, [*own, *self.directories])
+
+    def version_of(self, name: str) -> str | None:
+        """Return the version of a distribution, or of the one that a module belongs to; None where it has none here."""
+        top = name.partition(".")[0]
+        for each in (name, _DISTRIBUTIONS.get(name, ""), _DISTRIBUTIONS.get(top, ""), top):
+            if version := self.installed.get(_normalize(each)):
+                return version
+        return None
+
+
+def find_installation(program: str, env: Mapping[str, str], cwd: Path) -> Installation | Problem:
+    """Return the installation that ``program``, started in ``cwd``, belongs to, or why it cannot be found.
+
+    Raises:
+        OSError: the program cannot be read.
+    """
+    path = _follow_pyenv(Path(program), env, cwd)
+    program, real = str(path), path.resolve()
+    if not _PYTHON.fullmatch(path.name) or not _PYTHON.fullmatch(real.name):
+        text = f"{program} is not a python by its name."
+        text = text if real == path or _PYTHON.fullmatch(real.name) else f"{program} is not a python: it is {real}."
+        return _problem(text, "Name the python of the training's environment.")
+    if not read_regular_file(real, max_bytes=4).startswith(_BINARIES):
+        text = f"{program} is a script: which python it starts is unknown, and a check does not run it."
+        return _problem(text, "Name the python itself, e.g. that of the virtual environment.")
+    settings = _read_venv(path)
+    base, version = real.parent.parent, _find_version(real)
+    prefixes = [base]
+    if settings is not None:
+        home = Path(settings.get("home", str(real.parent)))
+        if not home.is_dir():
+            return _problem(f"{program}: its base python is gone: {home}.", "Make the virtual environment again.")
+        version = _short_version(settings.get("version") or settings.get("version_info") or "") or version
+        shared = settings.get("include-system-site-packages", "").lower() == "true"
+        prefixes = [path.parent.parent, *([home.parent] if shared else [])]
+    if not version:
+        return _problem(f"{program}: which version it is is unknown.", f"To see it, run: {program} -V")
+    places = [place for prefix in prefixes for place in _list_site_directories(prefix, version)]
+    if base in prefixes and "HOME" in env and not env.get("PYTHONNOUSERSITE"):
+        places.append(Path(env["HOME"]) / ".local" / "lib" / f"python{version}" / "site-packages")
+    places = [place for place in dict.fromkeys(places) if place.is_dir()]
+    if not places:
+        return _problem(f"{program}: where its modules are is unknown.", f"To see it, run: {program} -m site")
+    more, editable = _read_path_files(places)
+    library = [each for each in (base / "lib" / f"python{version}",) if each.is_dir()]
+    directories = tuple(dict.fromkeys([*places, *more, *library]))
+    installed = {name: version for place in (*more, *reversed(places)) for name, version in _list_installed(place)}
+    return Installation(program, version, directories, editable, installed)
+
+
+def find_missing(installation: Installation, names: Sequence[str], own: Sequence[Path], cwd: Path) -> list[Problem]:
+    """Return those of ``names`` that are not installed, each with its remedy.
+
+    A name is a module's, as in an import statement, or a distribution's, as for pip.
+    """
+    return [problem for name in names if (problem := _check_name(installation, name.strip(), own, cwd))]
+
+
+def _check_name(installation: Installation, name: str, own: Sequence[Path], cwd: Path) -> Problem | None:
+    distribution = _DISTRIBUTION.fullmatch(name)
+    if distribution is None:
+        return _problem(f"{name[:80]!r} is not the name of a module or package.", "Write the name alone.")
+    normal = _normalize(distribution[1])
+    module = _MODULES.get(normal, name if _MODULE.fullmatch(name) else normal.replace("-", "_"))
+    if installation.has_module(module, own):
+        return None
+    if normal in installation.installed and "." not in name:
+        return None
+    what = name if module == name else f"{name} (module {module})"
+    return _problem(f"{what} is not installed for {installation.program}.", _suggest(installation, module, normal, cwd))
+
+
+def _suggest(installation: Installation, module: str, normal: str, cwd: Path) -> str:
+    top, _, rest = module.partition(".")
+    for directory in (cwd / "src", cwd.parent):
+        if (directory / top).is_dir():
+            return f"Put {directory} into PYTHONPATH."
+    if rest and module not in _DISTRIBUTIONS and installation.has_module(top):
+        return f"Check which version of {top} is installed: {installation.program} -m pip show {top}"
+    name = (
+        normal if normal in _MODULES else _DISTRIBUTIONS.get(module) or _DISTRIBUTIONS.get(top, top.replace("_", "-"))
+    )
+    return f"If it is not your own code: {installation.program} -m pip install {name}"
+
+
+def _has_module(name: str, directories: Sequence[Path]) -> bool:
+    *packages, last = name.split(".")
+    places = list(directories)
+    for package in packages:
+        places = [place / package for place in places if (place / package).is_dir()]
+    return any(_has_file(place, last) or _is_package(place / last) for place in places)
+
+
+def _has_file(place: Path, name: str) -> bool:
+    if (place / f"{name}.py").is_file() or (place / f"{name}.so").is_file() or (place / f"{name}.pyc").is_file():
+        return True
+    with suppress(OSError):
+        return any(place.glob(f"{name}.*.so"))
+    return False
+
+
+def _is_package(path: Path) -> bool:
+    """Return whether a directory is a package; one without ``__init__.py`` has code, or a package, right in it."""
+    if (path / "__init__.py").is_file():
+        return True
+    with suppress(OSError):
+        for entry in path.iterdir():
+            if entry.suffix in _CODE or (entry / "__init__.py").is_file():
+                return True
+    return False
+
+
+def _follow_pyenv(program: Path, env: Mapping[str, str], cwd: Path) -> Path:
+    """Return the Python that a shim of pyenv starts, by the files in which pyenv looks; other programs unchanged."""
+    root = program.parent.parent
+    if program.parent.name != "shims" or not (root / "versions").is_dir():
+        return program
+    words = env.get("PYENV_VERSION", "")
+    for file in (*(each / ".python-version" for each in (cwd, *cwd.parents)), root / "version"):
+        with suppress(OSError):
+            words = words or read_regular_file(file, max_bytes=_MOST_BYTES).decode(errors="replace")
+    wanted = (re.split(r"[:\s]+", words.strip()) or [""])[0]
+    exact = root / "versions" / wanted / "bin" / program.name
+    if wanted and exact.is_file():
+        return exact
+    near = (
+        sorted((root / "versions").glob(f"{wanted}.*/bin/{program.name}")) if wanted.replace(".", "").isdigit() else []
+    )
+    return near[-1] if len(near) == 1 else program
+
+
+def _read_venv(program: Path) -> dict[str, str] | None:
+    """Return the settings of the virtual environment that a program belongs to; None where it belongs to none."""
+    for place in (program.parent, program.parent.parent):
+        with suppress(OSError):
+            lines = read_regular_file(place / "pyvenv.cfg", max_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
+            pairs = (line.partition("=") for line in lines if "=" in line)
+            return {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return None
+
+
+def _find_version(real: Path) -> str:
+    """Return the version in the name of a program, else of the only library beside it."""
+    if version := _short_version(real.name):
+        return version
+    found = {_short_version(each.name) for each in (real.parent.parent / "lib").glob("python3.*")}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _short_version(text: str) -> str:
+    match = _VERSION.search(text)
+    return f"{match[1]}.{match[2]}" if match else ""
+
+
+def _list_site_directories(prefix: Path, version: str) -> Iterator[Path]:
+    for library in ("lib", "lib64"):
+        yield prefix / library / f"python{version}" / "site-packages"
+    if prefix == Path("/usr"):  # Debian's places
+        for place in (f"/usr/local/lib/python{version}/dist-packages", "/usr/lib/python3/dist-packages"):
+            yield Path(place)
+        yield Path(f"/usr/local/lib/python{version}/site-packages")
+
+
+def _read_path_files(places: Sequence[Path]) -> tuple[list[Path], dict[str, Path]]:
+    """Return what the ``.pth`` files in ``places`` add: directories, and editable packages by name."""
+    directories: list[Path] = []
+    editable: dict[str, Path] = {}
+    for place in places:
+        for file in sorted(place.glob("*.pth")):
+            with suppress(OSError):
+                for line in read_regular_file(file, max_bytes=_MOST_BYTES).decode(errors="replace").splitlines():
+                    if match := _FINDER.match(line):
+                        editable |= _read_finder(place / f"{match[1]}.py")
+                    elif line.strip() and not line.startswith(("import ", "import\t", "#")):
+                        directories.append(place / line.strip())
+    return [each for each in directories if each.is_dir()], editable
+
+
+def _read_finder(file: Path) -> dict[str, Path]:
+    """Return the packages that a finder of setuptools maps to directories, from its source."""
+    with suppress(OSError, SyntaxError, ValueError, RecursionError):
+        for node in ast.parse(read_regular_file(file, max_bytes=_MOST_BYTES)).body:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+                if isinstance(target, ast.Name) and target.id == "MAPPING":
+                    return {str(name): Path(str(path)) for name, path in ast.literal_eval(node.value).items()}
+    return {}
+
+
+def _list_installed(place: Path) -> Iterator[tuple[str, str]]:
+    with suppress(OSError):
+        for number, entry in enumerate(place.iterdir()):
+            if number >= _MOST_ENTRIES:
+                return
+            if match := _INSTALLED.fullmatch(entry.name):
+                yield _normalize(match["name"]), match["version"]
+
+
+def _normalize(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _problem(text: str, remedy: str) -> Problem:
+    return Problem(what="python", text=text, remedy=remedy)

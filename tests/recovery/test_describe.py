@@ -1,0 +1,39 @@
+"""A policy in one line, by value."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_server.recovery.describe import describe_policy, find_impossible_changes
+from mcp_server.recovery.policy import normalize_policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [
+        ("none", "at most 3 retries, 3 of one kind"),
+        ({"nccl_error": "retry", "any": "stop"}, "nccl_error: retry; any: stop; at most 3 retries, 3 of one kind"),
+        (
+            {"oom_gpu": [{"do": "retry"}, {"do": "retry", "times": 2, "change": {"num_envs": {"halve": {"min": 64}}}}]},
+            "oom_gpu: retry 1 time, then retry 2 times (num_envs halve down to 64); at most 3 retries, 3 of one kind",
+        ),
+        (
+            {"stall": {"do": "retry", "wait_s": 30}, "max_retries": 5, "max_same_kind": 2},
+            "stall: retry (after 30 s); stops on stall; at most 5 retries, 2 of one kind",
+        ),
+    ],
+)
+def test_a_policy_is_told_as_it_is_applied(policy: object, text: str) -> None:
+    assert describe_policy(normalize_policy(policy)) == text
+
+
+def test_the_default_policy_is_told_with_kinds_of_one_rule_together() -> None:
+    text = describe_policy(normalize_policy("default"))
+    assert "; nccl_error ray_error stall killed (retryable): retry;" in text
+    assert "oom_gpu: retry 1 time, then retry (@batch halve)" in text
+
+
+def test_a_parameter_that_a_retry_would_halve_must_be_there() -> None:
+    policy = normalize_policy({"oom_gpu": {"change": {"num_envs": "halve", "@batch": "halve", "$N": 1, "lr": 0.1}}})
+    assert list(find_impossible_changes(policy, {"lr": 1.0})) == ["num_envs"]
+    assert list(find_impossible_changes(policy, {"num_envs": 8})) == []
