@@ -17,16 +17,29 @@ class Finished(Answer):
     notes: list[str] | None = None
 
 
+class BenchmarkTable(Answer):
+    """The newest values of one metric: a row per model and step, a column per benchmark, cells separated by ``|``.
+
+    A cell is the value, ± one standard error, and the number of episodes, as far as known.
+    """
+
+    metric: str
+    columns: str
+    rows: list[str]
+
+
 class Comparison(Answer):
     """One table with a row per run, cells separated by ``|``. A column with one value for all runs is in ``same``.
 
-    A metric shows its last value, then its best with its step where it differs. Settings are those of the newest
-    attempt; ``notes`` says how a retry changed them. ``root``: the directory of checkpoint paths.
+    A metric shows its last value, then its best with its step where it differs. An evaluation shows its last value ±
+    one standard error @step, then its best. Settings are those of the newest attempt; ``notes`` says how a retry
+    changed them. ``root``: the directory of checkpoint paths.
     """
 
     columns: str | None = None
     rows: list[str] | None = None
     markdown: str | None = None
     same: dict[str, str] | None = None
+    benchmarks: list[BenchmarkTable] | None = None
     root: str | None = None
     notes: list[str] | None = None

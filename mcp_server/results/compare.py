@@ -24,21 +24,28 @@ from mcp_server.results.comparison_cells import (
     fact_cells,
     find_differences,
     fit,
-    format_value,
     last_step,
     metric_cells,
     shorten_names,
 )
-from mcp_server.results.evaluations import Evaluation, Value, render_table
+from mcp_server.results.evaluation_series import (
+    EvaluationSeries,
+    build_series,
+    format_series,
+    is_count,
+    repeats_scalar,
+)
+from mcp_server.results.evaluation_table import EvaluatedRun, build_benchmark_tables, render_benchmark_tables
+from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.metrics import PRINTED, Metric, best_direction, read_metrics
+from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
+from mcp_server.text.near_names import find_near_names
 
 _LONGEST_TAG = 32
 _MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS = 20, 8, 6, 6
-# Headings of the value column in a table whose first column has the names.
-_VALUE_HEADINGS = frozenset({"value", "result", "figure", "值", "数值", "结果"})
-_FACTS = frozenset({"run", "state", "why", "attempts", "step", "time", "peak GPU GiB", "checkpoint"})
+_FACTS = frozenset({"run", "state", "why", "attempts", "step", "time", "peak GPU GiB", "episodes", "checkpoint"})
 _MAIN = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
 
 
@@ -50,7 +57,7 @@ class ComparedRun:
     settings: Mapping[str, str]
     metrics: Sequence[Metric]
     step: int | None
-    figures: Mapping[str, Value]
+    figures: Mapping[str, EvaluationSeries]
     checkpoints: Sequence[Checkpoint]
 
 
@@ -98,6 +105,8 @@ def build_comparison(
         notes,
         "evaluation figures",
     )
+    notes += _describe_missing(metrics, entries, scalars, store)
+    tag_columns = [tag for tag in tag_columns if not _is_in_files(tag, entries)]
     root = _common_path([one.path.parent for entry in entries for one in entry.checkpoints[:1]])
     settings = shorten_names(differing, _FACTS)
     short = shorten_names(tag_columns, {*_FACTS, *settings.values()}, longest=_LONGEST_TAG)
@@ -105,7 +114,8 @@ def build_comparison(
         fact_cells(entry.run, entry.step, entry.run.elapsed_s(time.time()))
         | {name: fit(entry.settings.get(long, "-")) for long, name in settings.items()}
         | metric_cells(entry.metrics, short, {*_FACTS, *settings.values()})
-        | {f"eval {name}": format_value(entry.figures[name]) for name in figures if name in entry.figures}
+        | {f"eval {name}": format_series(entry.figures[name]) for name in figures if name in entry.figures}
+        | _episodes_cell(entry, figures)
         | checkpoint_cell(entry.checkpoints, root)
         for entry in entries
     ]
@@ -124,10 +134,13 @@ def build_comparison(
             notes.append(f"{run.run_id}: {'; '.join(run.attempt_params.changed.values())}.")
     notes += [f"{run.run_id} is still {run.state}." for run in runs if not run.ended]
     rows = [[row.get(name, "") for name in names] for row in table]
+    evaluated = [EvaluatedRun(e.run.run_id, e.settings, list(e.figures.values()), e.metrics) for e in entries]
+    benchmarks = build_benchmark_tables(evaluated, bold=as_markdown)
     return Comparison(
         columns=None if as_markdown else "|".join(names),
         rows=None if as_markdown else ["|".join(row) for row in rows],
-        markdown="\n".join(render_table(names, rows)) if as_markdown else None,
+        markdown="\n".join([*render_table(names, rows), *render_benchmark_tables(benchmarks)]) if as_markdown else None,
+        benchmarks=None if as_markdown else benchmarks or None,
         same={name: value for name, value in same.items() if value} or None,
         root=root or None,
         notes=notes or None,
@@ -164,23 +177,42 @@ def _read_run(
         settings,
         found.metrics,
         last_step(run, found.metrics, is_printed=found.source == PRINTED),
-        _figures(evaluations.find_run_evaluations(run, look=look_for_evaluations)),
+        {one.name: one for one in build_series(evaluations.find_run_evaluations(run, look=look_for_evaluations))},
         checkpoints.find_run_checkpoints(run, look=look_for_checkpoints),
     )
 
 
-def _figures(results: Sequence[Evaluation]) -> dict[str, Value]:
-    """Return the numbers of the newest evaluations by name, with the label of the row where there are several."""
-    figures: dict[str, Value] = {}
-    for one in results:
-        for number, row in enumerate(one.rows):
-            label = next((f"{value}." for value in row.values() if isinstance(value, str)), "")
-            label = label or f"{number + 1}."
-            for name, value in row.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    named = label.removesuffix(".") if set(row) - {name} and name.lower() in _VALUE_HEADINGS else ""
-                    figures.setdefault(named or f"{label if len(one.rows) > 1 else ''}{name}", value)
-    return figures
+def _describe_missing(
+    metrics: Sequence[str], entries: Sequence[ComparedRun], scalars: Scalars, store: RunStore
+) -> list[str]:
+    """Return a sentence for each requested metric that no run has, with the names that it may mean."""
+    notes = []
+    for pattern in metrics:
+        known = [name for entry in entries for name in (*(one.tag for one in entry.metrics), *entry.figures)]
+        if match_tags(pattern, known) or any(_matches(pattern, name) for name in known):
+            continue
+        for entry in entries:  # without the filter by name
+            rundir = store.run_directory(entry.run.run_id)
+            known += [one.tag for one in read_metrics(entry.run, scalars, rundir=rundir).metrics]
+        near = find_near_names(pattern, known)
+        notes.append(f"No metric {pattern!r} in these runs." + (f" Near: {', '.join(near)}." if near else ""))
+    return notes
+
+
+def _is_in_files(tag: str, entries: Sequence[ComparedRun]) -> bool:
+    """Return whether every run that has a scalar has the same evaluation in a result file, with its uncertainty."""
+    pairs = [(entry, one) for entry in entries for one in entry.metrics if one.tag == tag]
+    return bool(pairs) and all(
+        any(repeats_scalar(series, one.tag, one.last, one.last_step) for series in entry.figures.values())
+        for entry, one in pairs
+    )
+
+
+def _episodes_cell(entry: ComparedRun, figures: Sequence[str]) -> Cells:
+    """Return of how many episodes the newest evaluation is, where no column counts them already."""
+    counts = [entry.figures[name].last.episodes for name in figures if name in entry.figures]
+    known = next((count for count in counts if count), None)
+    return {"episodes": str(known)} if known and not any(map(is_count, figures)) else {}
 
 
 def _columns(

@@ -18,7 +18,9 @@ from mcp_server.record.script import AttemptInputs, command_text
 from mcp_server.record.state import Run, posix
 from mcp_server.results.checkpoints import Checkpoint, format_size
 from mcp_server.results.configuration import is_search_path, read_blueprint, read_config_files, read_text
-from mcp_server.results.evaluations import Evaluation, render_rows, render_table
+from mcp_server.results.evaluation_table import render_evaluations
+from mcp_server.results.evaluation_text import render_table
+from mcp_server.results.evaluations import Evaluation
 from mcp_server.results.metrics import Metric, RunMetrics
 from mcp_server.system.git_state import GitState
 from mcp_server.text.formatting import clock, shorten_middle
@@ -64,7 +66,7 @@ def render_document(facts: ResultFacts, *, diff: str | None, kept: str) -> str:
     sections += [
         ("End of the run", [f"**{run.state}**", "", *facts.end.lines]),
         ("Metrics", list(_metrics(facts.numbers, run))),
-        ("Evaluations", list(_evaluations(facts.evaluations)) or ["No result files were found."]),
+        ("Evaluations", list(render_evaluations(facts.evaluations)) or ["No result files were found."]),
         ("Checkpoints", list(_checkpoints(facts.checkpoints)) or ["None were found."]),
     ]
     if facts.account:
@@ -159,18 +161,6 @@ def _at(value: float | str | None, step: int | None) -> str | None:
         return None
     text = value if isinstance(value, str) else f"{value:.6g}"
     return text if step is None else f"{text} ({step})"
-
-
-def _evaluations(evaluations: Sequence[Evaluation]) -> Iterator[str]:
-    for one in evaluations:
-        if one.rows:
-            yield f"`{one.source}`{f': {one.title}' if one.title else ''}"
-            yield ""
-            if len(one.rows) == 1:
-                yield from render_table(["figure", "value"], list(one.rows[0].items()))
-            else:
-                yield from render_rows(one.rows)
-            yield ""
 
 
 def _checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:

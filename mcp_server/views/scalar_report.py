@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import time
@@ -21,6 +20,7 @@ from mcp_server.scalars.run_scalars import LATEST, NoScalars, ScalarReading, Sca
 from mcp_server.scalars.summary import points_since, summarise_series
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import ago, round_seconds
+from mcp_server.text.near_names import find_near_names
 
 if TYPE_CHECKING:
     from mcp_server.scalars.locate import MetricLocation
@@ -143,7 +143,7 @@ def _select_tags(query: ScalarQuery, readings: Sequence[ScalarReading]) -> tuple
     matches = {pattern: match_tags(pattern, tags) for pattern in query.tags}
     selected = list(dict.fromkeys(tag for matched in matches.values() for tag in matched)) if matches else tags
     if not selected:
-        near = difflib.get_close_matches(query.tags[0], tags, n=5, cutoff=0.3) or tags[:5]
+        near = find_near_names(query.tags[0], tags, most=5) or tags[:5]
         raise BadArgument("tags", f"none of {len(tags)} tags matches; the nearest are {', '.join(near)}.")
     return selected, [pattern for pattern, matched in matches.items() if not matched]
 

@@ -1,0 +1,303 @@
+"""Evaluations as series by step: value, number of episodes and uncertainty of each metric, newest last. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mcp_server.results.evaluation_text import STEP_NAMES, Percent, Row, Value, find_step
+from mcp_server.results.evaluations import Evaluation
+from mcp_server.results.metrics import Best, best_direction
+
+# The columns of a row that are not metrics, by the words that trainers and harnesses use.
+BENCHMARK_NAMES = frozenset(
+    """benchmark benchmarks task tasks task_name dataset dataset_name datasets suite task_suite task_suite_name env
+    env_id env_name environment split subset label eval_set testset target_dataset target_dataset_name
+    data_source""".split()  # noqa: SIM905 - words
+)
+MODEL_NAMES = frozenset(
+    """model model_name model_path model_name_or_path pretrained checkpoint checkpoint_path ckpt ckpt_path policy
+    policy_path method agent""".split()  # noqa: SIM905 - words
+)
+_VALUE_NAMES = frozenset({"value", "result", "figure", "score", "值", "数值", "结果"})
+# First match wins: what was run counts more than the number of tasks.
+_EPISODE_NAMES = (
+    *("num_trajectories", "n_trajectories", "trajectories", "num_episodes", "n_episodes", "n_eval_episodes"),
+    *("eval_episodes", "episodes", "n_rollouts", "num_rollouts", "rollouts", "num_trials", "n_trials", "trials"),
+    *("num_samples", "n_samples", "eval_samples", "samples"),
+)
+_TASK_NAMES = ("total_tasks", "num_tasks", "n_tasks", "tasks", "n", "count", "total")
+_ATTEMPTS = "pass_n"  # attempts at each task
+_RATE = re.compile(r"rate|acc|success|succ|pass|win|solved|exact|match|(?:^|[_/.])em(?:$|[_/.])", re.IGNORECASE)
+_NOT_RATE = re.compile(r"reward|return|loss|num_|count|_n$|len", re.IGNORECASE)
+_PASS_AT = re.compile(r"pass(?:_rate)?@(\d+)(?P<all>-all)?")
+_PREFIX = re.compile(r"^(?:eval(?:uation)?|val(?:idation)?)[/_.-](?=.)", re.IGNORECASE)
+_SAME = 5e-4  # of a value, or of the whole for a rate: one file rounds to 51.2 %, the other has 0.5119
+
+
+@dataclass(frozen=True)
+class EvaluationPoint:
+    """One value of a metric. ``unit`` is "%" or "". ``error``: one standard error, in the same unit.
+
+    ``episodes``: how many episodes, or tasks where each is tried once, the value is of.
+    """
+
+    value: float
+    step: int | None = None
+    unit: str = ""
+    episodes: int | None = None
+    error: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The value, of a percentage its hundredth."""
+        return self.value / 100 if self.unit else self.value
+
+
+@dataclass(frozen=True)
+class EvaluationSeries:
+    """The points of one metric, by step; those of one step, or without any, in the order written: newest last.
+
+    ``benchmark`` and ``model``: as the file names them, or "". ``sources``: the files.
+    """
+
+    metric: str
+    points: tuple[EvaluationPoint, ...]
+    benchmark: str = ""
+    model: str = ""
+    sources: tuple[Path, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The metric with the labels of its rows."""
+        return ".".join(part for part in (self.model, self.benchmark, self.metric) if part)
+
+    @property
+    def last(self) -> EvaluationPoint:
+        """The newest point."""
+        return self.points[-1]
+
+    @property
+    def best_is(self) -> Best | None:
+        """Whether higher or lower is better, or None where the name does not say so."""
+        return None if is_count(self.metric) else best_direction(self.metric)
+
+    @property
+    def best(self) -> EvaluationPoint | None:
+        """The best point, the first of equal ones; None where no direction is better or all are NaN."""
+        finite = [point for point in self.points if math.isfinite(point.value)]
+        if not finite or self.best_is is None:
+            return None
+        return (max if self.best_is == "max" else min)(finite, key=lambda point: point.share)
+
+
+def repeats_scalar(series: EvaluationSeries, tag: str, last: float | str, step: int | None) -> bool:
+    """Return whether a scalar of a run is the same evaluation: its name but for ``eval/``, last step and last value."""
+    if _PREFIX.sub("", tag).lower() != _PREFIX.sub("", series.name).lower() or isinstance(last, str):
+        return False
+    scalar = EvaluationPoint(last, series.last.step if step is None else step)
+    return series.last.step in (None, scalar.step) and _is_equal(series.last, scalar)
+
+
+@dataclass
+class _Labels:
+    """What a row is of."""
+
+    step: int | None = None
+    benchmark: str = ""
+    model: str = ""
+    columns: set[str] = field(default_factory=set)
+
+
+_Key = tuple[str, str, str]
+
+
+def build_series(evaluations: Sequence[Evaluation]) -> list[EvaluationSeries]:
+    """Return the series in all evaluations, which are given newest first. What two files say alike counts once."""
+    points: dict[_Key, list[tuple[Path, EvaluationPoint]]] = {}
+    names: dict[_Key, str] = {}
+    for evaluation in reversed(evaluations):
+        for labels, metric, point in _read_rows(evaluation):
+            key = (labels.model, labels.benchmark, _PREFIX.sub("", metric).lower())
+            known = points.setdefault(key, [])
+            names.setdefault(key, metric)
+            twin = next((n for n, (path, one) in enumerate(known) if _is_twin(path, one, evaluation.source, point)), -1)
+            if twin < 0:
+                known.append((evaluation.source, point))
+            elif known[twin][1].error is None and point.error is not None:
+                known[twin] = known[twin][0], point
+    series = []
+    for key, known in points.items():
+        ordered = sorted((point for _, point in known), key=lambda p: math.inf if p.step is None else p.step)
+        sources = tuple(dict.fromkeys(path for path, _ in known))
+        series.append(EvaluationSeries(names[key], tuple(ordered), key[1], key[0], sources))
+    return series
+
+
+def _is_twin(source: Path, one: EvaluationPoint, other_source: Path, other: EvaluationPoint) -> bool:
+    """Return whether two files have the same value of a metric at the same step."""
+    return source != other_source and one.step == other.step and _is_equal(one, other)
+
+
+def _is_equal(one: EvaluationPoint, other: EvaluationPoint) -> bool:
+    if math.isnan(one.value) or math.isnan(other.value):
+        return math.isnan(one.value) and math.isnan(other.value)
+    width = max(abs(one.share), abs(other.share), 1.0 if one.unit or other.unit else 0.0)
+    return abs(one.share - other.share) <= _SAME * width
+
+
+def _read_rows(evaluation: Evaluation) -> Iterator[tuple[_Labels, str, EvaluationPoint]]:
+    epochs = {_find(row, {"epoch"}) for row in evaluation.rows}
+    by_epoch = len(epochs) > 1 and not any(_find(row, STEP_NAMES) is not None for row in evaluation.rows)
+    for row in evaluation.rows:
+        labels = _label_row(row, evaluation, by_epoch=by_epoch, is_only=len(evaluation.rows) == 1)
+        for name, value in _metrics_of(row, labels):
+            unit = "%" if isinstance(value, Percent) else ""
+            point = EvaluationPoint(_as_float(value), labels.step, unit)
+            yield labels, name, _add_uncertainty(point, name, row)
+
+
+def _label_row(row: Row, evaluation: Evaluation, *, by_epoch: bool, is_only: bool) -> _Labels:
+    labels = _Labels()
+    step = _find(row, STEP_NAMES | ({"epoch"} if by_epoch else set()))
+    if step is None:
+        step = find_step(evaluation.title)
+    if step is None:
+        step = find_step(evaluation.source.stem)
+    labels.step = None if step is None or not math.isfinite(step) else int(step)
+    texts = {name: value for name, value in row.items() if isinstance(value, str) and value}
+    for name, value in texts.items():
+        if plain_name(name) in MODEL_NAMES and not labels.model:
+            labels.model = value
+        elif plain_name(name) in BENCHMARK_NAMES and not labels.benchmark:
+            labels.benchmark = value
+    if not labels.benchmark and not labels.model and not is_only and texts:
+        labels.benchmark = next(iter(texts.values()))
+    labels.columns = {
+        name for name in row if plain_name(name) in STEP_NAMES or plain_name(name) == "epoch" or name in texts
+    }
+    return labels
+
+
+def _metrics_of(row: Row, labels: _Labels) -> Iterator[tuple[str, float]]:
+    numbers = {
+        name: value
+        for name, value in row.items()
+        if name not in labels.columns and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    for name, value in numbers.items():
+        if plain_name(name) in _VALUE_NAMES and labels.benchmark and len(numbers) == 1:
+            metric, labels.benchmark = labels.benchmark, ""  # a table of names and values
+            yield metric, value
+        elif not _is_spread_of(name, numbers):
+            yield name, value
+
+
+def _as_float(value: float) -> float:
+    """Return a number of any size."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _spread_names(metric: str) -> Iterator[tuple[str, bool]]:
+    """Yield the names that the spread of a metric may have, and whether it is a standard error."""
+    metric, comma, choice = metric.partition(",")  # lm-eval adds a filter
+    scope, slash, name = metric.rpartition("/")
+    choice = comma + choice
+    bare = re.sub(r"(?i)^(mean|avg|average)[_ ]|[_ ](mean|avg|average)$", "", name)
+    for word in dict.fromkeys((name, bare)):
+        for form in (f"{word}_stderr", f"stderr_{word}", f"{word}_se", f"{word}_sem"):
+            yield scope + slash + form + choice, True
+        for form in (f"std_{word}", f"{word}_std", f"{word}_stddev", f"stddev_{word}"):
+            yield scope + slash + form + choice, False
+
+
+def _is_spread_of(name: str, numbers: Mapping[str, float]) -> bool:
+    return any(name == spread for other in numbers if other != name for spread, _ in _spread_names(other))
+
+
+def _add_uncertainty(point: EvaluationPoint, metric: str, row: Row) -> EvaluationPoint:
+    """Return the point with its number of episodes and one standard error, where the row has what it takes.
+
+    A standard error that is written counts; else a standard deviation over the root of the number of episodes; else,
+    for a rate, that of a binomial. Attempts at one task count as independent.
+    """
+    tasks = _count(row, _TASK_NAMES)
+    attempts = _count(row, (_ATTEMPTS,)) or 1
+    at = _PASS_AT.search(metric)
+    episodes = _count(row, _EPISODE_NAMES) or (tasks * attempts if tasks else None)
+    if at and (int(at[1]) > 1 or at["all"]):
+        episodes = tasks  # of several attempts at a task one value is made
+    if is_count(metric):
+        return point
+    for name, is_error in _spread_names(metric):
+        spread = row.get(name)
+        if isinstance(spread, int | float) and math.isfinite(spread) and spread >= 0:
+            if is_error:
+                return replace(point, episodes=episodes, error=float(spread))
+            if episodes:
+                return replace(point, episodes=episodes, error=float(spread) / math.sqrt(episodes))
+    share = point.share
+    if episodes and _RATE.search(metric) and not _NOT_RATE.search(metric) and 0 <= share <= 1:
+        error = math.sqrt(share * (1 - share) / episodes) * (100 if point.unit else 1)
+        return replace(point, episodes=episodes, error=error)
+    return replace(point, episodes=episodes)
+
+
+def is_count(metric: str) -> bool:
+    """Return whether a name says how much was evaluated, and not how well."""
+    plain = plain_name(metric)
+    return plain in {*_EPISODE_NAMES, *_TASK_NAMES, _ATTEMPTS} or plain.startswith("num_")
+
+
+def _count(row: Row, names: Iterable[str]) -> int | None:
+    found = {plain_name(name): value for name, value in row.items()}
+    for name in names:
+        value = found.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool | Percent) and 0 < value < math.inf:
+            return int(value)
+    return None
+
+
+def _find(row: Row, names: Iterable[str]) -> float | None:
+    wanted = frozenset(names)
+    for name, value in row.items():
+        if plain_name(name) in wanted and isinstance(value, int | float) and not isinstance(value, bool):
+            return _as_float(value)
+    return None
+
+
+def plain_name(name: str) -> str:
+    """Return the last part of a name in lower case: ``eval/num_trajectories`` is ``num_trajectories``."""
+    return name.strip().lower().replace(" ", "_").replace("-", "_").rpartition("/")[2].rpartition(".")[2]
+
+
+def format_value(value: Value) -> str:
+    """Return a number with three significant digits and its percent sign, or an integer whole."""
+    if isinstance(value, Percent):
+        return f"{float(value):.3g}%"
+    if not isinstance(value, float):
+        return str(value)
+    return str(int(value)) if value.is_integer() and abs(value) < 1e6 else f"{value:.3g}"  # noqa: PLR2004
+
+
+def format_point(point: EvaluationPoint, *, step: bool = True) -> str:
+    """Return ``0.51±0.02@30``, as far as known."""
+    text = format_value(Percent(point.value) if point.unit else point.value)
+    if point.error is not None:
+        text = f"{text.removesuffix('%')}±{point.error:.2g}{point.unit}"
+    return text + (f"@{point.step}" if step and point.step is not None else "")
+
+
+def format_series(series: EvaluationSeries) -> str:
+    """Return the newest value, and the best one where it is another: ``0.51@30/0.55@20``."""
+    last, best = format_point(series.last), series.best
+    steps = len(series.points) > 1
+    if not steps:
+        return format_point(series.last, step=False) if series.last.step is None else last
+    return f"{last}/{format_point(best)}" if best is not None and best.share != series.last.share else last

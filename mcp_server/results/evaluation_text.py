@@ -1,0 +1,291 @@
+"""Reads the numbers in the markdown and the printed lines that evaluations leave: tables, blocks, dicts. Pure."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+Value = float | int | str | bool | None
+Row = Mapping[str, Value]
+
+MOST_ROWS = 200
+MOST_COLUMNS = 200
+_MOST_TABLES = 20
+_LONGEST_LINE, _LONGEST_DICT = 1_000, 50_000
+_SEPARATOR = re.compile(r"\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?")
+_HEADING = re.compile(r"#{1,6}\s.*")
+_FENCE = re.compile(r"(```|~~~)[ \t]*(?:json)?[ \t]*\n(?P<body>.*?)\n[ \t]*\1", re.DOTALL | re.IGNORECASE)
+_PAIR = re.compile(
+    r"(?:[-*+]|\d+\.)?\s*[`*_]*(?P<name>[A-Za-z][\w@/.\- ]{0,60}?(?:\([\w@/. -]{1,20}\))?)[`*_]*\s*[:=\uff1a]\s*[`*_]*"
+    r"(?P<value>.+)"
+)
+_CELLS = re.compile(r"(?<!\\)\|")
+_INTEGER = re.compile(r"[+-]?\d{1,300}")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf)", re.IGNORECASE)
+_PERCENT = re.compile(rf"({_NUMBER.pattern})\s?[%\uff05]", re.IGNORECASE)
+_STEP = re.compile(
+    r"(?i)(?:\b|_)(?:global[ _]?steps?|steps?|iterations?|iter|updates?|timesteps?|checkpoint|ckpt)[\s:=#@_-]{0,3}"
+    r"(\d{1,15})(?![\d.%])|第\s?(\d{1,15})\s?步"
+)
+_BASELINE = re.compile(r"(?i)\bbaseline\b|\b(?:before|pre)[- ]?training\b|\binitial\b|训练前|基线")
+_LABEL = re.compile(r"\(([^()]{1,60})\)")
+_PRINTED_PAIR = re.compile(rf"(?<![\w.])([A-Za-z][\w@/.-]{{0,60}})=({_PERCENT.pattern}|{_NUMBER.pattern})(?![\w.])")
+# What numpy and torch put around a number in the text of a dict.
+_WRAPPED = re.compile(r"(?:np\.|numpy\.|torch\.)?(?:float\d*|int\d*|tensor|array)\(\s*([^(),\[\]]+?)\s*(?:,[^()]*)?\)")
+_BARE_NAN, _BARE_INF = re.compile(r"(?<=[\s:,\[])nan(?=[\s,}\]])"), re.compile(r"(?<=[\s:,\[-])inf(?=[\s,}\]])")
+_NAN_TEXT = "not a number"
+
+
+class Percent(float):
+    """A number that was written with a percent sign: 51.2 for ``51.2 %``."""
+
+    def __str__(self) -> str:
+        return f"{float(self):.15g}%"
+
+    __repr__ = __str__
+
+
+class Table(NamedTuple):
+    """Rows that belong together. ``title``: the heading above. ``cut``: which of how many rows these are."""
+
+    rows: list[Row]
+    title: str = ""
+    cut: str | None = None
+
+    @classmethod
+    def newest(cls, rows: list[Row]) -> Table:
+        """Return the last rows of ``rows``, which were appended one after the other."""
+        cut = f"only the last {MOST_ROWS} of {len(rows)} rows" if len(rows) > MOST_ROWS else None
+        return cls(rows[-MOST_ROWS:], cut=cut)
+
+
+def parse_value(text: str) -> Value:
+    """Return the text as a number where all of it is one, with its percent sign, or else the text."""
+    plain = text.strip().strip("*`").strip()
+    if _INTEGER.fullmatch(plain):
+        return int(plain)
+    if _NUMBER.fullmatch(plain):
+        return float(plain)
+    percent = _PERCENT.fullmatch(plain)
+    return Percent(percent[1]) if percent else plain
+
+
+def find_step(text: str) -> int | None:
+    """Return the training step that a heading, a file name or a line names; 0 for a baseline before training."""
+    if match := _STEP.search(text):
+        return int(match[1] or match[2])
+    return 0 if _BASELINE.search(text) else None
+
+
+def flatten(value: Mapping[str, Any], before: str = "") -> dict[str, Value]:
+    """Return the scalars of nested objects, without the filter that lm-eval adds to a name (`acc,none`)."""
+    flat: dict[str, Value] = {}
+    for name, one in value.items():
+        label = before + str(name).removesuffix(",none")
+        if isinstance(one, Mapping):
+            flat |= flatten(one, f"{label}.")
+        elif isinstance(one, str | int | float | bool) and len(str(one)) <= MOST_ROWS and name != "alias":
+            flat[label] = parse_value(one) if isinstance(one, str) and _PERCENT.fullmatch(one.strip()) else one
+        if len(flat) >= MOST_COLUMNS:
+            break
+    return flat
+
+
+def parse_dict(text: str) -> dict[str, Value] | None:
+    """Return the scalars of a Python dict or a JSON object as text, or None where it is neither.
+
+    ``np.float64(0.5)`` and ``tensor(0.5)`` count as numbers, as does ``nan``.
+    """
+    if not text.startswith("{") or len(text) > _LONGEST_DICT:
+        return None
+    plain = _WRAPPED.sub(r"\1", text)
+    try:
+        value = json.loads(plain)
+    except (ValueError, RecursionError):
+        plain = _BARE_INF.sub("1e999", _BARE_NAN.sub(repr(_NAN_TEXT), plain))
+        try:
+            value = ast.literal_eval(plain)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+    if not isinstance(value, dict):
+        return None
+    return {name: float("nan") if one == _NAN_TEXT else one for name, one in flatten(value).items()}
+
+
+def parse_line(line: str) -> dict[str, Value] | None:
+    """Return the numbers of a line that holds a dict, or several ``name=value`` after a step; else None.
+
+    The row has the step of the line and its text, as ``label``, where it names them.
+    """
+    begin, end = line.find("{"), line.rfind("}")
+    if 0 <= begin < end:
+        row = parse_dict(line[begin : end + 1])
+        if not row or not any(isinstance(one, float | int) and not isinstance(one, bool) for one in row.values()):
+            return None
+        step = find_step(line[:begin])
+        return row if step is None or has_step(row) else {"step": step, **row}
+    if line.count("=") < 2 or len(line) > _LONGEST_LINE:  # noqa: PLR2004 - of one number nobody knows what it is
+        return None
+    pairs = list(_PRINTED_PAIR.finditer(line))
+    if len(pairs) < 2 or (step := find_step(line[: pairs[0].start()])) is None:  # noqa: PLR2004
+        return None
+    label = line[: pairs[0].start()].rpartition("]")[2].strip(" \t:-|")
+    return {"step": step, **({"label": label} if label else {}), **{m[1]: parse_value(m[2]) for m in pairs}}
+
+
+STEP_NAMES = frozenset(
+    """step steps global_step global_steps training_step training_steps train_step timestep timesteps total_timesteps
+    num_timesteps iteration iter update checkpoint_step""".split()  # noqa: SIM905 - words
+)
+
+
+def has_step(row: Row) -> bool:
+    """Return whether a row has a column with a training step."""
+    return any(name.lower().replace(" ", "_").rpartition("/")[2] in STEP_NAMES for name in row)
+
+
+def parse_markdown(text: str) -> Iterator[Table]:
+    """Yield every table, then the JSON in fences, then the dicts, then the ``name: number`` lines by block.
+
+    A heading such as ``## Step 20 (math)`` names the step and the label of what is below it.
+    """
+    yield from islice(_parse_tables(text), _MOST_TABLES)
+    for match in islice(_FENCE.finditer(text), _MOST_TABLES):
+        if rows := _fenced_rows(match["body"]):
+            yield Table.newest(rows)
+    outside = _FENCE.sub(lambda match: match["body"] if not _fenced_rows(match["body"]) else "", text)
+    if rows := list(parse_lines(outside)):
+        yield Table.newest(rows)
+    if rows := _parse_blocks(outside):
+        yield Table.newest(rows)
+
+
+def parse_lines(text: str) -> Iterator[Row]:
+    """Yield a row per line that holds a dict, or several ``name=value`` after a step."""
+    for line in text.splitlines():
+        if ("{" in line or "=" in line) and (row := parse_line(line.strip())):
+            yield row
+
+
+def parse_rows(value: Any) -> Iterator[Row]:
+    """Yield the rows of a JSON value: each object of a list, or nested objects as one row with dotted names.
+
+    An object of objects, in which harnesses store results by task, is a row per task. Pure.
+    """
+    if isinstance(value, list):
+        for item in value:
+            yield from parse_rows(item)
+        return
+    if not isinstance(value, Mapping):
+        return
+    results = value.get("results")
+    if isinstance(results, Mapping) and results and all(isinstance(one, Mapping) for one in results.values()):
+        for task, one in results.items():
+            yield {"task": task, **flatten(one)}
+    elif isinstance(results, list) and any(isinstance(one, Mapping) for one in results):
+        yield from parse_rows(results)
+        if rest := flatten({name: one for name, one in value.items() if name != "results"}):
+            yield rest
+    elif flat := flatten(value):
+        yield flat
+
+
+def _fenced_rows(body: str) -> list[Row]:
+    try:
+        return list(parse_rows(json.loads(body)))
+    except (ValueError, RecursionError):
+        return []
+
+
+def _parse_blocks(text: str) -> list[Row]:
+    """Return the ``name: number`` lines as one row, or as a row per block where blocks name steps or repeat names.
+
+    A block ends at a heading, at a name that it has already, and before a line that names another step.
+    """
+    blocks: list[tuple[str, dict[str, Value]]] = [("", {})]
+    for line in text.splitlines():
+        stripped = line.strip()[:_LONGEST_LINE]
+        if _HEADING.fullmatch(stripped):
+            blocks.append((stripped.strip("# \t"), {}))
+            continue
+        pair = None if "|" in line or "{" in line else _PAIR.fullmatch(stripped)
+        value = parse_value(pair["value"]) if pair else None
+        if pair is None or not isinstance(value, int | float):
+            continue
+        name, (title, block) = pair["name"].strip(), blocks[-1]
+        if name in block or (block and has_step({name: value}) and not has_step(block)):
+            blocks.append((title if find_step(title) is None else "", block := {}))
+        block[name] = value
+    filled = [(title, block) for title, block in blocks if block]
+    names = [name for _, block in filled for name in block]
+    steps = [find_step(title) for title, _ in filled]
+    if len(names) == len(set(names)) and not any(step is not None for step in steps):
+        return [dict(pair for _, block in filled for pair in block.items())] if filled else []
+    return [
+        _titled(title, step, block, is_label=len(filled) > 1)
+        for (title, block), step in zip(filled, steps, strict=True)
+    ]
+
+
+def _titled(title: str, step: int | None, block: Mapping[str, Value], *, is_label: bool) -> Row:
+    """Return a block with the step and the label of its heading."""
+    row: dict[str, Value] = {}
+    if step is not None and not has_step(block):
+        row["step"] = step
+    label = _LABEL.search(title)
+    if label and step is not None:
+        row["label"] = label[1].strip()
+    elif step is None and title and is_label:
+        row["label"] = title
+    return {**row, **block}
+
+
+def _parse_tables(text: str) -> Iterator[Table]:
+    lines = text.splitlines()
+    title, number = "", 0
+    while number < len(lines):
+        line = lines[number].strip()
+        if _HEADING.fullmatch(line[:_LONGEST_LINE]):
+            title = line[:_LONGEST_LINE].strip("# \t")
+        following = lines[number + 1].strip() if number + 1 < len(lines) else ""
+        if "|" not in line or "|" not in following or not _SEPARATOR.fullmatch(following):
+            number += 1
+            continue
+        names = split_cells(line)
+        number += 2
+        rows: list[Row] = []
+        while number < len(lines) and "|" in lines[number]:
+            values = [parse_value(cell) for cell in split_cells(lines[number])]
+            rows.append(dict(zip(names, values, strict=False)))
+            number += 1
+        if rows:
+            cut = f"only the first {MOST_ROWS} of {len(rows)} rows" if len(rows) > MOST_ROWS else None
+            yield Table(rows[:MOST_ROWS], title, cut)
+
+
+def split_cells(line: str) -> list[str]:
+    """Return the cells of a line of a markdown table, without their emphasis."""
+    inner = line.strip().removeprefix("|")
+    inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
+    return [cell.strip().replace("\\|", "|").strip("*`").strip() for cell in _CELLS.split(inner)]
+
+
+def render_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return a markdown table. None is an empty cell, and ``|`` in a value is escaped."""
+    lines = [f"| {' | '.join(map(_cell, names))} |", f"|{' --- |' * len(names)}"]
+    return [*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)]
+
+
+def render_rows(rows: Sequence[Row], most: int = 50) -> list[str]:
+    """Return the first ``most`` rows as a markdown table, followed by the total where there are more."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = render_table(names, [[row.get(name) for name in names] for row in rows[:most]])
+    return [*lines, "", f"… of {len(rows)} rows the first {most}."] if len(rows) > most else lines
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else " ".join(str(value).split()).replace("|", "\\|")

@@ -1,0 +1,217 @@
+"""Evaluations are series by step, newest last, with episodes and uncertainty where files have what it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mcp_server.results.evaluation_series import EvaluationSeries, build_series, format_series
+from mcp_server.results.evaluations import Evaluation, find_evaluation_files, read_evaluations
+
+Read = Callable[..., dict[str, EvaluationSeries]]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Series by name of files that are given oldest first."""
+
+    def series(**files: str) -> dict[str, EvaluationSeries]:
+        evaluations: list[Evaluation] = []
+        for name, text in files.items():
+            path = tmp_path / name.replace("__", ".")
+            path.write_text(text)
+            evaluations = [*read_evaluations(path), *evaluations]
+        return {one.name: one for one in build_series(evaluations)}
+
+    return series
+
+
+def values(series: EvaluationSeries) -> list[tuple[int | None, float]]:
+    return [(point.step, point.value) for point in series.points]
+
+
+def block(step: str, rate: str, reward: float) -> str:
+    return (
+        f"\n## Step {step}\n- pass_n: 4\n- total_tasks: 57\n- num_all_success_tasks: 3\n- num_pass_n_tasks: 30\n"
+        f"- task_pass_rate@1: {rate}\n- task_pass_rate@4: 52.63%\n- mean_reward: {reward:.4f}\n- std_reward: 0.4600\n"
+    )
+
+
+BLOCKS = block("0", "31.00%", 0.31) + block("20", "55.00 %", 0.55) + block("30", "51.20%", 0.51)
+
+
+def test_blocks_of_steps_are_a_series_whose_last_block_is_the_newest(read: Read) -> None:
+    series = read(val_results__md=BLOCKS)
+    assert values(series["mean_reward"]) == [(0, 0.31), (20, 0.55), (30, 0.51)]
+    assert values(series["task_pass_rate@1"]) == [(0, 31.0), (20, 55.0), (30, 51.2)]
+    best = series["mean_reward"].best
+    assert best is not None
+    assert (best.step, best.value) == (20, 0.55)
+    assert series["pass_n"].best is None
+
+
+def test_a_percentage_keeps_its_unit(read: Read) -> None:
+    series = read(eval__md="| success_rate | plain |\n| --- | --- |\n| 51 % | 0.51 |\n")
+    assert [series[name].last.unit for name in ("success_rate", "plain")] == ["%", ""]
+    assert (series["success_rate"].last.value, format_series(series["success_rate"])) == (51.0, "51%")
+    assert series["success_rate"].last.share == series["plain"].last.share
+    assert read(eval__md="- accuracy: 51.2%\n")["accuracy"].last.value == 51.2
+    assert read(eval__json='{"accuracy": "51.2%"}')["accuracy"].last.unit == "%"
+
+
+def test_a_label_in_the_heading_is_the_benchmark(read: Read) -> None:
+    series = read(val_results__md=block("10 (math)", "50%", 0.5) + block("10 (code)", "40%", 0.4))
+    assert values(series["math.mean_reward"]) == [(10, 0.5)]
+    assert values(series["code.mean_reward"]) == [(10, 0.4)]
+
+
+def test_the_spread_becomes_a_standard_error(read: Read) -> None:
+    series = read(val_results__md=BLOCKS)
+    reward, rate, any_of_four = (series[name].last for name in ("mean_reward", "task_pass_rate@1", "task_pass_rate@4"))
+    assert (reward.episodes, rate.episodes, any_of_four.episodes) == (57 * 4, 57 * 4, 57)
+    assert reward.error == pytest.approx(0.46 / math.sqrt(228))
+    assert rate.error == pytest.approx(100 * math.sqrt(0.512 * 0.488 / 228))
+    assert any_of_four.error == pytest.approx(100 * math.sqrt(0.5263 * 0.4737 / 57))
+    assert "std_reward" not in series
+    assert format_series(series["mean_reward"]) == "0.51±0.03@30/0.55±0.03@20"
+
+
+@pytest.mark.parametrize(
+    ("row", "episodes", "error"),
+    [
+        ('{"eval/success_once": 0.85, "eval/num_trajectories": 500}', 500, math.sqrt(0.85 * 0.15 / 500)),
+        ('{"eval/success_once": 1.0, "n_episodes": 20}', 20, 0.0),
+        ('{"eval/success_once": 0.85}', None, None),
+        ('{"eval/success_once": 1.85, "n": 4}', 4, None),
+        ('{"eval/success_once": 0.5, "eval/success_once_stderr": 0.02}', None, 0.02),
+        ('{"eval/success_once": 0.5, "eval/success_once_std": 0.5, "episodes": 100}', 100, 0.05),
+        ('{"eval/success_once": 0.5, "eval/success_once_std": 0.5}', None, None),
+    ],
+)
+def test_uncertainty_is_computed_only_from_what_is_there(
+    read: Read, row: str, episodes: int | None, error: float | None
+) -> None:
+    last = read(eval__json=row)["eval/success_once"].last
+    assert last.episodes == episodes
+    assert last.error == (None if error is None else pytest.approx(error))
+
+
+def test_a_reward_is_not_a_rate(read: Read) -> None:
+    assert read(eval__json='{"mean_reward": 0.5, "success_return": 0.5, "n": 10}')["mean_reward"].last.error is None
+
+
+DICTS = (
+    "{'global_steps': 0, 'pass_n': 4, 'total_tasks': 57, 'num_pass_n_tasks(pass@4)': 30, 'task_pass_rate@1': 0.31, "
+    "'task_pass_rate@4-all-pass': 0.05, 'mean_reward': 0.31, 'std_reward': np.float64(0.46)}\n"
+    "{'global_steps': 20, 'pass_n': 4, 'total_tasks': 57, 'mean_reward': tensor(0.41, device='cuda:0'), "
+    "'std_reward': nan}\n"
+)
+
+
+def test_lines_of_python_dicts_are_a_series(read: Read) -> None:
+    series = read(validation__md=DICTS)
+    assert values(series["mean_reward"]) == [(0, 0.31), (20, 0.41)]
+    assert series["mean_reward"].points[0].error == pytest.approx(0.46 / math.sqrt(228))
+    assert series["mean_reward"].last.error is None
+    assert series["task_pass_rate@4-all-pass"].last.episodes == 57
+
+
+def test_a_file_below_a_directory_of_validation_results_needs_no_name_of_its_own(tmp_path: Path) -> None:
+    for name in ("saved_val_result/qwen2-math.md", "docs/qwen2-math.md", "eval/eval_log.txt", "evaluations.npz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(DICTS)
+    found = {str(path.relative_to(tmp_path)) for path, _ in find_evaluation_files(tmp_path)}
+    assert found == {"saved_val_result/qwen2-math.md", "eval/eval_log.txt", "evaluations.npz"}
+
+
+def test_printed_lines_of_names_and_values_have_the_step_before_them(read: Read) -> None:
+    text = (
+        "[EVAL @ step 20] client/math  mean_reward=0.5123  std_reward=0.4100  task_pass_rate@1=51.20%  n_rollouts=228\n"
+        "lr=0.1 loss=2\nnothing\n"
+    )
+    series = read(eval_log__txt=text)
+    assert set(series) == {f"client/math.{name}" for name in ("mean_reward", "task_pass_rate@1", "n_rollouts")}
+    assert format_series(series["client/math.task_pass_rate@1"]) == "51.2±3.3%@20"
+
+
+def test_a_table_before_training_belongs_to_the_series(read: Read) -> None:
+    table = "| dataset | success_rate | num_episodes |\n|--|--|--|\n| a | {}% | 100 |\n| b | {}% | 100 |\n"
+    text = "# Baseline before training\n" + table.format(51, 40) + "\n# Step 100\n" + table.format(71, 60)
+    series = read(eval__md=text)
+    assert values(series["a.success_rate"]) == [(0, 51.0), (100, 71.0)]
+    assert values(series["b.success_rate"]) == [(0, 40.0), (100, 60.0)]
+
+
+def test_the_step_may_be_in_a_column_a_line_or_the_name_of_the_file(read: Read) -> None:
+    assert values(read(val__jsonl='{"step": 9, "acc": 0.2}\n{"step": 3, "acc": 0.1}\n')["acc"]) == [(3, 0.1), (9, 0.2)]
+    text = "Step: 0\nacc: 0.1\nStep: 10\nacc: 0.2\n"
+    assert values(read(eval__md=text)["acc"]) == [(0, 0.1), (10, 0.2)]
+    first, last = '{"acc": 0.1}', '{"acc": 0.2}'
+    assert values(read(eval_step_500__json=last, eval_step_20__json=first)["acc"]) == [(20, 0.1), (500, 0.2)]
+    epochs = '{"epoch": 1, "acc": 0.1}\n{"epoch": 2, "acc": 0.2}\n'
+    assert values(read(val__jsonl=epochs)["acc"]) == [(1, 0.1), (2, 0.2)]
+
+
+def test_the_same_evaluation_in_two_files_counts_once(read: Read) -> None:
+    lines = "".join(f'{{"step": {step}, "mean_reward": {reward}}}\n' for step, reward in ((0, 0.31), (20, 0.5501)))
+    series = read(val_results__md=BLOCKS, val__jsonl=lines)["mean_reward"]
+    assert values(series) == [(0, 0.31), (20, 0.55), (30, 0.51)]
+    assert [path.name for path in series.sources] == ["val_results.md"]
+    results = '{"epoch": 3.0, "eval_accuracy": 0.91, "eval_samples": 872}'
+    both = read(all_results__json=results, eval_results__json=results)
+    assert values(both["eval_accuracy"]) == [(None, 0.91)]
+    assert both["eval_accuracy"].last.episodes == 872
+    other = '{"step": 20, "mean_reward": 0.7}\n'
+    assert values(read(val_results__md=BLOCKS, val__jsonl=other)["mean_reward"]) == [
+        *[(0, 0.31), (20, 0.55), (20, 0.7)],
+        (30, 0.51),
+    ]
+
+
+def test_an_evaluation_that_is_repeated_in_a_file_is_two_points(read: Read) -> None:
+    text = block("10", "50%", 0.5) + block("10", "50%", 0.5)
+    assert values(read(val_results__md=text)["mean_reward"]) == [(10, 0.5), (10, 0.5)]
+
+
+def test_harnesses_name_tasks_and_standard_errors(read: Read) -> None:
+    text = (
+        '{"results": {"gsm8k": {"alias": "gsm8k", "exact_match,strict": 0.61, "exact_match_stderr,strict": 0.01}, '
+        '"mmlu": {"acc,none": 0.7, "acc_stderr,none": 0.02}}}'
+    )
+    series = read(results__json=text)
+    assert set(series) == {"gsm8k.exact_match,strict", "mmlu.acc"}
+    assert [one.last.error for one in series.values()] == [0.01, 0.02]
+
+
+def test_a_table_of_names_and_values_names_its_metrics(read: Read) -> None:
+    series = read(results__md="| metric | value |\n|--|--|\n| success_rate | 0.5 |\n| length | 12 |\n")
+    assert {name: one.last.value for name, one in series.items()} == {"success_rate": 0.5, "length": 12.0}
+
+
+def test_the_arrays_of_stable_baselines3_are_a_series(tmp_path: Path) -> None:
+    path = tmp_path / "evaluations.npz"
+    results = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    np.savez(path, timesteps=[1000, 2000], results=results, ep_lengths=results, successes=results > 2)
+    series = {one.name: one for one in build_series(read_evaluations(path))}
+    assert values(series["mean_reward"]) == [(1000, 2.0), (2000, 5.0)]
+    assert series["mean_reward"].last.episodes == 3
+    assert series["mean_reward"].last.error == pytest.approx(np.std([4, 5, 6]) / math.sqrt(3))
+    assert values(series["success_rate"]) == [(1000, pytest.approx(1 / 3)), (2000, 1.0)]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"x" * 100])
+def test_broken_arrays_are_reported(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "evaluations.npz").write_bytes(content)
+    (one,) = read_evaluations(tmp_path / "evaluations.npz")
+    assert one.problem
+
+
+def test_arrays_of_objects_are_not_unpickled(tmp_path: Path) -> None:
+    np.savez(tmp_path / "evaluations.npz", timesteps=[1], results=np.array([[object()]], dtype=object))
+    (one,) = read_evaluations(tmp_path / "evaluations.npz")
+    assert one.problem
+    assert "pickle" in one.problem

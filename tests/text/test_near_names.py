@@ -1,0 +1,21 @@
+"""Near names share words with the wrong one, or are spelled alike."""
+
+import pytest
+
+from mcp_server.text.near_names import find_near_names
+
+TAGS = ["train/loss", "eval/success_once", "eval/success_at_end", "env/return", "Train/mean_reward", "lr"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("success_rate", ["eval/success_at_end", "eval/success_once"]),
+        ("meanReward", ["Train/mean_reward"]),
+        ("losses", ["train/loss"]),
+        ("retrun", ["env/return"]),
+        ("checkpoint", []),
+    ],
+)
+def test_names_that_share_words_or_letters_are_near(name: str, expected: list[str]) -> None:
+    assert list(find_near_names(name, TAGS)) == expected
