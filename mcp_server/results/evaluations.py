@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from mcp_server.record.result_directory import EXPERIMENT_LOG, read_origin
 from mcp_server.record.state import Run
 from mcp_server.results.evaluation_text import MOST_ROWS, Row, parse_lines, parse_markdown, parse_rows
 from mcp_server.results.run_files import limited_scan, list_tree, result_roots
+from mcp_server.scalars.formats.evaluation_arrays import read_evaluation_arrays
 from mcp_server.scalars.locate import run_span
 from mcp_server.system.files import open_regular_file
 
@@ -30,7 +30,6 @@ _NOT_EVALUATIONS = re.compile(
     rf"{re.escape(EXPERIMENT_LOG)}|.*(?:config|args|state|vocab|tokenizer|samples|requirements).*", re.IGNORECASE
 )
 _MOST_BYTES = 2_000_000  # of one file
-_MOST_ARRAY_BYTES = 64_000_000  # of evaluations.npz, unpacked
 _MOST_BROKEN = 1_000  # lines; a file with more is not JSON lines
 _MOST_FILES = 20
 
@@ -82,9 +81,9 @@ def read_evaluations(path: Path) -> list[Evaluation]:
     """Return the tables of a file, as far as it can be read, and otherwise the problem. Never raises."""
     try:
         if path.suffix == ".npz":
-            return [Evaluation(path, tuple(_read_arrays(path)))]
+            return [Evaluation(path, tuple(read_evaluation_arrays(path)[-MOST_ROWS:]))]
         text = _read_text(path)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError) as error:
         return [Evaluation(path, problem=str(getattr(error, "strerror", None) or error))]
     if path.suffix == ".jsonl":
         return [_parse_json_lines(path, text)]
@@ -98,30 +97,6 @@ def read_evaluations(path: Path) -> list[Evaluation]:
         if (lines := _parse_json_lines(path, text)).rows:  # JSON lines under the other name
             return [lines]
         return [Evaluation(path, problem=f"not JSON: {error}")]
-
-
-def _read_arrays(path: Path) -> Iterator[Row]:
-    """Yield a row per evaluation in the evaluations.npz of stable-baselines3's EvalCallback."""
-    import numpy as np  # noqa: PLC0415 - starts slowly
-
-    with os.fdopen(open_regular_file(path, follow_links=False), "rb") as file:
-        with zipfile.ZipFile(file) as archive:
-            if sum(member.file_size for member in archive.infolist()) > _MOST_ARRAY_BYTES:
-                raise ValueError(f"larger than {_MOST_ARRAY_BYTES:,} bytes")
-        file.seek(0)
-        arrays = np.load(file, allow_pickle=False)
-        steps, results = arrays["timesteps"], arrays["results"]
-        lengths, successes = arrays.get("ep_lengths"), arrays.get("successes")
-    if results.ndim != 2 or len(steps) != len(results):  # noqa: PLR2004 - evaluations, episodes
-        raise ValueError("its results are not a table of evaluations and episodes")
-    for number in range(max(0, len(steps) - MOST_ROWS), len(steps)):
-        rewards = results[number].astype(float)
-        row = {"step": int(steps[number]), "mean_reward": float(rewards.mean()), "std_reward": float(rewards.std())}
-        if successes is not None and len(successes) == len(steps):
-            row["success_rate"] = float(successes[number].mean())
-        if lengths is not None and len(lengths) == len(steps):
-            row["mean_ep_length"] = float(lengths[number].mean())
-        yield {**row, "episodes": int(rewards.size)}
 
 
 def _read_text(path: Path) -> str:
