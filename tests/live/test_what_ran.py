@@ -228,3 +228,45 @@ async def test_a_run_of_no_blueprint_has_its_command_in_the_log_too(sandbox: San
         await agent.call("finish_blueprint", run_id=run_id, result_dir=str(out))
     log = (out / "experiment_log.md").read_text()
     assert log.index("```bash\n/bin/echo done --lr 0.1\n```") < log.index(f"## End of {run_id}: finished")
+
+
+# --- keeping it never disturbs the run
+
+
+@pytest.fixture
+def slow_git(sandbox: Sandbox) -> dict[str, str]:
+    """Variables with which git notes that it began, and takes ten minutes."""
+    program = sandbox.path / "slow" / "git"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {sandbox.path}/git-began\nsleep 600\n")
+    program.chmod(0o755)
+    return {"PATH": f"{program.parent}:{sandbox.environ['PATH']}"}
+
+
+async def test_a_git_that_hangs_neither_delays_the_command_nor_outlives_the_run(
+    sandbox: Sandbox, slow_git: dict[str, str]
+) -> None:
+    (sandbox.path / "conf.yaml").write_text("lr: 0.1\n")
+    command = "while [ ! -e git-began ]; do sleep 0.02; done; cat conf.yaml"
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(command, env=slow_git, cwd=str(sandbox.path), name="hangs")
+        status = await agent.end(run_id)
+    assert (status["state"], status["exit_code"]) == ("finished", 0)
+    end = sandbox.run(run_id).events[-1]
+    assert "leftovers" not in end
+    assert "survivors" not in end
+    kept = read_code_snapshot(sandbox.rundir(run_id), 1)
+    assert kept is not None
+    assert [Path(one.path).name for one in kept.files] == ["conf.yaml"]
+    assert "git was not read" in " ".join(kept.notes)
+    assert not [p for p in sandbox.own_processes() if p.name in ("git", "sleep")]
+
+
+async def test_a_run_is_killed_while_its_code_is_being_kept(sandbox: Sandbox, slow_git: dict[str, str]) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch("sleep 600", env=slow_git, cwd=str(sandbox.path), name="stopped")
+        await until_async((sandbox.path / "git-began").exists, "git")
+        answer = await agent.kill(run_id)
+    assert (answer["status"], answer["survivors"]) == ("killed", [])
+    assert sandbox.run(run_id).events[-1]["signals_sent"] == ["SIGINT"]
+    await until_async(lambda: not [p for p in sandbox.own_processes() if p.name in ("git", "sleep")], "git's end")

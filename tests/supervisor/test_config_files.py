@@ -1,0 +1,110 @@
+"""The files that a command names are found by the rules of the shell and of Hydra; nothing is guessed."""
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.supervisor.config_files import find_config_files
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    for name in [
+        "train.py",
+        "conf/small.yaml",
+        "conf/big.yaml",
+        "ds.json",
+        "run.sh",
+        "sub/local.yaml",
+        "sub/train.py",
+        "pkg/main.py",
+        "a.toml",
+        "data.csv",
+    ]:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("python train.py --config conf/small.yaml", "train.py conf/small.yaml"),
+        ("python train.py --config=conf/small.yaml +ds=ds.json", "train.py conf/small.yaml ds.json"),
+        (["python", "train.py", "--config", "conf/small.yaml"], "train.py conf/small.yaml"),
+        ("deepspeed train.py --deepspeed ds.json data.csv none.yaml", "train.py ds.json"),
+        ("bash run.sh small 2>&1 | tee log.txt", "run.sh"),
+        ("cd sub && python train.py local.yaml", "sub/train.py sub/local.yaml"),
+        ("(cd sub; python train.py local.yaml)", "sub/train.py sub/local.yaml"),
+        ("cd $(mktemp -d) && python train.py a.toml", ""),
+        ("export C=conf && python train.py $C/small.yaml ${C}/big.yaml", "train.py conf/small.yaml conf/big.yaml"),
+        ("python train.py $KNOWN/small.yaml $UNKNOWN/big.yaml", "train.py conf/small.yaml"),
+        ("python train.py conf/*.yaml", "train.py"),
+        ("python -m pkg.main", "pkg/main.py"),
+        ("python train.py 'conf/small.yaml", ""),
+    ],
+)
+def test_the_files_of_a_command(code: Path, command: str | list[str], names: str) -> None:
+    found = find_config_files(command, str(code), {"KNOWN": "conf"})
+    assert [str(path.relative_to(code)) for path in found] == names.split()
+
+
+def test_arguments_of_the_attempt_count_for_the_last_program(code: Path) -> None:
+    found = find_config_files("cd sub && python train.py", str(code), {}, ["--config", "local.yaml"])
+    assert [path.name for path in found] == ["train.py", "local.yaml"]
+
+
+HYDRA = '@hydra.main(version_base=None, config_path="../configs", config_name="train")\ndef main(cfg): ...\n'
+TRAIN = "defaults:\n  - _self_\n  - algo: ppo\n  - override hydra/job_logging: none\n  - /env@task: walk  # default\n\nlr: 1\n"
+
+
+@pytest.fixture
+def hydra(tmp_path: Path) -> Path:
+    texts = {
+        "src/train.py": HYDRA,
+        "configs/train.yaml": TRAIN,
+        "configs/other.yaml": "lr: 2\n",
+        "configs/algo/ppo.yaml": "defaults:\n- base\n",
+        "configs/algo/base.yaml": "",
+        "configs/algo/sac.yaml": "",
+        "configs/env/walk.yaml": "",
+        "elsewhere/train.yaml": "",
+    }
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ("", "configs/train.yaml configs/algo/ppo.yaml configs/env/walk.yaml configs/algo/base.yaml"),
+        ("lr=2 algo=sac", "configs/train.yaml configs/algo/sac.yaml configs/env/walk.yaml"),
+        ("--config-name other", "configs/other.yaml"),
+        ("--config-name=other.yaml", "configs/other.yaml"),
+        ("-cp ../elsewhere", "elsewhere/train.yaml"),
+        ("--config-path={root}/elsewhere", "elsewhere/train.yaml"),
+        ("--config-dir elsewhere", "elsewhere/train.yaml configs/algo/ppo.yaml"),
+        ("--config-name missing", ""),
+    ],
+)
+def test_the_configs_that_hydra_composes(hydra: Path, options: str, names: str) -> None:
+    found = find_config_files(f"python src/train.py {options.format(root=hydra)}", str(hydra), {})
+    relative = [str(path.resolve().relative_to(hydra)) for path in found]
+    assert relative[0] == "src/train.py"
+    if "--config-dir" in options:  # it comes first, the others remain
+        assert relative[1:] == ["elsewhere/train.yaml"]
+    else:
+        assert sorted(relative[1:]) == sorted(names.split())
+
+
+def test_configs_that_name_each_other_end(hydra: Path) -> None:
+    (hydra / "configs/algo/base.yaml").write_text("defaults:\n- ppo\n")
+    assert len(find_config_files("python src/train.py", str(hydra), {})) == 5
+
+
+def test_a_name_that_cannot_be_a_file_is_none(code: Path) -> None:
+    assert find_config_files(["python", "a\0b.yaml", "x" * 5000 + ".yaml"], str(code), {}) == []
