@@ -7,20 +7,15 @@ import pytest
 from mcp_server.supervisor.config_files import find_config_files
 
 
+FILES = (
+    *("train.py", "conf/small.yaml", "conf/big.yaml", "ds.json", "run.sh", "sub/local.yaml", "sub/train.py"),
+    *("pkg/main.py", "a.toml", "data.csv"),
+)
+
+
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    for name in [
-        "train.py",
-        "conf/small.yaml",
-        "conf/big.yaml",
-        "ds.json",
-        "run.sh",
-        "sub/local.yaml",
-        "sub/train.py",
-        "pkg/main.py",
-        "a.toml",
-        "data.csv",
-    ]:
+    for name in FILES:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
@@ -56,7 +51,14 @@ def test_arguments_of_the_attempt_count_for_the_last_program(code: Path) -> None
 
 
 HYDRA = '@hydra.main(version_base=None, config_path="../configs", config_name="train")\ndef main(cfg): ...\n'
-TRAIN = "defaults:\n  - _self_\n  - algo: ppo\n  - override hydra/job_logging: none\n  - /env@task: walk  # default\n\nlr: 1\n"
+TRAIN = """defaults:
+  - _self_
+  - algo: ppo
+  - override hydra/job_logging: none
+  - /env@task: walk  # default
+
+lr: 1
+"""
 
 
 @pytest.fixture
