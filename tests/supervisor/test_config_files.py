@@ -6,7 +6,6 @@ import pytest
 
 from mcp_server.supervisor.config_files import find_config_files
 
-
 FILES = (
     *("train.py", "conf/small.yaml", "conf/big.yaml", "ds.json", "run.sh", "sub/local.yaml", "sub/train.py"),
     *("pkg/main.py", "a.toml", "data.csv"),
