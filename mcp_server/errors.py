@@ -124,6 +124,18 @@ class RunNameAmbiguous(RunNotFound):
         self.run_id, self.near = name, run_ids
 
 
+class RunUnreadable(RunwardError):
+    """The record of a run is there, and cannot be read now."""
+
+    def __init__(self, run_id: str, error: OSError) -> None:
+        super().__init__(
+            f"The record of {run_id} cannot be read now: {error.strerror or error}.",
+            "Its state is unknown; nothing was changed, and if it runs, it goes on.",
+            "Call again in a moment; runward doctor says what the machine lacks.",
+        )
+        self.run_id = run_id
+
+
 class ScreenNotFound(RunwardError):
     """The tmux session to capture does not exist."""
 
@@ -150,6 +162,18 @@ class RunElsewhere(RunwardError):
     def __init__(self, run_id: str, host: str) -> None:
         super().__init__(f"Run {run_id!r} is supervised on {host!r};", "nothing was signalled.", "Stop it there.")
         self.run_id, self.host = run_id, host
+
+
+class StopNotSeen(RunwardError):
+    """A run's supervisor lives where this process cannot see it, and did not answer a stop request."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"Not stopped: the supervisor of {run_id} holds its lock, but cannot be seen from here (another container "
+            "or process namespace), and did not answer.",
+            "The run goes on, and the request is withdrawn.",
+            f"Stop it where it runs: runward kill {run_id}",
+        )
 
 
 class ForeignRun(RunwardError):

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, posix
 from mcp_server.system import processes
-from mcp_server.system.lock_files import is_locked
+from mcp_server.system.lock_files import is_locked, may_be_locked
 from mcp_server.system.process_title import supervised_run
 from mcp_server.system.stop_sequence import StopSequence, stop_stages
 
@@ -85,7 +85,7 @@ class LocalBackend:
                     )
                 except LaunchFailed:
                     # tmux also fails when it has made the session and then refuses one of its options.
-                    if not is_locked(directory.lock):
+                    if not may_be_locked(directory.lock):
                         shutil.rmtree(directory.path, ignore_errors=True)
                         raise
                 await _write_handover(fifo, handover.encode())
@@ -105,7 +105,7 @@ class LocalBackend:
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove directory and session of a refused launch, waiting up to 2 s for its supervisor to exit."""
         with anyio.move_on_after(_DISCARDED_WITHIN_S):
-            while is_locked(directory.lock):  # noqa: ASYNC110 - no event announces the end of a process
+            while may_be_locked(directory.lock):  # noqa: ASYNC110 - no event announces the end of a process
                 await anyio.sleep(_POLL_S)
             await tmux_client.query_in_thread(partial(tmux_client.close_session, spec.session, socket=spec.tmux_socket))
             shutil.rmtree(directory.path, ignore_errors=True)
@@ -119,6 +119,9 @@ class LocalBackend:
 
         Without the lock: ``unknown`` for a run of another host, ``pending`` in the first 15 s of a launch, else
         ``dead``.
+
+        Raises:
+            OSError: the lock cannot be read now.
         """
         if is_locked(directory.lock):
             return LivenessReport(Liveness.ALIVE)
@@ -148,6 +151,7 @@ class LocalBackend:
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
         """Stop every process of the run stage by stage, then kill a supervisor that is stuck."""
         unsupervised = supervisor_of(directory.path, run) is None
+        left: list[processes.Process] = []
         stopping = StopSequence(stop_stages(run.spec.stop_grace_s))
         while True:
             supervisor = supervisor_of(directory.path, run)
@@ -160,7 +164,8 @@ class LocalBackend:
             with anyio.move_on_after(_KILLED_WITHIN_S):  # a process that waits for a disk outlives SIGKILL
                 while processes.find_process(supervisor.pid) == supervisor:  # noqa: ASYNC110 - no event announces it
                     await anyio.sleep(_REAP_STEP_S)
-        return ReapResult(tuple(sent), tuple(_named(self._living(run, None))), unsupervised)
+            left = [p for p in [processes.find_process(supervisor.pid)] if p == supervisor]
+        return ReapResult(tuple(sent), tuple(_named([*left, *self._living(run, None)])), unsupervised)
 
     def find_leftovers(self, run: Run) -> list[RunProcess]:
         """Return the processes of a run whose supervisor died, found by its id in their environment or by session."""
@@ -212,12 +217,7 @@ class LocalBackend:
         if not run.abandoned or run.started_at is None or not self._is_this_boot(run.spec):
             return []
         marked = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id)
-        guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
-        if not isinstance(guard, int) or not isinstance(started, int):
-            return marked
-        # The guard leads the session, and exits by itself in a moment.
-        members = [p for p in processes.list_processes() if p.session == guard != p.pid and p.started >= started]
-        return list(dict.fromkeys(marked + members))
+        return list(dict.fromkeys(marked + _members_of_session(run, marked)))
 
     def _living(self, run: Run, supervisor: processes.Process | None) -> list[processes.Process]:
         """Return the run's processes: its supervisor's descendants, else all that carry its id; never this process."""
@@ -227,6 +227,37 @@ class LocalBackend:
             members = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id) + self._leftovers(run)
         own = set(processes.ancestors(os.getpid()))
         return [p for p in dict.fromkeys(members) if p.pid not in own]
+
+
+def _members_of_session(run: Run, marked: Collection[processes.Process]) -> list[processes.Process]:
+    """Return the processes of the run's session, without its guard, which exits by itself in a moment.
+
+    The number of a session is used again once its last process has ended. The session is the run's if its guard lives,
+    if a process with the run's id is in it, or if a process of it is older than the supervisor's last event.
+    """
+    guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
+    if not isinstance(guard, int) or not isinstance(started, int):
+        return []
+    all_processes = processes.list_processes()
+    leader = next((p for p in all_processes if p.pid == guard), None)
+    if leader is not None and not _is_guard(leader, run):
+        return []
+    members = [p for p in all_processes if p.session == guard != p.pid and p.started >= started]
+    heard_s = max((posix(event["at"]) for event in run.events if "at" in event), default=0.0)
+    is_own = (
+        leader is not None
+        or any(p.session == guard for p in marked)
+        or any(processes.started_at_s(p) <= heard_s for p in members)
+    )
+    return members if is_own else []
+
+
+def _is_guard(leader: processes.Process, run: Run) -> bool:
+    """Return whether a process with the guard's number is the guard: it is older than the command."""
+    guard_started = run.at_start.get("guard_started")
+    if isinstance(guard_started, int):
+        return leader.started == guard_started
+    return bool(leader.started <= run.at_start["pid_started"])
 
 
 def tmux_socket(environ: Mapping[str, str]) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
 
-from mcp_server.record.run_directory import Facts, now, read_json
-from mcp_server.system.files import read_regular_file
+from mcp_server.record.run_directory import Facts, load_json, now
+from mcp_server.system.files import is_absent, read_regular_file
 from mcp_server.text.timestamps import parse_time
 
 LiveState = Literal["queued", "starting", "running", "stalled", "retrying"]
@@ -165,11 +165,17 @@ class EventLog:
 
 
 def read_events(path: Path, after: int = 0) -> list[Event]:
-    """Return the events with ``seq`` above ``after``, oldest first; an incomplete last line is left for later."""
+    """Return the events with ``seq`` above ``after``, oldest first; an incomplete last line is left for later.
+
+    Raises:
+        OSError: the file is there, and cannot be read now.
+    """
     try:
         lines = read_regular_file(path).split(b"\n")[:-1]
-    except OSError:
-        return []
+    except OSError as error:
+        if is_absent(error):
+            return []
+        raise
     events = []
     for line in lines:
         try:
@@ -182,14 +188,22 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
 
 
 def read_record(path: Path) -> Facts | None:
-    """Return an attempt's exit record or progress, None if missing; fields of a wrong type are dropped."""
-    record = read_json(path)
+    """Return an attempt's exit record or progress, None if missing; fields of a wrong type are dropped.
+
+    Raises:
+        OSError: the file is there, and cannot be read now.
+    """
+    record = load_json(path)
     return None if record is None else _typed(record)
 
 
 def read_stop(path: Path) -> Facts | None:
-    """Return the stop request, None if missing; ``carried_out`` is dropped unless it is a record with a time."""
-    record = read_json(path)
+    """Return the stop request, None if missing; ``carried_out`` is dropped unless it is a record with a time.
+
+    Raises:
+        OSError: the file is there, and cannot be read now.
+    """
+    record = load_json(path)
     if record is None:
         return None
     carried_out = record.get("carried_out")

@@ -26,7 +26,7 @@ from mcp_server.record.run_directory import RunDir, now, read_json
 from mcp_server.record.script import command_text, render
 from mcp_server.record.spec import RunSpec
 from mcp_server.system.files import read_regular_file, write_atomic
-from mcp_server.system.lock_files import is_locked
+from mcp_server.system.lock_files import may_be_locked
 from mcp_server.text.formatting import duration
 from mcp_server.text.secret_patterns import mask_secrets
 
@@ -311,7 +311,7 @@ def _find_later_live_run(result_dir: Path, rundir: RunDir) -> str | None:
         return None
     later = log.partition(f"## Launch of {rundir.run_id}\n".encode())[2]
     run_ids = (match["run_id"].decode() for match in _LAUNCH_ENTRY.finditer(later))
-    return next((run_id for run_id in run_ids if is_locked(RunDir(rundir.path.with_name(run_id)).lock)), None)
+    return next((run_id for run_id in run_ids if may_be_locked(RunDir(rundir.path.with_name(run_id)).lock)), None)
 
 
 def _render_plain(end: RunEnd, progress: Mapping[str, Any], attempts_report: str, additions: str) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from mcp_server.system.files import read_regular_file, write_atomic
+from mcp_server.system.files import is_absent, read_regular_file, write_atomic
 from mcp_server.text.timestamps import format_time
 
 LAYOUT = 3
@@ -108,13 +108,29 @@ def boot_id() -> str:
         return ""
 
 
+def load_json(path: Path) -> Facts | None:
+    """Return the JSON object in ``path``, or None when it is missing or not an object.
+
+    Raises:
+        OSError: its content is unknown now.
+    """
+    try:
+        value = json.loads(read_regular_file(path))
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def read_json(path: Path) -> Facts | None:
     """Return the JSON object in ``path``, or None when it is missing, unreadable or not an object."""
     try:
-        value = json.loads(read_regular_file(path))
-    except (OSError, ValueError, RecursionError):
+        return load_json(path)
+    except OSError:
         return None
-    return value if isinstance(value, dict) else None
 
 
 def write_json(path: Path, value: Facts) -> None:

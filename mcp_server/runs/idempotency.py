@@ -17,7 +17,7 @@ from mcp_server.record.state import Run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import open_private, read_regular_file
-from mcp_server.system.lock_files import is_locked, take_lock, try_lock
+from mcp_server.system.lock_files import may_be_locked, take_lock, try_lock
 
 _PROBES_S = 0.1  # longer than readers hold a lock
 _LONGEST_LAUNCH_S = 30.0
@@ -39,7 +39,7 @@ class IdempotencyKey:
             return None
         # A supervisor that holds the lock is about to start the command, or to refuse.
         with file_watch.subscribe([directory.path]) as subscription, anyio.move_on_after(_LONGEST_LAUNCH_S / 2):
-            while is_locked(directory.lock) and not store.observe(run_id).events:
+            while may_be_locked(directory.lock) and not store.observe(run_id).events:
                 await subscription.next_change()
         run = store.observe(run_id)
         if _was_accepted(run) or run.state == "running":

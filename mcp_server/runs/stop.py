@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.backends.base import RunProcess, backend_of
+from mcp_server.errors import StopNotSeen
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.run_directory import now, write_json
@@ -22,6 +24,9 @@ from mcp_server.store.run_store import RunStore
 
 # A living supervisor answers in milliseconds; one that is suspended or hangs never does.
 _ANSWER_WITHIN_S = 3.0
+# One that no signal reaches, as it is in another process namespace, looks for a request every 5 s.
+_UNSEEN_ANSWER_WITHIN_S = 12.0
+_EXPIRES_S = 60.0  # a request that its server could not withdraw
 _GPU_POLL_S = 0.05
 _GPU_RELEASED_WITHIN_S = 5.0
 
@@ -54,11 +59,12 @@ async def stop_run(run: Run, store: RunStore, file_watch: FileWatch, *, by: str,
 
     Raises:
         RunElsewhere: only another host can stop it; nothing was signalled.
+        StopNotSeen: its supervisor lives where no signal reaches it, and did not answer.
     """
     backend = backend_of(run.spec)
     backend.check_stoppable(run.spec)
     directory = store.run_directory(run.run_id)
-    request = {"by": by, "reason": reason, "at": now()}
+    request = {"by": by, "reason": reason, "at": now(), "expires_at": time.time() + _EXPIRES_S}
     if backend.liveness(directory, run.spec).liveness is Liveness.ALIVE:
         with contextlib.suppress(OSError):  # on a full disk the signal alone stops the run
             write_json(directory.stop, request)
@@ -67,17 +73,25 @@ async def stop_run(run: Run, store: RunStore, file_watch: FileWatch, *, by: str,
             await _wait_until(
                 _ANSWER_WITHIN_S, subscription.next_change, lambda: bool(store.observe(run.run_id).events)
             )
-            await backend.request_stop(directory, store.observe(run.run_id))
+            reached = await backend.request_stop(directory, store.observe(run.run_id))
+            patience_s = _ANSWER_WITHIN_S if reached else _UNSEEN_ANSWER_WITHIN_S
             if await _wait_until(
-                _ANSWER_WITHIN_S, subscription.next_change, lambda: _has_answered(store.observe(run.run_id))
+                patience_s, subscription.next_change, lambda: _has_answered(store.observe(run.run_id))
             ):
                 longest_s = 2 * run.spec.stop_grace_s + 10
                 await _wait_until(longest_s, subscription.next_change, lambda: store.observe(run.run_id).ended)
+            elif not reached and backend.liveness(directory, run.spec).liveness is Liveness.ALIVE:
+                with contextlib.suppress(OSError):
+                    directory.stop.unlink()
+                raise StopNotSeen(run.run_id)
         run = store.observe(run.run_id)
         if run.ended and run.state != "lost":
             return _result_of_supervisor(run)
     result = await backend.reap(directory, run)
-    carried_out = {} if result.survivors else {"carried_out": {"at": now(), "signals_sent": list(result.signals_sent)}}
+    lives = backend.liveness(directory, run.spec).liveness is Liveness.ALIVE
+    carried_out = (
+        {} if result.survivors or lives else {"carried_out": {"at": now(), "signals_sent": list(result.signals_sent)}}
+    )
     with contextlib.suppress(OSError):
         write_json(directory.stop, {**request, **carried_out})
     return StopResult(store.observe(run.run_id), result.signals_sent, result.survivors, result.unsupervised)

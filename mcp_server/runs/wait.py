@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import anyio
 
+from mcp_server.errors import RunUnreadable
 from mcp_server.record.events import NOTEWORTHY, TROUBLE, Noteworthy
 from mcp_server.record.state import Run
 from mcp_server.runs.cursors import Cursor
@@ -19,6 +20,7 @@ Reason = Literal["ended", "condition_met", Noteworthy, "started", "heartbeat"]
 PROGRESS_S = 15.0
 # A killed supervisor's lock file is closed a moment before its lock is free.
 _SETTLE_S = 0.05
+_UNREADABLE_S, _UNREADABLE_RETRY_S = 10.0, 0.25  # a record that cannot be read is tried for so long, so often
 _CONDITION_S = 1.0  # between two checks of metrics, which another program writes where no watch is
 
 
@@ -72,6 +74,22 @@ def decide(runs: Sequence[Run], cursors: Mapping[str, Cursor], until: Until) -> 
     return None
 
 
+async def _observe_all(run_ids: Sequence[str], observe: Callable[[str], Run]) -> tuple[Run, ...]:
+    """Return the runs as they are now. A record that cannot be read is tried again for 10 s.
+
+    Raises:
+        RunUnreadable: a record could not be read in that time.
+    """
+    until_s = anyio.current_time() + _UNREADABLE_S
+    while True:
+        try:
+            return tuple(observe(run_id) for run_id in run_ids)
+        except RunUnreadable:
+            if anyio.current_time() >= until_s:
+                raise
+            await anyio.sleep(_UNREADABLE_RETRY_S)
+
+
 async def wait_for_runs(
     run_ids: Sequence[str],
     observe: Callable[[str], Run],
@@ -100,7 +118,7 @@ async def wait_for_runs(
     settling, met = False, None
     report_s = PROGRESS_S
     while True:
-        runs = tuple(observe(run_id) for run_id in run_ids)
+        runs = await _observe_all(run_ids, observe)
         waited_s = anyio.current_time() - begun_s
         if check_condition is not None and (met := await check_condition(runs)) is not None:
             reason: Reason | None = "condition_met"

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import RunNameAmbiguous, RunNotFound
+from mcp_server.errors import RunNameAmbiguous, RunNotFound, RunUnreadable
 from mcp_server.record.events import is_time, read_events, read_record, read_stop
-from mcp_server.record.run_directory import RunDir, read_json
+from mcp_server.record.run_directory import RunDir, load_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Liveness, Run, attempt_of, fold, posix
 from mcp_server.store.state_home import StateHome
@@ -32,6 +32,7 @@ class RunStore:
         self.home = home
         self._specs: dict[str, RunSpec] = {}
         self._ended: dict[str, Run] = {}
+        self.unreadable: list[str] = []  # ids of the runs whose state was unknown in the last ``list_runs``
 
     def run_directory(self, run_id: str) -> RunDir:
         """Return the directory of a run.
@@ -49,11 +50,15 @@ class RunStore:
 
         Raises:
             RunNotFound: no run has this id.
+            RunUnreadable: its state is unknown now.
         """
-        directory = self.run_directory(run_id)
-        if (ended := self._ended.get(run_id)) is not None:
-            return ended
-        run = fold(self._read_evidence(directory))
+        try:
+            directory = self.run_directory(run_id)
+            if (ended := self._ended.get(run_id)) is not None:
+                return ended
+            run = fold(self._read_evidence(directory))
+        except OSError as error:
+            raise RunUnreadable(run_id, error) from error
         if run.ended and not run.abandoned:  # an abandoned run may still be stopped, and then is killed
             self._ended[run_id] = run
         return run
@@ -85,17 +90,22 @@ class RunStore:
             return self.observe(ids[0])
 
     def list_runs(self) -> list[Run]:
-        """Return all runs, newest first."""
+        """Return all runs, newest first, but for those in ``unreadable``."""
         ids = self._list_ids()
         for removed in self._specs.keys() - set(ids):
             self._specs.pop(removed, None)
             self._ended.pop(removed, None)
         runs = []
+        self.unreadable = []
         for run_id in ids:
             run = self._ended.get(run_id)
             if run is None:
-                with contextlib.suppress(RunNotFound, OSError):  # removed meanwhile, or not a run's directory
+                try:
                     run = self.observe(run_id)
+                except RunNotFound:  # removed meanwhile, or not a run's directory
+                    continue
+                except RunUnreadable:
+                    self.unreadable.append(run_id)
             if run is not None:
                 runs.append(run)
         runs.sort(key=lambda run: run.spec.created_at, reverse=True)
@@ -126,7 +136,7 @@ class RunStore:
     def _read_spec(self, directory: RunDir) -> RunSpec:
         if (spec := self._specs.get(directory.run_id)) is not None:
             return spec
-        spec = RunSpec.from_facts(read_json(directory.spec) or {})  # without a readable spec it is still a run
+        spec = RunSpec.from_facts(load_json(directory.spec) or {})  # without a readable spec it is still a run
         spec = replace(
             spec,
             run_id=directory.run_id,

@@ -6,20 +6,24 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import time
 
 from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import CTRL_C, StopRequest
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.spec import RunSpec
-from mcp_server.supervisor.pane import Pane, open_pane, open_tmux_server
+from mcp_server.supervisor.pane import Pane, connect_to_tmux, open_pane, open_tmux_server
 
 _RETRY_S = 5.0  # until a full disk is tried again
 _LONGEST_POLL_S = 3600.0  # poll(2) counts milliseconds in an int
 _REPORTED_ERRORS = 5
 _ERROR_PAUSE_S = 0.05
-# tmux closes the panes a moment before it is gone itself.
-_TMUX_DEATH_S = 2.0
+# tmux closes the panes a moment before it is gone itself. With a client that hangs it never goes: it closes all panes,
+# and from then on hangs up on every new connection.
+_TMUX_DEATH_S, _TMUX_PROBE_S = 2.0, 1.0
+# A request from another process namespace, or another host, comes without a signal.
+_STOP_FILE_S = 5.0
 _INTERRUPT = b"\x03"
 
 
@@ -37,7 +41,9 @@ class ControlInputs:
         self._tmux_fd = open_tmux_server()
         # After the pane closed: when a person is taken to have closed it, unless tmux proves dead before.
         self._pane_verdict_s: float | None = None
+        self._tmux_probe: socket.socket | None = None
         self._deadline_s: float | None = None
+        self._stop_file_due_s = time.monotonic() + _STOP_FILE_S
         self._error_count = 0
 
     def start_time_limit(self, now_s: float) -> None:
@@ -54,14 +60,15 @@ class ControlInputs:
             poll.register(self.pane.fd, select.POLLIN | output)
         if self._pane_verdict_s is not None and self._tmux_fd is not None:
             poll.register(self._tmux_fd, select.POLLIN)
+        if self._tmux_probe is not None:
+            poll.register(self._tmux_probe, select.POLLIN)
 
-    def poll_timeout_ms(self, *due_s: float | None) -> int | None:
-        """Return how long a poll may last, by all deadlines and those of the caller, or None for no limit."""
+    def poll_timeout_ms(self, *due_s: float | None) -> int:
+        """Return how long a poll may last, by all deadlines and those of the caller."""
         due = [t for t in (self._deadline_s, self._pane_verdict_s, *due_s) if t is not None]
+        due.append(self._stop_file_due_s)
         if self.events.behind:
             due.append(time.monotonic() + _RETRY_S)
-        if not due:
-            return None
         return round(1000 * min(max(0.0, min(due) - time.monotonic()), _LONGEST_POLL_S)) + 1
 
     def handle(self, fd: int) -> set[int]:
@@ -69,8 +76,9 @@ class ControlInputs:
         if fd == self._wakeup_fd:
             return self._read_signals()
         if fd == self._tmux_fd and self._pane_verdict_s is not None:
-            self._pane_verdict_s = None
-            self.events.append("screen_lost", "tmux died; the run goes on without a screen.")
+            self._lose_screen("tmux died")
+        elif self._tmux_probe is not None and fd == self._tmux_probe.fileno():
+            self._lose_screen("tmux is ending")
         return set()
 
     def handle_pending(self) -> None:
@@ -84,13 +92,23 @@ class ControlInputs:
         numbers: set[int] = set()
         with contextlib.suppress(BlockingIOError):
             numbers = set(os.read(self._wakeup_fd, 4096))
-        if (request := read_json(self.rundir.stop)) is not None:
-            self.request_stop(StopRequest("killed", str(request.get("by", "")), str(request.get("reason", ""))))
-        elif signal.SIGTERM in numbers:
+        if not self._read_stop_file() and signal.SIGTERM in numbers:
             self.request_stop(StopRequest("killed", "SIGTERM to the supervisor", "the supervisor was terminated"))
         if signal.SIGHUP in numbers:
             self.on_pane_closed()
         return numbers
+
+    def _read_stop_file(self) -> bool:
+        """Take the stop request in ``stop.json`` and return whether there is one that has not expired."""
+        self._stop_file_due_s = time.monotonic() + _STOP_FILE_S
+        request = read_json(self.rundir.stop)
+        if request is None or request.get("carried_out"):
+            return False
+        expires_at = request.get("expires_at")
+        if isinstance(expires_at, (int, float)) and time.time() > expires_at:
+            return False
+        self.request_stop(StopRequest("killed", str(request.get("by", "")), str(request.get("reason", ""))))
+        return True
 
     def request_stop(self, request: StopRequest) -> None:
         """Record a stop request, unless there is an earlier one."""
@@ -98,7 +116,7 @@ class ControlInputs:
             self.stop_request = request
 
     def on_pane_closed(self) -> None:
-        """Close the pane, and give tmux 2 s to prove dead: otherwise a person closed the session."""
+        """Close the pane, and find out why it closed: a person closed the session only if tmux certainly goes on."""
         if self.pane and self.pane.is_open:
             self.pane.close()
             self._pane_verdict_s = time.monotonic() + _TMUX_DEATH_S
@@ -109,11 +127,33 @@ class ControlInputs:
         if self.events.behind:
             self.events.flush()
         if self._pane_verdict_s is not None and now_s >= self._pane_verdict_s:
-            self._pane_verdict_s = None
-            self.request_stop(StopRequest("killed", "a person", "the tmux session was closed"))
+            self._judge_closed_pane(now_s)
+        if now_s >= self._stop_file_due_s:
+            self._read_stop_file()
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
             self.request_stop(StopRequest("timed_out", "time limit", f"{self.spec.time_limit_s:g} s have passed"))
+
+    def _judge_closed_pane(self, now_s: float) -> None:
+        if self._tmux_probe is None and self._tmux_fd is not None:  # it has not died: does it still take clients?
+            self._tmux_probe = connect_to_tmux()
+            if self._tmux_probe is None:
+                self._lose_screen("tmux is ending")
+            else:
+                self._pane_verdict_s = now_s + _TMUX_PROBE_S
+            return
+        self._close_verdict()
+        self.request_stop(StopRequest("killed", "a person", "the tmux session was closed"))
+
+    def _lose_screen(self, cause: str) -> None:
+        self._close_verdict()
+        self.events.append("screen_lost", f"{cause}; the run goes on without a screen.")
+
+    def _close_verdict(self) -> None:
+        self._pane_verdict_s = None
+        if self._tmux_probe is not None:
+            self._tmux_probe.close()
+            self._tmux_probe = None
 
     def report_error(self, error: Exception) -> None:
         """Report an internal error of the supervisor as an event, five times at most."""

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import select
+import socket
 import termios
 import time
 
@@ -87,6 +88,21 @@ def open_pane(fd: int) -> Pane | None:
     with contextlib.suppress(OSError, termios.error):
         return Pane(fd) if os.isatty(fd) else None
     return None
+
+
+def connect_to_tmux() -> socket.socket | None:
+    """Return a new connection to the tmux server that this process runs in, or None where it takes none.
+
+    A server that is ending accepts a connection and closes it at once; one that goes on waits for the client's name.
+    """
+    path = os.environ.get("TMUX", "").split(",")[0]
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        return None
+    return connection
 
 
 def open_tmux_server() -> int | None:

@@ -66,11 +66,12 @@ def _find_bash() -> str:
 
 def attempt_identity(child: pty.Child) -> dict[str, Any]:
     """Return the identity of an attempt's processes and its supervisor."""
-    command = processes.find_process(child.pid)
+    command, guard = processes.find_process(child.pid), processes.find_process(child.guard_pid)
     return {
         "pid": child.pid,
         "pid_started": command.started if command else None,
         "guard_pid": child.guard_pid,
+        "guard_started": guard.started if guard else None,
         **supervisor_identity(),
     }
 

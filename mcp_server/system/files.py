@@ -8,6 +8,15 @@ import stat
 import threading
 from pathlib import Path
 
+# A file that certainly is not there: missing, or something else than a file at its path. Any other error, such as no
+# descriptor left or a server that does not answer, says nothing about the file.
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO})
+
+
+def is_absent(error: OSError) -> bool:
+    """Return whether ``error`` proves that there is no regular file; if not, its content is unknown now."""
+    return error.errno in _ABSENT
+
 
 def open_regular_file(path: Path, *, follow_links: bool = True) -> int:
     """Return a descriptor to read a regular file; opening a FIFO or a device never blocks.

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import RunwardError
+from mcp_server.system.files import is_absent
 
 _UNTRUSTED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # Every user may lock and write. Sticky: systemd-tmpfiles clears such files from no directory, however old they are.
@@ -83,18 +84,32 @@ def try_lock(fd: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock. The probe is a shared lock, so that two readers never see each other."""
+    """Return whether a process holds the lock. The probe is a shared lock, so that two readers never see each other.
+
+    Raises:
+        OSError: that is unknown now, e.g. because no descriptor is left.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
+    except OSError as error:
+        if is_absent(error):
+            return False
+        raise
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, (BlockingIOError, PermissionError))
+    except (BlockingIOError, PermissionError):
+        return True
     finally:
         os.close(fd)
     return False
+
+
+def may_be_locked(path: Path) -> bool:
+    """Return whether a process holds the lock, also when that is unknown now."""
+    try:
+        return is_locked(path)
+    except OSError:
+        return True
 
 
 # --- locks that all users share

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,12 @@ def read_umask() -> int:
         mask = os.umask(0o077)
         os.umask(mask)
         return mask
+
+
+def started_at_s(process: Process) -> float:
+    """Return when a process of this boot started, in POSIX time by the present clock."""
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s
 
 
 def become_subreaper() -> None:

@@ -27,6 +27,7 @@ class RunList(Answer):
     runs: list[RunStatus]
     total: int
     others: Others | None = None
+    unreadable: list[str] | None = None  # runs whose state is unknown now
 
 
 async def list_runs(
@@ -45,7 +46,8 @@ async def list_runs(
 
     def list_matching() -> RunList:
         runs = [run for run in server.store.list_runs() if _matches(run, state, owner, name)]
-        return RunList(runs=[_brief(server, run) for run in runs[:limit]], total=len(runs))
+        unreadable = list(server.store.unreadable) or None
+        return RunList(runs=[_brief(server, run) for run in runs[:limit]], total=len(runs), unreadable=unreadable)
 
     answer = await anyio.to_thread.run_sync(list_matching)
     return answer.model_copy(update={"others": await _list_others(server)}) if others else answer

@@ -1,8 +1,11 @@
 """Supervisors on this host: alive by their lock, identified by number and start time."""
 
 import os
+import signal
 import socket
+import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +19,9 @@ from mcp_server.errors import BadArgument, RunElsewhere
 from mcp_server.record.run_directory import RunDir, boot_id
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Liveness, Run
+from mcp_server.system import processes
 from mcp_server.system.lock_files import take_lock
+from tests.support.sandbox import until
 
 RUN = Run(RunSpec(run_id="cfm-7kqz"), "running")
 
@@ -112,3 +117,52 @@ def test_a_spec_gets_its_session_and_the_tmux_server() -> None:
 def test_a_spec_that_names_no_backend_is_local() -> None:
     assert isinstance(backend_of(RUN.spec), LocalBackend)
     assert backend_of(RUN.spec) is load_backend("local")
+
+
+# --- left-overs of a lost run
+
+
+@pytest.fixture
+def session() -> Iterator[tuple[int, int]]:
+    """The number of a session without its leader, and the pid of its only process, which has a clean environment."""
+    with subprocess.Popen(
+        ["setsid", "--fork", "bash", "-c", "env -i sleep 60 & echo $$ $!"], stdout=subprocess.PIPE, text=True
+    ) as starter:
+        assert starter.stdout is not None
+        leader, member = map(int, starter.stdout.readline().split())
+    until(lambda: processes.find_process(leader) is None)
+    yield leader, member
+    os.kill(member, signal.SIGKILL)
+
+
+def lost_run(leader: int, *, heard_s: float, **at_start: int) -> Run:
+    at = datetime.fromtimestamp(heard_s, UTC).isoformat()
+    events: tuple[Any, ...] = ({"seq": 1, "kind": "started", "at": at},)
+    at_start = {"guard_pid": leader, "pid_started": 0, **at_start}
+    return replace(RUN, state="lost", abandoned=True, started_at=at, at_start=at_start, events=events)
+
+
+def test_a_session_that_is_older_than_the_last_event_is_the_runs(session: tuple[int, int]) -> None:
+    leader, member = session
+    run = lost_run(leader, heard_s=time.time() + 1)
+    assert [p.pid for p in LocalBackend().find_leftovers(run)] == [member]
+
+
+def test_a_session_that_began_after_the_last_event_is_a_strangers(session: tuple[int, int]) -> None:
+    """Its number was the guard's once, and was used again."""
+    assert LocalBackend().find_leftovers(lost_run(session[0], heard_s=time.time() - 3600)) == []
+
+
+def test_a_leader_with_another_start_than_the_guard_is_a_stranger() -> None:
+    stranger = subprocess.Popen(["bash", "-c", "sleep 60 & wait"], start_new_session=True)
+    try:
+        until(lambda: bool(processes.descendants(stranger.pid)))
+        leader = processes.find_process(stranger.pid)
+        assert leader is not None
+        backend, heard_s = LocalBackend(), time.time() + 1
+        assert backend.find_leftovers(lost_run(stranger.pid, heard_s=heard_s, guard_started=leader.started - 1)) == []
+        own = backend.find_leftovers(lost_run(stranger.pid, heard_s=heard_s, guard_started=leader.started))
+        assert [p.program for p in own] == ["sleep"]
+    finally:
+        os.killpg(stranger.pid, signal.SIGKILL)
+        stranger.wait()

@@ -5,12 +5,16 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from mcp.types import ElicitResult
 
+from mcp_server.backends import local
+from mcp_server.record.run_directory import write_json
+from mcp_server.runs import stop
 from mcp_server.system import processes
 from tests.support.sandbox import Sandbox, until, until_async
 
@@ -188,3 +192,43 @@ def test_a_reused_number_is_never_signalled() -> None:
     finally:
         child.kill()
         child.wait()
+
+
+# --- a supervisor in another process namespace: alive by its lock, and no signal reaches it
+
+
+async def test_a_supervisor_that_no_signal_reaches_finds_the_request(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch("sleep 300")
+        monkeypatch.setattr(local, "supervisor_of", lambda *_: None)
+        done = await agent.kill(run_id)
+    assert (done["status"], done["state"], done["survivors"]) == ("killed", "killed", [])
+
+
+async def test_a_stop_that_nobody_answers_is_withdrawn_and_said(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop, "_UNSEEN_ANSWER_WITHIN_S", 0.2)
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch("until test -e go; do sleep 0.05; done", cwd=str(sandbox.path))
+        supervisor = sandbox.supervisor(run_id)
+        monkeypatch.setattr(local, "supervisor_of", lambda *_: None)
+        os.kill(supervisor, signal.SIGSTOP)  # as silent as one that cannot be seen
+        confirmation = await agent.call("kill_run", run_id=run_id)
+        refusal = await agent.refusal("kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"])
+        assert "Not stopped: the supervisor of" in refusal
+        assert not sandbox.rundir(run_id).stop.exists()
+        os.kill(supervisor, signal.SIGCONT)
+        (sandbox.path / "go").touch()
+        assert (await agent.end(run_id))["state"] == "finished"
+
+
+async def test_a_request_that_has_expired_stops_nothing(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch("until test -e go; do sleep 0.05; done", cwd=str(sandbox.path))
+        write_json(sandbox.rundir(run_id).stop, {"by": "a server", "reason": "old", "expires_at": time.time() - 1})
+        os.kill(sandbox.supervisor(run_id), signal.SIGWINCH)  # wakes it, as an attaching person does
+        (sandbox.path / "go").touch()
+        assert (await agent.end(run_id))["state"] == "finished"

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import pty
 import random
 import shutil
 import signal
@@ -130,6 +131,49 @@ async def test_a_stopped_tmux_server_does_not_end_a_run(sandbox: Sandbox) -> Non
         sandbox.tmux("kill-server")
         status = await agent.end(run_id)
     assert (status["state"], status["exit_code"]) == ("failed", 6)
+
+
+async def test_a_tmux_that_ends_while_a_client_hangs_does_not_end_a_run(sandbox: Sandbox) -> None:
+    """tmux closes all panes at once, and is gone only when its last client is."""
+    async with sandbox.agent() as agent:
+        command = "until test -e go; do sleep 0.05; done; exit 6"
+        run_id = await agent.launch(command, cwd=str(sandbox.path))
+        client, master = _attach(sandbox, run_id)
+        try:
+            await until_async(lambda: bool(sandbox.tmux("list-clients", "-F", "#{client_pid}")))
+            os.kill(client, signal.SIGSTOP)
+            pid = int(sandbox.tmux("display-message", "-p", "#{pid}"))
+            os.kill(pid, signal.SIGTERM)
+            await until_async(lambda: "screen_lost" in [e["kind"] for e in sandbox.run(run_id).events])
+            (sandbox.path / "go").touch()
+            status = await agent.end(run_id)
+        finally:
+            _end_client(client, master)
+    assert (status["state"], status["exit_code"]) == ("failed", 6)
+
+
+async def test_a_person_closes_a_session_that_others_share_a_server_with(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        other = await agent.launch("sleep 300")
+        run_id = await agent.launch("sleep 300")
+        sandbox.tmux("kill-session", "-t", f"={run_id}")
+        status = await agent.end(run_id)
+        assert (status["state"], sandbox.run(other).state) == ("killed", "running")
+
+
+def _attach(sandbox: Sandbox, run_id: str) -> tuple[int, int]:
+    """Return the pid of a tmux client of the run's session, and the other end of its terminal."""
+    client, master = pty.fork()
+    if client == 0:
+        words = ["tmux", "-L", sandbox.socket, "attach", "-t", f"={run_id}"]
+        os.execvpe("tmux", words, {**sandbox.environ, "TERM": "xterm"})
+    return client, master
+
+
+def _end_client(client: int, master: int) -> None:
+    os.kill(client, signal.SIGKILL)
+    os.waitpid(client, 0)
+    os.close(master)
 
 
 async def test_a_killed_supervisor_ends_the_waits_for_its_run(sandbox: Sandbox) -> None:

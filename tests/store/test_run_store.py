@@ -1,11 +1,14 @@
 """Reading run directories: live, ended and damaged ones."""
 
+import errno
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mcp_server.errors import RunNameAmbiguous, RunNotFound
+from mcp_server.errors import RunNameAmbiguous, RunNotFound, RunUnreadable
 from mcp_server.record.events import EventLog
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
@@ -111,3 +114,31 @@ def test_an_id_wins_over_a_name(store: RunStore) -> None:
 def test_an_unknown_id_is_refused_with_the_similar_one(store: RunStore) -> None:
     with pytest.raises(RunNotFound, match=r"Did you mean gen-2mxw\?"):
         store.resolve(["gen-2mx"])
+
+
+@pytest.mark.parametrize("name", ["supervisor.lock", "events.jsonl", "exit.json", "spec.json"])
+def test_a_record_that_cannot_be_read_now_is_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    run = tmp_path / "runs" / "cfm-7kqz"
+    (run / "attempts" / "1").mkdir(parents=True)
+    (run / "spec.json").write_text(json.dumps({"layout": 2, "name": "cfm", "created_at": "2026-11-21T10:00:00Z"}))
+    (run / "attempts" / "1" / "exit.json").write_text(json.dumps({"exit_code": 3, "signal": None}))
+    EventLog(run / "events.jsonl").append("started", "The command runs.")
+    lock = take_lock(run / "supervisor.lock")
+    assert lock is not None
+    real_open = os.open
+
+    def fail(path: Any, *arguments: Any, **more: Any) -> int:
+        if str(path).endswith(name):
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return real_open(path, *arguments, **more)
+
+    store = RunStore(StateHome(tmp_path))
+    with monkeypatch.context() as context:
+        context.setattr(os, "open", fail)
+        with pytest.raises(RunUnreadable, match=r"cannot be read now: Too many open files\. Its state is unknown"):
+            store.observe("cfm-7kqz")
+        assert (store.list_runs(), store.unreadable) == ([], ["cfm-7kqz"])
+    seen = store.observe("cfm-7kqz")
+    assert (seen.state, seen.spec.name, store.list_runs(), store.unreadable) == ("running", "cfm", [seen], [])
+    os.close(lock)
+    assert (store.observe("cfm-7kqz").state, store.observe("cfm-7kqz").exit_code) == ("failed", 3)
