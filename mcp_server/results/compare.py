@@ -25,6 +25,7 @@ from mcp_server.results.comparison_cells import (
     find_differences,
     fit,
     last_step,
+    merge_overrides,
     metric_cells,
     shorten_names,
 )
@@ -83,7 +84,8 @@ def build_comparison(
     # Cached, since several runs share a directory.
     lookups = cache(checkpoints.find_checkpoints), cache(evaluations.find_evaluation_files)
     entries = [_read_run(run, store.run_directory(run.run_id), scalars, metrics, root_cwd, *lookups) for run in runs]
-    differing, places = find_differences([entry.settings for entry in entries])
+    settings_of = merge_overrides([entry.settings for entry in entries])
+    differing, places = find_differences(settings_of)
     if differing and places:
         notes.append(f"Paths and names differ too: {', '.join(places[:_MOST_DIFFERENCES])}.")
     differing = differing or places
@@ -112,12 +114,12 @@ def build_comparison(
     short = shorten_names(tag_columns, {*_FACTS, *settings.values()}, longest=_LONGEST_TAG)
     table = [
         fact_cells(entry.run, entry.step, entry.run.elapsed_s(time.time()))
-        | {name: fit(entry.settings.get(long, "-")) for long, name in settings.items()}
+        | {name: fit(own.get(long, "-")) for long, name in settings.items()}
         | metric_cells(entry.metrics, short, {*_FACTS, *settings.values()})
         | {f"eval {name}": format_series(entry.figures[name]) for name in figures if name in entry.figures}
         | _episodes_cell(entry, figures)
         | checkpoint_cell(entry.checkpoints, root)
-        for entry in entries
+        for entry, own in zip(entries, settings_of, strict=True)
     ]
     names = _ordered(table)
     same = {}

@@ -16,6 +16,8 @@ _MINUTE_S, _HOUR_S, _MIB_PER_GIB = 60, 3600, 1024
 _PLACE = re.compile(
     r"cwd|(?:.*[_.\-/:])?(?:(?:log|out|output)?_?dir|directory|path|root|run_?name|exp(?:eriment)?_?name)"
 )
+_FILE = "config:"  # see results/configuration.py
+_OF_THE_LAUNCH = frozenset({"command", "cwd", "gpus", "host"})  # settings that are no options of the program
 _SEPARATORS = re.compile(r"[/.:]")
 
 Cells = dict[str, str]
@@ -47,6 +49,21 @@ def shorten_names(names: Collection[str], taken: Collection[str], *, longest: in
 
 def _is_alone(end: str, others: Collection[str], taken: Collection[str]) -> bool:
     return end not in taken and not any(re.search(rf"(?:^|[/.:]){re.escape(end)}$", other) for other in others)
+
+
+def merge_overrides(settings: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Return settings of runs in which an option replaces the value of its name in a file, as it does for the program.
+
+    Where one run has the option and another only the file, both are under the name of the option.
+    """
+    options = {name for one in settings for name in one if not name.startswith(_FILE)} - _OF_THE_LAUNCH
+    merged = []
+    for one in settings:
+        own = {name.removeprefix(_FILE): value for name, value in one.items() if name.removeprefix(_FILE) in options}
+        kept = {name: value for name, value in one.items() if name.removeprefix(_FILE) not in options}
+        given = {name: value for name, value in one.items() if name in options}
+        merged.append({**own, **given, **kept})
+    return merged
 
 
 def find_differences(settings: Sequence[Mapping[str, str]]) -> tuple[list[str], list[str]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,16 +29,33 @@ def read_configuration(run: Run, snapshot: CodeSnapshot | None) -> dict[str, str
     """Return the settings of a run's newest attempt by name: options, parameters, environment, YAML and JSON files."""
     spec, attempt = run.spec, run.attempt_params
     settings = read_options(spec.command)
-    for file in read_config_files(run, snapshot):
-        # JSON is YAML. A value that is cut off would be a false one.
-        if file.path.suffix in (".yaml", ".yml", ".json") and len(file.text or "") <= _MOST_YAML:
-            settings |= {f"{file.path.stem}:{name}": value for name, value in parse_yaml(file.text or "").items()}
+    settings |= _name_settings(read_config_files(run, snapshot))
     environment = {**spec.env, **attempt.environment}
     settings |= {f"${name}": value for name, value in environment.items() if not is_search_path(name, value)}
     settings |= {name: str(value) for name, value in attempt.params.items()}
     settings |= {"cwd": spec.cwd, "gpus": str(len(run.gpus)) if run.gpus else "", "host": spec.host}
     return {
         name: mask_secrets(f"{name}={value}").partition("=")[2] if value else "" for name, value in settings.items()
+    }
+
+
+def _name_settings(files: Sequence[ConfigFile]) -> dict[str, str]:
+    """Return the settings of files as ``config:NAME``, or ``FILE:NAME`` where several files of the run have the name.
+
+    So the settings of runs with files of different names are comparable.
+    """
+    # JSON is YAML. A value that is cut off would be a false one.
+    texts = [
+        (file.path.stem, file.text)
+        for file in files
+        if file.text and file.path.suffix in (".yaml", ".yml", ".json") and len(file.text) <= _MOST_YAML
+    ]
+    parsed = [(stem, parse_yaml(text)) for stem, text in texts]
+    counts = Counter(name for _, settings in parsed for name in settings)
+    return {
+        f"{'config' if counts[name] == 1 else stem}:{name}": value
+        for stem, settings in parsed
+        for name, value in settings.items()
     }
 
 

@@ -177,7 +177,6 @@ def _configuration(run: Run, snapshot: CodeSnapshot | None) -> Iterator[str]:
     yield from ("```bash", command.replace("```", "'''"), "```", "")
     if run.attempt > 1:
         yield f"- The command of attempt {run.attempt}, the last one."
-    yield from (f"- Changed by a retry: {one}" for one in attempt.changed.values())
     yield f"- Working directory: `{spec.cwd}`"
     if spec.blueprint:
         yield f"- Blueprint: `{spec.blueprint}`"

@@ -166,6 +166,19 @@ def test_a_name_is_shortened_to_what_no_other_ends_with(
     assert list(shorten_names(names, taken).values()) == short
 
 
+def test_an_option_replaces_the_value_in_the_file(runs: Runs) -> None:
+    for number, (run_id, options) in enumerate((("cfm-aaaa", "algo.lr=1e-3"), ("cfm-bbbb", "")), 1):
+        cwd = runs.add(run_id, command=f"python train.py {options} --config c{number}.yaml")
+        put(cwd / f"c{number}.yaml", f"algo:\n  lr: 0.{number}\n  gamma: 0.9\nhost: x{number}\n")
+    comparison = build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"])
+    rows = table(comparison)
+    assert [(row["lr"], row["config"], row["host"]) for row in rows] == [
+        ("1e-3", "c1.yaml", "x1"),
+        ("0.2", "c2.yaml", "x2"),
+    ]
+    assert "gamma" not in (comparison.columns or "")
+
+
 def test_settings_beyond_the_widest_table_are_named(runs: Runs) -> None:
     for number in (1, 2):
         runs.add(f"cfm-{'ab'[number - 1] * 4}", params={f"p{n}": n * number for n in range(1, 12)})

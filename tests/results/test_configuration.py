@@ -41,6 +41,15 @@ def test_aliases_that_multiply_end() -> None:
 def test_a_file_that_is_too_long_is_left_out_and_never_cut(tmp_path: Path) -> None:
     run = Run(RunSpec(command="python train.py --config a.yaml", cwd=str(tmp_path)), "finished")
     (tmp_path / "a.yaml").write_text("lr: 0.0001\n")
-    assert read_configuration(run, None)["a:lr"] == "0.0001"
+    assert read_configuration(run, None)["config:lr"] == "0.0001"
     (tmp_path / "a.yaml").write_text(f"note: {'x' * 199_980}\nlr: 0.0001\nseed: 1\n")
-    assert "a:lr" not in read_configuration(run, None)
+    assert "config:lr" not in read_configuration(run, None)
+
+
+def test_settings_of_files_have_one_name_whatever_the_files_are_called(tmp_path: Path) -> None:
+    run = Run(RunSpec(command="python train.py --config a.yaml --ds b.yaml", cwd=str(tmp_path)), "finished")
+    (tmp_path / "a.yaml").write_text("lr: 0.1\nname: a\n")
+    (tmp_path / "b.yaml").write_text("stage: 2\nname: b\n")
+    settings = read_configuration(run, None)
+    found = {name: value for name, value in settings.items() if ":" in name}
+    assert found == {"config:lr": "0.1", "config:stage": "2", "a:name": "a", "b:name": "b"}
