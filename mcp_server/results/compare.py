@@ -39,6 +39,7 @@ from mcp_server.results.evaluation_series import (
 from mcp_server.results.evaluation_table import EvaluatedRun, build_benchmark_tables, render_benchmark_tables
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.metrics import PRINTED, Metric, best_direction, read_metrics
+from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
@@ -116,7 +117,7 @@ def build_comparison(
         fact_cells(entry.run, entry.step, entry.run.elapsed_s(time.time()))
         | {name: fit(own.get(long, "-")) for long, name in settings.items()}
         | metric_cells(entry.metrics, short, {*_FACTS, *settings.values()})
-        | {f"eval {name}": format_series(entry.figures[name]) for name in figures if name in entry.figures}
+        | {_evaluation_column(name): format_series(entry.figures[name]) for name in figures if name in entry.figures}
         | _episodes_cell(entry, figures)
         | checkpoint_cell(entry.checkpoints, root)
         for entry, own in zip(entries, settings_of, strict=True)
@@ -174,12 +175,13 @@ def _read_run(
     if settings["cwd"].startswith("/"):  # only its end can differ
         settings["cwd"] = os.path.relpath(settings["cwd"], root_cwd)
     found = read_metrics(run, scalars, metrics, rundir)
+    files = evaluations.find_run_evaluations(run, look=look_for_evaluations)
     return ComparedRun(
         run,
         settings,
         found.metrics,
         last_step(run, found.metrics, is_printed=found.source == PRINTED),
-        {one.name: one for one in build_series(evaluations.find_run_evaluations(run, look=look_for_evaluations))},
+        {one.name: one for one in build_series([*read_printed_evaluations(run, rundir), *files])},
         checkpoints.find_run_checkpoints(run, look=look_for_checkpoints),
     )
 
@@ -208,6 +210,10 @@ def _is_in_files(tag: str, entries: Sequence[ComparedRun]) -> bool:
         any(repeats_scalar(series, one.tag, one.last, one.last_step) for series in entry.figures.values())
         for entry, one in pairs
     )
+
+
+def _evaluation_column(name: str) -> str:
+    return name if name.lower().startswith("eval") else f"eval {name}"
 
 
 def _episodes_cell(entry: ComparedRun, figures: Sequence[str]) -> Cells:

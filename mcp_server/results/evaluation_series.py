@@ -42,7 +42,7 @@ _SAME = 5e-4  # of a value, or of the whole for a rate: one file rounds to 51.2 
 class EvaluationPoint:
     """One value of a metric. ``unit`` is "%" or "". ``error``: one standard error, in the same unit.
 
-    ``episodes``: how many episodes, or tasks where each is tried once, the value is of.
+    ``episodes``: how many episodes, or tasks where each is tried once, the value is of. ``text``: the value as written.
     """
 
     value: float
@@ -50,6 +50,7 @@ class EvaluationPoint:
     unit: str = ""
     episodes: int | None = None
     error: float | None = None
+    text: str = field(default="", compare=False)
 
     @property
     def share(self) -> float:
@@ -156,7 +157,7 @@ def _read_rows(evaluation: Evaluation) -> Iterator[tuple[_Labels, str, Evaluatio
         labels = _label_row(row, evaluation, by_epoch=by_epoch, is_only=len(evaluation.rows) == 1)
         for name, value in _metrics_of(row, labels):
             unit = "%" if isinstance(value, Percent) else ""
-            point = EvaluationPoint(_as_float(value), labels.step, unit)
+            point = EvaluationPoint(_as_float(value), labels.step, unit, text=str(value))
             yield labels, name, _add_uncertainty(point, name, row)
 
 

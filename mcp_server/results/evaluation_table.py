@@ -78,8 +78,7 @@ def _render_series(series: Sequence[EvaluationSeries]) -> Iterator[str]:
 
 def _exact(point: EvaluationPoint) -> str:
     """Return a value with all its digits."""
-    value = f"{point.value:.15g}{point.unit}"
-    return value if point.error is None else f"{value} ± {point.error:.2g}{point.unit}"
+    return point.text if point.error is None else f"{point.text} ± {point.error:.2g}{point.unit}"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, document, evaluations, metrics
 from mcp_server.results.answers import Finished
 from mcp_server.results.document import ResultFacts
+from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state
@@ -77,7 +78,7 @@ def write_results(
         end=read_end(run, rundir),
         summary=summary,
         numbers=metrics.read_metrics(run, scalars, rundir=rundir),
-        evaluations=evaluations.find_run_evaluations(run, directory),
+        evaluations=[*read_printed_evaluations(run, rundir), *evaluations.find_run_evaluations(run, directory)],
         checkpoints=checkpoints.find_run_checkpoints(run, directory),
         account=result_directory.read_attempts_report(rundir),
         code=code,

@@ -1,12 +1,17 @@
-"""Reads the metrics that a run printed to its log: the only ones of a run that writes no scalars to files."""
+"""Reads the metrics that a run printed to its log: the only ones of a run that writes no scalars to files.
+
+An evaluation before the first training step counts as step 0, the baseline of the others.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mcp_server.diagnosis.progress.named_values import HELD_OUT, LOSS, QUALITY, REWARD, find_named_values
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.record.run_directory import RunDir
 from mcp_server.text.lines import split_lines
@@ -14,19 +19,31 @@ from mcp_server.text.lines import split_lines
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
 _MOST_NAMES = 200
 
+_EVALUATION = re.compile(
+    r"(?i)\binitial\b.{0,40}\b(?:val|eval|metric|result)|\bbaseline\b|\bval(?:idation)?[ _]metrics\b"
+    r"|\bevaluat(?:ion|ing)\b|\bvalidat(?:ion|ing)\b|\[eval\b|\bbefore training\b|\bval-core/|\bpass_n\b"
+    r"|\bnum_trajectories\b|基线|验证"
+)
+_TABLE_SIGNS = "│┃|"
+_LINES_AFTER_TITLE = 6  # without a table: the title was of something else
+
 LogPoints = list[tuple[int | None, float]]
 
 
 @dataclass(frozen=True)
 class LogMetrics:
-    """``points`` by name, each with its step where one was printed. ``cut``: the middle of the log was not read."""
+    """``points`` by name, each with its step where one was printed. ``cut``: the middle of the log was not read.
+
+    ``log``: the file, None without points.
+    """
 
     points: Mapping[str, LogPoints]
     cut: bool = False
+    log: Path | None = None
 
 
 def read_log_metrics(rundir: RunDir, attempts: int, first_step_pattern: str | None = None) -> LogMetrics:
-    """Return the metrics of the last attempt that reached a step, printed from its first step on."""
+    """Return the metrics of the last attempt that reached a step: printed from its first step on, and its baseline."""
     for number in range(attempts, 0, -1):
         try:
             metrics = _read_log(rundir.log(number), first_step_pattern)
@@ -38,16 +55,56 @@ def read_log_metrics(rundir: RunDir, attempts: int, first_step_pattern: str | No
 
 
 def _read_log(log: Path, first_step_pattern: str | None) -> LogMetrics:
-    progress = ProgressTracker(first_step_pattern)
+    progress, baseline = ProgressTracker(first_step_pattern), _BaselineReader()
     points: dict[str, LogPoints] = {}
+    lines, cut = read_log_lines(log)
+    for line in lines:
+        readings = progress.read_lines([line])
+        if not progress.first_step_seen:
+            baseline.read(line)
+        for reading in readings if progress.first_step_seen else ():
+            for name, value in reading.metrics.items():
+                if name in points or len(points) < _MOST_NAMES:
+                    points.setdefault(name, []).append((progress.step, value))
+    if progress.first_step_seen:  # a run without a step has no metrics
+        for name, value in reversed(baseline.values):
+            if name in points or len(points) < _MOST_NAMES:
+                points.setdefault(name, []).insert(0, (0, value))
+    return LogMetrics(points, cut, log if points else None)
+
+
+class _BaselineReader:
+    """Collects the scores of an evaluation: of a line that names it, and of the table below such a line."""
+
+    def __init__(self) -> None:
+        self.values: list[tuple[str, float]] = []
+        self._lines_left = 0
+
+    def read(self, line: str) -> None:
+        """Read a line printed before the first step."""
+        is_row = any(sign in line for sign in _TABLE_SIGNS)
+        if _EVALUATION.search(line):
+            self._lines_left = _LINES_AFTER_TITLE
+            if not (is_row or "{" in line or "=" in line or " - " in line):
+                return
+        elif is_row and self._lines_left:
+            self._lines_left = _LINES_AFTER_TITLE
+        else:
+            self._lines_left = max(0, self._lines_left - 1)
+            return
+        for name, value, _ in find_named_values(line):
+            if name.bits & (REWARD | QUALITY | HELD_OUT | LOSS) and len(self.values) < _MOST_NAMES:
+                self.values.append((name.text, value))
+
+
+def read_log_lines(log: Path) -> tuple[Iterator[str], bool]:
+    """Return the lines of a log, of a large one those of both ends, and whether its middle was left out.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
     parts, cut = _read_ends(log)
-    for part in parts:
-        for line in split_lines(part.decode(errors="replace")):
-            for reading in progress.read_lines([line]):
-                for name, value in reading.metrics.items() if progress.first_step_seen else ():
-                    if name in points or len(points) < _MOST_NAMES:
-                        points.setdefault(name, []).append((progress.step, value))
-    return LogMetrics(points, cut)
+    return (line for part in parts for line in split_lines(part.decode(errors="replace"))), cut
 
 
 def _read_ends(log: Path) -> tuple[list[bytes], bool]:

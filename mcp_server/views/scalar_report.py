@@ -16,6 +16,7 @@ from mcp_server.scalars.answers import ScalarReport
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.downsample import median_curve, nonfinite_steps, pick_points
 from mcp_server.scalars.plot import CURVE_POINTS, MOST_PANELS, Curve, Panel
+from mcp_server.scalars.printed import read_printed
 from mcp_server.scalars.run_scalars import LATEST, NoScalars, ScalarReading, Scalars, Target, resolve_target
 from mcp_server.scalars.summary import points_since, summarise_series
 from mcp_server.store.run_store import RunStore
@@ -32,6 +33,7 @@ DEFAULT_POINTS = 20
 _IN_FULL = 4  # tags shown as objects with points; more tags are shown as lines
 _WITH_TRENDS, _NAMED_WITH_TRENDS = 20, 40  # tags of an overview, and named tags; of more only the last values
 _MOST_LISTED = 20  # runs
+_PRINTED_OF = 3  # the newest runs whose logs are read for printed numbers
 _MOST_COMPARED, _MOST_BELOW = 16, 8  # runs that are named, and runs that are only stored below a directory
 _MOST_NOTES, _NOTE_CHARS = 6, 240
 _MOST_ODD = 200  # marks of NaN in a picture
@@ -69,11 +71,12 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
         RunNotFound: no run has this id.
     """
     now_s = time.time()
+    printed: dict[str, ScalarReading] = {}
     if query.compare:
         names = list(dict.fromkeys([*([query.target] if query.target else []), *query.compare]))
-        targets = [resolve_target(name, scalars, store) for name in names]
+        targets = [_resolve(name, scalars, store, printed) for name in names]
     else:
-        targets = [resolve_target(query.target or LATEST, scalars, store)]
+        targets = [_resolve(query.target or LATEST, scalars, store, printed)]
     # One run may be named twice: by its id and by its path, or by two paths.
     targets = list({tuple(map(_real, target.locations)): target for target in reversed(targets)}.values())[::-1]
     first, most, root = targets[0], _MOST_COMPARED, ""
@@ -84,7 +87,7 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
         most, root = _MOST_BELOW, first.name
     elif len(targets) > 1:
         targets, root = _shorten_names(targets)
-    readings = [_read_target(target, scalars, query.since_step) for target in targets[:most]]
+    readings = [_read_target(target, scalars, store, printed, query.since_step) for target in targets[:most]]
     tags, unmatched = _select_tags(query, readings)
     summaries = [_summarise(reading, tags, now_s, query.smooth) for reading in readings]
     panels = _build_panels(readings, summaries, tags, query) if query.plot else ()
@@ -101,6 +104,23 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
         answer = _report_side_by_side(readings, summaries, notes, root)
     by_run = {reading.name: summary for reading, summary in zip(readings, summaries, strict=True)}
     return DrawableReport(answer, panels, by_run)
+
+
+def _resolve(name: str, scalars: Scalars, store: RunStore, printed: dict[str, ScalarReading]) -> Target:
+    """Return the target of a name. What a run printed, added to ``printed``, stands in for files that it lacks."""
+    try:
+        return resolve_target(name, scalars, store)
+    except NoScalars as error:
+        if "/" in name or name.startswith("~"):
+            raise
+        runs = store.list_runs()[:_PRINTED_OF] if name == LATEST else [store.find(name)]
+        for run in runs:
+            if (found := read_printed(run, store)) is not None:
+                target, printed[run.run_id] = found
+                return target
+        raise NoScalars(
+            error.cause, error.state, f"{error.remedy} compare_runs shows evaluations and checkpoints.".strip()
+        ) from error
 
 
 def _real(location: MetricLocation) -> MetricLocation:
@@ -123,8 +143,12 @@ def _list_choices(target: Target, now_s: float) -> ScalarReport:
     )
 
 
-def _read_target(target: Target, scalars: Scalars, since_step: int | None) -> ScalarReading:
-    reading = scalars.read(target.locations, target.name)
+def _read_target(
+    target: Target, scalars: Scalars, store: RunStore, printed: Mapping[str, ScalarReading], since_step: int | None
+) -> ScalarReading:
+    reading = printed.get(target.run_id or "") or scalars.read(target.locations, target.name)
+    if not reading.series and target.run_id and (found := read_printed(store.find(target.run_id), store)):
+        reading = found[1]  # its event file has no scalars yet
     if since_step is None:
         return reading
     later = {tag: points_since(series, since_step) for tag, series in reading.series.items()}

@@ -14,10 +14,12 @@ from mcp.client import Client
 
 from mcp_server.scalars.run_scalars import resolve_target
 from mcp_server.serve.app import build
+from mcp_server.store.state_home import StateHome
 from mcp_server.tools import read_tb as metrics
 from mcp_server.tools.context import ServerContext
 from mcp_server.views.scalar_report import ScalarQuery, build_report
 from tests.scalars.formats.test_sqlite import trackio
+from tests.support.ended_runs import Runs
 from tests.support.sandbox import text_of
 from tests.support.scalar_runs import Writer, write
 
@@ -282,3 +284,24 @@ async def test_the_schema_is_short(read_tb: Tool) -> None:
     assert schema["annotations"]["readOnlyHint"]
     seen = json.dumps({key: schema[key] for key in ("name", "description", "inputSchema")}, separators=(",", ":"))
     assert openai.o200k_base().count(seen) <= 330
+
+
+async def test_a_run_without_files_answers_with_what_it_printed(read_tb: Tool, tmp_path: Path) -> None:
+    home = StateHome(tmp_path / "state")
+    home.create()
+    runs = Runs(tmp_path)
+    runs.add()
+    log = runs.store.run_directory("cfm-7kqz").log(1)
+    refusal = await read_tb(run_id="cfm-7kqz")
+    assert "compare_runs" in refusal
+    steps = [f"step:{step} - critic/score/mean:{step / 10} - actor/kl_loss:0.5" for step in range(30)]
+    log.write_text("\n".join(steps) + "\n")
+    answer = await read_tb(run_id="cfm-7kqz")
+    assert (answer["source"], answer["run_id"], answer["step"]) == (str(log), "cfm-7kqz", 29)
+    (score,) = (line for line in answer["tags"] if line.startswith("critic/score/mean"))
+    assert "2.9" in score
+    assert answer["notes"][0].startswith("Numbers that the run printed, read from its log")
+    assert "compare_runs" in answer["notes"][0]
+    values = (await read_tb(tags="critic/score/mean"))["values"]["critic/score/mean"]
+    assert (values["last"], values["last_step"], values["trend"]) == (2.9, 29, "up")
+    assert "age_s" not in values, "a log has no times"

@@ -1,0 +1,62 @@
+"""Printed metrics: of the last attempt with a step, with the baseline that was evaluated before it."""
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.record.run_directory import RunDir
+from mcp_server.scalars.from_log import read_log_metrics
+
+STEPS = [f"step {step}/9 loss: {1 / step:.3f} reward: {step}" for step in range(1, 10)]
+
+
+def read(tmp_path: Path, *attempts: list[str]) -> dict[str, list[tuple[int | None, float]]]:
+    rundir = RunDir(tmp_path)
+    for number, lines in enumerate(attempts, 1):
+        rundir.log(number).parent.mkdir(parents=True)
+        rundir.log(number).write_text("\n".join(lines) + "\n")
+    return dict(read_log_metrics(rundir, len(attempts)).points)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Initial validation metrics: {'pass_n': 4, 'total_tasks': 57, 'mean_reward': 0.31, 'std_reward': 0.46}"],
+        [
+            "Evaluation of math",
+            "┌─────────────┬──────┐",
+            "│ pass_n      │ 4    │",
+            "│ mean_reward │ 0.31 │",
+            "└─────────────┴──────┘",
+        ],
+        ["[EVAL @ step 0] math  mean_reward=0.31  std_reward=0.46"],
+    ],
+)
+def test_an_evaluation_before_the_first_step_is_at_step_0(tmp_path: Path, lines: list[str]) -> None:
+    points = read(tmp_path, ["Loading", *lines, *STEPS])
+    assert points["mean_reward"] == [(0, 0.31)]
+    assert points["reward"][0] == (1, 1.0)
+
+
+def test_the_baseline_of_verl_begins_its_series(tmp_path: Path) -> None:
+    lines = [f"step:{step} - val-core/gsm8k/reward/mean@1:{0.3 + step / 10} - actor/pg_loss:0.1" for step in range(3)]
+    points = read(tmp_path, lines)
+    assert [step for step, _ in points["val-core/gsm8k/reward/mean@1"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["reward: 0.5", "eval_interval: 10", "| reward | 0.5 |", "loss = 3", "Evaluation is off", "score_threshold=0.5"],
+)
+def test_settings_before_the_first_step_are_not_a_baseline(tmp_path: Path, line: str) -> None:
+    assert read(tmp_path, [line, *STEPS])["reward"][0] == (1, 1.0)
+    assert all(pairs[0][0] != 0 for pairs in read(tmp_path / "b", [line, *STEPS]).values())
+
+
+def test_a_run_without_a_step_has_no_metrics(tmp_path: Path) -> None:
+    assert read(tmp_path, ["Initial validation metrics: {'mean_reward': 0.31}", "Traceback"]) == {}
+
+
+def test_an_attempt_without_a_step_does_not_hide_the_one_before(tmp_path: Path) -> None:
+    points = read(tmp_path, STEPS, ["Initial validation metrics: {'mean_reward': 0.31}"])
+    assert len(points["reward"]) == 9
