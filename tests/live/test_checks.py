@@ -362,7 +362,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"command": "python plain.py", "recovery": {"oom": {"do": "retry"}}},
         "recovery",
-        "recovery has an unknown key 'oom'. Allowed:",
+        "has an unknown key 'oom'. Allowed:",
     ),
     ({"command": "python plain.py", "recovery": {"oom_gpu": "again"}}, "recovery", "recovery.oom_gpu"),
     ({"command": "python plain.py", "time_limit_s": -1}, "time_limit_s", "must be a number of seconds above 0."),

@@ -75,7 +75,8 @@ async def run_preflight(request: PreflightRequest, store: RunStore, environ: Map
         for what, (within_s, check) in all_checks.items():
             group.start_soon(run_check, what, within_s, check)
     refusal = outcomes["launch"]
-    others = [problem for what, each in outcomes.items() if what != "launch" for problem in each.problems]
+    listed = [problem for what, each in outcomes.items() if what != "launch" for problem in each.problems]
+    others = list({(problem.what, problem.text): problem for problem in listed}.values())
     texts = {problem.text for problem in others}
     more = [problem for problem in refusal.problems if problem.text not in texts and not _is_listed(problem, others)]
     found = [text for each in outcomes.values() for text in each.found]
