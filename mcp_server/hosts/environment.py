@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from mcp_server.errors import BadArgument, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
+from mcp_server.errors import BadArgument, RunwardError, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
 from mcp_server.text.redaction import SHORTEST_SECRET
 from mcp_server.text.secret_patterns import names_a_secret
 
@@ -52,6 +53,14 @@ def find_secrets(names: Iterable[str], environ: Mapping[str, str], file: Path) -
         if len(value.strip()) < SHORTEST_SECRET:
             raise BadArgument("secrets", f"{name} has fewer than {SHORTEST_SECRET} characters: it cannot be masked.")
         values[name] = value
+    return values
+
+
+def list_known_secrets(environ: Mapping[str, str], file: Path) -> dict[str, str]:
+    """Return all values that this server knows to be secret: those of its secrets file, and of variables so named."""
+    values = {name: value for name, value in environ.items() if value and names_a_secret(name)}
+    with suppress(RunwardError):
+        values |= read_secrets_file(file)
     return values
 
 

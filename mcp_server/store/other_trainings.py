@@ -1,35 +1,227 @@
-"""Training processes of this host that no run started: read-only facts."""
+"""Training, evaluation and serving processes of this host that no run started: read-only facts.
+
+A process is recognised by what it runs, its program, script or module, and never by its other arguments: an editor with
+``train.py`` open trains nothing.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pwd
 import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Literal
 
 from mcp_server.answer import Answer
 from mcp_server.system import processes
 from mcp_server.system.process_title import supervised_run
 
-_TRAINING = re.compile(
-    r"(?:^|[\s/])(?:torchrun|deepspeed|accelerate|horovodrun)\b"
-    r"|python[\d.]*\s.*(?:train|finetune|fine_tune|pretrain|\brl\b|sft|dpo|ppo|grpo)",
-    re.IGNORECASE,
+Kind = Literal["training", "evaluation", "serving", "ray", "launcher"]
+
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
+_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+_RUNNERS = frozenset({"uv", "poetry", "conda", "mamba", "micromamba", "accelerate-launch"})
+_TRAINS = r"train\w*|pretrain\w*|finetun\w*|fine_tun\w*|sft|dpo|ppo|grpo|rlhf|rl|reinforce\w*"
+_EVALUATES = r"eval\w*|benchmark\w*|lm_eval|lmms_eval|rollouts?|infer\w*|inference"
+# First match wins: `ajet.launcher` starts trainings, and `vllm.entrypoints` serves.
+_MODULES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("serving", re.compile(r"(?:vllm|sglang|lmdeploy|tgi|text_generation_server)(?:\..*)?")),
+    (
+        "launcher",
+        re.compile(r"(?:.*\.)?launch(?:er)?|torch\.distributed\.run|accelerate\.commands\.\w+|deepspeed(?:\..*)?"),
+    ),
+    ("evaluation", re.compile(rf"(?:.*[._])?(?:{_EVALUATES})(?:[._].*)?")),
+    ("training", re.compile(rf"(?:.*[._])?(?:main_)?(?:{_TRAINS})(?:[._].*)?")),
 )
+_SCRIPTS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("launcher", re.compile(r"launch(?:er)?")),
+    ("evaluation", re.compile(rf"(?:.*[._-])?(?:{_EVALUATES})(?:[._-].*)?")),
+    ("training", re.compile(rf"(?:.*[._-])?(?:main_)?(?:{_TRAINS})(?:[._-].*)?")),
+)
+_PROGRAMS: dict[str, Kind] = {
+    **dict.fromkeys(("torchrun", "accelerate", "deepspeed", "horovodrun", "accelerate-launch"), "launcher"),
+    **dict.fromkeys(("vllm", "sglang", "lmdeploy"), "serving"),
+    **dict.fromkeys(("raylet", "gcs_server"), "ray"),
+    **dict.fromkeys(("lm_eval", "lmms-eval", "lerobot-eval"), "evaluation"),
+    **dict.fromkeys(("lerobot-train", "llamafactory-cli", "trl", "swift", "axolotl", "tune"), "training"),
+}
+# A program of several uses trains only with these words behind it.
+_SUBCOMMANDS = {
+    "accelerate": {"launch"},
+    "vllm": {"serve", "bench"},
+    "llamafactory-cli": {"train"},
+    "trl": {"sft", "dpo", "grpo", "ppo", "rloo", "kto", "reward"},
+    "swift": {"sft", "rlhf", "pt"},
+    "axolotl": {"train"},
+    "tune": {"run"},
+}
+# These run code of trainings and train nothing.
+_NOT_TRAINING = re.compile(
+    r"pip|pytest|unittest|py_compile|venv|ipykernel\w*|jupyter.*|tensorboard.*|http\.server|mcp_server.*|runward"
+)
+# Titles that workers of Ray and vLLM give themselves.
+_TITLES = ("ray::", "VLLM::")
+# First words behind a script that has several uses.
+_VERBS: dict[str, Kind] = {
+    **dict.fromkeys(("train", "finetune", "fit", "pretrain"), "training"),
+    **dict.fromkeys(("eval", "evaluate"), "evaluation"),
+}
 
 
 class OtherTraining(Answer):
-    """A process that looks like a training. Arguments are left out: they may hold secrets."""
+    """A process that trains, evaluates or serves a model. Arguments are left out: they may hold secrets.
+
+    ``count``: so many processes of the same program and parent, of which ``pid`` is the first.
+    """
 
     pid: int
+    kind: Kind
     program: str
+    user: str | None = None
+    count: int | None = None
 
 
-def list_other_trainings(limit: int = 20) -> list[OtherTraining]:
-    """Return this user's training processes that belong to no run, without their children."""
+@dataclass(frozen=True)
+class OtherTrainings:
+    """What was found, and in one sentence what was searched."""
+
+    processes: list[OtherTraining]
+    searched: str
+
+
+def list_other_trainings(limit: int = 20) -> OtherTrainings:
+    """Return the processes visible to this user that train, evaluate or serve and belong to no run of runward."""
     all_processes = processes.list_processes()
-    of_runs = {p.pid for p in all_processes if supervised_run(processes.command_words(p.pid)) is not None}
+    users = {p.pid: _find_user(p.pid) for p in all_processes}
+    words = {p.pid: processes.command_words(p.pid) for p in all_processes}
+    of_runs = {p.pid for p in all_processes if supervised_run(words[p.pid]) is not None}
     for p in sorted(all_processes, key=lambda p: p.started):
         if p.parent in of_runs:
             of_runs.add(p.pid)
-    others = [p for p in all_processes if p.pid not in of_runs and _TRAINING.search(p.command)]
-    pids = {p.pid for p in others}
-    roots = [p for p in others if p.parent not in pids]
-    return [OtherTraining(pid=p.pid, program=processes.program_name(p)) for p in roots[:limit]]
+    kinds = {p.pid: classify(words[p.pid]) for p in all_processes if p.pid not in of_runs}
+    found = [p for p in all_processes if kinds.get(p.pid) and not _belongs_to_run(p.pid)]
+    pids = {p.pid for p in found}
+    groups: dict[tuple[object, ...], list[processes.Process]] = {}
+    for p in sorted(found, key=lambda p: p.pid):
+        kind = kinds[p.pid]
+        # The children of a launcher are its workers; those of a Ray belong to different trainings.
+        if p.parent not in pids or kinds[p.parent] == "ray":
+            name = _name_program(words[p.pid])
+            groups.setdefault((kind, name, users[p.pid], p.parent if p.parent != 1 else p.pid), []).append(p)
+    others = [
+        OtherTraining(
+            pid=members[0].pid,
+            kind=kind,  # type: ignore[arg-type]  # found processes have one
+            program=str(name),
+            user=user,  # type: ignore[arg-type]  # as above: the key's third part
+            count=len(members) if len(members) > 1 else None,
+        )
+        for (kind, name, user, _), members in groups.items()
+    ]
+    return OtherTrainings(others[:limit], _describe_search(users.values(), len(others), limit))
+
+
+def classify(words: Sequence[str]) -> Kind | None:
+    """Return what a process with this command line does; None where it does none of it. Pure."""
+    words = words[0].split() if len(words) == 1 else words  # a process that set its own title
+    if not words:
+        return None
+    if words[0].startswith(_TITLES):
+        return "ray" if words[0].startswith("ray::") else "serving"
+    name = PurePath(words[0]).name
+    if name in _RUNNERS:
+        index = next((i for i, word in enumerate(words[1:], 1) if _is_program(word)), None)
+        return classify(words[index:]) if index is not None else None
+    return _classify_python(words) if _PYTHON.fullmatch(name) else _classify_program(words)
+
+
+def _classify_python(words: Sequence[str]) -> Kind | None:
+    module, script, rest = _find_entry(words)
+    if module:
+        if _NOT_TRAINING.fullmatch(module):
+            return None
+        return next((kind for kind, pattern in _MODULES if pattern.fullmatch(module.lower())), None)
+    if not script:
+        return None
+    entry = PurePath(script).name
+    if entry in _PROGRAMS:
+        return _classify_program([entry, *rest])
+    if entry == "default_worker.py":
+        return "ray"
+    stem = entry.removesuffix(".py")
+    if _NOT_TRAINING.fullmatch(stem):
+        return None
+    by_name = next((kind for kind, pattern in _SCRIPTS if pattern.fullmatch(stem.lower())), None)
+    return by_name or _VERBS.get(rest[0] if rest else "")
+
+
+def _is_program(word: str) -> bool:
+    name = PurePath(word).name
+    return bool(_PYTHON.fullmatch(name)) or name in _PROGRAMS
+
+
+def _classify_program(words: Sequence[str]) -> Kind | None:
+    name = PurePath(words[0]).name
+    if (kind := _PROGRAMS.get(name)) is None:
+        return None
+    if (subcommands := _SUBCOMMANDS.get(name)) is not None and subcommands.isdisjoint(words[1:2]):
+        return None
+    return kind
+
+
+def _find_entry(words: Sequence[str]) -> tuple[str, str, Sequence[str]]:
+    """Return the module and the script that an interpreter runs, and the words behind; both empty for other code."""
+    skip = False
+    for index, word in enumerate(words[1:], 1):
+        if skip or word in _WITH_VALUE:
+            skip = not skip
+        elif word == "-m":
+            return (words[index + 1] if index + 1 < len(words) else "", "", words[index + 2 :])
+        elif word.startswith("-m") and len(word) > len("-m"):
+            return word[2:], "", words[index + 1 :]
+        elif word == "-" or (word.startswith("-") and not word.startswith("--") and "c" in word):
+            return "", "", ()
+        elif not word.startswith("-"):
+            return "", word, words[index + 1 :]
+    return "", "", ()
+
+
+def _name_program(words: Sequence[str]) -> str:
+    """Return program and script or module, without further arguments."""
+    words = words[0].split() if len(words) == 1 else words
+    if words[0].startswith(_TITLES) or not _PYTHON.fullmatch(PurePath(words[0]).name):
+        subcommand = _SUBCOMMANDS.get(PurePath(words[0]).name, set()) & set(words[1:2])
+        return " ".join([words[0], *subcommand])
+    module, script, _ = _find_entry(words)
+    return f"{words[0]} -m {module}" if module else f"{words[0]} {script}".rstrip()
+
+
+def _belongs_to_run(pid: int) -> bool:
+    """Return whether a run started this process, which may have left the run's tree."""
+    with contextlib.suppress(OSError):
+        return b"\0RUNWARD_RUN_ID=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    return False
+
+
+def _find_user(pid: int) -> str | None:
+    try:
+        uid = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _describe_search(users: Iterable[str | None], found: int, limit: int) -> str:
+    names = list(users)
+    own = _find_user(os.getpid())
+    # A kernel that hides the processes of others hides the first one as well.
+    hidden = "" if Path("/proc/1/stat").exists() or own == "root" else "; those of other users are hidden"
+    who = ", ".join(sorted({name for name in names if name}))
+    more = f"; {found - limit} more were found" if found > limit else ""
+    return f"{len(names)} processes of {who}{hidden}{more}"

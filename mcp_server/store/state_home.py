@@ -28,6 +28,7 @@ class Config(BaseModel):
     cpu_slots: int | None = Field(default=None, ge=0, le=10_000)  # None: one per core
     gpu_sample_s: float = Field(default=5.0, ge=0.1, le=600)
     gpu_window_s: float = Field(default=120.0, ge=0.5, le=86400)
+    read_roots: tuple[str, ...] = ()  # further directories whose logs read_log may read
     http_hosts: tuple[str, ...] = ()  # further host names by which clients reach the server, such as a proxy's
 
 

@@ -6,7 +6,7 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.answer import Answer
-from mcp_server.backends.local import list_other_sessions
+from mcp_server.backends.local import list_other_sessions, tmux_socket
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.other_trainings import OtherTraining, list_other_trainings
 from mcp_server.tools.context import Call, ServerContext, server_of
@@ -15,8 +15,12 @@ from mcp_server.views.run_status import RunStatus, status_of
 
 
 class Others(Answer):
-    """tmux sessions and training processes of this host that are not runward's. They are only listed."""
+    """tmux sessions and training processes of this host that are not runward's. They are only listed.
 
+    ``searched``: where they were looked for, so that an empty list can be judged.
+    """
+
+    searched: str
     tmux_sessions: list[str]
     processes: list[OtherTraining]
 
@@ -39,7 +43,9 @@ async def list_runs(
     owner: Annotated[str | None, Field(description="Exactly this owner")] = None,
     name: Annotated[str | None, Field(description="Part of the name or run_id")] = None,
     limit: Annotated[int, Field(ge=1, le=500, description="At most so many")] = 20,
-    others: Annotated[bool, Field(description="Also name tmux sessions and trainings that are not ours")] = False,
+    others: Annotated[
+        bool, Field(description="Also tmux sessions, trainings, evaluations, vLLM, Ray that are not ours")
+    ] = False,
 ) -> RunList:
     """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""
     server = server_of(ctx)
@@ -72,7 +78,8 @@ def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -
 
 async def _list_others(server: ServerContext) -> Others:
     runs = await anyio.to_thread.run_sync(server.store.list_runs)
-    return Others(
-        tmux_sessions=await list_other_sessions(server.environ, [run.spec for run in runs]),
-        processes=await anyio.to_thread.run_sync(list_other_trainings),
-    )
+    sessions = await list_other_sessions(server.environ, [run.spec for run in runs])
+    others = await anyio.to_thread.run_sync(list_other_trainings)
+    kinds = "for trainings, evaluations, vLLM and other servers, Ray, and launchers"
+    searched = f"tmux sessions of this user on tmux server {tmux_socket(server.environ)!r}; {others.searched}, {kinds}"
+    return Others(searched=searched, tmux_sessions=sessions, processes=others.processes)

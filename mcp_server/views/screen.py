@@ -9,8 +9,10 @@ import anyio.to_thread
 from mcp_server.backends.base import backend_of
 from mcp_server.backends.local import capture_session
 from mcp_server.errors import BadArgument, ScreenNotFound
+from mcp_server.hosts.environment import list_known_secrets
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.log_text import clean_lines, collapse, fit_lines
+from mcp_server.text.secret_patterns import mask_secrets
 
 _MOST_BYTES = 8192
 _HEADER_BYTES = 300
@@ -39,7 +41,8 @@ async def capture_screen(
             screen = await capture_session(session, environ, history=history)
         except ScreenNotFound as error:
             raise ScreenNotFound(error.cause, remedy="Call list_runs(others=true) for those there are.") from error
-        return frame_screen(screen, f"tmux session {session}", lines)
+        secrets = await anyio.to_thread.run_sync(list_known_secrets, environ, store.home.secrets)
+        return mask_secrets(frame_screen(screen, f"tmux session {session}", lines), secrets)
     run = await anyio.to_thread.run_sync(store.find, str(run_id))
     try:
         screen = await backend_of(run.spec).screen(run.spec, history=history)

@@ -365,8 +365,8 @@ async def list_running(context: CheckContext) -> list[str]:
             for run in live
         ]
         others = [
-            f"pid {each.pid} {each.program}, not runward's"
-            for each in other_trainings.list_other_trainings(_MOST_LISTED)
+            f"pid {each.pid} {each.program} ({each.kind}), not runward's"
+            for each in other_trainings.list_other_trainings(_MOST_LISTED).processes
         ]
         more = [f"{len(runs) - _MOST_LISTED} more runs"] if len(runs) > _MOST_LISTED else []
         return [*runs[:_MOST_LISTED], *more, *others]

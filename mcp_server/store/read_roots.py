@@ -1,0 +1,78 @@
+"""Which files that runward did not write an agent may read: those below directories that runs or the operator name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mcp_server.errors import BadArgument
+from mcp_server.record.state import Run
+from mcp_server.store.state_home import StateHome
+from mcp_server.system.files import open_regular_file
+
+_MOST_LISTED = 6
+
+
+@contextmanager
+def open_readable(word: str, home: StateHome, runs: Iterable[Run], cwd: Path) -> Iterator[Path]:
+    """Yield a path that leads to the file ``word`` while it is open, whatever happens to its name meanwhile.
+
+    It must be below ``cwd``, a directory of one of ``runs``, or ``read_roots`` of config.toml, after symbolic links are
+    resolved. Hidden files and directories, and those of the state directory, only where ``read_roots`` names them.
+
+    Raises:
+        BadArgument: it may not be read, or is not a regular file.
+    """
+    given = [Path(each).expanduser().resolve() for each in home.read_config().read_roots]
+    implied = _list_implied(home, runs, cwd)
+    try:
+        path = (cwd / Path(word).expanduser()).resolve()
+        if not _is_readable(path, given, implied, home):
+            raise BadArgument(
+                "path", f"{path} is not below a directory that may be read: {_list([*given, *implied])}.", _remedy(home)
+            )
+        fd = open_regular_file(path, follow_links=False)
+    except (OSError, RuntimeError, ValueError) as error:  # missing, too long, a loop of links, no such user, a NUL
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadArgument("path", f"{word[:200]!r} cannot be read: {why}.", "Name a regular file.") from error
+    try:
+        held = Path(f"/proc/self/fd/{fd}")
+        if held.exists() and not _is_readable(held.resolve(), given, implied, home):
+            raise BadArgument("path", f"{word[:200]!r} has changed its place meanwhile.", _remedy(home))
+        yield held if held.exists() else path
+    finally:
+        os.close(fd)
+
+
+def _list_implied(home: StateHome, runs: Iterable[Run], cwd: Path) -> list[Path]:
+    places = [str(cwd), str(home.runs)]
+    for run in runs:
+        places += filter(None, (run.spec.cwd, run.spec.result_dir, run.spec.tensorboard))
+    roots = (Path(place).resolve() for place in dict.fromkeys(places) if place)
+    return [root for root in dict.fromkeys(roots) if root != Path(root.anchor)]
+
+
+def _is_readable(path: Path, given: list[Path], implied: list[Path], home: StateHome) -> bool:
+    if any(path.is_relative_to(root) for root in given):
+        return True
+    state = home.path.resolve()
+    if path.is_relative_to(home.runs.resolve()):
+        return True
+    if path.is_relative_to(state):
+        return False
+    return any(
+        path.is_relative_to(root) and not any(part.startswith(".") for part in path.relative_to(root).parts)
+        for root in implied
+    )
+
+
+def _remedy(home: StateHome) -> str:
+    return f"A person can add its directory to read_roots in {home.path / 'config.toml'}."
+
+
+def _list(roots: list[Path]) -> str:
+    words = [str(root) for root in roots[:_MOST_LISTED]]
+    more = len(roots) - _MOST_LISTED
+    return ", ".join([*words, *([f"{more} more"] if more > 0 else [])])

@@ -1,0 +1,136 @@
+"""Logs, screens and processes that runward did not start, through a real server."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mcp_server.system import processes
+from tests.support.sandbox import Sandbox, until_async
+
+pytestmark = pytest.mark.anyio
+
+LOG = """step 1 loss 2.3
+step 2 loss 2.1
+connecting with api_key=abcdef0123456789abcd
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB
+"""
+
+
+async def test_a_log_of_another_program_is_read_masked_and_diagnosed(sandbox: Sandbox) -> None:
+    (sandbox.path / "train.log").write_text(f"{LOG}wandb says s3cr3t-value-of-mine\n")
+    async with sandbox.agent(WANDB_API_KEY="s3cr3t-value-of-mine") as agent:
+        text = await agent.text("read_log", path="train.log")
+        header, diagnosis, *body = text.splitlines()
+        assert "output of train.log, lines 1-7 of 7" in header
+        assert diagnosis.startswith("[diagnosis: oom_gpu at line 6: torch.OutOfMemoryError: CUDA out of memory.")
+        assert "step 2" in diagnosis
+        assert body[0] == "step 1 loss 2.3"
+        assert "abcdef0123456789abcd" not in text
+        assert "s3cr3t-value-of-mine" not in text
+        assert len(text.encode()) <= 8192
+        found = await agent.text("read_log", path=str(sandbox.path / "train.log"), grep="step 2", context=0)
+        assert found.splitlines()[1:] == ["2:step 2 loss 2.1"]
+        part = await agent.text("read_log", path="train.log", start_line=1, count=1)
+        assert part.splitlines()[1:] == ["step 1 loss 2.3"]
+        (sandbox.path / "well.log").write_text("step 1 loss 2.3\nstep 2 loss 2.1\n")
+        assert "[diagnosis: ok, no failure found; step 2." in await agent.text("read_log", path="well.log")
+    done = sandbox.runward("diagnose", "--json", str(sandbox.path / "train.log"))
+    assert '"kind": "oom_gpu"' in done.stdout
+
+
+async def test_only_regular_files_below_known_directories_are_read(
+    sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere, of_run = tmp_path_factory.mktemp("elsewhere"), tmp_path_factory.mktemp("of-run")
+    for place in (elsewhere, of_run):
+        (place / "a.log").write_text("step 1\n")
+    (sandbox.path / "link.log").symlink_to(elsewhere / "a.log")
+    (sandbox.path / ".netrc").write_text("machine x\n")
+    os.mkfifo(sandbox.path / "pipe.log")
+    sandbox.store.home.create()
+    sandbox.store.home.secrets.write_text("A_TOKEN=s3cr3t-value\n")
+    sandbox.store.home.secrets.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    async with sandbox.agent() as agent:
+        for path in (elsewhere / "a.log", sandbox.path / "link.log", of_run / "a.log", "/etc/passwd"):
+            refused = await agent.refusal("read_log", path=str(path))
+            assert "is not below a directory that may be read" in refused
+            assert f"read_roots in {sandbox.path}/state/config.toml" in refused
+        for path in (".netrc", "state/secrets.env", os.path.relpath("/etc/passwd", sandbox.path)):
+            assert "is not below a directory that may be read" in await agent.refusal("read_log", path=path)
+        for path in ("pipe.log", ".", "none.log", "/dev/zero", "a\0b", "x" * 5000):
+            assert "Nothing was done." in await agent.refusal("read_log", path=path)
+        assert "either a run_id or a path" in await agent.refusal("read_log")
+        assert "either a run_id or a path" in await agent.refusal("read_log", path="a", run_id="b")
+        run_id = await agent.launch("true", cwd=str(of_run))
+        assert "step 1" in await agent.text("read_log", path=str(of_run / "a.log"))
+        await agent.end(run_id)
+        (sandbox.path / "state" / "config.toml").write_text(f"read_roots = [{str(elsewhere)!r}]\n")
+        for path in (elsewhere / "a.log", sandbox.path / "link.log"):
+            assert "step 1" in await agent.text("read_log", path=str(path))
+
+
+async def test_the_screen_of_another_session_shows_no_known_secret(sandbox: Sandbox) -> None:
+    sandbox.tmux("new-session", "-d", "-s", "mine", "printf 'key %s done' s3cr3t-value-of-mine; sleep 300")
+    async with sandbox.agent(WANDB_API_KEY="s3cr3t-value-of-mine") as agent:
+        await until_async(lambda: "done" in sandbox.tmux("capture-pane", "-p", "-t", "mine"), "the output")
+        screen = await agent.text("capture_pane", session="mine")
+    assert "key [secret:WANDB_API_KEY] done" in screen
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """Start programs that wait, under names of one's choice."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_program(*words: str, name: str | None = None) -> int:
+        argv = [name or words[0], *words[1:]]
+        started.append(subprocess.Popen(argv, executable=words[0], cwd=tmp_path, stdin=subprocess.DEVNULL))
+        return started[-1].pid
+
+    yield start_program
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+async def test_others_are_found_and_what_was_searched_is_said(
+    sandbox: Sandbox, start: Callable[..., int], tmp_path: Path
+) -> None:
+    waits = "import time\ntime.sleep(300)\n"
+    (tmp_path / "ajet").mkdir()
+    for name in ("eval_policy.py", "ajet/launcher.py", "vllm", "plot.py"):
+        (tmp_path / name).write_text(waits)
+    pids = {
+        start(sys.executable, "eval_policy.py", "--key", "s3cr3t"): "evaluation",
+        start(sys.executable, "-m", "ajet.launcher"): "launcher",
+        start(sys.executable, str(tmp_path / "vllm"), "serve", "x"): "serving",
+        start("/bin/sleep", "300", name="ray::RolloutWorker"): "ray",
+    }
+    quiet = {start(sys.executable, "plot.py", "train.csv"), start("/bin/sleep", "300", name="vim train.py")}
+    sandbox.tmux("new-session", "-d", "-s", "of-a-person", "sleep 300")
+
+    def all_run() -> bool:
+        return all(processes.command_words(pid)[:1] for pid in (*pids, *quiet))
+
+    async with sandbox.agent_in_process() as agent:
+        await until_async(all_run, "the programs")
+        run_id = await agent.launch([sys.executable, "-c", waits, "train.py"])
+        others = (await agent.call("list_runs", others=True))["others"]
+        assert run_id
+    found = {each["pid"]: each for each in others["processes"]}
+    assert {pid: found[pid]["kind"] for pid in pids} == pids
+    assert quiet.isdisjoint(found)
+    assert "s3cr3t" not in str(others)
+    assert others["tmux_sessions"] == ["of-a-person"]
+    assert f"tmux server {sandbox.socket!r}" in others["searched"]
+    assert "processes of " in others["searched"]
+    assert all(each["user"] for each in others["processes"])
