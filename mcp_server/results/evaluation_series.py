@@ -95,6 +95,11 @@ class EvaluationSeries:
         return (max if self.best_is == "max" else min)(finite, key=lambda point: point.share)
 
 
+def has_figures(evaluation: Evaluation) -> bool:
+    """Return whether an evaluation has a number that belongs to a series."""
+    return next(_read_rows(evaluation), None) is not None
+
+
 def repeats_scalar(series: EvaluationSeries, tag: str, last: float | str, step: int | None) -> bool:
     """Return whether a scalar of a run is the same evaluation: its name but for ``eval/``, last step and last value."""
     if _PREFIX.sub("", tag).lower() != _PREFIX.sub("", series.name).lower() or isinstance(last, str):

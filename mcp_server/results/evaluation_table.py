@@ -14,6 +14,7 @@ from mcp_server.results.evaluation_series import (
     EvaluationSeries,
     build_series,
     format_point,
+    has_figures,
     plain_name,
 )
 from mcp_server.results.evaluation_text import render_rows, render_table
@@ -39,9 +40,8 @@ def render_evaluations(evaluations: Sequence[Evaluation]) -> Iterator[str]:
             best, last = one.best, one.last
             if best is not None and best.share != last.share:
                 yield f"- Best {one.name}: {format_point(best)}, last {format_point(last)}"
-    known = {path for one in series for path in one.sources}
     for evaluation in evaluations:
-        if evaluation.rows and evaluation.source not in known:  # texts without numbers
+        if evaluation.rows and not has_figures(evaluation):
             yield from (f"`{evaluation.source}`", "", *render_rows(evaluation.rows), "")
 
 
