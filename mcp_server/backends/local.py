@@ -22,6 +22,7 @@ import anyio.to_thread
 
 from mcp_server.backends import tmux_client
 from mcp_server.backends.base import ReapResult, Record, RunProcess
+from mcp_server.backends.supervisor_copy import supervisor_program
 from mcp_server.errors import BadArgument, LaunchFailed, RunElsewhere
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
@@ -77,7 +78,7 @@ class LocalBackend:
         fifo = os.open(directory.handover, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             with anyio.move_on_after(_STARTED_WITHIN_S):
-                argv = supervisor_argv(sys.executable, directory.path)
+                argv = await anyio.to_thread.run_sync(supervisor_argv, sys.executable, directory.path)
                 try:
                     await anyio.to_thread.run_sync(
                         partial(tmux_client.new_session, spec.session, argv, socket=spec.tmux_socket),
@@ -275,9 +276,11 @@ def tmux_socket(environ: Mapping[str, str]) -> str:
 def supervisor_argv(python: str, run_dir: Path) -> list[str]:
     """Return the command that starts a supervisor: isolated from the user's Python settings and site-packages.
 
+    Its program is the copy in the state directory that the run is in.
+
     The supervisor shows another command line as soon as it runs (system/process_title.py).
     """
-    return [python, "-I", "-S", str(Path(__file__).parents[1] / "supervisor"), str(run_dir)]
+    return [python, "-I", "-S", str(supervisor_program(run_dir.parents[1])), str(run_dir)]
 
 
 def supervisor_of(path: Path, run: Run) -> processes.Process | None:

@@ -20,7 +20,7 @@ ROOMS = ("text", "system", "record", "diagnosis", "recovery", "gpus", "superviso
 MODULES = ("__init__.py", "errors.py")
 OLDEST_PYTHON = (3, 9)
 
-_PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[1]
 _OLDEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _FILE_MODE = 0o644
 # Any Python can parse it, so that one that is too old says so.
@@ -42,6 +42,14 @@ sys.exit(main())
 """
 
 
+def source_files() -> Iterator[Path]:
+    """Yield the files of the supervisor's program in the installed package, in a fixed order."""
+    for name in MODULES:
+        yield PACKAGE / name
+    for room in ROOMS:
+        yield from sorted((PACKAGE / room).rglob("*.py"))
+
+
 def build_zipapp(path: Path) -> None:
     """Write the file; the same sources give the same bytes, wherever and whenever it is built.
 
@@ -60,8 +68,5 @@ def build_zipapp(path: Path) -> None:
 
 def _sources() -> Iterator[tuple[str, bytes]]:
     yield "__main__.py", _MAIN.encode()
-    for name in MODULES:
-        yield f"mcp_server/{name}", (_PACKAGE / name).read_bytes()
-    for room in ROOMS:
-        for file in sorted((_PACKAGE / room).rglob("*.py")):
-            yield f"mcp_server/{file.relative_to(_PACKAGE).as_posix()}", file.read_bytes()
+    for file in source_files():
+        yield f"mcp_server/{file.relative_to(PACKAGE).as_posix()}", file.read_bytes()

@@ -105,9 +105,13 @@ def _refuse(control: ControlInputs, number: int, why: str, **facts: object) -> i
 def _write_results(control: ControlInputs, **end: Any) -> None:
     """Write the end into the result directory of a blueprint's run. Call it before the event that reports the end."""
     if control.spec.result_dir:
-        from mcp_server.record.result_directory import write_end  # noqa: PLC0415 - few runs have one
+        try:
+            from mcp_server.record.result_directory import write_end  # noqa: PLC0415 - few runs have one
 
-        if (problem := write_end(control.spec.facts(), control.rundir, **end)) is not None:
+            problem = write_end(control.spec.facts(), control.rundir, **end)
+        except Exception as error:  # the end must be reported in any case
+            problem = f"The result directory lacks the end of the run: {error!r}."
+        if problem is not None:
             control.events.append("observer_error", problem)
 
 

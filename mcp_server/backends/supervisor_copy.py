@@ -1,0 +1,64 @@
+"""The copy of the supervisor's program from which the runs of this host are supervised.
+
+A supervisor imports modules until the end of its run, days later. Its program lies in the state directory, one copy for
+each content, so that an upgrade or a removed environment takes nothing away from a living run.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import secrets
+import shutil
+from pathlib import Path
+
+from mcp_server.backends.zipapp import PACKAGE, source_files
+
+_DIRECTORY = "supervisors"
+_DIGITS = 16
+
+
+def supervisor_program(home: Path) -> Path:
+    """Return the path of the supervisor's program in the state directory ``home``, copied there if it is missing.
+
+    Where it cannot be copied, that is the installed one.
+    """
+    try:
+        return _copied_program(home)
+    except OSError:
+        return PACKAGE / "supervisor"
+
+
+@functools.cache  # a server whose package is removed or replaced goes on with its copy
+def _copied_program(home: Path) -> Path:
+    files = list(source_files())
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(PACKAGE)}\0".encode() + file.read_bytes() + b"\0")
+    directory = home / _DIRECTORY / digest.hexdigest()[:_DIGITS]
+    if not directory.exists():
+        _copy(files, directory)
+    return directory / PACKAGE.name / "supervisor"
+
+
+def _copy(files: list[Path], directory: Path) -> None:
+    """Copy the sources and what Python has compiled of them; other processes see all of it or nothing."""
+    part = directory.with_name(f".{directory.name}-{secrets.token_hex(4)}")
+    try:
+        for file in files:
+            target = part / PACKAGE.name / file.relative_to(PACKAGE)
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            shutil.copy2(file, target)  # with its time, which the compiled file is valid for
+            compiled = Path(importlib.util.cache_from_source(str(file)))
+            if compiled.exists():
+                target = Path(importlib.util.cache_from_source(str(target)))
+                target.parent.mkdir(mode=0o700, exist_ok=True)
+                shutil.copyfile(compiled, target)
+        try:
+            part.rename(directory)
+        except OSError:
+            if not directory.exists():  # else another process was faster
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
