@@ -292,7 +292,10 @@ def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, spec: RunSpec) -
         path = choose_document_path(result_dir, end.run_id)
         if read_origin(path) != (end.run_id, "finish_blueprint"):
             progress = read_json(rundir.progress(end.attempts)) or {}
-            write_text(path, _render_plain(end, progress, read_attempts_report(rundir), read_additions(path)))
+            write_text(
+                path,
+                _render_plain(end, progress, read_attempts_report(rundir), read_additions(path), _name_gpus(rundir)),
+            )
         written["results"] = path.name
     except OSError as error:
         yield _describe(error)
@@ -314,7 +317,16 @@ def _find_later_live_run(result_dir: Path, rundir: RunDir) -> str | None:
     return next((run_id for run_id in run_ids if may_be_locked(RunDir(rundir.path.with_name(run_id)).lock)), None)
 
 
-def _render_plain(end: RunEnd, progress: Mapping[str, Any], attempts_report: str, additions: str) -> str:
+def _name_gpus(rundir: RunDir) -> dict[str, object]:
+    """Return the indices of the GPUs of the newest attempt by UUID, empty where they are unknown."""
+    starts = [event for event in read_events(rundir.events) if event["kind"] == "started"]
+    uuids, indices = (starts[-1].get(name) for name in ("gpus", "gpu_indices")) if starts else (None, None)
+    return dict(zip(uuids, indices)) if isinstance(uuids, list) and isinstance(indices, list) else {}
+
+
+def _render_plain(
+    end: RunEnd, progress: Mapping[str, Any], attempts_report: str, additions: str, gpu_names: Mapping[str, object]
+) -> str:
     """Return a results document with the facts that the supervisor has."""
     sections = [("End of the run", [*end.lines])]
     numbers = {name: value for name, value in progress.items() if name in ("step", "total_steps", "checkpoint")}
@@ -324,7 +336,7 @@ def _render_plain(end: RunEnd, progress: Mapping[str, Any], attempts_report: str
         sections.append(("Last numbers in the output", [f"- {name}: {value}" for name, value in numbers.items()]))
     if attempts_report:
         sections.append(("Attempts", [attempts_report]))
-    if gpus := gpu_lines(progress.get("gpus")):
+    if gpus := gpu_lines(progress.get("gpus"), gpu_names):
         sections.append(("GPUs", gpus))
     more = f"The command is in `{EXPERIMENT_LOG}`. finish_blueprint adds curves, evaluations, checkpoints and the code."
     title = f"Results of {end.run_id}: {end.state}"

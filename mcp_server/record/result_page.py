@@ -11,6 +11,7 @@ from mcp_server.text.formatting import clock
 
 ADDITIONS_MARK = "<!-- Below this line is yours: it is kept when the document is written again. -->"
 
+_NO_NAMES: Mapping[str, object] = {}
 Maker = Literal["finish_blueprint", "the supervisor"]
 
 
@@ -90,8 +91,8 @@ def failure_lines(failure: Mapping[str, Any] | None) -> list[str]:
     return [*lines, f"- Advice: {failure['advice']}"] if failure.get("advice") else lines
 
 
-def gpu_lines(gpus: object) -> list[str]:
-    """Return the usage of each GPU as items of a markdown list."""
+def gpu_lines(gpus: object, names: Mapping[str, object] = _NO_NAMES) -> list[str]:
+    """Return the usage of each GPU as items of a markdown list, under its index in ``names`` where it has one."""
     lines = []
     for uuid, usage in gpus.items() if isinstance(gpus, Mapping) else ():
         values = [
@@ -104,5 +105,6 @@ def gpu_lines(gpus: object) -> list[str]:
             )
             if isinstance(usage, Mapping) and isinstance(usage.get(name), (int, float))
         ]
-        lines.append(f"- `{uuid}`: {', '.join(values) or 'no samples'}")
+        name = f"GPU {names[uuid]}" if isinstance(names.get(uuid), int) else f"`{uuid}`"
+        lines.append(f"- {name}: {', '.join(values) or 'no samples'}")
     return lines

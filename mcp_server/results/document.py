@@ -220,7 +220,7 @@ def _environment(run: Run, code: GitState, snapshot: CodeSnapshot | None) -> Ite
             yield f"  All {snapshot.packages}: `{snapshot.directory / PACKAGES}`"
     else:
         yield "- Python: unknown; its command does not show one."
-    if gpus := gpu_lines(run.progress.get("gpus")):
+    if gpus := gpu_lines(run.progress.get("gpus"), dict(zip(run.gpus, run.gpu_names, strict=True))):
         yield from ("- GPUs of the last attempt:", *(f"  {line}" for line in gpus))
     elif run.gpus:
         yield f"- GPUs: {', '.join(map(str, run.gpu_names))}"

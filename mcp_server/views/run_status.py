@@ -15,7 +15,8 @@ from mcp_server.text.formatting import round_seconds, shorten_middle, significan
 # A failed run's whole status has 300 tokens.
 _LINE_CHARS, _CONTEXT_LINES, _CONTEXT_CHARS, _EVENT_CHARS = 180, 2, 90, 160
 _MOST_EVENTS, _MOST_EVENTS_OF_FAILED = 6, 2
-_MOST_PARAMS, _MOST_PARAMS_OF_FAILED, _PARAM_CHARS, _MOST_CHANGES, _CHANGE_CHARS = 16, 6, 60, 4, 120
+_MOST_PARAMS, _PARAM_CHARS, _MOST_CHANGES, _CHANGE_CHARS = 16, 60, 4, 120
+_MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED, _MOST_CHANGES_OF_FAILED = 6, 30, 2
 _FIRST_METRICS = ("reward", "loss")
 
 
@@ -154,8 +155,8 @@ def describe(
         step_s=significant(progress["step_s"]) if "step_s" in progress and not run.ended else None,
         eta_s=None if run.ended else _round(progress.get("eta_s")),
         metrics=None if listed or failed else _metrics(progress.get("metrics") or {}, brief=brief),
-        params=None if brief else _params(run, _MOST_PARAMS_OF_FAILED if failed or listed else _MOST_PARAMS),
-        params_changed=_changed_params(run) if not brief or _has_started_since(run, since) else None,
+        params=None if brief else _params(run, short=failed or listed),
+        params_changed=_changed_params(run, short=failed) if not brief or _has_started_since(run, since) else None,
         last_output_s=_round(silent_s),
         failure=_failure(run.failure, listed=listed) if run.failure else None,
         leftovers=leftovers or None,
@@ -173,23 +174,24 @@ def _has_started_since(run: Run, since: int) -> bool:
     return any(e["kind"] == "started" and e["seq"] > since for e in run.events)
 
 
-def _params(run: Run, most: int) -> dict[str, Any] | None:
+def _params(run: Run, *, short: bool) -> dict[str, Any] | None:
     """Return the parameters of the newest attempt, those that retries changed first, with long values shortened."""
     params, changed = run.attempt_params.params, run.attempt_params.changed
+    most, chars = (_MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED) if short else (_MOST_PARAMS, _PARAM_CHARS)
     names = sorted(params, key=lambda name: name not in changed)
-    shown = {name: _param(params[name]) for name in names[:most]}
+    shown = {name: _param(params[name], chars) for name in names[:most]}
     return shown | ({"…": f"{len(names) - most} more"} if len(names) > most else {}) or None
 
 
-def _param(value: object) -> object:
+def _param(value: object, chars: int) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
-    return shorten_middle(str(value), _PARAM_CHARS)
+    return shorten_middle(str(value), chars)
 
 
-def _changed_params(run: Run) -> list[str] | None:
-    phrases = list(run.attempt_params.changed.values())
-    return [shorten_middle(phrase, _CHANGE_CHARS) for phrase in phrases[:_MOST_CHANGES]] or None
+def _changed_params(run: Run, *, short: bool) -> list[str] | None:
+    phrases = list(run.attempt_params.changed.values())[: _MOST_CHANGES_OF_FAILED if short else _MOST_CHANGES]
+    return [shorten_middle(phrase, _CHANGE_CHARS) for phrase in phrases] or None
 
 
 def _event(event: Mapping[str, Any]) -> Event:

@@ -1,13 +1,16 @@
 """Answers say of a run what it did: its last step, the parameters of its attempt, its code at launch."""
 
+import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mcp_server.record.code_snapshot import read_code_snapshot
+from tests.support.fake_nvml import machine
 from tests.support.sandbox import Agent, Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
@@ -270,3 +273,30 @@ async def test_a_run_is_killed_while_its_code_is_being_kept(sandbox: Sandbox, sl
     assert (answer["status"], answer["survivors"]) == ("killed", [])
     assert sandbox.run(run_id).events[-1]["signals_sent"] == ["SIGINT"]
     await until_async(lambda: not [p for p in sandbox.own_processes() if p.name in ("git", "sleep")], "git's end")
+
+
+def has_peak(progress: Path, mib: int) -> bool:
+    gpus = (json.loads(progress.read_text()) if progress.exists() else {}).get("gpus", {})
+    return any(usage.get("peak_mib") == mib for usage in gpus.values())
+
+
+async def test_the_memory_that_a_run_used_is_compared(sandbox: Sandbox) -> None:
+    sandbox.store.home.create()
+    (sandbox.path / "state" / "config.toml").write_text("gpu_sample_s = 0.1\n")
+    fake = machine(sandbox.path)
+    sandbox.environ |= fake.environ
+    async with sandbox.agent_in_process() as agent:
+        ids = []
+        for name, used_mib in (("small", 2048), ("large", 40960)):
+            run_id = await agent.launch(
+                f"while [ ! -e {name} ]; do echo tick; sleep 0.05; done", gpus=[0], name=name, cwd=str(sandbox.path)
+            )
+            fake.report(f"zombie 0 {used_mib}")
+            await until_async(partial(has_peak, sandbox.rundir(run_id).progress(1), used_mib), "its samples")
+            (sandbox.path / name).touch()
+            await agent.end(run_id)
+            fake.report()
+            ids.append(run_id)
+        compared = await agent.call("compare_runs", run_ids=ids)
+    rows = [dict(zip(compared["columns"].split("|"), row.split("|"), strict=True)) for row in compared["rows"]]
+    assert [row["peak GPU GiB"] for row in rows] == ["2.0", "40.0"]

@@ -99,6 +99,13 @@ def test_the_plain_results_have_end_failure_numbers_attempts_and_gpus(rundir: Ru
         assert line in text
 
 
+def test_gpus_are_named_by_index_where_it_is_known(rundir: RunDir, tmp_path: Path) -> None:
+    started = {"seq": 1, "kind": "started", "attempt": 2, "gpus": ["GPU-1"], "gpu_indices": [3]}
+    rundir.events.write_text(json.dumps(started) + "\n")
+    leave(rundir, tmp_path)
+    assert "- GPU 3: peak memory 40536 MiB" in (tmp_path / "results.md").read_text()
+
+
 def test_the_end_is_appended_to_the_log_once(rundir: RunDir, tmp_path: Path) -> None:
     log = tmp_path / "experiment_log.md"
     log.write_text("# Experiment\n\npython train.py\n")
