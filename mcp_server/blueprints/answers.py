@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mcp_server.answer import Answer
 
 
@@ -25,6 +27,12 @@ class BlueprintCheck(Answer):
     time_limit_s: float
     first_step_timeout_s: float
     first_step_pattern: str | None = None
+    recovery: Any = None
+    params: dict[str, Any] | None = None
+    param_style: str | None = None
+    resume_args: list[str] | None = None
+    tensorboard: str | None = None
+    seeds: list[int] | None = None
     defaults_used: list[str]
     notes: str
     problems: list[BlueprintProblem]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from mcp_server.blueprints.command import fill_variables
 from mcp_server.blueprints.parser import MAX_CHARS, Blueprint, parse_blueprint
 from mcp_server.blueprints.paths import BlueprintPaths, find_unusable_paths, resolve_paths
 from mcp_server.blueprints.sections import BlueprintFault
-from mcp_server.errors import RunwardError
+from mcp_server.errors import BadArgument, PatternError, RunwardError
 from mcp_server.hosts.path_checks import Roots, find_foreign_command_path
 from mcp_server.record.script import LONGEST_NAME, slug
 from mcp_server.record.spec import LaunchRequest
@@ -25,7 +25,12 @@ from mcp_server.text.shell import parse as parse_command
 _MAX_LABEL_CHARS = 48  # readable in a list of sessions
 _MAX_KEYWORD_CHARS = 32
 _MAX_NOTES_CHARS = 2_000
-_MIN_NAME_LETTERS = 4  # a name with fewer says nothing, as from a purpose written in Chinese
+_MIN_NAME_LETTERS = 8  # a file's name with fewer says little: the purpose follows it
+_FEWEST_LETTERS = 4  # of a purpose or a directory's name: Chinese ones have none
+_GENERIC_NAME = re.compile(
+    r"(?:(?:experiment[_-]?)?blueprint|experiment|exp|plan|readme|draft|new|test)?[\W_]*\d*", re.IGNORECASE
+)
+CheckOptions = Callable[[LaunchRequest], object]
 _PYTHON_WORD = r"(?:(?<=^)|(?<=[;&|(]\s)|(?<=[;&|(])|(?<=\n))(\s*(?:[A-Za-z_]\w*=\S*\s+)*){name}(?=\s|$)"
 
 
@@ -91,12 +96,15 @@ def _read_bytes(file: Path) -> bytes:
     return read_regular_file(file, max_bytes=MAX_CHARS + 1)
 
 
-def check_file(path: str, cwd: str | None = None, roots: Roots | None = None) -> BlueprintCheck:
+def check_file(
+    path: str, cwd: str | None = None, roots: Roots | None = None, check_options: CheckOptions | None = None
+) -> BlueprintCheck:
     """Read a blueprint and check its paths on this host.
 
     Starts and changes nothing.
 
-    ``roots``: which paths belong to other hosts; None if unknown.
+    ``roots``: which paths belong to other hosts; None if unknown. ``check_options`` refuses options of a launch by
+    BadArgument.
 
     Raises:
         BlueprintUnreadable: as ``read_blueprint``.
@@ -104,7 +112,13 @@ def check_file(path: str, cwd: str | None = None, roots: Roots | None = None) ->
     file, blueprint = read_blueprint(path, cwd)
     paths = resolve_paths(file, blueprint)
     faults = sorted(
-        [*blueprint.faults, *_find_secrets(blueprint), *_find_host_faults(paths, blueprint, roots)],
+        [
+            *blueprint.faults,
+            *_find_secrets(blueprint),
+            *_find_option_faults(paths, blueprint, check_options),
+            *_find_seed_faults(blueprint),
+            *_find_host_faults(paths, blueprint, roots),
+        ],
         key=lambda fault: fault.line,
     )
     is_blueprint = bool(blueprint.lines)  # the content of other files is not shown
@@ -119,6 +133,12 @@ def check_file(path: str, cwd: str | None = None, roots: Roots | None = None) ->
         time_limit_s=blueprint.time_limit_s,
         first_step_timeout_s=blueprint.first_step_timeout_s,
         first_step_pattern=blueprint.first_step_pattern,
+        recovery=blueprint.options.recovery,
+        params=dict(blueprint.options.params) or None,
+        param_style=blueprint.options.param_style,
+        resume_args=list(blueprint.options.resume_args) or None,
+        tensorboard=str(paths.tensorboard) if paths.tensorboard else None,
+        seeds=list(blueprint.options.seeds) or None,
         defaults_used=list(blueprint.defaults_used),
         notes=_shorten(blueprint.notes) if is_blueprint else "",
         problems=[BlueprintProblem(line=fault.line, text=fault.text) for fault in faults],
@@ -132,6 +152,7 @@ def apply_blueprint(
     keyword: str = "",
     environ: Mapping[str, str] | None = None,
     roots: Roots | None = None,
+    check_options: CheckOptions | None = None,
 ) -> LaunchRequest:
     """Return ``request`` completed by the blueprint in ``file``.
 
@@ -143,10 +164,22 @@ def apply_blueprint(
         BlueprintInvalid: it cannot be run as written, or its code, python or configuration is not on this host.
     """
     paths = resolve_paths(file, blueprint)
-    replaced = {"launch_command": request.command, "max_time": request.time_limit_s}
+    replaced = {
+        "launch_command": request.command,
+        "max_time": request.time_limit_s,
+        "recovery": request.recovery,
+        "params": request.params,
+        "resume_args": request.resume_args,
+        "tensorboard": request.tensorboard,
+    }
     fatal = [
         fault
-        for fault in (*blueprint.faults, *_find_secrets(blueprint))
+        for fault in (
+            *blueprint.faults,
+            *_find_secrets(blueprint),
+            *_find_option_faults(paths, blueprint, check_options, request),
+            *(replace(fault, fatal=True) for fault in _find_seed_faults(blueprint, request)),
+        )
         if fault.fatal and not replaced.get(fault.section)
     ]
     excluded = {"codebase_dir"} if request.cwd else set()
@@ -155,12 +188,13 @@ def apply_blueprint(
     host_faults = list(_find_host_faults(paths, blueprint, roots, excluded))
     if fatal or host_faults:
         raise BlueprintInvalid(file, sorted([*fatal, *host_faults], key=lambda fault: fault.line))
+    options = _fill_options(request, paths, blueprint)
     time_limit_s = blueprint.time_limit_s if request.time_limit_s is None else request.time_limit_s
     first_step_s = request.first_step_timeout_s
     if first_step_s is None and "first_step_timeout_s" not in blueprint.defaults_used:
         first_step_s = blueprint.first_step_timeout_s  # otherwise this host's default applies
     return replace(
-        request,
+        options,
         command=request.command or _fill_command(paths, blueprint) or "",
         cwd=request.cwd or str(paths.codebase_dir),
         env={**_python_variables(paths.venv_exe, os.environ if environ is None else environ), **request.env},
@@ -173,11 +207,12 @@ def apply_blueprint(
 
 
 def make_name(file: Path, blueprint: Blueprint, keyword: str = "") -> str:
-    """Return a run's name: keyword and purpose, or the file's name if the purpose has too few Latin letters."""
-    for label in (blueprint.purpose, file.stem, file.parent.name, "experiment"):
-        words = slug(label)
-        if sum(letter.isalpha() for letter in words) >= _MIN_NAME_LETTERS and label != "blueprint":
-            break
+    """Return a run's name: keyword and the file's name, followed by the purpose if the file's name says little."""
+    words = slug(file.stem) if re.search(r"[A-Za-z0-9]", file.stem) else ""
+    if _GENERIC_NAME.fullmatch(words) or _count_letters(words) < _MIN_NAME_LETTERS:
+        labels = map(slug, (blueprint.purpose, file.parent.name))
+        more = next((label for label in labels if _count_letters(label) >= _FEWEST_LETTERS), "experiment")
+        words = f"{words}-{more}".strip("-")
     lead = slug(keyword)[:_MAX_KEYWORD_CHARS].strip("-") if keyword else ""
     max_chars = min(_MAX_LABEL_CHARS, LONGEST_NAME - len(lead) - 1)
     if len(words) > max_chars:
@@ -185,6 +220,62 @@ def make_name(file: Path, blueprint: Blueprint, keyword: str = "") -> str:
     if words.lower().startswith(lead.lower()):
         return lead + words[len(lead) :]  # in the configured spelling: people search sessions for it
     return f"{lead}-{words}"
+
+
+def _count_letters(text: str) -> int:
+    return sum(letter.isalpha() for letter in text)
+
+
+def _fill_options(request: LaunchRequest, paths: BlueprintPaths, blueprint: Blueprint) -> LaunchRequest:
+    """Return ``request`` with the options of the blueprint where the caller left them open."""
+    options = blueprint.options
+    params = {**options.params, **request.params}
+    if len(options.seeds) == 1 and not _names_seeds(blueprint.launch_command or "") and "seed" not in params:
+        params["seed"] = options.seeds[0]
+    is_default_style = request.param_style == LaunchRequest.param_style
+    return replace(
+        request,
+        recovery=options.recovery if request.recovery is None else request.recovery,
+        params=params,
+        param_style=options.param_style or request.param_style if is_default_style else request.param_style,
+        resume_args=request.resume_args or list(options.resume_args),
+        tensorboard=request.tensorboard or (str(paths.tensorboard) if paths.tensorboard else None),
+    )
+
+
+def _names_seeds(command: str) -> bool:
+    return re.search(r"\{\s*exp_seeds?\s*\}|\$exp_seeds?\b", command) is not None
+
+
+def _find_option_faults(
+    paths: BlueprintPaths,
+    blueprint: Blueprint,
+    check_options: CheckOptions | None,
+    request: LaunchRequest | None = None,
+) -> Iterator[BlueprintFault]:
+    """Yield options that launch_run refuses: a parameter's name, a policy, a command without a place for parameters."""
+    request = _fill_options(request or LaunchRequest(), paths, blueprint)
+    command = request.command or _fill_command(paths, blueprint)
+    if check_options is None or not command or blueprint.options == Blueprint().options:
+        return
+    try:
+        check_options(replace(request, command=command))
+    except (BadArgument, PatternError) as error:
+        name = getattr(error, "argument", "recovery")
+        line = blueprint.lines.get(name, blueprint.lines.get("seeds", 1))
+        yield BlueprintFault(line, f"[exp_{name}] {str(error).removeprefix(f'{name} ')}", section=name)
+
+
+def _find_seed_faults(blueprint: Blueprint, request: LaunchRequest | None = None) -> Iterator[BlueprintFault]:
+    """Yield a fault if a run would take several seeds: it is no fault of the document."""
+    seeds = blueprint.options.seeds
+    given = request is not None and ("seed" in request.params or bool(request.command))
+    if len(seeds) > 1 and not given and not _names_seeds(blueprint.launch_command or ""):
+        text = (
+            f"[exp_seeds] has {len(seeds)} seeds, and a run takes one: launch once for each, with "
+            f'params={{"seed": {seeds[0]}}}, or name ${{exp_seeds}} in the command.'
+        )
+        yield BlueprintFault(blueprint.lines.get("seeds", 1), text, fatal=False)
 
 
 def _fill_command(paths: BlueprintPaths, blueprint: Blueprint) -> str | None:
@@ -195,6 +286,8 @@ def _fill_command(paths: BlueprintPaths, blueprint: Blueprint) -> str | None:
     values = dict.fromkeys(("exp_max_time", "MaxTime", "max_time", "MAX_TIME"), seconds)
     values |= {"exp_codebase_dir": str(paths.codebase_dir), "exp_result_dir": str(paths.result_dir)}
     values |= {f"exp_{name}": str(path) for name in ("venv_exe", "yaml_path") if (path := getattr(paths, name))}
+    if blueprint.options.seeds:
+        values |= dict.fromkeys(("exp_seeds", "exp_seed"), " ".join(map(str, blueprint.options.seeds)))
     command = fill_variables(blueprint.launch_command, values)
     exe = paths.venv_exe
     for name in ("python", "python3"):

@@ -9,15 +9,21 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcp_server.blueprints.markdown import code_spans
-from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, read_items
+from mcp_server.blueprints.front_matter import YamlFault, fold_scalar
+from mcp_server.blueprints.markdown import SourceLine, code_spans
+from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, is_explanation, read_items
 from mcp_server.text import shell
 
 # Programs of preparing lines in front of a command, which belong to it. They end within a moment.
 _PREPARING_PROGRAMS = frozenset(
     """export cd source . set unset ulimit module conda mamba activate pushd popd mkdir eval trap umask alias
     echo printf which nvidia-smi sleep date pwd ls wait true deactivate shopt stty hostname whoami nproc
-    test [ [[ : cp ln rm touch chmod df free uname""".split()  # noqa: SIM905 - as bash lists them
+    test [ [[ : cp mv ln rm touch chmod df du free uname exit return declare local readonly typeset let read mktemp
+    wget curl tar unzip sed tee head tail nvcc sync lsof shift""".split()  # noqa: SIM905 - as bash lists them
+)
+# Programs of lines behind a command that only report: such a line is left out, or its exit code would be the run's.
+_REPORTING_PROGRAMS = frozenset(
+    "echo printf date deactivate set popd true : ls pwd nvidia-smi df du free hostname unset wait sleep".split()  # noqa: SIM905 - as above
 )
 _PREPARING_COMMANDS = re.compile(
     r"(ray (start|stop)|pip3? (install|list)|python3? -m pip|uv (sync|pip)|git |wandb (login|offline)"
@@ -35,11 +41,14 @@ _OUTPUT_INTRODUCTION = re.compile(
     r"|\b(?:outputs?|prints?)\W{0,4}[:：]\W*$|输出\W{0,4}$",
     re.IGNORECASE,
 )
-_EXPLANATION_LABEL = re.compile(
-    r"(description|desc|hint|note|warning|example|e\.g|remark|comment|why|notes|说明|提示|注意|备注|描述|警告|示例|例如)\s*\d*"
-)
 _PROMPT = re.compile(
     r"^(?:\([\w.-]+\)\s*)?(?:[\w.-]+@[\w.-]+[:\s][^$#\s]*\s*)?\$\s+|^[\w.-]+@[\w.-]+:[^$#\s]*#\s+|^>\s+(?!&)"
+)
+_ARRAY = re.compile(
+    r"(?:^|(?<=[\n;&]))\s*(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?[A-Za-z_]\w*\+?=\("
+)
+_COPIED = re.compile(
+    r"(?P<quote>[“”‘’„«»])|(?<=\s)(?P<dash>[–—−]{1,2})(?=[A-Za-z])|(?P<entity>&(?:amp|lt|gt|quot|#39|nbsp);)|(?P<blank>\u3000)|(?P<wide>[＝；＆｜])"
 )
 _ASSIGNMENT = re.compile(r"^(?:export\s+)?[A-Za-z_]\w*=")
 _LEADING_ASSIGNMENTS = re.compile(r"""^(?:[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|[^\s"'])*\s+)+""")
@@ -77,10 +86,48 @@ def read_command(section: Section) -> LaunchCommand:
     for line, text in launches[1:]:
         cause = f"a second launch command, {text[:60]!r}: a blueprint has one launch command. "
         faults.append(BlueprintFault(line, f"{cause}If it belongs to the first, join them with &&."))
-    line = launches[0][0]
-    texts = [text for number, text in commands if number <= line]
-    texts[-1], more = _keep_in_foreground(line, texts[-1])
-    return LaunchCommand("\n".join(texts), line if len(texts) == 1 else commands[0][0], (*faults, *more))
+    first = next(index for index, (_, text) in enumerate(commands) if not _only_prepares(text))
+    line, launch = commands[first]
+    behind = [command for command in commands[first + 1 :] if _only_prepares(command[1])]
+    launch, more = _keep_in_foreground(line, launch)
+    kept, left_out = _keep_behind(behind)
+    faults += [*more, *left_out, *_find_copied_marks(commands)]
+    texts = [*(text for _, text in commands[:first]), launch, *kept]
+    return LaunchCommand("\n".join(texts), commands[0][0], tuple(faults))
+
+
+def _keep_behind(behind: Lines) -> tuple[list[str], list[BlueprintFault]]:
+    """Return the lines to keep behind the launch command: all if the last exits with a code of its own, else none."""
+    if behind and re.match(r"\s*(?:exit|return)\b", behind[-1][1]):
+        return [text for _, text in behind], []
+    faults = []
+    for line, text in behind:
+        programs = {command.program for command in shell.parse(text).commands} - {""}
+        if programs <= {"wait", "disown"}:
+            continue  # for the command itself, which stays in the foreground
+        if programs <= _REPORTING_PROGRAMS:
+            cause = f"{text[:60]!r} is left out: behind the launch command its exit code would be the run's."
+            faults.append(BlueprintFault(line, cause, fatal=False))
+        else:
+            cause = (
+                f"{text[:60]!r} behind the launch command would hide its exit code: join them with &&, "
+                "or end with exit."
+            )
+            faults.append(BlueprintFault(line, cause))
+    return [], faults
+
+
+def _find_copied_marks(commands: Lines) -> Iterator[BlueprintFault]:
+    """Yield marks that a word processor put into a command, which bash reads as letters."""
+    for line, text in commands:
+        for mark in _COPIED.finditer(text):
+            quote, _ = _scan_quotes(text[: mark.start()])
+            if quote and not mark["entity"]:
+                continue  # part of a text
+            number = line + text.count("\n", 0, mark.start())
+            cause = f"the command has {mark[0]!r}, which bash takes for a letter: type it again in plain characters."
+            yield BlueprintFault(number, cause)
+            return
 
 
 def fill_variables(command: str, values: Mapping[str, str]) -> str:
@@ -112,8 +159,12 @@ def looks_like_command(text: str) -> bool:
     if not rest:
         return bool(_ASSIGNMENT.match(text))
     first = rest.split()[0].rstrip(";")
+    if re.match(r"[A-Za-z_]\w*\+?=\(", text):
+        return True
     if first in _PROGRAMS | _PREPARING_PROGRAMS or re.match(
-        r"(?:\.{1,2}|~|\$\{?\w+\}?)?/[\w.$/{}-]+$|python[0-9.]+$|[\w./-]+\.(?:sh|py)$", first
+        r"(?:\.{1,2}|~|\$\{?\w+\}?|\{\w+\})?/[\w.$/{}+-]+$|python[0-9.]+$|[\w./-]+\.(?:sh|py)$|[\w.-]+/(?:[\w.-]+/)*[\w.-]+$"
+        r"|\$\{?\w+\}?$|\{exp_\w+\}$",
+        first,
     ):
         return not re.search(r"[。！？]|[a-z]\.$", text)
     is_program = bool(re.match(r"[a-z][\w.-]*$", first)) and not re.search(r"[。，；！？]|\.$|\w, \w", text)
@@ -122,10 +173,21 @@ def looks_like_command(text: str) -> bool:
 
 def _find_pieces(section: Section, faults: list[BlueprintFault]) -> Iterator[Lines]:
     """Yield groups of lines that may be commands: from code blocks, else from items, else from inline code."""
-    if re.fullmatch(r"[|>][+-]?", section.inline):
-        yield _folded_lines(section)
+    if section.exact is not None:
+        yield [(section.line + index, text) for index, text in enumerate(section.exact.split("\n"))]
         return
-    items = [item for item in read_items(section) if not _EXPLANATION_LABEL.fullmatch(item.label)]
+    if re.fullmatch(r"[|>][+-]?", section.inline):
+        below = [
+            (line.number, line.text)
+            for line in section.lines
+            if line.text.startswith((" ", "\t")) or not line.text.strip()
+        ]
+        try:
+            yield fold_scalar(section.inline, below) if below else []
+        except YamlFault as fault:
+            faults.append(BlueprintFault(fault.line, f"the launch command is {fault.text}."))
+        return
+    items = [item for item in read_items(section) if not is_explanation(item.label)]
     if (blocks := _command_blocks(section)) and not looks_like_command(section.inline.strip("`")):
         yield from blocks
         return
@@ -159,14 +221,6 @@ def _command_blocks(section: Section) -> list[Lines]:
     return []
 
 
-def _folded_lines(section: Section) -> Lines:
-    """Return the lines below ``exp_launch_command: |`` or ``>``, as YAML reads them."""
-    lines = [(line.number, line.text) for line in section.lines if line.text.startswith((" ", "\t"))]
-    if section.inline.startswith(">") and lines:
-        return [(lines[0][0], " ".join(text.strip() for _, text in lines))]
-    return lines
-
-
 def _find_continuations(section: Section, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Yield lines of options right below a command that no backslash joins to it."""
     numbers = {number for number, _ in lines}
@@ -178,21 +232,26 @@ def _find_continuations(section: Section, lines: Sequence[tuple[int, str]]) -> I
 
 def _unfenced_commands(section: Section, items: Iterable[SectionItem]) -> Iterator[tuple[int, str]]:
     """Yield the lines of commands outside of code blocks, with their continuation lines."""
-    contents = {line.number: line.content for line in section.lines if line.fence is None}
-    items_by_line = {item.line: item for item in items}
+    rows = {id(line): line for line in section.all_lines if line.fence is None}
+    pending = list(items)
     continues = False
-    for number in sorted({*contents, *items_by_line}):
-        item, content = items_by_line.get(number), contents.get(number, "")
-        text = content if continues else item.text if item else ""
+    for line in rows.values():
+        is_item = bool(pending) and pending[0].line == line.number and _is_text_of(pending[0].text, line)
+        item = pending.pop(0) if is_item else None
+        text = line.content if continues else item.text if item else ""
         if not text:
             continues = False
             continue
-        quoted = re.fullmatch(r"`([^`]+)`|\"([^\"]+)\"|'([^']+)'", text)
+        quoted = re.fullmatch(r"`([^`]+)`|\"([^\"]+)\"|'([^']+)'", text.strip())
         bare = (quoted[1] or quoted[2] or quoted[3]).strip() if quoted else text
-        prompted = content if content.startswith("$") else bare
+        prompted = line.content if line.content.startswith("$") else bare
         if continues or (item and (_PROMPT.match(prompted) or looks_like_command(bare))):
-            yield number, bare
+            yield line.number, bare
             continues = bare.rstrip().endswith(("\\", "&&", "||", "|"))
+
+
+def _is_text_of(text: str, line: SourceLine) -> bool:
+    return text in (line.text, line.plain, line.content) or text.strip("`") in line.text.replace("\\|", "|")
 
 
 def _join_lines(piece: Lines, faults: list[BlueprintFault]) -> Iterator[tuple[int, str]]:
@@ -204,7 +263,7 @@ def _join_lines(piece: Lines, faults: list[BlueprintFault]) -> Iterator[tuple[in
         yield first, "\n".join(text[depth:].rstrip() for _, text in piece).strip("\n")
         return
     has_prompts = any((prompt := _PROMPT.match(text[depth:])) and prompt[0][0] != ">" for text in texts)
-    first, quote = 0, ""
+    first, quote, brackets = 0, "", 0
     parts: list[str] = []
     for number, text in piece:
         line = text[depth:].rstrip() if text.strip() else ""
@@ -213,22 +272,33 @@ def _join_lines(piece: Lines, faults: list[BlueprintFault]) -> Iterator[tuple[in
         line = _PROMPT.sub("", line, count=1)
         if not quote and (not line.strip() or line.lstrip().startswith("#")):
             continue
+        opened = quote
         quote, comment = _scan_quotes(line, quote)
         line = line[:comment].rstrip()
+        if brackets or "(" in line:
+            brackets = max(0, brackets + _count_brackets(line, opened))
         first = first or number
         parts.append(line)
-        if quote or line.endswith(("\\", "&&", "||", "|")):
+        if quote or brackets or line.endswith(("\\", "&&", "||", "|")):
             continue
         yield first, "\n".join(parts).strip()
         first, parts = 0, []
     if parts:
-        command = "\n".join(parts).strip().rstrip("\\").rstrip()
-        if quote:
-            faults.append(BlueprintFault(first, "a quote is opened here and never closed."))
-        elif command.endswith(("&&", "||", "|")):
-            text = f"ends with {command.split()[-1]}: the rest of the command is missing."
-            faults.append(BlueprintFault(piece[-1][0], text))
-        yield first, command
+        yield first, _end_command(parts, quote, brackets, first, piece[-1][0], faults)
+
+
+def _end_command(
+    parts: Sequence[str], quote: str, brackets: int, first: int, last: int, faults: list[BlueprintFault]
+) -> str:
+    """Return a command whose last line asks for more, and note what is missing."""
+    command = "\n".join(parts).strip().rstrip("\\").rstrip()
+    if quote:
+        faults.append(BlueprintFault(first, "a quote is opened here and never closed."))
+    elif brackets:
+        faults.append(BlueprintFault(first, "a bracket is opened here and never closed."))
+    elif command.endswith(("&&", "||", "|")):
+        faults.append(BlueprintFault(last, f"ends with {command.split()[-1]}: the rest of the command is missing."))
+    return command
 
 
 def _only_prepares(text: str) -> bool:
@@ -236,7 +306,7 @@ def _only_prepares(text: str) -> bool:
 
     In a pipe only the first program counts.
     """
-    parsed = shell.parse(text)
+    parsed = shell.parse(_without_arrays(text))
     if _SHELL_BLOCK.search(text) or parsed.open_quote:
         return False
     is_piped = False
@@ -247,6 +317,42 @@ def _only_prepares(text: str) -> bool:
             return False
         is_piped = command.separator in ("|", "|&")
     return True
+
+
+def _without_arrays(text: str) -> str:
+    """Return a command in which bash arrays such as ``ARGS=(--lr 1)`` are empty assignments."""
+    while array := _ARRAY.search(text):
+        depth, quote, end = 0, "", len(text)
+        for index in range(array.end() - 1, len(text)):
+            char = text[index]
+            if quote:
+                quote = "" if char == quote else quote
+            elif char in "'\"":
+                quote = char
+            elif char in "()":
+                depth += 1 if char == "(" else -1
+                if not depth:
+                    end = index + 1
+                    break
+        text = f"{text[: array.end() - 1]}{text[end:]}"
+    return text
+
+
+def _count_brackets(line: str, quote: str) -> int:
+    """Return how many round brackets outside quotes a line opens and does not close; ``quote`` is open before."""
+    depth, is_escaped = 0, False
+    for char in line:
+        if is_escaped:
+            is_escaped = False
+        elif char == "\\" and quote != "'":
+            is_escaped = True
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+    return depth
 
 
 def _keep_in_foreground(line: int, text: str) -> tuple[str, list[BlueprintFault]]:

@@ -1,70 +1,85 @@
-"""Values of a blueprint's sections: paths, time limit, first-step rule, purpose. Pure."""
+"""Values of a blueprint's sections: the purpose and the paths. Pure."""
 
 # ruff: noqa: RUF001 - people write full-width punctuation, which is searched for here
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mcp_server.blueprints.headings import find_section, plain_text, split_label
-from mcp_server.blueprints.markdown import SourceLine, code_spans
-from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, read_items
-from mcp_server.errors import PatternError
-from mcp_server.text.durations import find_duration, parse_with_unit
-from mcp_server.text.formatting import duration
-from mcp_server.text.regex import compile_user_pattern
+from mcp_server.blueprints.markdown import code_spans
+from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, is_explanation, read_items
 
-MAX_TIME_S = 60 * 86_400.0
 _MAX_PURPOSE_CHARS = 2_000
+_MAX_PATH_CHARS = 4_096
 
-_ABSENT = re.compile(
-    r"(?:n\.?/?a\.?|none|null|nil|nothing|default|same|无|没有|不需要|默认"
-    r"|not (?:needed|used|required|applicable)|-+|—+)(?:[\s,.;:(（，。].*)?",
+ABSENT = re.compile(
+    r"(?:n\.?/?a\.?|none|null|nil|nothing|(?:the )?default|无|没有|不需要|默认"
+    r"|not (?:needed|used|required|applicable)|-+|—+)"
+    r"(?:[\s,.;:(（，。](?:(?!\b(?:use|see|same|instead|conda|as)\b)[^\d/])*)?",
     re.IGNORECASE,
 )
-_EXPLANATION_LABEL = re.compile(
-    r"(?:description|desc|hint|notes?|warning|remark|comment|why|example|e\.g\.?|说明|提示|注意|备注|描述|警告|示例|例如)\s*\d*"
-)
+_DESCRIPTION_LABEL = re.compile(r"(?:description|desc|说明|描述)\s*\d*")
 _CONTENT_LABEL = re.compile(
-    r"(?:contents?|value|内容|值)\s*\d*|.*(?:path|dir|directory|location|file|路径|目录|位置|文件|地址)"
+    r"(?:contents?|value|absolute|内容|值)\s*\d*|.*(?:path|dir|directory|location|file|folder|路径|目录|位置|文件|地址)"
 )
+_PURPOSE_LABEL = re.compile(r"(?:contents?|value|text|内容|值|question|目的)\s*\d*")
 _PATH = re.compile(
     r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/[^\s`'\"，。；、<>|]*|[\w.${}-]+(?:/[\w.@%+=~${}:-]+)+/?"
-    r"|[\w.-]+\.(?:ya?ml|json|toml|py)|\.{1,2}"
+    r"|[\w.-]+\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin)|\.{1,2}|\.\w[\w.-]*"
 )
+_PATH_START = re.compile(r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/|[\w.-]+/[\w.-]")
+_OTHER_MACHINE = re.compile(r"^\s*(?:[A-Za-z]:[\\/]|[\w.-]+@[\w.-]+:|[a-z][a-z0-9+.-]*://)")
+# Parts of a path that somebody was to fill in, or that only a shell would.
+_OPEN_PART = re.compile(
+    r"\$\([^)]*\)?|<[^<>/]*>|`[^`]*\b(?:date|whoami|hostname)\b[^`]*`|\$\{[^{}]*[:(][^{}]*\}|\{\{.*?\}\}|%[YmdHMSF](?![a-z])"
+    r"|(?<![A-Za-z])YYYY\S*|(?<![A-Za-z])yyyymmdd\S*|\{(?:timestamp|date|datetime|time)\}|\*+"
+)
+# Words that a comment behind a path has, and a directory's name does not.
+_COMMENT_WORDS = frozenset(
+    """a an and are as at be below but by contains created does each else exists for from has have here if in instead
+    into is it its machine must new not of on only or please see shared should that the then this to under use used uses
+    via was when where which will with you your""".split()  # noqa: SIM905 - as prose has them
+)
+_MAX_WORDS_IN_PATH = 6
+_ELLIPSIS = r"(?<!\S)(?:\.{3,}|…+)(?!\S)|(?<=/)(?:\.{3,}|…+)(?=/|\s|$)"
 PLACEHOLDER = re.compile(
     r"<[A-Za-z\u4e00-\u9fff_](?:[^<>\n]{0,80}[\w\u4e00-\u9fff.])?>(?![\w/])|\b(?:TODO|TBD|FIXME|XXX+|CHANGEME)\b|\?\?\?"
-    r"|(?<!\S)(?:\.{3,}|…+)(?!\S)|(?<=/)(?:\.{3,}|…+)(?=/|\s|$)|(?:^|/)path/to/"
+    rf"|{_ELLIPSIS}|(?:^|/)path/to/"
     r"|\b[Yy]our[-_ ](?:path|name|user|project|dir|command|repo|code|venv|file)\w*"
 )
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?|\{([A-Za-z_]\w*)\}")
-_USER_VARIABLES = frozenset({"HOME", "USER"})
-_RANGE = re.compile(r"\d\s*(?:-|~|–|to|至|到)\s*\d+(?:\.\d+)?\s*[A-Za-z个小天分]")
-_MAX_TIME_LABEL = re.compile(r"^\$?\{?max_?time\}?\s*(?:[=:：]-?)\s*", re.IGNORECASE)
-_PATH_WITH_SPACES = re.compile(r"(?:~|\.{1,2})?/[^\s,;，；。()（）]+(?: [\w.-]+){0,3} [\w.-]*/[\w./-]*")
-_FIRST_STEP = re.compile(
-    r"first[-_ ](?:training |optimi[sz]er |gradient |global )?(?:step|iteration|update)|first (?:\S+ ){0,3}loss"
-    r"|第一个?步|首个?步|第一个|首个|第一次|第一条",
+FILL_IN_WORD = re.compile(
+    r"path|dir|name|your|file|command|port|config|value|number|model|dataset|task|purpose|question|expectation|hours|time"
+    r"|insert|fill|absolute|路径|目录|名|填|模型|数据集|目的",
     re.IGNORECASE,
 )
-_CLAUSE = re.compile(r"\s*(?:[()（）;；，。]|,(?!\d{3})|\.(?=\s|$))\s*")
-_PATTERN_LABEL = re.compile(r"first[-_ ]step[-_ ]pattern|首步(?:模式|正则)")
-_QUOTED_NAME = re.compile(r"[`\"“「']([A-Za-z][\w /_.@-]{2,60})[`\"”」']")
+_WHOLE_PLACEHOLDER = re.compile(
+    r"[\W_]*(?:(?:TODO|TBD|FIXME|XXX+|CHANGEME)\b.*|\?{3,}|\.{3,}|…+|待定|待填写?|填写.{0,20}|Perform \.\.\.)[\W_]*"
+)
+_TAG = re.compile(r"<([A-Za-z\u4e00-\u9fff_][^<>\n]{0,80})>")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?|\{([A-Za-z_]\w*)\}")
+_USER_VARIABLES = frozenset({"HOME", "USER"})
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
 @dataclass
 class BlueprintReader:
-    """The sections of a document, the faults, and the line of each value."""
+    """The sections of a document, the faults, the line of each value, and notes found inside sections."""
 
     sections: dict[str, Section] = field(default_factory=dict)
     faults: list[BlueprintFault] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
-    def add_fault(self, line: int, text: str) -> None:
-        """Note a fault that prevents running the document."""
-        self.faults.append(BlueprintFault(line, text))
+    def add_fault(self, line: int, text: str, *, fatal: bool = True) -> None:
+        """Note a fault; a fatal one prevents running the document."""
+        self.faults.append(BlueprintFault(line, text, fatal=fatal))
+
+    def add_note(self, name: str, text: str) -> None:
+        """Keep what a section says beside its value."""
+        self.notes.append(f"[exp_{name}] {text.strip()}")
 
     def assign_faults(self, since: int, section: str) -> None:
         """Note that the faults after the first ``since`` affect only ``section``."""
@@ -73,8 +88,24 @@ class BlueprintReader:
     def has_placeholder(self, name: str, line: int, value: str) -> bool:
         """Return whether ``value`` is still the template's, and note that as a fault."""
         if placeholder := PLACEHOLDER.search(value):
-            self.add_fault(line, f"[exp_{name}] still holds the template's {placeholder[0]!r}.")
+            self.add_fault(line, f"[exp_{name}] still holds the template's {placeholder[0]!r}: write the value.")
         return placeholder is not None
+
+
+def content_items(reader: BlueprintReader, name: str) -> list[SectionItem]:
+    """Return the items of a section without explanations; where nothing else is there, its description.
+
+    Empty if the section is absent.
+    """
+    section = reader.sections.get(name)
+    if section is None:
+        return []
+    if section.exact is not None:
+        return [SectionItem(section.line, "", section.exact, is_code=True)] if section.exact.strip() else []
+    items = list(read_items(section))
+    content = [item for item in items if not is_explanation(item.label)]
+    described = [item for item in items if _DESCRIPTION_LABEL.fullmatch(item.label)]
+    return content or [item for item in described if find_section(item.text) != name]
 
 
 def read_path(reader: BlueprintReader, name: str) -> str | None:
@@ -82,47 +113,79 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
 
     None if the section is absent or says that there is none.
     """
-    whole_paths: list[tuple[int, str]] = []
-    paths_in_text: list[tuple[int, str]] = []
-    words: list[tuple[int, str]] = []
-    first: tuple[int, str] | None = None
-    for item in _content_items(reader, name):
-        value = item.text.strip().strip("`*").strip().strip("\"'").strip()
-        first = first or (item.line, value)
-        if _ABSENT.fullmatch(value) and not whole_paths:
-            return None
-        if reader.has_placeholder(name, item.line, value):
-            return None
-        if name == "venv_exe" and re.fullmatch(r"python[\d.]*", value) and not whole_paths:
-            return None
-        if _PATH_WITH_SPACES.fullmatch(item.text.strip()):
-            reader.add_fault(item.line, f"[exp_{name}] has spaces in {value[:80]!r}: write one path, in quotes.")
-            return None
-        is_content = (
-            not item.label
-            or item.is_code
-            or find_section(item.label) == name
-            or _CONTENT_LABEL.fullmatch(item.label) is not None
-        )
-        if is_content and (path := _match_path(item.text, value)):
-            whole_paths.append((item.line, path))
-        elif (path := _find_path(value)) and "." not in item.label:
-            paths_in_text.append((item.line, path))
-        elif is_content and name.endswith("_dir") and re.fullmatch(r"[A-Za-z0-9_][\w.-]*", value):
-            words.append((item.line, value))
-    if first and not (whole_paths or paths_in_text or words):
-        reader.lines[name] = first[0]
-        reader.add_fault(first[0], f"[exp_{name}] names no path: {first[1][:80]!r}.")
-    return _choose_path(reader, name, whole_paths or paths_in_text[:1] or words[-1:])
-
-
-def _content_items(reader: BlueprintReader, name: str) -> list[SectionItem]:
-    """Return the items of a section without explanations.
-
-    Empty if the section is absent.
-    """
+    candidates = _PathCandidates(name)
     section = reader.sections.get(name)
-    return [item for item in read_items(section) if not _EXPLANATION_LABEL.fullmatch(item.label)] if section else []
+    is_exact = section is not None and section.exact is not None
+    for item in content_items(reader, name):
+        value = item.text.strip().strip("`*").strip().strip("\"'").strip()
+        candidates.first = candidates.first or (item.line, value)
+        if candidates.whole:
+            if _PATH_START.match(value):
+                candidates.add(item, value, is_exact=is_exact)
+            continue  # a remark below the path
+        is_default = name == "venv_exe" and value.lower() in ("python", "python3")
+        if is_default or (ABSENT.fullmatch(value) and not (is_exact and "/" in value)):
+            return None
+        if fault := _find_open_part(name, item.text, value) or candidates.add(item, value, is_exact=is_exact):
+            reader.lines[name] = item.line
+            reader.add_fault(item.line, fault)
+            return None
+    chosen = candidates.whole or candidates.in_text or candidates.words[-1:]
+    if candidates.first and not chosen:
+        line, written = candidates.first
+        reader.lines[name] = line
+        reader.add_fault(line, f"[exp_{name}] names no path: {written[:80]!r}. Write one path, or none.")
+    return _choose_path(reader, name, chosen)
+
+
+@dataclass
+class _PathCandidates:
+    """What a section may mean by its path: whole values, paths in sentences, and single words, with their lines."""
+
+    name: str
+    whole: list[tuple[int, str]] = field(default_factory=list)
+    in_text: list[tuple[int, str]] = field(default_factory=list)
+    words: list[tuple[int, str]] = field(default_factory=list)
+    first: tuple[int, str] | None = None
+
+    def add(self, item: SectionItem, value: str, *, is_exact: bool) -> str:
+        """Add the paths of an item; return a fault if the end of its path is not clear."""
+        label = item.label
+        is_content = not label or item.is_code or find_section(label) == self.name or _CONTENT_LABEL.fullmatch(label)
+        path = (
+            value
+            if is_exact
+            else (_match_path(item.text, value) or _match_path_with_spaces(value))
+            if is_content
+            else ""
+        )
+        head = re.split(r"[,(]", value)[0].strip()
+        if path:
+            self.whole.append((item.line, path))
+        elif is_content and not self.whole and _PATH_START.match(value) and " " in head:
+            return (
+                f"[exp_{self.name}]: where does the path end in {value[:80]!r}? "
+                "Write it in backticks, and the rest on another line."
+            )
+        elif (found := _find_paths(value)) and "." not in label:
+            self.in_text += [(item.line, path) for path in found]
+        elif is_content and self.name.endswith("_dir") and re.fullmatch(r"[\w][\w.-]*", value):
+            self.words.append((item.line, value))
+        return ""
+
+
+def _find_open_part(name: str, text: str, value: str) -> str:
+    """Return a fault if nobody fills in a part of a path, or the path is not of this machine."""
+    if other := _OTHER_MACHINE.match(value):
+        return f"[exp_{name}] is not a path of this machine: {value[:80]!r} begins with {other[0].strip()!r}."
+    if placeholder := PLACEHOLDER.search(value):
+        return f"[exp_{name}] still holds the template's {placeholder[0]!r}: write the value."
+    is_path = "/" in value or re.search(r"\.\w{1,5}$", value)
+    spans = code_spans(text) if "`" in text and not re.search(r"`[^`]*\b(?:date|whoami|hostname)\b", text) else []
+    part = _OPEN_PART.search(spans[0] if spans and "/" in spans[0] else value.replace("**", ""))
+    if is_path and part and _find_paths(value[: part.start()] + "x" if part.start() else value):
+        return f"[exp_{name}] holds {part[0][:60]!r}, which nothing fills in: write the path out."
+    return ""
 
 
 def _choose_path(reader: BlueprintReader, name: str, paths: Sequence[tuple[int, str]]) -> str | None:
@@ -134,156 +197,103 @@ def _choose_path(reader: BlueprintReader, name: str, paths: Sequence[tuple[int, 
         if other.rstrip("/") != first.rstrip("/"):
             reader.add_fault(other_line, f"[exp_{name}] names a second path, {other[:80]!r}: write one.")
             break
+    if len(first) > _MAX_PATH_CHARS:
+        reader.add_fault(line, f"[exp_{name}] is longer than a path may be: {len(first):,} characters.")
     for names in _VARIABLE.findall(first):
         variable = names[0] or names[1]
-        if variable not in _USER_VARIABLES and find_section(variable) != "codebase_dir":
+        own = ("codebase_dir", "result_dir") if name == "tensorboard" else ("codebase_dir",)
+        if variable not in _USER_VARIABLES and find_section(variable) not in own:
             reader.add_fault(line, f"[exp_{name}]: {variable} has no value in {first[:80]!r}: write the path out.")
     return first
 
 
 def _match_path(text: str, value: str) -> str:
-    """Return ``value`` if all of it is one path.
-
-    A path with spaces must be in quotes.
-    """
-    quoted = re.fullmatch(r"""\s*(?:`([^`]+)`|"([^"]+)"|'([^']+)')[\s,;.。，；]*(?:[(（#].*)?""", text)
+    """Return ``value`` if all of it is one path, in quotes or without spaces."""
+    quoted = re.fullmatch(r"""\s*(?:`([^`]+)`|"([^"]+)"|'([^']+)'|“([^”]+)”)[\s,;.。，；]*(?:[(（#—–-].*)?""", text)
     if quoted:
-        inner = (quoted[1] or quoted[2] or quoted[3]).strip().strip("\"'")
-        return inner if _PATH.match(inner) else ""
-    bare = re.sub(r"\s+(?:[(（#].*|[-–—]+\s.*)$|\s*[（].*$", "", value).rstrip("，,;；。")
+        inner = next(filter(None, quoted.groups())).strip().strip("\"'")
+        return inner if _PATH.match(inner) and not inner.startswith("$(") else ""
+    bare = _without_comment(value)
     return bare if _PATH.fullmatch(bare) else ""
 
 
-def _find_path(value: str) -> str:
-    """Return the path in a sentence, one in inline code before any other."""
+def _match_path_with_spaces(value: str) -> str:
+    """Return ``value`` if all of it is one path with spaces: no prose, no further path, no option."""
+    bare = re.sub(r"\\ ", " ", _without_comment(value))
+    words = bare.split(" ")
+    is_path = re.fullmatch(r"(?:~\w*|\.{1,2}|\$\{?\w+\}?)?/[^`'\"，。；、<>|,;:!?$*=]*[^\s.]", bare)
+    if not is_path or "" in words or len(words) > _MAX_WORDS_IN_PATH:
+        return ""
+    if any(word.startswith(("/", "-", "~", "$")) for word in words[1:]):
+        return ""
+    return "" if _COMMENT_WORDS & {word.lower() for word in words[1:]} else bare
+
+
+def _without_comment(value: str) -> str:
+    """Return ``value`` without the comment behind it: in brackets, or after a dash or #."""
+    return re.sub(r"\s+(?:[(#].*|[-–—]+\s.*)$|\s*（.*$", "", value).rstrip("，,;；。")
+
+
+def _find_paths(value: str) -> list[str]:
+    """Return the paths in a sentence, those in inline code if there are any."""
     spans = [span.strip() for span in code_spans(value) if _PATH.fullmatch(span.strip())]
-    words = [m[0] for m in _PATH.finditer(value) if "/" in m[0] and "://" not in value[: m.end() + 3]]
-    paths = [*spans, *words]
-    return paths[0].rstrip(".,;:)") if paths else ""
-
-
-def read_time_limit(reader: BlueprintReader) -> float | None:
-    """Return the time limit in seconds.
-
-    None if the default applies.
-    """
-    limits: list[tuple[int, float]] = []
-    first: tuple[int, str] | None = None
-    for item in _content_items(reader, "max_time"):
-        text = _without_first_step(f"{item.label}: {item.text}" if _FIRST_STEP.search(item.label) else item.text)
-        if not text:
-            continue
-        value = _MAX_TIME_LABEL.sub("", text.strip().strip("`*\"' "))
-        if _ABSENT.fullmatch(value) and not limits:
-            return None
-        if reader.has_placeholder("max_time", item.line, value):
-            return None
-        if _RANGE.search(value) and not re.search(r"\d-\d+:", value):
-            reader.add_fault(item.line, f"[exp_max_time] is a range, {value[:60]!r}: write one duration.")
-            return None
-        first = first or (item.line, value)
-        heading = f"{reader.sections['max_time'].heading} ({item.label})"
-        if (seconds := _read_seconds(value, heading)) is not None:
-            limits.append((item.line, seconds))
-    if first and not limits:
-        reader.add_fault(
-            first[0], f"[exp_max_time] is not a duration: {first[1][:60]!r}. Write e.g. 24 hours or 90 min."
-        )
-    return _choose_time_limit(reader, limits)
-
-
-def _without_first_step(text: str) -> str:
-    """Return ``text`` without its first-step rule: ``24 hours (first step within 20 min)`` becomes ``24 hours``."""
-    if not _FIRST_STEP.search(text):
-        return text
-    clauses, awaits_time = [], False
-    for clause in filter(None, _CLAUSE.split(text)):
-        has_time = find_duration(clause) is not None
-        if _FIRST_STEP.search(clause):
-            awaits_time = not has_time  # as in "first step, within 20 min"
-        elif awaits_time and has_time:
-            awaits_time = False
-        else:
-            clauses.append(clause)
-    return ", ".join(clauses)
-
-
-def _read_seconds(value: str, heading: str) -> float | None:
-    seconds = find_duration(value)
-    return parse_with_unit(value, heading) if seconds is None else seconds
-
-
-def _choose_time_limit(reader: BlueprintReader, limits: Sequence[tuple[int, float]]) -> float | None:
-    if not limits:
-        return None
-    line, limit_s = limits[0]
-    reader.lines["max_time"] = line
-    if not 0 < limit_s <= MAX_TIME_S:
-        reader.add_fault(line, f"[exp_max_time] is {'longer than 60 days' if limit_s > 0 else 'not above zero'}.")
-        return None
-    for other_line, other_s in limits[1:]:
-        if other_s != limit_s:
-            here, there = duration(other_s), duration(limit_s)
-            reader.add_fault(other_line, f"[exp_max_time] is {there} in line {line}, {here} here: write one.")
-            break
-    return limit_s
-
-
-def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tuple[float | None, str | None]:
-    """Return the time to the first step in seconds and the pattern of its line.
-
-    None for what is absent.
-    """
-    limit_section = reader.sections.get("max_time")
-    items = [
-        *(read_items(limit_section) if limit_section else ()),
-        *read_items(Section("notes", 0, lines=list(notes))),
-    ]
-    seconds, pattern = None, None
-    for item in items:
-        words = f"{item.label}: {item.text}"
-        if seconds is None and (first := _FIRST_STEP.search(words)):
-            clause = next((part for part in _CLAUSE.split(words) if _FIRST_STEP.search(part)), "")
-            time_s = find_duration(clause) or find_duration(words[first.start() :]) or find_duration(words)
-            if time_s is not None and 0 < time_s <= MAX_TIME_S:
-                seconds, pattern = time_s, _pattern_of_name(words[first.start() :])
-    for item in items:
-        if _PATTERN_LABEL.search(item.label):
-            written = item.text.strip().strip("`\"'")
-            try:
-                compile_user_pattern(written)
-            except PatternError as error:
-                reader.add_fault(item.line, f"first_step_pattern is not usable: {error.why}.")
-            else:
-                return seconds, written
-    return seconds, pattern
-
-
-def _pattern_of_name(words: str) -> str | None:
-    """Return a pattern for the quoted name in ``words``: "kl loss" matches ``actor/kl_loss``, not ``use_kl_loss``."""
-    if (quoted := _QUOTED_NAME.search(words)) is None:
-        return None
-    name = r"[\s_/-]*".join(re.escape(part) for part in re.split(r"[\s_/-]+", quoted[1].strip()))
-    # Settings such as use_kl_loss and kl_loss_coef are printed before any step.
-    return rf"(?i)(?<![a-z\d_]){name}(?![a-z\d_])"
+    if spans:
+        return spans
+    words = []
+    for match in _PATH.finditer(value):
+        if (
+            "/" in match[0]
+            and "://" not in value[: match.end() + 3]
+            and not re.search(r"[\w:]$", value[: match.start()])
+        ):
+            words.append(match[0].rstrip(".,;:)"))
+        elif "/" in match[0] and re.search(r"[\u4e00-\u9fff：:]$", value[: match.start()]) and "://" not in value:
+            words.append(re.split(r"[\u4e00-\u9fff]", match[0])[0].rstrip(".,;:)"))
+    return [word for word in dict.fromkeys(words) if word.strip("/.") or word == "."]
 
 
 def read_purpose(reader: BlueprintReader) -> str:
-    """Return the purpose as one paragraph.
-
-    It has explanations only if there is nothing else.
-    """
+    """Return the purpose as one paragraph: its description and its contents; hints only where nothing else is there."""
+    section = reader.sections.get("purpose")
+    if section is None:
+        return ""
     texts: list[str] = []
     explanations: list[str] = []
-    section = reader.sections.get("purpose")
-    for line in section.all_lines if section else ():
+    for line, text, is_hint in _purpose_lines(section):
+        if _WHOLE_PLACEHOLDER.fullmatch(text) or (
+            (tag := _TAG.search(text)) and (tag[0] == text.strip(" *_`.") or FILL_IN_WORD.search(tag[1]))
+        ):
+            if not texts:
+                shown = tag[0] if (tag := _TAG.search(text)) else text[:40]
+                reader.add_fault(line, f"[exp_purpose] still holds the template's {shown!r}: write the question.")
+            continue
+        (explanations if is_hint else texts).append(text)
+    words = " ".join(filter(None, texts or explanations))
+    return words[:_MAX_PURPOSE_CHARS].strip().strip("\"'").strip()
+
+
+def _purpose_lines(section: Section) -> Iterator[tuple[int, str, bool]]:
+    """Yield the lines of the purpose without their labels, and whether each only hints."""
+    if section.exact is not None:
+        if section.exact.strip():
+            yield section.line, " ".join(section.exact.split()), False
+        return
+    is_hint = False
+    for line in section.all_lines:
         text = plain_text(line) if line.fence is None else line.text.strip()
+        text = _BREAK.sub(" ", text) if line.fence is None else text
         if not text or line.level or text.startswith("#") or re.fullmatch(r"[-=_*|: ]{3,}", text):
+            is_hint = is_hint and bool(text) and not line.level
             continue
         label, value = split_label(text)
-        is_explanation = bool(_EXPLANATION_LABEL.fullmatch(label))
-        if is_explanation or find_section(label) == "purpose" or _CONTENT_LABEL.fullmatch(label):
-            text = value
-        if not reader.has_placeholder("purpose", line.number, text):
-            (explanations if is_explanation else texts).append(text)
-    return " ".join(filter(None, texts or explanations))[:_MAX_PURPOSE_CHARS].strip().strip("\"'").strip()
+        begins_item = bool(line.list_mark) or bool(label and is_explanation(label))
+        is_own_label = find_section(label) == "purpose" or _PURPOSE_LABEL.fullmatch(label)
+        if is_explanation(label):
+            is_hint = not _DESCRIPTION_LABEL.fullmatch(label)
+            text = "" if not is_hint and find_section(value) == "purpose" else value
+        elif is_own_label:
+            is_hint, text = False, value
+        elif begins_item:
+            is_hint = False
+        if text:
+            yield line.number, text, is_hint

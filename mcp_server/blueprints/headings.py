@@ -12,40 +12,85 @@ from mcp_server.blueprints.markdown import SourceLine
 NOTES = "notes"
 # Names of the sections. A section's own name is the first one with `exp_` in front.
 NAMES = {
-    "purpose": "purpose|experiment purpose|goal|objective|aim|实验目的|目的|实验目标|目标",
+    "purpose": "purpose|experiment purpose|goal|goals|objective|objectives|aim|purpose of the experiment|"
+    "purpose of this experiment|research question|hypothesis|实验目的|目的|实验目标|目标|研究目的|"
+    "研究问题|实验假设",
     "codebase_dir": "codebase dir|codebase directory|codebase path|codebase|code dir|code directory|code path|"
-    "main experiment code path|experiment code path|repo|repository|project dir|project directory|project root|"
-    "working directory|代码目录|代码路径|主实验代码路径|实验代码路径|工程目录|项目目录|代码库目录|代码库|工作目录",
+    "main experiment code path|experiment code path|repo|repository|project dir|project directory|"
+    "project root|working directory|working dir|work dir|workdir|cwd|code|code base|code location|"
+    "source code|repo path|repo dir|repo root|repository path|project path|code root|代码目录|"
+    "代码路径|主实验代码路径|实验代码路径|工程目录|项目目录|代码库目录|代码库|工作目录|代码|代码仓库|"
+    "仓库路径|项目路径|代码根目录|工作路径|工程路径",
     "venv_exe": "venv exe|venv|venv path|venv python|python|python exe|python executable|python path|"
-    "python interpreter|interpreter|virtual environment|python virtual environment|python virtual environment path|"
-    "python 解释器|python解释器|解释器|python 路径|python路径|虚拟环境|虚拟环境路径|python虚拟环境路径|python虚拟环境|"
-    "python 虚拟环境|python 虚拟环境路径|解释器路径|python 可执行文件",
+    "python interpreter|interpreter|virtual environment|python virtual environment|"
+    "python virtual environment path|python environment|python env|python environment path|"
+    "python env path|python venv|python venv path|virtualenv|virtual env|venv dir|venv executable|"
+    "conda env|conda environment|conda env path|python binary|python bin|interpreter path|"
+    "python interpreter path|python executable path|environment python|python 解释器|python解释器|"
+    "解释器|python 路径|python路径|虚拟环境|虚拟环境路径|python虚拟环境路径|python虚拟环境|"
+    "python 虚拟环境|python 虚拟环境路径|解释器路径|python 可执行文件|python可执行文件|python 环境|"
+    "python环境|python 环境路径|python环境路径|python 解释器路径|python解释器路径|"
+    "python 可执行文件路径|conda 环境|conda环境",
     "yaml_path": "yaml path|yaml|yaml file|yaml config|config|config file|config path|config yaml|configuration|"
-    "configuration file|experiment config file path|experiment configuration file path|配置文件|配置文件路径|"
-    "实验配置文件路径|实验配置文件|配置|yaml 路径|yaml路径|yaml 文件|yaml文件",
+    "configuration file|experiment config file path|experiment configuration file path|"
+    "yaml configuration|yaml config path|yaml file path|training config|experiment config|"
+    "experiment configuration|configuration path|config file path|configuration file path|配置文件|"
+    "配置文件路径|实验配置文件路径|实验配置文件|配置|yaml 路径|yaml路径|yaml 文件|yaml文件|yaml 配置|"
+    "yaml配置|训练配置|实验配置|配置路径|训练配置文件|yaml 配置文件|yaml配置文件|yaml 文件路径|"
+    "yaml文件路径",
     "launch_command": "launch command|launch cmd|launch|command|cmd|run command|training command|train command|"
-    "training execution command|start command|启动命令|训练命令|运行命令|执行训练的命令|执行命令|命令|启动指令",
-    "result_dir": "result dir|result directory|result path|result|results|results dir|results directory|results path|"
-    "result data storage path|output dir|output directory|output path|output|结果目录|结果路径|结果数据存储路径|"
-    "结果存储路径|输出目录|输出路径|结果",
+    "training execution command|start command|execution command|command line|launch command line|"
+    "command to run|how to run|training launch command|启动命令|训练命令|运行命令|执行训练的命令|"
+    "执行命令|命令|启动指令|训练启动命令|运行指令|执行指令|训练执行命令",
+    "result_dir": "result dir|result directory|result path|result|results|results dir|results directory|"
+    "results path|result data storage path|output dir|output directory|output path|output|"
+    "result folder|results folder|output folder|save dir|save path|save directory|result location|"
+    "results location|output location|结果目录|结果路径|结果数据存储路径|结果存储路径|输出目录|"
+    "输出路径|结果|结果保存目录|结果保存路径|保存路径|保存目录|实验结果目录|实验结果路径|结果文件夹|"
+    "结果存储目录",
     "max_time": "max time|maximum time|maxtime|max runtime|max run time|maximum runtime|maximum run time|"
-    "max duration|time limit|timeout|最长时间|最大时间|最长运行时间|最大运行时间|运行时间上限|时间限制|时限|运行时间",
-    NOTES: "notes|other notes|additional notes|remarks|其他说明|备注|附加说明|其他备注|补充说明|注意事项|其他",
+    "max duration|maximum duration|time limit|timeout|max training time|maximum training time|"
+    "runtime limit|run time limit|wall time|walltime|wall clock limit|wall clock time|time budget|"
+    "max wall time|maximum wall time|最长时间|最大时间|最长运行时间|最大运行时间|运行时间上限|"
+    "时间限制|时限|运行时间|最长训练时间|最大训练时间|最大时长|最长时长|时间上限|时间预算|运行时长|"
+    "最长运行时长|最大运行时长|超时时间|训练时长上限",
+    # These count under their own names alone: "Parameters" is a heading of many notes.
+    "recovery": "recovery|recovery policy",
+    "params": "params|parameters",
+    "param_style": "param style|parameter style",
+    "resume_args": "resume args|resume arguments",
+    "tensorboard": "tensorboard|tensorboard dir|tensorboard logdir|tensorboard log dir|tensorboard path",
+    "seeds": "seeds|seed",
+    NOTES: "notes|other notes|additional notes|remarks|其他说明|备注|附加说明|其他备注|补充说明|注意事项|"
+    "其他|其它|其它说明|further notes|extra notes|misc|miscellaneous|additional information|其他信息|"
+    "其他实验相关信息",
 }
-SECTIONS = tuple(name for name in NAMES if name != NOTES)
+OPTIONS = ("recovery", "params", "param_style", "resume_args", "tensorboard", "seeds")
+SECTIONS = tuple(name for name in NAMES if name not in (NOTES, *OPTIONS))
 _SECTION_BY_ALIAS = {alias: name for name, aliases in NAMES.items() for alias in aliases.split("|")}
 NO_HASHES = 7  # the level of a heading without #: every other heading ends its section
 _MAX_LABEL_WORDS = 8  # a longer label is a sentence
-MAX_LINE_CHARS = 8_000  # the rest of a longer line is ignored
+MAX_HEADING_CHARS = 8_000  # no heading is longer, nor a line with a label
+_WITH_UNIT = re.compile(r"(.{4,40}) (?:in )?(?:s|secs?|seconds|mins?|minutes|h|hrs?|hours|days)")
 
 # Marks of lists that markdown does not know: bullets, and numbers in brackets, in Chinese, or within a paragraph.
 LOOSE_MARK = re.compile(r"^(?:•\s+|\(?\d{1,3}[.)、）]\s*(?![\d.])|[一二三四五六七八]、\s*)")
+# Numbers of headings: `Section 3:`, `3.1`, `第三部分`, `IV.`
+_HEADING_NUMBER = re.compile(
+    r"^(?:(?:section|part|step)\s+)?(?:\d{1,2}(?:\.\d{1,2})*|[ivx]{1,4}|[a-h])\s*[.):：、–—-]+\s*"
+    r"|^(?:section|part|step)\s+\d{1,2}\s+|^\d{1,2}(?:\.\d{1,2})+\s+|^\d{1,2}\s+"
+    r"|^第?[一二三四五六七八九十]+(?:部分|节|章|步)?\s*[、.:：]\s*|^第[一二三四五六七八九十\d]+(?:部分|节|章|步)\s*",
+    re.IGNORECASE,
+)
 LOOSE_HASHES = re.compile(r"^(#{1,6})(?!#)\s*")  # without a blank, too, which markdown wants
 _BRACKETED = re.compile(r"^[\[【［〔]\s*([^\[\]【】［］〔〕]{2,60}?)\s*[\]】］〕](?!\()")
 _BRACKETS_BEHIND = re.compile(r"(?<=[\s`*])[\[【［]\s*(exp[^\[\]【】］]{2,40})[\]】］]", re.IGNORECASE)
 _OWN_NAME = re.compile(r"^exp(?:[\s_-][A-Za-z]+){1,3}", re.IGNORECASE)
 _SEPARATOR = re.compile(r"^\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?:[:：=＝]|—|–|-\s|->|→|$)\s*")
 _MARKS_AND_PICTURES = re.compile(r"^[*_`~\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+")
+_LABEL_SIGN = re.compile("[:：=＝]")
+_DASHED = re.compile(r"^(.{2,40}?)\s+(?:[-–—=]|->|→)\s+(\S.*)$")
+_MAX_TWO_NAMES = 80
 _LABEL = re.compile(
     r"^(?P<label>[^:：=＝/\\\"'`|;{}$.<>]{1,60}?)\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?::(?!//)|：|(?<=\s)=\s|＝)\s*(?P<value>.*)$"
 )
@@ -69,7 +114,11 @@ class Heading:
 def find_section(name: str) -> str | None:
     """Return the section that ``name`` means, as in ``[Exp Launch-Command]`` or ``启动命令``, or None."""
     plain = re.sub(r"[\s_-]+", " ", name.strip().strip("*_`[]【】").lower()).strip()
-    return _SECTION_BY_ALIAS.get(plain.removeprefix("exp ")) or _SECTION_BY_ALIAS.get(plain)
+    section = _SECTION_BY_ALIAS.get(plain.removeprefix("exp ")) or _SECTION_BY_ALIAS.get(plain)
+    if section is None and (timed := _WITH_UNIT.fullmatch(plain)):
+        section = find_section(timed[1])
+        return section if section == "max_time" else None
+    return section
 
 
 # Strengths. Names that are not the section's own count only where its own name is absent.
@@ -79,6 +128,8 @@ HASHED, BRACKETED, OWN_NAME, _ALIAS_HASHED, _ALIAS_BOLD, ALIAS_LABEL = 5, 4, 3, 
 def find_heading(line: SourceLine) -> Heading | None:
     """Return the section that a line begins, or None."""
     level, text = line.level, line.content
+    if len(text) > MAX_HEADING_CHARS and not text.startswith("|"):
+        return None
     if not level and (hashes := LOOSE_HASHES.match(text)):
         level, text = len(hashes[1]), text[hashes.end() :]
     if level:
@@ -89,6 +140,19 @@ def find_heading(line: SourceLine) -> Heading | None:
     is_listed = not level and (bool(line.list_mark) or unmarked != text)
     is_bold = unmarked.startswith(("**", "__"))
     clean = _MARKS_AND_PICTURES.sub("", unmarked)
+    if level or is_bold:
+        clean = _HEADING_NUMBER.sub("", clean, count=1).lstrip("*_`")
+    heading = _find_own_name(clean, level, is_bold=is_bold, is_listed=is_listed)
+    if heading is not None:
+        return heading
+    level = level or NO_HASHES
+    if level == NO_HASHES and not is_bold and not _LABEL_SIGN.search(clean):
+        return None
+    return _find_alias(clean, level, is_bold=is_bold, is_listed=is_listed)
+
+
+def _find_own_name(clean: str, level: int, *, is_bold: bool, is_listed: bool) -> Heading | None:
+    """Return the section of a heading with its own name, ``exp_purpose``, or a name in brackets."""
     if level and (behind := _BRACKETS_BEHIND.search(clean)) and (name := find_section(behind[1])) is not None:
         return Heading(name, HASHED, level, clean, clean[behind.end() :].strip(" *:：`"))
     level = level or NO_HASHES
@@ -100,23 +164,31 @@ def find_heading(line: SourceLine) -> Heading | None:
             inline = "" if find_section(inline) == name else inline  # its name in another language
             is_sure = is_bold or separator or not is_listed
             strength = HASHED if level != NO_HASHES else BRACKETED if is_sure else OWN_NAME
-            return Heading(name, strength, level, clean, inline.strip("* "))
+            return Heading(name, strength, level, clean, _strip_bold_marks(inline))
     if own_name := _OWN_NAME.match(clean):
         for end in reversed([word.end() for word in re.finditer(r"[A-Za-z]+", own_name[0])]):
             name, rest = find_section(clean[:end]), re.sub(r"^[*_`]+", "", clean[end:])
             separator = _SEPARATOR.match(rest)
             if name is not None and (separator or level != NO_HASHES or is_bold):
                 strength = HASHED if level != NO_HASHES else BRACKETED if is_bold else OWN_NAME
-                return Heading(name, strength, level, clean, rest[separator.end() :].strip("* ") if separator else rest)
-    return _find_alias(clean, level, is_bold=is_bold, is_listed=is_listed)
+                inline = rest[separator.end() :] if separator else rest
+                return Heading(name, strength, level, clean, _strip_bold_marks(inline))
+    return None
+
+
+def _strip_bold_marks(text: str) -> str:
+    """Return ``text`` without the marks of bold that began in front of a heading's name; a glob keeps its star."""
+    return re.sub(r"^[*_]{2,}|(?<!/)\*{2,}$", "", text.strip()).strip()
 
 
 def _find_alias(clean: str, level: int, *, is_bold: bool, is_listed: bool) -> Heading | None:
     """Return the section of a heading in ordinary words: ``Launch command``, ``实验目的：…``."""
     words = clean.replace("**", "").replace("__", "").replace("`", "")
     label, value = split_label(words)
-    name = find_section(re.sub(r"[(（].*", "", label or words))
-    if name is None or (is_listed and name == NOTES and not label):
+    name = _find_in_words(label or words)
+    if name is None and (level != NO_HASHES or is_bold) and (parts := _DASHED.match(words)):
+        label, value, name = parts[1], parts[2], _find_in_words(parts[1])
+    if name is None or name in OPTIONS or (is_listed and name == NOTES and not label):
         return None
     if level != NO_HASHES:
         return Heading(name, _ALIAS_HASHED, level, clean, value if label else "")
@@ -125,13 +197,46 @@ def _find_alias(clean: str, level: int, *, is_bold: bool, is_listed: bool) -> He
     return Heading(name, ALIAS_LABEL, level, clean, value) if label else None
 
 
+def _find_in_words(words: str) -> str | None:
+    """Return the section that the words of a heading mean, also in two languages: ``启动命令 / Launch command``."""
+    plain = re.sub(r"[(（].*", "", words)
+    if (name := find_section(plain)) is not None or len(plain) > _MAX_TWO_NAMES:
+        return name
+    parts = [
+        part
+        for part in re.split(
+            r"\s*[/|｜·&]\s*|(?<=[\u4e00-\u9fff])\s+(?=[A-Za-z])|(?<=[A-Za-z])\s+(?=[\u4e00-\u9fff])", plain
+        )
+        if part
+    ]
+    names = {find_section(part) for part in parts}
+    return names.pop() if len(names) == 1 else None
+
+
 def _read_row(text: str) -> Heading | None:
-    """Return the section of a table row: ``| [exp_purpose] | why |``."""
-    cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", text.strip().strip("|"))]
-    if len(cells) < 2 or (name := find_section(re.sub(r"[(（].*", "", cells[0]))) is None:  # noqa: PLR2004 - name and value
+    """Return the section of a table row: ``| [exp_purpose] | why |``, also behind a column of numbers."""
+    cells = [cell.strip().replace("\\|", "|") for cell in split_row(text)]
+    if re.fullmatch(r"\W*\d*\W*", next(iter(cells), "")):
+        cells = cells[1:]
+    if len(cells) < 2:  # noqa: PLR2004 - name and value
         return None
-    strength = BRACKETED if "exp" in cells[0].lower() else ALIAS_LABEL
-    return Heading(name, strength, NO_HASHES, cells[0], cells[1], is_row=True)
+    name, is_own = _find_in_words(cells[0]), "exp" in cells[0].lower()
+    if (
+        name is None
+        or (name in OPTIONS and not is_own and "[" not in cells[0])
+        or _find_in_words(cells[1]) not in (None, name)
+    ):
+        return None
+    return Heading(name, BRACKETED if is_own else ALIAS_LABEL, NO_HASHES, cells[0], cells[1], is_row=True)
+
+
+def split_row(text: str) -> list[str]:
+    """Return the cells of a table row; a bar in inline code, or behind a backslash, is text."""
+    return (
+        re.findall(r"(?:`[^`]*`|\\\||[^|])+", text.strip().strip("|"))
+        if text.count("`") % 2 == 0
+        else re.split(r"(?<!\\)\|", text.strip().strip("|"))
+    )
 
 
 def split_label(text: str) -> tuple[str, str]:
@@ -139,7 +244,7 @@ def split_label(text: str) -> tuple[str, str]:
 
     The label is empty if there is none.
     """
-    match = _LABEL.match(text)
+    match = _LABEL.match(text[:MAX_HEADING_CHARS]) and _LABEL.match(text)
     if (
         match is None
         or " -" in match["label"]

@@ -1,27 +1,28 @@
 """Lines of a markdown document with what markdown-it reads in them: fences, headings, lists, quotes, comments. Pure.
 
 Blueprints are written loosely, so that a few rules of markdown are off or changed. Indented lines are not code, and
-more than 3 blanks count as 3. Underlined headings and links are not read: `---` ends front matter, `[exp_purpose]:`
-begins a section. Of HTML only comments count, because `<path>` is a placeholder.
+more than 3 blanks count as 3. Underlined headings and links are not read: `---` is a rule, `[exp_purpose]:`
+begins a section. Of HTML only comments count, because `<path>` is a placeholder. Text within a line is read here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.rules_block import StateBlock
-    from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
 
 _DEEP_INDENT = re.compile(r"^(?: {4}| {0,3}\t)[ \t]*")
 _COMMENT = re.compile(r"<!--.*?-->")
+_TICKS = re.compile("`+")
+_INLINE_SIGN = re.compile(r"`+|<!--|\*\*|\\[_*\[\]#.~()!{}<>`+-]")
 _QUOTE_MARKS = re.compile(r"^(?:[ \t]*>)+ ?")
 
 
@@ -86,12 +87,12 @@ def read_lines(texts: Sequence[str], *, with_fences: bool = True) -> tuple[list[
 
 def strip_bold(text: str) -> str:
     """Return ``text`` without the marks of bold."""
-    return _join(_inline(text), keep_bold=False).strip() if "**" in text else text.strip()
+    return _read_inline(text).plain.strip() if "**" in text else text.strip()
 
 
 def code_spans(text: str) -> list[str]:
     """Return the inline code in ``text``."""
-    return [token.content for token in _inline(text) if token.type == "code_inline"] if "`" in text else []
+    return _read_inline(text).spans if "`" in text else []
 
 
 def _code_lines(fence: Fence, written: Sequence[str], block: int, *, is_quoted: bool) -> Iterator[SourceLine]:
@@ -112,12 +113,9 @@ def _empty_lines(token: Token, written: Sequence[str], first: int) -> Iterator[S
 
 def _inline_lines(token: Token, written: Sequence[str], first: int, level: int) -> Iterator[SourceLine]:
     """Yield the lines of a paragraph or heading."""
-    children = token.children or []
-    contents = _join(children, keep_bold=True).split("\n")
-    plains = _join(children, keep_bold=False).split("\n")
-    comments = [part.strip() for child in children if child.type == "html_inline" for part in child.content.split("\n")]
-    if not len(contents) == len(plains) == len(written):  # inline code of several lines, which markdown-it joins
-        contents = plains = token.content.split("\n")
+    inline = _read_inline(token.content)
+    contents, plains = inline.content.split("\n"), inline.plain.split("\n")
+    comments = [part.strip() for comment in inline.comments for part in comment.split("\n")]
     if len(contents) != len(written):  # a last line of blanks that only Python knows
         contents = plains = [text.strip() for text in written]
     for number, (text, content, plain) in enumerate(zip(written, contents, plains, strict=True), first):
@@ -126,22 +124,71 @@ def _inline_lines(token: Token, written: Sequence[str], first: int, level: int) 
         yield SourceLine(number, text, content.strip(), plain.strip(), level)
 
 
-def _join(children: Sequence[Token], *, keep_bold: bool) -> str:
-    """Return the text of inline tokens.
+@dataclass
+class _Inline:
+    """Text without comments and escapes, the same without the marks of bold, its inline code, and its comments."""
 
-    A comment leaves only its line ends.
+    content: str
+    plain: str
+    spans: list[str] = field(default_factory=list)
+    comments: list[str] = field(default_factory=list)
+
+
+def _read_inline(text: str) -> _Inline:
+    """Read inline code, comments, escapes and bold.
+
+    markdown-it needs 5 µs for a word here, and does not read Chinese bold that ends in a colon.
     """
-    parts = []
-    for token in children:
-        if token.type == "code_inline":
-            parts.append(f"{token.markup}{token.content}{token.markup}")
-        elif token.type == "html_inline":
-            parts.append("\n" * token.content.count("\n"))
-        elif token.type in ("strong_open", "strong_close", "em_open", "em_close"):
-            parts.append("" if token.markup == "**" and not keep_bold else token.markup)
+    if not _INLINE_SIGN.search(text):
+        return _Inline(text, text)
+    inline = _Inline("", "")
+    parts: list[str] = []  # at even places text, at odd places a mark of bold
+    opened: list[int] = []
+    paired: set[int] = set()
+    piece: list[str] = []
+    last = 0
+    for start, end, kept in _read_signs(text, inline):
+        piece.append(text[last:start])
+        last = end
+        if kept != "**":
+            piece.append(kept)
+            continue
+        parts += ["".join(piece), kept]
+        piece = []
+        if opened and not text[start - 1].isspace():
+            paired |= {opened.pop(), len(parts) - 1}
+        elif text[end : end + 1].strip():
+            opened.append(len(parts) - 1)
+    parts.append("".join([*piece, text[last:]]))
+    inline.content = "".join(parts)
+    inline.plain = "".join(part for place, part in enumerate(parts) if place not in paired)
+    return inline
+
+
+def _read_signs(text: str, inline: _Inline) -> Iterator[tuple[int, int, str]]:
+    """Yield start and end of every sign in ``text``, with what is kept of it; append inline code and comments."""
+    by_length: dict[int, list[int]] = {}
+    for ticks in reversed(list(_TICKS.finditer(text))):
+        by_length.setdefault(len(ticks[0]), []).append(ticks.start())
+    last_comment = text.rfind("-->")
+    position = 0
+    while match := _INLINE_SIGN.search(text, position):
+        sign, start, position = match[0], match.start(), match.end()
+        if sign[0] == "`":
+            same = by_length[len(sign)]
+            while same and same[-1] < position:
+                same.pop()
+            if same:
+                code = text[position : same[-1]]
+                inline.spans.append(code[1:-1] if code.strip() and code[0] == code[-1] == " " else code)
+                position = same.pop() + len(sign)
+            yield start, position, text[start:position]
+        elif sign == "<!--" and position <= last_comment:
+            position = text.index("-->", position) + len("-->")
+            inline.comments.append(text[start:position])
+            yield start, position, "\n" * text.count("\n", start, position)
         else:
-            parts.append(token.content)
-    return "".join(parts)
+            yield start, position, sign.removeprefix("\\")
 
 
 def _bare_line(number: int, text: str) -> SourceLine:
@@ -150,22 +197,17 @@ def _bare_line(number: int, text: str) -> SourceLine:
     return SourceLine(number, text, content, content)
 
 
-def _inline(text: str) -> list[Token]:
-    (token,) = _parser(with_fences=False).parseInline(text)
-    return token.children or []
-
-
 @cache
 def _parser(*, with_fences: bool) -> MarkdownIt:
     from markdown_it import MarkdownIt  # noqa: PLC0415 - few calls read a blueprint, and a server must start fast
 
     parser = MarkdownIt("zero", {"html": True})
-    parser.enable(["heading", "hr", "list", "blockquote", "backticks", "emphasis"])
+    parser.enable(["heading", "hr", "list", "blockquote"])
+    parser.core.ruler.disable(["inline", "text_join"])
     # In the places that the library's own rules have, and with the same rights to end a paragraph.
     parser.block.ruler.at("html_block", _comment_block, {"alt": ["paragraph", "reference", "blockquote"]})
-    parser.inline.ruler.at("html_inline", _inline_comment)
     parser.block.ruler.at("fence", _fence, {"alt": ["paragraph", "reference", "blockquote", "list"]})
-    return parser.enable(["html_block", "html_inline", *(["fence"] if with_fences else [])])
+    return parser.enable(["html_block", *(["fence"] if with_fences else [])])
 
 
 def _fence(state: StateBlock, start: int, end: int, silent: bool) -> bool:
@@ -189,20 +231,3 @@ def _comment_block(state: StateBlock, start: int, end: int, silent: bool) -> boo
     return state.src.startswith("<!--", state.bMarks[start] + state.tShift[start]) and html_block(
         state, start, end, silent
     )
-
-
-def _inline_comment(state: StateInline, silent: bool) -> bool:
-    """Read an HTML comment within a line or a paragraph."""
-    if not state.src.startswith("<!--", state.pos):
-        return False
-    source, last = state.env.get("last comment end", ("", -1))
-    if source is not state.src:  # searched once per paragraph: a text of `<!--` alone would take quadratic time
-        last = state.src.rfind("-->")
-        state.env["last comment end"] = (state.src, last)
-    if last < state.pos:
-        return False
-    close = state.src.index("-->", state.pos) + len("-->")
-    if not silent:
-        state.push("html_inline", "", 0).content = state.src[state.pos : close]
-    state.pos = close
-    return True

@@ -10,16 +10,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcp_server.blueprints import fields
+from mcp_server.blueprints import fields, time_limit
 from mcp_server.blueprints.command import find_unknown_names, read_command
-from mcp_server.blueprints.headings import SECTIONS
+from mcp_server.blueprints.headings import OPTIONS, SECTIONS
 from mcp_server.blueprints.markdown import SourceLine
+from mcp_server.blueprints.options import Options, read_options
 from mcp_server.blueprints.sections import BlueprintFault, Section, read_items, split_sections
 
 TIME_LIMIT_S, FIRST_STEP_TIMEOUT_S = 86_400.0, 1_200.0
 MAX_CHARS = 1_000_000
 _PATHS = ("codebase_dir", "venv_exe", "yaml_path", "result_dir")
-_QUOTED_WORDS = re.compile(r"path|dir|name|your|file|command|port|config|路径|目录|名", re.IGNORECASE)
+_HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n.*?^\s*\1\s*$", re.DOTALL | re.MULTILINE)
+_COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Blueprint:
     first_step_timeout_s: float = FIRST_STEP_TIMEOUT_S
     first_step_pattern: str | None = None
     defaults_used: tuple[str, ...] = ()
+    options: Options = field(default_factory=Options)
     notes: str = ""
     faults: tuple[BlueprintFault, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
@@ -69,9 +72,10 @@ def parse_blueprint(text: str) -> Blueprint:
         reader.add_fault(1, "no section of a blueprint was found, as [exp_launch_command].")
     paths = {name: fields.read_path(reader, name) for name in _PATHS}
     purpose = fields.read_purpose(reader)
-    first_step_s, pattern = fields.read_first_step(reader, document.notes)
+    options = read_options(reader)
+    first_step_s, pattern = time_limit.read_first_step(reader, document.notes)
     faults_before = len(reader.faults)
-    time_limit_s = fields.read_time_limit(reader)
+    time_limit_s = time_limit.read_time_limit(reader)
     reader.assign_faults(faults_before, "max_time")
     faults_before = len(reader.faults)
     command = _read_launch_command(reader)
@@ -88,7 +92,8 @@ def parse_blueprint(text: str) -> Blueprint:
             *(f"exp_{name}" for name in SECTIONS if name in absent),
             *([] if first_step_s else ["first_step_timeout_s"]),
         ),
-        notes=_join_notes(document.notes),
+        options=options,
+        notes="\n".join(filter(None, [_join_notes(document.notes), *dict.fromkeys(reader.notes)])),
         faults=tuple(sorted(dict.fromkeys(reader.faults), key=lambda fault: fault.line)),
         lines=reader.lines,
         **paths,
@@ -118,16 +123,31 @@ def _read_launch_command(reader: fields.BlueprintReader) -> str | None:
 
 def _find_leftovers(text: str, line: int, section: Section) -> Iterable[BlueprintFault]:
     """Yield a template's placeholders in a command, and variables that no section defines."""
+    quoted = [match.span() for match in _HEREDOC.finditer(text)]
+    comments = [match.span() for match in _COMMENT.finditer(text)] if "#" in text else []
     for placeholder in fields.PLACEHOLDER.finditer(text):
-        before = text[: placeholder.start()]
-        in_quotes = (before.count('"') - before.count('\\"')) % 2 or before.count("'") % 2
-        if placeholder[0].startswith("<") and in_quotes and not _QUOTED_WORDS.search(placeholder[0]):
-            continue  # a tag of a language model's prompt, as "<think>"
+        start = placeholder.start()
+        if any(first < start < end for first, end in comments) and not _is_quoted(text, start):
+            continue
+        if any(first < start < end for first, end in quoted) or _is_quoted(text, start):
+            # A language model's prompt may hold "<think>" and "...".
+            is_fill_in = fields.FILL_IN_WORD.search(placeholder[0]) or "/" in text[start - 1 : start + 1]
+            if not (is_fill_in and (placeholder[0].startswith("<") or "/" in placeholder[0])):
+                continue
+        if placeholder[0].startswith("XX") and re.search(r"mktemp\s+(?:-\w+\s+)*\S*$", text[:start]):
+            continue
         number = next((other.number for other in section.lines if placeholder[0] in other.text), line)
-        yield BlueprintFault(number, f"the launch command still holds the template's {placeholder[0]!r}.")
+        cause = f"the launch command still holds the template's {placeholder[0]!r}: write the value."
+        yield BlueprintFault(number, cause)
     for name in find_unknown_names(text):
-        if name.removeprefix("exp_") not in SECTIONS:
+        plain = name.lower().removeprefix("exp_")
+        if plain not in SECTIONS and plain not in OPTIONS:
             yield BlueprintFault(line, f"the launch command names {name}, which no section defines.")
+
+
+def _is_quoted(text: str, position: int) -> bool:
+    before = text[:position]
+    return bool((before.count('"') - before.count('\\"')) % 2 or before.count("'") % 2)
 
 
 def _join_notes(notes: Sequence[SourceLine]) -> str:

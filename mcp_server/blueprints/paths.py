@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,23 +26,35 @@ class BlueprintPaths:
     result_dir: Path
     venv_exe: Path | None = None
     yaml_path: Path | None = None
+    tensorboard: Path | None = None
 
 
 def resolve_paths(file: Path, blueprint: Blueprint) -> BlueprintPaths:
-    """Return absolute paths: relative ones start from the code, and the code's from the directory of ``file``."""
+    """Return absolute paths: relative ones are beside the blueprint ``file``, else in the directory of the code.
+
+    A path that exists in neither place is beside the blueprint if it begins with a directory there, else in the code.
+    """
     directory = file.parent
-    codebase = _resolve(directory, blueprint.codebase_dir, {}) or directory
+    codebase = _resolve((directory,), blueprint.codebase_dir, {}) or directory
     variables = {"exp_codebase_dir": str(codebase), "codebase_dir": str(codebase)}
+    bases = (directory, codebase)
     default_result = directory / (file.stem if file.suffix else f"{file.name}.results")
-    result = _resolve(codebase, blueprint.result_dir, variables) or default_result
-    venv = _resolve(codebase, blueprint.venv_exe, variables)
+    result = _resolve(bases, blueprint.result_dir, variables) or default_result
+    venv = _resolve(bases, blueprint.venv_exe, variables)
     if venv is not None:
         programs = venv.parent if venv.name.startswith("activate") else venv / "bin"  # `source …/bin/activate`
         venv = programs / "python" if (programs / "python").exists() else venv
-    return BlueprintPaths(codebase, result, venv, _resolve(codebase, blueprint.yaml_path, variables))
+    variables |= {"exp_result_dir": str(result), "result_dir": str(result)}
+    return BlueprintPaths(
+        codebase,
+        result,
+        venv,
+        _resolve(bases, blueprint.yaml_path, variables),
+        _resolve((codebase,), blueprint.options.tensorboard, variables),  # the command makes it, and runs there
+    )
 
 
-def _resolve(base: Path, written: str | None, variables: Mapping[str, str]) -> Path | None:
+def _resolve(bases: Sequence[Path], written: str | None, variables: Mapping[str, str]) -> Path | None:
     """Return a path of a blueprint as absolute path.
 
     ``~``, ``$HOME`` and ``$USER`` have this host's values.
@@ -57,7 +69,27 @@ def _resolve(base: Path, written: str | None, variables: Mapping[str, str]) -> P
         path = Path(text).expanduser()
     except RuntimeError:  # no such user
         path = Path(text)
-    return Path(os.path.normpath(base / path))
+    candidates = [Path(os.path.normpath(base / path)) for base in bases]
+    for look in (_exists, _begins):
+        for base, candidate in zip(bases, candidates, strict=True):
+            if look(base, candidate):
+                return candidate
+    return candidates[-1]
+
+
+def _exists(_: Path, candidate: Path) -> bool:
+    try:
+        return candidate.exists()
+    except (OSError, ValueError):  # too long, a NUL in it
+        return False
+
+
+def _begins(base: Path, candidate: Path) -> bool:
+    """Return whether the first directory of a relative path is in ``base``: ``results`` of ``results/run_1``."""
+    if not candidate.is_relative_to(base) or candidate == base:
+        return False
+    first = base / candidate.relative_to(base).parts[0]
+    return first != candidate and _exists(base, first)
 
 
 def find_unusable_paths(

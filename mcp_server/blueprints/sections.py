@@ -8,17 +8,19 @@ Every part has its line number. Pure.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from mcp_server.blueprints.front_matter import FrontMatter, read_front_matter
 from mcp_server.blueprints.headings import (
     ALIAS_LABEL,
     BRACKETED,
     LOOSE_MARK,
-    MAX_LINE_CHARS,
     NO_HASHES,
     NOTES,
+    OPTIONS,
     OWN_NAME,
     SECTIONS,
     Heading,
@@ -29,7 +31,20 @@ from mcp_server.blueprints.headings import (
 )
 from mcp_server.blueprints.markdown import SourceLine, read_lines, strip_bold
 
-_MAX_LINES = 10_000
+_EXPLANATION_LABEL = re.compile(
+    r"(?:description|desc|hints?|tips?|notes?|warnings?|caution|remarks?|comments?|why|reason|rationale|examples?|e\.g\.?"
+    r"|说明|提示|注意|注意事项|备注|描述|警告|示例|例如|原因|理由)\s*\d*"
+)
+_INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff]")  # as copied from a web page
+# Of a document with more lines than this, the rest of a long stretch without any mark is a note that nobody parses:
+# markdown-it takes 25 µs for a line, so that 1 MB of two-letter lines would take 16 s.
+_MANY_LINES, _LONG_STRETCH, _MAX_LINES = 15_000, 1_000, 50_000
+_MARK = re.compile(r"[ \t>]*(?:[#\[【|`~]|\*\*|__|<!--|(?:[-*+]\s+|\d+[.)]\s+)?[\[*_`]*exp)|.*-->", re.IGNORECASE)
+_FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})")
+_UNDERLINE = re.compile(r" {0,3}(=+|-{2,})\s*")
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_FEWEST_HEADINGS = 3  # sections with headings, from which on labels are text
+_MAX_MISSPELT = 200  # candidates: each is compared with every name
 _LIKE_OWN_NAME = re.compile(
     r"[\[【［]?\s*(exp[_ -][a-z]{2,20}(?:[_ -][a-z]{2,20}){0,2})\s*(?:[\]】］:：=]|-\s|$)", re.IGNORECASE
 )
@@ -61,12 +76,17 @@ class Section:
     inline: str = ""
     level: int = NO_HASHES
     lines: list[SourceLine] = field(default_factory=list)
+    exact: str | None = None  # the value itself, from YAML
+    data: object = None
+    strength: int = OWN_NAME
 
     @property
     def all_lines(self) -> list[SourceLine]:
         """The text on the heading's line, if any, and the lines below."""
-        inline = SourceLine(self.line, self.inline, self.inline.strip(), strip_bold(self.inline))
-        return [inline, *self.lines] if self.inline else self.lines
+        if not self.inline:
+            return self.lines
+        parts = _BREAK.split(self.inline)
+        return [*(SourceLine(self.line, part, part.strip(), strip_bold(part)) for part in parts), *self.lines]
 
 
 @dataclass(frozen=True)
@@ -92,20 +112,73 @@ class SectionedText:
     faults: tuple[BlueprintFault, ...]
 
 
+def is_explanation(label: str) -> bool:
+    """Return whether the label of an item says that the item only explains its section."""
+    return _EXPLANATION_LABEL.fullmatch(label) is not None
+
+
 def split_sections(text: str) -> SectionedText:
     """Split the text of a blueprint into its sections."""
-    texts, size_faults = _split_lines(text)
-    lines, fence_faults = _read_blueprint_lines(texts)
+    texts = _split_lines(text)
+    front_matter = read_front_matter(texts)
+    numbers, size_faults = _choose_lines(texts, front_matter.last_line)
+    lines, fence_faults = _read_blueprint_lines([texts[number - 1] for number in numbers])
+    if len(numbers) < len(texts):
+        lines = [replace(line, number=numbers[line.number - 1]) for line in lines]
+        fence_faults = [replace(fault, line=numbers[fault.line - 1]) for fault in fence_faults]
     headings = {line.number: heading for line in lines if line.fence is None and (heading := find_heading(line))}
-    _drop_weaker_headings(headings, lines)
-    sections: list[Section] = []
-    notes: list[SourceLine] = []
+    headings |= _find_underlined(lines, headings)
+    _drop_weaker_headings(headings, lines, front_matter)
+    sections = [*_front_sections(front_matter)]
+    notes = [
+        SourceLine(number, texts[number - 1], texts[number - 1].strip(), texts[number - 1].strip())
+        for number in front_matter.other
+    ]
+    faults = [*size_faults, *fence_faults]
+    if front_matter.fault:
+        faults.append(BlueprintFault(front_matter.fault[0], f"the front matter is {front_matter.fault[1]}."))
+    title = _fill_sections(lines, headings, sections, notes)
+    faults += _find_misspelt(lines)
+    if len(numbers) + front_matter.last_line < len(texts):
+        read = set(numbers)
+        left = (n for n in range(front_matter.last_line + 1, len(texts) + 1) if n not in read)
+        notes += [SourceLine(number, texts[number - 1], "", "") for number in left]
+    return SectionedText(tuple(sections), tuple(notes), title, tuple(faults))
+
+
+def _choose_lines(texts: Sequence[str], last: int) -> tuple[list[int], list[BlueprintFault]]:
+    """Return the numbers of the lines to parse, behind the front matter, and a fault if there are too many."""
+    if len(texts) <= _MANY_LINES:
+        return list(range(last + 1, len(texts) + 1)), []
+    numbers: list[int] = []
+    fence, since_mark = "", 0
+    for number in range(last + 1, len(texts) + 1):
+        text = texts[number - 1]
+        since_mark += 1
+        if (mark := _FENCE.match(text)) and (not fence or mark[1].startswith(fence)):
+            fence = "" if fence else mark[1]
+            since_mark = 0
+        elif not fence and _MARK.match(text[:200]):
+            since_mark = 0
+        if fence or since_mark <= _LONG_STRETCH:
+            numbers.append(number)
+    if len(numbers) <= _MAX_LINES:
+        return numbers, []
+    cause = f"more than {_MAX_LINES:,} lines of markdown: this is not a blueprint. Move logs into a file of their own."
+    return numbers[:_MAX_LINES], [BlueprintFault(numbers[_MAX_LINES], cause)]
+
+
+def _fill_sections(
+    lines: Sequence[SourceLine], headings: dict[int, Heading], sections: list[Section], notes: list[SourceLine]
+) -> str:
+    """Append every line to its section, or to the notes; return the title."""
     current: Section | None = None
     title = ""
     for line in lines:
         heading = headings.get(line.number)
         if heading is not None:
             section = Section(heading.section, line.number, heading.text, heading.inline, heading.level)
+            section.strength = heading.strength
             if heading.section == NOTES:
                 notes.append(replace(line, text=heading.inline))
                 current = None
@@ -117,8 +190,41 @@ def split_sections(text: str) -> SectionedText:
             title = line.content.strip("*_` #")
         if current is not None and line.level and line.level <= current.level and not _is_shell_comment(current, line):
             current = None
-        (notes if current is None else current.lines).append(line)
-    return SectionedText(tuple(sections), tuple(notes), title, (*size_faults, *fence_faults, *_find_misspelt(lines)))
+        (notes if current is None else current.lines).extend(_split_breaks(line) if current is not None else [line])
+    return title
+
+
+def _front_sections(front_matter: FrontMatter) -> Iterator[Section]:
+    for entry in front_matter.entries:
+        yield Section(entry.name, entry.line, entry.key, exact=entry.text, data=entry.data)
+
+
+def _split_breaks(line: SourceLine) -> list[SourceLine]:
+    """Return a line as several at its ``<br>``, all with its number."""
+    if line.fence is not None or "<" not in line.text or not _BREAK.search(line.text):
+        return [line]
+    parts = zip(*(_BREAK.split(text) for text in (line.text, line.content, line.plain)), strict=False)
+    first, *others = [
+        replace(line, text=text, content=content.strip(), plain=plain.strip()) for text, content, plain in parts
+    ]
+    return [first, *(replace(other, list_mark="") for other in others)]
+
+
+def _find_underlined(lines: Sequence[SourceLine], headings: dict[int, Heading]) -> dict[int, Heading]:
+    """Return the headings that are underlined by ``===`` or ``---``; elsewhere these are rules."""
+    underlined: dict[int, Heading] = {}
+    for line, below in itertools.pairwise(lines):
+        mark = _UNDERLINE.fullmatch(below.text) if below.text[:4].strip()[:1] in ("=", "-") else None
+        if mark is None or line.fence is not None or line.level or not line.content or below.number != line.number + 1:
+            continue
+        found = find_heading(replace(line, level=1 if mark[1][0] == "=" else 2, list_mark=""))
+        if (
+            found is not None
+            and not found.is_row
+            and (line.number not in headings or headings[line.number].level == NO_HASHES)
+        ):
+            underlined[line.number] = found
+    return underlined
 
 
 def read_items(section: Section) -> Iterator[SectionItem]:
@@ -142,23 +248,17 @@ def read_items(section: Section) -> Iterator[SectionItem]:
             pending, depth = label, indent
             continue
         has_bullet = line.list_mark in _BULLETS or line.content.startswith("• ")
-        below = pending if indent > depth or not has_bullet else ""
+        applies = indent > depth or not (has_bullet or is_explanation(pending))
+        below = pending if applies else ""
         yield SectionItem(line.number, label or below, value if label else text)
         if indent <= depth:
             pending = ""
 
 
-def _split_lines(text: str) -> tuple[list[str], list[BlueprintFault]]:
-    """Return the lines of a text, cut to the size of a blueprint, and faults for the cuts."""
-    texts = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ").split("\n")
-    faults = [
-        BlueprintFault(number, f"longer than {MAX_LINE_CHARS:,} characters.")
-        for number, line in enumerate(texts, 1)
-        if len(line) > MAX_LINE_CHARS
-    ][:1]
-    if len(texts) > _MAX_LINES:
-        faults.append(BlueprintFault(_MAX_LINES, f"more than {_MAX_LINES:,} lines: this is not a blueprint."))
-    return [line[:MAX_LINE_CHARS] for line in texts[:_MAX_LINES]], faults
+def _split_lines(text: str) -> list[str]:
+    """Return the lines of a text, without characters that nobody sees."""
+    text = _INVISIBLE.sub("", text) if _INVISIBLE.search(text) else text
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ").split("\n")
 
 
 def _read_blueprint_lines(texts: list[str]) -> tuple[list[SourceLine], list[BlueprintFault]]:
@@ -186,21 +286,42 @@ def _read_blueprint_lines(texts: list[str]) -> tuple[list[SourceLine], list[Blue
     return joined, [BlueprintFault(fences[-1].first, text)]
 
 
-def _drop_weaker_headings(headings: dict[int, Heading], lines: Sequence[SourceLine]) -> None:
-    """Keep the strongest spelling of each section, and no plain labels if any section has its own name."""
-    front_matter_end = 0
-    if lines and lines[0].text.strip() == "---":
-        front_matter_end = next((line.number for line in lines[1:] if line.text.strip() in {"---", "..."}), 0)
-    strongest: dict[str, int] = {}
+def _drop_weaker_headings(headings: dict[int, Heading], lines: Sequence[SourceLine], front_matter: FrontMatter) -> None:
+    """Keep the strongest spelling of each section.
+
+    Labels such as ``Goal: …`` begin no section in a document that has names in brackets, or headings. Headings below
+    that of the notes are notes.
+    """
+    _drop_headings_of_notes(headings, lines)
+    strongest = dict.fromkeys((entry.name for entry in front_matter.entries), OWN_NAME)
     for heading in headings.values():
         strongest[heading.section] = max(heading.strength, strongest.get(heading.section, 0))
-    has_own_names = any(strength >= OWN_NAME for name, strength in strongest.items() if name != NOTES)
+    strengths = [strength for name, strength in strongest.items() if name != NOTES]
+    has_own_names = any(strength >= OWN_NAME for strength in strengths)
+    has_headings = sum(strength > ALIAS_LABEL for strength in strengths) >= _FEWEST_HEADINGS
     for number, heading in list(headings.items()):
         if heading.section == NOTES:
+            if heading.strength == ALIAS_LABEL and has_headings and heading.inline:
+                del headings[number]
             continue
-        is_weak_label = heading.strength == ALIAS_LABEL and (has_own_names or number <= front_matter_end)
+        is_weak_label = heading.strength == ALIAS_LABEL and (has_own_names or has_headings)
         if is_weak_label or heading.strength < strongest[heading.section]:
             del headings[number]
+
+
+def _drop_headings_of_notes(headings: dict[int, Heading], lines: Sequence[SourceLine]) -> None:
+    """Drop headings in ordinary words below a heading of notes: ``### Results`` of the notes is not a directory."""
+    notes_level = 0
+    for line in lines:
+        heading = headings.get(line.number)
+        if heading is not None and heading.section == NOTES and heading.level < NO_HASHES:
+            notes_level = heading.level
+        elif notes_level and heading is not None and heading.strength < OWN_NAME and heading.level > notes_level:
+            del headings[line.number]
+        elif (line.level or (heading and heading.level < NO_HASHES)) and (
+            heading.level if heading else line.level
+        ) <= notes_level:
+            notes_level = 0
 
 
 def _is_shell_comment(section: Section, line: SourceLine) -> bool:
@@ -210,12 +331,20 @@ def _is_shell_comment(section: Section, line: SourceLine) -> bool:
 
 
 def _find_misspelt(lines: Sequence[SourceLine]) -> Iterator[BlueprintFault]:
-    """Yield misspelt section names: a default would silently replace the section."""
-    own_names = [f"exp_{section}" for section in SECTIONS]
+    """Yield misspelt and unknown section names: a default would silently replace the section."""
+    own_names = [f"exp_{section}" for section in (*SECTIONS, *OPTIONS)]
+    seen = 0
     for line in lines:
+        if line.fence is not None or "exp" not in line.content[:80].lower():
+            continue
         text = re.sub(r"^[#>*_`\s]+", "", LOOSE_MARK.sub("", line.content[:200], count=1))
         name = _LIKE_OWN_NAME.match(text)
-        if line.fence is None and name and find_section(name[1]) is None:
-            near = difflib.get_close_matches(re.sub(r"[\s-]+", "_", name[1].lower()), own_names, 1, 0.75)
-            if near:
-                yield BlueprintFault(line.number, f"[{name[1]}] is not a section: did you mean [{near[0]}]?")
+        if name is None or find_section(name[1]) is not None or seen > _MAX_MISSPELT:
+            continue
+        seen += 1
+        near = difflib.get_close_matches(re.sub(r"[\s-]+", "_", name[1].lower()), own_names, 1, 0.75)
+        if near:
+            yield BlueprintFault(line.number, f"[{name[1]}] is not a section: did you mean [{near[0]}]?")
+        elif line.level or text.startswith(("[", "【")):
+            text = f"[{name[1]}] is not a section: nothing reads it. Pass it to launch_run, or write it into the notes."
+            yield BlueprintFault(line.number, text, fatal=False)

@@ -62,6 +62,16 @@ def check_arguments(request: LaunchRequest, command: ShellCommand) -> LaunchRequ
     return replace(request, recovery=recovery, gpus=gpus, require=request.require or None)
 
 
+def check_options(request: LaunchRequest) -> None:
+    """Refuse the options of a launch that a blueprint may hold.
+
+    Raises:
+        BadArgument, PatternError: ``params``, ``resume_args`` or ``recovery`` cannot be used with the command.
+    """
+    check_params(request.params, request.resume_args, parse(request.command))
+    normalize_policy(request.recovery)
+
+
 def check_name(name: str) -> None:
     """Refuse a name that can be mistaken for a path, a tmux target or nothing.
 

@@ -34,7 +34,7 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import boot_id, now
 from mcp_server.record.script import LONGEST_NAME, name_of, slug
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.runs.arguments import check_arguments, check_no_secret, check_unicode
+from mcp_server.runs.arguments import check_arguments, check_no_secret, check_options, check_unicode
 from mcp_server.runs.gpu_admission import count_cpu_slots, requests_gpus
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
@@ -83,7 +83,8 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     result_dir = None
     if request.blueprint is not None:
         path, blueprint = read_blueprint(request.blueprint, request.cwd)
-        request = replace(apply_blueprint(request, path, blueprint, host.keyword, environ, roots), blueprint=str(path))
+        request = apply_blueprint(request, path, blueprint, host.keyword, environ, roots, check_options)
+        request = replace(request, blueprint=str(path))
         result_dir = str(resolve_paths(path, blueprint).result_dir)
         command = parse(request.command)
     request = check_arguments(apply_host_defaults(request, host, environment, environ), command)

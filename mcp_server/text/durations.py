@@ -1,4 +1,7 @@
-"""Durations as people write them: ``24 hours``, ``1.5h``, ``1d12h``, ``2天``, ``12:00:00``, ``PT24H``. Pure."""
+"""Durations as people write them: ``24 hours``, ``1 1/2 h``, ``2h30``, ``二十四小时``, ``12:00:00``, ``PT24H``. Pure.
+
+A number counts as a whole: ``twenty-four hours`` is not ``four hours``, and ``10M frames`` is not ten minutes.
+"""
 
 # ruff: noqa: RUF001 - people write full-width punctuation, which these patterns match
 
@@ -6,85 +9,234 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 
+_WEEK_S, _DAY_S, _HOUR_S, _MINUTE_S = 604_800.0, 86_400.0, 3_600.0, 60.0
 # First match wins: "minutes" begins with "m".
 _UNITS = (
-    (604_800.0, r"weeks?|wks?|w|个?星期|周"),
-    (86_400.0, r"days?|d|天|日"),
-    (3_600.0, r"hours?|hrs?|hr|h|个?小时|个?钟头|时"),
-    (60.0, r"minutes?|mins?|m|分钟|分"),
-    (1.0, r"seconds?|secs?|s|秒钟?"),
+    (_WEEK_S, r"weeks?|wks?|w|星期|礼拜|周|週"),
+    (_DAY_S, r"days?|d|天|日"),
+    (_HOUR_S, r"hours?|hrs?|h|小时|小時|钟头|鐘頭|时|時"),
+    (_MINUTE_S, r"minutes?|mins?|m|分钟|分鐘|分"),
+    (1.0, r"seconds?|secs?|s|秒钟?|秒鐘?"),
 )
 _UNIT = "|".join(f"(?P<u{n}>{words})" for n, (_, words) in enumerate(_UNITS))
-_WORDS: dict[str, float] = {
-    "half an": 0.5, "half a": 0.5, "an": 1, "a": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6,
-    "eight": 8, "ten": 10, "twelve": 12, "twenty": 20, "twenty-four": 24, "thirty": 30, "forty-eight": 48,
-}  # fmt: skip
-_SIGNS: dict[str, float] = dict(zip("半一二两三四五六七八九十", (0.5, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10)))
-_WORD = "|".join(sorted(_WORDS, key=len, reverse=True))
-_NUMBER = (
-    rf"[0-9]{{1,3}}(?:,[0-9]{{3}})+|[0-9]+(?:\.[0-9]+)?|[{''.join(_SIGNS)}]|(?<![a-z-])(?:{_WORD})(?=[\s-]+[a-z]{{3}})"
+_ANY_UNIT = "|".join(words for _, words in _UNITS)
+# What a bare "m" in front of these counts is a million, or nothing that runs out with time.
+COUNTED = (
+    r"(?:env(?:ironment)?[\s_-]*)?(?:frames?|(?:time[\s_-]*)?steps?|iterations?|iters?|its|epochs?|episodes?|tokens?|samples?"
+    r"|updates?|transitions?|interactions?|batch(?:es)?|rollouts?|trajectories|games|rounds?|帧|步|轮|个?epoch|回合|次迭代|次更新|样本)"
 )
-_PART = re.compile(rf"(?P<sign>(?<![\w)\]])[-−]\s?)?(?P<n>{_NUMBER})(?:\s*-)?\s*(?:{_UNIT})(?![a-z])")
-_JOIN = re.compile(r"[\s,+]*(?:and\s+|又|零|和)?")
-_CLOCK = re.compile(r"(?<![\d:.])(?:(\d{1,3})-)?(\d{1,4}):([0-5]\d)(?::([0-5]\d))?(?![\d:])", re.ASCII)
-_ISO = re.compile(r"(?<![a-z])p(?:(\d{1,6})d)?(?:t(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?)?(?![a-z\d])", re.ASCII)
-_ISO_UNITS_S = (86_400, 3_600, 60, 1)
+_ONES = [
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905 - as above
+_WORDS: dict[str, float] = {
+    **{word: n for n, word in enumerate(_ONES, 1)},
+    **{word: 10 * n for n, word in enumerate(_TENS, 2)},
+    "a": 1,
+    "an": 1,
+    "fourty": 40,
+}
+_SIGNS: dict[str, int] = {"零": 0, "〇": 0, "两": 2, "兩": 2, **dict(zip("一二三四五六七八九", range(1, 10)))}
+_ONE = "|".join(sorted(_ONES, key=len, reverse=True))
+_TEN = "|".join([*_TENS, "fourty"])
+_BELOW_100 = rf"(?:(?:{_TEN})(?:[\s-]+(?:{'|'.join(_ONES[:9])})\b)?|{_ONE})"
+_WORD_NUMBER = (
+    rf"(?:(?:an?|{'|'.join(_ONES[:9])})[\s-]+hundred(?:[\s-]+(?:and[\s-]+)?{_BELOW_100})?|{_BELOW_100}|an?)\b"
+)
+_PART = re.compile(
+    rf"""
+    (?P<sign>(?<![\w)\]])[-−]\s?)?
+    (?: (?P<whole>[0-9]+)(?:\s+|\s*-\s*|(?=\s*&))(?:and\s+|&\s*)?(?P<over>[0-9]{{1,2}})\s*[/⁄]\s*(?P<under>[1-9][0-9]?)
+      | (?P<over2>[0-9]{{1,2}})\s*[/⁄]\s*(?P<under2>[1-9][0-9]?)
+      | (?P<n>[0-9]{{1,3}}(?:,[0-9]{{3}})+(?:\.[0-9]+)?|[0-9]*\.[0-9]+|[0-9]+)
+      | (?P<signs>[{"".join(_SIGNS)}十百廿卅]+|半(?!天半))
+      | (?P<half>half(?:[\s-]+(?:of[\s-]+)?an?\b)?
+        |(?:an?[\s-]+|one[\s-]+)?(?P<quarter>quarter|(?P<three>three[\s-]+quarters))[\s-]+(?:of[\s-]+)?an?\b)
+      | (?P<words>{_WORD_NUMBER})
+    )
+    (?P<and_half>[\s-]+and[\s-]+(?:a[\s-]+)?half)?
+    (?:\s*-)?\s*(?P<gehalf>[个個]半)?[个個]?\s*
+    (?:{_UNIT})
+    (?:\(s\))?(?![a-z])(?!\s?{COUNTED}\b)
+    (?P<then_half>\s+and\s+a\s+half\b|半(?!\s*[个個]?(?:{_ANY_UNIT})))?
+    (?P<minutes>(?<=h)[0-5][0-9](?![\w.:%]))?
+    """,
+    re.VERBOSE,
+)
+_JOIN = re.compile(r"[\s,+&、]*(?:and\s+|plus\s+|又|零|和|加)?\s*")
+_CLOCK = re.compile(
+    r"(?<![\w:.])(?:(\d{1,3})-)?(\d{1,4}):([0-5]\d)(?::([0-5]\d)(?:\.0+)?)?(?![\d:])(?:\s*(?:hours?|hrs?|h)(?![a-z]))?",
+    re.ASCII,
+)
+_ISO = re.compile(
+    r"(?<![a-z\d])p(?:(\d{1,6})w)?(?:(\d{1,6})d)?(?:t(?:(\d{1,6}(?:\.\d+)?)h)?(?:(\d{1,6}(?:\.\d+)?)m)?(?:(\d{1,6})s)?)?(?![a-z\d])",
+    re.ASCII,
+)
+_ISO_UNITS_S = (_WEEK_S, _DAY_S, _HOUR_S, _MINUTE_S, 1.0)
+_MILLIONS = re.compile(r"(?<=[0-9])\s?M(?![a-zA-Z])")  # not minutes: "10M"
+_FRACTIONS = {"½": " 1/2", "¼": " 1/4", "¾": " 3/4", "⅓": " 1/3", "⅔": " 2/3", "⅛": " 1/8"}
 _LONGEST_TEXT = 2_000
 
 
-def find_duration(text: str) -> float | None:
-    """Return the first duration in ``text`` in seconds, None if it has none; negative if written so.
+@dataclass(frozen=True)
+class Duration:
+    """A duration in seconds, negative if written so, and its position in the normal form of its text."""
 
-    A clock is ``HH:MM:SS``, ``HH:MM`` or ``D-HH:MM:SS``; ISO 8601 is ``P1DT12H``.
+    start: int
+    end: int
+    seconds: float
+
+
+def normalize(text: str) -> str:
+    """Return ``text`` as the positions of ``find_durations`` count it: lower case, no full-width letters."""
+    text = "".join(_FRACTIONS.get(char, char) for char in text[:_LONGEST_TEXT])
+    text = unicodedata.normalize("NFKC", text)
+    if not re.match(r"\s*P(?:\d|T)", text):
+        text = _MILLIONS.sub(" million", text)
+    return text.lower()
+
+
+def find_durations(text: str) -> list[Duration]:
+    """Return the durations in ``text`` in order. A clock is ``HH:MM:SS``, ``HH:MM`` or ``D-HH:MM:SS``.
+
+    ``1 day, 12:00:00`` and ``2 hours and 30 minutes`` are one duration each.
     """
-    text = unicodedata.normalize("NFKC", text[:_LONGEST_TEXT]).lower()
-    durations = [
-        (match.start(), seconds)
-        for match, seconds in (_iso(text), _clock(text), _parts(text))
-        if match is not None and seconds is not None
-    ]
-    return min(durations)[1] if durations else None
+    text = normalize(text)
+    durations: list[Duration] = []
+    position = 0
+    while position < len(text):
+        candidates = [each for each in (_iso(text, position), _clock(text, position), _parts(text, position)) if each]
+        if not candidates:
+            break
+        durations.append(min(candidates, key=lambda each: (each.start, -each.end)))
+        position = durations[-1].end
+    return durations
+
+
+def find_duration(text: str) -> float | None:
+    """Return the first duration in ``text`` in seconds, None if it has none; negative if written so."""
+    durations = find_durations(text)
+    return durations[0].seconds if durations else None
 
 
 def parse_with_unit(text: str, heading: str) -> float | None:
-    """Return the seconds of a plain number whose unit is in its heading: ``Max time (hours)``."""
+    """Return the seconds of a plain number whose unit is in its heading: ``Max time (hours)``, ``max_time_s``."""
     plain = re.fullmatch(r"[-−]?[0-9]+(?:\.[0-9]+)?", unicodedata.normalize("NFKC", text.strip()[:40]))
-    words = re.search(rf"[(（\[]\s*(?:in\s+)?({_UNIT})\s*[)）\]]", heading[:_LONGEST_TEXT].lower())
+    heading = normalize(heading).strip()
+    words = re.search(rf"[(\[]\s*(?:in\s+)?({_ANY_UNIT})\s*[)\]]", heading) or re.search(
+        rf"(?<=[a-z])(?:_|\s+in\s+|\s+)({_ANY_UNIT})$", heading
+    )
     return find_duration(f"{plain[0]} {words[1]}") if plain and words else None
 
 
-def _parts(text: str) -> tuple[re.Match[str] | None, float | None]:
-    first = part = _PART.search(text)
+def _parts(text: str, position: int) -> Duration | None:
+    """Return the first duration made of numbers with units, from the largest unit to the smallest."""
+    first = _PART.search(text, position)
+    while first is not None and not _begins_a_number(text, first.start()):
+        first = _PART.search(text, first.start() + 1)
     if first is None:
-        return None, None
-    total, smallest = 0.0, float("inf")
-    while part is not None and _size(part) < smallest:
-        smallest = _size(part)
-        total += _number(part["n"]) * smallest
-        joint = _JOIN.match(text, part.end())
-        part = _PART.match(text, joint.end() if joint else part.end())
-    return first, -total if first["sign"] else total
+        return None
+    total, smallest, end = 0.0, float("inf"), first.end()
+    part: re.Match[str] | None = first
+    while part is not None and _size(part) < smallest and not (part is not first and part["sign"]):
+        smallest, end = _size(part), part.end()
+        total += _number(part) * smallest
+        if part["minutes"]:
+            total += 60 * float(part["minutes"])
+            break
+        joint = _JOIN.match(text, end)
+        following = joint.end() if joint else end
+        clock = _CLOCK.match(text, following)
+        if clock and smallest == _DAY_S and clock[4] and not clock[1]:
+            total, end = total + _clock_seconds(clock), clock.end()
+            break
+        part = _PART.match(text, following)
+    return Duration(first.start(), end, -total if first["sign"] else total)
+
+
+def _begins_a_number(text: str, start: int) -> bool:
+    """Return whether no number goes on to the left: not in ``1.5``, ``v24``, ``第一``, ``1/2``, ``twenty-four``."""
+    before, last = text[:start], text[start - 1 : start]
+    if text[start] in "-−":
+        return True
+    if re.search(r"[0-9][.,/⁄:]\s?$|[a-z_]-$|[.:]$", before) or (
+        last and last in "第" + "".join(_SIGNS) + "十百廿半几数"
+    ):
+        return False
+    return not re.search(r"[0-9a-z_]$", before)
 
 
 def _size(part: re.Match[str]) -> float:
     return next(seconds for n, (seconds, _) in enumerate(_UNITS) if part[f"u{n}"])
 
 
-def _number(text: str) -> float:
-    return _WORDS.get(text) or _SIGNS.get(text) or float(text.replace(",", ""))
+def _number(part: re.Match[str]) -> float:
+    if part["over"]:
+        number = float(part["whole"]) + float(part["over"]) / float(part["under"])
+    elif part["over2"]:
+        number = float(part["over2"]) / float(part["under2"])
+    elif part["n"]:
+        number = float(part["n"].replace(",", ""))
+    elif part["signs"]:
+        number = 0.5 if part["signs"] == "半" else _chinese_number(part["signs"])
+    elif part["half"]:
+        number = (0.75 if part["three"] else 0.25) if part["quarter"] else 0.5
+    else:
+        number = _english_number(part["words"])
+    return number + (0.5 if part["and_half"] or part["gehalf"] or part["then_half"] else 0)
 
 
-def _clock(text: str) -> tuple[re.Match[str] | None, float | None]:
-    match = _CLOCK.search(text)
-    if match is None:
-        return None, None
+def _english_number(words: str) -> float:
+    total = 0.0
+    for word in re.split(r"[\s-]+", words):
+        total = total * 100 if word == "hundred" else total + _WORDS.get(word, 0)
+    return total
+
+
+def _chinese_number(signs: str) -> float:
+    total, digit = 0, 0
+    for sign in signs.replace("廿", "二十").replace("卅", "三十"):
+        if sign in "十百":
+            total += (digit or 1) * (10 if sign == "十" else 100)
+            digit = 0
+        else:
+            digit = 10 * digit + _SIGNS[sign] if digit else _SIGNS[sign]
+    return total + digit
+
+
+def _clock(text: str, position: int) -> Duration | None:
+    match = _CLOCK.search(text, position)
+    return Duration(match.start(), match.end(), _clock_seconds(match)) if match else None
+
+
+def _clock_seconds(match: re.Match[str]) -> float:
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    return match, days * 86_400 + hours * 3_600 + minutes * 60 + seconds
+    return days * _DAY_S + hours * _HOUR_S + minutes * 60 + seconds
 
 
-def _iso(text: str) -> tuple[re.Match[str] | None, float | None]:
-    for match in _ISO.finditer(text):
+def _iso(text: str, position: int) -> Duration | None:
+    for match in _ISO.finditer(text, position):
         if any(match.groups()):
-            return match, float(sum(int(n or 0) * size for n, size in zip(match.groups(), _ISO_UNITS_S)))
-    return None, None
+            seconds = sum(float(n or 0) * size for n, size in zip(match.groups(), _ISO_UNITS_S))
+            return Duration(match.start(), match.end(), seconds)
+    return None

@@ -27,12 +27,13 @@ async def check_blueprint(
         from mcp_server.blueprints.apply import check_file  # noqa: PLC0415 - few calls read a blueprint
         from mcp_server.hosts.config import find_this_host, read_hosts_file  # noqa: PLC0415
         from mcp_server.hosts.path_checks import Roots  # noqa: PLC0415
+        from mcp_server.runs.arguments import check_options  # noqa: PLC0415
 
         roots = None
         with suppress(ConfigInvalid):  # launch_run and preflight report it; the document can be read without it
             site = read_hosts_file(server.store.home)
             roots = Roots.of(site, find_this_host(site))
-        return check_file(path, roots=roots)
+        return check_file(path, roots=roots, check_options=check_options)
 
     return await anyio.to_thread.run_sync(check, abandon_on_cancel=True)
 

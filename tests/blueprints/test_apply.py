@@ -187,7 +187,7 @@ def test_a_blueprint_completes_a_request(blueprint: Path) -> None:
     assert filled.cwd == f"{root}/code"
     assert filled.env == {"PATH": f"{root}/venv/bin:/usr/bin", "VIRTUAL_ENV": f"{root}/venv"}
     assert (filled.time_limit_s, filled.first_step_timeout_s) == (7200.0, 300.0)
-    assert filled.name == "ajet-LoRA-rank-16-on-gsm8k-does-it-learn"
+    assert filled.name == "ajet-lora_16-LoRA-rank-16-on-gsm8k-does-it-learn"
     assert filled.tags == ["ajet", "blueprint:lora_16"]
 
 
@@ -263,23 +263,26 @@ def test_another_hosts_paths_are_refused_before_anything_starts(blueprint: Path)
 @pytest.mark.parametrize(
     ("purpose", "file", "keyword", "name"),
     [
-        ("LoRA rank 16", "b.md", "", "LoRA-rank-16"),
-        ("LoRA rank 16", "b.md", "ajet", "ajet-LoRA-rank-16"),
-        ("ajet: LoRA", "b.md", "ajet", "ajet-LoRA"),
+        ("LoRA rank 16", "lora_rank_ablation.md", "", "lora_rank_ablation"),
+        ("LoRA rank 16", "lora_rank_ablation.md", "ajet", "ajet-lora_rank_ablation"),
+        ("LoRA rank 16", "ajet_lora_rank.md", "AJET", "AJET_lora_rank"),
+        ("LoRA rank 16", "b.md", "ajet", "ajet-b-LoRA-rank-16"),
+        ("LoRA rank 16", "blueprint_1.md", "ajet", "ajet-blueprint_1-LoRA-rank-16"),
         ("验证学习率的影响", "ablation_lr.md", "ajet", "ajet-ablation_lr"),
         ("验证学习率的影响", "实验.md", "", "stage_1"),
-        ("验证", "blueprint.md", "", "stage_1"),
-        ("AJET: compare rates", "b.md", "ajet", "ajet-compare-rates"),
-        ("../../etc: a\\b", "b.md", "", "etc-a-b"),
+        ("验证", "blueprint.md", "", "blueprint-stage_1"),
+        ("../../etc: a\\b", "b.md", "", "b-etc-a-b"),
         (
             "word " * 100,
             "b.md",
             "a keyword that is far too long to lead",
-            "a-keyword-that-is-far-too-long-t-word-word-word-word-word-word",
+            "a-keyword-that-is-far-too-long-t-b-word-word-word-word-word-word",
         ),
     ],
 )
-def test_a_run_is_named_after_keyword_and_purpose(purpose: str, file: str, keyword: str, name: str) -> None:
+def test_a_run_is_named_after_keyword_and_file_and_where_that_says_little_its_purpose(
+    purpose: str, file: str, keyword: str, name: str
+) -> None:
     run_name = make_name(Path("/data/stage_1") / file, parse_blueprint(f"exp_purpose: {purpose}\n"), keyword)
     assert (run_name, len(run_name) <= 64) == (name, True)
     assert re.fullmatch(r"[\w-]+", run_name, re.ASCII)

@@ -184,7 +184,7 @@ def test_a_purpose_of_several_lines_is_one_paragraph() -> None:
     text = (
         "## [exp_purpose]\n- description: why\nWe want to see:\n- whether lr: 1e-4 holds\n### More\n> a reward of 3.5\n"
     )
-    assert parse_blueprint(text).purpose == "We want to see: whether lr: 1e-4 holds a reward of 3.5"
+    assert parse_blueprint(text).purpose == "why We want to see: whether lr: 1e-4 holds a reward of 3.5"
 
 
 def test_notes_have_no_sections() -> None:
@@ -356,10 +356,23 @@ def test_python_without_a_path_is_this_hosts_python() -> None:
     assert "exp_venv_exe" in blueprint.defaults_used
 
 
-def test_a_path_with_spaces_must_be_in_quotes() -> None:
-    for written, path in (("/srv/my code/proj", None), ('"/srv/my code/proj"', "/srv/my code/proj")):
-        blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n[exp_codebase_dir]: {written}\n")
-        assert (blueprint.codebase_dir, [fault.line for fault in blueprint.faults]) == (path, [] if path else [2])
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        ("/srv/my code/proj", "/srv/my code/proj"),
+        ('"/srv/my code/proj"', "/srv/my code/proj"),
+        ("/srv/my code", "/srv/my code"),
+        (r"/srv/my\ code/proj", "/srv/my code/proj"),
+        ("/srv/code on machine 2", None),
+        ("/srv/code use this one", None),
+        ("/srv/code, as before", "/srv/code"),
+        ("/srv/code (as before)", "/srv/code"),
+        ("/srv/a /srv/b", None),
+    ],
+)
+def test_a_path_with_spaces_is_whole_and_a_path_with_a_remark_is_refused(written: str, path: str | None) -> None:
+    blueprint = parse_blueprint(f"[exp_launch_command]: python a.py\n[exp_codebase_dir]: {written}\n")
+    assert (blueprint.codebase_dir, [fault.line for fault in blueprint.faults]) == (path, [] if path else [2])
 
 
 def test_a_heading_in_two_languages_has_no_inline_text() -> None:

@@ -14,6 +14,7 @@ from mcp_server.blueprints.apply import check_file
 from mcp_server.errors import BadArgument, GpusNotFree, RunwardError, SecretNotSet
 from mcp_server.hosts.config import Environment, Host, Site, find_this_host, read_hosts_file
 from mcp_server.hosts.path_checks import Roots, is_missing
+from mcp_server.runs.arguments import check_options
 from mcp_server.runs.preflight import checks
 from mcp_server.runs.preflight.answers import Preflight, Problem
 from mcp_server.runs.preflight.checks import CheckContext, Checked, PreflightRequest, describe_error
@@ -101,7 +102,7 @@ def _is_listed(refusal: Problem, others: list[Problem]) -> bool:
 def _apply_blueprint(request: PreflightRequest, path: str, problems: list[Problem], roots: Roots) -> PreflightRequest:
     """Return ``request`` with its open fields filled in from a blueprint; appends its problems to ``problems``."""
     try:
-        check = check_file(path, request.cwd, roots)
+        check = check_file(path, request.cwd, roots, check_options)
     except RunwardError as error:
         problems.append(describe_error("blueprint", error))
         return request

@@ -1,0 +1,165 @@
+"""Options of a launch in a blueprint: recovery, params, param_style, resume_args, tensorboard, seeds. Pure.
+
+They are written as YAML, in front matter or below their own names: ``[exp_params]`` with ``num_envs: 4096`` or
+``num_envs=4096`` in each line. One seed is the parameter ``seed``, unless the command names ``${exp_seeds}``.
+"""
+
+# ruff: noqa: RUF001 - people write full-width punctuation, which is searched for here
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from mcp_server.blueprints.fields import BlueprintReader, read_path
+from mcp_server.blueprints.front_matter import YamlFault, compose, to_data
+from mcp_server.blueprints.headings import split_row
+from mcp_server.blueprints.sections import Section, is_explanation
+
+_STYLES = ("--k v", "k=v")
+_ASSIGNED = re.compile(r"^(\s*(?:[-*+]\s+)?)`?([\w.+~/@-]+)`?\s*=\s*(?=\S)")
+_LABEL = re.compile(r"^\s*(?:[-*+]\s+)?`?([\w.+~/@ -]+?)`?\s*[:：]")
+_TABLE_HEAD = re.compile(r"\W*(?:param(?:eter)?s?|names?|keys?|参数|名称)\W*", re.IGNORECASE)
+_ABSENT = re.compile(r"(?:n\.?/?a\.?|none|null|nil|-|无|没有)\.?", re.IGNORECASE)
+_MAX_SEEDS = 1_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a launch as a blueprint has them; a field that it leaves open has its default."""
+
+    recovery: Any = None
+    params: dict[str, Any] = field(default_factory=dict)
+    param_style: str | None = None
+    resume_args: tuple[str, ...] = ()
+    tensorboard: str | None = None
+    seeds: tuple[int, ...] = ()
+
+
+def read_options(reader: BlueprintReader) -> Options:
+    """Return the options of a document; what is not understood is a fault with its line."""
+    return Options(
+        recovery=_read_recovery(reader),
+        params=_read_params(reader),
+        param_style=_read_style(reader),
+        resume_args=_read_words(reader),
+        tensorboard=read_path(reader, "tensorboard"),
+        seeds=_read_seeds(reader),
+    )
+
+
+def _read_recovery(reader: BlueprintReader) -> Any:
+    value = _read_value(reader, "recovery")
+    if value is None or isinstance(value, dict) or value in ("none", "default"):
+        return value
+    text = f"[exp_recovery] is none, default or a table by failure kind, not {str(value)[:60]!r}. See guide://recovery."
+    reader.add_fault(reader.lines["recovery"], text)
+    return None
+
+
+def _read_params(reader: BlueprintReader) -> dict[str, Any]:
+    value = _read_value(reader, "params")
+    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
+        pairs = [pair for each in value for pair in each.items()]
+        value = dict(pairs)
+        if len(pairs) > len(value):
+            reader.add_fault(reader.lines["params"], "[exp_params] has a name twice: write it once.")
+    if value is None or value == "none":
+        return {}
+    if not isinstance(value, dict):
+        cause = f"[exp_params] is not a table of names and values: {str(value)[:60]!r}."
+        text = f"{cause} Write e.g. num_envs: 4096 in each line."
+        reader.add_fault(reader.lines["params"], text)
+        return {}
+    return value
+
+
+def _read_style(reader: BlueprintReader) -> str | None:
+    value = _read_value(reader, "param_style")
+    if value is None or value in _STYLES:
+        return None if value is None else str(value)
+    reader.add_fault(reader.lines["param_style"], f"[exp_param_style] is `--k v` or `k=v`, not {str(value)[:40]!r}.")
+    return None
+
+
+def _read_words(reader: BlueprintReader) -> tuple[str, ...]:
+    value = _read_value(reader, "resume_args")
+    words = value.split() if isinstance(value, str) else [] if value is None else value
+    if isinstance(words, list) and all(isinstance(word, str | int | float) for word in words):
+        return tuple(map(str, words))
+    reader.add_fault(reader.lines["resume_args"], "[exp_resume_args] is a list of words, as --resume.")
+    return ()
+
+
+def _read_seeds(reader: BlueprintReader) -> tuple[int, ...]:
+    value = _read_value(reader, "seeds")
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        text = re.sub(r"^(?:random\s+)?seeds?\s*[:=：]?\s*|[\[\]]|\band\b|和", " ", value.strip(), flags=re.IGNORECASE)
+        value = [
+            int(word) if re.fullmatch(r"\d{1,18}", word) else word for word in re.split(r"[\s,;、，]+", text.strip())
+        ]
+    seeds = value if isinstance(value, list) else [value]
+    is_right = all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in seeds)
+    if not is_right or not 0 < len(seeds) <= _MAX_SEEDS or len(set(seeds)) < len(seeds):
+        text = f"[exp_seeds] is not a list of different numbers: {str(value)[:60]!r}. Write each, as 0, 1, 2."
+        reader.add_fault(reader.lines["seeds"], text)
+        return ()
+    return tuple(seeds)
+
+
+def _read_value(reader: BlueprintReader, name: str) -> Any:
+    """Return the value of an option as JSON value; None if it is absent or cannot be read."""
+    section = reader.sections.get(name)
+    if section is None:
+        return None
+    reader.lines[name] = section.line
+    if section.exact is not None:
+        return section.data
+    lines = _value_lines(section)
+    if not lines:
+        return None
+    reader.lines[name] = first = lines[0][0]
+    numbers = [number for number, _ in lines]
+    texts = [text for _, text in lines]
+    plain = " ".join(texts).strip().strip("`*\"'").strip()
+    if _ABSENT.fullmatch(plain):
+        return "none" if name == "recovery" else None
+    if name in ("param_style", "resume_args") or (name == "recovery" and plain in ("none", "default")):
+        return plain.removeprefix("- ").strip("`")
+    if any("<" in text and ">" in text for text in texts) and name != "recovery":
+        reader.add_fault(
+            first, f"[exp_{name}] still holds the template's {plain[:40]!r}: write the value, or remove the section."
+        )
+        return None
+    try:
+        return to_data(compose("\n".join(texts), 0), 0)
+    except YamlFault as fault:
+        reader.add_fault(numbers[min(fault.line, len(numbers) - 1)], f"[exp_{name}] is {fault.text}.")
+        return None
+
+
+def _value_lines(section: Section) -> list[tuple[int, str]]:
+    """Return the lines of an option as YAML: from its code block, else without explanations, marks and table bars."""
+    code = [(line.number, line.text) for line in section.all_lines if line.fence is not None]
+    if code:
+        return [(number, _ASSIGNED.sub(r"\1\2: ", text)) for number, text in code]
+    lines: list[tuple[int, str]] = []
+    for line in section.all_lines:
+        text = line.text.replace("**", "").rstrip()
+        if line.level or not text.strip() or re.fullmatch(r"[-=_*|: ]{3,}", text.strip()):
+            continue
+        label = _LABEL.match(text)
+        if label and is_explanation(label[1].strip().lower()):
+            continue
+        if text.strip().startswith("|"):
+            cells = [cell.strip(" `") for cell in split_row(text.strip())]
+            if len(cells) < 2 or _TABLE_HEAD.fullmatch(cells[0]):  # noqa: PLR2004 - name and value
+                continue
+            text = f"{cells[0]}: {cells[1]}"
+        text = re.sub(r"^(\s*)[*+](?=\s)", r"\1-", _ASSIGNED.sub(r"\1\2: ", text).replace("：", ": "))
+        lines.append((line.number, re.sub(r"`", "", text)))
+    depth = min((len(text) - len(text.lstrip()) for _, text in lines), default=0)
+    return [(number, text[depth:]) for number, text in lines]
