@@ -71,7 +71,7 @@ async def test_a_blueprint_is_checked_launched_ended_and_finished(sandbox: Sandb
         check = await agent.call("check_blueprint", path=str(blueprint))
         assert (check["ok"], check["time_limit_s"], check["problems"]) == (True, 1200, [])
         run = await agent.call("launch_run", blueprint=str(blueprint))
-        assert run["session"].startswith("ajet-Compare-the-learning-rate")
+        assert run["session"].startswith("ajet-lr-Compare-the-learning-rate")
         spec = sandbox.run(run["run_id"]).spec
         assert (spec.time_limit_s, spec.cwd) == (1200, str(sandbox.path / "code"))
         log = (sandbox.path / "results" / "experiment_log.md").read_text()
