@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from mcp_server.cli.parser import make_parser
-from mcp_server.errors import RunwardError
+from mcp_server.errors import BadArgument, RunwardError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         if arguments.command == "serve":
-            return _serve(arguments.http)
+            return _serve(arguments.http, is_open=arguments.open)
         # Only the module of the verb: a verb imports what it needs, and the others cost nothing.
         return int(import_module(f"mcp_server.cli.{arguments.command}").run(arguments))
     except RunwardError as error:
@@ -38,10 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _serve(address: str | None) -> int:
-    """Serve over stdio, or over HTTP at ``address``."""
+def _serve(address: str | None, *, is_open: bool) -> int:
+    """Serve over stdio, or over HTTP at ``address``; ``is_open``: to every user of this machine.
+
+    Raises:
+        BadArgument: ``is_open`` without an address.
+    """
     if address:
-        import_module("mcp_server.serve.http").serve_http(address)
+        import_module("mcp_server.serve.http").serve_http(address, is_open=is_open)
+    elif is_open:
+        raise BadArgument("--open", "it belongs to --http HOST:PORT.")
     else:
         import_module("mcp_server.serve.app").serve_stdio()
     return 0

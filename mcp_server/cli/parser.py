@@ -36,6 +36,9 @@ def make_parser() -> argparse.ArgumentParser:
 
     serve = verbs.add_parser("serve", help="speak MCP over stdio (what clients start), or over HTTP")
     serve.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP, e.g. at 127.0.0.1:8765")
+    serve.add_argument(
+        "--open", action="store_true", help="over HTTP without tokens: open to all users of this machine"
+    )
 
     listing = verbs.add_parser("ls", help="list runs, newest first")
     states = ["live", "ended", *_STATES]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import AsyncIterator, Mapping
 
 from mcp.server import MCPServer
 
 from mcp_server import __version__
 from mcp_server.resources.register import ResourceServer
+from mcp_server.serve.log_output import configure_logging
 from mcp_server.tools import (
     capture_pane,
     check_blueprint,
@@ -69,5 +71,9 @@ def build(environ: Mapping[str, str], context: ServerContext | None = None) -> M
 
 
 def serve_stdio() -> None:
-    """Serve one client over stdin and stdout until it closes them."""
+    """Serve one client over stdin and stdout until it closes them, or a signal ends the server."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # The thread that reads stdin would hold up Python's own interrupt until the client closes it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    configure_logging()
     build(os.environ).run()

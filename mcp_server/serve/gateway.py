@@ -102,6 +102,9 @@ class RequestGateway:
             raise RequestRefused(503, "Stopping", (b"retry-after", b"5"))
         if (user := self._user(headers.get(b"authorization"))) is not None:
             scope["user"] = user
+        connection = scope.get("state", {}).get("connection")
+        if connection is not None and not connection.prove(user.username if user is not None else None):
+            raise RequestRefused(503, "Too many connections of this token", (b"retry-after", b"5"))
         body = await _body(headers, receive)
         await self.inner(scope, _replay(body, receive), send)
 

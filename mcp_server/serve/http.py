@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import ipaddress
@@ -11,6 +12,7 @@ import re
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -21,15 +23,22 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mcp_server import __version__
 from mcp_server.errors import RunwardError
 from mcp_server.serve.app import build
+from mcp_server.serve.connections import (
+    ACCEPTED_AT_ONCE,
+    ConnectionLimits,
+    Connections,
+    Listener,
+    raise_descriptor_limit,
+)
 from mcp_server.serve.gateway import LARGEST_BODY, LARGEST_HEAD, PATH, RequestGateway
-from mcp_server.store.tokens import Tokens
+from mcp_server.serve.log_output import LoopErrors, configure_logging
+from mcp_server.store.state_home import StateHome
+from mcp_server.store.tokens import Tokens, token_name
 from mcp_server.system.ports import HIGHEST_PORT
 from mcp_server.tools.context import ServerContext
 
-# A connection that sends no complete request head within this time is closed.
+# A connection that sends no complete request head within this time is closed, and one without a token that is idle.
 _HEAD_S = 10.0
-# An agent has two or three connections; a process may have 1,024 open files.
-_MOST_CONNECTIONS = 800
 _MOST_SESSIONS = 1000
 _STOP_S = 2.7
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -38,12 +47,38 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 
 class _Connection(H11Protocol):
-    """A connection that must send its request head within 10 s; uvicorn alone would wait for ever."""
+    """A connection that must send its request head within 10 s; uvicorn alone would wait for ever.
 
+    Requests carry it in their scope's state, so that the gateway can say whose token they have shown.
+    """
+
+    registry: Connections
     _deadline: Any = None
+
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+        super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
+
+    @property
+    def peer(self) -> str:
+        """The address of the other side."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()
+
+    def prove(self, holder: str | None) -> bool:
+        """Note the holder of the token that a request has shown; return whether there is room for the connection."""
+        return self.registry.prove(self, holder)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.registry.add(self)
         self._deadline = self.loop.call_later(_HEAD_S, self.transport.close)
 
     def data_received(self, data: bytes) -> None:
@@ -51,18 +86,47 @@ class _Connection(H11Protocol):
         super().data_received(data)
         if self.cycle is not before:
             self._deadline.cancel()
+            self.registry.touch(self)
         elif (before is None or before.response_complete) and self._deadline.cancelled():
+            self._deadline = self.loop.call_later(_HEAD_S, self.transport.close)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.is_idle and not self.transport.is_closing() and not self.registry.is_proven(self):
+            self._deadline.cancel()
             self._deadline = self.loop.call_later(_HEAD_S, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
+        self.registry.discard(self)
         super().connection_lost(exc)
+        self.app_state = {}
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that a signal stops with exit status 0, within 3 s whatever hangs."""
+    """A uvicorn server that a signal stops with exit status 0, within 3 s whatever hangs.
+
+    Anything else that ends it exits with status 1, so that a service manager starts it again.
+    """
 
     gateway: RequestGateway
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal."""
+        with asyncio.Runner() as runner:
+            runner.get_loop().set_exception_handler(LoopErrors())
+            try:
+                runner.run(self.serve(sockets))
+            except BaseException:
+                self._report(traceback.format_exc())
+            if not self.should_exit:
+                self._report("runward: the server stopped without a signal. Its runs go on.\n")
+                os._exit(1)  # tasks and threads of the broken loop could hold an orderly exit up for ever
+
+    def _report(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -101,8 +165,10 @@ def make_application(environ: Mapping[str, str], names: Iterable[str]) -> Reques
     return RequestGateway(inner, Tokens(context.home), hosts, lambda: context.waits)
 
 
-def serve_http(address: str) -> None:
+def serve_http(address: str, *, is_open: bool = False) -> None:
     """Serve over streamable HTTP at ``http://HOST:PORT/mcp`` until SIGINT or SIGTERM.
+
+    Without any token, one is made for this user and printed once; ``is_open`` serves without, on loopback alone.
 
     Raises:
         RunwardError: the address cannot be used, or other machines could reach it and there are no tokens.
@@ -110,37 +176,66 @@ def serve_http(address: str) -> None:
     """
     host, port = _parse(address)
     addresses = _resolve(host, port)
+    configure_logging()
     gateway = make_application(os.environ, _host_names(host, os.environ))
-    tokens = gateway.tokens
+    tokens, owner = gateway.tokens, StateHome.of(os.environ).owner(os.environ)
     if not all(_is_loopback(address_) for _, address_ in addresses) and not tokens.names:
         raise RunwardError(
             f"{host} can be reached by other machines, and every caller could start any command.",
             "Nothing is served.",
             "Give every agent a token first: runward token add NAME. Or use 127.0.0.1.",
         )
-    access = f"tokens: {len(tokens.names)}" if tokens.required else "no tokens: open to all users of this machine"
-    sockets = _listen(addresses, address)
+    if is_open and tokens.required:
+        raise RunwardError(
+            f"--open: {tokens.file} exists, so every request needs a token.",
+            "Nothing is served.",
+            "Leave --open out; runward token ls lists the names.",
+        )
+    connections = Connections(ConnectionLimits.within(raise_descriptor_limit()))
+    sockets = _listen(addresses, address, connections)
+
+    class Connection(_Connection):
+        registry = connections
+
     config = uvicorn.Config(
         gateway,
-        http=_Connection,
+        http=Connection,
         ws="none",
         lifespan="on",
         loop="asyncio",
         access_log=False,
+        log_config=None,
         log_level=logging.ERROR,
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=LARGEST_HEAD,
-        limit_concurrency=_MOST_CONNECTIONS,
+        backlog=ACCEPTED_AT_ONCE,
         # Longer than clients keep an idle connection, so that none is closed just as a client uses it again.
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
     )
     server = _Server(config)
     server.gateway = gateway
-    print(f"runward {__version__} at http://{address}{PATH} ({access})", file=sys.stderr, flush=True)
+    print(_describe_start(address, tokens, owner, is_open=is_open), file=sys.stderr, flush=True)
     server.run(sockets=sockets)
     signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _describe_start(address: str, tokens: Tokens, owner: str, *, is_open: bool) -> str:
+    """Return what the operator reads at the start; make a token where none exists and none is declined."""
+    url = f"http://{address}{PATH}"
+    access = "no tokens: open to all users of this machine" if is_open else f"tokens: {len(tokens.names) or 1}"
+    lines = [f"runward {__version__} at {url} ({access})"]
+    if not is_open and not tokens.names:
+        name = token_name(owner)
+        token = tokens.add(name)
+        lines += [
+            f"A token for {name}, shown this once; only its hash is kept: {token}",
+            f"  export RUNWARD_TOKEN={token}",
+            f'  claude mcp add --transport http runward {url} --header "Authorization: Bearer $RUNWARD_TOKEN"',
+            "More agents: runward token add NAME. Lost: runward token rm NAME, then add it. Without tokens: --open.",
+        ]
+    return "\n".join(lines)
 
 
 def _is_loopback(at: Any) -> bool:
@@ -165,7 +260,9 @@ def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
     return list(dict.fromkeys((family, at) for family, _, _, _, at in records))
 
 
-def _listen(addresses: list[tuple[socket.AddressFamily, Any]], address: str) -> list[socket.socket]:
+def _listen(
+    addresses: list[tuple[socket.AddressFamily, Any]], address: str, connections: Connections
+) -> list[socket.socket]:
     """Listen at every address of a name that this machine has; containers often name ::1 without having it.
 
     Raises:
@@ -174,7 +271,7 @@ def _listen(addresses: list[tuple[socket.AddressFamily, Any]], address: str) -> 
     listeners: list[socket.socket] = []
     for family, at in addresses:
         try:
-            listeners.append(_listener(family, at))
+            listeners.append(_listener(family, at, connections))
         except OSError as error:
             if error.errno in _NOT_HERE and (listeners or at != addresses[-1][1]):
                 continue
@@ -186,16 +283,17 @@ def _listen(addresses: list[tuple[socket.AddressFamily, Any]], address: str) -> 
     return listeners
 
 
-def _listener(family: socket.AddressFamily, at: Any) -> socket.socket:
+def _listener(family: socket.AddressFamily, at: Any, connections: Connections) -> socket.socket:
     # Named as TCP: asyncio disables Nagle's delay only then, and an answer in two writes took 40 ms longer.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.connections = connections
     try:
         # Closing connections of a former server do not hold the port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(at)
-        listener.listen(1024)
+        listener.listen()
     except OSError:
         listener.close()
         raise

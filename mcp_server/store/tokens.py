@@ -43,6 +43,11 @@ def hash_of(token: str) -> str:
     return f"sha256:{hashlib.sha256(token.encode('utf-8', 'surrogateescape')).hexdigest()}"
 
 
+def token_name(owner: str) -> str:
+    """Return the name of a token for ``owner``, whose runs it then owns; ``owner`` where that cannot be a name."""
+    return owner if _NAME.fullmatch(owner) else "owner"
+
+
 class Tokens:
     """The tokens of one state directory, read again when the file changes.
 

@@ -107,7 +107,7 @@ def port(sandbox: Sandbox) -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number: int = free.getsockname()[1]
-    words = [sys.executable, "-m", "mcp_server", "serve", "--http", f"127.0.0.1:{number}"]
+    words = [sys.executable, "-m", "mcp_server", "serve", "--http", f"127.0.0.1:{number}", "--open"]
     server = subprocess.Popen(words, env=sandbox.environ)
     until(lambda: _listens(number), "the server")
     yield number

@@ -13,6 +13,7 @@ from anyio.abc import TaskStatus
 
 from mcp_server.errors import RunwardError
 from mcp_server.serve import gateway, http
+from mcp_server.serve.connections import ConnectionLimits, Connections
 from mcp_server.serve.gateway import RequestGateway
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens
@@ -194,13 +195,14 @@ def test_what_is_no_address_is_said(address: str) -> None:
 
 
 def test_an_address_that_this_machine_lacks_does_not_keep_it_from_the_others() -> None:
+    connections = Connections(ConnectionLimits.within(1024))
     lacks, has = (socket.AF_INET, ("192.0.2.1", 0)), (socket.AF_INET, ("127.0.0.1", 0))
     for addresses in ([lacks, has], [has, lacks]):
-        (listener,) = http._listen(addresses, "localhost:0")
+        (listener,) = http._listen(addresses, "localhost:0", connections)
         assert listener.getsockname()[0] == "127.0.0.1"
         taken = listener.getsockname()
         with pytest.raises(RunwardError, match=r"Cannot listen at localhost:0: Address already in use"):
-            http._listen([lacks, (socket.AF_INET, taken)], "localhost:0")
+            http._listen([lacks, (socket.AF_INET, taken)], "localhost:0", connections)
         listener.close()
     with pytest.raises(RunwardError, match=r"Cannot listen at train.lan:0: "):
-        http._listen([lacks], "train.lan:0")
+        http._listen([lacks], "train.lan:0", connections)

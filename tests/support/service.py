@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,11 +89,25 @@ def _whole(told: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def serve(sandbox: Sandbox, host: str = "127.0.0.1", port: int | None = None) -> Iterator[Service]:
+def serve(
+    sandbox: Sandbox,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    *,
+    words: Sequence[str] | None = None,
+    descriptors: int | None = None,
+) -> Iterator[Service]:
+    """Serve over HTTP until the block ends; without tokens, open to all unless ``words`` say otherwise.
+
+    ``descriptors``: its limit of open files.
+    """
     port = port or free_port()
+    if words is None:
+        words = () if tokens(sandbox).file.exists() else ("--open",)
+    limited = () if descriptors is None else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
     with (sandbox.path / "server.log").open("a") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mcp_server", "serve", "--http", f"{host}:{port}"],
+            [*limited, sys.executable, "-m", "mcp_server", "serve", "--http", f"{host}:{port}", *words],
             env=sandbox.environ,
             cwd=sandbox.path,
             stdin=subprocess.DEVNULL,
