@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_server.errors import RunNotFound, RunwardError
+from mcp_server.scalars.locate import EventFiles
 from mcp_server.scalars.plot import draw_picture
 from mcp_server.scalars.run_scalars import LATEST, Scalars, location_path, resolve_target
 from mcp_server.scalars.text import format_digits, narrow_shape
@@ -39,7 +40,7 @@ _ARROWS = {"up": Text("↑", style="green"), "down": Text("↓", style="yellow")
 def run(arguments: argparse.Namespace) -> int:
     """Show the scalars of a run or a directory, or open TensorBoard on them."""
     store = RunStore(StateHome.of(os.environ))
-    scalars = Scalars(store.home)
+    scalars = Scalars(store.home, store)
     target = _target(arguments.source, store)
     if arguments.serve:
         return _serve(target, scalars, store)
@@ -165,7 +166,9 @@ def _serve(target: str, scalars: Scalars, store: RunStore) -> int:
             "TensorBoard is not installed.", "Nothing is served.", "A person should run: pip install tensorboard"
         )
     resolved = resolve_target(target, scalars, store)
-    directories = [location_path(location) for location in resolved.locations if isinstance(location, Path)]
+    directories = [
+        location_path(location) for location in resolved.locations if isinstance(location, Path | EventFiles)
+    ]
     if not directories:
         raise RunwardError(f"{resolved.path} is not a directory of event files:", "TensorBoard cannot show it.")
     logdir = resolved.name if resolved.choices else os.path.commonpath(directories)

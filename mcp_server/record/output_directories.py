@@ -34,7 +34,7 @@ _ALONE = frozenset({"logdir", "outdir", "savedir", "workdir", "rundir", "output"
 _REPLACED = re.compile(r"[$`*?\[\]{}<>|;%]|\\n")
 _CONFIG_FILES = (".yaml", ".yml", ".json", ".toml")
 _CONFIG_LINE = re.compile(
-    r"""^[ \t]*["']?(?P<name>[A-Za-z_][\w.\-]*)["']?[ \t]*[:=][ \t]*(?P<value>[^#\n]+)""", re.MULTILINE
+    r"""(?:^|[{,])[ \t]*["']?(?P<name>[A-Za-z_][\w.\-]*)["']?[ \t]*[:=][ \t]*(?P<value>[^#\n,}]+)""", re.MULTILINE
 )
 _MOST_CONFIG_CHARS = 200_000
 _LONGEST_PATH = 4096  # PATH_MAX
@@ -63,10 +63,7 @@ def find_in_command(command: str | Sequence[str], cwd: str, params: Mapping[str,
 
 def find_in_configuration(text: str, cwd: str) -> list[str]:
     """Return the directories that the lines of a YAML, JSON or TOML file say are written, as absolute paths."""
-    pairs = (
-        (m["name"], m["value"].strip().rstrip(",").strip("\"' "))
-        for m in _CONFIG_LINE.finditer(text[:_MOST_CONFIG_CHARS])
-    )
+    pairs = ((m["name"], m["value"].strip().strip("\"' ")) for m in _CONFIG_LINE.finditer(text[:_MOST_CONFIG_CHARS]))
     return _directories(pairs, cwd)
 
 

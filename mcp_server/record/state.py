@@ -113,6 +113,11 @@ class Run:
         return kinds[-1:] == ["first_step"]
 
     @property
+    def made_a_step(self) -> bool:
+        """Whether any attempt has made a training step, as far as its output says."""
+        return isinstance(self.progress.get("step"), int) or any(e["kind"] == "first_step" for e in self.events)
+
+    @property
     def last_seq(self) -> int:
         """Number of the newest event."""
         return int(self.events[-1]["seq"]) if self.events else 0

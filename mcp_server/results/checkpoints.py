@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcp_server.record.state import Run
-from mcp_server.results.run_files import Entry, limited_scan, list_tree, result_roots
-from mcp_server.scalars.locate import run_span
+from mcp_server.results.run_files import Entry, limited_scan, list_tree, result_roots, select_own
+from mcp_server.store.attribution import OwnFiles
 from mcp_server.system.directory_scan import DirectoryScan
 
 # First match wins: `epoch=3-step=100` has two numbers, `rl_model_5000_steps` its number before the word.
@@ -81,27 +81,19 @@ def find_checkpoints(root: Path, scan: DirectoryScan | None = None) -> list[Chec
 
 
 def find_run_checkpoints(
-    run: Run, result_dir: Path | None = None, look: Callable[[Path], list[Checkpoint]] = find_checkpoints
+    run: Run, own: OwnFiles, look: Callable[[Path], list[Checkpoint]] = find_checkpoints
 ) -> list[Checkpoint]:
-    """Return the checkpoints that a run wrote below its directories, newest first.
+    """Return the checkpoints below a run's directories that are its own, newest first.
 
     Also those in the directory of the checkpoint that its output named last. ``look`` is :func:`find_checkpoints`,
     perhaps with a cache.
     """
-    begun_s, until_s = run_span(run)
-    directories = result_roots(run, result_dir)
+    directories = result_roots(run, own)
     if isinstance(named := run.progress.get("checkpoint"), str) and named and "\0" not in named:
         directories.append((Path(run.spec.cwd or "/") / named).parent)  # with the other checkpoints of the run
-    checkpoints = {
-        one.path: one
-        for root in dict.fromkeys(directories)
-        if root != Path("/")
-        for one in look(root)
-        if begun_s <= one.changed_s <= until_s
-    }
-    return _newest_first(
-        one for one in checkpoints.values() if not any(above in checkpoints for above in one.path.parents)
-    )
+    checkpoints = {one.path: one for root in dict.fromkeys(directories) if root != Path("/") for one in look(root)}
+    outermost = [path for path in checkpoints if not any(above in checkpoints for above in path.parents)]
+    return _newest_first(checkpoints[path] for path in select_own(outermost, own))
 
 
 def _newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:

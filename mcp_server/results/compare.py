@@ -42,6 +42,7 @@ from mcp_server.results.metrics import PRINTED, Metric, best_direction, read_met
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.near_names import find_near_names
 
@@ -53,7 +54,7 @@ _MAIN = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss
 
 @dataclass(frozen=True, eq=False)
 class ComparedRun:
-    """One run of a comparison."""
+    """One run of a comparison. ``uncertain``: paths of files that may be another run's, and are left out."""
 
     run: Run
     settings: Mapping[str, str]
@@ -61,6 +62,7 @@ class ComparedRun:
     step: int | None
     figures: Mapping[str, EvaluationSeries]
     checkpoints: Sequence[Checkpoint]
+    uncertain: Sequence[str]
 
 
 def build_comparison(
@@ -136,6 +138,8 @@ def build_comparison(
         if run.attempt_params.changed:
             notes.append(f"{run.run_id}: {'; '.join(run.attempt_params.changed.values())}.")
     notes += [f"{run.run_id} is still {run.state}." for run in runs if not run.ended]
+    left_out = describe_uncertain([path for entry in entries for path in entry.uncertain])
+    notes += [left_out] if left_out else []
     rows = [[row.get(name, "") for name in names] for row in table]
     evaluated = [EvaluatedRun(e.run.run_id, e.settings, list(e.figures.values()), e.metrics) for e in entries]
     benchmarks = build_benchmark_tables(evaluated, bold=as_markdown)
@@ -175,14 +179,16 @@ def _read_run(
     if settings["cwd"].startswith("/"):  # only its end can differ
         settings["cwd"] = os.path.relpath(settings["cwd"], root_cwd)
     found = read_metrics(run, scalars, metrics, rundir)
-    files = evaluations.find_run_evaluations(run, look=look_for_evaluations)
+    own = scalars.attribution.of(run)
+    files = evaluations.find_run_evaluations(run, own, look_for_evaluations)
     return ComparedRun(
         run,
         settings,
         found.metrics,
         last_step(run, found.metrics, is_printed=found.source == PRINTED),
         {one.name: one for one in build_series([*read_printed_evaluations(run, rundir), *files])},
-        checkpoints.find_run_checkpoints(run, look=look_for_checkpoints),
+        checkpoints.find_run_checkpoints(run, own, look_for_checkpoints),
+        (*scalars.locate(run).uncertain, *own.uncertain),
     )
 
 

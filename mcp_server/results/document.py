@@ -42,7 +42,10 @@ _LOCKS = ("uv.lock", "poetry.lock", "pixi.lock", "conda-lock.yml", "requirements
 
 @dataclass(frozen=True, eq=False)
 class ResultFacts:
-    """The content of the results document of an ended run. ``leftovers``: number of its processes that still run."""
+    """The content of the results document of an ended run.
+
+    ``leftovers``: number of its processes that still run. ``left_out``: files that may be another run's.
+    """
 
     run: Run
     end: RunEnd
@@ -54,6 +57,7 @@ class ResultFacts:
     code: GitState
     snapshot: CodeSnapshot | None = None
     leftovers: int = 0
+    left_out: str | None = None
 
 
 def render_document(facts: ResultFacts, *, diff: str | None, kept: str) -> str:
@@ -92,7 +96,7 @@ def _make_title(purpose: str) -> str:
 
 def list_doubts(facts: ResultFacts) -> list[str]:
     """Return one sentence for each part of the document that may be wrong."""
-    run, doubts = facts.run, [*facts.numbers.notes[:5]]
+    run, doubts = facts.run, [*facts.numbers.notes[:5], *([facts.left_out] if facts.left_out else [])]
     if facts.leftovers:
         doubts.append(f"{facts.leftovers} processes of the run still run: its results may change. See wait_run.")
     begun_s = posix(run.started_at) if run.started_at else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Callable
@@ -13,9 +12,9 @@ from pathlib import Path
 from mcp_server.record.result_directory import EXPERIMENT_LOG, read_origin
 from mcp_server.record.state import Run
 from mcp_server.results.evaluation_text import MOST_ROWS, Row, parse_lines, parse_markdown, parse_rows
-from mcp_server.results.run_files import limited_scan, list_tree, result_roots
+from mcp_server.results.run_files import limited_scan, list_tree, result_roots, select_own
 from mcp_server.scalars.formats.evaluation_arrays import read_evaluation_arrays
-from mcp_server.scalars.locate import run_span
+from mcp_server.store.attribution import OwnFiles
 from mcp_server.system.files import open_regular_file
 
 _WORD = (
@@ -55,19 +54,15 @@ def find_evaluation_files(root: Path) -> list[tuple[Path, float]]:
 
 
 def find_run_evaluations(
-    run: Run, result_dir: Path | None = None, look: Callable[[Path], list[tuple[Path, float]]] = find_evaluation_files
+    run: Run, own: OwnFiles, look: Callable[[Path], list[tuple[Path, float]]] = find_evaluation_files
 ) -> list[Evaluation]:
-    """Return the evaluations that a run left in its result directory and below its working directory, newest first.
+    """Return the evaluations below a run's directories that are its own, newest first.
 
-    They were written between its start and its end; in the result directory, which only this run uses, also later.
-    ``look`` is :func:`find_evaluation_files`, perhaps with a cache.
+    They were written between its start and its end; in the result directory also later. ``look`` is
+    :func:`find_evaluation_files`, perhaps with a cache.
     """
-    begun_s, until_s = run_span(run)
-    files: dict[Path, float] = {}
-    for root in result_roots(run, result_dir):
-        last_s = until_s if root == Path(run.spec.cwd) else math.inf
-        files |= {path: at_s for path, at_s in look(root) if path not in files and begun_s <= at_s <= last_s}
-    newest = sorted(files, key=lambda path: (-files[path], str(path)))[:_MOST_FILES]
+    files = {path: at_s for root in result_roots(run, own) for path, at_s in look(root)}
+    newest = sorted(select_own(files, own), key=lambda path: (-files[path], str(path)))[:_MOST_FILES]
     return [one for path in newest for one in read_evaluations(path)]
 
 

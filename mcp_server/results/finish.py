@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from mcp_server.record import result_directory
 from mcp_server.record.code_snapshot import read_code_snapshot
 from mcp_server.record.events import ENDING
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
-from mcp_server.record.run_directory import RunDir, now
+from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.state import Run
 from mcp_server.results import checkpoints, document, evaluations, metrics
 from mcp_server.results.answers import Finished
 from mcp_server.results.document import ResultFacts
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state
 from mcp_server.system.files import read_regular_file
@@ -47,17 +48,20 @@ def write_results(
     *,
     summary: str | None = None,
     result_dir: str | None = None,
+    tensorboard: str | None = None,
+    results: Sequence[str] = (),
     caller: str | None = None,
     environ: Mapping[str, str],
 ) -> Finished:
     """Write the results document of a run that has ended, then `finish.flag`. A second call updates both.
 
     Reads files and calls git: call it in a thread. ``environ`` is the server's, whose secrets are masked.
-    ``caller`` must own the run; None allows every run.
+    ``caller`` must own the run; None allows every run. ``tensorboard`` and ``results``: whose files these are is kept
+    for every later answer; see ``store/attribution``.
 
     Raises:
         NotFinished: the run has not ended, belongs to another owner, has no result directory, or a file is unwritable.
-        BadArgument: the summary is too long, or ``result_dir`` cannot be a directory.
+        BadArgument: the summary is too long, ``result_dir`` cannot be a directory, or a path does not exist.
     """
     if not run.ended:
         raise NotFinished(f"{run.run_id} is still {run.state};", "nothing was written.", "Call wait_run, then again.")
@@ -68,22 +72,28 @@ def write_results(
     if summary is not None and len(summary) > _LONGEST_SUMMARY:
         raise BadArgument("summary", f"has more than {_LONGEST_SUMMARY:,} characters.")
     directory = _make_directory(run, result_dir)
+    if tensorboard or results:
+        _correct_attribution(run, store.run_directory(run.run_id), tensorboard, results, caller)
     secrets = _find_secrets(run, store, environ)
     rundir = store.run_directory(run.run_id)
     snapshot = read_code_snapshot(rundir, run.attempt)
     code = replace(snapshot.git, diff=snapshot.read_diff()) if snapshot else _read_code_now(run, environ)
     code = replace(code, diff=mask_secrets(code.diff, secrets), subject=mask_secrets(code.subject, secrets))
+    own = scalars.attribution.of(run).with_result_directory(directory)
+    numbers = metrics.read_metrics(run, scalars, rundir=rundir)
+    found = evaluations.find_run_evaluations(run, own), checkpoints.find_run_checkpoints(run, own)
     facts = ResultFacts(
         run=run,
         end=read_end(run, rundir),
         summary=summary,
-        numbers=metrics.read_metrics(run, scalars, rundir=rundir),
-        evaluations=[*read_printed_evaluations(run, rundir), *evaluations.find_run_evaluations(run, directory)],
-        checkpoints=checkpoints.find_run_checkpoints(run, directory),
+        numbers=numbers,
+        evaluations=[*read_printed_evaluations(run, rundir), *found[0]],
+        checkpoints=found[1],
         account=result_directory.read_attempts_report(rundir),
         code=code,
         snapshot=snapshot,
         leftovers=len(backend_of(run.spec).find_leftovers(run)),
+        left_out=describe_uncertain(own.uncertain),
     )
     later_run = _find_later_run(run, directory, store)
     if not _WRITES.acquire(timeout=_LOCK_TIMEOUT_S):
@@ -128,6 +138,26 @@ def read_end(run: Run, rundir: RunDir) -> RunEnd:
         failure=run.failure,
         changed=tuple(run.attempt_params.changed.values()),
     )
+
+
+def _correct_attribution(
+    run: Run, rundir: RunDir, tensorboard: str | None, results: Sequence[str], caller: str | None
+) -> None:
+    """Keep what a person or agent says about whose files these are, beside the record that the supervisor writes."""
+    stated = {"tensorboard": [tensorboard] if tensorboard else [], "results": list(results)}
+    paths = {name: [_existing_path(name, path, run) for path in values] for name, values in stated.items() if values}
+    earlier = read_json(rundir.attribution) or {}
+    write_json(rundir.attribution, {**earlier, **paths, "by": caller or run.spec.owner, "at": now()})
+
+
+def _existing_path(argument: str, text: str, run: Run) -> str:
+    try:
+        path = Path(os.path.normpath(Path(run.spec.cwd or "/") / Path(text).expanduser()))
+        if path.exists() and path != Path("/"):
+            return str(path)
+    except (OSError, ValueError, RuntimeError):  # a NUL, an unknown user
+        pass
+    raise BadArgument(argument, f"does not exist: {text[:200]!r}.")
 
 
 def _make_directory(run: Run, result_dir: str | None) -> Path:

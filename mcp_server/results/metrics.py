@@ -84,14 +84,14 @@ def read_metrics(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: R
 
     Printed metrics are read from the log in ``rundir``; without it only the last values are known.
     """
-    locations = scalars.locations_of(run)
+    found = scalars.locate(run)
+    left_out = (found.note,) if found.note else ()
     try:
-        if not locations:
-            return _read_printed(run, tags, rundir)
-        reading = scalars.read(locations, run.run_id)
+        if not found.locations:
+            return _read_printed(run, tags, rundir, left_out)
+        reading = scalars.read(found.locations, run.run_id)
     except NoScalars as error:
-        printed = _read_printed(run, tags, rundir)
-        return RunMetrics(printed.metrics, printed.source, (*printed.notes, str(error)))
+        return _read_printed(run, tags, rundir, (*left_out, str(error)))
     metrics = []
     for tag in select_tags(tags, reading.series):
         summary = summarise_series(reading.series[tag], now_s=time.time())
@@ -115,7 +115,9 @@ def read_metrics(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: R
             )
         )
     metrics.sort(key=lambda one: one.best_is is None)
-    return RunMetrics(tuple(metrics), ", ".join(str(getattr(p, "path", p)) for p in locations[:3]), reading.notes)
+    return RunMetrics(
+        tuple(metrics), ", ".join(str(getattr(p, "path", p)) for p in found.locations[:3]), (*reading.notes, *left_out)
+    )
 
 
 def select_tags(patterns: Sequence[str], tags: Mapping[str, object]) -> list[str]:
@@ -125,17 +127,20 @@ def select_tags(patterns: Sequence[str], tags: Mapping[str, object]) -> list[str
     return list(dict.fromkeys(tag for pattern in patterns for tag in match_tags(pattern, tags)))
 
 
-def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None) -> RunMetrics:
-    """Return the metrics in the log, and the last value of those that only the supervisor has read."""
+def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None, notes: Sequence[str]) -> RunMetrics:
+    """Return the metrics in the log, and the last value of those that only the supervisor has read.
+
+    A run without a step has none: what it printed was not training.
+    """
     printed = read_log_metrics(rundir, run.attempt, run.spec.first_step_pattern) if rundir else LogMetrics({})
     metrics = [_metric(tag, printed.points[tag]) for tag in select_tags(tags, printed.points)]
     metrics.sort(key=lambda one: one.best_is is None)
-    last: Mapping[str, float | str] = run.progress.get("metrics") or {}
+    last: Mapping[str, float | str] = (run.progress.get("metrics") or {}) if run.made_a_step else {}
     step = run.progress.get("step")
     more = [tag for tag in select_tags(tags, last) if tag not in printed.points]
     metrics += [Metric(tag, last[tag], step if isinstance(step, int) else None) for tag in more]
-    notes = ("The log is long: only its beginning and end were read for metrics.",) if printed.cut else ()
-    return RunMetrics(tuple(metrics), PRINTED if metrics else "", notes)
+    cut = ("The log is long: only its beginning and end were read for metrics.",) if printed.cut else ()
+    return RunMetrics(tuple(metrics), PRINTED if metrics else "", (*cut, *notes))
 
 
 def _metric(tag: str, points: LogPoints) -> Metric:

@@ -1,16 +1,19 @@
-"""The files that a run left in its directories, found by a bounded scan."""
+"""The files that a run left in its directories, found by a bounded scan, and which of them are its own."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.record.state import Run
+from mcp_server.store.attribution import FileFacts, OwnFiles, Rank, Verdict
 from mcp_server.system.directory_scan import DirectoryScan
 
+_DEEPEST_OF_ONE, _MOST_FILES_OF_ONE = 5, 1_000  # of a directory that is one result
 # Whole environments and downloads are stored next to the code; none of them holds results.
 _FOREIGN = frozenset({"node_modules", "site-packages", "__pycache__", "venv", "env"})
 
@@ -45,10 +48,40 @@ def _entry(entry: os.DirEntry[str]) -> Entry | None:
     return Entry(Path(entry.path), is_dir, status.st_size, status.st_mtime)
 
 
-def result_roots(run: Run, result_dir: Path | None = None) -> list[Path]:
-    """Return where a run leaves files: ``result_dir`` if given, its own result directory, its working directory.
+def result_roots(run: Run, own: OwnFiles) -> list[Path]:
+    """Return where a run leaves files: its result directory, its working directory, others that it wrote or names.
 
     A home directory and ``/`` are left out: too many other files are stored there.
     """
-    paths = [Path(path) for path in (result_dir, getattr(run.spec, "result_dir", None), run.spec.cwd) if path]
+    paths = [Path(path) for path in (own.claims.result_dir, run.spec.cwd) if path] + own.roots()
     return [path for path in dict.fromkeys(paths) if path not in (Path("/"), Path.home())]
+
+
+def select_own(paths: Iterable[Path], own: OwnFiles) -> list[Path]:
+    """Return the files and directories that are the run's; where a person stated some of them, only those.
+
+    A directory is one result, such as a checkpoint, with all its files.
+    """
+    ranks: dict[Path, Rank] = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            files = [FileFacts.of(one, status) for one, status in _list_files(path)]
+            verdict, rank = own.judge_all(files)
+            if verdict is Verdict.OWN:
+                ranks[path] = rank
+    least = Rank.STATED if Rank.STATED in ranks.values() else Rank.NONE
+    return [path for path, rank in ranks.items() if rank >= least]
+
+
+def _list_files(path: Path) -> list[tuple[Path, os.stat_result]]:
+    """Return the file at ``path``, or the first files of the directory, with their status."""
+    status = path.stat()
+    if not stat.S_ISDIR(status.st_mode):
+        return [(path, status)]
+    scan = DirectoryScan(_DEEPEST_OF_ONE, max_entries=_MOST_FILES_OF_ONE)
+    return [(directory / name, status) for directory, files in scan.walk(path, _named_status) for name, status in files]
+
+
+def _named_status(entry: os.DirEntry[str]) -> tuple[str, os.stat_result] | None:
+    status = entry.stat(follow_symlinks=False)
+    return (entry.name, status) if stat.S_ISREG(status.st_mode) else None

@@ -14,6 +14,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
 from mcp_server.scalars.condition import Condition, describe_match, describe_value, first_match, resolve_tag
 from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
+from mcp_server.store.attribution import describe_uncertain
 
 if TYPE_CHECKING:
     from mcp_server.scalars.locate import MetricLocation
@@ -78,7 +79,8 @@ class MetricWait:
         tags = list(dict.fromkeys(tag for tags in other_tags for tag in tags or ()))
         near = (difflib.get_close_matches(self._condition.tag, tags, n=3, cutoff=0.3) or tags[:3]) if tags else []
         names = ", ".join(tag[:_MOST_TAG_CHARS] for tag in near)
-        present = f"Present: {names}." if near else "No scalars exist yet."
+        left_out = describe_uncertain([path for check in self._checks.values() for path in check.uncertain])
+        present = f"Present: {names}." if near else left_out or "No scalars exist yet."
         return f"No {self._condition.tag[:_MOST_TAG_CHARS]!r} so far. {present}"
 
 
@@ -95,6 +97,7 @@ class MetricCheck:
         self.other_tags: Sequence[str] | None = (
             None  # the run's tags, where the last check did not find the condition's
         )
+        self.uncertain: Sequence[str] = ()  # paths of scalars that may be another run's
         self._scalars, self._condition = scalars, condition
         self._is_first = True
 
@@ -117,10 +120,12 @@ class MetricCheck:
     def _find_series(self, run: Run) -> Series | None:
         """Return the condition's series, None where there is none yet; choose its tag."""
         # Always read: another reader may have taken the news of a change, and reading nothing new costs little.
-        locations = self._scalars.locations_of(run)
+        found = self._scalars.locate(run)
+        locations, self.uncertain = found.locations, found.uncertain
         source = self.position.source
         if source is not None and source[0] in locations:
-            series = self._read_series(run, [source[0]]).get(source)
+            # An equal location, which may have more files by now.
+            series = self._read_series(run, [locations[locations.index(source[0])]]).get(source)
             if series is not None:
                 return series
         all_series = self._read_series(run, locations)

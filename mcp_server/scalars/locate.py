@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcp_server.record.run_directory import boot_id
 from mcp_server.record.state import Run, posix
 from mcp_server.scalars.formats.detect import ScalarSource, find_sources
-from mcp_server.scalars.tensorboard.find import find_event_directories
-from mcp_server.system import processes
+from mcp_server.scalars.tensorboard.find import find_event_directories, list_event_files
+from mcp_server.store.attribution import SLACK_S, FileFacts, OwnFiles, Rank, Verdict
 from mcp_server.system.directory_scan import DirectoryScan
 
-MetricLocation = Path | ScalarSource  # a directory with event files, or a file or database in another format
-
-# The names that tensorboardX and TensorFlow 1 give hold no process id.
-_EVENT_FILE = re.compile(r"tfevents\.(?P<begun_s>\d{1,12})\.(?:(?:.*\.)?(?P<pid>\d+)\.\d+(?:\D.*)?$)?")
-_MOST_ROOTS = 4
+_MOST_ROOTS = 8
 # Limits of the search for tables; a data set may be stored next to them.
 _DEEPEST, _MOST_DIRECTORIES, _MOST_ENTRIES = 4, 1000, 20_000
 _FOREIGN = {"node_modules", "site-packages"}
 _SLOW_S, _REUSED_TIMES, _MOST_LOOKUPS = 0.1, 20, 200
-# File names hold whole seconds, a file is created a moment after the run has started, a file server's clock may differ.
-_SLACK_S = 2.0
+
+
+@dataclass(frozen=True)
+class EventFiles:
+    """The event files of one run in a directory that may hold those of others. Two are equal if their directory is."""
+
+    path: Path
+    names: frozenset[str] = field(compare=False)
+    name: str = ""  # it holds one run
+
+
+# A directory with event files, those of one run in it, or a file or database in another format.
+MetricLocation = Path | EventFiles | ScalarSource
 
 
 @dataclass(frozen=True)
@@ -98,56 +102,61 @@ class LookupCache:
         return locations
 
 
-def locate_run_scalars(run: Run, lookups: LookupCache) -> list[MetricLocation]:
+def locate_run_scalars(run: Run, lookups: LookupCache, own: OwnFiles) -> list[MetricLocation]:
     """Return where ``run`` writes its scalars, newest first, or nothing while none is known.
 
-    First match wins: its own ``tensorboard`` directory; the event files that a process of the run holds open, or whose
-    names contain the id of one; event files begun while the run ran, below its working directory and the
-    directories that its command names; tables written while the run ran.
+    These are the event files, or else the tables and databases, that ``own`` says are the run's: in its ``tensorboard``
+    directory, below its working directory and the directories that it names, and wherever it had one open. Of several
+    attempts the newest counts that wrote event files, with what earlier ones wrote into the same directories.
     """
-    cwd = Path(run.spec.cwd or "/")
-    live_pids = _live_pids(run) if run.spec.boot_id in ("", boot_id()) else []
-    command_pid = run.at_start.get("pid")  # of the newest attempt, also when it has ended
-    pids = frozenset([*live_pids, *([command_pid] if isinstance(command_pid, int) else [])])
-    if run.spec.tensorboard:
-        directory = cwd / Path(run.spec.tensorboard).expanduser()
-        own = _locate_by_time(run, [directory], lookups, pids=pids, accept_only_one=True)
-        if own or (own := _locate_tables(run, directory, lookups)):
-            return own
-    open_files = _list_open_event_directories(live_pids)
-    # torch closes its file between two writes; then the process id in its name identifies it.
-    named = _locate_by_time(run, _roots(run, cwd), lookups, pids=pids, require_pid=bool(open_files))
-    return list(dict.fromkeys([*open_files, *named])) or _locate_tables(run, cwd, lookups)
+    claims = own.claims
+    least = Rank.STATED if claims.tensorboard else Rank.BELOW if claims.has_step else Rank.BESIDE
+    for roots in _roots(run, own):
+        if found := _locate_event_files(roots, lookups, own, least) or _locate_tables(roots, lookups, own, least):
+            return found
+    return []
 
 
-def _live_pids(run: Run) -> list[int]:
-    supervisor = run.at_start.get("supervisor_pid")
-    if run.ended or not isinstance(supervisor, int):
-        return []
-    return [process.pid for process in processes.descendants(supervisor)]
+def _roots(run: Run, own: OwnFiles) -> list[list[Path]]:
+    """Return the directories that are searched; the next ones only where the first have no scalars."""
+    claims = own.claims
+    if claims.tensorboard:
+        return [[Path(path) for path in claims.tensorboard]]
+    named = [Path(claims.cwd) / Path(run.spec.tensorboard).expanduser()] if run.spec.tensorboard else []
+    cwd = Path(claims.cwd)
+    roots = [*([cwd] if cwd != Path("/") else []), *own.roots()[:_MOST_ROOTS]]
+    # Where an event file is open, nothing need be searched.
+    events = [Path(path).parent for path in claims.written if "tfevents" in path]
+    return [[path for path in dict.fromkeys(paths) if _is_dir(path)] for paths in (named, [*roots, *events])]
 
 
-def _list_open_event_directories(pids: Sequence[int]) -> list[MetricLocation]:
-    """Return the directories of the event files that these processes hold open for writing."""
-    directories: dict[Path, None] = {}
-    for pid in pids:
+def _locate_event_files(
+    roots: Sequence[Path], lookups: LookupCache, own: OwnFiles, least: Rank
+) -> list[MetricLocation]:
+    begun_s = own.claims.begun_s - SLACK_S if least < Rank.STATED else 0.0
+    directories = {one.path: one for root in roots for one in lookups.get(find_event_locations, root)}
+    facts: list[FileFacts] = []
+    for directory in sorted(directories.values(), key=lambda one: -one.newest_s):
         with contextlib.suppress(OSError):
-            for entry in os.scandir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    target = os.readlink(entry.path)  # noqa: PTH115 - hot path
-                    # A link in /proc has the owner's write bit if the file was opened for writing.
-                    if "tfevents" in target and entry.stat(follow_symlinks=False).st_mode & stat.S_IWUSR:
-                        directories[Path(target).parent] = None
-    return list(directories)
+            if directory.newest_s >= begun_s:
+                facts += [FileFacts.of(path, path.stat()) for path in list_event_files(directory.path)]
+    own.learn(facts)
+    files: dict[Path, dict[str, int]] = {}  # by directory and name, the attempt
+    for one in facts:
+        if own.judge(one, least)[0] is Verdict.OWN:
+            path = Path(one.path)
+            files.setdefault(path.parent, {})[path.name] = own.claims.attempt_of(one)
+    last = max((attempt for names in files.values() for attempt in names.values()), default=1)
+    return [EventFiles(path, frozenset(names)) for path, names in files.items() if last in names.values()]
 
 
-def _roots(run: Run, cwd: Path) -> list[Path]:
-    """Return the working directory, and the existing directories elsewhere that the command names."""
-    command = run.spec.command
-    words = re.split(r"[\s='\",;]+", command) if isinstance(command, str) else [w.rpartition("=")[2] for w in command]
-    named = [Path(word) for word in words if word.startswith("/") and word.strip("/")]
-    roots = [cwd, *(path for path in named if not path.is_relative_to(cwd))]
-    return [path for path in dict.fromkeys(roots) if path != Path("/") and _is_dir(path)][:_MOST_ROOTS]
+def _locate_tables(roots: Sequence[Path], lookups: LookupCache, own: OwnFiles, least: Rank) -> list[MetricLocation]:
+    tables = []
+    for table in dict.fromkeys(table for root in roots for table in lookups.get(find_tables, root)):
+        with contextlib.suppress(OSError):
+            if own.judge(FileFacts.of(table.path, table.path.stat()), least)[0] is Verdict.OWN:
+                tables.append(table.location)
+    return tables
 
 
 def _is_dir(path: Path) -> bool:
@@ -157,53 +166,7 @@ def _is_dir(path: Path) -> bool:
         return False
 
 
-def _locate_by_time(
-    run: Run,
-    roots: Sequence[Path],
-    lookups: LookupCache,
-    *,
-    pids: frozenset[int] = frozenset(),
-    require_pid: bool = False,
-    accept_only_one: bool = False,
-) -> list[MetricLocation]:
-    """Return the directories with event files begun by ``pids``, or without any, those begun while the run ran.
-
-    ``require_pid``: only those begun by ``pids``. ``accept_only_one``: a directory that is the only one counts,
-    whenever its files were begun.
-    """
-    begun_s, ended_s = run_span(run)
-    directories = [directory for root in roots for directory in lookups.get(find_event_locations, root)]
-    directories.sort(key=lambda directory: -directory.newest_s)
-    fresh = [directory.path for directory in directories if directory.newest_s >= begun_s]
-    writers = {path: [pid for at_s, pid in _read_file_names(path) if begun_s <= at_s <= ended_s] for path in fresh}
-    by_time = [path for path in fresh if writers[path]]
-    roots_of_pids = [path for path in fresh if pids.intersection(writers[path])]
-    # Directories below were begun by child processes that have exited, such as evaluations.
-    by_pid = [path for path in by_time if any(path.is_relative_to(root) for root in roots_of_pids)]
-    if require_pid:
-        return [*by_pid]
-    only_one = [directory.path for directory in directories] if accept_only_one and len(directories) == 1 else []
-    return [*(by_pid or by_time or only_one)]
-
-
-def _read_file_names(directory: Path) -> list[tuple[int, int | None]]:
-    """Return for each event file of a directory its start (POSIX s) and, if its name holds one, the process id."""
-    try:
-        names = os.listdir(directory)  # noqa: PTH208 - names are all that is needed
-    except OSError:
-        return []
-    return [
-        (int(m["begun_s"]), int(m["pid"]) if m["pid"] else None) for name in names if (m := _EVENT_FILE.search(name))
-    ]
-
-
 def run_span(run: Run) -> tuple[float, float]:
     """Return the interval (POSIX time) in which a run wrote its files. Its end is infinite while the run lives."""
     begun_s = posix(run.started_at or run.spec.created_at) if run.started_at or run.spec.created_at else 0.0
-    return begun_s - _SLACK_S, posix(run.ended_at) + _SLACK_S if run.ended_at else float("inf")
-
-
-def _locate_tables(run: Run, root: Path, lookups: LookupCache) -> list[MetricLocation]:
-    """Return the tables and databases below ``root`` that were written while the run ran."""
-    begun_s, ended_s = run_span(run)
-    return [table.location for table in lookups.get(find_tables, root) if begun_s <= table.newest_s <= ended_s]
+    return begun_s - SLACK_S, posix(run.ended_at) + SLACK_S if run.ended_at else float("inf")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
+from mcp_server.store.attribution import Attribution, describe_uncertain
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 
@@ -44,36 +46,52 @@ class ScalarReading:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class RunLocations:
+    """Where a run writes its scalars, newest first. ``uncertain``: the paths that may be another run's."""
+
+    locations: tuple[MetricLocation, ...] = ()
+    uncertain: tuple[str, ...] = ()
+
+    @property
+    def note(self) -> str | None:
+        """What was left out, as a sentence."""
+        return describe_uncertain(self.uncertain)
+
+
 class Scalars:
     """Finds and reads scalars, and remembers what was read. May be shared by threads."""
 
-    def __init__(self, home: StateHome) -> None:
+    def __init__(self, home: StateHome, store: RunStore | None = None) -> None:
+        self.attribution = Attribution(store or RunStore(home))
         self._cache = home.path / "scalars"
         self._event_reader: EventReader | None = None
         self._source_reader: SourceReader | None = None
         self._lookups: LookupCache | None = None
         self._lock = threading.Lock()
-        self._locations: dict[tuple[str, int, bool], tuple[float, list[MetricLocation]]] = {}
+        self._found: dict[str, tuple[object, float, RunLocations]] = {}
 
-    def locations_of(self, run: Run) -> list[MetricLocation]:
-        """Return where a run writes its scalars, newest first, or nothing while none is known."""
+    def locate(self, run: Run) -> RunLocations:
+        """Return where a run writes its scalars, and what was left out because it may be another run's."""
         from mcp_server.scalars.locate import LookupCache, locate_run_scalars  # noqa: PLC0415 - numpy starts slowly
 
-        key = run.run_id, run.attempt, run.ended
+        key = run.attempt, run.ended, self.attribution.stamp(run)
         begun_s = time.monotonic()
         with self._lock:
-            until_s, earlier = self._locations.get(key, (begun_s, []))
-            if begun_s < until_s:
-                return earlier
+            earlier, until_s, found = self._found.get(run.run_id, (None, 0.0, RunLocations()))
             self._lookups = self._lookups or LookupCache()
-        locations = locate_run_scalars(run, self._lookups)[:_MOST_LOCATIONS] or earlier
-        if locations:
-            with self._lock:
-                while len(self._locations) >= _MOST_REMEMBERED:
-                    del self._locations[next(iter(self._locations))]
-                # A live run may begin another directory, such as for its evaluation.
-                self._locations[key] = math.inf if run.ended else begun_s + _LOCATE_AGAIN_S, locations
-        return locations
+        if earlier == (key, _stamp_directories(found.locations)) and begun_s < until_s:
+            return found
+        own = self.attribution.of(run)
+        locations = locate_run_scalars(run, self._lookups, own)[:_MOST_LOCATIONS]
+        found = RunLocations(tuple(locations), own.uncertain)
+        with self._lock:
+            while len(self._found) >= _MOST_REMEMBERED:
+                del self._found[next(iter(self._found))]
+            # A live run may begin another directory, such as for its evaluation; another run may claim a file.
+            reuse_s = math.inf if own.is_settled else _LOCATE_AGAIN_S if locations else 0.0
+            self._found[run.run_id] = (key, _stamp_directories(found.locations)), begun_s + reuse_s, found
+        return found
 
     def read(self, locations: Sequence[MetricLocation], name: str) -> ScalarReading:
         """Return everything at ``locations`` as one reading. With several locations, each tag begins with its label.
@@ -81,6 +99,7 @@ class Scalars:
         Raises:
             NoScalars: nothing there can be read; says why.
         """
+        from mcp_server.scalars.locate import EventFiles  # noqa: PLC0415 - numpy starts slowly
         from mcp_server.scalars.series import ScalarsUnreadable  # noqa: PLC0415 - numpy starts slowly
 
         event_reader, source_reader = self._readers()
@@ -89,7 +108,10 @@ class Scalars:
         series: dict[str, Series] = {}
         for location, label in zip(locations, label_locations(locations), strict=True):
             try:
-                part = event_reader.read(location) if isinstance(location, Path) else source_reader.read(location)
+                if isinstance(location, EventFiles):
+                    part = event_reader.read(location.path, location.names)
+                else:
+                    part = event_reader.read(location) if isinstance(location, Path) else source_reader.read(location)
             except (ScalarsUnreadable, OSError) as error:
                 failures.append(str(error))
                 continue
@@ -116,7 +138,7 @@ class Target:
     """What a name or a path refers to: the locations of one run, or several runs to choose from.
 
     ``choices``: for each location its path below ``name`` and the POSIX time of its newest change. ``left_out``:
-    further directories below a directory that has scalars itself.
+    further directories below a directory that has scalars itself. ``note``: what may be another run's.
     """
 
     name: str
@@ -124,6 +146,7 @@ class Target:
     run_id: str | None = None
     choices: Sequence[tuple[str, float]] = ()
     left_out: int = 0
+    note: str | None = None
 
     @property
     def path(self) -> Path:
@@ -142,18 +165,19 @@ def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
     if target == LATEST:
         begun_s = time.monotonic()
         for run in store.list_runs()[:_LATEST_OF]:
-            if locations := scalars.locations_of(run):
-                return Target(run.run_id, locations, run.run_id)
+            if (found := scalars.locate(run)).locations:
+                return Target(run.run_id, found.locations, run.run_id, note=found.note)
             if time.monotonic() - begun_s > _LATEST_WITHIN_S:
                 break
         raise NoScalars("None of the newest runs has written scalars.", remedy="Pass logdir=/absolute/path.")
     if "/" not in target and not target.startswith("~"):
         run = store.find(target)
-        if locations := scalars.locations_of(run):
-            return Target(run.run_id, locations, run.run_id)
+        found = scalars.locate(run)
+        if found.locations:
+            return Target(run.run_id, found.locations, run.run_id, note=found.note)
         raise NoScalars(
-            f"No scalars of {run.run_id} ({run.state}):",
-            f"none of its processes has an event file open, and none was written below {run.spec.cwd} since its start.",
+            f"No scalars are known to be those of {run.run_id} ({run.state}).",
+            found.note or f"None of its processes wrote any, nor was one written below {run.spec.cwd} meanwhile.",
             "Pass logdir=…, or launch with tensorboard=….",
         )
     try:
@@ -198,6 +222,15 @@ def _path_below(root: Path, location: MetricLocation) -> str:
     """Return the path of a location below ``root``, by which a caller can name it."""
     path = os.path.relpath(location_path(location), root)
     return "/".join(part for part in (path, run_name_in(location)) if part not in ("", "."))
+
+
+def _stamp_directories(locations: Sequence[MetricLocation]) -> tuple[int, ...]:
+    """Return a value that changes when another file appears where a run has event files."""
+    stamps = []
+    for location in locations:
+        with contextlib.suppress(OSError):
+            stamps.append(location_path(location).stat().st_mtime_ns if location_path(location).is_dir() else 0)
+    return tuple(stamps)
 
 
 def label_locations(locations: Sequence[MetricLocation]) -> list[str]:

@@ -14,7 +14,7 @@ import select
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from mcp_server.system import processes
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.inotify import Inotify
+from mcp_server.system.open_files import list_written_files
 
 _FIRST_S, _SLOWER, _LONGEST_S = 0.1, 2.0, 10.0  # between two samples without a change
 _SHARE = 50  # a sample that took t is followed by a pause of at least 50 t
@@ -36,11 +37,9 @@ _LOOKED_S, _QUIET_S, _MOST_LOOKED = 5.0, 0.05, 1000  # growing files
 _WRITE_S, _WRITE_SLOWER_S, _LONGEST_WRITE_S = 0.3, 0.2, 10.0  # between two writes of the record
 _FLUSH_S, _FINISH_S = 0.25, 3.0  # the end waits so long for what was seen, and afterwards for the listing
 _LIST_S, _LIST_DEPTH, _LIST_ENTRIES = 1.0, 5, 20_000
-_MOST_WATCHES, _MOST_DIRECTORIES, _MOST_FDS, _MOST_PIDS = 200, 200, 4_096, 512
+_MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS = 200, 200, 512
 _MOST_CONFIG_BYTES = 1_000_000
-_NOT_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:")
 _SLACK_NS = 2 * 10**9
-_APPENDS = os.O_APPEND
 
 
 class OutputRecorder(threading.Thread):
@@ -175,7 +174,7 @@ class OutputRecorder(threading.Thread):
         for process in self._living:
             if self._seen.get(process) != process.name:  # new, or another program since
                 self._meet(process)
-            for path, status, append in _open_files(process.pid):
+            for path, status, append in list_written_files(process.pid):
                 if not path.startswith(self._run_path):
                     open_inodes.add((status.st_dev, status.st_ino))
                     self._note_open(path, status, append=append)
@@ -247,6 +246,8 @@ class OutputRecorder(threading.Thread):
         for file in self._files.values():
             if file.open:
                 file.close()
+            else:
+                file.check_unchanged()
 
     def _list_changed_files(self) -> None:
         """List the files that changed during the attempt in the directories that it wrote or named."""
@@ -321,6 +322,12 @@ class _SeenFile:
             if status.st_ino == self.inode:
                 self.size, self.changed_ns = status.st_size, status.st_mtime_ns
 
+    def check_unchanged(self) -> None:
+        """List it with its size and change time now if it has changed since it was closed: by whom is not known."""
+        size, changed_ns = self.size, self.changed_ns
+        self.close()
+        self.listed = (size, changed_ns) != (self.size, self.changed_ns)
+
     def written(self) -> WrittenFile:
         return WrittenFile(self.path, self.inode, self.size, self.changed_ns, self.open, self.append, self.listed)
 
@@ -329,36 +336,6 @@ def _news(outputs: Outputs) -> object:
     """Return what a reader learns from a record. That an open file grows is not news."""
     files = [(one.path, one.open, 0 if one.open else one.changed_ns) for one in outputs.files]
     return outputs.pids, outputs.directories, outputs.saved, files
-
-
-def _open_files(pid: int) -> Iterator[tuple[str, os.stat_result, bool]]:
-    """Yield path, status and whether it appends, of each regular file that a process has open for writing."""
-    directory = f"/proc/{pid}/fd"
-    try:
-        names = os.listdir(directory)  # noqa: PTH208 - hot path
-    except OSError:
-        return
-    for name in names[:_MOST_FDS]:
-        link = f"{directory}/{name}"
-        try:
-            target = os.readlink(link)  # noqa: PTH115 - hot path
-            # A link in /proc has the owner's write bit if the file was opened for writing.
-            if not target.startswith("/") or target.startswith(_NOT_FILES) or target.endswith(" (deleted)"):
-                continue
-            if not os.lstat(link).st_mode & stat.S_IWUSR:
-                continue
-            status = os.stat(link)  # noqa: PTH116 - hot path
-            if stat.S_ISREG(status.st_mode):
-                yield target, status, _appends(pid, name)
-        except OSError:
-            continue
-
-
-def _appends(pid: int, name: str) -> bool:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        facts = Path(f"/proc/{pid}/fdinfo/{name}").read_bytes()
-        return bool(int(facts.partition(b"flags:")[2].split()[0], 8) & _APPENDS)
-    return False
 
 
 def _numbers(pid: int) -> list[int]:

@@ -34,7 +34,7 @@ class ServerContext:
     waits: int = 0  # open at the moment
 
     def __post_init__(self) -> None:
-        self.scalars = Scalars(self.home)
+        self.scalars = Scalars(self.home, self.store)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ServerContext:

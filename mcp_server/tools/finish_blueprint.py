@@ -20,6 +20,10 @@ async def finish_blueprint(
         str | None, Field(description="Your conclusions, markdown; what you tried, what came out")
     ] = None,
     result_dir: Annotated[str | None, Field(description="Absolute; default: the blueprint's")] = None,
+    tensorboard: Annotated[str | None, Field(description="This run's event files, if wrong or left out")] = None,
+    results: Annotated[
+        list[str] | None, Field(description="This run's evaluations and checkpoints: files or directories")
+    ] = None,
 ) -> Finished:
     """Write results.md of an ended run (metrics, evaluations, failure, configuration, code), then finish.flag.
 
@@ -38,6 +42,8 @@ async def finish_blueprint(
             server.scalars,
             summary=summary,
             result_dir=result_dir,
+            tensorboard=tensorboard,
+            results=results or (),
             caller=server.actor(ctx),
             environ=server.environ,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -15,10 +16,12 @@ from mcp_server.scalars import text
 from mcp_server.scalars.answers import ScalarReport
 from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.downsample import median_curve, nonfinite_steps, pick_points
+from mcp_server.scalars.locate import EventFiles
 from mcp_server.scalars.plot import CURVE_POINTS, MOST_PANELS, Curve, Panel
 from mcp_server.scalars.printed import read_printed
 from mcp_server.scalars.run_scalars import LATEST, NoScalars, ScalarReading, Scalars, Target, resolve_target
 from mcp_server.scalars.summary import points_since, summarise_series
+from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import ago, round_seconds
 from mcp_server.text.near_names import find_near_names
@@ -95,6 +98,7 @@ def build_report(query: ScalarQuery, scalars: Scalars, store: RunStore) -> Drawa
         *([f"Not among the tags: {', '.join(unmatched)}."] if unmatched else []),
         *([f"Only {most} of {len(targets)} runs are shown."] if len(targets) > most else []),
         *([f"{first.left_out} more directories below it were left out."] if first.left_out else []),
+        *(target.note for target in targets[:most] if target.note),
         *(["Points are shown for one run at a time."] if query.points and len(readings) > 1 else []),
         *([f"The picture shows {len(panels)} of {len(tags)} tags."] if panels and len(panels) < len(tags) else []),
     ]
@@ -117,14 +121,20 @@ def _resolve(name: str, scalars: Scalars, store: RunStore, printed: dict[str, Sc
         for run in runs:
             if (found := read_printed(run, store)) is not None:
                 target, printed[run.run_id] = found
-                return target
+                return replace(target, note=scalars.locate(run).note)
         raise NoScalars(
             error.cause, error.state, f"{error.remedy} compare_runs shows evaluations and checkpoints.".strip()
         ) from error
 
 
-def _real(location: MetricLocation) -> MetricLocation:
-    return Path(os.path.realpath(location)) if isinstance(location, Path) else location
+def _real(location: MetricLocation) -> object:
+    """Return what two equal locations have in common: two runs may have their event files in one directory."""
+    if isinstance(location, EventFiles):
+        with contextlib.suppress(OSError):
+            if {path.name for path in list_event_files(location.path)} != location.names:
+                return os.path.realpath(location.path), location.names
+        return os.path.realpath(location.path)
+    return os.path.realpath(location) if isinstance(location, Path) else location
 
 
 def _shorten_names(targets: Sequence[Target]) -> tuple[list[Target], str]:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from tests.benchmarks import (
+    attribution,
     canary,
     flood,
     frameworks,
@@ -45,6 +46,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "leases": leases.measure,
     "scalars": scalars.measure,
     "swarm": swarm.measure,
+    "attribution": attribution.measure,
     "kill": kill.measure,
     "canary": canary.measure,
 }

@@ -109,7 +109,8 @@ def test_a_run_owns_the_checkpoints_written_while_it_ran(tmp_path: Path) -> None
     write(cwd / "ckpt_20.pt", at_s=BEGAN_S + 60)
     write(elsewhere / "model.safetensors", at_s=BEGAN_S + 120)
     write(cwd / "ckpt_40.pt", at_s=BEGAN_S + 86400)
-    assert [one.step for one in find_run_checkpoints(runs.store.observe("cfm-7kqz"))] == [30, 20]
+    run = runs.store.observe("cfm-7kqz")
+    assert [one.step for one in find_run_checkpoints(run, runs.scalars.attribution.of(run))] == [30, 20]
 
 
 def test_sizes_have_three_digits() -> None:

@@ -151,7 +151,8 @@ def test_the_evaluations_of_a_run_are_found_below_its_directories(tmp_path: Path
     (out / "results.md").write_text("<!-- runward run cfm-7kqz, written by finish_blueprint: -->\n| a |\n| - |\n")
     (out / "elsewhere").symlink_to(tmp_path / "work")
     run = runs.store.observe("cfm-7kqz")
-    paths = [str(one.source.relative_to(tmp_path)) for one in find_run_evaluations(run, out)]
+    own = runs.scalars.attribution.of(run).with_result_directory(out)
+    paths = [str(one.source.relative_to(tmp_path)) for one in find_run_evaluations(run, own)]
     assert paths == ["out/validation.md", "work/cfm-7kqz/a/b/c/metrics.json", "work/cfm-7kqz/outputs/eval_results.json"]
 
 

@@ -56,7 +56,7 @@ def test_a_point_that_another_reader_has_read_is_not_missed(tmp_path: Path) -> N
     check = MetricCheck(scalars, parse_condition("loss < 1"), MetricPosition())
     assert check.check(run) is None
     csv(tmp_path, "2,0.5", "3,2")
-    scalars.read(scalars.locations_of(run), "cfm-7kqz")
+    scalars.read(scalars.locate(run).locations, "cfm-7kqz")
     assert check.check(run) == "loss = 0.5 at step 2"
 
 

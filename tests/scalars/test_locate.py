@@ -9,14 +9,17 @@ import pytest
 from mcp_server.record.state import Run
 from mcp_server.scalars import locate
 from mcp_server.scalars.formats.detect import ScalarSource
-from mcp_server.scalars.locate import DatedLocation, LookupCache, MetricLocation, find_scalars
+from mcp_server.scalars.locate import DatedLocation, EventFiles, LookupCache, find_scalars
+from mcp_server.store.attribution import OwnFiles, add_open_files, build_claims
 from mcp_server.system import processes
 from tests.support.scalar_runs import BEGUN_S, a_run, events, iso
 
 
-def locate_run_scalars(run: Run) -> list[MetricLocation]:
-    """As a first lookup finds them."""
-    return locate.locate_run_scalars(run, LookupCache())
+def locate_run_scalars(run: Run) -> list[Path | ScalarSource]:
+    """As a first lookup finds them, for the only run that there is."""
+    own = OwnFiles(add_open_files(run, build_claims(run)))
+    locations = locate.locate_run_scalars(run, LookupCache(), own)
+    return [location.path if isinstance(location, EventFiles) else location for location in locations]
 
 
 def test_files_begun_while_the_run_ran_are_its_own(tmp_path: Path) -> None:
@@ -76,9 +79,7 @@ def test_the_directory_that_the_launch_names_is_first(tmp_path: Path) -> None:
     named = replace(run, spec=replace(run.spec, tensorboard=str(tmp_path / "tb")))
     assert locate_run_scalars(named) == [tmp_path / "cwd" / "logs"], "nothing is there yet"
     events(tmp_path / "tb", BEGUN_S - 1000)
-    assert locate_run_scalars(named) == [tmp_path / "tb"], (
-        "the only one there, begun by an earlier run that this one resumes"
-    )
+    assert locate_run_scalars(named) == [tmp_path / "cwd" / "logs"], "an earlier run began that one"
     events(tmp_path / "tb" / "new", BEGUN_S + 5)
     assert locate_run_scalars(named) == [tmp_path / "tb" / "new"]
 

@@ -39,6 +39,7 @@ class Runs:
         failure: dict[str, Any] | None = None,
         progress: dict[str, Any] | None = None,
         created_at: str = BEGAN,
+        steps: bool = True,
         **spec: Any,
     ) -> Path:
         """Write the directory of a run that ended as ``state``, None: is lost; return its working directory."""
@@ -52,9 +53,18 @@ class Runs:
         events: list[dict[str, Any]] = [
             {"seq": 1, "at": BEGAN, "kind": "started", "text": "The command runs.", "attempt": 1, "at_start": {}}
         ]
+        if steps:
+            events.append({"seq": 2, "at": BEGAN, "kind": "first_step", "text": "First training step seen."})
         if state is not None:
             text = "finished: exit code 0." if state == "finished" else f"{state}: exit code 1."
-            end = {"seq": 2, "at": ENDED_AT, "kind": "ended", "text": text, "state": state, "elapsed_s": 3723.0}
+            end = {
+                "seq": len(events) + 1,
+                "at": ENDED_AT,
+                "kind": "ended",
+                "text": text,
+                "state": state,
+                "elapsed_s": 3723.0,
+            }
             events.append({**end, "attempt": 1, **({"failure": failure} if failure else {})})
             record = {"exit_code": 0 if state == "finished" else 1, "signal": None, "state": state}
             record |= {"started_at": BEGAN, "ended_at": ENDED_AT}

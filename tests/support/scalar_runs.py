@@ -23,7 +23,7 @@ def iso(posix_s: float) -> str:
 
 def a_run(cwd: Path, *, command: str = "python train.py", begun_s: float = BEGUN_S, **facts: Any) -> Run:
     spec = RunSpec(run_id="cfm-7kqz", command=command, cwd=str(cwd), created_at=iso(begun_s))
-    return replace(Run(spec, "running", started_at=iso(begun_s)), **facts)
+    return replace(Run(spec, "running", started_at=iso(begun_s), progress={"step": 1}), **facts)
 
 
 def events(directory: Path, begun_s: float = BEGUN_S, pid: int = 77, more: str = "") -> Path:

@@ -46,19 +46,23 @@ class EventReader:
         self._runs: OrderedDict[str, _RunFiles] = OrderedDict()
         self._positions: OrderedDict[str, frozenset[tuple[str, FilePosition]]] = OrderedDict()
 
-    def read(self, directory: Path) -> RunScalars:
+    def read(self, directory: Path, names: frozenset[str] | None = None) -> RunScalars:
         """Return the series of the run whose event files are directly in ``directory``, without tags without points.
+
+        ``names``: only these files are the run's.
 
         Raises:
             ScalarsUnreadable: there is no such directory, it has no event files, or none that can be read.
         """
         key = os.path.realpath(directory)
+        if names is not None:
+            key = "\0".join([key, *sorted(names)])
         with self._lock:
             run = self._runs.setdefault(key, _RunFiles())
             self._runs.move_to_end(key)
         try:
             with run.lock:
-                scalars = run.read(directory, self._cache)
+                scalars = run.read(directory, self._cache, names)
                 positions = run.positions()
         except ScalarsUnreadable:
             with self._lock:
@@ -135,7 +139,7 @@ class _RunFiles:
         positions = ((name, self._files[key].position) for name, key in self._names.items())
         return frozenset((name, position) for name, position in positions if position is not None)
 
-    def read(self, directory: Path, cache: Cache | None) -> RunScalars:
+    def read(self, directory: Path, cache: Cache | None, names_of_run: frozenset[str] | None = None) -> RunScalars:
         """Return the series as they are now.
 
         Raises:
@@ -145,6 +149,8 @@ class _RunFiles:
         changed = False
         scalars, self._scalars = self._scalars, None  # if anything fails half-way, the next read rebuilds it
         for path in _list_files(directory):
+            if names_of_run is not None and path.name not in names_of_run:
+                continue
             try:
                 with _open_file(path) as fd:
                     status = os.fstat(fd)
@@ -165,7 +171,8 @@ class _RunFiles:
             if cache is not None:
                 self._save(cache, path, key, event_file)
         if not files:
-            raise ScalarsUnreadable(f"No event file in {directory} can be read. {problems[0]}.")
+            why = problems[0] if problems else "Those of the run are gone"
+            raise ScalarsUnreadable(f"No event file in {directory} can be read. {why}.")
         if scalars is None or changed or list(files) != list(self._files) or problems != self._problems:
             self._files, self._problems = files, problems
             series = self._merge(list(files.values()))

@@ -1,0 +1,53 @@
+"""The directories that a command says it writes."""
+
+import pytest
+
+from mcp_server.record.output_directories import (
+    configuration_words,
+    find_in_command,
+    find_in_configuration,
+    names_an_output,
+)
+
+OUTPUTS = """
+    --logdir --log_dir --log-dir --output_dir --out_dir --outdir --save_dir --save_path --result_dir --results-dir
+    --work_dir --work-dir hydra.run.dir trainer.default_local_dir --default_root_dir --tensorboard_dir --tb_log_dir
+    logger.log_dir train_output_dir runner.logger.log_path --run_dir --exp_dir --output --eval_dir --outputPath LOG_DIR
+"""
+OTHERS = """
+    --data_dir --dataset_path --model_path --model --load_run --checkpoint --checkpoint_dir --ckpt_path --resume_from
+    --init_dir --cache_dir --tokenizer_path --config_path --config --name --run_name --lr --num_envs --task
+    data.train_files --log_interval --save_freq --output_format --eval_steps --pretrained_dir
+    --root --seed --log_config_path
+"""
+
+
+@pytest.mark.parametrize("name", OUTPUTS.split())
+def test_a_name_that_means_an_output(name: str) -> None:
+    assert names_an_output(name)
+
+
+@pytest.mark.parametrize("name", OTHERS.split())
+def test_a_name_that_means_something_else(name: str) -> None:
+    assert not names_an_output(name)
+
+
+def test_the_directories_of_a_command_are_absolute() -> None:
+    command = "python train.py --logdir runs/a --data_dir /data hydra.run.dir=/out/b --seed 1"
+    assert find_in_command(command, "/p") == ["/p/runs/a", "/out/b"]
+    assert find_in_command(["python", "t.py", "--output_dir=../x"], "/p/q") == ["/p/x"]
+    assert find_in_command("python t.py", "/p", {"save_dir": "s", "lr": 0.1}) == ["/p/s"]
+
+
+@pytest.mark.parametrize(
+    "value", ["$OUT/a", "outputs/${now:%Y}", "s3://bucket/x", "{run_id}", "true", "'a*'", "x" * 5000]
+)
+def test_text_that_something_replaces_names_no_directory(value: str) -> None:
+    assert find_in_command(f"python t.py --output_dir {value}", "/p") == []
+
+
+def test_a_configuration_names_directories() -> None:
+    text = "trainer:\n  default_local_dir: ck/a  # here\n  data_dir: /data\nlogging:\n  log_dir: '/logs'\n"
+    assert find_in_configuration(text, "/p") == ["/p/ck/a", "/logs"]
+    assert find_in_configuration('{"output_dir": "out", "lr": 1}', "/p") == ["/p/out"]
+    assert configuration_words("python t.py --config=a.yaml b.json c.txt") == ["a.yaml", "b.json"]

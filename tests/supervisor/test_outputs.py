@@ -1,0 +1,110 @@
+"""The recorder of written files, on real processes: what stays open, what is open for a moment, what children write."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_server.record.outputs import Outputs, read_outputs
+from mcp_server.supervisor.outputs import OutputRecorder
+from mcp_server.system import processes
+from tests.support.sandbox import until
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "run/attempts/1").mkdir(parents=True)
+    return tmp_path / "work"
+
+
+def start(work: Path, code: str, *words: str) -> tuple["subprocess.Popen[bytes]", OutputRecorder]:
+    argv = [sys.executable, "-c", f"import sys; {code}", *words]
+    child = subprocess.Popen(
+        argv, cwd=work, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+    def living() -> list[processes.Process]:
+        own = processes.find_process(child.pid)
+        return [own, *processes.descendants(child.pid)] if own else []
+
+    recorder = OutputRecorder(work.parent / "run/attempts/1/outputs.json", living, argv, str(work), {})
+    recorder.start()
+    return child, recorder
+
+
+def end(child: "subprocess.Popen[bytes]", recorder: OutputRecorder) -> Outputs:
+    child.communicate(timeout=60)
+    recorder.flush()
+    recorder.close()
+    assert recorder.problem is None
+    outputs = read_record(recorder)
+    assert outputs is not None
+    assert outputs.ended
+    return outputs
+
+
+def read_record(recorder: OutputRecorder) -> Outputs | None:
+    return read_outputs(recorder._path)
+
+
+def is_recorded(recorder: OutputRecorder, name: str) -> bool:
+    outputs = read_record(recorder)
+    return outputs is not None and any(one.path.endswith(name) and one.open for one in outputs.files)
+
+
+def test_a_file_that_stays_open_is_recorded_while_it_is_and_as_it_was_left(work: Path) -> None:
+    code = "f = open('log.txt', 'a'); r = open('/etc/passwd'); f.write('x' * 9); f.flush(); "
+    code += "sys.stdin.readline(); f.write('yy')"
+    child, recorder = start(work, code)
+    until(lambda: is_recorded(recorder, "/log.txt"))
+    outputs = end(child, recorder)
+    (one,) = [one for one in outputs.files if not one.listed]
+    status = (work / "log.txt").stat()
+    assert (one.path, one.inode) == (str(work / "log.txt"), status.st_ino)
+    assert (one.size, one.changed_ns, one.open, one.append) == (11, status.st_mtime_ns, False, True)
+    assert child.pid in outputs.pids
+
+
+def test_what_a_child_writes_and_names_is_recorded(work: Path) -> None:
+    inner = "import sys; f = open('child.txt', 'w'); sys.stdin.readline()"
+    code = f"import subprocess; subprocess.run([sys.executable, '-c', {inner!r}, '--logdir', 'logs/x'])"
+    child, recorder = start(work, code)
+    until(lambda: is_recorded(recorder, "/child.txt"))
+    outputs = end(child, recorder)
+    assert len(outputs.pids) >= 2
+    assert str(work / "logs/x") in outputs.directories
+
+
+def test_files_that_were_missed_are_listed_in_the_directories_that_were_named(work: Path) -> None:
+    (work / "out").mkdir()
+    (work / "out/old.pt").write_text("old")
+    os.utime(work / "out/old.pt", (1, 1))
+    code = "sys.stdin.readline(); [open(f'{d}/new.pt', 'w').close() for d in ('out', '.')]"
+    child, recorder = start(work, code, "--output_dir", "out")
+    until(lambda: read_record(recorder) is not None)
+    outputs = end(child, recorder)
+    assert str(work / "out/new.pt") in [one.path for one in outputs.files]
+    assert str(work / "out/old.pt") not in [one.path for one in outputs.files]
+    assert outputs.directories == (str(work / "out"),)
+
+
+def test_a_file_that_changed_after_it_was_closed_is_only_listed(work: Path) -> None:
+    code = "f = open('a.json', 'w'); f.write('{}'); f.flush(); sys.stdin.readline(); f.close(); sys.stdin.readline()"
+    child, recorder = start(work, code)
+    until(lambda: is_recorded(recorder, "/a.json"))
+    assert child.stdin is not None
+    child.stdin.write(b"\n")
+    child.stdin.flush()
+    until(lambda: not is_recorded(recorder, "/a.json"))
+    (work / "a.json").write_text("another run's")
+    outputs = end(child, recorder)
+    assert [(one.path, one.listed) for one in outputs.files] == [(str(work / "a.json"), True)]
+
+
+def test_saved_paths_are_absolute(work: Path) -> None:
+    child, recorder = start(work, "sys.stdin.readline()")
+    recorder.note_saved("ck/step_10")
+    assert end(child, recorder).saved == (str(work / "ck/step_10"),)
