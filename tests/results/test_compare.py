@@ -118,7 +118,7 @@ def add_with(runs: Runs, run_id: str, events: list[dict[str, Any]], **facts: Any
     """Add a finished run with ``events`` between its start and its end."""
     runs.add(run_id, **facts)
     path = runs.home.runs / run_id / "events.jsonl"
-    first, last = path.read_text().splitlines()
+    first, *_, last = path.read_text().splitlines()
     lines = [first, *map(json.dumps, events), last.replace('"attempt": 1', f'"attempt": {1 + len(events) // 2}')]
     path.write_text("".join(f"{line}\n" for line in lines))
     (runs.home.runs / run_id / "attempts" / "2").mkdir()
