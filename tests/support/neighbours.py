@@ -53,7 +53,7 @@ class Neighbours:
 
     def look(self, number: int, what: str, text: str) -> None:
         """Count the figures in a text about a run."""
-        for match in _FIGURE.finditer(text.replace(str(self.directory), "")):
+        for match in _FIGURE.finditer(text.replace(str(self.directory), "").replace(str(self.directory.parent), "")):
             if int(match[1]) == number and KINDS[number - 1] not in STEPLESS:
                 self.own += 1
             else:
