@@ -1,5 +1,6 @@
 """The texts of prompts/ and agents/ are true: every tool, argument and word of an answer that they name exists."""
 
+import argparse
 import functools
 import json
 import re
@@ -14,6 +15,7 @@ from mcp.client import Client
 
 import mcp_server
 from mcp_server.blueprints.parser import parse_blueprint
+from mcp_server.cli.parser import make_parser
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.gpus.request import parse_requirements
 from mcp_server.hosts.config import Environment, Host, Ray, Site
@@ -333,6 +335,11 @@ def test_the_guide_to_hosts_has_every_key_and_a_file_that_can_be_used() -> None:
     assert [key for key in sorted(keys) if f"`{key}`" not in tables] == []
     defaults = {key: field.default for key, field in Ray.model_fields.items() if field.default is not None}
     assert [key for key, value in defaults.items() if not re.search(rf'`{key}` .*`"{re.escape(value)}"`', tables)] == []
+
+
+def test_the_guide_to_tools_has_every_command() -> None:
+    (verbs,) = (action.choices for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    assert [verb for verb in verbs if f"runward {verb} " not in read_documents("prompts")["tools"].text] == []
 
 
 def test_the_guide_to_settings_has_every_key() -> None:
