@@ -25,6 +25,7 @@ from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, ren
 from mcp_server.record.run_directory import RunDir, now, read_json
 from mcp_server.record.script import command_text, render
 from mcp_server.record.spec import RunSpec
+from mcp_server.record.tracker_link import read_tracker_link
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.system.lock_files import may_be_locked
 from mcp_server.text.formatting import duration
@@ -168,6 +169,7 @@ def write_end(
             signal=last.get("signal"),
             failure=failure,
             changed=tuple(find_attempt_params(run_spec, read_events(rundir.events)).changed.values()),
+            tracker=read_tracker_link(rundir.log(attempts)),
         )
         return "; ".join(_write_files(end, Path(str(result_dir)), rundir, run_spec)) or None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from mcp_server.record.tracker_link import TrackerLink
 from mcp_server.text.formatting import clock
 
 ADDITIONS_MARK = "<!-- Below this line is yours: it is kept when the document is written again. -->"
@@ -31,6 +32,7 @@ class RunEnd:
     signal: str | None = None
     failure: Mapping[str, Any] | None = None
     changed: Sequence[str] = ()  # what retries changed, e.g. `num_envs 8192 → 4096 after attempt 1`
+    tracker: TrackerLink | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -55,6 +57,7 @@ class RunEnd:
         ]
         if self.elapsed_s is not None:
             lines.insert(3, f"- Took: {clock(self.elapsed_s)}")
+        lines += [self.tracker.line] if self.tracker else []
         lines += [f"- Changed by a retry: {one}" for one in self.changed]
         return [*lines, *failure_lines(self.failure)]
 

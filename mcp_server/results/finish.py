@@ -19,6 +19,7 @@ from mcp_server.record.events import ENDING
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.state import Run
+from mcp_server.record.tracker_link import read_tracker_link
 from mcp_server.results import checkpoints, document, evaluations, metrics
 from mcp_server.results.answers import Finished
 from mcp_server.results.document import ResultFacts
@@ -137,6 +138,7 @@ def read_end(run: Run, rundir: RunDir) -> RunEnd:
         signal=run.signal,
         failure=run.failure,
         changed=tuple(run.attempt_params.changed.values()),
+        tracker=read_tracker_link(rundir.log(run.attempt)),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from mcp_server.answer import Answer
 from mcp_server.backends.base import RunProcess, backend_of
 from mcp_server.record.state import Run, RunState
+from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import round_seconds, shorten_middle, significant
 
@@ -39,6 +40,21 @@ class Leftover(Answer):
     def of(cls, process: RunProcess) -> Leftover:
         """Return the answer for ``process``; its command is the program alone."""
         return cls(pid=process.pid, command=process.program)
+
+
+class Tracker(Answer):
+    """The page of the run in wandb, SwanLab or MLflow as it was printed; ``directory``: of an offline run."""
+
+    url: str | None = None
+    run_id: str | None = None
+    directory: str | None = None
+
+    @classmethod
+    def of(cls, link: TrackerLink | None) -> Tracker | None:
+        """Return the answer for ``link``."""
+        if link is None:
+            return None
+        return cls(url=link.url or None, run_id=link.run_id or None, directory=link.directory or None)
 
 
 class Failure(Answer):
@@ -79,6 +95,7 @@ class RunStatus(Answer):
     params: dict[str, Any] | None = None
     params_changed: list[str] | None = None
     last_output_s: float | None = None
+    tracker: Tracker | None = None
     failure: Failure | None = None
     leftovers: list[Leftover] | None = None
     events: list[Event] | None = None
@@ -107,7 +124,16 @@ def status_of(
         brief=brief,
         listed=listed,
         leftovers=[] if listed else _leftovers(run),
+        tracker=_read_tracker(store, run, since, brief=brief, listed=listed),
     )
+
+
+def _read_tracker(store: RunStore, run: Run, since: int, *, brief: bool, listed: bool) -> Tracker | None:
+    """Return the run's page in a tracker, for whole answers and for the first step: others have no room for it."""
+    is_news = any(e["kind"] == "first_step" and e["seq"] > since for e in run.events)
+    if listed or run.failure is not None or not run.attempt or (brief and not is_news):
+        return None
+    return Tracker.of(read_tracker_link(store.run_directory(run.run_id).log(run.attempt)))
 
 
 def _leftovers(run: Run) -> list[Leftover]:
@@ -123,6 +149,7 @@ def describe(
     last_output_at_s: float | None = None,
     tail: list[str] | None = None,
     leftovers: list[Leftover] | None = None,
+    tracker: Tracker | None = None,
     brief: bool = False,
     listed: bool = False,
 ) -> RunStatus:
@@ -158,6 +185,7 @@ def describe(
         params=None if brief else _params(run, short=failed or listed),
         params_changed=_changed_params(run, short=failed) if not brief or _has_started_since(run, since) else None,
         last_output_s=_round(silent_s),
+        tracker=tracker,
         failure=_failure(run.failure, listed=listed) if run.failure else None,
         leftovers=leftovers or None,
         events=[_event(e) for e in new] or None,
