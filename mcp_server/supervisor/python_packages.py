@@ -74,10 +74,17 @@ def find_running_python(pid: int) -> str:
 
 def _resolve(word: str, program: str, cwd: str, search: str) -> str:
     path = str(Path(cwd) / word) if "/" in word else shutil.which(word, path=search) or ""
-    if not path or _PYTHON.fullmatch(program):
-        return path
-    beside = Path(path).parent / "python"
-    return str(beside) if beside.exists() else ""
+    if path and not _PYTHON.fullmatch(program):
+        path = str(Path(path).parent / "python")
+    # A script, such as a shim of pyenv, chooses a Python when it runs.
+    return path if os.path.exists(path) and not _begins_as_script(path) else ""  # noqa: PTH110 - it may be no path
+
+
+def _begins_as_script(path: str) -> bool:
+    try:
+        return read_regular_file(Path(path), max_bytes=2) == b"#!"
+    except OSError:
+        return False
 
 
 def read_packages(python: str) -> PythonPackages:

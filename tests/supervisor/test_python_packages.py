@@ -47,6 +47,12 @@ def test_the_python_of_a_command(tmp_path: Path, command: str | list[str], known
         assert os.path.normpath(found) == (str(tmp_path / known / "bin" / "python") if known else ".")
 
 
+def test_a_shim_shows_no_python(tmp_path: Path) -> None:
+    python = make_python(tmp_path / "shims")
+    python.write_text("#!/usr/bin/env bash\nexec pyenv exec python\n")
+    assert find_python("python train.py", str(tmp_path), {"PATH": str(python.parent)}) == ""
+
+
 def test_packages_of_a_virtual_environment(tmp_path: Path) -> None:
     python = make_python(tmp_path / "venv")
     (tmp_path / "venv" / "pyvenv.cfg").write_text("home = /usr/bin\nversion_info = 3.11.7.final.0\n")
