@@ -14,7 +14,16 @@ from mcp_server.system.files import read_regular_file
 from mcp_server.text.shell import SimpleCommand, parse
 
 _SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".jsonnet", ".py", ".sh", ".bash", ".ini", ".cfg", ".conf", ".gin")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::?-(?P<default>[^{}]*))?\}|(?P<plain>\d|[A-Za-z_]\w*))")
+# The directory of the script itself: `$(cd "$(dirname "$0")" && pwd)` and its variants.
+_OWN_DIRECTORY = re.compile(
+    r"""\$\(\s*cd\s(?:--\s)?[^\n]{0,20}\$\(\s*dirname[^\n]{0,60}?\)[^\n]{0,20}?pwd(?:\s+-P)?\s*\)"""
+    r"""|\$\(\s*dirname\s[\s"'-]*\$\{?(?:0|BASH_SOURCE)(?:\[0\])?\}?["']?\s*\)"""
+)
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash", "source", "."})
+_KEYWORDS = frozenset({"export", "if", "then", "else", "elif", "do", "while", "{", "!", "eval", "declare", "local"})
+_SCRIPTS_DEEP = 2
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}"  # a word that names no file
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _NAMED = re.compile(r"[+~]*(?:--?)?[A-Za-z][\w.\-/@]*=(.*)", re.DOTALL)
 _MOST_FILES, _SCRIPT_BYTES, _LONGEST_PATH = 40, 1 << 20, 4096
@@ -44,41 +53,114 @@ def find_config_files(
 
     A relative path counts from the directory that ``cd`` words in front of it lead to.
     """
-    parsed = parse(command)
+    return list(_find_in(command, Path(cwd), dict(env), arguments, _SCRIPTS_DEEP))[:_MOST_FILES]
+
+
+def _find_in(
+    command: str | Sequence[str], base: Path | None, variables: dict[str, str], arguments: Sequence[str], deep: int
+) -> dict[Path, None]:
+    """Return the files that ``command`` names, and those of shell scripts that it starts, ``deep`` scripts down."""
     found: dict[Path, None] = {}
-    base: Path | None = Path(cwd)
-    variables = dict(env)
-    for index, simple in enumerate(parsed.commands):
-        variables.update(_assignments(simple, variables))
-        words = [_expand(word, variables) for word in simple.program_words]
+    commands = parse(command).commands
+    unsure: set[str] = set()
+    for simple in commands:
+        _assign(simple, variables, unsure)
+        words = [part for word in _program_words(simple) for part in _expand_words(word, variables)]
+        if simple is commands[-1]:
+            words += arguments
         if words[:1] == ["cd"]:
             base = _go_to(base, words)
-            continue
-        if index == len(parsed.commands) - 1:
-            words += arguments
-        if base is not None:
+        elif base is not None:
             found.update(dict.fromkeys(_find_named(words, base)))
-    return list(found)[:_MOST_FILES]
+            if deep and (script := _find_shell_script(words, base)) is not None:
+                found.update(_find_in_script(*script, base, variables, deep - 1))
+    return found
 
 
-def _assignments(simple: SimpleCommand, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for word in simple.words[1:] if simple.words[:1] == ("export",) else simple.words:
+def _find_in_script(
+    path: Path, arguments: Sequence[str | None], base: Path, variables: Mapping[str, str], deep: int
+) -> dict[Path, None]:
+    numbered = {str(number): word for number, word in enumerate(arguments, 1) if word is not None}
+    missing = {str(number): "" for number in range(len(arguments) + 1, 10)}
+    text = _OWN_DIRECTORY.sub(lambda _: str(path.parent), _read(path))
+    return _find_in(text, base, {**variables, **missing, **numbered, "0": str(path)}, (), deep)
+
+
+def _find_shell_script(words: Sequence[str | None], base: Path) -> tuple[Path, list[str | None]] | None:
+    """Return the shell script that a program starts or is, and the arguments after it."""
+    start = 1 if words[:1] and words[0] in _SHELLS else 0
+    for index, word in enumerate(words[start:], start):
+        if word is not None and word.endswith((".sh", ".bash")):
+            return (base / word, list(words[index + 1 :])) if _is_file(base / word) else None
+        if start == 0 or word is None or not word.startswith("-"):
+            break
+    return None
+
+
+def _without_keywords(words: Sequence[str]) -> Sequence[str]:
+    first = next((index for index, word in enumerate(words) if word not in _KEYWORDS), len(words))
+    return words[first:]
+
+
+def _program_words(simple: SimpleCommand) -> Sequence[str]:
+    """Return a program and its arguments, without what a script has in front of it."""
+    words = _without_keywords(simple.program_words)
+    first = next((index for index, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
+    return words[first:]
+
+
+def _assign(simple: SimpleCommand, variables: dict[str, str], unsure: set[str]) -> None:
+    """Set the variables that a command assigns.
+
+    One whose value is unknown, or differs between branches, is unknown from then on. An empty value, as of an argument
+    that was not given, does not count; an argument that was given does.
+    """
+    for word in _without_keywords(simple.words):
         match = _ASSIGNMENT.fullmatch(word)
         if match is None:
             break
-        if (value := _expand(match[2], env)) is not None:
-            yield match[1], value
+        name, value = match[1], _expand_value(match[2], variables)
+        is_argument = bool(re.fullmatch(r"\$\{?[1-9]\}?", match[2]))
+        if value == "" and name in variables:
+            continue
+        if value is None or (name in unsure and value != variables.get(name) and not is_argument):
+            variables.pop(name, None)
+        else:
+            variables[name] = value
+        unsure.add(name)
+
+
+def _expand_value(text: str, variables: Mapping[str, str]) -> str | None:
+    """Return the value that is assigned; of one with several words, such as a command, those that are known."""
+    words = text.split()
+    if len(words) <= 1:
+        return _expand(text, variables)
+    known = [_expand(word, variables) for word in words]
+    return " ".join(_UNKNOWN if word is None else word for word in known)
+
+
+def _expand_words(word: str, variables: Mapping[str, str]) -> Sequence[str | None]:
+    """Return the words that ``word`` becomes: several where it is a variable alone, such as ``$CMD``."""
+    text = _expand(word, variables)
+    return text.split() if text and _VARIABLE.fullmatch(word) else [text]
 
 
 def _expand(word: str, env: Mapping[str, str]) -> str | None:
     """Return ``word`` with its variables replaced; None where more than that is unknown."""
     if word.startswith("~/"):
         word = env.get("HOME", "~") + word[1:]
-    unknown = [name for match in _VARIABLE.finditer(word) for name in match.groups() if name and name not in env]
-    if unknown:
-        return None
-    text = _VARIABLE.sub(lambda match: env[match[1] or match[2]], word)
-    return None if set(text) & set("$`*\0") or len(text) > _LONGEST_PATH else text
+    is_known = True
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal is_known
+        value = env.get(match["plain"] or match["braced"])
+        if match["default"] is not None:
+            value = value or match["default"]
+        is_known = is_known and value is not None
+        return value or ""
+
+    text = _VARIABLE.sub(replace, word)
+    return text if is_known and not set(text) & set("$`*\0") and len(text) <= _LONGEST_PATH else None
 
 
 def _go_to(base: Path | None, words: Sequence[str | None]) -> Path | None:

@@ -107,5 +107,49 @@ def test_configs_that_name_each_other_end(hydra: Path) -> None:
     assert len(find_config_files("python src/train.py", str(hydra), {})) == 5
 
 
+SCRIPT = """#! /bin/bash
+export EMBODIED_PATH="$( cd "$(dirname "${BASH_SOURCE[0]}" )" && pwd )"
+export SRC_FILE="${EMBODIED_PATH}/train.py"
+LOG="$(date +%F).yaml"
+if [ -z "$1" ]; then
+    CONFIG_NAME="ppo"
+else
+    CONFIG_NAME=$1
+fi
+CMD="python ${SRC_FILE} --config-path ${EMBODIED_PATH}/config/ --config-name ${CONFIG_NAME} runner.log=${LOG}"
+mkdir -p logs
+${CMD} 2>&1 | tee logs/x.log
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "config"),
+    [
+        ("bash examples/run.sh", "ppo"),
+        ("bash -x examples/run.sh grpo", "grpo"),
+        ("cd examples && ./run.sh grpo", "grpo"),
+        ("bash examples/run.sh $UNKNOWN_NAME", None),
+    ],
+)
+def test_a_script_is_followed_with_its_arguments(tmp_path: Path, command: str, config: str | None) -> None:
+    for name, text in {"run.sh": SCRIPT, "train.py": "", "config/ppo.yaml": "", "config/grpo.yaml": ""}.items():
+        path = tmp_path / "examples" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = find_config_files(command, str(tmp_path), {})
+    assert [path.name for path in found] == ["run.sh", "train.py", *([f"{config}.yaml"] if config else [])]
+
+
+def test_a_value_that_differs_between_branches_names_no_file(code: Path) -> None:
+    script = "if nvidia-smi; then C=conf/big.yaml; else C=conf/small.yaml; fi\npython train.py $C ${D:-a.toml}\n"
+    (code / "run.sh").write_text(script)
+    assert [path.name for path in find_config_files("bash run.sh", str(code), {})] == ["run.sh", "train.py", "a.toml"]
+
+
+def test_scripts_that_start_each_other_end(code: Path) -> None:
+    (code / "run.sh").write_text("bash run.sh conf/small.yaml\npython train.py $1\n")
+    assert len(find_config_files("bash run.sh", str(code), {})) == 3
+
+
 def test_a_name_that_cannot_be_a_file_is_none(code: Path) -> None:
     assert find_config_files(["python", "a\0b.yaml", "x" * 5000 + ".yaml"], str(code), {}) == []
