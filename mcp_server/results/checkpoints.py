@@ -11,6 +11,7 @@ from mcp_server.record.state import Run
 from mcp_server.results.run_files import Entry, limited_scan, list_tree, result_roots, select_own
 from mcp_server.store.attribution import OwnFiles
 from mcp_server.system.directory_scan import DirectoryScan
+from mcp_server.text.formatting import format_size
 
 # First match wins: `epoch=3-step=100` has two numbers, `rl_model_5000_steps` its number before the word.
 _STEPS = tuple(
@@ -35,7 +36,6 @@ _OTHERS = frozenset({".bin", ".pkl", ".npz", ".zip", ".h5", ".tar", ".onnx"})
 _NAMES = re.compile(r"checkpoint|ckpt|chkpt|model|weights|policy|optimizer|(?<![a-z])steps?(?![a-z])", re.IGNORECASE)
 # Stored next to the weights; alone they are not a checkpoint.
 _PARTS = re.compile(r"optim|scheduler|rng|scaler|training_args|trainer_state|dataloader|extra_state", re.IGNORECASE)
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _DEEPEST_OF_ONE, _MOST_FILES_OF_ONE = 5, 20_000
 
 
@@ -142,11 +142,3 @@ def _measure_directory(directory: Path) -> Checkpoint | None:
 
 def _checkpoint(path: Path, size_bytes: int, changed_s: float) -> Checkpoint:
     return Checkpoint(path, step_in_name(path.name), epoch_in_name(path.name), size_bytes, changed_s)
-
-
-def format_size(size_bytes: int) -> str:
-    """Return a size with three significant digits, such as ``1.23 GiB``."""
-    power = 0
-    while size_bytes >= 1000 * 1024**power and power < len(_UNITS) - 1:
-        power += 1
-    return f"{size_bytes / 1024**power:.3g} {_UNITS[power]}"

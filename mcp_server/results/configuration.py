@@ -33,7 +33,8 @@ def read_configuration(run: Run, snapshot: CodeSnapshot | None) -> dict[str, str
     environment = {**spec.env, **attempt.environment}
     settings |= {f"${name}": value for name, value in environment.items() if not is_search_path(name, value)}
     settings |= {name: str(value) for name, value in attempt.params.items()}
-    settings |= {"cwd": spec.cwd, "gpus": str(len(run.gpus)) if run.gpus else "", "host": spec.host}
+    gpus = [each for each in run.gpus if not each.startswith("cpu-")]
+    settings |= {"cwd": spec.cwd, "gpus": str(len(gpus)) if gpus else "", "host": spec.host}
     return {
         name: mask_secrets(f"{name}={value}").partition("=")[2] if value else "" for name, value in settings.items()
     }

@@ -16,15 +16,16 @@ from mcp_server.record.result_directory import read_origin
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, render_page
 from mcp_server.record.script import AttemptInputs, command_text
 from mcp_server.record.state import Run, posix
-from mcp_server.results.checkpoints import Checkpoint, format_size
+from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.configuration import is_search_path, read_blueprint, read_config_files, read_text
 from mcp_server.results.evaluation_table import render_evaluations
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.evaluations import Evaluation
 from mcp_server.results.metrics import Metric, RunMetrics
 from mcp_server.system.git_state import GitState
-from mcp_server.text.formatting import clock, shorten_middle
+from mcp_server.text.formatting import clock, format_size, shorten_middle
 from mcp_server.text.secret_patterns import mask_secrets
+from mcp_server.views.gpu_report import describe_devices
 
 Sections = list[tuple[str, Sequence[str]]]
 
@@ -226,8 +227,8 @@ def _environment(run: Run, code: GitState, snapshot: CodeSnapshot | None) -> Ite
         yield "- Python: unknown; its command does not show one."
     if gpus := gpu_lines(run.progress.get("gpus"), dict(zip(run.gpus, run.gpu_names, strict=True))):
         yield from ("- GPUs of the last attempt:", *(f"  {line}" for line in gpus))
-    elif run.gpus:
-        yield f"- GPUs: {', '.join(map(str, run.gpu_names))}"
+    elif devices := describe_devices(run):
+        yield f"- Leased: {devices}"
 
 
 def _name_packages(packages: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
-_SIZE_UNITS, _NEXT_UNIT = ("B", "kB", "MB", "GB", "TB"), 1000
+_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def shorten_middle(text: str, chars: int, *, head: int | None = None) -> str:
@@ -68,10 +68,9 @@ def join_ranges(numbers: Iterable[int], prefix: str = "") -> str:
     return ", ".join(f"{prefix}{each[0]}{to}{each[-1]}" if len(each) > 1 else f"{prefix}{each[0]}" for each in ranges)
 
 
-def format_size(size: float) -> str:
-    """Return a number of bytes as people write it: ``312 B``, ``1.5 kB``, ``12.3 GB``."""
-    for unit in _SIZE_UNITS[:-1]:
-        if size < _NEXT_UNIT:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= _NEXT_UNIT
-    return f"{size:.1f} {_SIZE_UNITS[-1]}"
+def format_size(size_bytes: int) -> str:
+    """Return a size with three significant digits, such as ``1.23 GiB``."""
+    power = 0
+    while size_bytes >= 1000 * 1024**power and power < len(_SIZE_UNITS) - 1:
+        power += 1
+    return f"{size_bytes / 1024**power:.3g} {_SIZE_UNITS[power]}"

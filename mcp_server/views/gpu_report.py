@@ -14,11 +14,12 @@ from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
 from mcp_server.gpus.health import assess_gpus, find_faults, list_notes
 from mcp_server.gpus.placement import describe_availability
-from mcp_server.gpus.request import Requirements
+from mcp_server.gpus.request import Requirements, parse_gpus
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, GpuProcess, Snapshot, shorten_uuid
 from mcp_server.gpus.usage_stats import UsageFigures, find_imbalance
 from mcp_server.record.state import Run, posix
 from mcp_server.system.files import read_regular_file
+from mcp_server.text.formatting import join_ranges
 
 # A whole UUID is 26 tokens. Every argument that takes a UUID takes a unique prefix as well.
 _WHOLE_UUIDS = 4
@@ -114,7 +115,9 @@ def uses_gpus_now(run: Run) -> bool:
 
 def _explain_no_gpus(run: Run) -> str:
     if run.state == "queued":
-        return f"{run.run_id} waits for GPUs, position {run.queue_position}: it has none yet."
+        request = parse_gpus(run.spec.gpus)
+        what = "cpu slots" if request and request.cpu else "GPUs"
+        return f"{run.run_id} waits for {what}, position {run.queue_position}: it has none yet."
     if run.ended and run.started_at is None:
         return f"{run.run_id} has no GPUs: its command never started."
     return f"{run.run_id} has no GPUs: it was launched without."
@@ -143,13 +146,25 @@ def describe_common(snapshot: Snapshot) -> str:
     return f"{len(snapshot.gpus)} {', '.join(_find_common(snapshot.gpus).values())}"
 
 
+def describe_devices(run: Run) -> str:
+    """Return the GPUs or cpu slots of a run: ``GPU 0-3``, ``cpu-1``; empty where it has none."""
+    indices = sorted(name for name in run.gpu_names if isinstance(name, int))
+    others = [name for name in run.gpu_names if isinstance(name, str)]
+    return ", ".join([*([f"GPU {join_ranges(indices)}"] if indices else []), *others])
+
+
 def describe_free(snapshot: Snapshot, holders: Mapping[str, str]) -> list[str]:
     """Return the GPUs of a machine and which are free, in one line; empty where it has none."""
     if snapshot.trouble == "no_driver" or not (snapshot.gpus or snapshot.trouble):
         return []
     if snapshot.trouble:
         return [f"GPUs unknown: {snapshot.text}"]
-    return [f"{describe_common(snapshot)}; {describe_availability(snapshot, holders)}"]
+    models: dict[str, list[int]] = {}
+    for gpu in sorted(snapshot.gpus, key=lambda gpu: gpu.index):
+        memory = "" if gpu.memory_total_mib is None else f" {gpu.memory_total_mib} MiB"
+        models.setdefault(f"{gpu.name or 'unknown'}{memory}", []).append(gpu.index)
+    which = ", ".join(f"GPU {join_ranges(indices)} {model}" for model, indices in models.items())
+    return [f"{which}; {describe_availability(snapshot, holders)}"]
 
 
 def describe_gpus(gpus: Sequence[Gpu], holders: Mapping[str, str], *, headed: bool = True) -> list[str]:

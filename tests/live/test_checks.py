@@ -294,9 +294,9 @@ async def test_free_space_sizes_and_gpus_are_told(store: RunStore, tmp_path: Pat
     found = "\n".join(answer.found or [])
     assert problems_of(answer) == []
     assert f" GB free at {tmp_path}" in found
-    assert f"{tmp_path}/data/val.json: 12.3 kB" in found
+    assert f"{tmp_path}/data/val.json: 12 KiB" in found
     assert f"{tmp_path}/data: a directory" in found
-    assert "2 NVIDIA H100 80GB HBM3, 81559 MiB, 700 W; free: 0-1" in found
+    assert "GPU 0-1 NVIDIA H100 80GB HBM3 81559 MiB; free: 0-1" in found
     assert f"{sys.executable}: Python 3.{sys.version_info[1]}; PyYAML " in found
 
 

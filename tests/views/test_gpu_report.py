@@ -18,7 +18,7 @@ from mcp_server.record.events import Event
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.views import gpu_report
-from mcp_server.views.gpu_report import GpusUnknown
+from mcp_server.views.gpu_report import GpusUnknown, describe_devices
 
 UUIDS = tuple(f"GPU-{n * 0x11111111:08x}-8d3b-4c5e-9f60-{n:012x}" for n in range(1, 9))
 
@@ -193,3 +193,13 @@ def test_usage_is_that_of_the_attempt_or_of_the_last_minutes(tmp_path: Path) -> 
     assert gpu_report.read_usage(its, record, now_s, 120.0) == {UUIDS[0]: UsageFigures(85.0, 71000, 600.0, 71)}
     assert gpu_report.read_usage(its, tmp_path / "none", now_s, 120.0) == {}
     assert gpu_report.read_usage(run(), record, now_s) == {}
+
+
+def test_devices_are_named_by_what_they_are() -> None:
+    def run(gpus: tuple[str, ...], indices: tuple[int, ...]) -> Run:
+        return Run(RunSpec(), "running", gpus=gpus, gpu_indices=indices)
+
+    assert describe_devices(run(("GPU-a", "GPU-b", "GPU-c"), (0, 1, 3))) == "GPU 0-1, 3"
+    assert describe_devices(run(("cpu-1",), (1,))) == "cpu-1"
+    assert describe_devices(run(("GPU-a",), ())) == "GPU-a", "records of former layouts have no indices"
+    assert describe_devices(run((), ())) == ""

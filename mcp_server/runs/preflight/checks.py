@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.backends.base import load_backend
-from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.errors import BadArgument, GpusNotFree, RunwardError
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus, takes_several
@@ -36,6 +36,7 @@ from mcp_server.hosts.path_checks import (
 from mcp_server.record.environment import base_environment
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.recovery.describe import describe_policy, find_impossible_changes
+from mcp_server.runs.arguments import normalize_policy
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
 from mcp_server.runs.launch import plan
 from mcp_server.runs.preflight.answers import Problem
@@ -46,7 +47,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
 from mcp_server.text.formatting import format_size
 from mcp_server.text.shell import parse
-from mcp_server.views.gpu_report import describe_free
+from mcp_server.views.gpu_report import describe_devices, describe_free
 
 _RAY_PATIENCE_S, _RAY_PORT, _GPU_QUERY_S = 5.0, 6379, 5.0
 _LOW_DISK_BYTES, _GB = 2**30, 10**9
@@ -279,10 +280,9 @@ def _find_program(cwd: Path, words: list[str], env: Mapping[str, str]) -> str | 
 
 
 async def check_gpus(context: CheckContext) -> Checked:
-    """Return the GPUs that are here and who has them, where the requested ones are free.
+    """Return the GPUs that are here and who has them, and for every GPU why the requested ones are not free.
 
     Raises:
-        GpusNotFree: they are not; says why for every GPU.
         BadArgument: the request is not understood.
     """
     request = context.request.launch
@@ -292,14 +292,17 @@ async def check_gpus(context: CheckContext) -> Checked:
     slots = count_cpu_slots(context.store.home.read_config().cpu_slots)
     leases = str(lease_directory(context.environ))
     spec = RunSpec(gpus=gpus, require=require, leases=leases, cpu_slots=slots, queue=request.queue)
-    snapshot = await check_admission(spec, context.host_env)
-    if wanted is not None and wanted.cpu:
-        return Checked(found=[f"{slots} cpu slots"])
-    if snapshot is None:
+    found = [f"{slots} cpu slots"]
+    if wanted is None or not wanted.cpu:
         query = partial(query_gpus, sys.executable, context.host_env, within_s=_GPU_QUERY_S)
         snapshot = await anyio.to_thread.run_sync(query, abandon_on_cancel=True)
-    holders = await anyio.to_thread.run_sync(Leases(Path(leases)).holders)
-    return Checked(found=describe_free(snapshot, {uuid: holder.text for uuid, holder in holders.items()}))
+        holders = await anyio.to_thread.run_sync(Leases(Path(leases)).holders)
+        found = describe_free(snapshot, {uuid: holder.text for uuid, holder in holders.items()})
+    try:
+        await check_admission(spec, context.host_env)
+    except GpusNotFree as error:
+        return Checked([describe_error("gpus", error)], found)
+    return Checked(found=found)
 
 
 async def check_ray(context: CheckContext) -> Checked:
@@ -338,21 +341,31 @@ def _find_default_ray() -> str:
     return listener or "A process not visible here"
 
 
+def check_recovery(context: CheckContext) -> Iterator[Problem | str]:
+    """Yield the recovery that the run would have, and changes that no retry could make.
+
+    Raises:
+        BadArgument, PatternError: it is not a policy; names what is allowed.
+    """
+    policy = normalize_policy(context.request.recovery)
+    if policy is None:
+        return
+    for name in dict.fromkeys(find_impossible_changes(policy, context.request.params)):
+        text = f"a retry would halve {name}, and params has no {name}: no retry could follow."
+        remedy = "Add it to params with its present value, or leave the change out."
+        yield Problem(what="recovery", text=text, remedy=remedy)
+    yield f"recovery: {describe_policy(policy)}"
+
+
 async def check_launch(context: CheckContext) -> Checked:
-    """Return what ``launch_run`` with these arguments refuses, and the recovery that the run would have.
+    """Return nothing where ``launch_run`` with these arguments would start the run.
 
     Raises:
         RunwardError: the refusal, in the words of the launch.
     """
     spec, handover = await plan(context.request.launch, context.store.home, context.environ)
     await check_admission(spec, handover.env)
-    if not spec.recovery:
-        return Checked()
-    remedy = "Add it to params with its present value, or leave the change out."
-    lacking = dict.fromkeys(find_impossible_changes(spec.recovery, spec.params))
-    texts = [f"a retry would halve {name}, and params has no {name}: no retry could follow." for name in lacking]
-    problems = [Problem(what="recovery", text=text, remedy=remedy) for text in texts]
-    return Checked(problems, [f"recovery: {describe_policy(spec.recovery)}"])
+    return Checked()
 
 
 async def list_running(context: CheckContext) -> list[str]:
@@ -361,7 +374,7 @@ async def list_running(context: CheckContext) -> list[str]:
     def list_all() -> list[str]:
         live = [run for run in context.store.list_runs() if not run.ended]
         runs = [
-            f"{run.run_id} {run.state} ({run.spec.owner}{f', {len(run.gpus)} GPUs' if run.gpus else ''})"
+            f"{run.run_id} {run.state} ({', '.join(filter(None, (run.spec.owner, describe_devices(run))))})"
             for run in live
         ]
         others = [

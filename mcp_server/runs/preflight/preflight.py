@@ -28,6 +28,7 @@ _BLOCKING_CHECKS = {
     "disk": checks.check_disk,
     "port": checks.check_ports,
     "secret": checks.check_secrets,
+    "recovery": checks.check_recovery,
 }
 
 
