@@ -60,7 +60,8 @@ _EVALUATES = re.compile(
     r"(?:^|[_\W])(?:eval\w*|tests?|play|infer\w*|generate|rollouts?|serve|demo|predict|validate)(?:[_\W]|$)"
 )
 _MAKES = re.compile(
-    r"(?:gen|generate|make|create|write|dump|export|convert|init|new|build|prepare|download|record)(?:_|$)"
+    r"(?:gen|generate|make|create|write|dump|export|convert|init|new|build|prepare|preprocess"
+    r"|download|record|collect|annotate|teleop\w*|save|merge|split|process|tokenize)(?:_|$)"
 )
 _TRAINS = re.compile(r"train|finetune|fine_tune|tune|eval|main|run|play|launch|sft|ppo|grpo|dpo|test")
 

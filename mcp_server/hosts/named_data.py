@@ -19,15 +19,18 @@ _DATA_SUFFIXES = frozenset(
     .tar""".split()  # noqa: SIM905 - a list of words
 )
 # Programs open these relative to where they run.
-_DATA_FILES = re.compile(r"(?:train|val|valid|validation|test|eval)(?:_data)?_files?")
+_DATA_FILES = re.compile(r"(?:train|val|valid|validation|test)(?:_data)?_files?")
+_GROUP_FILES = re.compile(r"eval(?:_data)?_files?")  # without a group it can be the result of an evaluation
 _DATA_PATHS = re.compile(
     r"data_files?|dataset_files?|data_paths?|dataset_paths?|(?:train|val|valid|validation|test|eval)_(?:data|dataset)?_?paths?"
     r"|train_data|val_data|dataset"
 )
-_MODEL_PATHS = re.compile(
-    r"(?:pretrained_)?model_(?:path|name_or_path)|base_model(?:_path)?|pretrained_path|tokenizer_(?:path|name_or_path)"
-    r"|(?:actor|critic|reward|ref|sft|vla)_(?:model_)?path|pretrain|model"
+_MODEL_SOURCES = re.compile(
+    r"(?:pretrained_)?model_name_or_path|pretrained_(?:model_)?path|base_model(?:_path)?|tokenizer_(?:path|name_or_path)"
+    r"|vla_path|pretrain"
 )
+# A training program may write its own model under these: in a group of Hydra, and in an evaluation, they are read.
+_MODEL_PATHS = re.compile(r"model|model_path|(?:actor|critic|reward|ref|sft)_(?:model_)?path")
 _CHECKPOINT_FILE = re.compile(r"\.(?:pt|pth|ckpt|bin|pkl|zip|th|safetensors|onnx|msgpack)")
 _LIST = re.compile(r"\[(.*)\]", re.DOTALL)
 
@@ -66,15 +69,14 @@ def _classify(key: str, value: str, *, evaluates: bool) -> NamedData | None:
     is_explicit = value.startswith(("/", "./", "../", "~/"))
     suffix = PurePath(value).suffix.lower()
     if suffix in _DATA_SUFFIXES:
-        if _DATA_FILES.fullmatch(name):
+        if _DATA_FILES.fullmatch(name) or (group and _GROUP_FILES.fullmatch(name)):
             return NamedData("data file", value, True)
         if _DATA_PATHS.fullmatch(name):
-            return NamedData("data file", value, is_explicit)
+            return NamedData("data file", value, value.startswith(("/", "~/")))
         return None
     if not is_explicit:
         return None
-    if _MODEL_PATHS.fullmatch(name) or (name == "path" and group.rpartition(".")[2] == "model"):
-        # A training program may write its checkpoint there; Hydra's groups name what it reads.
-        is_output = bool(_CHECKPOINT_FILE.fullmatch(suffix)) and not group and not evaluates
-        return None if is_output else NamedData("model", value, True)
-    return None
+    if _MODEL_SOURCES.fullmatch(name) or (name == "path" and group.rpartition(".")[2] == "model"):
+        return NamedData("model", value, True)
+    is_read = bool(group) or evaluates or (value.startswith(("/", "~/")) and not _CHECKPOINT_FILE.fullmatch(suffix))
+    return NamedData("model", value, True) if is_read and _MODEL_PATHS.fullmatch(name) else None

@@ -114,6 +114,10 @@ python train.py --data_path /data/none --data-dir ./data/mnist --dataset_path no
 python train.py --model_path out/model.pt --model gpt2 --base_model none/model
 python train.py --model_path /data/none/new.pt --save_model_path /data/none/new --model_dir /data/none
 python gen_missing.py --train_file /data/none/x.json
+python tools/train.py --seed 1 --eval_file out/result.json --actor_path ./out/actor --model ./out/model
+python train.py --data_path ./downloads/tiny.txt --dataset none/demo.hdf5
+python train.py --model_path ./none/model --pretrained org/model --base_model org/model
+python train.py --model_path /data/none/model.safetensors
 python train.py --out_file /none/val.json --results_path /none/results.json
 python train.py --config s3://bucket/x.yaml
 python train.py --config /none/a.yaml,/none/b.yaml
