@@ -11,7 +11,7 @@ import mcp_server
 
 ROOT = Path(mcp_server.__file__).parent
 LAYERS = (  # from the ground up; a room may import every room of a lower layer
-    ("errors", "answer", "text", "system", "record"),
+    ("errors", "answer", "threads", "text", "system", "record"),
     ("diagnosis", "recovery", "gpus"),
     ("supervisor",),
     ("backends", "store", "hosts", "blueprints", "scalars"),

@@ -32,6 +32,7 @@ from mcp_server.system import processes
 from mcp_server.system.lock_files import is_locked, may_be_locked
 from mcp_server.system.process_title import supervised_run
 from mcp_server.system.stop_sequence import StopSequence, stop_stages
+from mcp_server.threads import run_in_thread
 
 _STARTED_WITHIN_S = 15.0
 _DISCARDED_WITHIN_S = 2.0  # the refusal is not delayed longer by a tmux that does not answer
@@ -78,7 +79,7 @@ class LocalBackend:
         fifo = os.open(directory.handover, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             with anyio.move_on_after(_STARTED_WITHIN_S):
-                argv = await anyio.to_thread.run_sync(supervisor_argv, sys.executable, directory.path)
+                argv = await run_in_thread(supervisor_argv, sys.executable, directory.path)
                 try:
                     await anyio.to_thread.run_sync(
                         partial(tmux_client.new_session, spec.session, argv, socket=spec.tmux_socket),

@@ -44,17 +44,21 @@ def _copied_program(home: Path) -> Path:
 
 def _copy(files: list[Path], directory: Path) -> None:
     """Copy the sources and what Python has compiled of them; other processes see all of it or nothing."""
+    directory.parent.mkdir(mode=0o700, exist_ok=True)
     part = directory.with_name(f".{directory.name}-{secrets.token_hex(4)}")
     try:
         for file in files:
-            target = part / PACKAGE.name / file.relative_to(PACKAGE)
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            shutil.copy2(file, target)  # with its time, which the compiled file is valid for
+            copy = part / PACKAGE.name / file.relative_to(PACKAGE)
+            for missing in reversed([parent for parent in copy.parents if not parent.exists()]):
+                missing.mkdir(mode=0o700)
+            shutil.copy2(file, copy)  # with its time, which the compiled file is valid for
+            copy.chmod(0o600)
             compiled = Path(importlib.util.cache_from_source(str(file)))
             if compiled.exists():
-                target = Path(importlib.util.cache_from_source(str(target)))
-                target.parent.mkdir(mode=0o700, exist_ok=True)
-                shutil.copyfile(compiled, target)
+                copy = Path(importlib.util.cache_from_source(str(copy)))
+                copy.parent.mkdir(mode=0o700, exist_ok=True)
+                shutil.copyfile(compiled, copy)
+                copy.chmod(0o600)
         try:
             part.rename(directory)
         except OSError:

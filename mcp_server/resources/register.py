@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp.server.mcpserver.prompts import Prompt
@@ -33,6 +32,7 @@ from mcp.types import (
 
 from mcp_server.errors import RunNotFound, RunwardError
 from mcp_server.resources.documents import Document, read_documents
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import ServerContext
 from mcp_server.views.log_excerpt import tail_lines
 from mcp_server.views.run_status import status_of
@@ -292,6 +292,6 @@ def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -
         _: CompletionContext | None,
     ) -> Completion:
         template = reference.uri if isinstance(reference, ResourceTemplateReference) else "prompt"
-        candidates = await anyio.to_thread.run_sync(sources.get((template, argument.name), list_nothing))
+        candidates = await run_in_thread(sources.get((template, argument.name), list_nothing))
         values = [value for value in candidates if argument.value in value]
         return Completion(values=values[:_MAX_COMPLETIONS], total=len(values), has_more=len(values) > _MAX_COMPLETIONS)

@@ -6,11 +6,10 @@ import contextlib
 import shutil
 import time
 
-import anyio.to_thread
-
 from mcp_server.backends.base import backend_of
 from mcp_server.record.spec import RunSpec
 from mcp_server.store.run_store import RunStore
+from mcp_server.threads import run_in_thread
 
 _ABORTED_AFTER_S = 3600.0
 
@@ -25,7 +24,7 @@ async def clean_up(store: RunStore, spec: RunSpec) -> None:
     def ended() -> list[RunSpec]:
         return [run.spec for run in store.list_runs() if run.ended and run.state != "lost"]
 
-    await anyio.to_thread.run_sync(_remove_aborted_launches, store, abandon_on_cancel=True)
+    await run_in_thread(_remove_aborted_launches, store)
     await backend_of(spec).close_old_screens(spec, store.home.read_config().keep_sessions, ended)
 
 

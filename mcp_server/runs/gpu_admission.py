@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from mcp_server.errors import BadArgument, GpusNotFree
 from mcp_server.gpus.leases import Leases
@@ -20,6 +19,7 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus, parse_requirements
 from mcp_server.gpus.snapshot import IDLE_MIB, Snapshot
 from mcp_server.record.spec import RunSpec
+from mcp_server.threads import run_in_thread
 
 # The memory of a process that has just ended may stay in use for a moment.
 _ATTEMPTS, _BETWEEN_S = 4, 0.7
@@ -98,7 +98,7 @@ async def check_admission(spec: RunSpec, env: Mapping[str, str]) -> Snapshot | N
             await anyio.sleep(_BETWEEN_S)
         snapshot = Snapshot()
         if not request.cpu:
-            snapshot = await anyio.to_thread.run_sync(partial(query_gpus, sys.executable, env, near=True))
+            snapshot = await run_in_thread(partial(query_gpus, sys.executable, env, near=True))
         holders = {uuid: holder.text for uuid, holder in leases.holders().items()}
         choice = choose_devices(snapshot, spec.cpu_slots, holders, request, requirements)
         if isinstance(choice, Placement) or (spec.queue and not choice.never and not choice.remedy):

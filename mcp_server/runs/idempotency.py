@@ -12,12 +12,13 @@ from pathlib import Path
 import anyio
 
 from mcp_server.errors import LaunchFailed, RunNotFound
-from mcp_server.record.run_directory import now, write_json
+from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.state import Run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import open_private, read_regular_file
 from mcp_server.system.lock_files import may_be_locked, take_lock, try_lock
+from mcp_server.threads import run_in_thread
 
 _PROBES_S = 0.1  # longer than readers hold a lock
 _LONGEST_LAUNCH_S = 30.0
@@ -32,27 +33,21 @@ class IdempotencyKey:
 
     async def find_run(self, store: RunStore, file_watch: FileWatch) -> Run | None:
         """Return the first run with this key, unless its launch was cut off before the command started."""
-        run_id = _read_run_id(self.file)
+        run_id = await run_in_thread(_read_run_id, self.file)
         try:
-            directory = store.run_directory(run_id)
+            directory = await run_in_thread(store.run_directory, run_id)
         except RunNotFound:
             return None
         # A supervisor that holds the lock is about to start the command, or to refuse.
         with file_watch.subscribe([directory.path]) as subscription, anyio.move_on_after(_LONGEST_LAUNCH_S / 2):
-            while may_be_locked(directory.lock) and not store.observe(run_id).events:
+            while await run_in_thread(_is_starting, store, directory):
                 await subscription.next_change()
-        run = store.observe(run_id)
+        run = await run_in_thread(store.observe, run_id)
         if _was_accepted(run) or run.state == "running":
             return run
         if run.events:
             return None  # refused
-        lock = take_lock(directory.lock, _PROBES_S)
-        if lock is None:
-            return run
-        # The run has no supervisor. One that starts late finds this stop request.
-        write_json(directory.stop, {"by": "launch_run", "reason": "launched again with the same key", "at": now()})
-        os.close(lock)
-        return None
+        return None if await run_in_thread(_stop_before_start, directory) else run
 
     def remember(self, run_id: str) -> None:
         """Write which run has this key. The file is not replaced: its lock belongs to the inode."""
@@ -80,7 +75,7 @@ async def hold_key(store: RunStore, key: str | None) -> AsyncIterator[Idempotenc
         yield None
         return
     path = _key_file(store, key)
-    fd = open_private(str(path), os.O_RDWR | os.O_CREAT)
+    fd = await run_in_thread(open_private, str(path), os.O_RDWR | os.O_CREAT)
     try:
         with anyio.move_on_after(_LONGEST_LAUNCH_S) as waiting:
             while not try_lock(fd):  # noqa: ASYNC110 - the kernel gives no news of a lock
@@ -91,6 +86,20 @@ async def hold_key(store: RunStore, key: str | None) -> AsyncIterator[Idempotenc
         yield IdempotencyKey(path)
     finally:
         os.close(fd)
+
+
+def _is_starting(store: RunStore, directory: RunDir) -> bool:
+    return may_be_locked(directory.lock) and not store.observe(directory.run_id).events
+
+
+def _stop_before_start(directory: RunDir) -> bool:
+    """Leave a stop request for a supervisor that starts late; return whether the run has none now."""
+    lock = take_lock(directory.lock, _PROBES_S)
+    if lock is None:
+        return False
+    write_json(directory.stop, {"by": "launch_run", "reason": "launched again with the same key", "at": now()})
+    os.close(lock)
+    return True
 
 
 def _was_accepted(run: Run) -> bool:

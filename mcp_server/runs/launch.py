@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
 from mcp_server.backends.base import backend_of, load_backend
 from mcp_server.errors import GpusNotFree, LaunchFailed, RunwardError
@@ -26,6 +25,7 @@ from mcp_server.runs.idempotency import find_run_of_key, hold_key
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.threads import run_in_thread
 
 _CLEANUP_S = 2.0  # a launch does not wait longer for screens that do not close
 
@@ -40,7 +40,7 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
     from mcp_server.runs.resolve import resolve  # noqa: PLC0415
 
     resolve_request = partial(resolve, request, home, environ)
-    resolved = await anyio.to_thread.run_sync(resolve_request, abandon_on_cancel=True)
+    resolved = await run_in_thread(resolve_request)
     backend = load_backend("local")
     backend.check_usable()
     return backend.complete_spec(build_spec(resolved), environ), resolved.handover
@@ -56,7 +56,7 @@ async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str
 
     spec, handover = await plan(request, home, environ)
     await check_admission(spec, handover.env)
-    await anyio.to_thread.run_sync(partial(check_config_data, spec), abandon_on_cancel=True)
+    await run_in_thread(partial(check_config_data, spec))
     return spec
 
 
@@ -69,10 +69,10 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
     try:
         spec, handover = await plan(request, store.home, environ)
     except RunwardError:
-        if (first := find_run_of_key(store, request.idempotency_key)) is not None:
+        if (first := await run_in_thread(find_run_of_key, store, request.idempotency_key)) is not None:
             return first  # the first run does not depend on what has changed since
         raise
-    store.home.create()
+    await run_in_thread(store.home.create)
     with anyio.move_on_after(_CLEANUP_S):
         await clean_up(store, spec)
     async with hold_key(store, request.idempotency_key) as key:
@@ -83,10 +83,10 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
         if spec.result_dir is not None:
             from mcp_server.record.result_directory import append_launch  # noqa: PLC0415 - only blueprints have one
 
-            append_launch(Path(spec.result_dir), spec, handover.secrets)
-        directory = _create(spec, store)
+            await run_in_thread(append_launch, Path(spec.result_dir), spec, handover.secrets)
+        directory = await run_in_thread(_create, spec, store)
         if key is not None:
-            key.remember(spec.run_id)
+            await run_in_thread(key.remember, spec.run_id)
         return await _start(directory, spec, handover, store, file_watch)
 
 
@@ -120,11 +120,11 @@ async def _start(directory: RunDir, spec: RunSpec, handover: Handover, store: Ru
     with file_watch.subscribe([directory.path]) as subscription:
 
         async def first_event() -> None:
-            while not store.observe(spec.run_id).events:
+            while not (await run_in_thread(store.observe, spec.run_id)).events:
                 await subscription.next_change()
 
         await backend.start(directory, spec, handover, first_event)
-    run = store.observe(spec.run_id)
+    run = await run_in_thread(store.observe, spec.run_id)
     refusal = next((event for event in run.events if event["kind"] == "refused"), None)
     if refusal is None:
         return run

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
-
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
 from mcp_server.scalars.condition import Condition, describe_match, describe_value, first_match, resolve_tag
 from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
 from mcp_server.store.attribution import describe_uncertain
+from mcp_server.threads import run_in_thread
 
 if TYPE_CHECKING:
     from mcp_server.scalars.locate import MetricLocation
@@ -67,7 +66,7 @@ class MetricWait:
             BadArgument: several tags match the condition; lists them.
         """
         for run in runs:
-            if (match := await anyio.to_thread.run_sync(self._checks[run.run_id].check, run)) is not None:
+            if (match := await run_in_thread(self._checks[run.run_id].check, run)) is not None:
                 return f"{run.run_id}: {match}" if len(runs) > 1 else match
         return None
 

@@ -11,16 +11,16 @@ from functools import partial
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from mcp_server.backends.base import RunProcess, backend_of
 from mcp_server.errors import StopNotSeen
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import IDLE_MIB
-from mcp_server.record.run_directory import now, write_json
+from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.state import Liveness, Run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
+from mcp_server.threads import run_in_thread
 
 # A living supervisor answers in milliseconds; one that is suspended or hangs never does.
 _ANSWER_WITHIN_S = 3.0
@@ -63,38 +63,40 @@ async def stop_run(run: Run, store: RunStore, file_watch: FileWatch, *, by: str,
     """
     backend = backend_of(run.spec)
     backend.check_stoppable(run.spec)
-    directory = store.run_directory(run.run_id)
+    directory = await run_in_thread(store.run_directory, run.run_id)
     request = {"by": by, "reason": reason, "at": now(), "expires_at": time.time() + _EXPIRES_S}
-    if backend.liveness(directory, run.spec).liveness is Liveness.ALIVE:
+    if await run_in_thread(_lives, directory, run):
         with contextlib.suppress(OSError):  # on a full disk the signal alone stops the run
-            write_json(directory.stop, request)
+            await run_in_thread(write_json, directory.stop, request)
         with file_watch.subscribe([directory.path]) as subscription:
             # A supervisor that has not started its command yet reads the request by itself, or soon records its number.
             await _wait_until(
                 _ANSWER_WITHIN_S, subscription.next_change, lambda: bool(store.observe(run.run_id).events)
             )
-            reached = await backend.request_stop(directory, store.observe(run.run_id))
+            reached = await backend.request_stop(directory, await run_in_thread(store.observe, run.run_id))
             patience_s = _ANSWER_WITHIN_S if reached else _UNSEEN_ANSWER_WITHIN_S
             if await _wait_until(
                 patience_s, subscription.next_change, lambda: _has_answered(store.observe(run.run_id))
             ):
                 longest_s = 2 * run.spec.stop_grace_s + 10
                 await _wait_until(longest_s, subscription.next_change, lambda: store.observe(run.run_id).ended)
-            elif not reached and backend.liveness(directory, run.spec).liveness is Liveness.ALIVE:
+            elif not reached and await run_in_thread(_lives, directory, run):
                 with contextlib.suppress(OSError):
                     directory.stop.unlink()
                 raise StopNotSeen(run.run_id)
-        run = store.observe(run.run_id)
+        run = await run_in_thread(store.observe, run.run_id)
         if run.ended and run.state != "lost":
             return _result_of_supervisor(run)
     result = await backend.reap(directory, run)
-    lives = backend.liveness(directory, run.spec).liveness is Liveness.ALIVE
+    lives = await run_in_thread(_lives, directory, run)
     carried_out = (
         {} if result.survivors or lives else {"carried_out": {"at": now(), "signals_sent": list(result.signals_sent)}}
     )
     with contextlib.suppress(OSError):
-        write_json(directory.stop, {**request, **carried_out})
-    return StopResult(store.observe(run.run_id), result.signals_sent, result.survivors, result.unsupervised)
+        await run_in_thread(write_json, directory.stop, {**request, **carried_out})
+    return StopResult(
+        await run_in_thread(store.observe, run.run_id), result.signals_sent, result.survivors, result.unsupervised
+    )
 
 
 async def check_gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, str] | None:
@@ -107,9 +109,7 @@ async def check_gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, 
     memory_text: str | None = None
     with anyio.move_on_after(_GPU_RELEASED_WITHIN_S):
         while True:
-            snapshot = await anyio.to_thread.run_sync(
-                partial(query_gpus, sys.executable, environ), abandon_on_cancel=True
-            )
+            snapshot = await run_in_thread(partial(query_gpus, sys.executable, environ))
             gpus = [gpu for gpu in snapshot.gpus if gpu.uuid in run.gpus]
             if len(gpus) < len(run.gpus) or any(gpu.memory_used_mib is None or gpu.lost or gpu.hangs for gpu in gpus):
                 return None
@@ -137,6 +137,10 @@ def _result_of_supervisor(run: Run) -> StopResult:
     )
 
 
+def _lives(directory: RunDir, run: Run) -> bool:
+    return backend_of(run.spec).liveness(directory, run.spec).liveness is Liveness.ALIVE
+
+
 def _has_answered(run: Run) -> bool:
     return run.ended or any(event["kind"] == "stopping" for event in run.events)
 
@@ -144,7 +148,7 @@ def _has_answered(run: Run) -> bool:
 async def _wait_until(limit_s: float, next_change: Callable[[], Awaitable[None]], is_done: Callable[[], bool]) -> bool:
     """Check ``is_done`` after every change for at most ``limit_s``; return its last value."""
     with anyio.move_on_after(limit_s):
-        while not is_done():
+        while not await run_in_thread(is_done):
             await next_change()
         return True
-    return is_done()
+    return False

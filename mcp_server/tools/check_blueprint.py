@@ -3,11 +3,11 @@
 from contextlib import suppress
 from typing import Annotated
 
-import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.blueprints.answers import BlueprintCheck
 from mcp_server.errors import ConfigInvalid
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 
@@ -35,7 +35,7 @@ async def check_blueprint(
             roots = Roots.of(site, find_this_host(site))
         return check_file(path, roots=roots, check_options=check_options)
 
-    return await anyio.to_thread.run_sync(check, abandon_on_cancel=True)
+    return await run_in_thread(check)
 
 
 TOOL = tool(check_blueprint, title="Check blueprint", annotations=READ_ONLY)

@@ -3,10 +3,10 @@
 from functools import partial
 from typing import Annotated
 
-import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.results.answers import Comparison
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 
@@ -25,7 +25,7 @@ async def compare_runs(
     server = server_of(ctx)
     from mcp_server.results.compare import build_comparison  # noqa: PLC0415 - loads numpy
 
-    return await anyio.to_thread.run_sync(
+    return await run_in_thread(
         partial(
             build_comparison,
             server.store,

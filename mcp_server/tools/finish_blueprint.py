@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-import anyio.to_thread
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from mcp_server.results.answers import Finished
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import tool
 
@@ -48,7 +48,7 @@ async def finish_blueprint(
             environ=server.environ,
         )
 
-    return await anyio.to_thread.run_sync(write)
+    return await run_in_thread(write)
 
 
 TOOL = tool(finish_blueprint, title="Write a run's results", annotations=_WRITES)

@@ -5,7 +5,6 @@ import time
 from functools import partial
 from typing import Annotated
 
-import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import BadArgument
@@ -13,6 +12,7 @@ from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_requirements
 from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.gpu_report import GpuReport, read_usage, report_machine, report_run, uses_gpus_now
@@ -50,17 +50,17 @@ async def gpu_check(
     if run_id is not None:
         if requirements is not None:
             raise BadArgument("require", "it selects GPUs for a launch: leave it out, or leave out run_id.")
-        run = await anyio.to_thread.run_sync(server.store.find, run_id)
-        record = server.store.run_directory(run.run_id).attempt(run.attempt) / "gpus.jsonl"
-        usage = await anyio.to_thread.run_sync(partial(read_usage, run, record, time.time(), since_s))
+        run = await run_in_thread(server.store.find, run_id)
+        record = (await run_in_thread(server.store.run_directory, run.run_id)).attempt(run.attempt) / "gpus.jsonl"
+        usage = await run_in_thread(partial(read_usage, run, record, time.time(), since_s))
         snapshot = Snapshot()
         if uses_gpus_now(run):
-            snapshot = await anyio.to_thread.run_sync(query, abandon_on_cancel=True)
+            snapshot = await run_in_thread(query)
         return report_run(run, snapshot, usage)
-    snapshot = await anyio.to_thread.run_sync(query, abandon_on_cancel=True)
-    holders = await anyio.to_thread.run_sync(Leases(lease_directory(server.environ)).holders)
+    snapshot = await run_in_thread(query)
+    holders = await run_in_thread(Leases(lease_directory(server.environ)).holders)
     names = {uuid: holder.text for uuid, holder in holders.items()}
-    return report_machine(snapshot, names, requirements, await anyio.to_thread.run_sync(read_gpu_limits, server.home))
+    return report_machine(snapshot, names, requirements, await run_in_thread(read_gpu_limits, server.home))
 
 
 TOOL = tool(gpu_check, title="Check GPUs", annotations=READ_ONLY)

@@ -12,6 +12,7 @@ from mcp_server.errors import KillNotConfirmed
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.confirmation import describe_for_confirmation
 from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, server_of
 from mcp_server.tools.schema import tool
 from mcp_server.views.run_status import Leftover
@@ -43,11 +44,12 @@ async def _ask_person(
 ) -> Confirm | Elicit[Confirm]:
     # Called once per round of the conversation: it only reads.
     server = server_of(ctx)
-    run = server.store.find(run_id)
-    if confirm_token is not None or _is_over(run) or not _can_ask(ctx):
+    run = await run_in_thread(server.store.find, run_id)
+    if confirm_token is not None or await run_in_thread(_is_over, run) or not _can_ask(ctx):
         return Confirm(run_id="")
     server.check_owner(ctx, run, force=force_other_owner)
-    return Elicit(f"Stop this run? {describe_for_confirmation(run, backend_of(run.spec).find_leftovers(run))}", Confirm)
+    leftovers = await run_in_thread(backend_of(run.spec).find_leftovers, run)
+    return Elicit(f"Stop this run? {describe_for_confirmation(run, leftovers)}", Confirm)
 
 
 async def kill_run(
@@ -64,8 +66,8 @@ async def kill_run(
     this is the run you mean, then call again with it. Waits for the processes to be gone.
     """
     server = server_of(ctx)
-    run = server.store.find(run_id)
-    if _is_over(run):
+    run = await run_in_thread(server.store.find, run_id)
+    if await run_in_thread(_is_over, run):
         return _result("already_ended", run, f"{run.run_id} has ended already: {run.state}.")
     backend_of(run.spec).check_stoppable(run.spec)
     server.check_owner(ctx, run, force=force_other_owner)
@@ -80,7 +82,7 @@ async def kill_run(
             cause = "declined, or another id was typed"
             return _result("declined", run, f"Kill not confirmed: {cause}. {run.run_id} is still {run.state}.")
         if decision is None:
-            return _require_confirmation(server, run)
+            return await run_in_thread(_require_confirmation, server, run)
         by = "a person, asked through the client"
     result = await stop_run(run, server.store, server.file_watch, by=by, reason=reason)
     return _describe_result(result, await check_gpu_memory(result.run, server.environ))

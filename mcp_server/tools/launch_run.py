@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any, Literal
 
-import anyio.to_thread
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
@@ -14,6 +13,7 @@ from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.launch import launch, rehearse
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.schema import tool
 
@@ -121,7 +121,7 @@ async def launch_run(
     run = await launch(request, server.store, server.file_watch, server.environ)
     server.cursors.remember(caller(ctx), {run.run_id: Cursor.at(run)})
     warnings = await _collect_warnings(run.spec, server)
-    return _describe(run, server, warnings, repeated=run.spec.created_at < begun_at)
+    return await run_in_thread(_describe, run, server, warnings, repeated=run.spec.created_at < begun_at)
 
 
 _STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
@@ -131,7 +131,7 @@ TOOL = tool(launch_run, title="Launch run", annotations=_STARTS)
 async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] | None:
     from mcp_server.runs.warning_inputs import collect_warnings  # noqa: PLC0415 - a server starts without it
 
-    return await anyio.to_thread.run_sync(collect_warnings, spec, server.environ) or None
+    return await run_in_thread(collect_warnings, spec, server.environ) or None
 
 
 def _describe(run: Run, server: ServerContext, warnings: list[str] | None, *, repeated: bool) -> Launched:

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Literal
 
-import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.answer import Answer
 from mcp_server.backends.local import list_other_sessions, tmux_socket
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.other_trainings import OtherTraining, list_other_trainings
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.run_status import RunStatus, status_of
@@ -55,7 +55,7 @@ async def list_runs(
         unreadable = list(server.store.unreadable) or None
         return RunList(runs=[_brief(server, run) for run in runs[:limit]], total=len(runs), unreadable=unreadable)
 
-    answer = await anyio.to_thread.run_sync(list_matching)
+    answer = await run_in_thread(list_matching)
     return answer.model_copy(update={"others": await _list_others(server)}) if others else answer
 
 
@@ -77,9 +77,9 @@ def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -
 
 
 async def _list_others(server: ServerContext) -> Others:
-    runs = await anyio.to_thread.run_sync(server.store.list_runs)
+    runs = await run_in_thread(server.store.list_runs)
     sessions = await list_other_sessions(server.environ, [run.spec for run in runs])
-    others = await anyio.to_thread.run_sync(list_other_trainings)
+    others = await run_in_thread(list_other_trainings)
     kinds = "for trainings, evaluations, vLLM and other servers, Ray, and launchers"
     searched = f"tmux sessions of this user on tmux server {tmux_socket(server.environ)!r}; {others.searched}, {kinds}"
     return Others(searched=searched, tmux_sessions=sessions, processes=others.processes)

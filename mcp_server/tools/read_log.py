@@ -4,12 +4,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.store.read_roots import open_readable
 from mcp_server.text.formatting import printable, shorten_middle
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.log_excerpt import MAX_BYTES, LogExcerpt, grep_lines, slice_lines, tail_lines
@@ -63,7 +63,7 @@ async def read_log(
             of_log = partial(read, label=shorten_middle(printable(word), _LABEL_CHARS))
             return describe_log(log, of_log, secrets, diagnose=grep is None and start_line is None)
 
-    return await anyio.to_thread.run_sync(read_run if path is None else partial(read_path, path))
+    return await run_in_thread(read_run if path is None else partial(read_path, path))
 
 
 TOOL = tool(read_log, title="Read log", annotations=READ_ONLY, structured=False)

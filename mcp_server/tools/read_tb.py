@@ -3,12 +3,12 @@
 import base64
 from typing import TYPE_CHECKING, Annotated
 
-import anyio.to_thread
 from mcp.types import CallToolResult, ImageContent
 from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.scalars.answers import ScalarReport
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 
@@ -54,7 +54,7 @@ async def read_tb(
         compare=tuple(compare or ()),
         plot=plot,
     )
-    return await _result(await anyio.to_thread.run_sync(build_report, query, server.scalars, server.store))
+    return await _result(await run_in_thread(build_report, query, server.scalars, server.store))
 
 
 TOOL = tool(read_tb, title="Read training curves", annotations=READ_ONLY)
@@ -67,7 +67,7 @@ async def _result(report: "DrawableReport") -> CallToolResult:
     answer, images = report.answer, []
     if report.panels:
         try:
-            png = await anyio.to_thread.run_sync(draw_picture, report.panels)
+            png = await run_in_thread(draw_picture, report.panels)
             images.append(ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png"))
         except NotDrawn as error:
             answer = answer.model_copy(update={"notes": [*(answer.notes or ()), str(error)]})

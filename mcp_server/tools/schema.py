@@ -13,6 +13,8 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
 from mcp_server.errors import RunwardError
+from mcp_server.threads import use_threads_of
+from mcp_server.tools.context import caller
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
@@ -23,7 +25,8 @@ class RunwardTool(Tool):
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
         """Call the function; the message of a RunwardError reaches the model unchanged."""
         try:
-            result = await super().run(arguments, context, convert_result)
+            with use_threads_of(caller(context)):
+                result = await super().run(arguments, context, convert_result)
         except ToolError as error:
             cause = error.__cause__
             while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:

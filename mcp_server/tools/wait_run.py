@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Annotated
 
-import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.answer import Answer
@@ -13,6 +12,7 @@ from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.metric_wait import MetricWait
 from mcp_server.runs.wait import Reason, Until, wait_for_runs
 from mcp_server.scalars.condition import parse_condition
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.log_excerpt import tail_lines
@@ -87,7 +87,7 @@ async def wait_run(
             report=report,
             check_condition=metric.check if metric is not None else None,
         )
-    runs = [await anyio.to_thread.run_sync(_status, server, run, cursors[run.run_id].seq) for run in outcome.runs]
+    runs = [await run_in_thread(_status, server, run, cursors[run.run_id].seq) for run in outcome.runs]
     server.cursors.remember(name, outcome.cursors)
     if condition is not None and metric is not None:
         server.cursors.remember_positions(name, condition.text, metric.positions)

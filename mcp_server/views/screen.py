@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import anyio.to_thread
-
 from mcp_server.backends.base import backend_of
 from mcp_server.backends.local import capture_session
 from mcp_server.errors import BadArgument, ScreenNotFound
@@ -13,6 +11,7 @@ from mcp_server.hosts.environment import list_known_secrets
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.log_text import clean_lines, collapse, fit_lines
 from mcp_server.text.secret_patterns import mask_secrets
+from mcp_server.threads import run_in_thread
 
 _MOST_BYTES = 8192
 _HEADER_BYTES = 300
@@ -41,9 +40,9 @@ async def capture_screen(
             screen = await capture_session(session, environ, history=history)
         except ScreenNotFound as error:
             raise ScreenNotFound(error.cause, remedy="Call list_runs(others=true) for those there are.") from error
-        secrets = await anyio.to_thread.run_sync(list_known_secrets, environ, store.home.secrets)
+        secrets = await run_in_thread(list_known_secrets, environ, store.home.secrets)
         return mask_secrets(frame_screen(screen, f"tmux session {session}", lines), secrets)
-    run = await anyio.to_thread.run_sync(store.find, str(run_id))
+    run = await run_in_thread(store.find, str(run_id))
     try:
         screen = await backend_of(run.spec).screen(run.spec, history=history)
     except ScreenNotFound as error:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from mcp_server.backends.base import load_backend
 from mcp_server.errors import BadArgument, GpusNotFree, RunwardError
@@ -47,6 +46,7 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
 from mcp_server.text.formatting import format_size
 from mcp_server.text.shell import parse
+from mcp_server.threads import run_in_thread
 from mcp_server.views.gpu_report import describe_devices, describe_free
 
 _RAY_PATIENCE_S, _RAY_PORT, _GPU_QUERY_S = 5.0, 6379, 5.0
@@ -295,8 +295,8 @@ async def check_gpus(context: CheckContext) -> Checked:
     found = [f"{slots} cpu slots"]
     if wanted is None or not wanted.cpu:
         query = partial(query_gpus, sys.executable, context.host_env, within_s=_GPU_QUERY_S)
-        snapshot = await anyio.to_thread.run_sync(query, abandon_on_cancel=True)
-        holders = await anyio.to_thread.run_sync(Leases(Path(leases)).holders)
+        snapshot = await run_in_thread(query)
+        holders = await run_in_thread(Leases(Path(leases)).holders)
         found = describe_free(snapshot, {uuid: holder.text for uuid, holder in holders.items()})
     try:
         await check_admission(spec, context.host_env)
@@ -308,7 +308,7 @@ async def check_gpus(context: CheckContext) -> Checked:
 async def check_ray(context: CheckContext) -> Checked:
     """Return the Ray of this machine, and why the requested one cannot be reached, or the run's own not be started."""
     find_ray_variables(context.environment, "preflight")
-    listens = await anyio.to_thread.run_sync(_find_default_ray)
+    listens = await run_in_thread(_find_default_ray)
     found = [f"{listens} listens on port {_RAY_PORT}, Ray's default"] if listens else []
     if not context.request.ray or context.environment.ray is not None:
         return Checked(found=found)
@@ -384,4 +384,4 @@ async def list_running(context: CheckContext) -> list[str]:
         more = [f"{len(runs) - _MOST_LISTED} more runs"] if len(runs) > _MOST_LISTED else []
         return [*runs[:_MOST_LISTED], *more, *others]
 
-    return await anyio.to_thread.run_sync(list_all, abandon_on_cancel=True)
+    return await run_in_thread(list_all)

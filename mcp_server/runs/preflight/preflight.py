@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
 from mcp_server.blueprints.apply import check_file
 from mcp_server.errors import BadArgument, GpusNotFree, RunwardError, SecretNotSet
@@ -19,6 +18,7 @@ from mcp_server.runs.preflight import checks
 from mcp_server.runs.preflight.answers import Preflight, Problem
 from mcp_server.runs.preflight.checks import CheckContext, Checked, PreflightRequest, describe_error
 from mcp_server.store.run_store import RunStore
+from mcp_server.threads import run_in_thread
 
 _PATIENCE_S, _GPU_PATIENCE_S = 10.0, 30.0
 _BLOCKING_CHECKS = {
@@ -42,7 +42,7 @@ async def run_preflight(request: PreflightRequest, store: RunStore, environ: Map
     context = _prepare(request, store, environ, first)
     if request.blueprint is not None:
         roots = Roots.of(context.site, context.host)
-        request = await anyio.to_thread.run_sync(partial(_apply_blueprint, request, request.blueprint, first, roots))
+        request = await run_in_thread(partial(_apply_blueprint, request, request.blueprint, first, roots))
         context = replace(context, request=request)
     all_checks: dict[str, tuple[float, Callable[[], Awaitable[Checked]]]] = {
         **{
@@ -160,4 +160,4 @@ async def _check_in_thread(
             outcome.problems.append(describe_error(_name_subject(what, error), error))
         return outcome
 
-    return await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
+    return await run_in_thread(run)

@@ -1,0 +1,58 @@
+"""Blocking work of one caller holds up no other caller."""
+
+import threading
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from mcp_server import threads
+from mcp_server.threads import run_in_thread, use_threads_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def silent() -> Iterator[threading.Event]:
+    """A file system that answers only once the test is over."""
+    answer = threading.Event()
+    yield answer
+    answer.set()
+
+
+async def test_a_caller_whose_calls_all_block_leaves_the_others_theirs(silent: threading.Event) -> None:
+    async def block() -> None:
+        with use_threads_of("ana"):
+            await run_in_thread(silent.wait)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(100):
+            tasks.start_soon(block)
+        await anyio.wait_all_tasks_blocked()
+        with use_threads_of("bea"), anyio.fail_after(20):
+            assert await run_in_thread(max, 3, 4) == 4
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_cancelled_call_keeps_its_thread_until_its_work_ends(
+    silent: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_THREADS_A_CALLER", 1)
+    begun = threading.Event()
+
+    def work() -> None:
+        begun.set()
+        silent.wait()
+
+    with use_threads_of("cleo"):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_in_thread, work)
+            while not begun.is_set():  # noqa: ASYNC110 - a thread sets it
+                await anyio.sleep(0.001)
+            tasks.cancel_scope.cancel()
+        with anyio.move_on_after(0.05) as waiting:
+            await run_in_thread(max, 3, 4)
+        assert waiting.cancelled_caught
+        silent.set()
+        with anyio.fail_after(20):
+            assert await run_in_thread(max, 3, 4) == 4
