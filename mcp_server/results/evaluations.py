@@ -11,11 +11,11 @@ from pathlib import Path
 
 from mcp_server.record.result_directory import EXPERIMENT_LOG, read_origin
 from mcp_server.record.state import Run
-from mcp_server.results.evaluation_text import MOST_ROWS, Row, parse_lines, parse_markdown, parse_rows
+from mcp_server.results.evaluation_text import MOST_ROWS, Row, has_step, parse_lines, parse_markdown, parse_rows
 from mcp_server.results.run_files import limited_scan, list_tree, result_roots, select_own
 from mcp_server.scalars.formats.evaluation_arrays import read_evaluation_arrays
 from mcp_server.store.attribution import OwnFiles
-from mcp_server.system.files import open_regular_file
+from mcp_server.system.files import open_regular_file, read_regular_file
 
 _WORD = (
     r"(?:.*[-_.])?(?:eval|evals|evaluations?|evaluate|results?|metrics|valid|validation|val|test|scores?|benchmark|lm)"
@@ -28,6 +28,8 @@ _DIRECTORY = re.compile(rf"{_WORD}(?:[-_.0-9T].*)?", re.IGNORECASE)
 _NOT_EVALUATIONS = re.compile(
     rf"{re.escape(EXPERIMENT_LOG)}|.*(?:config|args|state|vocab|tokenizer|samples|requirements).*", re.IGNORECASE
 )
+_STEPS = re.compile(rb"(?m)^#{1,6}\s+Step\s+\d+\s*(?:\(|$)|^\{['\"](?:global_)?steps?['\"]:", re.IGNORECASE)
+_SNIFFED_BYTES = 4096
 _MOST_BYTES = 2_000_000  # of one file
 _MOST_BROKEN = 1_000  # lines; a file with more is not JSON lines
 _MOST_FILES = 20
@@ -62,14 +64,32 @@ def find_run_evaluations(
     :func:`find_evaluation_files`, perhaps with a cache.
     """
     files = {path: at_s for root in result_roots(run, own) for path, at_s in look(root)}
+    files |= {path: path.stat().st_mtime for path in map(Path, own.claims.results) if path.is_file()}
     newest = sorted(select_own(files, own), key=lambda path: (-files[path], str(path)))[:_MOST_FILES]
-    return [one for path in newest for one in read_evaluations(path)]
+    return [one for path in newest for one in read_evaluations(path) if _is_named(path) or _counts_steps(one)]
+
+
+def _counts_steps(one: Evaluation) -> bool:
+    """Return whether each row has a step. A model card, or notes, have other numbers."""
+    return bool(one.rows) and (one.source.suffix != ".md" or all(map(has_step, one.rows)))
 
 
 def _is_evaluation(path: Path) -> bool:
-    name = path.name
-    is_named = _NAME.fullmatch(name) or (name.endswith(".md") and _DIRECTORY.fullmatch(path.parent.name))
-    return bool(is_named) and not _NOT_EVALUATIONS.fullmatch(name) and read_origin(path) == (None, None)
+    is_candidate = _is_named(path) or (path.suffix == ".md" and _begins_with_steps(path))
+    return is_candidate and not _NOT_EVALUATIONS.fullmatch(path.name) and read_origin(path) == (None, None)
+
+
+def _is_named(path: Path) -> bool:
+    return bool(_NAME.fullmatch(path.name) or (path.suffix == ".md" and _DIRECTORY.fullmatch(path.parent.name)))
+
+
+def _begins_with_steps(path: Path) -> bool:
+    """Return whether a document begins as validations do that are appended to a file of any name."""
+    try:
+        begin = read_regular_file(path, max_bytes=_SNIFFED_BYTES, follow_links=False)
+    except (OSError, ValueError):
+        return False
+    return _STEPS.search(begin) is not None
 
 
 def read_evaluations(path: Path) -> list[Evaluation]:

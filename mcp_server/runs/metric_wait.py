@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -27,13 +28,15 @@ class MetricPosition:
     """How far a condition has been checked on one run.
 
     ``tag`` is the tag once chosen, ``source`` its location and its name there. ``checked`` counts the points, -1
-    before the first check. ``restarts`` are the series' restarts at that time.
+    before the first check. ``restarts`` and ``late`` are those of the series at that time, ``wall`` its newest time.
     """
 
     tag: str | None = None
     source: tuple[MetricLocation, str] | None = None
     checked: int = -1
     restarts: tuple[int, ...] = ()
+    late: int = 0
+    wall: float = -math.inf
 
 
 class MetricWait:
@@ -165,11 +168,22 @@ class MetricCheck:
             restarts = series.restarts[len(self.position.restarts) :] or series.restarts or (int(series.steps[0]),)
             written_again = series.steps >= min(restarts)
             first = int(written_again.argmax()) if written_again.any() else count
+        points = series
+        if first > 0 and series.late > self.position.late:  # a late point is sorted in among those checked before
+            points, first = _points_after(series, self.position.wall, first), 0
         if self._is_first:
-            first, self._is_first = min(first, count - 1), False
-        self.position = replace(self.position, checked=count, restarts=series.restarts)
-        index = first_match(self._condition, series, first)
-        return None if index is None else describe_value(tag, float(series.values[index]), int(series.steps[index]))
+            first, self._is_first = min(first, len(points.values) - 1), False
+        wall = max(self.position.wall, float(series.walls.max(initial=-math.inf, where=series.walls == series.walls)))
+        self.position = replace(self.position, checked=count, restarts=series.restarts, late=series.late, wall=wall)
+        index = first_match(self._condition, points, first)
+        return None if index is None else describe_value(tag, float(points.values[index]), int(points.steps[index]))
+
+
+def _points_after(series: Series, wall: float, first: int) -> Series:
+    """Return the points that were logged after the time ``wall``, and those from index ``first`` on."""
+    is_new = series.walls > wall
+    is_new[first:] = True
+    return replace(series, steps=series.steps[is_new], walls=series.walls[is_new], values=series.values[is_new])
 
 
 def _printed_metrics(run: Run) -> dict[str, tuple[int | None, float]]:

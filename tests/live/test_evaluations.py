@@ -15,11 +15,11 @@ import os, sys
 name, last = sys.argv[1], float(sys.argv[2])
 print("wandb: Tracking run with wandb version 0.17.0")
 print("wandb: \\x1b[1m🚀 View run at \\x1b[34mhttps://wandb.ai/team/cfm/runs/ab12cd34\\x1b[0m")
-os.makedirs("saved_val_result", exist_ok=True)
+os.makedirs("reports", exist_ok=True)
 
 def validate(step, reward):
     metrics = {"global_steps": step, "pass_n": 4, "total_tasks": 57, "mean_reward": reward, "std_reward": 0.4}
-    with open(f"saved_val_result/{name}.md", "a") as file:
+    with open(f"reports/{name}.md", "a") as file:
         file.write(f"## Step {step}\\n" + "".join(f"- {key}: {value}\\n" for key, value in metrics.items()))
         file.write(f"- task_pass_rate@1: {100 * reward:.2f}%\\n")
     return metrics

@@ -121,11 +121,20 @@ def test_lines_of_python_dicts_are_a_series(read: Read) -> None:
 
 
 def test_a_file_below_a_directory_of_validation_results_needs_no_name_of_its_own(tmp_path: Path) -> None:
-    for name in ("saved_val_result/qwen2-math.md", "docs/qwen2-math.md", "eval/eval_log.txt", "evaluations.npz"):
+    texts = {
+        "saved_val_result/qwen2-math.md": DICTS.replace("global_steps", "n"),
+        "docs/qwen2-math.md": DICTS.replace("global_steps", "n"),
+        "docs/dicts.md": DICTS,
+        "docs/blocks.md": BLOCKS,
+        "docs/guide.md": "# Guide\n## Step 1: install\n- retries: 3\n",
+        "eval/eval_log.txt": DICTS,
+        "evaluations.npz": "",
+    }
+    for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(DICTS)
+        (tmp_path / name).write_text(text)
     found = {str(path.relative_to(tmp_path)) for path, _ in find_evaluation_files(tmp_path)}
-    assert found == {"saved_val_result/qwen2-math.md", "eval/eval_log.txt", "evaluations.npz"}
+    assert found == set(texts) - {"docs/qwen2-math.md", "docs/guide.md"}
 
 
 def test_printed_lines_of_names_and_values_have_the_step_before_them(read: Read) -> None:

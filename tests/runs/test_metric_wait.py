@@ -1,5 +1,7 @@
 """Metric conditions of a wait: every new point is checked once, from one wait of a caller to the next."""
 
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,8 @@ from mcp_server.runs.metric_wait import MetricCheck, MetricPosition, MetricWait
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.state_home import StateHome
-from tests.support.scalar_runs import Writer, csv, live, write
+from tests.support.event_records import append, header, points
+from tests.support.scalar_runs import BEGUN_S, Writer, csv, events, live, write
 
 pytestmark = pytest.mark.anyio
 
@@ -72,6 +75,18 @@ def test_the_points_after_a_restart_are_checked(tmp_path: Path) -> None:
         writer.log(step, loss=2.0)
     writer.close()
     assert check.check(run) == "loss = 0.5 at step 4"
+
+
+def test_a_late_point_is_checked_too(tmp_path: Path) -> None:
+    scalars, run = Scalars(StateHome(tmp_path / "state")), live(tmp_path)
+    file = events(tmp_path / "tb", time.time(), os.getpid())
+    file.write_bytes(header() + points(range(10, 20), wall=BEGUN_S + 1))
+    check = MetricCheck(scalars, parse_condition("loss < 9"), MetricPosition())
+    assert check.check(run) is None
+    append(file, points([15], wall=BEGUN_S + 30, plus=-10))
+    assert check.check(run) == "loss = 5 at step 15"
+    append(file, points([20], wall=BEGUN_S + 31))
+    assert check.check(run) is None, "it is checked once"
 
 
 def test_after_two_restarts_the_points_of_the_first_are_checked_too(tmp_path: Path) -> None:
