@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
 from mcp_server.record.code_snapshot import CodeSnapshot
 from mcp_server.record.state import Run
+from mcp_server.results.run_files import select_own
+from mcp_server.store.attribution import OwnFiles
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.text.shell import parse as parse_command
@@ -21,6 +23,11 @@ from mcp_server.text.shell import parse as parse_command
 _MOST_BYTES = 10_000_000  # of one file
 _MOST_YAML, _MOST_NODES = 200_000, 20_000  # characters of a text, nodes of its tree
 _DOCUMENTS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".conf", ".gin", ".jsonnet")
+_WRITTEN = (
+    *(".hydra/config.yaml", "params/env.yaml", "params/agent.yaml", "config.yaml", "config.json", "args.json"),
+    *("args.yaml", "hparams.yaml", "cfg.yaml", "resolved_config.yaml", "train_config.json", "flags.json"),
+)
+_MOST_DIRECTORIES, _MOST_WRITTEN = 200, 6
 _FILES = re.compile(r"[\w./@+~-]+\.(?:ya?ml|toml)\b")
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the one in C, where it was built
 
@@ -108,12 +115,15 @@ def read_blueprint(run: Run, snapshot: CodeSnapshot | None = None) -> Blueprint:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A configuration file of a run. ``text``: None where it is too long. ``is_kept``: as it was at the launch."""
+    """A configuration file of a run. ``text``: None where it is too long.
+
+    ``origin``: it is as it was at the start (``kept``), as it is (``now``), or the program wrote it (``written``).
+    """
 
     path: Path
     text: str | None
     size_bytes: int
-    is_kept: bool = False
+    origin: Literal["kept", "now", "written"] = "now"
 
 
 def read_config_files(run: Run, snapshot: CodeSnapshot | None) -> list[ConfigFile]:
@@ -121,10 +131,21 @@ def read_config_files(run: Run, snapshot: CodeSnapshot | None) -> list[ConfigFil
     if snapshot is None:
         return [ConfigFile(path, read_text(path), path.stat().st_size) for path in _find_config_files(run)]
     return [
-        ConfigFile(Path(one.path), snapshot.read_file(one), one.size_bytes, is_kept=True)
+        ConfigFile(Path(one.path), snapshot.read_file(one), one.size_bytes, origin="kept")
         for one in snapshot.files
         if one.path.endswith(_DOCUMENTS)
     ]
+
+
+def find_written_configs(own: OwnFiles) -> list[ConfigFile]:
+    """Return the configurations that the program wrote beside its other files: what it made of files and options.
+
+    Isaac Lab writes ``params/env.yaml``, Hydra ``.hydra/config.yaml``, others ``config.json`` or ``args.json``.
+    """
+    directories = sorted(own.claims.beside | own.claims.named)[:_MOST_DIRECTORIES]
+    paths = dict.fromkeys(Path(directory) / name for directory in directories for name in _WRITTEN)
+    found = select_own([path for path in paths if _is_file(path)], own)[:_MOST_WRITTEN]
+    return [ConfigFile(path, read_text(path), path.stat().st_size, origin="written") for path in found]
 
 
 def _find_config_files(run: Run) -> list[Path]:

@@ -17,7 +17,7 @@ from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, gpu_lines, ren
 from mcp_server.record.script import AttemptInputs, command_text
 from mcp_server.record.state import Run, posix
 from mcp_server.results.checkpoints import Checkpoint
-from mcp_server.results.configuration import is_search_path, read_blueprint, read_config_files, read_text
+from mcp_server.results.configuration import ConfigFile, is_search_path, read_blueprint, read_config_files, read_text
 from mcp_server.results.evaluation_table import render_evaluations
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.evaluations import Evaluation
@@ -33,6 +33,7 @@ _MOST_METRICS, _MOST_CHECKPOINTS, _MOST_UNTRACKED = 60, 30, 30
 _LONG_TITLE, _LONG_VALUE = 160, 300
 _MOST_OF_FILE = 20_000  # characters of a configuration
 _SUMMARY = re.compile(r"^## Summary\n\n(?P<text>.*?)\n\n## (?:End of the run|Verdict)$", re.MULTILINE | re.DOTALL)
+_ORIGINS = {"kept": "as it was at the start", "now": "as it is now", "written": "as the program wrote it"}
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|(?<=[\u3002\uff01\uff1f])")
 _MAIN_PACKAGES = (
     *("torch", "jax", "tensorflow", "numpy", "transformers", "accelerate", "deepspeed", "vllm", "ray", "lightning"),
@@ -57,6 +58,7 @@ class ResultFacts:
     account: str
     code: GitState
     snapshot: CodeSnapshot | None = None
+    written_configs: Sequence[ConfigFile] = ()
     leftovers: int = 0
     left_out: str | None = None
 
@@ -77,7 +79,7 @@ def render_document(facts: ResultFacts, *, diff: str | None, kept: str) -> str:
     if facts.account:
         sections.append(("Attempts", [facts.account]))
     sections += [
-        ("Configuration", list(_configuration(run, facts.snapshot))),
+        ("Configuration", list(_configuration(run, [*read_config_files(run, facts.snapshot), *facts.written_configs]))),
         ("Environment", list(_environment(run, facts.code, facts.snapshot))),
         ("Code", list(_code(facts.code, diff, facts.snapshot))),
     ]
@@ -176,7 +178,7 @@ def _checkpoints(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
         yield f"\n… and {len(checkpoints) - _MOST_CHECKPOINTS} older ones."
 
 
-def _configuration(run: Run, snapshot: CodeSnapshot | None) -> Iterator[str]:
+def _configuration(run: Run, files: Sequence[ConfigFile]) -> Iterator[str]:
     spec, attempt = run.spec, run.attempt_params
     command = command_text(spec, AttemptInputs(attempt.params, run.attempt > 1, attempt.environment))
     yield from ("```bash", command.replace("```", "'''"), "```", "")
@@ -194,8 +196,8 @@ def _configuration(run: Run, snapshot: CodeSnapshot | None) -> Iterator[str]:
     if spec.time_limit_s:
         yield f"- Time limit: {clock(spec.time_limit_s)}"
     yield f"- Owner: {spec.owner or 'unknown'}{f'; tags: {chr(44).join(spec.tags)}' if spec.tags else ''}"
-    for file in read_config_files(run, snapshot):
-        when = "as it was at the start" if file.is_kept else "as it is now"
+    for file in files:
+        when = _ORIGINS[file.origin]
         if file.text is None or len(file.text) > _MOST_OF_FILE:
             yield f"\n`{file.path}` ({format_size(file.size_bytes)}, too long to include)"
         else:

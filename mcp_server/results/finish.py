@@ -20,7 +20,7 @@ from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.state import Run
 from mcp_server.record.tracker_link import read_tracker_link
-from mcp_server.results import checkpoints, document, evaluations, metrics
+from mcp_server.results import checkpoints, configuration, document, evaluations, metrics
 from mcp_server.results.answers import Finished
 from mcp_server.results.document import ResultFacts
 from mcp_server.results.printed_evaluations import read_printed_evaluations
@@ -82,6 +82,7 @@ def write_results(
     code = replace(code, diff=mask_secrets(code.diff, secrets), subject=mask_secrets(code.subject, secrets))
     own = scalars.attribution.of(run).with_result_directory(directory)
     numbers = metrics.read_metrics(run, scalars, rundir=rundir)
+    written = configuration.find_written_configs(own)
     found = evaluations.find_run_evaluations(run, own), checkpoints.find_run_checkpoints(run, own)
     facts = ResultFacts(
         run=run,
@@ -93,6 +94,7 @@ def write_results(
         account=result_directory.read_attempts_report(rundir),
         code=code,
         snapshot=snapshot,
+        written_configs=written,
         leftovers=len(backend_of(run.spec).find_leftovers(run)),
         left_out=describe_uncertain(own.uncertain),
     )

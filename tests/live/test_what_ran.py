@@ -233,6 +233,33 @@ async def test_a_run_of_no_blueprint_has_its_command_in_the_log_too(sandbox: San
     assert log.index("```bash\n/bin/echo done --lr 0.1\n```") < log.index(f"## End of {run_id}: finished")
 
 
+WRITES = """
+import pathlib, sys
+directory = pathlib.Path(sys.argv[sys.argv.index("--output_dir") + 1])
+for name in ("params/env.yaml", ".hydra/config.yaml"):
+    (directory / name).parent.mkdir(parents=True)
+    (directory / name).write_text(f"made_by: {directory.name}\\n")
+print("step 1/1 reward 1.0", flush=True)
+"""
+
+
+async def test_the_configuration_that_the_program_wrote_is_in_its_own_results_alone(sandbox: Sandbox) -> None:
+    (sandbox.path / "train.py").write_text(WRITES)
+    async with sandbox.agent_in_process() as agent:
+        ids = [
+            await agent.launch([sys.executable, "train.py", "--output_dir", f"logs/{name}"], cwd=str(sandbox.path))
+            for name in ("first", "second")
+        ]
+        for run_id in ids:
+            await agent.end(run_id)
+        for run_id, own, other in zip(ids, ("first", "second"), ("second", "first"), strict=True):
+            answer = await agent.call("finish_blueprint", run_id=run_id, result_dir=str(sandbox.path / f"out-{own}"))
+            text = Path(answer["results_path"]).read_text()
+            for name in ("params/env.yaml", ".hydra/config.yaml"):
+                assert f"logs/{own}/{name}`, as the program wrote it:\n\n```yaml\nmade_by: {own}\n```" in text
+            assert f"made_by: {other}" not in text
+
+
 # --- keeping it never disturbs the run
 
 
