@@ -30,6 +30,7 @@ _FEWEST_LETTERS = 4  # of a purpose or a directory's name: Chinese ones have non
 _GENERIC_NAME = re.compile(
     r"(?:(?:experiment[_-]?)?blueprint|experiment|exp|plan|readme|draft|new|test)?[\W_]*\d*", re.IGNORECASE
 )
+_SEEDS = re.compile(r"\$?\{\s*exp_seeds?\s*\}|\$exp_seeds?\b")
 CheckOptions = Callable[[LaunchRequest], object]
 _PYTHON_WORD = r"(?:(?<=^)|(?<=[;&|(]\s)|(?<=[;&|(])|(?<=\n))(\s*(?:[A-Za-z_]\w*=\S*\s+)*){name}(?=\s|$)"
 
@@ -111,11 +112,13 @@ def check_file(
     """
     file, blueprint = read_blueprint(path, cwd)
     paths = resolve_paths(file, blueprint)
+    option_faults = list(_find_option_faults(paths, blueprint, check_options))
+    hidden = {fault.section for fault in option_faults}  # they may hold a key
     faults = sorted(
         [
             *blueprint.faults,
             *_find_secrets(blueprint),
-            *_find_option_faults(paths, blueprint, check_options),
+            *option_faults,
             *_find_seed_faults(blueprint),
             *_find_host_faults(paths, blueprint, roots),
         ],
@@ -128,15 +131,17 @@ def check_file(
         codebase_dir=str(paths.codebase_dir),
         venv_exe=str(paths.venv_exe) if paths.venv_exe else None,
         yaml_path=str(paths.yaml_path) if paths.yaml_path else None,
-        launch_command=mask_assigned_secrets(_fill_command(paths, blueprint) or "") or None,
+        launch_command=None
+        if "launch_command" in hidden
+        else mask_assigned_secrets(_fill_command(paths, blueprint) or "") or None,
         result_dir=str(paths.result_dir),
         time_limit_s=blueprint.time_limit_s,
         first_step_timeout_s=blueprint.first_step_timeout_s,
         first_step_pattern=blueprint.first_step_pattern,
-        recovery=blueprint.options.recovery,
-        params=dict(blueprint.options.params) or None,
+        recovery=None if "recovery" in hidden else blueprint.options.recovery,
+        params=None if "params" in hidden else dict(blueprint.options.params) or None,
         param_style=blueprint.options.param_style,
-        resume_args=list(blueprint.options.resume_args) or None,
+        resume_args=None if "resume_args" in hidden else list(blueprint.options.resume_args) or None,
         tensorboard=str(paths.tensorboard) if paths.tensorboard else None,
         seeds=list(blueprint.options.seeds) or None,
         defaults_used=list(blueprint.defaults_used),
@@ -244,7 +249,7 @@ def _fill_options(request: LaunchRequest, paths: BlueprintPaths, blueprint: Blue
 
 
 def _names_seeds(command: str) -> bool:
-    return re.search(r"\{\s*exp_seeds?\s*\}|\$exp_seeds?\b", command) is not None
+    return _SEEDS.search(command) is not None
 
 
 def _find_option_faults(
@@ -256,14 +261,17 @@ def _find_option_faults(
     """Yield options that launch_run refuses: a parameter's name, a policy, a command without a place for parameters."""
     request = _fill_options(request or LaunchRequest(), paths, blueprint)
     command = request.command or _fill_command(paths, blueprint)
-    if check_options is None or not command or blueprint.options == Blueprint().options:
+    if check_options is None or not command:
         return
     try:
         check_options(replace(request, command=command))
     except (BadArgument, PatternError) as error:
-        name = getattr(error, "argument", "recovery")
+        name = {"command": "launch_command"}.get(argument := getattr(error, "argument", "recovery"), argument)
+        if name == "launch_command" and any(_find_secrets(blueprint)):
+            return  # named already
         line = blueprint.lines.get(name, blueprint.lines.get("seeds", 1))
-        yield BlueprintFault(line, f"[exp_{name}] {str(error).removeprefix(f'{name} ')}", section=name)
+        cause = " ".join(filter(None, (getattr(error, "reason", None) or str(error), error.remedy)))
+        yield BlueprintFault(line, f"[exp_{name}] {cause}", section=name)
 
 
 def _find_seed_faults(blueprint: Blueprint, request: LaunchRequest | None = None) -> Iterator[BlueprintFault]:
@@ -286,9 +294,10 @@ def _fill_command(paths: BlueprintPaths, blueprint: Blueprint) -> str | None:
     values = dict.fromkeys(("exp_max_time", "MaxTime", "max_time", "MAX_TIME"), seconds)
     values |= {"exp_codebase_dir": str(paths.codebase_dir), "exp_result_dir": str(paths.result_dir)}
     values |= {f"exp_{name}": str(path) for name in ("venv_exe", "yaml_path") if (path := getattr(paths, name))}
-    if blueprint.options.seeds:
-        values |= dict.fromkeys(("exp_seeds", "exp_seed"), " ".join(map(str, blueprint.options.seeds)))
-    command = fill_variables(blueprint.launch_command, values)
+    command = blueprint.launch_command
+    if blueprint.options.seeds:  # several words, which need no quotes
+        command = _SEEDS.sub(" ".join(map(str, blueprint.options.seeds)), command)
+    command = fill_variables(command, values)
     exe = paths.venv_exe
     for name in ("python", "python3"):
         if exe is not None and exe.exists() and not _is_same_file(exe.parent / name, exe):

@@ -45,11 +45,12 @@ _PROMPT = re.compile(
     r"^(?:\([\w.-]+\)\s*)?(?:[\w.-]+@[\w.-]+[:\s][^$#\s]*\s*)?\$\s+|^[\w.-]+@[\w.-]+:[^$#\s]*#\s+|^>\s+(?!&)"
 )
 _ARRAY = re.compile(
-    r"(?:^|(?<=[\n;&]))\s*(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?[A-Za-z_]\w*\+?=\("
+    r"(?:^|(?<=[\n;&]))\s*(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?[A-Za-z_]\w*\+?=\"?\$?\("
 )
 _COPIED = re.compile(
     r"(?P<quote>[“”‘’„«»])|(?<=\s)(?P<dash>[–—−]{1,2})(?=[A-Za-z])|(?P<entity>&(?:amp|lt|gt|quot|#39|nbsp);)|(?P<blank>\u3000)|(?P<wide>[＝；＆｜])"
 )
+_MAX_ARRAYS = 100
 _ASSIGNMENT = re.compile(r"^(?:export\s+)?[A-Za-z_]\w*=")
 _LEADING_ASSIGNMENTS = re.compile(r"""^(?:[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|[^\s"'])*\s+)+""")
 _SHELL_BLOCK = re.compile(
@@ -320,8 +321,10 @@ def _only_prepares(text: str) -> bool:
 
 
 def _without_arrays(text: str) -> str:
-    """Return a command in which bash arrays such as ``ARGS=(--lr 1)`` are empty assignments."""
-    while array := _ARRAY.search(text):
+    """Return a command in which arrays such as ``ARGS=(--lr 1)``, and ``$(…)`` in an assignment, are empty."""
+    for _ in range(_MAX_ARRAYS):
+        if (array := _ARRAY.search(text)) is None:
+            break
         depth, quote, end = 0, "", len(text)
         for index in range(array.end() - 1, len(text)):
             char = text[index]

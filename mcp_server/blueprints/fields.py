@@ -199,6 +199,7 @@ def _choose_path(reader: BlueprintReader, name: str, paths: Sequence[tuple[int, 
             break
     if len(first) > _MAX_PATH_CHARS:
         reader.add_fault(line, f"[exp_{name}] is longer than a path may be: {len(first):,} characters.")
+        return None
     for names in _VARIABLE.findall(first):
         variable = names[0] or names[1]
         own = ("codebase_dir", "result_dir") if name == "tensorboard" else ("codebase_dir",)

@@ -77,7 +77,7 @@ _WITH_UNIT = re.compile(r"(.{4,40}) (?:in )?(?:s|secs?|seconds|mins?|minutes|h|h
 LOOSE_MARK = re.compile(r"^(?:•\s+|\(?\d{1,3}[.)、）]\s*(?![\d.])|[一二三四五六七八]、\s*)")
 # Numbers of headings: `Section 3:`, `3.1`, `第三部分`, `IV.`
 _HEADING_NUMBER = re.compile(
-    r"^(?:(?:section|part|step)\s+)?(?:\d{1,2}(?:\.\d{1,2})*|[ivx]{1,4}|[a-h])\s*[.):：、–—-]+\s*"
+    r"^(?:(?:section|part|step)\s+)?(?:\d{1,2}(?:\.\d{1,2})*|[ivx]{1,4}|[a-h])\s*[.):：、–—-]+(?!\d)\s*"
     r"|^(?:section|part|step)\s+\d{1,2}\s+|^\d{1,2}(?:\.\d{1,2})+\s+|^\d{1,2}\s+"
     r"|^第?[一二三四五六七八九十]+(?:部分|节|章|步)?\s*[、.:：]\s*|^第[一二三四五六七八九十\d]+(?:部分|节|章|步)\s*",
     re.IGNORECASE,
@@ -88,8 +88,10 @@ _BRACKETS_BEHIND = re.compile(r"(?<=[\s`*])[\[【［]\s*(exp[^\[\]【】］]{2,4
 _OWN_NAME = re.compile(r"^exp(?:[\s_-][A-Za-z]+){1,3}", re.IGNORECASE)
 _SEPARATOR = re.compile(r"^\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?:[:：=＝]|—|–|-\s|->|→|$)\s*")
 _MARKS_AND_PICTURES = re.compile(r"^[*_`~\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+")
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 _LABEL_SIGN = re.compile("[:：=＝]")
 _DASHED = re.compile(r"^(.{2,40}?)\s+(?:[-–—=]|->|→)\s+(\S.*)$")
+_TWO_SCRIPTS = re.compile(r"(?<=[\u4e00-\u9fff])\s+(?=[A-Za-z])|(?<=[A-Za-z])\s+(?=[\u4e00-\u9fff])")
 _MAX_TWO_NAMES = 80
 _LABEL = re.compile(
     r"^(?P<label>[^:：=＝/\\\"'`|;{}$.<>]{1,60}?)\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?::(?!//)|：|(?<=\s)=\s|＝)\s*(?P<value>.*)$"
@@ -169,6 +171,8 @@ def _find_own_name(clean: str, level: int, *, is_bold: bool, is_listed: bool) ->
         for end in reversed([word.end() for word in re.finditer(r"[A-Za-z]+", own_name[0])]):
             name, rest = find_section(clean[:end]), re.sub(r"^[*_`]+", "", clean[end:])
             separator = _SEPARATOR.match(rest)
+            if re.match(r"[\w-]", rest):
+                continue  # in the middle of a word: `exp_launch_comand`
             if name is not None and (separator or level != NO_HASHES or is_bold):
                 strength = HASHED if level != NO_HASHES else BRACKETED if is_bold else OWN_NAME
                 inline = rest[separator.end() :] if separator else rest
@@ -202,14 +206,10 @@ def _find_in_words(words: str) -> str | None:
     plain = re.sub(r"[(（].*", "", words)
     if (name := find_section(plain)) is not None or len(plain) > _MAX_TWO_NAMES:
         return name
-    parts = [
-        part
-        for part in re.split(
-            r"\s*[/|｜·&]\s*|(?<=[\u4e00-\u9fff])\s+(?=[A-Za-z])|(?<=[A-Za-z])\s+(?=[\u4e00-\u9fff])", plain
-        )
-        if part
-    ]
-    names = {find_section(part) for part in parts}
+    parts = [part for part in re.split(r"\s*[/|｜·&]\s*", plain) if part]
+    if len(parts) == 1:
+        parts = _TWO_SCRIPTS.split(plain)
+    names = {find_section(part) if len(parts) == 1 or part == plain else _find_in_words(part) for part in parts}
     return names.pop() if len(names) == 1 else None
 
 
@@ -251,6 +251,10 @@ def split_label(text: str) -> tuple[str, str]:
         or len(match["label"].split()) > _MAX_LABEL_WORDS
         or not re.search(r"[^\W\d_]", match["label"])
     ):
+        return "", text
+    at = match.start("value")
+    is_clock = text[at - 1] == ":" and match["label"][-1:].isdigit() and match["value"][:1].isdigit()
+    if is_clock or "@" in match["label"] or _DRIVE.match(text):  # 12:00:00, root@host:/data, C:/data
         return "", text
     label = match["label"].strip(" *_[]【】").lower()
     return label, match["value"].strip().removeprefix("**").strip()

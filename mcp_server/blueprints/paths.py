@@ -32,14 +32,17 @@ class BlueprintPaths:
 def resolve_paths(file: Path, blueprint: Blueprint) -> BlueprintPaths:
     """Return absolute paths: relative ones are beside the blueprint ``file``, else in the directory of the code.
 
-    A path that exists in neither place is beside the blueprint if it begins with a directory there, else in the code.
+    A directory of results that exists in neither place is beside the blueprint, unless the command, which runs in the
+    code, names it as written.
     """
     directory = file.parent
     codebase = _resolve((directory,), blueprint.codebase_dir, {}) or directory
     variables = {"exp_codebase_dir": str(codebase), "codebase_dir": str(codebase)}
     bases = (directory, codebase)
     default_result = directory / (file.stem if file.suffix else f"{file.name}.results")
-    result = _resolve(bases, blueprint.result_dir, variables) or default_result
+    command = blueprint.launch_command or ""
+    in_code = (codebase,) if _names_path(command, blueprint.result_dir) else (directory, codebase)
+    result = _resolve(in_code, blueprint.result_dir, variables, default=0) or default_result
     venv = _resolve(bases, blueprint.venv_exe, variables)
     if venv is not None:
         programs = venv.parent if venv.name.startswith("activate") else venv / "bin"  # `source …/bin/activate`
@@ -49,13 +52,23 @@ def resolve_paths(file: Path, blueprint: Blueprint) -> BlueprintPaths:
         codebase,
         result,
         venv,
-        _resolve(bases, blueprint.yaml_path, variables),
+        _resolve(bases[::-1] if _names_path(command, blueprint.yaml_path) else bases, blueprint.yaml_path, variables),
         _resolve((codebase,), blueprint.options.tensorboard, variables),  # the command makes it, and runs there
     )
 
 
-def _resolve(bases: Sequence[Path], written: str | None, variables: Mapping[str, str]) -> Path | None:
-    """Return a path of a blueprint as absolute path.
+def _names_path(command: str, written: str | None) -> bool:
+    """Return whether a command has the path as written: relative to the code then, where it runs."""
+    return (
+        written is not None
+        and re.search(rf"(?<![\w./-]){re.escape(written.rstrip('/'))}(?![\w.-])", command) is not None
+    )
+
+
+def _resolve(
+    bases: Sequence[Path], written: str | None, variables: Mapping[str, str], default: int = -1
+) -> Path | None:
+    """Return a path of a blueprint as absolute path: below the first of ``bases`` that has it, else the default one.
 
     ``~``, ``$HOME`` and ``$USER`` have this host's values.
     """
@@ -70,26 +83,14 @@ def _resolve(bases: Sequence[Path], written: str | None, variables: Mapping[str,
     except RuntimeError:  # no such user
         path = Path(text)
     candidates = [Path(os.path.normpath(base / path)) for base in bases]
-    for look in (_exists, _begins):
-        for base, candidate in zip(bases, candidates, strict=True):
-            if look(base, candidate):
-                return candidate
-    return candidates[-1]
+    return next(filter(_exists, candidates), candidates[default])
 
 
-def _exists(_: Path, candidate: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
-        return candidate.exists()
+        return path.exists()
     except (OSError, ValueError):  # too long, a NUL in it
         return False
-
-
-def _begins(base: Path, candidate: Path) -> bool:
-    """Return whether the first directory of a relative path is in ``base``: ``results`` of ``results/run_1``."""
-    if not candidate.is_relative_to(base) or candidate == base:
-        return False
-    first = base / candidate.relative_to(base).parts[0]
-    return first != candidate and _exists(base, first)
 
 
 def find_unusable_paths(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mcp_server.blueprints.front_matter import FrontMatter, read_front_matter
@@ -30,6 +30,7 @@ from mcp_server.blueprints.headings import (
     split_label,
 )
 from mcp_server.blueprints.markdown import SourceLine, read_lines, strip_bold
+from mcp_server.text.durations import find_durations, normalize
 
 _EXPLANATION_LABEL = re.compile(
     r"(?:description|desc|hints?|tips?|notes?|warnings?|caution|remarks?|comments?|why|reason|rationale|examples?|e\.g\.?"
@@ -43,6 +44,13 @@ _MARK = re.compile(r"[ \t>]*(?:[#\[【|`~]|\*\*|__|<!--|(?:[-*+]\s+|\d+[.)]\s+)?
 _FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)?(`{3,}|~{3,})")
 _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})\s*")
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+# What a label under another heading may be, and its value.
+_STRAYS = ("venv_exe", "codebase_dir", "yaml_path", "result_dir", "max_time")
+_STRAY_PATH = re.compile(r"[`\"']?(?:~?/|\.{1,2}/|[\w.-]+/)[^\s,;`\"'，；]*[`\"']?")
+_PYTHON_PATH = re.compile(r"[^\s,;]*/(?:python[\d.]*|activate)|[^\s,;]*/(?:\.?venv|envs/[\w.-]+)/?")
+_ENVIRONMENT = re.compile(r"python|environment|venv|\benv\b|conda|interpreter|环境|解释器", re.IGNORECASE)
+_PATH_WORD = re.compile(r"path|dir|folder|file|root|路径|目录|文件", re.IGNORECASE)
+_MAX_STRAY_CHARS = 500
 _FEWEST_HEADINGS = 3  # sections with headings, from which on labels are text
 _MAX_MISSPELT = 200  # candidates: each is compared with every name
 _LIKE_OWN_NAME = re.compile(
@@ -136,8 +144,9 @@ def split_sections(text: str) -> SectionedText:
     ]
     faults = [*size_faults, *fence_faults]
     if front_matter.fault:
-        faults.append(BlueprintFault(front_matter.fault[0], f"the front matter is {front_matter.fault[1]}."))
+        faults.append(BlueprintFault(front_matter.fault[0], f"front matter: {front_matter.fault[1]}."))
     title = _fill_sections(lines, headings, sections, notes)
+    faults += _adopt_strays(lines, headings, sections)
     faults += _find_misspelt(lines)
     if len(numbers) + front_matter.last_line < len(texts):
         read = set(numbers)
@@ -192,6 +201,50 @@ def _fill_sections(
             current = None
         (notes if current is None else current.lines).extend(_split_breaks(line) if current is not None else [line])
     return title
+
+
+def _adopt_strays(
+    lines: Sequence[SourceLine], headings: Mapping[int, Heading], sections: list[Section]
+) -> Iterator[BlueprintFault]:
+    """Append sections that are only labels under other headings: ``- Python: /venv/bin/python`` of an environment.
+
+    In the notes such a line may mean anything, so that it is a fault there: a default would silently replace it.
+    """
+    present = {section.name for section in sections}
+    if not present or "launch_command" not in present:
+        return
+    below, in_notes, in_section, level = "", False, False, NO_HASHES
+    for line in lines:
+        if (heading := headings.get(line.number)) is not None:
+            in_notes, in_section, below = heading.section == NOTES, heading.section != NOTES and not heading.is_row, ""
+            level = heading.level
+            continue
+        if line.level:
+            ends = line.level <= level
+            below, in_section, in_notes = line.content, in_section and not ends, in_notes and not ends
+            continue
+        if in_section or line.fence is not None or len(line.content) > _MAX_STRAY_CHARS:
+            continue
+        text = plain_text(line)
+        label, value = split_label(text)
+        name = find_section(label) if label else None
+        if not label and _ENVIRONMENT.search(below) and _PYTHON_PATH.fullmatch(text.strip("`")):
+            name, value = "venv_exe", text
+        if name not in _STRAYS or name in present or not _is_value_of(name, value):
+            continue
+        if not in_notes:
+            sections.append(Section(name, line.number, label, value))
+        elif name in ("venv_exe", "max_time") or _PATH_WORD.search(label):
+            text = f"{text[:60]!r} is in the notes, and [exp_{name}] is missing: write it below that name."
+            yield BlueprintFault(line.number, text, section=name)
+
+
+def _is_value_of(name: str, value: str) -> bool:
+    """Return whether a text is a path, or for the time limit a duration, and nothing else."""
+    if name != "max_time":
+        return _STRAY_PATH.fullmatch(value) is not None
+    durations = find_durations(value)
+    return len(durations) == 1 and (durations[0].start, durations[0].end) == (0, len(normalize(value)))
 
 
 def _front_sections(front_matter: FrontMatter) -> Iterator[Section]:

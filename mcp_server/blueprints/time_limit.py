@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcp_server.blueprints.fields import ABSENT, BlueprintReader, content_items
 from mcp_server.blueprints.markdown import SourceLine
@@ -47,19 +47,19 @@ _RANGE = re.compile(
 _MAX_TIME_LABEL = re.compile(r"^\$?\{?max_?time\}?\s*(?:[=:：]-?)\s*", re.IGNORECASE)
 # Words that leave the meaning of a duration as it is.
 _PLAIN_WORDS = frozenset(
-    """a about after all allowed allotted an and any approx approximately are around at automatically be been budget by
-    cap clock completely content cut does duration each elapsed end ends every exactly exceed exceeds exceeded exceeding
-    experiment experiments finish for forced forcefully forcibly full hard has have if in into is it its job kill killed
-    less limit limited long longest max maximal maximum maxtime may more most must needs no not of off once one only or
-    our over overall per reach reached reaches real run running runs runtime shall should single stop stopped such take
-    takes terminate terminated terminates than that the then this time timed timeout to total training up upper value
-    wait wall wallclock walltime when will with within work works would reaching above full-time exp gets get
-    ≤ <= < ≈ ~ = == : - – — / * ! ? “ ” " ' ` , . ; + ( ) [ ] 、""".split()  # noqa: SIM905 - as people write them
+    """a about above after all allotted allowed an and any approx approximately are around at automatically be been
+    budget by cap clock completely content cut default defaults does done duration each elapsed end ends entire
+    every exactly exceed exceeded exceeding exceeds exp experiment experiments finish finished for forced
+    forcefully forcibly full full-time get gets hard has have if in inside into is it its job kill killed less
+    limit limited long longest max maximal maximum maxtime may more most must needs no not of off once one only or
+    our over overall per reach reached reaches reaching real run running runs runtime shall should single stop
+    stopped such take takes terminate terminated terminates than that the then this time timed timeout to total
+    training up upper value wait wall wallclock walltime when whole will with within work works would""".split()  # noqa: SIM905 - as people write them
 )
 _PLAIN_SIGNS = re.compile(
     r"本次|本实验|实验|训练|任务|每个|每次|单次|运行|执行|时间|时长|总共|一共|共计|总计|总|共|最长|最多|最大|最晚|上限|限制|限|不超过|不得超过|不能超过"
     r"|不要超过|超过|不超|大约|大概|约|左右|上下|以内|之内|内|强制|后|之后|终止|停止|结束|杀掉|杀死|必须|需要|应该|应当|应|则|如果|若|将|会|被|到|时|为|是|即|在"
-    r"|设为|设定|默认|为止|整|就|要|的|了|给|预算|都|并|且|可以|可|跑|等于|也就是|请|完"
+    r"|设为|设定|默认|为止|整|就|要|的|了|给|预算|都|并|且|可以|可|跑|等于|也就是|请|完成|完"
 )
 # A clause without a duration that changes what a duration means.
 _CONDITION = re.compile(
@@ -99,6 +99,10 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
     for item in content_items(reader, "max_time"):
         if _FIRST_STEP.search(item.label) and not find_durations(item.label):
             continue
+        if _FIRST_STEP.search(item.label):
+            item = replace(item, label="", text=f"{item.label}: {item.text}")  # noqa: PLW2901
+        if find_durations(item.label):  # "72 hours = 3 days"
+            item = replace(item, label="", text=f"{item.label} = {item.text}")  # noqa: PLW2901
         timed = _take_first_step(_words(item) if _FIRST_STEP.search(item.label) else item.text)
         value = _MAX_TIME_LABEL.sub("", timed.rest.strip().strip("`*\"' ")).strip("`*\"' ")
         if not value or (ABSENT.fullmatch(value) and not find_durations(value)):
@@ -108,7 +112,7 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
         if reader.has_placeholder("max_time", item.line, value):
             return None
         first = first or (item.line, value)
-        heading = f"{reader.sections['max_time'].heading} ({item.label})"
+        heading = reader.sections["max_time"].heading
         limits += [(item.line, seconds) for seconds in _read_limits(reader, item, value, heading)]
         if any(fault.line == item.line and fault.fatal for fault in reader.faults):
             return None
@@ -192,6 +196,7 @@ def _read_limits(reader: BlueprintReader, item: SectionItem, value: str, heading
         reader.add_fault(item.line, f"[exp_max_time] is not a duration: it has {len(value):,} characters. {_REMEDY}.")
         return
     seconds = parse_with_unit(value, heading)
+    seconds = parse_with_unit(value, item.label) if seconds is None else seconds
     if seconds is not None:
         yield seconds
         return

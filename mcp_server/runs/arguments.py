@@ -66,10 +66,13 @@ def check_options(request: LaunchRequest) -> None:
     """Refuse the options of a launch that a blueprint may hold.
 
     Raises:
-        BadArgument, PatternError: ``params``, ``resume_args`` or ``recovery`` cannot be used with the command.
+        BadArgument, PatternError: ``params``, ``resume_args`` or ``recovery`` cannot be used with the command, or one
+            of them holds a key.
     """
-    check_params(request.params, request.resume_args, parse(request.command))
+    command = parse(request.command)
+    check_params(request.params, request.resume_args, command)
     normalize_policy(request.recovery)
+    check_no_key(request, command)
 
 
 def check_name(name: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from mcp_server.blueprints.apply import (
 from mcp_server.blueprints.parser import parse_blueprint
 from mcp_server.blueprints.paths import resolve_paths
 from mcp_server.record.spec import LaunchRequest
+from mcp_server.runs.arguments import check_options
 
 TEXT = """\
 ## [exp_purpose]
@@ -286,3 +288,116 @@ def test_a_run_is_named_after_keyword_and_file_and_where_that_says_little_its_pu
     run_name = make_name(Path("/data/stage_1") / file, parse_blueprint(f"exp_purpose: {purpose}\n"), keyword)
     assert (run_name, len(run_name) <= 64) == (name, True)
     assert re.fullmatch(r"[\w-]+", run_name, re.ASCII)
+
+
+# --- relative paths and options
+
+
+@pytest.fixture
+def two_places(tmp_path: Path) -> Path:
+    """A blueprint beside its code: some files are beside it, some in the code."""
+    for name in ("code/conf", "code/.venv/bin", "results", "code/runs"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("beside.yaml", "both.yaml", "code/both.yaml", "code/conf/code.yaml"):
+        (tmp_path / name).touch()
+    (tmp_path / "code/.venv/bin/python").symlink_to("/bin/sh")
+    return tmp_path / "lora_ablation.md"
+
+
+@pytest.mark.parametrize(
+    ("section", "written", "command", "path"),
+    [
+        ("yaml_path", "beside.yaml", "python a.py", "beside.yaml"),
+        ("yaml_path", "conf/code.yaml", "python a.py", "code/conf/code.yaml"),
+        ("yaml_path", "both.yaml", "python a.py", "both.yaml"),
+        ("yaml_path", "both.yaml", "python a.py --conf both.yaml", "code/both.yaml"),  # it runs in the code
+        ("yaml_path", "missing.yaml", "python a.py", "code/missing.yaml"),
+        ("venv_exe", ".venv/bin/python", "python a.py", "code/.venv/bin/python"),
+        ("venv_exe", ".venv", "python a.py", "code/.venv/bin/python"),
+        ("result_dir", "results", "python a.py", "results"),
+        ("result_dir", "runs", "python a.py", "code/runs"),
+        ("result_dir", "new/run_1", "python a.py", "new/run_1"),
+        ("result_dir", "new/run_1", "python a.py --out new/run_1", "code/new/run_1"),
+        ("tensorboard", "runs/tb", "python a.py", "code/runs/tb"),
+        ("tensorboard", "${exp_result_dir}/tb", "python a.py", "lora_ablation/tb"),
+    ],
+)
+def test_a_relative_path_is_beside_the_blueprint_or_in_the_code(
+    two_places: Path, section: str, written: str, command: str, path: str
+) -> None:
+    text = f"## [exp_launch_command]\n{command}\n## [exp_codebase_dir]\n./code\n## [exp_{section}]\n{written}\n"
+    two_places.write_text(text)
+    assert getattr(check_file(str(two_places)), section) == str(two_places.parent / path)
+
+
+OPTIONS = """\
+---
+recovery: {oom_gpu: [retry, {change: {num_envs: halve}}]}
+params:
+  num_envs: 4096
+tensorboard: runs/tb
+seed: 7
+resume_args: [--resume]
+---
+## [exp_launch_command]
+python train.py
+"""
+
+
+def test_a_blueprint_has_the_options_of_a_launch_and_arguments_win(tmp_path: Path) -> None:
+    path = tmp_path / "lora_ablation.md"
+    path.write_text(OPTIONS)
+    filled = apply_blueprint(request(), *read_blueprint(str(path)), check_options=check_options)
+    assert filled.params == {"num_envs": 4096, "seed": 7}
+    assert (filled.resume_args, filled.tensorboard) == (["--resume"], f"{tmp_path}/runs/tb")
+    assert filled.recovery == {"oom_gpu": ["retry", {"change": {"num_envs": "halve"}}]}
+    given = request(params={"num_envs": 8, "seed": 1}, recovery="none", tensorboard="/tb", resume_args=["--go"])
+    filled = apply_blueprint(given, *read_blueprint(str(path)), check_options=check_options)
+    assert (filled.params, filled.recovery) == ({"num_envs": 8, "seed": 1}, "none")
+    assert (filled.tensorboard, filled.resume_args) == ("/tb", ["--go"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        (OPTIONS.replace("num_envs: 4096", "num envs: 4096"), 3, "has a name that cannot stand on a command line"),
+        (OPTIONS.replace("retry,", "rety,"), 2, 'is "retry" or "stop"'),
+        (OPTIONS.replace("num_envs: 4096", "wandb_key: 0123456789abcdef0123456789abcdef01234567"), 3, "WANDB_API_KEY"),
+        (OPTIONS.replace("python train.py", "cd /tmp\npython train.py"), 3, "write {params} as a word"),
+    ],
+)
+def test_an_option_that_a_launch_refuses_is_a_problem_with_its_line(
+    tmp_path: Path, text: str, line: int, words: str
+) -> None:
+    path = tmp_path / "lora_ablation.md"
+    path.write_text(text)
+    answer = check_file(str(path), check_options=check_options)
+    assert (answer.ok, [problem.line for problem in answer.problems]) == (False, [line])
+    assert words in answer.problems[0].text
+    assert "0123456789" not in answer.model_dump_json()
+    with pytest.raises(BlueprintInvalid, match=f"Line {line}"):
+        apply_blueprint(request(), *read_blueprint(str(path)), check_options=check_options)
+
+
+def test_several_seeds_are_several_launches_unless_the_command_takes_them(tmp_path: Path) -> None:
+    path = tmp_path / "lora_ablation.md"
+    path.write_text("[exp_launch_command]: python train.py\n[exp_seeds]: 3, 1, 2\n")
+    answer = check_file(str(path))
+    assert (answer.ok, answer.seeds, [problem.line for problem in answer.problems]) == (True, [3, 1, 2], [2])
+    with pytest.raises(BlueprintInvalid, match=r"Line 2: .*a run takes one: .*params=\{\"seed\": 3\}"):
+        apply_blueprint(request(), *read_blueprint(str(path)))
+    assert apply_blueprint(request(params={"seed": 1}), *read_blueprint(str(path))).params == {"seed": 1}
+    path.write_text("[exp_launch_command]: python train.py --seeds ${exp_seeds}\n[exp_seeds]: 3, 1, 2\n")
+    filled = apply_blueprint(request(), *read_blueprint(str(path)))
+    assert (filled.command, filled.params) == ("python train.py --seeds 3 1 2", {})
+
+
+def test_a_file_of_nearly_1_mb_is_read_in_bounded_time(tmp_path: Path) -> None:
+    path = tmp_path / "lora_ablation.md"
+    for line in ("step 3/4 loss 0.1\n", "- a\n", "a" * 100_000 + "\n", "> a\n"):
+        notes = line * (990_000 // len(line))
+        path.write_text(f"## [exp_launch_command]\npython train.py\n## Notes\n{notes}## [exp_max_time]\n2 h\n")
+        begun = time.process_time()
+        answer = check_file(str(path))
+        assert (answer.ok, answer.time_limit_s, answer.launch_command) == (True, 7200, "python train.py")
+        assert time.process_time() - begun < 10

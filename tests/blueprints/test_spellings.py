@@ -1,0 +1,47 @@
+"""Blueprints in many spellings, each with the values that its writer meant or the lines that refuse it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mcp_server.blueprints.parser import Blueprint, parse_blueprint
+
+FILE = Path(__file__).parents[1] / "data" / "blueprints" / "spellings.yaml"
+SPELLINGS: dict[str, dict[str, Any]] = {
+    each["name"]: each for each in yaml.load(FILE.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+}
+
+
+def faults_by_line(blueprint: Blueprint, *, fatal: bool) -> dict[int, str]:
+    faults: dict[int, str] = {}
+    for fault in blueprint.faults:
+        if fault.fatal is fatal:
+            faults[fault.line] = f"{faults.get(fault.line, '')} {fault.text}"
+    return faults
+
+
+def value_of(blueprint: Blueprint, name: str) -> object:
+    value = getattr(blueprint, name) if hasattr(blueprint, name) else getattr(blueprint.options, name)
+    return list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_spelling_has_the_values_that_its_writer_meant_or_is_refused_with_its_lines(name: str) -> None:
+    expected = dict(SPELLINGS[name]["expected"])
+    blueprint = parse_blueprint(SPELLINGS[name]["text"])
+    for key, fatal in (("refused", True), ("said", False)):
+        faults, words = faults_by_line(blueprint, fatal=fatal), expected.pop(key, {})
+        assert faults.keys() == words.keys(), faults
+        assert all(word in faults[line] for line, word in words.items()), faults
+    assert expected.pop("notes_has", "") in blueprint.notes
+    assert expected.pop("defaults_used_has", "exp_purpose") in (*blueprint.defaults_used, "exp_purpose")
+    assert expected.pop("defaults_used_lacks", "") not in blueprint.defaults_used
+    assert {key: value_of(blueprint, key) for key in expected} == expected
+
+
+def test_there_are_many_spellings() -> None:
+    refused = [name for name, spelling in SPELLINGS.items() if "refused" in spelling["expected"]]
+    assert len(SPELLINGS) >= 300
+    assert len(refused) >= 80
