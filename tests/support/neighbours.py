@@ -57,7 +57,7 @@ class Neighbours:
             if int(match[1]) == number and KINDS[number - 1] not in STEPLESS:
                 self.own += 1
             else:
-                self.foreign.append(f"{what} of {number} ({KINDS[number - 1]}): {match[0]} in {text[:300]!r}")
+                self.foreign.append(f"{what} of {number} ({KINDS[number - 1]}): {match[0]} in {text[:600]!r}")
 
     async def ask(self, try_call: Callable[..., Awaitable[str]]) -> None:
         """Ask everything that there is about each run. ``try_call`` returns an answer or a refusal as text."""
