@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -57,15 +58,16 @@ class Neighbours:
             if int(match[1]) == number and KINDS[number - 1] not in STEPLESS:
                 self.own += 1
             else:
-                self.foreign.append(f"{what} of {number} ({KINDS[number - 1]}): {match[0]} in {text[:600]!r}")
+                self.foreign.append(f"{what} of {number} ({KINDS[number - 1]}): {match[0]} in {text[:300]!r}")
 
     async def ask(self, try_call: Callable[..., Awaitable[str]]) -> None:
         """Ask everything that there is about each run. ``try_call`` returns an answer or a refusal as text."""
         for number, run_id in self.run_ids.items():
             answer = await try_call("read_tb", run_id=run_id, tags=["*"], points=5)
-            self.look(
-                number, "read_tb", re.sub(r"\[\d+, ", "[", re.sub(r'"(?:age_s|\w*wall\w*)": ?[\d.]+', "", answer))
-            )
+            for tag, values in (json.loads(answer)["values"] if answer.startswith("{") else {}).items():
+                figures = [values.get(name) for name in ("first", "last", "min", "max", "mean")]
+                figures += [value for _, value in values.get("points") or ()]
+                self.look(number, f"read_tb, {tag},", " ".join(map(str, figures)))
             for condition in (f"reward > {100 * number + 60}", f"reward < {100 * number}"):
                 waited = await try_call("wait_run", run_ids=run_id, until=condition, timeout_s=0)
                 if "condition_met" in waited:
