@@ -51,10 +51,11 @@ def _entry(entry: os.DirEntry[str]) -> Entry | None:
 def result_roots(run: Run, own: OwnFiles) -> list[Path]:
     """Return where a run leaves files: its result directory, its working directory, others that it wrote or names.
 
-    A home directory and ``/`` are left out: too many other files are stored there.
+    A home directory and ``/`` are left out: too many other files are stored there. What a person stated is not.
     """
     paths = [Path(path) for path in (own.claims.result_dir, run.spec.cwd) if path] + own.roots()
-    return [path for path in dict.fromkeys(paths) if path not in (Path("/"), Path.home())]
+    stated = [path if path.is_dir() else path.parent for path in map(Path, own.claims.results)]
+    return list(dict.fromkeys([*(path for path in paths if path not in (Path("/"), Path.home())), *stated]))
 
 
 def select_own(paths: Iterable[Path], own: OwnFiles) -> list[Path]:

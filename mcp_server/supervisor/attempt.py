@@ -125,12 +125,21 @@ class Attempt:
         """Begin to record which files the attempt writes."""
         from mcp_server.supervisor.outputs import OutputRecorder  # noqa: PLC0415 - the command runs meanwhile
 
+        def list_living() -> list[processes.Process]:  # called by the recorder's thread
+            helpers = {self._gpu_monitor.pid if self._gpu_monitor else None, self._code_keeper.pid}
+            living = processes.descendants_of_threads(os.getpid(), helpers)
+            return [p for p in living if p.pid != self._child.guard_pid]
+
         spec = self.control.spec
         command = spec.command if isinstance(spec.command, str) else list(spec.command)
         filled = inputs.fill(command) if isinstance(command, str) else [inputs.fill(word) for word in command]
         try:
             self._outputs = OutputRecorder(
-                self.control.rundir.outputs(self.number), self.living, filled, spec.cwd, inputs.params
+                self.control.rundir.outputs(self.number),
+                list_living,
+                filled,
+                spec.cwd,
+                inputs.params,
             )
             self._outputs.start()
         except (OSError, RuntimeError) as error:  # neither a descriptor nor a thread is left

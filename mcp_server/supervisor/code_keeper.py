@@ -32,6 +32,12 @@ class CodeKeeper:
         self._done_fd = done_fd
         self._due_s: float | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Its pid, perhaps after its end. Any thread may ask."""
+        process = self._process
+        return process.pid if process is not None else None
+
     def pids(self) -> set[int]:
         """Return its pid and those of what it started: these processes are not the run's."""
         if self._process is None or processes.find_process(self._process.pid) != self._process:

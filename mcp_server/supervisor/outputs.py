@@ -28,7 +28,7 @@ from mcp_server.system.files import read_regular_file
 from mcp_server.system.inotify import Inotify
 from mcp_server.system.open_files import list_written_files
 
-_FIRST_S, _SLOWER, _LONGEST_S = 0.1, 2.0, 10.0  # between two samples without a change
+_FIRST_S, _SLOWER, _LONGEST_S = 0.1, 3.0, 10.0  # between two samples without a change
 _SHARE = 50  # a sample that took t is followed by a pause of at least 50 t
 _LEAST_PAUSE_S = 0.01
 _AFTER_CHANGE_S = 2.0  # new processes are looked for at least so often while files change

@@ -7,12 +7,13 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 _TMUX_SERVER = "tmux: server"
+_MOST_THREADS = 100  # reading the children of more takes longer than listing a few hundred processes
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,52 @@ def descendants(root: int) -> list[Process]:
             living.append(child)
             queue.append(child.pid)
     return living
+
+
+def descendants_of_threads(root: int, without: Collection[int | None] = ()) -> list[Process]:
+    """Return what ``descendants`` does, by the children of each thread: cheaper where many other processes live.
+
+    ``without``: processes that are left out with all below them.
+    """
+    living: list[Process] = []
+    queue = [root]
+    try:
+        while queue:
+            pid = queue.pop()
+            for pid_text in _read_children(pid):
+                child = find_process(int(pid_text))
+                if child is not None and child.name != _TMUX_SERVER and child.pid not in without:
+                    living.append(child)
+                    queue.append(child.pid)
+    except (FileNotFoundError, ValueError):  # a kernel built without it, or too many threads
+        return [p for p in descendants(root) if p.pid not in without]
+    return living
+
+
+def _read_children(pid: int) -> list[str]:
+    """Return the pids of the children of all threads of a process; none of one that has exited.
+
+    Raises:
+        FileNotFoundError: the kernel was built without such files.
+        ValueError: the process has more threads than are worth reading.
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - hot path
+    except OSError:
+        return []
+    if len(threads) > _MOST_THREADS:
+        raise ValueError(f"{len(threads)} threads")
+    children: list[str] = []
+    for thread in threads:
+        directory = f"/proc/{pid}/task/{thread}"
+        try:
+            children += Path(f"{directory}/children").read_text().split()
+        except FileNotFoundError:
+            if Path(directory).exists():
+                raise
+        except OSError:
+            continue
+    return children
 
 
 def resume_process(pid: int) -> None:

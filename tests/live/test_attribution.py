@@ -1,5 +1,7 @@
 """What is said of a run is that run's: eight runs beside each other, while they run and after their ends."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from mcp_server.record.outputs import read_outputs
 from tests.support.neighbours import HALF, KINDS, STEPLESS, STEPS, Neighbours
 from tests.support.sandbox import Agent, Sandbox, text_of, until_async
+from tests.support.scalar_runs import write
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +49,48 @@ async def test_no_answer_about_a_run_has_a_figure_of_another(sandbox: Sandbox) -
                 assert "No scalars are known" in answer
             elif kind != "lines":
                 assert f"{100 * number + STEPS}" in answer, (kind, answer)
-    outputs = read_outputs(sandbox.rundir(beside.run_ids[3]).outputs(1))
+    await check_without_records(sandbox, directory, beside.run_ids)
+
+
+async def check_without_records(sandbox: Sandbox, directory: Path, run_ids: dict[int, str]) -> None:
+    """Look at the same runs as former supervisors left them: more is uncertain, and nothing is another's."""
+    outputs = read_outputs(sandbox.rundir(run_ids[3]).outputs(1))
     assert outputs is not None
     assert len(outputs.pids) > 1, "the child is one of its processes"
+    for run_id in run_ids.values():
+        for path in sandbox.rundir(run_id).path.glob("attempts/*/outputs.json"):
+            path.unlink()
+    async with sandbox.agent_in_process() as agent:
+        former = Neighbours(directory, agent.call, run_ids)
+        await former.ask(asking(agent))
+        await former.finish(sandbox.path / "former")
+        assert former.foreign == []
+        table = await agent.call("compare_runs", run_ids=list(run_ids.values()))
+        assert any("uncertain which run" in note for note in table["notes"])
+
+
+async def test_a_person_says_whose_files_they_are_and_every_later_answer_knows(sandbox: Sandbox) -> None:
+    code = "import time; print('step 1/2 loss 5', flush=True); print('step 2/2 loss 4', flush=True); time.sleep(0.1)"
+    first, second = ({"command": [sys.executable, "-c", code], "cwd": str(sandbox.path)} for _ in range(2))
+    async with sandbox.agent_in_process() as agent:
+        runs = [(await agent.call("launch_run", **one))["run_id"] for one in (first, second)]
+        for run_id in runs:
+            await agent.end(run_id)
+        write(sandbox.path / "late" / "tb", 4, {"reward": lambda step: 40.0 + step})
+        (sandbox.path / "late" / "eval_results.json").write_text('{"success": 0.5}')
+        events = sandbox.rundir(runs[0]).events.read_bytes()
+        wrong = await agent.refusal(
+            "finish_blueprint", run_id=runs[0], result_dir=str(sandbox.path / "r"), results=["no"]
+        )
+        assert "does not exist" in wrong
+        stated = {"tensorboard": "late/tb", "results": ["late/eval_results.json"]}
+        answer = await agent.call("finish_blueprint", run_id=runs[0], result_dir=str(sandbox.path / "r"), **stated)
+        assert "| reward | 40 (0) | 43 (3) |" in Path(answer["results_path"]).read_text()
+        assert sandbox.rundir(runs[0]).events.read_bytes() == events, "its supervisor alone writes them"
+    async with sandbox.agent_in_process() as another:
+        curve = await another.call("read_tb", run_id=runs[0], tags=["reward"])
+        assert curve["values"]["reward"]["last"] == 43
+        table = await another.call("compare_runs", run_ids=runs)
+        rows = [dict(zip(table["columns"].split("|"), row.split("|"), strict=True)) for row in table["rows"]]
+        named = [name for name in rows[0] if "success" in name]
+        assert [[row[name].split("@")[0] for name in named] for row in rows] == [["0.5"], [""]]

@@ -13,6 +13,7 @@ import pytest
 
 from mcp_server.system import processes
 from mcp_server.system.processes import Process
+from tests.support.sandbox import until
 
 
 @pytest.fixture
@@ -92,3 +93,19 @@ def test_the_umask_is_read_without_setting_it() -> None:
         assert processes.read_umask() == 0o027
     finally:
         os.umask(before)
+
+
+def test_the_descendants_of_threads_are_the_same_without_a_subtree() -> None:
+    code = "import subprocess, sys, threading\nt = threading.Thread(target=lambda: subprocess.run(['sleep', '60']))\n"
+    code += "t.start(); print(flush=True); t.join()"
+    argv = [sys.executable, "-I", "-S", "-c", code]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as child:
+        try:
+            until(lambda: len(processes.descendants(child.pid)) == 1)
+            (sleeper,) = processes.descendants(child.pid)
+            assert processes.descendants_of_threads(child.pid) == [sleeper]
+            assert {child.pid, sleeper.pid} <= {p.pid for p in processes.descendants_of_threads(os.getpid())}
+            others = {p.pid for p in processes.descendants_of_threads(os.getpid(), {child.pid, None})}
+            assert others.isdisjoint({child.pid, sleeper.pid})
+        finally:
+            processes.send_signal(sleeper, signal.SIGKILL)
