@@ -46,7 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
                 "run_id": run.run_id,
                 "state": stopped.run.state,
                 "signals_sent": list(stopped.signals_sent),
-                "survivors": [{"pid": process.pid, "command": process.program} for process in stopped.survivors],
+                "far_side": stopped.far_side or None,
+                "survivors": None
+                if stopped.far_side and not stopped.survivors
+                else [{"pid": process.pid, "command": process.program} for process in stopped.survivors],
             }
         )
     else:
@@ -59,4 +62,4 @@ def run(arguments: argparse.Namespace) -> int:
 async def _stop(run: Run, store: RunStore, reason: str) -> StopResult:
     by = f"{store.home.owner(os.environ)}, on a terminal"
     with contextlib.closing(FileWatch()) as file_watch:
-        return await stop_run(run, store, file_watch, by=by, reason=reason)
+        return await stop_run(run, store, file_watch, by=by, reason=reason, stopped_by="person")

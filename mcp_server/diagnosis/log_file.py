@@ -80,19 +80,22 @@ def examine_log_end(
     exit_code: int | None,
     signal: str | None,
     run_facts: RunFacts,
+    until: int | None = None,
 ) -> Failure | None:
     """Diagnose the end of an attempt's log, which has ``line_feeds`` lines, in well under a second.
 
-    ``suspect``: offset (bytes) and number of an earlier line that could prove the failure.
+    ``suspect``: offset (bytes) and number of an earlier line that could prove the failure. ``until``: the offset at
+    which the end to diagnose is; what follows was printed while the attempt was stopped.
 
     Raises:
         OSError: the log cannot be read.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        start = max(0, size - _LIVE_TAIL_BYTES)
+        until = size if until is None else min(until, size)
+        start = max(0, until - _LIVE_TAIL_BYTES)
         tail = _read_bytes(file, start, size - start)
-        lines = number_lines(tail, max(0, line_feeds - tail.count(b"\n")) + 1)
+        lines = number_lines(tail[: until - start], max(0, line_feeds - tail.count(b"\n")) + 1)
         if suspect is not None and suspect[0] < start:
             around = _read_bytes(file, suspect[0], min(_AROUND_BYTES, start - suspect[0]))
             lines = number_lines(around, suspect[1]) + lines

@@ -94,6 +94,9 @@ class Event(_Numbered, total=False):
 
     at: str
     text: str
+    then: str  # the end of `text`: what happens next, or what to do
+    stopped_by: str
+    far_side: str
     attempt: int
     state: str
     exit_code: int
@@ -215,6 +218,9 @@ def read_stop(path: Path) -> Facts | None:
 # The types that readers rely on.
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "text": str,
+    "then": str,
+    "stopped_by": str,
+    "far_side": str,
     "exit_code": int,
     "signal": str,
     "state": str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,15 @@ _NO_STATUS = 125
 
 @dataclass(frozen=True)
 class StopRequest:
-    """A request to stop a run: the state that it leads to, who made it, and why."""
+    """A request to stop a run: the state that it leads to, who made it, and why.
+
+    ``stopped_by`` is one of STOPPERS; empty where that is not known.
+    """
 
     state: str
     by: str
     reason: str
+    stopped_by: str = ""
 
     @property
     def text(self) -> str:
@@ -30,12 +34,13 @@ class StopRequest:
         return "; ".join(filter(None, (self.reason, self.by)))
 
 
-CTRL_C = StopRequest("killed", "a person at the terminal", "Ctrl-C")
+STOPPERS = ("policy", "person", "agent", "time_limit", "scheduler")
+CTRL_C = StopRequest("killed", "a person at the terminal", "Ctrl-C", "person")
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of one attempt.
+    """The end of one attempt, on this host. Of a command that may go on elsewhere the end is `lost`.
 
     A shell reports 128 + n for a child that died of signal n: then both fields are set. A command that
     died of a signal itself has no exit code.
@@ -45,6 +50,23 @@ class Ending:
     exit_code: int | None
     signal: str | None
     stop_request: StopRequest | None = None
+    far_side: str = ""  # the host on which the command may go on
+
+    @property
+    def stopped_by(self) -> str | None:
+        """Who or what stopped the attempt, one of STOPPERS; None where nothing did, or where that is not known."""
+        return (self.stop_request.stopped_by or None) if self.stop_request else None
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a command that may go on elsewhere; empty otherwise."""
+        if not self.far_side:
+            return ""
+        return f"Whether the command on {self.far_side} goes on is unknown: look there before another launch."
+
+    def lose(self, far_side: str) -> Ending:
+        """Return this end of a command that may go on at ``far_side``, a host."""
+        return replace(self, state="lost", far_side=far_side)
 
     @property
     def status(self) -> int:
@@ -53,12 +75,14 @@ class Ending:
 
     def record(self, started_at: str, ended_at: str) -> dict[str, Any]:
         """Return the content of exit.json."""
+        by = {"stopped_by": self.stopped_by} if self.stopped_by else {}
         return {
             "exit_code": self.exit_code,
             "signal": self.signal,
             "state": self.state,
             "started_at": started_at,
             "ended_at": ended_at,
+            **by,
         }
 
     def text(self, leftovers: int = 0, lost_bytes: int = 0) -> str:

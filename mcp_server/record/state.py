@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from mcp_server.record.attempt_params import AttemptParams, find_attempt_params
 from mcp_server.record.events import CLEARING, ENDING, LIVE_STATES, Event, LiveState
+from mcp_server.record.exit_status import STOPPERS
 from mcp_server.record.spec import RunSpec
 from mcp_server.text.timestamps import parse_time
 
@@ -83,6 +84,7 @@ class Run:
     gpu_indices: tuple[int, ...] = ()  # of ``gpus``, in their order; empty in records of former layouts
     queue_position: int | None = None
     abandoned: bool = False
+    stopped_by: str | None = None  # one of exit_status.STOPPERS
 
     @property
     def run_id(self) -> str:
@@ -159,7 +161,19 @@ def fold(evidence: Evidence) -> Run:
         and evidence.supervisor.liveness is not Liveness.ALIVE
         and not last
         and not carried_out,
+        stopped_by=_find_stopper(state, evidence, last),
     )
+
+
+def _find_stopper(state: RunState, evidence: Evidence, end: Mapping[str, Any]) -> str | None:
+    """Return who or what stopped an ended run: by its end, its exit record, else by the stop request."""
+    if state not in ENDED:
+        return None
+    records: list[Mapping[str, Any]] = [end, evidence.exit or {}]
+    if state == "killed":
+        records.append(evidence.stop or {})
+    found = next((record["stopped_by"] for record in records if record.get("stopped_by")), None)
+    return found if found in STOPPERS else None
 
 
 def attempt_of(events: Sequence[Event]) -> int:
@@ -178,6 +192,8 @@ def _last_failure(events: Sequence[Event]) -> dict[str, Any] | None:
 def _state_by_exit_record(exit_record: dict[str, Any], events: Sequence[Event]) -> tuple[RunState, str | None]:
     """Return state and reason of a run whose supervisor wrote an attempt's end, and then died."""
     state: RunState = exit_record.get("state") or "failed"
+    if events and events[-1]["kind"] == "retrying" and exit_record.get("stopped_by") == "policy":
+        state = "failed"  # the policy stopped the attempt for the sake of the next one
     if state not in ENDED or exit_record.get("state") is None:
         state = "finished" if exit_record.get("exit_code") == 0 else "failed"
     if state == "failed" and events and events[-1]["kind"] == "retrying":
@@ -190,7 +206,7 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
     liveness, reason = evidence.supervisor.liveness, evidence.supervisor.reason or None
     ends: list[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] in ENDING]
     if ends and ends[-1].get("state") in ENDED:
-        return ends[-1]["state"], None
+        return ends[-1]["state"], ends[-1].get("then") if ends[-1]["state"] == "lost" else None
     newest: RunState | None = next(
         (LIVE_STATES[e["kind"]] for e in reversed(evidence.events) if e["kind"] in LIVE_STATES), None
     )

@@ -58,7 +58,7 @@ class Retry:
 
     ``params`` are all parameters of the next attempt, ``env`` only the variables that change. ``next_port`` names
     parameters, or else environment variables, that need a free port, which the caller finds. ``applied`` names the
-    step of the policy, for the history. ``text`` is one sentence for the event.
+    step of the policy, for the history; ``is_changed``: it changes something. ``text`` is one sentence for the event.
     """
 
     params: dict[str, object]
@@ -68,13 +68,18 @@ class Retry:
     text: str
     next_port: tuple[str, ...] = ()
     applied: str = ""
+    is_changed: bool = False
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Make no further attempt. ``text`` says why, and what a person could do."""
+    """Make no further attempt. ``text`` says why, and what a person could do.
+
+    ``is_final``: the policy has judged the failure; otherwise whether to retry is left to the reader.
+    """
 
     text: str
+    is_final: bool = True
 
 
 Decision = Union[Retry, GiveUp]
@@ -94,14 +99,14 @@ def decide(
     ``policy`` is in its normal form. ``params`` and ``env`` are those of the newest attempt. ``stop_state`` is the
     state that a stop request leads to: `killed` or `timed_out`. ``is_undiagnosed``: the ending has no diagnosis.
     """
-    if stop_state not in (None, "failed"):  # `failed` is the policy's own stop, after a stall
+    if stop_state is not None:
         return GiveUp("It was stopped on request." if stop_state == "killed" else "Its time limit has passed.")
     if is_undiagnosed or not history:
-        return GiveUp("How it ended could not be judged, and nothing is retried on a guess.")
+        return GiveUp("How it ended could not be judged, and nothing is retried on a guess.", is_final=False)
     last, since, bug = history[-1], _since_progress(history), _repeats(policy, history)
     number = _matching(policy["rules"], last)
     if number is None:
-        return GiveUp(f"The recovery policy has no rule for {last.kind}.")
+        return GiveUp(f"The recovery policy has no rule for {last.kind}.", is_final=False)
     taken = [t.applied for t in since[:-1]]
     for index, step in enumerate(policy["rules"][number]["steps"]):
         key = f"{number}.{index}"
@@ -212,7 +217,9 @@ def _retry(
     which = "a preemption is not a failure" if last.preempted else f"retry {count} of {max_retries}"
     what = f"with {', '.join(changes.descriptions)}" if changes.descriptions else "as it was"
     text = f"Trying again in {wait_s:g} s {what} ({which})."
-    return Retry(changes.params, changes.env, changes.other_gpu, wait_s, text, tuple(changes.next_port), key)
+    is_changed = bool(changes.descriptions)
+    ports = tuple(changes.next_port)
+    return Retry(changes.params, changes.env, changes.other_gpu, wait_s, text, ports, key, is_changed)
 
 
 def _wait_s(step: Mapping[str, Any], used: int) -> float:

@@ -6,8 +6,9 @@ A user writes `"none"`, `"default"`, or a table by failure kind:
 
 `"any"` stands for every kind. `"rules"` is a list instead, of which the first match wins; kinds come after it, `"any"`
 after them. `"extends": "default"` appends the rules of the default policy; otherwise nothing is tried where no rule
-matches. `"max_retries"` and `"max_same_kind"` (3 each) are the ceilings. `"on_stall"` and `"on_divergence"` are
-`"stop"` or `"report"`; by default, a rule for that kind means stop. The normal form has `"stop_on"` instead of both.
+matches. `"max_retries"` and `"max_same_kind"` (3 each) are the ceilings. `"on_stall"`, `"on_divergence"` and
+`"on_first_step_timeout"` are `"stop"` or `"report"`; by default, a rule for stall or divergence means stop. An attempt
+that is stopped without a first step fails as `timeout`. The normal form has `"stop_on"` instead of these.
 
 A step without `times` is taken once, the last of a list as often as the ceilings allow. Waits are in seconds, each
 `backoff` times longer than the one before. The change of a parameter is `"halve"`, `{"halve": {"min": 64}}`,
@@ -25,7 +26,8 @@ from typing import Any
 
 from mcp_server.diagnosis.failure.kinds import KINDS
 
-OBSERVED = ("stall", "divergence")  # the supervisor detects them while the command runs
+# The supervisor detects these while the command runs. An attempt without a first step in time fails as `timeout`.
+OBSERVED = ("stall", "divergence", "first_step_timeout")
 MAX_ATTEMPTS = 100  # of a run, under any policy
 # How to write a policy, for the refusal of one. guide://recovery has every word.
 LANGUAGE = (
@@ -37,7 +39,7 @@ HALVE, NEXT_PORT, OTHER = "halve", "next_port", "other"
 BATCH, PORT, GPU = "@batch", "@port", "@gpu"
 
 CEILINGS = {"max_retries": (3, 0), "max_same_kind": (3, 1)}  # default, least
-KEYS = ("any", "rules", "extends", *CEILINGS, "on_stall", "on_divergence", "stop_on")
+KEYS = ("any", "rules", "extends", *CEILINGS, "on_stall", "on_divergence", "on_first_step_timeout", "stop_on")
 WHEN_KEYS = {"kind": str, "exit_code": int, "pattern": str, "retryable": bool}
 STEP_KEYS = ("do", "times", "change", "wait_s", "backoff")
 _LONGEST_WAIT_S = 86_400.0
@@ -85,7 +87,7 @@ def _stops(kind: str, value: Mapping[str, Any], rules: Iterable[Mapping[str, Any
     if "stop_on" in value:
         stop_on = _list(value["stop_on"], "stop_on")
         if not all(entry in OBSERVED for entry in stop_on):
-            raise ValueError(f"recovery.stop_on holds {' and '.join(OBSERVED)}, not {stop_on!r}.")
+            raise ValueError(f"recovery.stop_on holds {', '.join(OBSERVED)}, not {stop_on!r}.")
         return kind in stop_on
     return kind in base["stop_on"] or any(rule["when"].get("kind") == kind for rule in rules)
 
@@ -206,7 +208,7 @@ def _retry(times: int = MAX_ATTEMPTS, wait_s: float = 1.0, **change: object) -> 
 NONE: dict[str, Any] = {"rules": [], "max_retries": 3, "max_same_kind": 3, "stop_on": []}
 DEFAULT: dict[str, Any] = {
     **NONE,
-    "stop_on": list(OBSERVED),
+    "stop_on": ["stall", "divergence"],  # a download or a compilation may take longer than the first step's limit
     "rules": [
         *_default("oom_gpu", _retry(1), _retry(batch=HALVE)),
         *_default("oom_host", _retry(1, batch=HALVE)),

@@ -35,6 +35,8 @@ _GPU_RELEASED_WITHIN_S = 5.0
 class StopResult:
     """Result of a stop: the run afterwards, the signals sent, and the processes that survived, usually none.
 
+    ``far_side``: the host where the command may go on, so that nothing is known of survivors there.
+
     ``unsupervised``: the supervisor was already dead, so a daemon that cleaned its environment cannot be found.
     """
 
@@ -42,11 +44,17 @@ class StopResult:
     signals_sent: tuple[str, ...]
     survivors: tuple[RunProcess, ...]
     unsupervised: bool = False
+    far_side: str = ""
 
     @property
     def message(self) -> str:
         """One sentence on the result, with what could not be done or verified."""
         text = f"{self.run.run_id} was stopped"
+        if self.far_side:
+            text += (
+                f" on this host. Its command runs on {self.far_side} by ssh without a terminal, and whether it goes on "
+                f"there is unknown: look there, e.g. with ssh {self.far_side}"
+            )
         if self.survivors:
             text += f", but {len(self.survivors)} process(es) could not be stopped"
         if self.unsupervised:
@@ -54,8 +62,12 @@ class StopResult:
         return f"{text}."
 
 
-async def stop_run(run: Run, store: RunStore, file_watch: FileWatch, *, by: str, reason: str) -> StopResult:
+async def stop_run(
+    run: Run, store: RunStore, file_watch: FileWatch, *, by: str, reason: str, stopped_by: str
+) -> StopResult:
     """Stop a run with everything that it started, and verify. Call this only after confirmation.
+
+    ``by`` names who asked for it; ``stopped_by`` is `person` or `agent`.
 
     Raises:
         RunElsewhere: only another host can stop it; nothing was signalled.
@@ -64,7 +76,8 @@ async def stop_run(run: Run, store: RunStore, file_watch: FileWatch, *, by: str,
     backend = backend_of(run.spec)
     backend.check_stoppable(run.spec)
     directory = await run_in_thread(store.run_directory, run.run_id)
-    request = {"by": by, "reason": reason, "at": now(), "expires_at": time.time() + _EXPIRES_S}
+    request: dict[str, Any] = {"by": by, "reason": reason, "stopped_by": stopped_by, "at": now()}
+    request["expires_at"] = time.time() + _EXPIRES_S
     if await run_in_thread(_lives, directory, run):
         with contextlib.suppress(OSError):  # on a full disk the signal alone stops the run
             await run_in_thread(write_json, directory.stop, request)
@@ -85,7 +98,7 @@ async def stop_run(run: Run, store: RunStore, file_watch: FileWatch, *, by: str,
                     directory.stop.unlink()
                 raise StopNotSeen(run.run_id)
         run = await run_in_thread(store.observe, run.run_id)
-        if run.ended and run.state != "lost":
+        if run.ended and (run.state != "lost" or run.events[-1].get("far_side")):
             return _result_of_supervisor(run)
     result = await backend.reap(directory, run)
     lives = await run_in_thread(_lives, directory, run)
@@ -134,6 +147,7 @@ def _result_of_supervisor(run: Run) -> StopResult:
         run,
         tuple(end.get("signals_sent") or ()),
         tuple(RunProcess(process["pid"], process["command"]) for process in survivors),
+        far_side=str(end.get("far_side") or ""),
     )
 
 

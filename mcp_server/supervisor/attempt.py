@@ -25,6 +25,7 @@ from mcp_server.supervisor.start_command import attempt_identity, start_command
 from mcp_server.system import processes
 from mcp_server.system.stop_sequence import Stage, StopSequence, stop_stages
 from mcp_server.text.redaction import Redactor
+from mcp_server.text.ssh_command import parse_ssh
 
 if TYPE_CHECKING:
     from mcp_server.supervisor.gpu_allocation import GpuAllocation
@@ -69,6 +70,7 @@ class Attempt:
         self._stop_request: StopRequest | None = None
         self._stop_sequence: StopSequence | None = None
         self._interrupted_s: float | None = None
+        self._far_side = ""
         self._leftovers: dict[processes.Process, str] = {}
         # The guard lives, and will report the command's end; once that is known it is released.
         self._is_guarded, self._is_released = True, False
@@ -225,6 +227,8 @@ class Attempt:
         if request is not None and request is not self._stop_request:
             self._stop_request = request
             self._events.append("stopping", f"Stopping: {request.text}.")
+            self.observer.note_stopping()
+            self._far_side = self._far_side or self._find_far_side()
             if self._stop_sequence is None:
                 self._stop_sequence = StopSequence(stop_stages(self.control.spec.stop_grace_s))
 
@@ -283,6 +287,15 @@ class Attempt:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._child.guard_pid, 0)
 
+    def _find_far_side(self) -> str:
+        """Return the host on which a command goes on when its ssh is stopped, as it has no terminal there; or empty."""
+        for process in self.living():
+            if process.name == "ssh":
+                remote = parse_ssh(processes.command_words(process.pid))
+                if remote is not None and not remote.has_terminal:
+                    return self._redactor.text(remote.host)
+        return ""
+
     # --- inputs
 
     def _forward_keys(self) -> None:
@@ -330,7 +343,8 @@ class Attempt:
     def ending(self) -> Ending:
         """How the command ended, as far as it is known."""
         interrupted = self._interrupted_s is not None and self.ended_s - self._interrupted_s < _INTERRUPT_S
-        return classify_ending(self._wait_status, self._stop_request, interrupted=interrupted)
+        ending = classify_ending(self._wait_status, self._stop_request, interrupted=interrupted)
+        return ending.lose(self._far_side) if self._far_side else ending
 
     @property
     def leftover_count(self) -> int:
@@ -343,6 +357,7 @@ class Attempt:
         return {
             "exit_code": self.ending.exit_code,
             "signal": self.ending.signal,
+            "stopped_by": self.ending.stopped_by,
             "signals_sent": (self._stop_sequence.sent if self._stop_sequence else None) or None,
             "leftovers": self._describe(self._leftovers) or None,
             "survivors": self._describe(survivors) or None,

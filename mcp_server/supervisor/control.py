@@ -10,7 +10,7 @@ import socket
 import time
 
 from mcp_server.record.events import EventLog
-from mcp_server.record.exit_status import CTRL_C, StopRequest
+from mcp_server.record.exit_status import CTRL_C, STOPPERS, StopRequest
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.pane import Pane, connect_to_tmux, open_pane, open_tmux_server
@@ -107,7 +107,9 @@ class ControlInputs:
         expires_at = request.get("expires_at")
         if isinstance(expires_at, (int, float)) and time.time() > expires_at:
             return False
-        self.request_stop(StopRequest("killed", str(request.get("by", "")), str(request.get("reason", ""))))
+        by, stopped_by = str(request.get("by", "")), request.get("stopped_by")
+        known = str(stopped_by) if stopped_by in STOPPERS else ""
+        self.request_stop(StopRequest("killed", by, str(request.get("reason", "")), known))
         return True
 
     def request_stop(self, request: StopRequest) -> None:
@@ -132,7 +134,8 @@ class ControlInputs:
             self._read_stop_file()
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
-            self.request_stop(StopRequest("timed_out", "time limit", f"{self.spec.time_limit_s:g} s have passed"))
+            text = f"{self.spec.time_limit_s:g} s have passed"
+            self.request_stop(StopRequest("timed_out", "time limit", text, "time_limit"))
 
     def _judge_closed_pane(self, now_s: float) -> None:
         if self._tmux_probe is None and self._tmux_fd is not None:  # it has not died: does it still take clients?
@@ -143,7 +146,7 @@ class ControlInputs:
                 self._pane_verdict_s = now_s + _TMUX_PROBE_S
             return
         self._close_verdict()
-        self.request_stop(StopRequest("killed", "a person", "the tmux session was closed"))
+        self.request_stop(StopRequest("killed", "a person", "the tmux session was closed", "person"))
 
     def _lose_screen(self, cause: str) -> None:
         self._close_verdict()

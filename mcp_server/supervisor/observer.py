@@ -86,6 +86,10 @@ class Observer:
         self._stop_on = frozenset((control.spec.recovery or {}).get("stop_on", ()))
         self._stop_request: StopRequest | None = None
         self._stopped_for: str | None = None
+        # What the command prints while it is stopped answers signals: it is no news, and proves nothing.
+        self._is_stopping = False
+        self._stopping_from: int | None = None
+        self._diverged_before_stop: str | None = None
         self._written: dict[str, Any] = {}
         self._written_s, self._writes = 0.0, 0
         self._write_due_s: float | None = None
@@ -146,6 +150,16 @@ class Observer:
         return self._safely(
             lambda: within(_CHECK_LIMIT_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
         )
+
+    def note_stopping(self) -> None:
+        """Note that the attempt is being stopped: from now on nothing is reported, and the log so far is diagnosed."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        with contextlib.suppress(OSError):
+            self._stopping_from = self._log_path.stat().st_size
+        if self._monitor is not None and not self._monitor.divergence.recovered:
+            self._diverged_before_stop = self._monitor.divergence.line
 
     @property
     def _rests(self) -> bool:
@@ -217,6 +231,8 @@ class Observer:
 
     def _report(self, event: OutputEvent) -> None:
         self._publish()  # first, because readers of the event read the progress next
+        if self._is_stopping:
+            return
         facts = dict(event.facts)
         if facts.pop("divergence", False):
             facts["failure"] = event_facts(self._examine(0, None))
@@ -228,17 +244,20 @@ class Observer:
         monitor = self._reader
         if self._write_due_s is not None and now_s >= self._write_due_s:
             self._write()
+        if self._is_stopping:
+            return
         if monitor.check_first_step_timeout(now_s):
-            text = f"No training step seen for {now_s - monitor.started_s:.0f} s. {self._last_line}"
-            self._events.append("first_step_timeout", text)
+            self._on_first_step_timeout(now_s - monitor.started_s)
         if (due_s := monitor.stall_check_s) is not None and now_s >= due_s:
             used_s, idle = self._cpu_since_measured()
             if monitor.stall_detector.detect_stall(now_s, idle):
                 self._on_stall(now_s, used_s)
             elif not idle:
                 self._measure_cpu()
-        if monitor.suspect is None:
-            return
+        if monitor.suspect is not None:
+            self._check_suspect(monitor, now_s)
+
+    def _check_suspect(self, monitor: OutputMonitor, now_s: float) -> None:
         idle = self._cpu_since_measured()[1]
         if monitor.should_diagnose_suspect(now_s, idle=idle):
             failure = self._examine(None, None)
@@ -259,6 +278,14 @@ class Observer:
         spent_s = max(0.0, processes.cpu_s(os.getpid()) - used_s)
         return spent_s, spent_s < _IDLE * max(time.monotonic() - at_s, 1e-3)
 
+    def _on_first_step_timeout(self, waited_s: float) -> None:
+        then = self._describe_following(
+            "first_step_timeout", "read_log shows what it does; if it trains, first_step_pattern was needed."
+        )
+        text = f"No training step seen for {waited_s:.0f} s. {self._last_line} {then}"
+        self._events.append("first_step_timeout", text, then=then)
+        self._request_stop("first_step_timeout", f"no training step came within {waited_s:.0f} s")
+
     def _on_stall(self, now_s: float, used_s: float) -> None:
         monitor = self._reader
         usual = (
@@ -275,13 +302,22 @@ class Observer:
         idle_s = self._gpu_monitor.idle_s() if self._gpu_monitor else None
         text += f" Its GPUs have been idle for {idle_s:.0f} s." if idle_s else ""
         waits = {f"{p.pid} {self._redact(p.name)}": processes.wait_channel(p.pid) for p in living[:8]}
-        self._events.append("stalled", text, cpu_used_s=round(used_s, 2), waits_in=waits, stack=stack)
+        then = self._describe_following("stall", "read_log and its stack show where; kill_run stops it.")
+        self._events.append(
+            "stalled", f"{text} {then}", then=then, cpu_used_s=round(used_s, 2), waits_in=waits, stack=stack
+        )
         self._request_stop("stall", "it made no progress any more")
+
+    def _describe_following(self, kind: str, what_to_do: str) -> str:
+        """Return what happens next: the recovery policy stops the attempt, or it goes on."""
+        if kind in self._stop_on:
+            return "The recovery policy stops it now."
+        return f"The run goes on: {what_to_do}"
 
     def _request_stop(self, kind: str, why: str) -> None:
         """Request the attempt's stop, if the run's recovery policy stops failures of this kind."""
         if kind in self._stop_on and self._stop_request is None:
-            self._stopped_for, self._stop_request = kind, StopRequest("failed", "recovery policy", why)
+            self._stopped_for, self._stop_request = kind, StopRequest("killed", "recovery policy", why, "policy")
 
     @property
     def _last_line(self) -> str:
@@ -319,18 +355,19 @@ class Observer:
         from mcp_server.diagnosis.log_file import examine_log_end  # noqa: PLC0415
 
         monitor = self._reader
-        divergence = monitor.divergence
+        until, diverged = None, None if monitor.divergence.recovered else monitor.divergence.line
         if ended and self._stopped_for is not None:  # the exit status is that of the supervisor's own signals
             exit_code, signal = (0 if self._stopped_for == "divergence" else None), None
+            until, diverged = self._stopping_from, self._diverged_before_stop
         run_facts = RunFacts(
             oom_killed=ended and processes.oom_kills() > self._oom_kills,
-            diverged=None if divergence.recovered else divergence.line,
+            diverged=diverged,
             stopped_for=self._stopped_for if ended else None,
         )
         if exit_code == 0 and run_facts.diverged is None:
             return None
         suspect = (monitor.suspect.offset, monitor.suspect.number) if monitor.suspect else None
-        return examine_log_end(self._log_path, monitor.line_feeds, suspect, exit_code, signal, run_facts)
+        return examine_log_end(self._log_path, monitor.line_feeds, suspect, exit_code, signal, run_facts, until)
 
     def _write(self) -> None:
         now_s = time.monotonic()

@@ -1,8 +1,8 @@
 """Requeue: a scheduler starts the supervisor of a run again, after the former one died before the run's end.
 
 The run goes on with a new attempt. These runs are not continued: one with an end in ``events.jsonl``, one whose stop
-was carried out after the supervisor died, one whose newest attempt recorded that it finished, was killed or timed out,
-and one with processes that still live, which a new attempt would meet.
+was carried out after the supervisor died, one whose newest attempt recorded that it finished, timed out, or was killed
+other than by the recovery policy, and one with processes that still live, which a new attempt would meet.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def read_former_supervision(rundir: RunDir) -> FormerSupervision | None:
     record = read_record(rundir.exit(number)) or {}
     if any(event["kind"] in ENDING for event in events) or stop.get("carried_out"):
         return None
-    if record.get("state") in _FINAL_STATES or _has_processes(rundir.run_id):
+    is_final = record.get("state") in _FINAL_STATES and record.get("stopped_by") != "policy"
+    if is_final or _has_processes(rundir.run_id):
         return None
     starts = [event for event in events if event["kind"] == "started"]
     retries: list[Mapping[str, Any]] = [event for event in events if event["kind"] == "retrying"]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mcp_server.recovery.advice import agree
 from mcp_server.recovery.decision import FailedAttempt, GiveUp, Retry, decide
 from mcp_server.recovery.policy import NONE
 from mcp_server.supervisor.attempt import Attempt
@@ -26,6 +27,18 @@ class NextAttempt:
     wait_s: float
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What follows an attempt: the next one, or None for the end of the run, and one sentence with the reason.
+
+    ``failure``: why the attempt failed, with advice that agrees with the decision.
+    """
+
+    planned: NextAttempt | None
+    why: str
+    failure: Failure | None
+
+
 class Retries:
     """Collects the failed attempts of a run, and asks its recovery policy what follows."""
 
@@ -40,8 +53,8 @@ class Retries:
         params: Mapping[str, object],
         env: Mapping[str, str],
         changed: Mapping[str, str],
-    ) -> tuple[NextAttempt | None, str]:
-        """Return the decision after ``attempt`` (None: the run ends), and one sentence with the reason.
+    ) -> Outcome:
+        """Return what follows ``attempt``.
 
         ``params`` and ``env`` are those of ``attempt``; ``changed`` are the variables in ``env`` that retries changed.
         """
@@ -68,12 +81,15 @@ class Retries:
             stop_state=request.state if request else None,
             is_undiagnosed=failure is None,
         )
-        if isinstance(decision, GiveUp):
-            return None, decision.text
-        if attempt.living():
-            return None, "Processes of the failed attempt could not be stopped: a retry would meet them."
-        self._history[-1] = replace(self._history[-1], applied=decision.applied)
-        return self._apply(decision, params, env, changed)
+        if isinstance(decision, Retry) and attempt.living():
+            decision = GiveUp("Processes of the failed attempt could not be stopped: a retry would meet them.")
+        if isinstance(decision, Retry):
+            self._history[-1] = replace(self._history[-1], applied=decision.applied)
+            planned = self._apply(decision, params, env, changed)
+            if planned is not None:
+                return Outcome(planned, decision.text, agree(failure, decision) if failure else None)
+            decision = GiveUp("No other GPU is free, or no driver answers, or the run has used all of them.")
+        return Outcome(None, decision.text, agree(failure, decision) if failure else None)
 
     def _apply(
         self,
@@ -81,8 +97,8 @@ class Retries:
         params: Mapping[str, object],
         env: Mapping[str, str],
         changed: Mapping[str, str],
-    ) -> tuple[NextAttempt | None, str]:
-        """Find the free ports and the other GPUs that ``retry`` needs."""
+    ) -> NextAttempt | None:
+        """Find the free ports and the other GPUs that ``retry`` needs; None where there is no other GPU."""
         new_params, new_changed = dict(retry.params), {**changed, **retry.env}
         for name in retry.next_port:
             port = ports.find_next_port(ports.current_port(name, params, env))
@@ -93,6 +109,6 @@ class Retries:
         if retry.other_gpu:
             variables = self._get_allocation().exchange(env)
             if variables is None:
-                return None, "No other GPU is free, or no driver answers, or the run has used all of them."
+                return None
             new_changed |= variables
-        return NextAttempt(new_params, new_changed, retry.wait_s), retry.text
+        return NextAttempt(new_params, new_changed, retry.wait_s)

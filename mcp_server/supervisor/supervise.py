@@ -158,9 +158,8 @@ class Supervision:
         """Supervise ``attempt`` and those that follow until the run has ended, and return the last exit status."""
         while True:
             attempt.supervise()
-            ending = attempt.ending
-            failure = attempt.observer.failure(ending) if ending.state in ("failed", "finished") else None
-            planned, why = self._decide(attempt, ending, failure)
+            ending, failure = self._diagnose(attempt)
+            planned, why, failure = self._decide(attempt, ending, failure)
             if planned is not None:
                 following, why = self._retry(attempt, failure, planned, why)
                 if following is not None:
@@ -168,11 +167,28 @@ class Supervision:
                     attempt = following
                     continue
             request = self._control.stop_request
-            if request is not None and ending.state == "failed" and self._recovers:
+            if request is not None and _may_be_retried(ending) and self._recovers:
                 # It failed by itself, but no retry followed because of the stop request.
                 ending, failure = replace(ending, state=request.state, stop_request=request), None
             self._end(attempt, ending, failure, why)
             return ending.status
+
+    def _diagnose(self, attempt: Attempt) -> tuple[Ending, Failure | None]:
+        """Return how the attempt ended and why it failed: an end that was requested from outside is not a failure."""
+        ending = attempt.ending
+        by_policy = ending.stopped_by == "policy"
+        if ending.state not in ("failed", "finished") and not by_policy:
+            return ending, None
+        failure = attempt.observer.failure(ending)
+        if failure is None or ending.state != "failed":
+            return ending, failure
+        from mcp_server.diagnosis.failure.diagnose import is_of_scheduler, read_far_side  # noqa: PLC0415 - failed runs
+
+        if far_side := read_far_side(failure):
+            return ending.lose(far_side), failure
+        if is_of_scheduler(failure):
+            ending = replace(ending, stop_request=StopRequest(ending.state, "", "", "scheduler"))
+        return ending, failure
 
     def _retry(
         self, attempt: Attempt, failure: Failure | None, planned: NextAttempt, why: str
@@ -190,10 +206,15 @@ class Supervision:
         except OSError as error:
             return None, f"Attempt {attempt.number + 1} could not be started: {error}."
 
-    def _decide(self, attempt: Attempt, ending: Ending, failure: Failure | None) -> tuple[NextAttempt | None, str]:
-        """Ask the recovery policy what follows a failed attempt. After an internal error nothing follows."""
-        if ending.state != "failed" or not self._recovers:
-            return None, ""
+    def _decide(
+        self, attempt: Attempt, ending: Ending, failure: Failure | None
+    ) -> tuple[NextAttempt | None, str, Failure | None]:
+        """Ask the recovery policy what follows a failed attempt. After an internal error nothing follows.
+
+        Return the next attempt, the reason, and ``failure`` with advice that agrees with both.
+        """
+        if not _may_be_retried(ending) or not self._recovers:
+            return None, "", failure
         try:
             self._control.handle_pending()  # inputs that came while leftovers were stopped and the log was diagnosed
             if self._retries is None:
@@ -202,10 +223,11 @@ class Supervision:
                 self._retries = Retries(self._control, self._get_allocation)
             retries, params, changed = self._retries, self._params, self._changed
             env = {**self._handover.env, **self._spec.env, **changed}
-            return within(_DECISION_LIMIT_S, lambda: retries.decide(attempt, failure, params, env, changed))
+            outcome = within(_DECISION_LIMIT_S, lambda: retries.decide(attempt, failure, params, env, changed))
         except Exception as error:
             self._control.report_error(error)
-            return None, "What comes next could not be decided."
+            return None, "What comes next could not be decided.", failure
+        return outcome.planned, outcome.why, outcome.failure
 
     def _get_allocation(self) -> GpuAllocation:
         """Return the run's GPU allocation, which holds nothing at first."""
@@ -225,6 +247,7 @@ class Supervision:
         self._control.events.append(
             "retrying",
             text,
+            then=why,
             attempt=attempt.number,
             failure=event_facts(failure),
             wait_s=planned.wait_s,
@@ -237,7 +260,8 @@ class Supervision:
     def _end(self, attempt: Attempt, ending: Ending, failure: Failure | None, why: str) -> None:
         """Release the GPUs and write the run's end. The pane stays for reading."""
         control, pane = self._control, self._control.pane
-        text = f"{ending.text(attempt.leftover_count, attempt.relay.log.lost_bytes)} {why}".strip()
+        then = " ".join(filter(None, (why, ending.remedy)))
+        text = f"{ending.text(attempt.leftover_count, attempt.relay.log.lost_bytes)} {then}".strip()
         elapsed_s = attempt.ended_s - self._began_s
         self._report.close(attempt, failure, why or "the end")
         if pane:
@@ -250,10 +274,16 @@ class Supervision:
             "elapsed_s": round(elapsed_s, 3),
         }
         _write_results(control, text=text, attempts=attempt.number, **end)
-        control.events.append("ended", text, attempt=attempt.number, **end, **attempt.end_facts())
+        facts = {**attempt.end_facts(), "stopped_by": ending.stopped_by, "far_side": ending.far_side or None}
+        control.events.append("ended", text, then=then or None, attempt=attempt.number, **end, **facts)
         attempt.close_outputs()
         if pane and pane.is_open:
             pane.restore()
+
+
+def _may_be_retried(ending: Ending) -> bool:
+    """Return whether the recovery policy has a say: the attempt failed by itself, or the policy stopped it."""
+    return ending.state == "failed" or (ending.state == "killed" and ending.stopped_by == "policy")
 
 
 def _catch_signals() -> int:

@@ -71,7 +71,7 @@ async def kill_run(
         return _result("already_ended", run, f"{run.run_id} has ended already: {run.state}.")
     backend_of(run.spec).check_stoppable(run.spec)
     server.check_owner(ctx, run, force=force_other_owner)
-    by = server.actor(ctx)
+    by, stopped_by = server.actor(ctx), "agent"
     if confirm_token is not None:
         if _humans_only(server):
             raise KillNotConfirmed(_for_people(run))
@@ -83,8 +83,8 @@ async def kill_run(
             return _result("declined", run, f"Kill not confirmed: {cause}. {run.run_id} is still {run.state}.")
         if decision is None:
             return await run_in_thread(_require_confirmation, server, run)
-        by = "a person, asked through the client"
-    result = await stop_run(run, server.store, server.file_watch, by=by, reason=reason)
+        by, stopped_by = "a person, asked through the client", "person"
+    result = await stop_run(run, server.store, server.file_watch, by=by, reason=reason, stopped_by=stopped_by)
     return _describe_result(result, await check_gpu_memory(result.run, server.environ))
 
 
@@ -118,7 +118,9 @@ def _describe_result(stopped: StopResult, gpu_memory: tuple[bool, str] | None) -
         stopped.run,
         f"{stopped.message} {memory_text}".strip(),
         signals_sent=list(stopped.signals_sent),
-        survivors=[Leftover.of(process) for process in stopped.survivors],
+        survivors=None
+        if stopped.far_side and not stopped.survivors
+        else [Leftover.of(process) for process in stopped.survivors],
         gpu_memory_released=released,
     )
 

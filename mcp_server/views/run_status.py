@@ -15,6 +15,7 @@ from mcp_server.text.formatting import round_seconds, shorten_middle, significan
 
 # A failed run's whole status has 300 tokens.
 _LINE_CHARS, _CONTEXT_LINES, _CONTEXT_CHARS, _EVENT_CHARS = 180, 2, 90, 160
+_FEWEST_EVENT_CHARS = 60  # of what happened, however long the rest is
 _MOST_EVENTS, _MOST_EVENTS_OF_FAILED = 6, 2
 _MOST_PARAMS, _PARAM_CHARS, _MOST_CHANGES, _CHANGE_CHARS = 16, 60, 4, 120
 _MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED, _MOST_CHANGES_OF_FAILED = 6, 30, 2
@@ -82,6 +83,7 @@ class RunStatus(Answer):
     attempt: int | None = None
     exit_code: int | None = None
     signal: str | None = None
+    stopped_by: str | None = None
     started_at: str | None = None
     ended_at: str | None = None
     elapsed_s: float | None = None
@@ -172,6 +174,7 @@ def describe(
         attempt=run.attempt if run.started_at and (run.attempt > 1 or not brief) else None,
         exit_code=run.exit_code,
         signal=run.signal,
+        stopped_by=run.stopped_by,
         started_at=None if brief else run.started_at,
         ended_at=run.ended_at,
         elapsed_s=_round(elapsed_s),
@@ -223,7 +226,13 @@ def _changed_params(run: Run, *, short: bool) -> list[str] | None:
 
 
 def _event(event: Mapping[str, Any]) -> Event:
-    text = shorten_middle(event.get("text", ""), _EVENT_CHARS)
+    """Return ``event`` with a short text. What is cut is what happened, never what happens next or what to do."""
+    text, then = str(event.get("text", "")), str(event.get("then") or "")
+    if then and text.endswith(f" {then}"):
+        happened = text.removesuffix(f" {then}")
+        text = f"{shorten_middle(happened, max(_FEWEST_EVENT_CHARS, _EVENT_CHARS - len(then) - 1))} {then}"
+    else:
+        text = shorten_middle(text, _EVENT_CHARS)
     return Event(seq=event["seq"], at=event.get("at", ""), kind=event["kind"], text=text)
 
 

@@ -72,7 +72,7 @@ def test_a_stop_request_names_the_state_whatever_the_status(
 
 
 def test_ctrl_c_makes_any_end_that_persons_but_success() -> None:
-    typed = StopRequest("killed", "a person at the terminal", "Ctrl-C")
+    typed = StopRequest("killed", "a person at the terminal", "Ctrl-C", "person")
     assert classify_ending(exited(0), None, interrupted=True) == Ending("finished", 0, None)
     assert classify_ending(exited(1), None, interrupted=True) == Ending("killed", 1, None, typed)
     assert classify_ending(exited(130), None, interrupted=True) == Ending("killed", 130, "SIGINT", typed)

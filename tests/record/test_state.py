@@ -354,3 +354,33 @@ def test_a_requeue_clears_the_failure_of_the_former_attempt() -> None:
     failed = event(2, "retrying", failure={"kind": "oom_gpu", "line": "CUDA out of memory"})
     assert fold(Evidence(SPEC, (STARTED, failed), supervisor=ALIVE)).failure is not None
     assert fold(Evidence(SPEC, (STARTED, failed, event(3, "requeued")), supervisor=ALIVE)).failure is None
+
+
+@pytest.mark.parametrize(
+    ("evidence", "state", "stopped_by"),
+    [
+        ({"events": (STARTED, ended("killed", stopped_by="policy"))}, "killed", "policy"),
+        ({"events": (STARTED, ended("timed_out", stopped_by="time_limit"))}, "timed_out", "time_limit"),
+        ({"events": (STARTED, ended("killed", stopped_by="you must now"))}, "killed", None),
+        ({"events": (STARTED,), "exit": {**record("killed"), "stopped_by": "agent"}}, "killed", "agent"),
+        ({"events": (STARTED,), "stop": {**CARRIED_OUT, "stopped_by": "person"}}, "killed", "person"),
+        ({"events": (STARTED,), "stop": {**ASKED, "stopped_by": "person"}}, "lost", None),
+        ({"events": (STARTED, ended("failed"))}, "failed", None),
+    ],
+)
+def test_who_stopped_a_run_is_what_its_record_says(
+    evidence: dict[str, Any], state: str, stopped_by: str | None
+) -> None:
+    folded = fold(Evidence(SPEC, **evidence))
+    assert (folded.state, folded.stopped_by) == (state, stopped_by)
+
+
+def test_an_attempt_that_the_policy_stopped_before_a_retry_that_never_came_has_failed() -> None:
+    events = (STARTED, event(2, "retrying"))
+    folded = fold(Evidence(SPEC, events=events, exit={**record("killed"), "stopped_by": "policy"}))
+    assert folded.state == "failed"
+
+
+def test_an_end_on_this_host_of_a_command_that_may_go_on_elsewhere_is_lost_with_the_reason() -> None:
+    folded = fold(Evidence(SPEC, events=(STARTED, ended("lost", then="Look there.", far_side="gpu7", exit_code=255))))
+    assert (folded.state, folded.reason, folded.exit_code, folded.abandoned) == ("lost", "Look there.", None, False)

@@ -101,7 +101,9 @@ def test_back_off_goes_on_where_the_ceilings_are_higher() -> None:
 
 def test_none_retries_nothing() -> None:
     for kind in KINDS:
-        assert play("none", failed(kind, retryable=True)) == [GiveUp(f"The recovery policy has no rule for {kind}.")]
+        assert play("none", failed(kind, retryable=True)) == [
+            GiveUp(f"The recovery policy has no rule for {kind}.", is_final=False)
+        ]
 
 
 def test_a_retry_is_described_in_a_sentence() -> None:
@@ -243,6 +245,7 @@ def test_a_retry_says_what_the_next_attempt_has_and_leaves_alone_what_it_was_giv
         text="Trying again in 5 s with num_envs 4096 -> 2048, D=1, another MASTER_PORT, another GPU (retry 1 of 3).",
         next_port=("MASTER_PORT",),
         applied="0.0",
+        is_changed=True,
     )
     assert PARAMS == {"num_envs": 4096, "lr": 3e-4}
 

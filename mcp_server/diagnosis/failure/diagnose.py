@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcp_server.diagnosis.failure import kinds, log_statements, root_cause, tracebacks
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
@@ -22,7 +22,23 @@ _NO_OUTPUT = "(no output)"
 _CONTEXT_LINES = 6
 _FORE_LINES, _AFTER_LINES = 2, 2
 _SIGNAL_BASE = 128
-_TIMED_OUT, _USAGE = 124, 2
+_TIMED_OUT, _USAGE, _SSH_FAILED = 124, 2, 255
+_KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout"}
+# What ssh itself prints when a session that has begun breaks off. Refused connections are none: nothing has begun.
+_LOST_SESSION = re.compile(
+    r"(?:Shared connection|Connection) to (?P<host>\S+) (?:closed by remote host|closed\.?$)"
+    r"|client_loop: send disconnect: "
+    r"|(?:packet_write_wait|packet_write_poll|ssh_dispatch_run_fatal): Connection to (?P<address>\S+)"
+    r"|Timeout, server (?P<server>\S+) not responding"
+    r"|Read from (?:remote host|socket) ?(?P<peer>[^\s:]*).{0,20}: (?:Connection (?:reset|timed)|Operation timed)"
+    r"|mux_client_\w+: .{0,60}(?:failed|closed)|Write failed: Broken pipe"
+    r"|Connection (?:closed|reset) by (?P<closer>\S+) port \d+|Killed by signal \d+\.$"
+)
+_NOT_BEGUN = re.compile(
+    r"kex_exchange_identification|ssh_exchange_identification|ssh: (?:connect|Could not resolve)|Permission denied \("
+    r"|Host key verification failed|Too many authentication failures|banner exchange"
+)
+_LINES_OF_SSH = 6
 _SIGNAL_NAMES = dict(
     enumerate("HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM".split(), 1)  # noqa: SIM905
 )
@@ -33,6 +49,10 @@ _DELIBERATE_STOP = re.compile(
     r"|interrupt|SIGINT|signal:? 2\b|\^C|code 130\b|training early"
 )
 _OUTSIDE_STOP = re.compile(r"(?i)PREEMPT|NODE.?FAIL|REQUEUE|evicted|SIGTERM|SIGHUP|SIGUSR|signal Terminated|SIGKILL")
+_SCHEDULER = re.compile(
+    r"slurmstepd|(?i:PREEMPT|NODE.?FAIL|REQUEUE|evicted|TIME LIMIT|walltime)|TERM_(?:RUNLIMIT|OWNER|PREEMPT|ADMIN)"
+    r"|DeadlineExceeded|CANCELLED AT"
+)
 _NAN = re.compile(r"(?i)\bnan\b|non-?finite")
 _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
 _OTHERS_CODE = re.compile(
@@ -49,7 +69,7 @@ class RunFacts:
     oom_killed: bool = False  # the kernel's OOM killer counted a kill in this run's cgroup
     diverged: str | None = None  # the metric line that proves divergence, from the whole run
     diverged_number: int | None = None
-    stopped_for: str | None = None  # "stall" when the recovery policy stopped a hung attempt
+    stopped_for: str | None = None  # "stall" or "first_step_timeout" when the recovery policy stopped the attempt
 
 
 @dataclass(frozen=True)
@@ -75,6 +95,8 @@ def diagnose(
     """
     if signal is None and (name := _SIGNAL_NAMES.get((exit_code or 0) - _SIGNAL_BASE)):
         signal = f"SIG{name}"
+    if exit_code == _SSH_FAILED and (lost := find_lost_session(lines)) is not None:
+        return Failure("network_error", lost.text.strip(), lost.number, False, "stop", kinds.LOST_SESSION)
     failed = exit_code != 0 and bool(exit_code or signal or run_facts.stopped_for or run_facts.oom_killed)
     evidence = root_cause.find_root_cause(lines, collect_evidence(lines), failed=failed)
     if exit_code == 0 and evidence and evidence.kind != "divergence":
@@ -86,6 +108,28 @@ def diagnose(
     if not failed:
         return _failure_from(lines, evidence, evidence.kind) if evidence else None
     return _diagnose_failed_run(lines, evidence, exit_code, signal, run_facts)
+
+
+def find_lost_session(lines: Sequence[Line]) -> Line | None:
+    """Return the line with which ssh, at the end of the log, says that a session broke off after it had begun."""
+    last = [line for line in lines[-50:] if line.text.strip()][-_LINES_OF_SSH:]
+    if any(_NOT_BEGUN.search(line.text[:_FIRST_CHARS]) for line in last):
+        return None
+    return next((line for line in last if _LOST_SESSION.match(line.text.strip()[:_FIRST_CHARS])), None)
+
+
+def is_of_scheduler(failure: Failure) -> bool:
+    """Return whether the line that proves ``failure`` is a scheduler's, which took the machine or the time away."""
+    return failure.kind == "killed" and bool(_SCHEDULER.search(failure.line))
+
+
+def read_far_side(failure: Failure | None) -> str:
+    """Return the host to which ``failure`` lost the session, or a word for it; empty for other failures."""
+    if failure is None or failure.advice != kinds.LOST_SESSION:
+        return ""
+    match = _LOST_SESSION.match(failure.line)
+    hosts = match.groupdict().values() if match else ()
+    return next(filter(None, hosts), "the far side").rstrip(".")
 
 
 def _diagnose_failed_run(
@@ -101,11 +145,10 @@ def _diagnose_failed_run(
         evidence and evidence.weight == Weight.OWN and evidence.kind not in _MAY_BE_MEMORY
     ):
         return _failure_from(lines, evidence, "oom_host")
-    if run_facts.stopped_for == "stall" and not (evidence and is_own_cause and evidence.sure):
-        last = root_cause.find_last_work_line(lines)
-        return (
-            _build_failure("stall", last.text.strip(), last.number, ()) if last else _failure_from(lines, None, "stall")
-        )
+    if run_facts.stopped_for in _KINDS_OF_STOP and not (evidence and is_own_cause and evidence.sure):
+        kind, last = _KINDS_OF_STOP[run_facts.stopped_for], root_cause.find_last_work_line(lines)
+        failure = _build_failure(kind, last.text.strip(), last.number, ()) if last else _failure_from(lines, None, kind)
+        return replace(failure, advice=kinds.NO_FIRST_STEP) if kind == "timeout" else failure
     by_signal = ("segfault" if signal in _CRASHES else "killed") if signal else None
     if evidence is None:
         by_code = {_TIMED_OUT: "timeout", _USAGE: "config_error" if _has_usage(lines) else None}.get(exit_code or 0)

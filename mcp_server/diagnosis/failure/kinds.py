@@ -61,6 +61,9 @@ KINDS: dict[str, KindPolicy] = {
         True, "retry", "The cause is not known: read the end of the log with read_log before trying again."),
 }
 
+NO_FIRST_STEP = "No training step came in time: see what it did with read_log, or raise first_step_timeout_s."
+LOST_SESSION = "The ssh connection broke, and the training may still run on the far side: look there before launch_run."
+
 # Advice for lines that say more than their kind. First match wins; its groups fill the placeholders.
 _DETAILS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
     (kind, re.compile(pattern), advice)

@@ -1,0 +1,37 @@
+"""Makes the advice of a failure agree with what the recovery policy has just done. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mcp_server.diagnosis.failure.diagnose import Failure
+from mcp_server.recovery.decision import Decision, Retry
+
+_RETRIES = "The recovery policy retries it: call wait_run, and launch nothing."
+_GAVE_UP = "The recovery policy gave up: find the cause with read_log and change something before launch_run."
+_LATER_S = 30.0
+
+
+def agree(failure: Failure, decision: Decision) -> Failure:
+    """Return ``failure`` with what is left to do after ``decision``.
+
+    A proposal stays where the policy leaves the failure to the reader. The advice for a failure that nobody retries,
+    such as a wrong argument, stays as well: it says what to correct.
+    """
+    if isinstance(decision, Retry):
+        return replace(failure, retryable=True, action=_action_of(decision), advice=_RETRIES)
+    if not decision.is_final:
+        return failure
+    advice = _GAVE_UP if failure.retryable else failure.advice
+    return replace(failure, retryable=False, action="stop", advice=advice)
+
+
+def _action_of(retry: Retry) -> str:
+    """Return the word of ``kinds.ACTIONS`` for what the policy does."""
+    if retry.other_gpu:
+        return "retry_other_gpu"
+    if retry.next_port:
+        return "retry_other_port"
+    if retry.is_changed:
+        return "retry_changed"
+    return "retry_later" if retry.wait_s >= _LATER_S else "retry"

@@ -1,0 +1,47 @@
+"""Advice agrees with what the recovery policy has just done."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_server.diagnosis.failure.diagnose import Failure
+from mcp_server.recovery.advice import agree
+from mcp_server.recovery.decision import GiveUp, Retry
+
+OOM = Failure("oom_gpu", "CUDA out of memory", 3, True, "retry", "halve the batch size")
+WRONG = Failure("config_error", "no key lr", 3, False, "stop", "Correct the key, then launch_run again.")
+
+
+def retry(**facts: object) -> Retry:
+    return Retry(**{"params": {}, "env": {}, "other_gpu": False, "wait_s": 1.0, "text": "", **facts})  # type: ignore[arg-type]
+
+
+def test_a_policy_that_gave_up_proposes_no_retry() -> None:
+    failure = agree(OOM, GiveUp("All 3 retries without progress are used up."))
+    assert (failure.retryable, failure.action, failure.line) == (False, "stop", OOM.line)
+    assert "gave up" in failure.advice
+
+
+def test_what_to_correct_stays_in_the_advice() -> None:
+    assert agree(WRONG, GiveUp("The recovery policy does not retry config_error.")) == WRONG
+
+
+def test_a_failure_without_a_rule_is_left_to_the_reader() -> None:
+    assert agree(OOM, GiveUp("The recovery policy has no rule for oom_gpu.", is_final=False)) == OOM
+
+
+@pytest.mark.parametrize(
+    ("decision", "action"),
+    [
+        (retry(), "retry"),
+        (retry(is_changed=True), "retry_changed"),
+        (retry(other_gpu=True, is_changed=True), "retry_other_gpu"),
+        (retry(next_port=("MASTER_PORT",), is_changed=True), "retry_other_port"),
+        (retry(wait_s=30.0), "retry_later"),
+    ],
+)
+def test_a_retry_needs_nothing_but_waiting(decision: Retry, action: str) -> None:
+    for failure in (OOM, WRONG):
+        agreed = agree(failure, decision)
+        assert (agreed.retryable, agreed.action) == (True, action)
+        assert "wait_run" in agreed.advice
