@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from mcp_server.text.log_text import Line, clean_lines, collapse, fit_lines, shorten
-from mcp_server.text.regex import compile_user_pattern
+from mcp_server.views.timed_search import SEARCH_S, TimedSearch
 
 MAX_BYTES = 8192
 NUMBERED_BYTES = 256 * 2**20  # the tail of a larger log has no line numbers: counting takes too long
@@ -100,20 +100,22 @@ def grep_lines(path: Path, pattern: str, context: int = 0, max_bytes: int = MAX_
     """Return the readable lines in which a Python regular expression is found, newest kept, like ``grep -n``.
 
     Matching is case-sensitive unless the pattern begins with ``(?i)``. ``context`` is at most 100 lines around a match.
-    ``re`` cannot be interrupted and blocks all threads. A repeat within a repeat, ``(a+)+``, is therefore refused, and
-    only the first 10,000 characters of a line are searched (the header counts longer lines). This prevents accidents,
-    not a pattern that is made to be slow, such as ``(a|aa)+$``.
+    A repeat within a repeat, ``(a+)+``, is refused, and only the first 10,000 characters of a line are searched (the
+    header counts longer lines). A search ends after 10 s; the header then says how far it came.
 
     Raises:
         PatternError: the pattern is not a regular expression, or is refused; carries the reason.
     """
-    search = _Search(compile_user_pattern(pattern), max(0, min(context, 100)), max_bytes)
+    search = _Search(TimedSearch(pattern), max(0, min(context, 100)), max_bytes)
     total = 0
     with path.open("rb") if path.exists() else io.BytesIO() as file:
         for number, data in _chunks(file, file.seek(0, os.SEEK_END)):
-            search.feed(clean_lines(data, number))
-            total = _last_number(number, data)
+            total = search.feed(clean_lines(data, number)) or _last_number(number, data)
+            if search.is_cut_off:
+                break
     where = f"{_amount(search.matches, 'match') or 'no match'} of {shorten(pattern)!r} in {_amount(total, 'line')}"
+    if search.is_cut_off:
+        where += f": the search took longer than {SEARCH_S:g} s and ended there; use a simpler pattern, or start_line"
     if search.long:
         where += f" ({_amount(search.long, 'line')} searched only up to character {SEARCHED_CHARS:,})"
 
@@ -136,26 +138,34 @@ class _GrepLine(NamedTuple):
 class _Search:
     """The newest matches of a log that is read from its start, with the lines around them."""
 
-    def __init__(self, regex: re.Pattern[str], context: int, max_bytes: int) -> None:
+    def __init__(self, search: TimedSearch, context: int, max_bytes: int) -> None:
         self.context = context
         self.matches = 0
         self.long = 0
-        self._regex = regex
+        self._search = search
         self._position = 0
         self._newest: deque[int] = deque(maxlen=max(1, max_bytes // 2))  # more could never be shown
         self._shown_lines: deque[_GrepLine] = deque()
         self._before: deque[_GrepLine] = deque(maxlen=context)
 
-    def feed(self, lines: Iterable[Line]) -> None:
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the search ended before the last line that was fed."""
+        return self._search.is_over
+
+    def feed(self, lines: Iterable[Line]) -> int | None:
+        """Search lines; return the number of the last one that was searched if the time is over, else None."""
         for line in lines:
+            start = self._search.find(line.text[:SEARCHED_CHARS])
+            if self._search.is_over:
+                return line.number - 1
             self._position += 1
             self.long += len(line.text) > SEARCHED_CHARS
-            match = self._regex.search(line.text[:SEARCHED_CHARS])
-            if match is None and not self.context:
+            if start is None and not self.context:
                 continue
-            text = f"{line.number}{':' if match else '-'}{shorten(line.text, match.start() if match else 0)}"
-            grep_line = _GrepLine(self._position, text, match is not None)
-            if match:
+            text = f"{line.number}{'-' if start is None else ':'}{shorten(line.text, start or 0)}"
+            grep_line = _GrepLine(self._position, text, start is not None)
+            if start is not None:
                 self.matches += 1
                 self._newest.append(self._position)
                 self._shown_lines.extend(self._before)
@@ -166,6 +176,7 @@ class _Search:
                     self._shown_lines.popleft()
             else:
                 self._before.append(grep_line)
+        return None
 
     def newest(self, room: int) -> list[_GrepLine]:
         """Return the lines that fit in ``room`` bytes: the newest match, its context, then the match before it."""
