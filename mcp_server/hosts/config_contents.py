@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mcp_server.record.script import format_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.text.shell import ShellCommand, parse
 
-_MOST_FILES = 40
+_MOST_FILES, _MOST_VALUES = 40, 20_000
 
 
 def find_config_files(request: LaunchRequest, command: ShellCommand, cwd: Path) -> list[Path]:
@@ -65,7 +66,8 @@ def find_missing_data(
     for file in files:
         if file.suffix.lower() not in (".yaml", ".yml", ".json"):
             continue
-        for key, value in _flatten(read_yaml(file)):
+        # Aliases can repeat a small file without end.
+        for key, value in islice(_flatten(read_yaml(file)), _MOST_VALUES):
             if any(name == key or name.endswith(f".{key}") for name in overridden):
                 continue
             for named in find_named_data([f"{key}={value}"], evaluates=True):

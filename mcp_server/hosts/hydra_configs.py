@@ -86,7 +86,7 @@ def _read_settings(options: Mapping[str, str], script: Path | None, cwd: Path) -
     main = _read_decorator(script) if script is not None else None
     given = options.get("path") or (main or {}).get("config_path")
     directories = [cwd / Path(options["dir"]).expanduser()] if "dir" in options else []
-    if given and not given.startswith("pkg:"):
+    if given and is_literal(given):  # not `pkg://…`
         path = Path(given).expanduser()
         if path.is_absolute():
             directories.append(path)

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from mcp_server.gpus.request import GpuRequest, Requirements, may_compete, parse_gpus, parse_requirements
+from mcp_server.gpus.request import (
+    GpuRequest,
+    Requirements,
+    may_compete,
+    parse_gpus,
+    parse_requirements,
+    takes_several,
+)
 
 
 @pytest.mark.parametrize(
@@ -117,3 +124,11 @@ def test_requests_compete_when_the_same_gpu_could_meet_both(one: Any, other: Any
     assert a is not None
     assert b is not None
     assert may_compete(a, b) is may_compete(b, a) is answer
+
+
+@pytest.mark.parametrize(
+    ("gpus", "several"),
+    [(None, False), (0, False), (1, False), (2, True), ([4], False), ("4-7", True), ("all", True), ("cpu:4", False)],
+)
+def test_more_than_one_gpu_is_recognised(gpus: Any, several: bool) -> None:
+    assert takes_several(parse_gpus(gpus)) is several

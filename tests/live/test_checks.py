@@ -419,3 +419,13 @@ async def test_the_recovery_that_a_run_would_have_is_told_and_impossible_changes
         "recovery",
         "a retry would halve num_envs, and params has no num_envs: no retry could follow.",
     )
+
+
+async def test_a_config_or_a_path_made_to_be_endless_ends_the_check(store: RunStore, project: Path) -> None:
+    layers = "\n".join(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}" for n in range(1, 40))
+    (project / "conf" / "bomb.yaml").write_text(f"a0: &a0 {{val_files: none.json}}\n{layers}\n")
+    (project / "loop").symlink_to("loop")
+    answer = await check(store, command="python train.py -cn bomb", python=str(project / "loop"), paths=["loop"])
+    texts = [text for _, text, _ in problems_of(answer)]
+    assert 0 < sum("there is no data file none.json" in text for text in texts) < 10
+    assert any(text.startswith(f"{project}/loop is not a program") for text in texts)

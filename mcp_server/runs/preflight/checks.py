@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,8 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
         yield describe_error(missing.argument, missing)
     configs = find_config_files(request, command, context.cwd)
     check_config_roots(configs, roots)
-    for foreign in find_missing_data(configs, command, context.request.params, context.cwd):
+    absent = find_missing_data(configs, command, context.request.params, context.cwd)
+    for foreign in islice(absent, _MOST_LISTED):
         yield Problem(what="command", text=foreign.cause, remedy=foreign.remedy)
     program = find_first_program(command)
     if program and "/" not in program and shutil.which(program, path=context.env.get("PATH")) is None:
@@ -199,7 +201,7 @@ def _check_content(path: Path, roots: Roots, context: CheckContext) -> Iterator[
         yield Problem(what="path", text=foreign.cause, remedy=foreign.remedy)
         return
     command = parse(context.request.command or "true")
-    for missing in find_missing_data([path], command, context.request.params, context.cwd):
+    for missing in islice(find_missing_data([path], command, context.request.params, context.cwd), _MOST_LISTED):
         yield Problem(what="path", text=missing.cause, remedy=missing.remedy)
 
 

@@ -64,7 +64,7 @@ async def run_preflight(request: PreflightRequest, store: RunStore, environ: Map
                 outcomes[what] = await check()
             except RunwardError as error:
                 outcomes[what] = Checked([describe_error(_name_subject(what, error), error)])
-            except (OSError, ValueError) as error:  # a name too long, a NUL in it
+            except (OSError, ValueError, RuntimeError) as error:  # a name too long, a NUL in it, a loop of links
                 text = f"It cannot be checked: {getattr(error, 'strerror', None) or error}."
                 outcomes[what] = Checked([Problem(what=what, text=text, remedy="Correct the path.")])
 
