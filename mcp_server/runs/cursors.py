@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -29,16 +29,30 @@ def backoff(first_s: float = 30, factor: float = 2, longest_s: float = 960) -> I
 
 @dataclass(frozen=True)
 class Cursor:
-    """What one caller has seen of one run. ``heartbeats`` counts the answers since the last event."""
+    """What one caller has seen of one run. ``heartbeats`` counts the answers since the last event.
+
+    ``repeated``: how many of the events up to ``seq`` are in the next answer once more, because nothing shows that the
+    last one arrived. They end no wait.
+    """
 
     seq: int = 0
     state: str = ""
     heartbeats: int = 0
+    repeated: int = 0
 
     @classmethod
     def at(cls, run: Run) -> Cursor:
         """Return the cursor of a caller that has seen ``run`` as it is now."""
         return cls(run.last_seq, run.state)
+
+    @property
+    def listed_seq(self) -> int:
+        """The next answer lists the events after this one."""
+        return self.seq - self.repeated
+
+    def unconfirmed(self, before: Cursor) -> Cursor:
+        """Return this cursor of a caller that had ``before``, and whose answer may not have arrived."""
+        return replace(self, repeated=max(0, self.seq - before.seq))
 
     @property
     def next_wait_s(self) -> float:

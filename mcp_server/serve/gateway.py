@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 
 from mcp_server import __version__
 from mcp_server.store.tokens import Tokens, TokensUnusable
+from mcp_server.tools.delivery import Delivery
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -45,6 +47,14 @@ class RequestRefused(Exception):
         self.status, self.text, self.headers = status, text, headers
 
 
+def _stopping() -> RequestRefused:
+    return RequestRefused(503, "Stopping", (b"retry-after", b"5"))
+
+
+def _token_required(challenge: bytes = b'Bearer error="invalid_token"') -> RequestRefused:
+    return RequestRefused(401, "Bearer token required", (b"www-authenticate", challenge))
+
+
 @dataclass
 class RequestGateway:
     """The ASGI application in front of the MCP endpoint ``inner``.
@@ -67,24 +77,49 @@ class RequestGateway:
             await self.inner(scope, receive, send)
             return
         began = ended = False
+        delivery, connection = Delivery.attach(scope), scope.get("state", {}).get("connection")
+        refusal_of_rest = _stopping
 
         async def answer(message: Message) -> None:
-            nonlocal began, ended
+            nonlocal began, ended, refusal_of_rest
+            if not self._is_still_allowed(scope):
+                refusal_of_rest = _token_required
+                scope_of_request.cancel()
+                await anyio.lowlevel.checkpoint()
+            if connection is not None and connection.is_gone:
+                delivery.lose()
             began = True
             ended = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
+            if ended:
+                delivery.finish()
+
+        async def hear() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect" and not ended:
+                delivery.lose()
+            return message
 
         with anyio.CancelScope() as scope_of_request:
             self._open.add(scope_of_request)
             try:
-                await self._serve(scope, receive, answer)
+                await self._serve(scope, hear, answer)
             except RequestRefused as refusal:
                 await _refuse(refusal, answer)
             finally:
                 self._open.discard(scope_of_request)
+                delivery.lose()  # unless it was sent
         # A stop cancels the request, or makes it return without ending its response.
         if not ended and (scope_of_request.cancel_called or self.stopping):
-            await _end(send, began=began)
+            await _end(send, refusal_of_rest(), began=began)
+
+    def _is_still_allowed(self, scope: Scope) -> bool:
+        """Return whether the token that a request has shown is still its caller's: it may be removed meanwhile."""
+        if (user := scope.get("user")) is None:
+            return True
+        with contextlib.suppress(TokensUnusable):
+            return bool(self.tokens.holder(_bearer(_find_header(scope, b"authorization"))) == user.username)
+        return False
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -99,7 +134,7 @@ class RequestGateway:
         if scope["path"] != PATH:
             raise RequestRefused(404, "Not found")
         if self.stopping:
-            raise RequestRefused(503, "Stopping", (b"retry-after", b"5"))
+            raise _stopping()
         if (user := self._user(headers.get(b"authorization"))) is not None:
             scope["user"] = user
         connection = scope.get("state", {}).get("connection")
@@ -129,8 +164,7 @@ class RequestGateway:
         try:
             if not self.tokens.required:
                 return None
-            scheme, _, token = (authorization or b"").decode("latin-1").partition(" ")
-            name = self.tokens.holder(token.strip()) if scheme.lower() == "bearer" else None
+            name = self.tokens.holder(_bearer(authorization))
         except TokensUnusable as error:
             if str(error) != self._reported:  # once, not for every request
                 self._reported = str(error)
@@ -139,8 +173,7 @@ class RequestGateway:
                 503, "The token file of this server is unusable; its operator sees the reason"
             ) from error
         if name is None:
-            challenge = b"Bearer" if authorization is None else b'Bearer error="invalid_token"'
-            raise RequestRefused(401, "Bearer token required", (b"www-authenticate", challenge))
+            raise _token_required(b"Bearer") if authorization is None else _token_required()
         return AuthenticatedUser(AccessToken(token="", client_id=name, scopes=[]))  # the token itself is not kept
 
     async def _send_health(self, scope: Scope, send: Send) -> None:
@@ -157,6 +190,16 @@ class RequestGateway:
                 await anyio.sleep(0.02)
         for request in tuple(self._open):
             request.cancel()
+
+
+def _bearer(authorization: bytes | None) -> str:
+    """Return the token of an ``Authorization`` header; empty where it has none."""
+    scheme, _, token = (authorization or b"").decode("latin-1").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _find_header(scope: Scope, wanted: bytes) -> bytes | None:
+    return next((value for name, value in scope["headers"] if name == wanted), None)
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes]:
@@ -208,13 +251,13 @@ async def _refuse(refusal: RequestRefused, send: Send) -> None:
     await _respond(send, refusal.status, refusal.text.encode(), b"text/plain; charset=utf-8", *headers)
 
 
-async def _end(send: Send, *, began: bool) -> None:
-    """End a response that a stop cut short."""
+async def _end(send: Send, refusal: RequestRefused, *, began: bool) -> None:
+    """End a response that was cut short: with ``refusal``, where it has not begun."""
     if began:
         with contextlib.suppress(Exception):  # the client may have disconnected
             await send({"type": "http.response.body", "body": b"", "more_body": False})
     else:
-        await _refuse(RequestRefused(503, "Stopping", (b"retry-after", b"5")), send)
+        await _refuse(refusal, send)
 
 
 async def _respond(send: Send, status: int, body: bytes, kind: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -72,6 +72,11 @@ class _Connection(H11Protocol):
         """Close the connection at once."""
         self.transport.abort()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has gone before its answer was complete."""
+        return self.cycle is not None and self.cycle.disconnected
+
     def prove(self, holder: str | None) -> bool:
         """Note the holder of the token that a request has shown; return whether there is room for the connection."""
         return self.registry.prove(self, holder)
@@ -162,7 +167,7 @@ def make_application(environ: Mapping[str, str], names: Iterable[str]) -> Reques
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
     hosts = frozenset(name.lower() for name in (*_LOCAL, *names))
-    return RequestGateway(inner, Tokens(context.home), hosts, lambda: context.waits)
+    return RequestGateway(inner, Tokens(context.home), hosts, lambda: len(context.open_waits))
 
 
 def serve_http(address: str, *, is_open: bool = False) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +13,12 @@ from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import Confirmations, check_owner
 from mcp_server.runs.cursors import CallerCursors
+from mcp_server.runs.open_waits import OpenWaits
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.tools.delivery import Delivery
 
 
 @dataclass
@@ -30,8 +31,8 @@ class ServerContext:
     file_watch: FileWatch = field(default_factory=FileWatch)
     cursors: CallerCursors = field(default_factory=CallerCursors)
     confirmations: Confirmations = field(default_factory=Confirmations)
+    open_waits: OpenWaits = field(default_factory=OpenWaits)
     scalars: Scalars = field(init=False)
-    waits: int = 0  # open at the moment
 
     def __post_init__(self) -> None:
         self.scalars = Scalars(self.home, self.store)
@@ -41,15 +42,6 @@ class ServerContext:
         """Return the context for the state directory that ``environ`` names."""
         home = StateHome.of(environ)
         return cls(home, environ, RunStore(home))
-
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count one more open wait."""
-        self.waits += 1
-        try:
-            yield
-        finally:
-            self.waits -= 1
 
     def actor(self, ctx: Call) -> str:
         """Return the owner that a call acts for: the name of its token, else the owner of this server."""
@@ -102,6 +94,20 @@ Call = Context[ServerContext, Any]
 def server_of(ctx: Call) -> ServerContext:
     """Return the context of the server that is called."""
     return ctx.request_context.lifespan_context
+
+
+def delivery_of(ctx: Call) -> Delivery | None:
+    """Return how the answer to this call reaches its caller; None over stdio, where nobody knows."""
+    request = ctx.request_context.request
+    return Delivery.of(request.scope) if request is not None else None
+
+
+def when_answered(ctx: Call, callback: Callable[[], None]) -> None:
+    """Call ``callback`` once the answer to this call is sent, over stdio at once."""
+    if (delivery := delivery_of(ctx)) is not None:
+        delivery.when_sent(callback)
+    else:
+        callback()
 
 
 def identity(ctx: Call) -> str | None:

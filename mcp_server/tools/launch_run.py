@@ -1,5 +1,6 @@
 """launch_run: starting a run."""
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from mcp.types import ToolAnnotations
@@ -14,7 +15,7 @@ from mcp_server.record.state import Run, RunState
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.launch import launch, rehearse
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, ServerContext, caller, server_of
+from mcp_server.tools.context import Call, ServerContext, caller, server_of, when_answered
 from mcp_server.tools.schema import tool
 
 
@@ -119,7 +120,7 @@ async def launch_run(
         )
     begun_at = now()
     run = await launch(request, server.store, server.file_watch, server.environ)
-    server.cursors.remember(caller(ctx), {run.run_id: Cursor.at(run)})
+    when_answered(ctx, partial(server.cursors.remember, caller(ctx), {run.run_id: Cursor.at(run)}))
     warnings = await _collect_warnings(run.spec, server)
     return await run_in_thread(_describe, run, server, warnings, repeated=run.spec.created_at < begun_at)
 

@@ -1,5 +1,6 @@
 """wait_run: waiting for the next event of runs."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Annotated
 
@@ -10,10 +11,10 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.metric_wait import MetricWait
-from mcp_server.runs.wait import Reason, Until, wait_for_runs
+from mcp_server.runs.wait import Reason, Until, WaitOutcome, wait_for_runs
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, ServerContext, caller, server_of
+from mcp_server.tools.context import Call, ServerContext, caller, delivery_of, server_of, when_answered
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.log_excerpt import tail_lines
 from mcp_server.views.run_status import RunStatus, status_of
@@ -76,21 +77,41 @@ async def wait_run(
         await ctx.report_progress(waited_s, limit_s, f"{', '.join(ids[:3])}: no news for {waited_s:.0f} s")
 
     directories = [server.store.run_directory(run_id).path for run_id in ids]
-    with server.waiting(), server.file_watch.subscribe(directories) as subscription:
-        outcome = await wait_for_runs(
-            ids,
-            server.store.observe,
-            subscription,
-            cursors,
-            until=plain or "condition",
-            timeout_s=timeout_s,
-            report=report,
-            check_condition=metric.check if metric is not None else None,
-        )
-    runs = [await run_in_thread(_status, server, run, cursors[run.run_id].seq) for run in outcome.runs]
-    server.cursors.remember(name, outcome.cursors)
-    if condition is not None and metric is not None:
-        server.cursors.remember_positions(name, condition.text, metric.positions)
+    delivery = delivery_of(ctx)
+
+    async def wait(limit_s: float | None) -> WaitOutcome:
+        with server.file_watch.subscribe(directories) as subscription:
+            return await wait_for_runs(
+                ids,
+                server.store.observe,
+                subscription,
+                cursors,
+                until=plain or "condition",
+                timeout_s=limit_s,
+                report=report,
+                check_condition=metric.check if metric is not None else None,
+            )
+
+    outcome = None
+    with server.open_waits.open(name, ids, is_bounded=delivery is None) as opened:
+        with opened.scope, delivery.cancel_when_lost(opened.scope) if delivery is not None else nullcontext():
+            outcome = await wait(timeout_s)
+        if outcome is None:  # given up, as far as this server can know
+            opened.newest_for.clear()
+            outcome = await wait(0)
+        # A later wait of this caller for the same run may have begun while the answer is made.
+        runs = [await run_in_thread(_status, server, run, cursors[run.run_id].listed_seq) for run in outcome.runs]
+        seen = {run_id: cursor for run_id, cursor in outcome.cursors.items() if run_id in opened.newest_for}
+
+    def remember() -> None:
+        server.cursors.remember(name, seen)
+        if condition is not None and metric is not None:
+            positions = {run_id: each for run_id, each in metric.positions.items() if run_id in seen}
+            server.cursors.remember_positions(name, condition.text, positions)
+
+    if delivery is None:  # nothing will show that the answer arrived
+        seen = {run_id: cursor.unconfirmed(cursors[run_id]) for run_id, cursor in seen.items()}
+    when_answered(ctx, remember)
     return WaitResult(
         reason=outcome.reason,
         runs=runs,
@@ -109,7 +130,7 @@ def _move(cursor: Cursor, run: Run, since: int | dict[str, int] | None) -> Curso
     seq = since.get(run.run_id, since.get(run.spec.name)) if isinstance(since, dict) else since
     if seq is None:
         return cursor
-    return replace(cursor, seq=seq, state=run.state if seq >= run.last_seq else "")
+    return replace(cursor, seq=seq, repeated=0, state=run.state if seq >= run.last_seq else "")
 
 
 def _status(server: ServerContext, run: Run, since: int) -> RunStatus:

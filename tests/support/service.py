@@ -82,6 +82,7 @@ class Service:
 
 def _whole(told: bytes) -> bool:
     head, separator, body = told.partition(b"\r\n\r\n")
+    head = head.lower()
     if b"transfer-encoding: chunked" in head:
         return body.endswith(b"0\r\n\r\n")
     lengths = [int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")]
