@@ -70,3 +70,37 @@ async def test_a_run_that_only_prints_has_curves_evaluations_and_its_tracker(san
         assert "0.31 ± 0.026" in rows[0]
         assert "**0.55 ± 0.026**" in rows[1]
         assert "51.00% ± 3.3%" in rows[2] or "51.0% ± 3.3%" in rows[2] or "51% ± 3.3%" in rows[2]
+
+
+EVALUATION = """
+import sys
+model, suite = (word.partition("=")[2] for word in sys.argv[1:])
+value = {"a": 0.5, "b": 0.6}[model.split("/")[-2]] + (0.1 if suite == "goal" else 0)
+for episode in range(10):
+    print("episode", episode, "success", episode % 2)
+print({"eval/success_once": value, "eval/return": 1.0, **({"eval/num_trajectories": 400} if suite == "goal" else {})})
+"""
+
+
+async def test_evaluations_of_two_models_on_two_benchmarks_are_a_table_of_both(sandbox: Sandbox) -> None:
+    (sandbox.path / "eval.py").write_text(EVALUATION)
+    async with sandbox.agent_in_process() as agent:
+        for model in ("a", "b"):
+            (sandbox.path / "ckpt" / model / "actor").mkdir(parents=True)
+            for suite in ("spatial", "goal"):
+                run_id = await agent.launch(
+                    f"{sys.executable} eval.py {{params}}",
+                    params={"model_path": f"{sandbox.path}/ckpt/{model}/actor", "task_suite": suite},
+                    param_style="k=v",
+                    first_step_pattern="(?i)episode|success",
+                    tags=["eval"],
+                    cwd=str(sandbox.path),
+                )
+                await agent.end(run_id)
+        found = await agent.call("compare_runs", tags=["eval"], metrics=["success_rate"])
+        assert any("Near: " in note and "eval/success_once" in note for note in found["notes"])
+        found = await agent.call("compare_runs", tags=["eval"])
+        (table,) = (one for one in found["benchmarks"] if one["metric"] == "eval/success_once")
+        assert table["columns"].split("|")[-2:] == ["goal", "spatial"]
+        cells = {row.split("|")[0]: row.split("|")[-2:] for row in table["rows"]}
+        assert cells == {"a": ["0.6±0.024 n=400", "0.5"], "b": ["0.7±0.023 n=400", "0.6"]}
