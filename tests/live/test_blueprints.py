@@ -1,5 +1,7 @@
 """A blueprint from its file to its flag, by a real client: checked, launched, ended, finished."""
 
+# ruff: noqa: RUF001 - people write full-width punctuation
+
 import json
 import os
 import signal
@@ -214,3 +216,88 @@ async def test_a_blueprint_is_read_where_the_hosts_file_is_broken(sandbox: Sandb
     (sandbox.path / "state" / "hosts.toml").write_text("[hosts")
     async with sandbox.agent_in_process() as agent:
         assert (await agent.call("check_blueprint", path=str(blueprint)))["ok"]
+
+
+SHOW = """
+import json, os, sys
+print("SHOWN", json.dumps([sys.argv[1:], os.getcwd(), sys.executable]), flush=True)
+"""
+ARRAY = """\
+---
+params:
+  num_envs: 4096
+seed: 7
+recovery: none
+tensorboard: runs/tb
+---
+# 实验蓝图
+
+## 一、实验目的
+- 说明：验证 LoRA 的效果
+- 内容1：与全参数训练比较
+- 内容2：
+
+## 二、代码目录
+./my code
+
+## 三、Python 环境
+{python}
+
+## 四、启动命令
+```bash
+ARGS=(
+  --lr 1e-4   # TODO tune
+  --note "a b"
+)
+python show.py "${{ARGS[@]}}" {{params}} 2>&1 | tee show.txt
+exit ${{PIPESTATUS[0]}}
+```
+
+## 五、结果目录
+results/run\\_1
+
+## 六、最长运行时间
+二十四小时 / 首步 30 分钟
+
+## 七、备注
+- ……
+- TODO: ...
+"""
+TABLE = """\
+| Section | Value |
+|---|---|
+| [exp\\_purpose] | Does it run?<br>We expect 0. |
+| exp_codebase_dir | {directory}/my code |
+| exp_launch_command | `export A=1`<br>`python show.py --out ${{exp_result_dir}} \\| tee show.txt` |
+| exp_venv_exe | {python} |
+| exp_max_time | 10M frames or 2h30 |
+"""
+
+
+async def test_loosely_written_blueprints_run_as_they_were_meant(sandbox: Sandbox) -> None:
+    directory = sandbox.path / "blueprints"
+    (directory / "my code").mkdir(parents=True)
+    (directory / "my code" / "show.py").write_text(SHOW)
+    for name, text in (("array_of_options", ARRAY), ("table_of_sections", TABLE)):
+        (directory / f"{name}.md").write_text(text.format(python=sys.executable, directory=directory))
+    async with sandbox.agent() as agent:
+        shown, specs = {}, {}
+        for name, problems in (("array_of_options", []), ("table_of_sections", [7])):
+            path = str(directory / f"{name}.md")
+            check = await agent.call("check_blueprint", path=path)
+            assert (check["ok"], [each["line"] for each in check["problems"]]) == (True, problems)
+            run = await agent.call("launch_run", blueprint=path)
+            assert run["session"].startswith(name)
+            assert (await agent.end(run["run_id"]))["state"] == "finished"
+            line = next(line for line in sandbox.log(run["run_id"]).splitlines() if line.startswith("SHOWN"))
+            shown[name], specs[name] = json.loads(line.removeprefix("SHOWN")), sandbox.run(run["run_id"]).spec
+    code = str(directory / "my code")
+    words = ["--lr", "1e-4", "--note", "a b", "--num_envs", "4096", "--seed", "7"]
+    assert shown["array_of_options"] == [words, code, sys.executable]
+    assert shown["table_of_sections"] == [["--out", str(directory / "table_of_sections")], code, sys.executable]
+    assert [(spec.time_limit_s, spec.first_step_timeout_s) for spec in specs.values()] == [
+        (86_400, 1_800),
+        (9_000, None),
+    ]
+    assert specs["array_of_options"].tensorboard == f"{code}/runs/tb"
+    assert (directory / "results" / "run_1" / "finish.flag").exists()
