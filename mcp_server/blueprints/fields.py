@@ -122,7 +122,9 @@ def read_path(reader: BlueprintReader, name: str) -> str | None:
         if candidates.whole:
             if _PATH_START.match(value):
                 candidates.add(item, value, is_exact=is_exact)
-            continue  # a remark below the path
+            else:  # a remark below the path
+                reader.add_note(name, f"{item.label}: {item.text}" if item.label else item.text)
+            continue
         is_default = name == "venv_exe" and value.lower() in ("python", "python3")
         if is_default or (ABSENT.fullmatch(value) and not (is_exact and "/" in value)):
             return None
@@ -251,6 +253,16 @@ def _find_paths(value: str) -> list[str]:
         elif "/" in match[0] and re.search(r"[\u4e00-\u9fff：:]$", value[: match.start()]) and "://" not in value:
             words.append(re.split(r"[\u4e00-\u9fff]", match[0])[0].rstrip(".,;:)"))
     return [word for word in dict.fromkeys(words) if word.strip("/.") or word == "."]
+
+
+def keep_hints(reader: BlueprintReader) -> None:
+    """Keep hints, notes and warnings of the sections as notes: who runs the document reads them there."""
+    for name, section in reader.sections.items():
+        items = read_items(section) if section.exact is None else ()
+        for item in items:
+            is_hint = is_explanation(item.label) and not _DESCRIPTION_LABEL.fullmatch(item.label) and not item.is_code
+            if is_hint and not PLACEHOLDER.search(item.text):
+                reader.add_note(name, f"{item.label}: {item.text}")
 
 
 def read_purpose(reader: BlueprintReader) -> str:

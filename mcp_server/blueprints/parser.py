@@ -80,6 +80,7 @@ def parse_blueprint(text: str) -> Blueprint:
     faults_before = len(reader.faults)
     command = _read_launch_command(reader)
     reader.assign_faults(faults_before, "launch_command")
+    fields.keep_hints(reader)
     absent = {name for name, path in paths.items() if path is None}
     absent |= {name for name, value in (("purpose", purpose), ("max_time", time_limit_s)) if not value}
     return Blueprint(

@@ -26,7 +26,7 @@ _MAX_CHARS = 1_500
 
 _FIRST_STEP = re.compile(
     r"first[-_ ](?:training |optimi[sz]er |gradient |global )?(?:step|iteration|update)|first (?:\S+ ){0,3}loss"
-    r"|step (?:one|1)\b|第一个?步|首个?步|第一个|首个|第一次|第一条",
+    r"|第一个?步|首个?步|(?:第一个|首个|第一次|第一条)(?=.{0,12}(?:loss|step|kl|步|迭代|指标|日志|输出|损失))",
     re.IGNORECASE,
 )
 _EXPECTATION = re.compile(
@@ -52,7 +52,7 @@ _PLAIN_WORDS = frozenset(
     every exactly exceed exceeded exceeding exceeds exp experiment experiments finish finished for forced
     forcefully forcibly full full-time get gets hard has have if in inside into is it its job kill killed less
     limit limited long longest max maximal maximum maxtime may more most must needs no not of off once one only or
-    our over overall per reach reached reaches reaching real run running runs runtime shall should single stop
+    our overall per reach reached reaches reaching real run running runs runtime shall should single stop
     stopped such take takes terminate terminated terminates than that the then this time timed timeout to total
     training up upper value wait wall wallclock walltime when whole will with within work works would""".split()  # noqa: SIM905 - as people write them
 )
@@ -68,6 +68,10 @@ _CONDITION = re.compile(
     r"|minimum|per (?:seed|model|stage|phase|gpu|epoch)|for each|as needed|depends|depending|twice|double|half)\b"
     r"|直到|除非|收敛|提前|延长|至少|另外|额外|加上|视情况|翻倍",
     re.IGNORECASE,
+)
+_CHANGES = re.compile(
+    r"(?<!no )(?<!not )(?<!never )\b(?:more|longer) than\b|\bover\b"
+    r"|\bor (?!killed|stopped|terminated|less)|\bat least\b|\bper (?!run|experiment|job|training|single)"
 )
 _COUNT = re.compile(
     rf"[0-9][0-9.,_]*(?:e[0-9]+)?\s*(?:k|m|b|million|billion|thousand|万|亿|百万|千)?\s*(?:个|次)?\s*{COUNTED}\b",
@@ -274,9 +278,7 @@ def _find_unusual_words(clause: str) -> list[str]:
     text = _PLAIN_SIGNS.sub(" ", clause.replace("\x00", " "))
     words = re.findall(r"[a-z]+(?:[-'][a-z]+)*|\d[\w.,]*|[^\W\d_a-z]+|[+*×%]", text)
     joined = " ".join(words)
-    if re.search(
-        r"\bor (?!killed|stopped|terminated|less)|\bat least\b|\bper (?!run|experiment|job|training|single)", joined
-    ):
+    if _CHANGES.search(joined):
         return words
     return [
         word for word in words if word not in _PLAIN_WORDS and not all(part in _PLAIN_WORDS for part in word.split("-"))

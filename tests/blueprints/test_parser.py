@@ -187,6 +187,29 @@ def test_a_purpose_of_several_lines_is_one_paragraph() -> None:
     assert parse_blueprint(text).purpose == "why We want to see: whether lr: 1e-4 holds a reward of 3.5"
 
 
+def test_hints_and_remarks_of_sections_are_kept_as_notes() -> None:
+    text = """## [exp_launch_command]
+python a.py
+## [exp_yaml_path]
+- path: /data/a.yaml
+- hint: lora_rank must be 16
+- hint 2:
+- warning 1: ...
+
+Do not edit it.
+## [exp_max_time]
+24 hours (the queue of the cluster)
+## Notes
+Secrets: WANDB_API_KEY
+"""
+    assert parse_blueprint(text).notes.splitlines() == [
+        "Secrets: WANDB_API_KEY",
+        "[exp_yaml_path] Do not edit it.",
+        "[exp_max_time] the queue of the cluster",
+        "[exp_yaml_path] hint: lora_rank must be 16",
+    ]
+
+
 def test_notes_have_no_sections() -> None:
     assert parse_blueprint(spelling("template")).notes.endswith("- n_gpus_per_node = 8")
     assert "ajet.launcher" not in parse_blueprint(spelling("template")).notes
@@ -294,6 +317,9 @@ def test_a_plain_number_takes_its_unit_from_the_heading() -> None:
         ),
         ("第一步应在 40 分钟内完成", 2400, None),
         ("The second run takes 40 minutes.", 1200, None),
+        ("Step 1: download the model, 30 minutes", 1200, None),
+        ("第一次运行需要 30 分钟下载模型", 1200, None),
+        ("The first step took 5 minutes in earlier runs.", 1200, None),
         ("first_step_pattern: `step=\\d+`", 1200, r"step=\d+"),
     ],
 )
