@@ -187,8 +187,11 @@ def _points_after(series: Series, wall: float, first: int) -> Series:
 
 
 def _printed_metrics(run: Run) -> dict[str, tuple[int | None, float]]:
-    """Return step and value of the newest metrics that a run printed, as its supervisor read them."""
-    metrics: Mapping[str, Any] = run.progress.get("metrics") or {}
+    """Return step and value of the newest metrics that a run printed, as its supervisor read them.
+
+    A run without a step has none.
+    """
+    metrics: Mapping[str, Any] = (run.progress.get("metrics") or {}) if run.made_a_step else {}
     step = run.progress.get("step")
     printed = {}
     for name, value in metrics.items():

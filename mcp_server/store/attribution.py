@@ -166,6 +166,10 @@ class Claims:
             return Evidence(Rank.WRITTEN, is_sharp=is_sharp)
         return self._weigh_directory(file, is_sharp=is_sharp)
 
+    def is_late(self, file: FileFacts) -> bool:
+        """Return whether a file changed after the run's end, as results of later evaluations do."""
+        return file.changed_s > self.ended_s + SLACK_S
+
     def places_beside(self, directory: str) -> bool:
         """Return whether the run keeps its files in a directory of its own beside ``directory``."""
         parent = os.path.dirname(directory)  # noqa: PTH120 - hot path
@@ -238,7 +242,8 @@ def _decide_between(file: FileFacts, own: Claims, mine: Evidence, other: Claims)
     if mine.rank >= Rank.WRITTEN and _is_mixed(file, own, other):
         return Verdict.UNCERTAIN
     if theirs.rank is Rank.NONE:
-        return Verdict.OWN
+        is_shared = mine.rank < Rank.WRITTEN and own.is_late(file) and own.result_dir == other.result_dir
+        return Verdict.UNCERTAIN if is_shared else Verdict.OWN
     if theirs.rank >= Rank.WRITTEN:
         if mine.rank < Rank.WRITTEN or (mine.rank is Rank.STATED and mine.directory) or theirs.rank > mine.rank:
             return Verdict.OTHER
@@ -383,11 +388,9 @@ class Attribution:
         for other in self._store.list_runs():
             if other.run_id == run.run_id or other.started_at is None or len(others) >= _MOST_OTHERS:
                 continue
-            theirs = self.claims_of(other)
-            overlaps = theirs.begun_s - SLACK_S <= claims.ended_s and claims.begun_s - SLACK_S <= theirs.ended_s
-            is_near = theirs.cwd == claims.cwd or not claims.named.isdisjoint(theirs.named)
-            if overlaps or is_near or theirs.tensorboard or theirs.results:
-                others.append(theirs)
+            overlaps = _overlap(run, other)
+            if overlaps or _share_a_directory(run, other):
+                others.append(self.claims_of(other))
                 is_settled = is_settled and (other.ended or not overlaps)
         return OwnFiles(claims, others, is_settled=is_settled)
 
@@ -411,6 +414,28 @@ class Attribution:
     def stamp(self, run: Run) -> object:
         """Return a value that changes when a person corrects the attribution of a run."""
         return _stamp(RunDir(self._store.home.runs / run.run_id).attribution)
+
+
+def _overlap(run: Run, other: Run) -> bool:
+    """Return whether both ran at one time; of a run without a known end, from its start on."""
+    spans = [
+        (posix(one.started_at or one.spec.created_at) - SLACK_S, posix(one.ended_at) if one.ended_at else float("inf"))
+        for one in (run, other)
+        if one.started_at or one.spec.created_at
+    ]
+    return len(spans) < 2 or (spans[0][0] <= spans[1][1] and spans[1][0] <= spans[0][1])  # noqa: PLR2004 - both
+
+
+def _share_a_directory(run: Run, other: Run) -> bool:
+    ours, theirs = run.spec, other.spec
+    return any(
+        one and one == another
+        for one, another in (
+            (ours.cwd, theirs.cwd),
+            (ours.result_dir, theirs.result_dir),
+            (ours.tensorboard, theirs.tensorboard),
+        )
+    )
 
 
 def build_claims(

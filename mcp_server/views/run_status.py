@@ -184,7 +184,9 @@ def describe(
         total_steps=progress.get("total_steps"),
         step_s=significant(progress["step_s"]) if "step_s" in progress and not run.ended else None,
         eta_s=None if run.ended else _round(progress.get("eta_s")),
-        metrics=None if listed or failed else _metrics(progress.get("metrics") or {}, brief=brief),
+        metrics=None
+        if listed or failed or not run.made_a_step
+        else _metrics(progress.get("metrics") or {}, brief=brief),
         params=None if brief else _params(run, short=failed or listed),
         params_changed=_changed_params(run, short=failed) if not brief or _has_started_since(run, since) else None,
         last_output_s=_round(silent_s),

@@ -153,6 +153,17 @@ def test_files_in_the_result_directory_count_after_the_end(tmp_path: Path) -> No
     assert own.judge(file("/results/a/eval.json", changed_s=BEGUN_S - 60))[0] is Verdict.OTHER
 
 
+def test_a_result_directory_of_two_runs_belongs_to_neither_after_their_ends() -> None:
+    mine, other = (replace(one, result_dir="/r", named=frozenset({"/r"})) for one in (ALONE, OTHER))
+    late = file("/r/eval.json", changed_s=ENDED_S + 9e5)
+    assert verdict(late, mine) is Verdict.OWN
+    assert verdict(late, mine, other) is Verdict.UNCERTAIN
+    later = replace(other, begun_s=ENDED_S + 100, ended_s=ENDED_S + 200, last_sign_s=ENDED_S + 200)
+    between = file("/r/eval.json", changed_s=ENDED_S + 150)
+    assert verdict(between, mine, later) is Verdict.OTHER
+    assert verdict(between, later, mine) is Verdict.OWN
+
+
 def test_a_note_names_three_and_counts_the_rest() -> None:
     assert describe_uncertain([]) is None
     note = describe_uncertain([f"/p/ck/{n}.pt" for n in range(5)])
