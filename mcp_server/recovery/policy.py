@@ -33,7 +33,8 @@ MAX_ATTEMPTS = 100  # of a run, under any policy
 LANGUAGE = (
     'Write a step or a list of steps for each kind: {"oom_gpu": {"do": "retry" or "stop", "times": 1, "wait_s": 1, '
     '"backoff": 2, "change": {"num_envs": "halve"}}, "any": "stop"}; and "rules", "extends": "default", "max_retries", '
-    '"max_same_kind", "on_stall" and "on_divergence": "stop" or "report". guide://recovery has every word.'
+    '"max_same_kind"; "on_stall", "on_divergence" and "on_first_step_timeout" are "stop" or "report". guide://recovery '
+    "has every word."
 )
 HALVE, NEXT_PORT, OTHER = "halve", "next_port", "other"
 BATCH, PORT, GPU = "@batch", "@port", "@gpu"
