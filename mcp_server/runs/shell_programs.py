@@ -52,6 +52,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _HEREDOC = re.compile(r"(?<!<)<<(?P<tabs>-?)\s*(?P<quote>['\"]?)\\?(?P<word>[A-Za-z_]\w*)(?P=quote)(?!<)")
 _SUBSTITUTION = re.compile(r"\$\(([^()]*(?:\([^()]*\)[^()]*)*)\)|`([^`]*)`")
+_VARIABLE_USE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _DEEPEST = 4
 _MOST_PROGRAMS = 5000
 
@@ -105,6 +106,7 @@ def _find_in_text(text: str, depth: int) -> list[Program]:
 def _walk(commands: Sequence[SimpleCommand], text: str, depth: int) -> Iterator[Program]:
     pipeline: tuple[tuple[str, ...], ...] = ()
     in_array = False
+    sources: dict[str, tuple[tuple[str, ...], ...]] = {}  # by variable: the programs whose output it holds
     for index, simple in enumerate(commands):
         if in_array:  # NAME=(…): words, not a program
             in_array = simple.separator != ")"
@@ -117,9 +119,22 @@ def _walk(commands: Sequence[SimpleCommand], text: str, depth: int) -> Iterator[
                 substituted.append(_unwrap(inner.words)[0])
                 if inner.separator == ")":
                     break
+        if (variable := _find_variable(simple.words)) and (source := tuple(substituted) or pipeline):
+            sources[variable] = source
+        used = (name for word in simple.words for name in _VARIABLE_USE.findall(word))
+        substituted += [words for name in used for words in sources.get(name, ())]
         is_last = all(set(rest.words) <= {"fi", "done", "esac", "}", "wait"} for rest in commands[index + 1 :])
         yield from _unfold(simple, text, pipeline, tuple(substituted), is_last=is_last, depth=depth)
         pipeline = (*pipeline, _unwrap(simple.words)[0]) if simple.separator == "|" else ()
+
+
+def _find_variable(words: Sequence[str]) -> str:
+    """Return the variable that takes the output of a program: ``NAME=$(…)``, ``for NAME in $(…)``, ``read NAME``."""
+    if words[0] == "for":
+        return "".join(words[1:2])
+    if words[-1].endswith("=$") and _ARRAY.fullmatch(words[-1][:-1]):
+        return words[-1][:-2]
+    return words[-1] if "read" in words[:2] else ""
 
 
 def _unfold(
