@@ -26,7 +26,7 @@ _NAME = re.compile(
 # Trainers that append to a markdown file let the user choose its name, in a directory such as saved_val_result.
 _DIRECTORY = re.compile(rf"{_WORD}(?:[-_.0-9T].*)?", re.IGNORECASE)
 _NOT_EVALUATIONS = re.compile(
-    rf"{re.escape(EXPERIMENT_LOG)}|.*(?:config|args|state|vocab|tokenizer|samples|requirements).*", re.IGNORECASE
+    rf"{re.escape(EXPERIMENT_LOG)}|.*(?:config|args|state|vocab|tokenizer|samples|requirements|readme).*", re.IGNORECASE
 )
 _STEPS = re.compile(rb"(?m)^#{1,6}\s+Step\s+\d+\s*(?:\(|$)|^\{['\"](?:global_)?steps?['\"]:", re.IGNORECASE)
 _SNIFFED_BYTES = 4096
@@ -66,7 +66,9 @@ def find_run_evaluations(
     files = {path: at_s for root in result_roots(run, own) for path, at_s in look(root)}
     files |= {path: path.stat().st_mtime for path in map(Path, own.claims.results) if path.is_file()}
     newest = sorted(select_own(files, own), key=lambda path: (-files[path], str(path)))[:_MOST_FILES]
-    return [one for path in newest for one in read_evaluations(path) if _is_named(path) or _counts_steps(one)]
+    return [
+        one for path in newest for one in read_evaluations(path) if _NAME.fullmatch(path.name) or _counts_steps(one)
+    ]
 
 
 def _counts_steps(one: Evaluation) -> bool:

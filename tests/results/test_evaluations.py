@@ -178,3 +178,15 @@ def test_a_long_line_of_anything_is_read_in_one_go(tmp_path: Path, text: str) ->
     for name in ("eval.md", "eval.json", "eval.jsonl"):
         (tmp_path / name).write_text("# " + text * (1_900_000 // len(text)) + "x")
         assert len(read_evaluations(tmp_path / name)) <= 30
+
+
+def test_the_settings_in_a_document_of_a_result_directory_are_not_figures(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    cwd = runs.add()
+    for name in ("results/README.md", "results/notes.md", "results/val.md"):
+        (cwd / name).parent.mkdir(exist_ok=True)
+        (cwd / name).write_text("- learning_rate: 5e-5\n- accuracy: 0.5\n")
+        os.utime(cwd / name, (BEGAN_S + 60, BEGAN_S + 60))
+    own = runs.scalars.attribution.of(runs.store.observe("cfm-7kqz"))
+    found = find_run_evaluations(runs.store.observe("cfm-7kqz"), own)
+    assert [one.source.name for one in found] == ["val.md"]
