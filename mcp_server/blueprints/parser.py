@@ -19,6 +19,7 @@ from mcp_server.blueprints.sections import BlueprintFault, Section, read_items, 
 
 TIME_LIMIT_S, FIRST_STEP_TIMEOUT_S = 86_400.0, 1_200.0
 MAX_CHARS = 1_000_000
+_MAX_FAULTS = 50
 _PATHS = ("codebase_dir", "venv_exe", "yaml_path", "result_dir")
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n.*?^\s*\1\s*$", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
@@ -95,10 +96,19 @@ def parse_blueprint(text: str) -> Blueprint:
         ),
         options=options,
         notes="\n".join(filter(None, [_join_notes(document.notes), *dict.fromkeys(reader.notes)])),
-        faults=tuple(sorted(dict.fromkeys(reader.faults), key=lambda fault: fault.line)),
+        faults=tuple(_shorten_faults(sorted(dict.fromkeys(reader.faults), key=lambda fault: fault.line))),
         lines=reader.lines,
         **paths,
     )
+
+
+def _shorten_faults(faults: list[BlueprintFault]) -> list[BlueprintFault]:
+    """Return the first faults, those that prevent running the document before all others, and a count of the rest."""
+    if len(faults) <= _MAX_FAULTS:
+        return faults
+    chosen = sorted(faults, key=lambda fault: not fault.fatal)[:_MAX_FAULTS]
+    rest = BlueprintFault(faults[-1].line, f"{len(faults) - _MAX_FAULTS:,} more problems up to here.", fatal=False)
+    return [*sorted(chosen, key=lambda fault: fault.line), rest]
 
 
 def _read_launch_command(reader: fields.BlueprintReader) -> str | None:

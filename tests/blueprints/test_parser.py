@@ -187,6 +187,12 @@ def test_a_purpose_of_several_lines_is_one_paragraph() -> None:
     assert parse_blueprint(text).purpose == "why We want to see: whether lr: 1e-4 holds a reward of 3.5"
 
 
+def test_of_very_many_problems_the_first_are_listed_and_the_rest_counted() -> None:
+    blueprint = command(*(f"python a{n}.py" for n in range(1_000)))
+    assert len(blueprint.faults) == 51
+    assert (blueprint.ok, blueprint.faults[-1].text) == (False, "949 more problems up to here.")
+
+
 def test_hints_and_remarks_of_sections_are_kept_as_notes() -> None:
     text = """## [exp_launch_command]
 python a.py
