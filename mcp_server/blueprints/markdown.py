@@ -175,7 +175,7 @@ def _read_signs(text: str, inline: _Inline) -> Iterator[tuple[int, int, str]]:
     while match := _INLINE_SIGN.search(text, position):
         sign, start, position = match[0], match.start(), match.end()
         if sign[0] == "`":
-            same = by_length[len(sign)]
+            same = by_length.get(len(sign), [])  # none where a backslash took the first
             while same and same[-1] < position:
                 same.pop()
             if same:
