@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,17 +211,21 @@ async def test_a_supervisor_that_no_signal_reaches_finds_the_request(
 async def test_a_stop_that_nobody_answers_is_withdrawn_and_said(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    written: list[Path] = []
+
+    def write_for_nobody(path: Path, value: dict[str, Any]) -> None:
+        """The supervisor looks for the request too late: after it was withdrawn."""
+        written.append(path)
+
     monkeypatch.setattr(stop, "_UNSEEN_ANSWER_WITHIN_S", 0.2)
+    monkeypatch.setattr(stop, "write_json", write_for_nobody)
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("until test -e go; do sleep 0.05; done", cwd=str(sandbox.path))
-        supervisor = sandbox.supervisor(run_id)
         monkeypatch.setattr(local, "supervisor_of", lambda *_: None)
-        os.kill(supervisor, signal.SIGSTOP)  # as silent as one that cannot be seen
         confirmation = await agent.call("kill_run", run_id=run_id)
         refusal = await agent.refusal("kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"])
         assert "Not stopped: the supervisor of" in refusal
-        assert not sandbox.rundir(run_id).stop.exists()
-        os.kill(supervisor, signal.SIGCONT)
+        assert written == [sandbox.rundir(run_id).stop]
         (sandbox.path / "go").touch()
         assert (await agent.end(run_id))["state"] == "finished"
 
