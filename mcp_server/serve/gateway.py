@@ -14,8 +14,10 @@ import anyio
 import anyio.lowlevel
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcp_server import __version__
+from mcp_server.serve.sessions import Sessions
 from mcp_server.store.tokens import Tokens, TokensUnusable
 from mcp_server.tools.delivery import Delivery
 
@@ -47,6 +49,10 @@ class RequestRefused(Exception):
         self.status, self.text, self.headers = status, text, headers
 
 
+def _user_named(name: str) -> AuthenticatedUser:
+    return AuthenticatedUser(AccessToken(token="", client_id=name, scopes=[]))  # the token itself is not kept
+
+
 def _stopping() -> RequestRefused:
     return RequestRefused(503, "Stopping", (b"retry-after", b"5"))
 
@@ -68,6 +74,7 @@ class RequestGateway:
     names: frozenset[str]
     waiting: Callable[[], int]
     stopping: bool = False
+    sessions: Sessions = field(default_factory=Sessions)
     _open: set[anyio.CancelScope] = field(default_factory=set)
     _reported: str = ""
 
@@ -141,7 +148,46 @@ class RequestGateway:
         if connection is not None and not connection.prove(user.username if user is not None else None):
             raise RequestRefused(503, "Too many connections of this token", (b"retry-after", b"5"))
         body = await _body(headers, receive)
-        await self.inner(scope, _replay(body, receive), send)
+        holder = user.username if user is not None else None
+        if (session := headers.get(b"mcp-session-id")) is not None:
+            with self.sessions.use(session.decode("latin-1")):
+                await self.inner(scope, _replay(body, receive), send)
+        elif _may_open_session(headers):
+            await self._open_session(scope, holder, _replay(body, receive), send)
+        else:
+            await self.inner(scope, _replay(body, receive), send)
+
+    async def _open_session(self, scope: Scope, holder: str | None, receive: Receive, send: Send) -> None:
+        """Pass on a request that may open a session; the longest idle one ends where its holder has too many."""
+        if (surplus := self.sessions.make_room(holder)) is None:
+            raise RequestRefused(503, "Too many open sessions of this token", (b"retry-after", b"60"))
+        for session_id, of_holder in surplus:
+            await self._end_session(scope, session_id, of_holder)
+
+        async def note_session(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400:  # noqa: PLR2004 - of HTTP
+                for name, value in message["headers"]:
+                    if name.lower() == b"mcp-session-id":
+                        self.sessions.add(value.decode("latin-1"), holder)
+            await send(message)
+
+        await self.inner(scope, receive, note_session)
+
+    async def _end_session(self, scope: Scope, session_id: str, holder: str | None) -> None:
+        """End a session as its holder would."""
+        headers = [(b"host", b"localhost"), (b"mcp-session-id", session_id.encode("latin-1"))]
+        request = {name: value for name, value in scope.items() if name not in ("user", "state", "headers", "method")}
+        request |= {"method": "DELETE", "headers": headers, "state": {}}
+        if holder is not None:
+            request["user"] = _user_named(holder)
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            del message
+
+        await self.inner(request, receive, send)
 
     def _check_host(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         """Refuse requests that a browser could be tricked into: DNS rebinding and pages of other sites."""
@@ -174,7 +220,7 @@ class RequestGateway:
             ) from error
         if name is None:
             raise _token_required(b"Bearer") if authorization is None else _token_required()
-        return AuthenticatedUser(AccessToken(token="", client_id=name, scopes=[]))  # the token itself is not kept
+        return _user_named(name)
 
     async def _send_health(self, scope: Scope, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
@@ -196,6 +242,12 @@ def _bearer(authorization: bytes | None) -> str:
     """Return the token of an ``Authorization`` header; empty where it has none."""
     scheme, _, token = (authorization or b"").decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _may_open_session(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether the SDK takes a request without a session for one of the older protocol, which has sessions."""
+    version = headers.get(b"mcp-protocol-version")
+    return version is None or version.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
 
 
 def _find_header(scope: Scope, wanted: bytes) -> bytes | None:

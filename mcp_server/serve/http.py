@@ -22,6 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mcp_server import __version__
 from mcp_server.errors import RunwardError
+from mcp_server.serve import sessions
 from mcp_server.serve.app import build
 from mcp_server.serve.connections import (
     ACCEPTED_AT_ONCE,
@@ -39,7 +40,7 @@ from mcp_server.tools.context import ServerContext
 
 # A connection that sends no complete request head within this time is closed, and one without a token that is idle.
 _HEAD_S = 10.0
-_MOST_SESSIONS = 1000
+_MORE_SESSIONS = 100  # which are being opened or ended, beside those that the gateway counts
 _STOP_S = 2.7
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _HOST_IS_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
@@ -162,7 +163,8 @@ def make_application(environ: Mapping[str, str], names: Iterable[str]) -> Reques
     inner = build(environ, context).streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=LARGEST_BODY,
-        max_sessions=_MOST_SESSIONS,
+        max_sessions=sessions.MOST + _MORE_SESSIONS,
+        session_idle_timeout=sessions.IDLE_S,
         # The gateway has checked Host and Origin.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )

@@ -1,4 +1,8 @@
-"""Which files that runward did not write an agent may read: those below directories that runs or the operator name."""
+"""Which files that runward did not write an agent may read: those below directories that runs or the operator name.
+
+A caller with a token may read less: what is below ``read_roots`` of config.toml or directories of its own runs. What it
+learns of any other path is the same, whether something is there or not.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,48 @@ from mcp_server.system.files import open_regular_file
 _MOST_LISTED = 6
 
 
+def check_readable(argument: str, word: str, home: StateHome, runs: Iterable[Run], cwd: Path) -> None:
+    """Refuse a path that a caller with a token may not read. Its runs are ``runs``; ``word`` is relative to ``cwd``.
+
+    Raises:
+        BadArgument: it is not below a directory that may be read. Does not say what is there.
+    """
+    given, implied = _list_given(home), _list_implied(home, runs)
+    refusal = BadArgument(
+        argument,
+        f"{word[:200]!r} is not below a directory that this token may read: {_list([*given, *implied]) or 'none'}.",
+        _remedy(home),
+    )
+    try:
+        path = Path(os.path.normpath(cwd / Path(word).expanduser()))
+        # By its name first: a look at another path would take its time, or fail, by what is there.
+        named = [Path(each).expanduser() for each in home.read_config().read_roots]
+        if any(path.is_relative_to(root) for root in (*named, *given, *implied)) and _is_readable(
+            path.resolve(), given, implied, home
+        ):
+            return
+    except (OSError, RuntimeError, ValueError) as error:
+        raise refusal from error
+    raise refusal
+
+
 @contextmanager
-def open_readable(word: str, home: StateHome, runs: Iterable[Run], cwd: Path) -> Iterator[Path]:
+def open_readable(
+    word: str, home: StateHome, runs: Iterable[Run], cwd: Path, *, has_token: bool = False
+) -> Iterator[Path]:
     """Yield a path that leads to the file ``word`` while it is open, whatever happens to its name meanwhile.
 
     It must be below ``cwd``, a directory of one of ``runs``, or ``read_roots`` of config.toml, after symbolic links are
     resolved. Hidden files and directories, and those of the state directory, only where ``read_roots`` names them.
+    ``has_token``: the caller has one, ``runs`` are its own, and ``cwd`` gives it nothing.
 
     Raises:
         BadArgument: it may not be read, or is not a regular file.
     """
-    given = [Path(each).expanduser().resolve() for each in home.read_config().read_roots]
-    implied = _list_implied(home, runs, cwd)
+    runs = list(runs)
+    if has_token:
+        check_readable("path", word, home, runs, cwd)
+    given, implied = _list_given(home), _list_implied(home, runs, *(() if has_token else (cwd,)))
     try:
         path = (cwd / Path(word).expanduser()).resolve()
         if not _is_readable(path, given, implied, home):
@@ -46,8 +80,12 @@ def open_readable(word: str, home: StateHome, runs: Iterable[Run], cwd: Path) ->
         os.close(fd)
 
 
-def _list_implied(home: StateHome, runs: Iterable[Run], cwd: Path) -> list[Path]:
-    places = [str(cwd), str(home.runs)]
+def _list_given(home: StateHome) -> list[Path]:
+    return [Path(each).expanduser().resolve() for each in home.read_config().read_roots]
+
+
+def _list_implied(home: StateHome, runs: Iterable[Run], *more: Path) -> list[Path]:
+    places = [*map(str, more), str(home.runs)]
     for run in runs:
         places += filter(None, (run.spec.cwd, run.spec.result_dir, run.spec.tensorboard))
     roots = (Path(place).resolve() for place in dict.fromkeys(places) if place)

@@ -28,7 +28,8 @@ class Config(BaseModel):
     cpu_slots: int | None = Field(default=None, ge=0, le=10_000)  # None: one per core
     gpu_sample_s: float = Field(default=5.0, ge=0.1, le=600)
     gpu_window_s: float = Field(default=120.0, ge=0.5, le=86400)
-    read_roots: tuple[str, ...] = ()  # further directories whose logs read_log may read
+    read_roots: tuple[str, ...] = ()  # further directories whose logs read_log may read, and callers with a token all
+    allow_sessions: tuple[str, ...] = ()  # tmux sessions, by glob, that callers with a token may see besides runs'
     http_hosts: tuple[str, ...] = ()  # further host names by which clients reach the server, such as a proxy's
 
 

@@ -29,6 +29,7 @@ async def check_blueprint(
         from mcp_server.hosts.path_checks import Roots  # noqa: PLC0415
         from mcp_server.runs.arguments import check_options  # noqa: PLC0415
 
+        server.check_readable(ctx, {"path": path})
         roots = None
         with suppress(ConfigInvalid):  # launch_run and preflight report it; the document can be read without it
             site = read_hosts_file(server.store.home)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -16,6 +18,7 @@ from mcp_server.runs.cursors import CallerCursors
 from mcp_server.runs.open_waits import OpenWaits
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.read_roots import check_readable
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.tools.delivery import Delivery
@@ -73,6 +76,51 @@ class ServerContext:
             check_owner(run, self.actor(ctx), force=force)
         elif run.spec.owner != name:
             raise ReadOnlyRun(run, name)
+
+    def own_runs(self, ctx: Call) -> list[Run]:
+        """Return the runs whose directories the caller may read: those of its token's name, without a token all."""
+        name = identity(ctx)
+        return [run for run in self.store.list_runs() if name is None or run.spec.owner == name]
+
+    def check_readable(
+        self, ctx: Call, paths: Mapping[str, str | Iterable[str] | None], cwd: str | None = None
+    ) -> None:
+        """Refuse arguments with paths that a caller with a token may not read. Reads files: call it in a thread.
+
+        Raises:
+            BadArgument: names the argument, and what a person can add to config.toml.
+        """
+        words = [
+            (argument, word)
+            for argument, value in paths.items()
+            for word in ([value] if isinstance(value, str) else value or ())
+        ]
+        if identity(ctx) is None or not words:
+            return
+        base, runs = Path(cwd or Path.cwd()).expanduser(), self.own_runs(ctx)
+        for argument, word in words:
+            check_readable(argument, word, self.home, runs, base)
+
+    def visible_sessions(self, ctx: Call, sessions: Iterable[str]) -> list[str]:
+        """Return those ``sessions``, none of a run, that the caller may see; with a token ``allow_sessions``."""
+        if identity(ctx) is None:
+            return list(sessions)
+        allowed = self.home.read_config().allow_sessions
+        return [session for session in sessions if any(fnmatchcase(session, glob) for glob in allowed)]
+
+    def check_session(self, ctx: Call, session: str) -> None:
+        """Refuse a tmux session that a caller with a token may not see. Reads files: call it in a thread.
+
+        Raises:
+            BadArgument: it is neither a run's nor allowed; does not say whether it exists.
+        """
+        if self.visible_sessions(ctx, [session]) or any(run.spec.session == session for run in self.store.list_runs()):
+            return
+        raise BadArgument(
+            "session",
+            f"{session[:80]!r} is neither a run's nor one that tokens may see.",
+            f"Name a run_id; a person can add it to allow_sessions in {self.home.path / 'config.toml'}.",
+        )
 
 
 class ReadOnlyRun(RunwardError):

@@ -34,6 +34,7 @@ async def finish_blueprint(
     def write() -> Finished:
         from mcp_server.results.finish import write_results  # noqa: PLC0415 - loads numpy
 
+        server.check_readable(ctx, {"result_dir": result_dir, "tensorboard": tensorboard, "results": results})
         run = server.store.find(run_id)
         server.check_owner(ctx, run, force=True)  # without a token, write_results() checks the owner
         return write_results(

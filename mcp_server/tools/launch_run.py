@@ -110,6 +110,7 @@ async def launch_run(
     arguments = locals()  # the fields of LaunchRequest have the names of these arguments
     server = server_of(ctx)
     own = {"owner": server.owner(ctx, owner), "idempotency_key": server.idempotency_key(ctx, idempotency_key)}
+    await run_in_thread(server.check_readable, ctx, {"blueprint": blueprint}, cwd)
     request = LaunchRequest.from_arguments({**arguments, **own})
     if dry_run:
         spec = await rehearse(request, server.home, server.environ)

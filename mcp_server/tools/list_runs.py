@@ -56,7 +56,7 @@ async def list_runs(
         return RunList(runs=[_brief(server, run) for run in runs[:limit]], total=len(runs), unreadable=unreadable)
 
     answer = await run_in_thread(list_matching)
-    return answer.model_copy(update={"others": await _list_others(server)}) if others else answer
+    return answer.model_copy(update={"others": await _list_others(ctx)}) if others else answer
 
 
 TOOL = tool(list_runs, title="List runs", annotations=READ_ONLY)
@@ -76,9 +76,11 @@ def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -
     )
 
 
-async def _list_others(server: ServerContext) -> Others:
+async def _list_others(ctx: Call) -> Others:
+    server = server_of(ctx)
     runs = await run_in_thread(server.store.list_runs)
     sessions = await list_other_sessions(server.environ, [run.spec for run in runs])
+    sessions = await run_in_thread(server.visible_sessions, ctx, sessions)
     others = await run_in_thread(list_other_trainings)
     kinds = "for trainings, evaluations, vLLM and other servers, Ray, and launchers"
     searched = f"tmux sessions of this user on tmux server {tmux_socket(server.environ)!r}; {others.searched}, {kinds}"

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from mcp_server.runs.preflight.answers import Preflight
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 
@@ -43,6 +44,9 @@ async def preflight(
     from mcp_server.runs.preflight.preflight import run_preflight  # noqa: PLC0415
 
     server = server_of(ctx)
+    own_python = python if python is not None and "/" in python else None
+    named = {"cwd": cwd, "blueprint": blueprint, "paths": paths, "result_dir": result_dir, "python": own_python}
+    await run_in_thread(server.check_readable, ctx, named, cwd)
     return await run_preflight(PreflightRequest.from_arguments(arguments), server.store, server.environ)
 
 

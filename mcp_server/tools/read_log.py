@@ -10,7 +10,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.store.read_roots import open_readable
 from mcp_server.text.formatting import printable, shorten_middle
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.context import Call, identity, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.log_excerpt import MAX_BYTES, LogExcerpt, grep_lines, slice_lines, tail_lines
 
@@ -59,7 +59,8 @@ async def read_log(
         from mcp_server.views.foreign_log import describe_log  # noqa: PLC0415 - most logs are runs'
 
         secrets = list_known_secrets(server.environ, server.home.secrets)
-        with open_readable(word, server.home, server.store.list_runs(), Path.cwd()) as log:
+        has_token = identity(ctx) is not None
+        with open_readable(word, server.home, server.own_runs(ctx), Path.cwd(), has_token=has_token) as log:
             of_log = partial(read, label=shorten_middle(printable(word), _LABEL_CHARS))
             return describe_log(log, of_log, secrets, diagnose=grep is None and start_line is None)
 

@@ -54,7 +54,13 @@ async def read_tb(
         compare=tuple(compare or ()),
         plot=plot,
     )
-    return await _result(await run_in_thread(build_report, query, server.scalars, server.store))
+
+    def read() -> "DrawableReport":
+        paths = [word for word in query.compare if "/" in word or word.startswith("~")]
+        server.check_readable(ctx, {"logdir": None if logdir == "latest" else logdir, "compare": paths})
+        return build_report(query, server.scalars, server.store)
+
+    return await _result(await run_in_thread(read))
 
 
 TOOL = tool(read_tb, title="Read training curves", annotations=READ_ONLY)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,8 @@ class Siege:
         found = {}
         for root in (self.service.sandbox.path / "state", Path(self.words["trap"])):
             for path in sorted(root.rglob("*")):
+                if "__pycache__" in path.parts or path.name == "outputs.json":  # of the living run's supervisor
+                    continue
                 kept = path.is_file() and not path.is_symlink() and path.name not in ("progress.json", "output.log")
                 found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest() if kept else ""
         return found
@@ -59,8 +61,10 @@ def siege(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
     words |= {"alice_hash": hash_of(words["alice"])}
     try:
         with serve(sandbox) as service:
-            words |= {"port": str(service.port), "session": _session(service, words["alice"])}
-            words["bobs_run"] = anyio.run(_bobs_run, service, words["bob"])
+            words |= {"port": str(service.port), "session": service.open_session(words["alice"])}
+            words |= {"bobs_place": str(_bobs_place(sandbox.path)), "persons": "of-a-person"}
+            sandbox.tmux("new-session", "-d", "-s", words["persons"], f"echo {hostile_requests.CANARY}; sleep 600")
+            words["bobs_run"] = anyio.run(_bobs_run, service, words["bob"], words["bobs_place"])
             yield Siege(service, words)
     finally:
         sandbox.close()
@@ -70,26 +74,27 @@ def _traps(path: Path) -> Path:
     trap = path / "trap"
     (trap / "events").mkdir(parents=True)
     (trap / "secret").write_text(f"{hostile_requests.CANARY}\n")
+    (trap / "loop").symlink_to(trap / "loop")
     (trap / "link").symlink_to(trap / "secret")
     os.mkfifo(trap / "fifo")
     os.mkfifo(trap / "events" / "events.out.tfevents.1.fifo")
     (trap / "events" / "events.out.tfevents.2.link").symlink_to(trap / "secret")
     (trap / "events" / "events.out.tfevents.3.zero").symlink_to("/dev/zero")
+    (trap / "blueprint.md").write_text(f"{hostile_requests.CANARY}\n\n# An experiment of somebody\n")
     return trap
 
 
-def _session(service: Service, token: str) -> str:
-    status, told = service.send(
-        hostile_requests.legacy(hostile_requests.INITIALIZE, host="localhost").replace(b"{alice}", token.encode())
-    )
-    assert status == 200, told
-    lines = (line.partition(b":") for line in told.split(b"\r\n"))
-    return next(value.strip().decode() for name, _, value in lines if name.lower() == b"mcp-session-id")
+def _bobs_place(path: Path) -> Path:
+    """Where bob's run works, so that he may read there and nobody else."""
+    place = path / "bobs"
+    place.mkdir()
+    (place / "secret").write_text(f"{hostile_requests.CANARY}\n")
+    return place
 
 
-async def _bobs_run(service: Service, token: str) -> str:
+async def _bobs_run(service: Service, token: str, place: str) -> str:
     async with service.agent(token) as bob:
-        return await bob.launch("echo begun; sleep 600", name="bobs")
+        return await bob.launch("echo begun; sleep 600", name="bobs", cwd=place)
 
 
 @pytest.mark.parametrize("attack", hostile_requests.ALL, ids=lambda attack: attack.name)
@@ -113,6 +118,64 @@ def _refuses(told: bytes) -> bool:
     answer = json.loads(data)
     result = answer.get("result", {})
     return "error" in answer or result.get("isError") is True or result.get("structuredContent", {}).get("ok") is False
+
+
+def test_there_are_two_hundred_of_them() -> None:
+    assert len(hostile_requests.ALL) >= 200
+    assert len({attack.name for attack in hostile_requests.ALL}) == len(hostile_requests.ALL)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda path: hostile_requests.call("read_log", path=path),
+        lambda path: hostile_requests.call("read_tb", logdir=path),
+        lambda path: hostile_requests.call("read_tb", compare=[path]),
+        lambda path: hostile_requests.call("check_blueprint", path=path),
+        lambda path: hostile_requests.call("launch_run", blueprint=path),
+        lambda path: hostile_requests.call("preflight", blueprint=path),
+        lambda path: hostile_requests.call("preflight", paths=[path]),
+        lambda path: hostile_requests.call("preflight", cwd=path),
+        lambda path: hostile_requests.call("preflight", result_dir=path),
+        lambda path: hostile_requests.call("preflight", python=path, imports=["os"]),
+        lambda path: hostile_requests.call("finish_blueprint", run_id="none", result_dir=path),
+    ],
+)
+def test_what_is_outside_is_answered_alike_whether_it_exists_or_not(siege: Siege, ask: Callable[[str], bytes]) -> None:
+    answers = set()
+    for path in ("secret", "events", "fifo", "link", "loop", "absent", "events/absent", "secret/absent"):
+        name = f"{{trap}}/{path}"
+        told = siege.service.send(siege.filled(ask(name)))[1].partition(_BLANK)[2]
+        assert b"this token may read" in told
+        answers.add(told.replace(siege.filled(name.encode()), b"PATH"))
+    assert len(answers) == 1
+
+
+def test_what_a_person_allows_and_what_is_a_callers_own_may_be_read(siege: Siege) -> None:
+    settings = siege.service.sandbox.path / "state" / "config.toml"
+    requests = [
+        siege.filled(request)
+        for request in (
+            hostile_requests.call("read_log", path="{trap}/secret"),
+            hostile_requests.call("capture_pane", session="{persons}"),
+        )
+    ]
+    try:
+        settings.write_text(f"read_roots = [{siege.words['trap']!r}]\nallow_sessions = ['of-a-*']\n")
+        for request in requests:
+            assert hostile_requests.CANARY.encode() in siege.service.send(request)[1]
+        others = siege.service.send(siege.filled(hostile_requests.call("list_runs", others=True)))[1]
+        assert b"of-a-person" in others
+    finally:
+        settings.unlink()
+    others = siege.service.send(siege.filled(hostile_requests.call("list_runs", others=True)))[1]
+    assert b"of-a-person" not in others
+    of_bob = hostile_requests.modern(
+        "tools/call", {"name": "read_log", "arguments": {"path": "{bobs_place}/secret"}}, token="{bob}"
+    )
+    assert hostile_requests.CANARY.encode() in siege.service.send(siege.filled(of_bob))[1]
+    of_run = hostile_requests.call("capture_pane", run_id="{bobs_run}")
+    assert b"begun" in siege.service.send(siege.filled(of_run))[1]
 
 
 def test_after_all_that_the_server_serves_on_and_has_said_nothing_on_stderr(siege: Siege) -> None:

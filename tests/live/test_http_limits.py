@@ -12,9 +12,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mcp_server.serve.sessions import MOST_OF_TOKEN
 from tests.support import hostile_requests
 from tests.support.sandbox import Sandbox, until, until_async
 from tests.support.service import Service, free_port, serve, tokens
@@ -196,3 +198,30 @@ def test_a_server_over_http_stops_on_a_signal_during_a_flood(sandbox: Sandbox) -
         service.process.send_signal(signal.SIGTERM)
         until(lambda: service.process.poll() is not None, "the end")
         assert service.process.returncode == 0
+
+
+# --- sessions
+
+
+def test_the_sessions_of_one_token_take_no_others_places(sandbox: Sandbox) -> None:
+    known = tokens(sandbox)
+    alices, bobs = known.add("alice"), known.add("bob")
+    with serve(sandbox) as service:
+
+        def ping(session: str, token: str) -> int:
+            ping_ = b'{"jsonrpc": "2.0", "id": 2, "method": "ping"}'
+            headers: dict[str, Any] = {"Mcp_Session_Id": session, "MCP_Protocol_Version": "2025-11-25"}
+            request = hostile_requests.request(ping_, host="localhost", **headers)
+            return service.send(request.replace(b"{alice}", token.encode()))[0]
+
+        of_bob = service.open_session(bobs)
+        opened = [service.open_session(alices) for _ in range(MOST_OF_TOKEN + 20)]
+        assert [ping(session, alices) for session in (opened[0], opened[19], opened[20], opened[-1])] == [
+            404,
+            404,
+            200,
+            200,
+        ]
+        assert ping(of_bob, bobs) == 200
+        assert ping(service.open_session(bobs), bobs) == 200
+        assert "Traceback" not in service.log.read_text()

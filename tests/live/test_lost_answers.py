@@ -60,11 +60,7 @@ def in_session(session: str, body: bytes) -> bytes:
 
 
 def open_session(service: Service, token: str) -> str:
-    request = hostile_requests.request(hostile_requests.INITIALIZE, host="localhost")
-    status, told = service.send(request.replace(b"{alice}", token.encode()))
-    assert status == 200, told
-    lines = (line.partition(b":") for line in told.split(b"\r\n"))
-    session = next(value.strip().decode() for name, _, value in lines if name.lower() == b"mcp-session-id")
+    session = service.open_session(token)
     ready = b'{"jsonrpc": "2.0", "method": "notifications/initialized"}'
     assert service.send(in_session(session, ready).replace(b"{alice}", token.encode()))[0] == 202
     return session

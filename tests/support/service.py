@@ -66,6 +66,14 @@ class Service:
                     told += part
         return int(told.split(b" ", 2)[1]) if told.startswith(b"HTTP/1.1 ") else 0, told
 
+    def open_session(self, token: str) -> str:
+        """Open a session of the older protocol and return its id."""
+        request = hostile_requests.request(hostile_requests.INITIALIZE, host="localhost")
+        status, told = self.send(request.replace(b"{alice}", token.encode()))
+        assert status == 200, told
+        lines = (line.partition(b":") for line in told.split(b"\r\n"))
+        return next(value.strip().decode() for name, _, value in lines if name.lower() == b"mcp-session-id")
+
     def health(self) -> dict[str, Any]:
         status, told = self.send(hostile_requests.request(line="GET /healthz HTTP/1.1", token=None, host="localhost"))
         assert status == 200, told
