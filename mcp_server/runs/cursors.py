@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from mcp_server.record.events import NOTEWORTHY
 from mcp_server.record.state import Run, posix
 
 if TYPE_CHECKING:
     from mcp_server.runs.metric_wait import MetricPosition
 
+# What is repeated to a caller whose last answer may not have arrived.
+_REPEATED = frozenset(NOTEWORTHY) - {"first_step"}
 _MOST_CURSORS, _MOST_POSITIONS = 10_000, 1000
 
 
@@ -45,10 +48,14 @@ class Cursor:
         """Return the cursor of a caller that has seen ``run`` as it is now."""
         return cls(run.last_seq, run.state)
 
-    @property
-    def listed_seq(self) -> int:
-        """The next answer lists the events after this one."""
-        return self.seq - self.repeated
+    def listed_after(self, run: Run) -> int:
+        """Return the number of the event after which the next answer lists those of ``run``.
+
+        Only trouble is worth a repetition, and a first step that the status does not show: a heartbeat has 100 tokens.
+        """
+        first = self.seq - self.repeated
+        kinds = {event["kind"] for event in run.events if first < event["seq"] <= self.seq}
+        return first if kinds & _REPEATED or ("first_step" in kinds and "step" not in run.progress) else self.seq
 
     def unconfirmed(self, before: Cursor) -> Cursor:
         """Return this cursor of a caller that had ``before``, and whose answer may not have arrived."""

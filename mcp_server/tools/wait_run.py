@@ -100,7 +100,9 @@ async def wait_run(
             opened.newest_for.clear()
             outcome = await wait(0)
         # A later wait of this caller for the same run may have begun while the answer is made.
-        runs = [await run_in_thread(_status, server, run, cursors[run.run_id].listed_seq) for run in outcome.runs]
+        runs = [
+            await run_in_thread(_status, server, run, cursors[run.run_id].listed_after(run)) for run in outcome.runs
+        ]
         seen = {run_id: cursor for run_id, cursor in outcome.cursors.items() if run_id in opened.newest_for}
 
     def remember() -> None:

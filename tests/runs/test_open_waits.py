@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import anyio
 import pytest
 
-from mcp_server.runs.cursors import CallerCursors, Cursor
+from mcp_server.record.events import Event, EventKind
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
+from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.open_waits import MOST_ALIKE, MOST_OF_CALLER, OpenWaits
 
 pytestmark = pytest.mark.anyio
@@ -56,10 +60,22 @@ async def test_the_waits_of_one_caller_for_many_runs_are_bounded_as_well_and_oth
         assert not others.scope.cancel_called
 
 
-def test_events_of_an_answer_that_may_not_have_arrived_are_in_the_next_one_and_end_no_wait() -> None:
-    first = Cursor(5, "running").unconfirmed(Cursor(2, "running"))
-    assert (first.seq, first.listed_seq) == (5, 2)
-    cursors = CallerCursors()
-    cursors.remember("client", {"x": first})
-    assert Cursor(5, "running").unconfirmed(first).listed_seq == 5, "once more, not for ever"
-    assert Cursor(1, "running").unconfirmed(Cursor(2)).listed_seq == 1, "a `since` from the future repeats nothing"
+def with_events(*kinds: EventKind, **progress: Any) -> Run:
+    events = tuple(Event(seq=seq, at="", kind=kind, text="") for seq, kind in enumerate(kinds, 1))
+    return Run(RunSpec(run_id="x"), "running", events, progress=progress)
+
+
+def test_trouble_that_only_a_lost_answer_may_have_named_is_in_the_next_one_once_more() -> None:
+    run = with_events("started", "first_step", "stalled", step=3)
+    seen = Cursor(3, "running").unconfirmed(Cursor(1, "running"))
+    assert (seen.seq, seen.listed_after(run)) == (3, 1)
+    assert Cursor(3, "running").unconfirmed(seen).listed_after(run) == 3, "once more, not for ever"
+    assert Cursor(1, "running").unconfirmed(Cursor(3)).listed_after(run) == 1, (
+        "a `since` from the future repeats nothing"
+    )
+
+
+def test_a_first_step_is_repeated_only_where_the_status_shows_no_step() -> None:
+    seen = Cursor(2, "running").unconfirmed(Cursor(1, "running"))
+    assert seen.listed_after(with_events("started", "first_step")) == 1
+    assert seen.listed_after(with_events("started", "first_step", step=3)) == 2
