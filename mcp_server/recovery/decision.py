@@ -10,8 +10,9 @@ A preemption (a kill that is worth a retry) is not a failure: no ceiling counts 
 
 The same root line twice at the same step, with nothing changed in between, is a bug: nothing is tried unchanged any
 more, and only the rule's steps that change something remain, such as a smaller batch after a second OOM. Causes
-outside the program (network, port, kill) repeat by nature, so they do not prove a bug. Failures of the machinery (GPU,
-NCCL, Ray, stalls) prove one only at a known step, because before the first step their last lines all look alike.
+outside the program (network, port, kill) repeat by nature, and the line of a stall is only the last before it: they
+prove no bug. Failures of the machinery (GPU, NCCL, Ray) prove one only at a known step, because before the first step
+their last lines all look alike.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from mcp_server.recovery.policy import MAX_ATTEMPTS
 
 MAX_PREEMPTIONS = 20  # in a row without progress
 _LONGEST_WAIT_S = 960.0  # of a backoff
-_OUTSIDE = frozenset({"network_error", "port_conflict", "killed"})
-_MACHINERY = frozenset({"oom_gpu", "oom_host", "cuda_error", "nccl_error", "ray_error", "stall"})
+_NO_PROOF = frozenset({"network_error", "port_conflict", "killed", "stall"})
+_MACHINERY = frozenset({"oom_gpu", "oom_host", "cuda_error", "nccl_error", "ray_error"})
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+")
 
 
@@ -173,7 +174,7 @@ def _ceiling(policy: Mapping[str, Any], history: Sequence[FailedAttempt], since:
 def _repeats(policy: Mapping[str, Any], history: Sequence[FailedAttempt]) -> bool:
     """Return whether the newest failure occurred before at the same step, with nothing changed in between."""
     last = history[-1]
-    if last.kind in _OUTSIDE or (last.step is None and last.kind in _MACHINERY) or not last.line.strip():
+    if last.kind in _NO_PROOF or (last.step is None and last.kind in _MACHINERY) or not last.line.strip():
         return False
     for before in reversed(history[:-1]):
         if _is_changing_step(policy, before.applied) or before.params != last.params:

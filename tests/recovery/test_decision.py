@@ -197,6 +197,7 @@ def test_no_progress_refills_the_hundred_attempts() -> None:
         (failed("python_error", 7, "KeyError: 'x'"), failed("other", 7, "KeyError: 'x'"), 2),
         (failed("network_error", 7, "refused"), failed("network_error", 7, "refused"), 3),
         (failed("killed", 7, "Killed"), failed("killed", 7, "Killed"), 3),
+        (failed("stall", 7, "step 7 loss 1"), failed("stall", 7, "step 7 loss 1"), 3),
     ],
 )
 def test_the_same_line_at_the_same_step_is_a_bug_unless_it_is_the_worlds(
@@ -209,6 +210,13 @@ def test_the_same_line_at_the_same_step_is_a_bug_unless_it_is_the_worlds(
             f"The same line twice {'before any step' if first.step is None else 'at step 7'} is a bug that the next"
             " attempt would meet too: find it first."
         )
+
+
+def test_a_stall_that_comes_back_the_same_ends_at_the_ceiling_of_its_kind() -> None:
+    decisions = play({"stall": "retry"}, *[failed("stall", 7, "step 7 loss 1")] * 4)
+    assert [describe(d) for d in decisions] == ["1", "2", "stop"]
+    assert isinstance(decisions[-1], GiveUp)
+    assert decisions[-1].text.startswith("3 failures of the same kind in a row (stall)")
 
 
 def test_an_oom_that_comes_back_the_same_goes_on_to_the_change_that_the_table_has() -> None:

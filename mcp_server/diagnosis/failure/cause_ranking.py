@@ -34,6 +34,8 @@ _ROOT_RANK = re.compile(r"rank +: (\d+) \(local_rank")
 _KERNEL = re.compile(
     r".*(?:oom-kill:|invoked oom-killer|[Oo]ut of memory: Kill|Memory cgroup out of memory|oom_reaper)"
 )
+# A simulation without memory goes on, and fails with CUDA errors.
+_PHYSX_MEMORY = re.compile(r".*PhysX error: .{0,120}\b[Ff]ail(?:ed)? to allocate(?! pinned)")
 _RAY_LOST_PROCESS = re.compile(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unexpected)")
 # Kinds that a later, vaguer exception of the same chain does not replace.
 _HARD = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict", "divergence", "killed"})
@@ -97,7 +99,10 @@ def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, mul
     """Return the first cause of ranks that failed together, or the last of processes that ran one after another."""
     if not multi_process:
         child = next((one for one in causes if one.child), None)
-        return child or causes[-1]
+        chosen = child or causes[-1]
+        if chosen.kind == "cuda_error":
+            return next((one for one in causes if _PHYSX_MEMORY.match(one.text)), chosen)
+        return chosen
     if causes[0].kind in _VAGUE and not causes[0].tag:
         causes = [one for one in causes if one.child] or causes  # the actor's error caused the driver's
     rank = next((m[1] for line in reversed(lines[-400:]) if (m := _ROOT_RANK.search(line.text[:200]))), None)

@@ -20,6 +20,7 @@ TEXT_CHARS = 600  # of a line are searched; a hostile line of this length costs 
 #   do.
 # - A port in use raises DistNetworkError. A dead Ray actor appears as a closed socket.
 # - A refused token is an HTTP error. An unreachable hub ends in "could not find the file".
+# - PhysX runs out of memory on the GPU, and names it a PhysX error; only its pinned memory is the host's.
 # - A missing package is often wrapped in "could not load the configuration". Configuration precedes data because
 #   "missing key" applies to both, and a named option is more specific.
 _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -44,7 +45,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"std::bad_alloc|bad_alloc\b|Cannot allocate memory|\[Errno 12\]|ENOMEM",
             r"CPUAllocator\b.{0,60}(?:can't allocate|not enough) memory|(?:device:CPU:\d+|allocator cpu|mklcpu)\b",
             r"[Uu]nable to allocate (?:array|[\d.]+ ?[KMGTPE]?i?B)\b|malloc of size \d+ failed",
-            r"memory allocation of \d+ bytes failed",
+            r"memory allocation of \d+ bytes failed|PhysX error: .{0,80}pinned memory",
+            r"(?i:failed to malloc)(?!.{0,60}(?i:\bGPU|\bCUDA|\bdevice))",
             r"(?i:oom[-_ ]?kill)|OOMKilled|[Oo]ut of memory: Kill|Memory cgroup out of memory",
             r"DataLoader worker \(pid\W{0,3}\d+\W{0,2}\) is killed by signal: Killed",
             r"exceeded (?:job |step )?memory limit",
@@ -65,6 +67,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"No available memory for the cache blocks|Free memory on device",
             r"[Nn]ot enough memory\. Please try to (?:in|de)crease --mem",
             r"[Ff]ail(?:ed)? to allocate (?:GPU |device |cuda )memory|[Ee]rror out of memory at line",
+            r"PhysX error: .{0,120}(?i:\bfail(?:ed)? to allocate)|(?i:failed to malloc)",
             r"Tried to allocate [\d.]+ ?[KMG]i?B",
             r"Status: out of memory|Dst tensor is not initialized",
             r"PxgCudaDeviceMemoryAllocator|(?i:gym cuda error: out of memory)",
@@ -100,6 +103,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"|taken|occupied|allocated)| already in use))",
             r"another process is utilizing it|Cannot find (?:an )?empty port",
             r"trying to start at .{1,60} already running|(?i:no free ports? (?:found|available))",
+            r"Session name \S{1,120} does not match persisted value",  # Ray: another head has this port
         ),
     ),
     (
@@ -151,10 +155,10 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"(?:[Aa]ctor|[Rr]aylet|GCS|[Nn]ode) .{0,60}(?:died|is dead|is unavailable|unexpectedly|marked dead)",
             r"ActorDied|RayActorError|WorkerCrashed|RaySystemError",
             r"ray\.exceptions\.(?!RayTaskError|OutOfMemory|GetTimeoutError: .{0,40}nccl)\w|unexpected system error",
-            r"[Ff]ailed to connect to GCS|[Uu]nable to connect to GCS",
+            r"[Ff]ailed to connect to (?:GCS|(?:the )?Ray\b)|[Uu]nable to connect to (?:GCS|(?:the )?Ray\b)",
             r"Could not find any running Ray instance|current node (?:timed out during startup|has not been updated)",
             r"Failed to (?:register worker|start the dashboard|start raylet)",
-            r"Ray cluster.{0,40}(?:died|failed|not (?:running|available))|gcs_server|raylet",
+            r"Ray cluster.{0,40}(?:died|failed|not (?:running|available|found|reachable))|gcs_server|raylet",
         ),
     ),
     (
@@ -225,6 +229,10 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
         "config_error",
         (
             r"environment variable \w+ expected, but not set",
+            # of Ray's actors
+            r"\bnamespace\b.{0,80}\balready (?:taken|exists)|already (?:taken|exists) in the namespace\b",
+            # of Hydra's overrides
+            r"^(?:mismatched|extraneous) input '|^no viable alternative at input '|^token recognition error at: ",
             r"omegaconf\.|hydra\.|\byaml\.|jsonargparse|pydantic|ml_collections|\bgin\.|\btyro\b|draccus",
             r"simple_parsing|argparse\.|absl\.flags|confuse|toml\w*\.|dacite\.|configargparse|OmegaConf",
             r"not in struct|[Cc]ould not override|[Mm]issing mandatory value|Unsupported interpolation",
@@ -286,6 +294,14 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "timeout",
         (r"(?i:(?:exceeded|reached|ran over) (?:the |its |a )?(?:\w+ )?(?:time ?(?:budget|limit)|wall ?time))",),
+    ),
+    (  # what agents that are trained depend on: neither the program's error nor the machine's
+        "other",
+        (
+            r"(?i:\btool[ _-]?(?:call|use|execution|server)?s?\b.{0,80}\btim(?:e[ -]?out|ed[ -]?out))|ToolTimeout",
+            r"(?i:\b(?:allocat|acquir|reserv)\w* (?:(?:an?|the|free|new) )*env(?:ironment)?s?\b)",
+            r"(?i:\benv(?:ironment)?s? (?:pool |worker )?allocation\b)|Env(?:ironment)?Allocation",
+        ),
     ),
 )
 ERROR_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((kind, re.compile("|".join(p))) for kind, p in _TABLE)

@@ -34,7 +34,7 @@ _TYPES = {
     "config_error": """
         ValidationError UnrecognizedFlagError IllegalFlagValueError ArgumentError ArgumentTypeError
         ScannerError ComposerError ConstructorError OverrideParseException InstantiationException
-        ConfigAttributeError ConfigKeyError MissingConfigException ConfigCompositionException
+        LexerNoViableAltException ConfigAttributeError ConfigKeyError MissingConfigException ConfigCompositionException
         TOMLDecodeError BadParameter NoSuchOption ParsingError
     """,
     "data_error": """

@@ -80,8 +80,12 @@ _DETAILS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
          "Install flash-attn for this PyTorch, or choose attn_implementation=sdpa."),
         ("import_error", r"numpy\.\w+ size changed|NumPy 1\.x|_ARRAY_API",
          "A compiled package needs another NumPy: align the versions (often numpy<2)."),
+        ("port_conflict", r"does not match persisted value",
+         "Another Ray has this port or directory: launch_run again, with --port=$RAY_PORT --temp-dir=$RAY_TMPDIR."),
         ("port_conflict", r"(?:port:? ?`?|\]:|\d:)(\d{2,5})\b",
          "Port {0} is taken: launch_run again with another MASTER_PORT or --main_process_port."),
+        ("ray_error", r"(?:connect to|find any running|waiting for) .{0,10}(?:Ray|GCS)\b|not (?:found|reachable)",
+         "No Ray answers there: check RAY_ADDRESS, `ray status` on the head, its IP and port, and the firewall."),
         ("data_error", r"File exists: '?([^']{1,80})",
          "{0} exists already: choose another output directory or allow overwriting."),
         ("data_error", r"Permission denied: '?([^']{1,80})",
@@ -94,6 +98,18 @@ _DETAILS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
          "Give the missing arguments {0}, then launch_run again."),
         ("config_error", r"[Kk]ey '([^']{1,40})' is not in struct",
          "The configuration has no key {0}: correct its name, or add it with +{0}=..."),
+        ("config_error", r"\bnamespace\b|already (?:taken|exists)",
+         "Another run has this Ray namespace: set another one (RLINF_NAMESPACE), or leave it to the environment."),
+        ("config_error", r"^(?:mismatched|extraneous) input|^no viable alternative|NoViableAlt|OverrideParseException",
+         "Hydra cannot read an override: quote its value, e.g. 'key=\"a=b\"'; HYDRA_FULL_ERROR=1 shows more."),
+        ("config_error", r"Error in call to target|InstantiationException",
+         "Hydra cannot build an object of the configuration: HYDRA_FULL_ERROR=1 in env shows why."),
+        ("python_error", r"invalid literal for int\(\) with base 10: '(?:GPU|MIG)-",
+         "The program takes GPUs by index: launch_run with env CUDA_VISIBLE_DEVICES={{gpu_indices}}."),
+        ("other", r"(?i)\btool.{0,100}tim(?:e[ -]?out|ed)",
+         "A tool did not answer in time: check its server, raise its timeout, or run fewer rollouts at once."),
+        ("other", r"(?i)(?:allocat|acquir|reserv)\w* (?:\w+ )*env|env\w* ?(?:pool |worker )?allocation",
+         "No environment was free: check its server or containers, enlarge the pool, or run fewer rollouts at once."),
         ("config_error", r"KeyError: '([^']{1,40})'", "The configuration lacks {0}: add it, then launch_run again."),
         ("auth_error", r"WANDB|wandb|api_key not configured",
          "Name WANDB_API_KEY in launch_run's secrets, or set WANDB_MODE=offline."),
@@ -127,6 +143,8 @@ _FAULTY_GPU = re.compile(
     r"(?i)\bECC\b|\bXid\b|fallen off the bus|CUDA-capable device|devices? .{0,20}(?:busy|unavailable)|NVLink error"
 )
 
+_NO_RAY = re.compile(r"(?:connect to|find any running) .{0,10}Ray\b|connect to GCS|not (?:found|reachable)")
+
 
 def advice_for(kind: str, line: str) -> str:
     """Return one sentence of advice, at most ADVICE_CHARS, with names from the line."""
@@ -144,4 +162,6 @@ def action_for(kind: str, line: str, *, retryable: bool) -> str:
         return "stop"
     if kind == "cuda_error" and _FAULTY_GPU.search(line):
         return "retry_other_gpu"
+    if kind == "ray_error" and _NO_RAY.search(line):
+        return "retry_later"
     return KINDS[kind].action if KINDS[kind].retryable else "retry"

@@ -69,6 +69,11 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("low on resource", r".*node was low on resource: memory"),
         ("ut-of-memory handler", r".*killed by the cgroup out-of-memory handler"),
     )),
+    (Weight.OWN, "oom_host", (("pinned memory", r".*PhysX error: "),)),
+    (Weight.OWN, "oom_gpu", (
+        ("PhysX error", r".*PhysX error: .{0,120}\b[Ff]ail(?:ed)? to allocate"),
+        ("ailed to malloc", r"(?:\S+ )*\[Error\] .*[Ff]ailed to malloc"),
+    )),
     (Weight.STOPPED, "killed", (  # schedulers, launchers, persons
         ("CANCELLED", r"(?:slurmstepd|srun|slurmd): (?:error: )?\*\*\* (?:JOB|STEP) .*CANCELLED"),
         ("PBS: job killed", r"=>> PBS: job killed"),
@@ -171,6 +176,9 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("Error: ", r"Error: (?:Got unexpected extra argument|Option .* requires)"),
         ("│ ", r"│ (?:No such (?:option|command)|Missing (?:option|argument)|Invalid value for|Got unexpected extra)"),
         ("ould not override", r"Could not override '"),
+        (" input '", r"(?:(?:mismatched|extraneous) input|no viable alternative at input) '.*"),  # Hydra's overrides
+        ("LexerNoViableAlt", r"LexerNoViableAltException: "),
+        ("Error in call to target", r"Error in call to target '"),
         ("primary config", r"(?:Cannot find primary config|Primary config (?:directory|module) .*not found)"),
         ("ould not find '", r"In '.*': Could not find '"),
         ("command line flag", r"(?:FATAL Flags parsing error: *)?Unknown command line flag"),

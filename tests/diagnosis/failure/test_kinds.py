@@ -30,10 +30,24 @@ def test_every_kind_proposes_a_known_action_and_one_short_sentence() -> None:
         ("auth_error", "huggingface_hub.errors.GatedRepoError: 403 Client Error", "HF_TOKEN"),
         ("killed", "*** JOB 1 ON n CANCELLED AT x DUE TO TIME LIMIT ***", "time limit"),
         ("oom_gpu", "CUDA out of memory", "num_envs"),
+        ("port_conflict", "AssertionError: Session name session_1 does not match persisted value b'2'", "--temp-dir"),
+        ("ray_error", "ConnectionError: Failed to connect to Ray cluster at 10.0.0.5:6379", "`ray status`"),
+        ("ray_error", "ray.exceptions.ActorDiedError: The actor died unexpectedly", "raylet"),
+        ("config_error", "ValueError: The name A (namespace=RLinf) is already taken.", "RLINF_NAMESPACE"),
+        ("config_error", "mismatched input '=' expecting <EOF>", "HYDRA_FULL_ERROR"),
+        ("config_error", "Error in call to target 'model.Net':", "HYDRA_FULL_ERROR"),
+        ("python_error", "ValueError: invalid literal for int() with base 10: 'GPU-8a56'", "{gpu_indices}"),
+        ("other", "TimeoutError: Tool call 'search' timed out after 60 s", "its timeout"),
+        ("other", "RuntimeError: Failed to allocate environment: none is free", "the pool"),
     ],
 )  # fmt: skip
 def test_advice_names_what_the_line_names(kind: str, line: str, words: str) -> None:
     assert words in advice_for(kind, line)
+
+
+def test_a_retry_waits_for_a_ray_that_does_not_answer() -> None:
+    assert action_for("ray_error", "Failed to connect to Ray cluster at 10.0.0.5:6379", retryable=True) == "retry_later"
+    assert action_for("ray_error", "The actor died unexpectedly", retryable=True) == "retry"
 
 
 def test_advice_stays_short_whatever_the_line_holds() -> None:
