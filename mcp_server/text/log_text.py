@@ -13,27 +13,14 @@ from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
+from mcp_server.text.invisible import CONTROLS, ESCAPES, INVISIBLE
 from mcp_server.text.regex import compile_pattern
 
 LINE_CHARS = 600  # longer lines are cut in the middle
 _BAR_WITHIN_CHARS = 4_000  # of a line that are searched for a progress bar
 
-# Every escape sequence except cursor up and down, which show what a redraw replaces. A sequence that never ends
-# (a title without its BEL) loses its introducer only, not the rest of the line.
-_ESCAPES = compile_pattern(
-    rb"\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)"  # OSC: titles, hyperlinks
-    rb"|\x1b[PX^_][^\x1b\n]*+\x1b\\"  # DCS, SOS, PM, APC
-    rb"|\x1b\[(?!\d{0,4}[ABEF]|[01]?G)[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, erasing
-    rb"|\x1b(?!\[)[ -/]*+[0-~]?"  # two characters and more: ESC ( B
-)
 _TO_COLUMN_1 = re.compile(rb"\x1b\[[01]?G")
 _STEP = re.compile(r"(\r+|\x1b\[\d{0,4}[ABEF])")
-_CONTROLS = bytes(set(range(32)) - set(b"\a\b\t\n\r\x1b")) + b"\x7f"
-# Invisible to people, yet read by a model: C1, soft hyphen, fillers, zero-width, bidi, variation selectors, tags.
-_INVISIBLE = re.compile(
-    r"[\x80-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    r"\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
 # Kept are: letters, % and /, line ends, and the first byte of letters outside ASCII and of no bar glyph.
 _NOT_WORDS = bytes(
     set(range(0xC0)) - set(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ%/\r\n\x1b")
@@ -175,12 +162,12 @@ def _identity(line: Line) -> tuple[bool, str]:
 
 def _plain(data: bytes) -> str:
     r"""Decode, and keep of all control characters only ``\t \n``, and ``\r \b ESC[nA`` where they overwrite."""
-    data = data.translate(None, _CONTROLS)
+    data = data.translate(None, CONTROLS)
     if b"\x1b" in data:
-        data = _TO_COLUMN_1.sub(b"\r", _ESCAPES.sub(b"", data))
+        data = _TO_COLUMN_1.sub(b"\r", ESCAPES.sub(b"", data))
     data = data.replace(b"\a", b"").replace(b"\r\n", b"\n")
     text = _thin(data).decode(errors="replace")
-    return text if text.isascii() else _INVISIBLE.sub("", text)
+    return text if text.isascii() else INVISIBLE.sub("", text)
 
 
 def _thin(data: bytes) -> bytes:

@@ -2,177 +2,182 @@
 
 from __future__ import annotations
 
-import base64
-import html
-import json
 import re
-import shlex
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from urllib.parse import quote, quote_plus
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 
-# Shorter values would mask ordinary words, and their encodings would match by chance.
-SHORTEST_SECRET = 6
-_SHORTEST_HALF = 10
+from mcp_server.text.invisible import CONTROLS, ESCAPES, FIRST_BYTES, INVISIBLE_UTF_8, TERMINAL_ESCAPES
+from mcp_server.text.secret_spellings import PLAIN, SHORTEST_SECRET, VIEWS, WRAPPED, Spelling, View, list_spellings
 
-# Invisible bytes that may split a value which is highlighted or printed in pieces: colours and other escape
-# sequences (one may be cut off at the end), NUL, zero-width characters.
-_INVISIBLE = (
-    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][0-B]"
-    rb"|(?:\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[()])?|\xe2[\x80\x81]?|\xef\xbb?|\xc2)\Z"
-    rb"|[\x00\x0e\x0f]+|\xe2\x80[\x8b-\x8f]|\xe2\x81\xa0|\xef\xbb\xbf|\xc2\xad"
-)
-_NOISE = re.compile(_INVISIBLE)
-_NOISE_BEGINS = (b"\x1b", b"\0", b"\x0e", b"\x0f", b"\xe2", b"\xef", b"\xad")
-# base64 programs break lines after 64 or 76 digits, and some indent them.
-_WRAPS = re.compile(rb"[\r\n]+[ \t]*")
-_NOISE_AND_WRAPS = re.compile(_INVISIBLE + rb"|[\r\n]+[ \t]*")
-# A line that ends with so many bytes of a spelling is held back until the next line.
+__all__ = ["SHORTEST_SECRET", "Redactor"]
+
+# Each with the bytes without which there is none of it. The last is printed and erased, or printed twice for bold.
+_CONTROL_RUNS = (re.compile(b"[" + re.escape(CONTROLS) + b"]+"), CONTROLS)
+_BELLS = (re.compile(b"\a+"), b"\a")
+_CHARACTERS = (INVISIBLE_UTF_8, FIRST_BYTES)
+_ERASED = (re.compile(rb"[^\x08\n]\x08|\x08+"), b"\b")
+_MAY_HIDE = CONTROLS + b"\a\b\x1b" + FIRST_BYTES
+# A line that ends with so many base64 digits of a spelling is held back until the next line.
 _BEFORE_A_WRAP = 2
+# Bytes held back at most: this much noise, and each byte of the longest value as `0x68, `.
+_MOST_NOISE, _BYTES_OF_ONE = 4_096, 6
+# Bytes already passed on in which a spelling of digits or letters may have begun.
+_REMEMBERED = 64
 
 
-@dataclass(frozen=True)
-class _Mask:
-    """One spelling of a secret; ``wraps``: it may contain line ends."""
+class _Layer:
+    """A text without what is invisible in it, and the original index of each byte, which is seldom asked for."""
 
-    spelling: bytes
-    label: bytes
-    wraps: bool = False
-
-    def undecided(self, text: bytes) -> int:
-        """Return the length of the longest end of ``text`` that begins the spelling and is not all of it."""
-        tail = text[-(len(self.spelling) - 1) :]
-        at = tail.find(self.spelling[:1])
-        while at >= 0:
-            if self.spelling.startswith(tail[at:]):
-                return len(tail) - at
-            at = tail.find(self.spelling[:1], at + 1)
-        return 0
-
-
-class _View:
-    """Bytes without noise, and the original index of each."""
-
-    def __init__(self, data: bytes, noise: re.Pattern[bytes] | None) -> None:
-        self._ends: list[int] = []  # index in the text of each piece of noise left out ...
-        self._shifts: list[int] = [0]  # ... and how many bytes were left out by then
-        shift = 0
+    def __init__(self, data: bytes, escapes: re.Pattern[bytes] | None = None) -> None:
+        self._steps: list[tuple[bytes, re.Pattern[bytes]]] = []
+        self._shifts: list[tuple[list[int], list[int]]] | None = None
         self.text = data
-        if noise is None:
+        if escapes is None:
             return
-        for match in noise.finditer(data):
-            start, end = match.span()
-            self._ends.append(start - shift)
-            shift += end - start
-            self._shifts.append(shift)
-        if shift:
-            self.text = noise.sub(b"", data)
+        for noise, signs in (_CONTROL_RUNS, (escapes, b"\x1b"), _BELLS, _CHARACTERS, _ERASED):
+            shown = noise.sub(b"", self.text) if _has_any(self.text, signs) else self.text
+            if len(shown) < len(self.text):
+                self._steps.append((self.text, noise))
+                self.text = shown
 
     def origin(self, index: int) -> int:
         """Return the original index of the byte at ``index`` of the text."""
-        return index + self._shifts[bisect_right(self._ends, index)]
+        if self._shifts is None:
+            self._shifts = [_shifts(text, noise) for text, noise in reversed(self._steps)]
+        for ends, shifts in self._shifts:
+            index += shifts[bisect_right(ends, index)]
+        return index
+
+
+def _shifts(text: bytes, noise: re.Pattern[bytes]) -> tuple[list[int], list[int]]:
+    """Return the index in the shown text of each piece of noise, and how many bytes were left out before and by it."""
+    ends, shifts, shift = [], [0], 0
+    for match in noise.finditer(text):
+        start, end = match.span()
+        ends.append(start - shift)
+        shift += end - start
+        shifts.append(shift)
+    return ends, shifts
+
+
+def _has_any(text: bytes, signs: bytes) -> bool:
+    return len(text.translate(None, signs)) < len(text)
+
+
+def _peel(data: bytes) -> Iterator[_Layer]:
+    """Yield ``data`` as it is, as an agent reads it, and as a terminal shows it."""
+    yield _Layer(data)
+    if _has_any(data, _MAY_HIDE):
+        yield _Layer(data, ESCAPES)
+        if b"\x1b" in data:
+            yield _Layer(data, TERMINAL_ESCAPES)
+
+
+class _Fold:
+    """A layer in a view, and the original index of each byte."""
+
+    def __init__(self, layer: _Layer, view: View) -> None:
+        self._layer, self._view = layer, view
+        self._places: list[int] | None = None
+        self.text = layer.text if view is PLAIN else view.fold(layer.text)
+
+    def origin(self, index: int) -> int:
+        if self._view is PLAIN:
+            return self._layer.origin(index)
+        if self._places is None:
+            kept = bytes(code not in self._view.left_out for code in range(256))
+            text = self._layer.text
+            self._places = list(compress(range(len(text)), text.translate(kept)))
+        return self._layer.origin(self._places[index])
 
 
 class Redactor:
     """Replaces every spelling of every secret by ``[secret:NAME]``, also across chunk borders.
 
-    The end of a chunk that might begin a secret is held back until more output decides.
+    The end of a chunk that might begin a secret is held back until more output decides, at most some KB. The time
+    for a chunk depends on its length alone.
     """
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        masks: dict[bytes, _Mask] = {}
+        labels: dict[Spelling, bytes] = {}
         for name, value in secrets.items():
-            for mask in _masks(value, b"[secret:%s]" % name.encode()):
-                masks.setdefault(mask.spelling, mask)
-        self._masks = sorted(masks.values(), key=lambda mask: -len(mask.spelling))
+            for spelling in list_spellings(value):
+                if spelling.text:
+                    labels.setdefault(spelling, b"[secret:%s]" % name.encode())
+        self._labels = labels
+        self._spellings = {
+            view: sorted((s for s in labels if s.view is view), key=lambda s: bool(s.whole)) for view in VIEWS
+        }
+        longest = max((len(value.encode(errors="surrogateescape")) for value in secrets.values()), default=0)
+        self._most_held = _MOST_NOISE + _BYTES_OF_ONE * longest
         self._held = b""
+        self._passed = b""  # the last bytes that were returned, unmasked
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes that may be printed after ``chunk``."""
-        if not self._masks:
+        if not self._labels:
             return chunk
-        masked, self._held = self._split(self._held + chunk)
+        data = self._held + chunk
+        masked, decided = self._mask(self._passed, data, ended=False)
+        self._passed, self._held = (self._passed + data[:decided])[-_REMEMBERED:], data[decided:]
         return masked
 
     def flush(self) -> bytes:
         """Return the bytes held back, at the end of the stream."""
-        held, self._held = self._held, b""
-        return self._split(held, ended=True)[0]
+        masked, _ = self._mask(self._passed, self._held, ended=True)
+        self._passed = self._held = b""
+        return masked
 
     def text(self, value: str) -> str:
         """Mask one whole text."""
-        return self._split(value.encode(errors="surrogateescape"), ended=True)[0].decode(errors="replace")
+        return self._mask(b"", value.encode(errors="surrogateescape"), ended=True)[0].decode(errors="replace")
 
-    def _split(self, data: bytes, *, ended: bool = False) -> tuple[bytes, bytes]:
-        """Return the masked beginning of ``data`` that is decided, and the rest as it is."""
-        noisy = any(begin in data for begin in _NOISE_BEGINS)
-        views = {
-            False: _View(data, _NOISE if noisy else None),
-            True: _View(data, _NOISE_AND_WRAPS if noisy else _WRAPS),
-        }
-        decided = len(data)
-        spans: list[tuple[int, int, bytes]] = []
-        for mask in self._masks:
-            view = views[mask.wraps]
-            at = view.text.find(mask.spelling)
-            while at >= 0:
-                end = view.origin(at + len(mask.spelling) - 1) + 1
-                spans.append((view.origin(at), end, mask.label))
-                at = view.text.find(mask.spelling, at + len(mask.spelling))
-            hold = 0 if ended else mask.undecided(view.text)
-            if hold and not (mask.wraps and hold < _BEFORE_A_WRAP and data[-1:] in b"\r\n"):
-                decided = min(decided, view.origin(len(view.text) - hold))
+    def _mask(self, passed: bytes, data: bytes, *, ended: bool) -> tuple[bytes, int]:
+        """Return the masked beginning of ``data`` that is decided, and its length."""
+        spans = sorted(self._find(passed, data), key=lambda span: (span[0], -span[1]))
+        decided = len(data) if ended else len(data) - self._undecided(passed, data)
         # A secret whose end might begin another one waits with it; of two that overlap the longer names the mask.
-        spans.sort(key=lambda span: (span[0], -span[1]))
         for start, end, _ in reversed(spans):
             if start < decided < end:
                 decided = start
         masked, done = [], 0
         for start, end, label in spans:
-            if end <= decided and end > done:
+            if done < end <= decided:
                 masked += [data[done : max(start, done)], label if start >= done else b""]
                 done = end
-        return b"".join([*masked, data[done:decided]]), data[decided:]
+        return b"".join([*masked, data[done:decided]]), decided
 
+    def _find(self, passed: bytes, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """Yield begin, end and mask of each spelling in ``data``, or in it and what was passed on before."""
+        for before, fold, spellings in self._folds(passed, data):
+            rest = fold.text  # without the whole spellings, of which every piece would be found again
+            for spelling in spellings:
+                found = 0
+                for start, end in spelling.find(rest if spelling.whole else fold.text):
+                    found += 1
+                    last = fold.origin(end - 1) + 1 - before
+                    if last > 0:
+                        yield max(fold.origin(start) - before, 0), last, self._labels[spelling]
+                if found and not spelling.whole:
+                    rest = rest.replace(spelling.text, bytes(len(spelling.text)))
 
-def _masks(value: str, label: bytes) -> Iterator[_Mask]:
-    """Yield the byte strings under which ``value`` may be printed."""
-    plain = value.strip()
-    raw = plain.encode(errors="surrogateescape")
-    half = len(raw) // 2
-    spellings = {raw, raw.hex().encode(), raw.hex().upper().encode()}
-    spellings |= {text.encode(errors="surrogateescape") for text in _quoted(plain)}
-    if half >= _SHORTEST_HALF:  # printed in two lines, or cut off
-        spellings |= {raw[:half], raw[half:]}
-    spellings |= {line for line in raw.splitlines() if len(line) >= SHORTEST_SECRET}  # e.g. a private key
-    for spelling in spellings:
-        yield _Mask(spelling, label)
-    for offset in range(3):
-        digits = _base64_digits(raw, offset)
-        for spelling in {digits, digits.translate(bytes.maketrans(b"+/", b"-_"))}:
-            # The second serves where a line ends after the first digit, which alone proves nothing.
-            for part in (spelling, spelling[_BEFORE_A_WRAP:]):
-                if len(part) >= SHORTEST_SECRET:
-                    yield _Mask(part, label, wraps=True)
+    def _undecided(self, passed: bytes, data: bytes) -> int:
+        """Return how many bytes at the end of ``data`` might begin a spelling."""
+        tail = data[-self._most_held :]
+        ends_a_line = data[-1:] in (b"\r", b"\n")
+        held = 0
+        for before, fold, spellings in self._folds(passed if len(tail) == len(data) else b"", tail):
+            longest = max((spelling.undecided(fold.text) for spelling in spellings), default=0)
+            view = spellings[0].view
+            if longest < view.shortest_hold or (view is WRAPPED and longest < _BEFORE_A_WRAP and ends_a_line):
+                continue
+            held = max(held, before + len(tail) - fold.origin(len(fold.text) - longest))
+        return min(held, len(tail))
 
-
-def _quoted(plain: str) -> Iterator[str]:
-    """Yield ``plain`` as programs write it in strings, addresses, pages and shell commands."""
-    raw = plain.encode(errors="surrogateescape")
-    once = json.dumps(plain)[1:-1]
-    yield from (once, json.dumps(plain, ensure_ascii=False)[1:-1], json.dumps(once)[1:-1])
-    yield from (repr(raw)[2:-1], ascii(plain)[1:-1], html.escape(plain))
-    for text in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
-        yield text
-        yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), text)
-    yield shlex.quote(plain).strip("'")
-    yield plain.replace("'", "'\\''")
-    yield re.sub(r"([$`\"\\])", r"\\\1", plain)
-    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", plain)
-
-
-def _base64_digits(raw: bytes, offset: int) -> bytes:
-    """Return the base64 digits that ``raw`` alone decides when ``offset`` bytes (mod 3) precede it."""
-    encoded = base64.b64encode(b"\0" * offset + raw)
-    return encoded[-(-8 * offset // 6) : 8 * (offset + len(raw)) // 6]
+    def _folds(self, passed: bytes, data: bytes) -> Iterator[tuple[int, _Fold, Sequence[Spelling]]]:
+        """Yield the views of ``data``, with the number of bytes in them that were passed on before it."""
+        plain, others = list(_peel(data)), list(_peel(passed + data))
+        for view, spellings in self._spellings.items():
+            for layer in (plain if view is PLAIN else others) if spellings else ():
+                yield (0 if view is PLAIN else len(passed)), _Fold(layer, view), spellings

@@ -11,9 +11,12 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
+from mcp_server.text.log_text import clean_lines
 from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
+from tests.support.secret_spellings import INVISIBLE, SPELLINGS
 
 TOKEN = "hf_9x7QwErTy"
+KEY = "hf_aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1&"
 MASK = b"[secret:TOKEN]"
 PRIVATE_KEY = """-----BEGIN OPENSSH PRIVATE KEY-----
 b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW
@@ -234,15 +237,86 @@ def test_a_secret_that_is_not_utf_8_is_masked() -> None:
     assert redacted({"TOKEN": secret}, b"<p\xe4ssword>") == b"<" + MASK + b">"
 
 
-@pytest.mark.parametrize(
-    "between",
-    [b"\x1b[35m", b"\x1b[0m\x1b[1;95m", b"\0", "\u200b".encode(), b"\x1b]8;;http://x\x07", b"\x1b(B"],
-    ids=["colour", "two colours", "NUL", "zero width", "hyperlink", "charset"],
-)
-def test_a_secret_with_something_unseen_in_it_is_still_a_secret(between: bytes) -> None:
-    stream = b"key " + between.join(TOKEN[i : i + 5].encode() for i in range(0, len(TOKEN), 5)) + b" ok"
+@pytest.mark.parametrize("between", INVISIBLE.values(), ids=INVISIBLE)
+def test_a_secret_with_something_unseen_in_it_is_still_a_secret(between: str) -> None:
+    stream = b"key " + between.encode().join(TOKEN[i : i + 5].encode() for i in range(0, len(TOKEN), 5)) + b" ok"
     for chunks in ([stream], one_by_one(stream), *(cut(stream, place) for place in range(len(stream)))):
         assert redacted({"TOKEN": TOKEN}, *chunks) == b"key " + MASK + b" ok", chunks
+
+
+@pytest.mark.parametrize("between", INVISIBLE.values(), ids=INVISIBLE)
+def test_what_the_text_for_agents_leaves_out_hides_no_secret(between: str) -> None:
+    stream = f"key {between.join(KEY)} ok\n".encode()
+    for chunks in ([stream], one_by_one(stream)):
+        shown = redacted({"TOKEN": KEY}, *chunks)
+        assert " ".join(line.text for line in clean_lines(shown)) == "key [secret:TOKEN] ok"
+
+
+def longest_part(shown: str) -> int:
+    """Return the length of the longest part of KEY that can be read in ``shown``, whatever its case and separators."""
+    letters = "".join(c for c in shown.lower() if c.isalnum())
+    key = "".join(c for c in KEY.lower() if c.isalnum())
+    parts = (n for n in range(len(key), 0, -1) for i in range(len(key) - n + 1) if key[i : i + n] in letters)
+    return next(parts, 0)
+
+
+@pytest.mark.parametrize("spell", SPELLINGS.values(), ids=SPELLINGS)
+def test_ordinary_spellings_of_a_secret_are_masked(spell: Callable[[str], str]) -> None:
+    spelling = spell(KEY)
+    stream = f"a line\nkey: {spelling}\nloss 0.5\n".encode()
+    for chunks in ([stream], one_by_one(stream), *(cut(stream, place) for place in range(0, len(stream), 3))):
+        shown = redacted({"TOKEN": KEY}, *chunks).decode()
+        assert MASK.decode() in shown
+        assert shown.startswith("a line\nkey: ")
+        assert shown.endswith("loss 0.5\n")
+        assert longest_part(shown) < 8, shown
+        left = shown.replace(MASK.decode(), "").removeprefix("a line\nkey: ").removesuffix("\nloss 0.5\n")
+        assert len(left) < max(len(spelling) // 2, 24), shown  # a label, an offset, an end
+
+
+HOSTILE = {
+    "a first letter and NULs": (b"h", b"\0"),
+    "a title without an end": (b"h\x1b]", b"a"),
+    "base64 and line ends": (base64.b64encode(b"hf_aB3")[:3], b"\n"),
+    "base64 and spaces": (base64.b64encode(b"hf_aB3")[:3], b" \n"),
+    "digits and separators": (b"68665f", b", "),
+    "letters and separators": (b"h f a B 3", b" - "),
+    "first letters": (b"", b"h\0"),
+    "escapes": (b"h", b"\x1b"),
+    "strings without an end": (b"h", b"\x1bPh"),
+}
+
+
+@pytest.mark.parametrize(("begin", "rest"), HOSTILE.values(), ids=HOSTILE)
+def test_little_is_held_back_whatever_comes(begin: bytes, rest: bytes) -> None:
+    redactor = Redactor({"TOKEN": KEY})
+    stream = begin + rest * (300_000 // len(rest))
+    fed = passed = 0
+    for at in range(0, len(stream), 4_096):
+        fed += len(chunk := stream[at : at + 4_096])
+        passed += len(redactor.feed(chunk))
+        assert fed - passed <= 8_192, at
+    assert passed + len(redactor.flush()) == len(stream)
+
+
+def test_a_secret_in_a_title_or_an_address_that_nobody_sees_is_masked() -> None:
+    for stream in (b"\x1b]0;%s\x07", b"\x1b]8;;https://x/?t=%s\x1b\\here\x1b]8;;\x1b\\", b"\x1bP%s\x1b\\"):
+        shown = redacted({"TOKEN": TOKEN}, *one_by_one(stream % TOKEN.encode()))
+        assert shown == stream % MASK
+
+
+def test_a_secret_between_characters_that_are_erased_again_is_masked() -> None:
+    for between in ("x\b", "\b"):
+        assert redacted({"TOKEN": TOKEN}, f"key {between.join(TOKEN)} ok".encode()) == b"key " + MASK + b" ok"
+    bold = "".join(f"{character}\b{character}" for character in TOKEN)
+    assert redacted({"TOKEN": TOKEN}, f"key {bold} ok".encode()).decode().count(TOKEN[1:]) == 0
+
+
+def test_words_and_numbers_of_a_long_value_are_not_masked_alone() -> None:
+    redactor = Redactor({"PHRASE": "correct-horse-battery-staple-2024", "NUMBER": "12345678.12345678.0"})
+    text = "correct the horse: battery 0.12345678, staple 2024-12-01 12:34:56\n"
+    assert redactor.text(text) == text
+    assert redactor.text("Correct Horse Battery Staple 2024") == "[secret:PHRASE]"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+r"""What of a program's output nobody sees: control characters, escape sequences, invisible characters. Pure.
+
+The one definition for the text that agents read, which leaves it out, and for the masks of secrets, which look
+through it: a value with something invisible in it would be whole again in the answer.
+
+The order counts. Control bytes go first, wherever they stand, then escape sequences, then BEL, which may end one, and
+last the characters whose bytes the others separated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mcp_server.text.regex import compile_pattern
+
+CONTROLS = bytes(set(range(32)) - set(b"\a\b\t\n\r\x1b")) + b"\x7f"
+# Every escape sequence except cursor up and down, which show what a redraw replaces. A sequence that never ends
+# (a title without its BEL) loses its introducer only, not the rest of the line.
+ESCAPES = compile_pattern(
+    rb"\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)"  # OSC: titles, hyperlinks
+    rb"|\x1b[PX^_][^\x1b\n]*+\x1b\\"  # DCS, SOS, PM, APC
+    rb"|\x1b\[(?!\d{0,4}[ABEF]|[01]?G)[0-?]*+[ -/]*+[@-~]?"  # CSI: colours, erasing
+    rb"|\x1b(?!\[)[ -/]*+[0-~]?"  # two characters and more: ESC ( B
+)
+# As a terminal takes them: strings may have lines, and one without an end hides the rest. `ESC k` is a title.
+TERMINAL_ESCAPES = compile_pattern(
+    rb"\x1b[\]PX^_k][^\x07\x1b]*+(?:\x07|\x1b\\|\x1b?\Z)"
+    rb"|\x1b\[[0-?]*+[ -/]*+[@-~]?"
+    rb"|\x1b(?!\[)[ -/]*+[0-~]?"
+)
+# C1, soft hyphen, fillers, zero-width, bidi, variation selectors, tags: invisible to people, yet read by a model.
+_RANGES = (
+    (0x80, 0x9F), (0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F),
+    (0x200B, 0x200F), (0x2028, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF),
+    (0xFFA0, 0xFFA0), (0xFFF0, 0xFFFB), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF),
+)  # fmt: skip
+INVISIBLE = re.compile("[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _RANGES) + "]")
+
+
+def _utf_8_patterns() -> Iterator[bytes]:
+    """Yield patterns of the bytes of invisible characters, by first byte; one may be cut off at the end of the text."""
+    ends: dict[bytes, list[int]] = {}
+    for first, last in _RANGES:
+        for code in range(first, last + 1):
+            encoded = chr(code).encode()
+            ends.setdefault(encoded[:-1], []).append(encoded[-1])
+    for lead in sorted({beginning[:1] for beginning in ends}):
+        rests = [
+            re.escape(beginning[1:]) + b"[" + b"".join(b"\\x%02x" % end for end in ends[beginning]) + b"]"
+            for beginning in ends
+            if beginning[:1] == lead
+        ]
+        cuts = {beginning[1:length] for beginning in ends if beginning[:1] == lead for length in range(1, 4)}
+        rests += [re.escape(cut) + rb"\Z" for cut in sorted(cuts, reverse=True)]
+        yield re.escape(lead) + b"(?:" + b"|".join(rests) + b")"
+
+
+INVISIBLE_UTF_8 = re.compile(b"|".join(_utf_8_patterns()))
+FIRST_BYTES = bytes({chr(code).encode()[0] for first, last in _RANGES for code in (first, last)})

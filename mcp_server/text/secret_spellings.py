@@ -1,0 +1,174 @@
+"""The spellings under which programs print a secret value, and the views of output in which they are searched. Pure."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote, quote_plus
+
+# Shorter values would mask ordinary words, and their encodings would match by chance.
+SHORTEST_SECRET = 6
+_SHORTEST_HALF = 10
+_SHORTEST_FOLDED = 12  # characters of a value whose case and separators do not count
+# Pieces of a key: each stretch of 11 characters has one that begins at a multiple of 4.
+_PIECE, _PIECE_STEP, _LONGEST_IN_PIECES = 8, 4, 128
+_FEWEST_CHANGES = 2  # between letters and digits in a piece, which no word and no number has
+_CHANGE = re.compile(rb"[a-z](?=[0-9])|[0-9](?=[a-z])")
+_MIXTURE = re.compile(rb"[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])")
+_FEWEST_IN_A_MIXTURE = 3
+
+
+@dataclass(frozen=True)
+class View:
+    """What remains of a text in which a kind of spelling is searched: bytes left out, and letters in lower case.
+
+    An end of at least ``shortest_hold`` bytes that may begin a spelling waits for more.
+    """
+
+    left_out: bytes
+    lower: bool
+    shortest_hold: int
+
+    @property
+    def table(self) -> bytes:
+        """The translation of the bytes that remain."""
+        return bytes(range(256)).lower() if self.lower else bytes(range(256))
+
+    def fold(self, text: bytes) -> bytes:
+        """Return what remains of ``text``."""
+        return text.translate(self.table, self.left_out)
+
+
+_SPACE = b" \t\r\n"
+_NOT_LETTERS = bytes(code for code in range(128) if not chr(code).isalnum() and code not in b"\a\b\x1b")
+PLAIN = View(b"", lower=False, shortest_hold=1)
+# base64 programs break lines after 64 or 76 digits, and some indent them.
+WRAPPED = View(_SPACE + b"'\"\\", lower=False, shortest_hold=1)
+# Digits of bytes, whatever is before each (%, \x, 0x, \u, &#x) and between them.
+DIGITS = View(_NOT_LETTERS + b"xXuU", lower=True, shortest_hold=6)
+# Lists of characters, spaced out, other case.
+LETTERS = View(_NOT_LETTERS, lower=True, shortest_hold=4)
+VIEWS = (PLAIN, WRAPPED, DIGITS, LETTERS)
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """Bytes that a value has in a view; ``whole`` is the spelling of which it is the piece at ``offset``."""
+
+    view: View
+    text: bytes
+    whole: bytes = b""
+    offset: int = 0
+
+    def undecided(self, text: bytes) -> int:
+        """Return the length of the longest end of ``text`` that begins the spelling and is not all of it."""
+        tail = text[-(len(self.text) - 1) :]
+        at = tail.find(self.text[:1])
+        while at >= 0:
+            if self.text.startswith(tail[at:]):
+                return len(tail) - at
+            at = tail.find(self.text[:1], at + 1)
+        return 0
+
+    def find(self, text: bytes) -> Iterator[tuple[int, int]]:
+        """Yield where the spelling begins and ends in ``text``; of a piece, as far as the whole reaches."""
+        end = 0
+        while (start := text.find(self.text, end)) >= 0:
+            end = start + len(self.text)
+            first, at = start, self.offset
+            while at and first and text[first - 1] == self.whole[at - 1]:
+                first, at = first - 1, at - 1
+            at = self.offset + len(self.text)
+            while at < len(self.whole) and end < len(text) and text[end] == self.whole[at]:
+                end, at = end + 1, at + 1
+            yield first, end
+
+
+def list_spellings(value: str) -> Iterator[Spelling]:
+    """Yield the spellings of ``value``; some occur more than once."""
+    plain = value.strip()
+    raw = plain.encode(errors="surrogateescape")
+    for text in {raw, *_list_plain(plain, raw)}:
+        yield Spelling(PLAIN, text)
+    for text in _list_base64(raw):
+        yield Spelling(WRAPPED, text)
+    if len(raw) >= SHORTEST_SECRET:
+        for text in _list_digits(raw):
+            yield Spelling(DIGITS, text)
+    letters = LETTERS.fold(raw)
+    if len(letters) >= _SHORTEST_FOLDED:
+        for text in (letters, letters[::-1]):
+            yield Spelling(LETTERS, text)
+        for text in _list_base32(raw):
+            yield Spelling(LETTERS, LETTERS.fold(text))
+    if 2 * _SHORTEST_HALF <= len(raw) <= _LONGEST_IN_PIECES:
+        yield from _list_pieces(raw, letters)
+
+
+def _list_plain(plain: str, raw: bytes) -> Iterator[bytes]:
+    """Yield ``raw`` as programs quote, cut and encode it."""
+    yield from (text.encode(errors="surrogateescape") for text in _list_quoted(plain))
+    yield from (raw.hex().encode(), raw.hex().upper().encode())
+    half = len(raw) // 2
+    if half >= _SHORTEST_HALF:  # printed in two lines, or cut off
+        yield from (raw[:half], raw[half:])
+    yield from (line for line in raw.splitlines() if len(line) >= SHORTEST_SECRET)  # e.g. a private key
+    if len(raw) >= _SHORTEST_FOLDED:
+        yield from (base64.b85encode(raw), base64.a85encode(raw))
+
+
+def _list_quoted(plain: str) -> Iterator[str]:
+    """Yield ``plain`` as programs write it in strings, addresses, pages and shell commands."""
+    raw = plain.encode(errors="surrogateescape")
+    once = json.dumps(plain)[1:-1]
+    yield from (once, json.dumps(plain, ensure_ascii=False)[1:-1], json.dumps(once)[1:-1])
+    yield from (repr(raw)[2:-1], ascii(plain)[1:-1], html.escape(plain))
+    for text in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
+        yield text
+        yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), text)
+    yield shlex.quote(plain).strip("'")
+    yield plain.replace("'", "'\\''")
+    yield re.sub(r"([$`\"\\])", r"\\\1", plain)
+    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", plain)
+
+
+def _list_base64(raw: bytes) -> Iterator[bytes]:
+    """Yield the base64 digits that ``raw`` alone decides, whatever number of bytes precedes it."""
+    for offset in range(3):
+        encoded = base64.b64encode(b"\0" * offset + raw)
+        digits = encoded[-(-8 * offset // 6) : 8 * (offset + len(raw)) // 6]
+        for spelling in (digits, digits.translate(bytes.maketrans(b"+/", b"-_"))):
+            if len(spelling) >= SHORTEST_SECRET:
+                yield spelling
+
+
+def _list_base32(raw: bytes) -> Iterator[bytes]:
+    """Yield the base32 digits of ``raw``, as those of base64."""
+    for offset in range(5):
+        encoded = base64.b32encode(b"\0" * offset + raw)
+        yield encoded[-(-8 * offset // 5) : 8 * (offset + len(raw)) // 5]
+
+
+def _list_digits(raw: bytes) -> Iterator[bytes]:
+    r"""Yield the digits of the bytes: hexadecimal with the zeros of `0x`, `\u00` and `\U000000`, decimal, octal."""
+    for form in ("%02x", "0%02x", "00%02x", "000000%02x", "%d", "%03d", "%o", "%03o"):
+        yield "".join(form % code for code in raw).encode()
+
+
+def _list_pieces(raw: bytes, letters: bytes) -> Iterator[Spelling]:
+    """Yield the pieces of a key by which a part of it is recognised; a word or a number is not one."""
+    for offset in range(0, len(letters) - _PIECE + 1, _PIECE_STEP):
+        piece = letters[offset : offset + _PIECE]
+        if len(_CHANGE.findall(piece)) >= _FEWEST_CHANGES:
+            yield Spelling(LETTERS, piece, letters, offset)
+    digits = raw.hex().encode()
+    for offset in range(0, len(raw) - _PIECE + 1, _PIECE_STEP):
+        piece = raw[offset : offset + _PIECE]
+        if len(_MIXTURE.findall(piece)) >= _FEWEST_IN_A_MIXTURE:
+            yield Spelling(PLAIN, piece, raw, offset)
+            yield Spelling(DIGITS, piece.hex().encode(), digits, 2 * offset)
