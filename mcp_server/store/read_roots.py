@@ -25,7 +25,8 @@ def check_readable(argument: str, word: str, home: StateHome, runs: Iterable[Run
     Raises:
         BadArgument: it is not below a directory that may be read. Does not say what is there.
     """
-    given, implied = _list_given(home), _list_implied(home, runs)
+    runs = list(runs)
+    given, implied = _list_given(home), _list_implied(runs, *(home.runs / run.run_id for run in runs))
     refusal = BadArgument(
         argument,
         f"{word[:200]!r} is not below a directory that this token may read: {_list([*given, *implied]) or 'none'}.",
@@ -60,7 +61,8 @@ def open_readable(
     runs = list(runs)
     if has_token:
         check_readable("path", word, home, runs, cwd)
-    given, implied = _list_given(home), _list_implied(home, runs, *(() if has_token else (cwd,)))
+    more = [home.runs / run.run_id for run in runs] if has_token else [cwd, home.runs]
+    given, implied = _list_given(home), _list_implied(runs, *more)
     try:
         path = (cwd / Path(word).expanduser()).resolve()
         if not _is_readable(path, given, implied, home):
@@ -84,8 +86,8 @@ def _list_given(home: StateHome) -> list[Path]:
     return [Path(each).expanduser().resolve() for each in home.read_config().read_roots]
 
 
-def _list_implied(home: StateHome, runs: Iterable[Run], *more: Path) -> list[Path]:
-    places = [*map(str, more), str(home.runs)]
+def _list_implied(runs: Iterable[Run], *more: Path) -> list[Path]:
+    places = [*map(str, more)]
     for run in runs:
         places += filter(None, (run.spec.cwd, run.spec.result_dir, run.spec.tensorboard))
     roots = (Path(place).resolve() for place in dict.fromkeys(places) if place)
@@ -96,8 +98,8 @@ def _is_readable(path: Path, given: list[Path], implied: list[Path], home: State
     if any(path.is_relative_to(root) for root in given):
         return True
     state = home.path.resolve()
-    if path.is_relative_to(home.runs.resolve()):
-        return True
+    if path.is_relative_to(records := home.runs.resolve()):
+        return any(path.is_relative_to(root) for root in implied if root.is_relative_to(records))
     if path.is_relative_to(state):
         return False
     return any(

@@ -174,6 +174,12 @@ def test_what_a_person_allows_and_what_is_a_callers_own_may_be_read(siege: Siege
         "tools/call", {"name": "read_log", "arguments": {"path": "{bobs_place}/secret"}}, token="{bob}"
     )
     assert hostile_requests.CANARY.encode() in siege.service.send(siege.filled(of_bob))[1]
+    of_bobs_run = hostile_requests.modern(
+        "tools/call",
+        {"name": "read_log", "arguments": {"path": "{trap}/../state/runs/{bobs_run}/attempts/1/output.log"}},
+        token="{bob}",
+    )
+    assert b"begun" in siege.service.send(siege.filled(of_bobs_run))[1]
     of_run = hostile_requests.call("capture_pane", run_id="{bobs_run}")
     assert b"begun" in siege.service.send(siege.filled(of_run))[1]
 
