@@ -111,6 +111,8 @@ def _leases() -> Finding:
         Leases(path).prepare()
     except LeaseError as error:
         return Finding("leases", "warning", f"{error}")
+    if warning := Leases(path).find_warning():
+        return Finding("leases", "warning", warning)
     return Finding("leases", "ok", f"{path}, {len(Leases(path).holders())} held")
 
 

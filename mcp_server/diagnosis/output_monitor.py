@@ -31,6 +31,8 @@ _MATCHES_PER_WORD = 8  # in one piece of output
 _FATAL_WORDS = tuple(word.encode() for word in FATAL_WORDS)
 # A suspect line is diagnosed once no step has followed it for this time and for this number of usual step gaps.
 _SUSPECT_AFTER_S, _SUSPECT_AFTER_GAPS, _EARLY_SUSPECT_AFTER_S = 10.0, 5.0, 60.0
+# Metrics that are NaN every few steps would wake an agent without end.
+_DIVERGENCES, _DIVERGENCE_EVERY_S = 3, 600.0  # reported as they come, and then once in this time
 _CLEARING_ADVANCES = 2  # one metrics line may be flushed after a traceback
 
 
@@ -101,6 +103,7 @@ class OutputMonitor:
         self._unread_flood, self._flood_read_s = b"", -math.inf
         self._unfinished_read, self._received_s = b"", started_s
         self._divergence_reported = False
+        self._divergences, self._divergence_due_s = 0, -math.inf
         self._suspect_reported = False
 
     @property
@@ -196,13 +199,25 @@ class OutputMonitor:
             if ("heckpoint" in line or "ckpt" in line) and (name := find_checkpoint(line)):
                 self.checkpoint = name
         events = self._note_progress(advances, at_s)
+        return events + self._note_divergence(at_s)
+
+    def _note_divergence(self, at_s: float) -> list[OutputEvent]:
         if self._divergence_reported and self.divergence.recovered:
             self._divergence_reported = False
-            events.append(OutputEvent("resumed", "The metrics are healthy again."))
-        if self.divergence.text and not (self.divergence.recovered or self._divergence_reported):
-            self._divergence_reported = True
-            events.append(OutputEvent("error_seen", f"Diverged: {self.divergence.text}", {"divergence": True}))
-        return events
+            return [OutputEvent("resumed", "The metrics are healthy again.")]
+        if not self.divergence.text or self.divergence.recovered or self._divergence_reported:
+            return []
+        if at_s < self._divergence_due_s:
+            return []
+        self._divergence_reported = True
+        self._divergences += 1
+        text = f"Diverged: {self.divergence.text}"
+        if self._divergences >= _DIVERGENCES:
+            self._divergence_due_s = at_s + _DIVERGENCE_EVERY_S
+            text += (
+                f" It recovers and diverges again; from now on this is reported once in {_DIVERGENCE_EVERY_S:.0f} s."
+            )
+        return [OutputEvent("error_seen", text, {"divergence": True})]
 
     def _note_progress(self, advances: int, at_s: float) -> list[OutputEvent]:
         events = []

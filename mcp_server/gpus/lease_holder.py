@@ -13,10 +13,18 @@ from typing import Any
 
 from mcp_server.record.run_directory import now
 from mcp_server.system import lock_files, processes
+from mcp_server.system.process_title import supervised_run
 
 # Names of leases and runs. Any user may have written them.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_LONGEST_WORD = 100
+# The words that a file is quoted for to agents of other users: one word each, which cannot say much.
+_WORDS = {
+    "run_id": NAME,
+    "owner": re.compile(r"[\w][\w.@+-]{0,63}"),
+    "user": re.compile(r"[\w][\w.@+-]{0,63}"),
+    "since": re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?Z"),
+}
+_LARGEST_PID = 2**22
 
 
 @dataclass(frozen=True)
@@ -45,11 +53,11 @@ class LeaseHolder:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> LeaseHolder:
-        """Return the holder that a file names. Any user may have written it: only short, printable words count."""
-        words = {name: facts.get(name) for name in ("run_id", "owner", "user", "since")}
-        clean = {n: w[:_LONGEST_WORD] for n, w in words.items() if isinstance(w, str) and w.isprintable()}
+        """Return the holder that a file names. Any user may have written it: only words of the right shape count."""
+        words = {name: facts.get(name) for name in _WORDS}
+        clean = {name: w for name, w in words.items() if isinstance(w, str) and _WORDS[name].fullmatch(w)}
         pid = facts.get("pid")
-        return cls(**clean, pid=pid if isinstance(pid, int) else None)
+        return cls(**clean, pid=pid if isinstance(pid, int) and 0 < pid <= _LARGEST_PID else None)
 
     @classmethod
     def of_process(cls, pid: int | None) -> LeaseHolder:
@@ -57,9 +65,10 @@ class LeaseHolder:
         if pid is None:
             return cls()
         run_id = user = ""
-        with contextlib.suppress(OSError):
-            user = lock_files.user_name(Path(f"/proc/{pid}").stat().st_uid)
+        if (uid := _user_of(pid)) is not None:
+            user = lock_files.user_name(uid)
         words = processes.command_words(pid)
+        run_id = supervised_run(words) or ""
         for program, run_dir in zip(words, words[1:]):
             if Path(program).name == "supervisor" or program.endswith(".pyz"):
                 run_id = Path(run_dir).name
@@ -69,8 +78,21 @@ class LeaseHolder:
     def of_lock(cls, fd: int, pids: Mapping[lock_files.LockKey, int]) -> LeaseHolder:
         """Return the holder of an open lock file; ``pids``: the process that holds a lock, as the kernel lists them.
 
-        The text of the file is its last writer's, who may be dead, so the kernel's list counts first.
+        The text of the file is its last writer's, who may be dead or hostile, so the kernel's list counts first: the
+        text is believed where the holder's user alone can have written it.
         """
-        pid = pids.get(lock_files.lock_key(fd))
+        pid, writer = pids.get(lock_files.lock_key(fd)), lock_files.writer_of(fd)
+        if writer is None:
+            return cls.of_process(pid)
         holder = cls.from_json(lock_files.read_facts(fd))
-        return holder if pid in (None, holder.pid) else cls.of_process(pid)
+        if pid is None:  # of another process namespace: what the owner of the file says
+            return holder
+        return holder if pid == holder.pid and _user_of(pid) == writer else cls.of_process(pid)
+
+
+def _user_of(pid: int) -> int | None:
+    """Return the user of a process. The owner of its directory is root where its memory is closed to the user."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace").partition("\nUid:")[2]
+        return int(status.split()[1])
+    return None

@@ -8,7 +8,6 @@ ticket requires the allocation mutex (``.door``), so the two are atomic. Files o
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import stat
@@ -27,6 +26,8 @@ _SYSTEM, _OTHERWISE = Path("/run/lock"), Path("/tmp/runward-leases")  # noqa: S1
 _MUTEX, _QUEUE = ".door", "queue"
 _MUTEX_TIMEOUT_S = 10.0  # it is held for milliseconds
 _TICKET_NAME = re.compile(r"([0-9]{12,18})-[A-Za-z0-9._-]{0,100}")
+_LARGEST_NUMBER = 10**18 - 1  # any user can take it: then the time of the ticket decides
+QueueKey = tuple[int, int, str]  # number, time (ns) and name of a ticket
 
 
 def lease_directory(environ: Mapping[str, str]) -> Path:
@@ -43,9 +44,9 @@ def lease_directory(environ: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True)
 class Waiter:
-    """A living process in the queue, with the number of its ticket."""
+    """A living process in the queue, with the key of its ticket, which gives the order."""
 
-    number: int
+    key: QueueKey
     holder: LeaseHolder
     request: GpuRequest
 
@@ -94,6 +95,10 @@ class Leases:
         lock_files.make_shared_directory(self.path)
         lock_files.make_shared_directory(self.queue)
 
+    def find_warning(self) -> str | None:
+        """Return a warning where another user can take the leases of living runs away."""
+        return lock_files.warn_of_owner(self.path) or lock_files.warn_of_owner(self.queue)
+
     def holders(self) -> dict[str, LeaseHolder]:
         """Return the holder of each lease by UUID; also of a removed file, if its process can be inspected."""
         holders: dict[str, LeaseHolder] = {}
@@ -109,16 +114,19 @@ class Leases:
                         holders[name] = LeaseHolder.of_lock(fd, pids)
         return holders
 
-    def waiters(self, before: float = math.inf) -> list[Waiter]:
-        """Return the queue in the order of its numbers; only numbers below ``before``."""
+    def waiters(self, before: QueueKey | None = None) -> list[Waiter]:
+        """Return the queue in its order; only what is ahead of the key ``before``."""
         waiters = []
+        pids = lock_files.lock_holders()
         for name in _list_names(self.queue):
-            if (match := _TICKET_NAME.fullmatch(name)) and int(match[1]) < before:
+            if (match := _TICKET_NAME.fullmatch(name)) and (before is None or int(match[1]) <= before[0]):
                 with contextlib.suppress(OSError), _open_lock(self.queue / name) as fd:
                     facts = lock_files.read_facts(fd) if lock_files.is_fd_locked(fd) else {}
                     if (request := GpuRequest.from_json(facts.get("wanted"))) is not None:
-                        waiters.append(Waiter(int(match[1]), LeaseHolder.from_json(facts), request))
-        return sorted(waiters, key=lambda waiter: waiter.number)
+                        key = (int(match[1]), lock_files.changed_at_ns(fd), name)
+                        waiters.append(Waiter(key, LeaseHolder.of_lock(fd, pids), request))
+        ahead = [waiter for waiter in waiters if before is None or waiter.key < before]
+        return sorted(ahead, key=lambda waiter: waiter.key)
 
     def take(self, uuids: Sequence[str], holder: LeaseHolder, indices: Sequence[int] = ()) -> HeldLeases | Unavailable:
         """Take all of these leases or none; ``Unavailable`` names one that is held, and its holder.
@@ -143,8 +151,8 @@ class Leases:
         return HeldLeases(fds, indices)
 
     @contextlib.contextmanager
-    def mutex(self) -> Iterator[int]:
-        """Hold the allocation mutex, without which no process takes leases or tickets; yields its descriptor.
+    def mutex(self) -> Iterator[None]:
+        """Hold the allocation mutex, without which no process takes leases or tickets.
 
         Raises:
             LeaseError: another process holds it for too long, or it cannot be used.
@@ -156,7 +164,7 @@ class Leases:
             held = f"{self.path / _MUTEX} has been held for {_MUTEX_TIMEOUT_S:g} s by {holder}"
             raise LeaseError(f"{held}.", remedy="Perhaps it is suspended: a person should resume or end it.")
         try:
-            yield fd
+            yield
         finally:
             os.close(fd)
 
@@ -170,12 +178,9 @@ class QueueTicket:
 
     def __init__(self, leases: Leases, holder: LeaseHolder, request: GpuRequest) -> None:
         self._leases, self.request = leases, request
-        name = holder.run_id if NAME.fullmatch(holder.run_id) else "run"
-        with leases.mutex() as mutex:
-            last = lock_files.read_text(mutex)
-            numbers = [int(last) if last.isdecimal() else 0, *_clear_dead_tickets(leases.queue)]
-            self.number = max(numbers) + 1
-            lock_files.write_text(mutex, str(self.number))
+        name = holder.run_id if NAME.fullmatch(holder.run_id) else f"run-{os.getpid()}"
+        with leases.mutex():
+            self.number = min(max([0, *_clear_dead_tickets(leases.queue)]) + 1, _LARGEST_NUMBER)
             self._path = leases.queue / f"{self.number:012d}-{name}"
             self._fd: int | None = lock_files.take_shared_lock(self._path)
             if self._fd is None or not lock_files.write_text(self._fd, holder.to_json(wanted=asdict(request))):
@@ -183,8 +188,13 @@ class QueueTicket:
                 raise LeaseError(f"{self._path} cannot be written.", remedy="Perhaps the disk is full.")
 
     def waiters_ahead(self) -> list[Waiter]:
-        """Return the living waiters with lower numbers that may compete for the same GPUs."""
-        return [w for w in self._leases.waiters(self.number) if may_compete(w.request, self.request)]
+        """Return the living waiters ahead that may compete for the same GPUs."""
+        return [w for w in self._leases.waiters(self._key) if may_compete(w.request, self.request)]
+
+    @property
+    def _key(self) -> QueueKey:
+        changed_at_ns = lock_files.changed_at_ns(self._fd) if self._fd is not None else 0
+        return self.number, changed_at_ns, self._path.name
 
     @property
     def position(self) -> int:

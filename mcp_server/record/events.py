@@ -237,6 +237,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "metrics": dict,
     "gpus": (list, dict),
     "position": int,
+    "elapsed_s": (int, float),
 }
 _TIMES = ("at", "started_at", "ended_at")
 

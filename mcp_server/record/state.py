@@ -20,6 +20,8 @@ ENDED: frozenset[str] = frozenset(get_args(EndedState))
 
 # A launcher and a supervisor need well under a second; a supervisor that is not there by then does not come.
 STARTING_S = 15.0
+# A supervisor exits within milliseconds of the end that it wrote.
+_EXITS_WITHIN_S = 5.0
 
 
 class Liveness(enum.Enum):
@@ -85,6 +87,7 @@ class Run:
     queue_position: int | None = None
     abandoned: bool = False
     stopped_by: str | None = None  # one of exit_status.STOPPERS
+    measured_s: float | None = None  # the seconds it took, by a clock that nobody sets
 
     @property
     def run_id(self) -> str:
@@ -128,6 +131,8 @@ class Run:
         """Return the seconds from the command's start to its end, or to ``now_s`` (POSIX time); None for a lost run."""
         if self.started_at is None or self.state == "lost":
             return None
+        if self.measured_s is not None:
+            return self.measured_s
         until_s = posix(self.ended_at) if self.ended_at else now_s
         return max(0.0, until_s - posix(self.started_at))
 
@@ -162,7 +167,17 @@ def fold(evidence: Evidence) -> Run:
         and not last
         and not carried_out,
         stopped_by=_find_stopper(state, evidence, last),
+        measured_s=_measured_s(evidence.events, last) if end_is_known else None,
     )
+
+
+def _measured_s(events: Sequence[Event], end: Mapping[str, Any]) -> float | None:
+    """Return the duration that the supervisor measured; None where it measured another time than the command's."""
+    elapsed_s = end.get("elapsed_s")
+    if isinstance(elapsed_s, bool) or not isinstance(elapsed_s, (int, float)) or elapsed_s < 0:
+        return None
+    # Former versions counted the time in the queue, and a requeued run is measured from its requeue on.
+    return None if any(e["kind"] in ("queued", "requeued", "refused") for e in events) else elapsed_s
 
 
 def _find_stopper(state: RunState, evidence: Evidence, end: Mapping[str, Any]) -> str | None:
@@ -205,13 +220,14 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
     """Return the state and the reason for it. First match wins."""
     liveness, reason = evidence.supervisor.liveness, evidence.supervisor.reason or None
     ends: list[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] in ENDING]
-    if ends and ends[-1].get("state") in ENDED:
+    doubt = _doubt_of_end(evidence, ends)
+    if ends and ends[-1].get("state") in ENDED and not doubt:
         return ends[-1]["state"], ends[-1].get("then") if ends[-1]["state"] == "lost" else None
     newest: RunState | None = next(
         (LIVE_STATES[e["kind"]] for e in reversed(evidence.events) if e["kind"] in LIVE_STATES), None
     )
     if liveness is Liveness.ALIVE:
-        return newest or ("running" if evidence.events else "starting"), None
+        return newest or ("running" if evidence.events else "starting"), doubt
     # Neither is an end: a host that is silent may run on, and a scheduler may start a requeued run again.
     if liveness is Liveness.UNREACHABLE:
         return newest or "starting", reason or "Its host does not answer: this is the last known state."
@@ -223,6 +239,20 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
         # Runs of former layouts wrote no events.
         return newest or "running", reason or "Whether it still lives is unknown: this is the last known state."
     return _state_without_supervisor(evidence)
+
+
+def _doubt_of_end(evidence: Evidence, ends: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return why a written end is not believed: its supervisor has outlived it. The command can write to its record."""
+    if evidence.supervisor.liveness is not Liveness.ALIVE or not evidence.spec.created_at:
+        return None
+    now_s = posix(evidence.spec.created_at) + evidence.age_s
+    for end in ends:
+        if "at" not in end or abs(now_s - posix(end["at"])) > _EXITS_WITHIN_S:
+            return (
+                f"Its record says {end.get('state', 'ended')}, but its supervisor lives: the command may have written "
+                "that line itself, or the supervisor hangs."
+            )
+    return None
 
 
 def _state_without_supervisor(evidence: Evidence) -> tuple[RunState, str | None]:

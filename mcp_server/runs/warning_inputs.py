@@ -82,7 +82,8 @@ def _read_text(path: Path) -> str | None:
 def _warn_of_gpus(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
     request, pins = parse_gpus(spec.gpus), find_pins(spec.command)
     if request is not None:
-        return warn_of_pins(pins, request, {}, ())
+        warning = Leases(Path(spec.leases)).find_warning() if request else None
+        return [*([warning] if warning else []), *warn_of_pins(pins, request, {}, ())]
     leases = {
         uuid: holder.run_id or holder.text
         for uuid, holder in Leases(Path(spec.leases)).holders().items()

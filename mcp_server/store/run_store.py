@@ -56,10 +56,12 @@ class RunStore:
             directory = self.run_directory(run_id)
             if (ended := self._ended.get(run_id)) is not None:
                 return ended
-            run = fold(self._read_evidence(directory))
+            evidence = self._read_evidence(directory)
+            run = fold(evidence)
         except OSError as error:
             raise RunUnreadable(run_id, error) from error
-        if run.ended and not run.abandoned:  # an abandoned run may still be stopped, and then is killed
+        # An abandoned run may still be stopped, and then is killed. An end that its supervisor outlives is doubted.
+        if run.ended and not run.abandoned and evidence.supervisor.liveness is not Liveness.ALIVE:
             self._ended[run_id] = run
         return run
 

@@ -23,8 +23,10 @@ from mcp_server.errors import RunwardError
 from mcp_server.system.files import is_absent
 
 _UNTRUSTED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-# Every user may lock and write. Sticky: systemd-tmpfiles clears such files from no directory, however old they are.
-_FILE_MODE, _DIRECTORY_MODE = 0o1666, 0o1777
+# Every user may lock, which needs no right to write, and only the owner may write: others could neither change the text
+# nor make a hard link. Sticky: systemd-tmpfiles clears such files from no directory, however old they are.
+_FILE_MODE, _DIRECTORY_MODE = 0o1644, 0o1777
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _UMASK_LOCK = threading.Lock()
 _TRIES = 100  # of what another process may undo in the same moment
 _PROBES_S = 2.0  # a probe holds a shared lock for microseconds, longer on a busy machine
@@ -138,6 +140,18 @@ def make_shared_directory(path: Path) -> None:
         raise _lease_error(f"Every user can remove every user's leases in {path}", _share(path))
 
 
+def warn_of_owner(path: Path) -> str | None:
+    """Return a warning where a shared directory belongs to another user than root, who can remove every file in it."""
+    with contextlib.suppress(OSError):
+        owner = path.lstat().st_uid
+        if owner not in (0, os.geteuid()):
+            return (
+                f"The lease directory {path} belongs to {user_name(owner)}, who can take leases away from living runs. "
+                f"A person should run: sudo chown root {path}"
+            )
+    return None
+
+
 def take_shared_lock(path: Path, patience_s: float = 0.0) -> int | None:
     """Lock a file, created if missing, for this process; return its descriptor, or None if another process holds it.
 
@@ -209,6 +223,17 @@ def write_text(fd: int, text: str) -> bool:
         return False
 
 
+def writer_of(fd: int) -> int | None:
+    """Return the user who wrote the text of a lock file; None where others than its owner may have."""
+    status = os.fstat(fd)
+    return None if status.st_mode & _OTHERS_WRITE else status.st_uid
+
+
+def changed_at_ns(fd: int) -> int:
+    """Return when a lock file was last written or linked. Nobody can set that time."""
+    return os.fstat(fd).st_ctime_ns
+
+
 def lock_key(fd: int) -> LockKey:
     """Return the key of an open file in ``lock_holders``."""
     status = os.fstat(fd)
@@ -273,12 +298,21 @@ def _open_or_make(path: Path) -> int:
     for _ in range(_TRIES):
         with contextlib.suppress(FileNotFoundError):
             try:
-                return _checked(os.open(path, os.O_RDWR | _UNTRUSTED))
+                return _closed_to_others(_checked(os.open(path, os.O_RDWR | _UNTRUSTED)))
             except PermissionError:
                 return _checked(os.open(path, os.O_RDONLY | _UNTRUSTED))
         with contextlib.suppress(FileExistsError), _no_umask():
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _UNTRUSTED, _FILE_MODE)
     raise FileNotFoundError(errno.ENOENT, "it is removed again and again", str(path))
+
+
+def _closed_to_others(fd: int) -> int:
+    """Return ``fd``, whose file only its owner can write from now on: former versions made files for all to write."""
+    status = os.fstat(fd)
+    if status.st_mode & _OTHERS_WRITE and status.st_uid == os.geteuid():
+        with contextlib.suppress(OSError):
+            os.fchmod(fd, _FILE_MODE)
+    return fd
 
 
 def _checked(fd: int) -> int:
@@ -315,7 +349,7 @@ def _unusable(path: Path, error: OSError) -> LeaseError:
         why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
         return _lease_error(f"{path} cannot be a lock ({why})", f"sudo rm -r {path}")
     if isinstance(error, PermissionError):
-        remedy = f"sudo chmod 1666 {path}" if os.path.lexists(path) else _share(path.parent)
+        remedy = f"sudo chmod 1644 {path}" if os.path.lexists(path) else _share(path.parent)
         return _lease_error(f"{path} cannot be opened ({error.strerror})", remedy)
     return LeaseError(f"{path} cannot be opened ({error.strerror}).")
 

@@ -121,11 +121,22 @@ def descendants(root: int) -> list[Process]:
     queue = [root]
     while queue:
         for child in children.get(queue.pop(), ()):
-            if child.name == _TMUX_SERVER:
+            if _is_tmux_server(child):
                 continue
             living.append(child)
             queue.append(child.pid)
     return living
+
+
+def _is_tmux_server(process: Process) -> bool:
+    """Return whether a process is a tmux server: by its program, since any process can take the name of one."""
+    if process.name != _TMUX_SERVER:
+        return False
+    try:
+        program = os.readlink(f"/proc/{process.pid}/exe")  # noqa: PTH115 - a text, not a path
+    except OSError:  # another user's; its words are all that is left, and they can be chosen
+        program = (command_words(process.pid) or ["tmux"])[0]
+    return "tmux" in program.rpartition("/")[2]
 
 
 def descendants_of_threads(root: int, without: Collection[int | None] = ()) -> list[Process]:
@@ -140,7 +151,7 @@ def descendants_of_threads(root: int, without: Collection[int | None] = ()) -> l
             pid = queue.pop()
             for pid_text in _read_children(pid):
                 child = find_process(int(pid_text))
-                if child is not None and child.name != _TMUX_SERVER and child.pid not in without:
+                if child is not None and child.pid not in without and not _is_tmux_server(child):
                     living.append(child)
                     queue.append(child.pid)
     except (FileNotFoundError, ValueError):  # a kernel built without it, or too many threads

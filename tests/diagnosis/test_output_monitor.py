@@ -1,5 +1,7 @@
 """Output read piece by piece, on virtual time, becomes events and progress."""
 
+from itertools import pairwise
+
 import pytest
 
 from mcp_server.diagnosis.output_monitor import OutputEvent, OutputMonitor
@@ -211,3 +213,30 @@ def test_a_recovery_from_divergence_is_reported() -> None:
     for n in range(1, 200):
         found += monitor.read_output(step(n, float("nan") if 20 <= n < 60 else 0.5), n)
     assert kinds(found) == ["first_step", "error_seen", "resumed"]
+
+
+def feed_nan_and_sound_numbers_in_turns(monitor: OutputMonitor, until_s: int) -> list[tuple[int, OutputEvent]]:
+    """Ten steps a second, half of them NaN, ten at a time."""
+    found = []
+    for n in range(1, until_s * 10):
+        loss = float("nan") if n // 10 % 2 else 0.5
+        found += [(n // 10, event) for event in monitor.read_output(b"step %d loss %.4f\n" % (n, loss), n / 10)]
+    return found
+
+
+def test_metrics_that_flip_wake_an_agent_three_times_and_then_once_in_ten_minutes() -> None:
+    found = feed_nan_and_sound_numbers_in_turns(OutputMonitor({}, started_s=0), 2000)
+    diverged = [at_s for at_s, event in found if event.kind == "error_seen"]
+    assert len([at_s for at_s in diverged if at_s < 38]) == 3
+    assert [later - earlier >= 600 for earlier, later in pairwise(diverged[2:])] == [True] * 3
+    assert kinds([event for _, event in found]) == ["first_step", *(["error_seen", "resumed"] * 6)]
+    texts = [event.text for _, event in found if event.kind == "error_seen"]
+    assert ["from now on this is reported once in 600 s" in text for text in texts] == [False, False, *([True] * 4)]
+
+
+def test_a_divergence_that_lasts_is_reported_when_the_ten_minutes_are_over() -> None:
+    monitor = OutputMonitor({}, started_s=0)
+    feed_nan_and_sound_numbers_in_turns(monitor, 60)
+    assert monitor.read_output(step(700, float("nan")) * 1, 100) == []
+    found = [f for n in range(701, 720) for f in monitor.read_output(step(n, float("nan")), 600 + n)]
+    assert kinds(found) == ["error_seen"]

@@ -43,6 +43,8 @@ def record(state: str | None = None, exit_code: int | None = 0, signal: str | No
     return found if state is None else {**found, "state": state}
 
 
+LAUNCHED = replace(SPEC, created_at="2026-11-21T15:30:45.500Z")  # it ends 41 s later
+
 ASKED = {"by": "alice", "reason": "diverged", "at": BEGAN}
 CARRIED_OUT = {**ASKED, "carried_out": {"at": ENDED_AT, "signals_sent": ["SIGINT"]}}
 FRESH, OLD = STARTING_S - 0.1, STARTING_S
@@ -61,6 +63,18 @@ TABLE: dict[str, tuple[Evidence, RunState]] = {
     "ended while the lock is still held": (
         Evidence(SPEC, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE),
         "finished",
+    ),
+    "ended, and its supervisor is about to exit": (
+        Evidence(LAUNCHED, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE, age_s=45.9),
+        "finished",
+    ),
+    "ended by its own word: its supervisor lives on": (
+        Evidence(LAUNCHED, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE, age_s=46.1),
+        "running",
+    ),
+    "ended by its own word, in the future": (
+        Evidence(LAUNCHED, (STARTED, ended("finished")), supervisor=ALIVE, age_s=30.0),
+        "running",
     ),
     "ended, and something was told after it": (
         Evidence(SPEC, (STARTED, ended("failed"), event(3, "log_lost")), record("failed", 1)),
@@ -171,7 +185,8 @@ def test_evidence_proves_a_state(case: str) -> None:
     run = fold(evidence)
     assert (run.state, run.ended, run.events) == (state, state in ENDED, evidence.events)
     silent = evidence.supervisor.liveness in (Liveness.UNKNOWN, Liveness.UNREACHABLE)
-    assert (run.reason is not None) == (state == "lost" or (silent and state not in ENDED))
+    doubted = case.startswith("ended by its own word")
+    assert (run.reason is not None) == (state == "lost" or doubted or (silent and state not in ENDED))
 
 
 @pytest.mark.parametrize("case", TABLE)
@@ -270,6 +285,21 @@ def test_a_spec_of_an_unknown_layout_is_read_as_far_as_it_is_known() -> None:
 def test_a_spec_reads_back_as_it_was_written() -> None:
     spec = RunSpec(run_id="cfm-7kqz", command="python x.py", env={"A": "é"}, secrets=["HF_TOKEN"], time_limit_s=3600)
     assert RunSpec.from_facts(json.loads(json.dumps(spec.facts()))) == spec
+
+
+# --- ends that are doubted
+
+
+def test_a_doubted_end_says_why_and_has_no_exit_code() -> None:
+    run = fold(Evidence(LAUNCHED, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE, age_s=60.0))
+    assert run.reason is not None
+    assert run.reason.startswith("Its record says finished, but its supervisor lives: the command may have written")
+    assert (run.ended, run.exit_code, run.ended_at, run.measured_s) == (False, None, None, None)
+
+
+def test_an_end_is_believed_again_once_the_supervisor_has_gone() -> None:
+    evidence = Evidence(LAUNCHED, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE, age_s=60.0)
+    assert fold(replace(evidence, supervisor=LivenessReport(Liveness.DEAD))).state == "finished"
 
 
 # --- elapsed time
@@ -384,3 +414,20 @@ def test_an_attempt_that_the_policy_stopped_before_a_retry_that_never_came_has_f
 def test_an_end_on_this_host_of_a_command_that_may_go_on_elsewhere_is_lost_with_the_reason() -> None:
     folded = fold(Evidence(SPEC, events=(STARTED, ended("lost", then="Look there.", far_side="gpu7", exit_code=255))))
     assert (folded.state, folded.reason, folded.exit_code, folded.abandoned) == ("lost", "Look there.", None, False)
+
+
+def test_the_time_that_an_ended_run_took_is_the_supervisors_whatever_happened_to_the_clock() -> None:
+    evidence = Evidence(SPEC, (STARTED, ended("finished", elapsed_s=17.25)), record("finished"))
+    assert fold(evidence).elapsed_s(BEGAN_S + 1e6) == 17.25
+
+
+@pytest.mark.parametrize("kind", ["queued", "requeued"])
+def test_the_supervisors_time_is_not_the_commands_where_the_run_was_queued_or_requeued(kind: EventKind) -> None:
+    events = (event(1, kind), event(2, "started"), ended("finished", seq=3, elapsed_s=500.0))
+    assert fold(Evidence(SPEC, events, record("finished"))).elapsed_s(BEGAN_S) == 41.0
+
+
+@pytest.mark.parametrize("elapsed_s", [-1, True, "long", None])
+def test_a_measured_time_that_is_none_is_passed_over(elapsed_s: object) -> None:
+    evidence = Evidence(SPEC, (STARTED, ended("finished", elapsed_s=elapsed_s)), record("finished"))
+    assert fold(evidence).elapsed_s(BEGAN_S) == 41.0

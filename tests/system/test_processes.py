@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NoReturn
 
@@ -109,3 +109,18 @@ def test_the_descendants_of_threads_are_the_same_without_a_subtree() -> None:
             assert others.isdisjoint({child.pid, sleeper.pid})
         finally:
             processes.send_signal(sleeper, signal.SIGKILL)
+
+
+TAKES_A_NAME = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'tmux: server'); print(flush=True); time.sleep(60)"
+
+
+@pytest.mark.parametrize("find", [processes.descendants, processes.descendants_of_threads])
+def test_a_process_that_calls_itself_a_tmux_server_still_belongs_to_the_run(
+    find: Callable[[int], list[Process]],
+) -> None:
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", TAKES_A_NAME], stdout=subprocess.PIPE) as liar:
+        assert liar.stdout is not None
+        liar.stdout.readline()
+        (seen,) = [p for p in find(os.getpid()) if p.pid == liar.pid]
+        liar.kill()
+    assert seen.name == "tmux: server"
