@@ -23,7 +23,7 @@ import anyio.to_thread
 from mcp_server.backends import tmux_client
 from mcp_server.backends.base import ReapResult, Record, RunProcess
 from mcp_server.backends.supervisor_copy import supervisor_program
-from mcp_server.errors import BadArgument, LaunchFailed, RunElsewhere
+from mcp_server.errors import BadArgument, LaunchFailed, RunElsewhere, RunwardError
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
 from mcp_server.record.spec import RunSpec
@@ -98,8 +98,8 @@ class LocalBackend:
         finally:
             os.close(fifo)
         raise LaunchFailed(
-            f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s: perhaps tmux "
-            "does not answer.",
+            f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s: "
+            f"{await _explain_silence(spec)}.",
             "If it starts later, it stops at once.",
             "Try again; runward doctor says what is wrong.",
         )
@@ -318,6 +318,17 @@ async def list_other_sessions(environ: Mapping[str, str], runs: Iterable[RunSpec
 
 async def _capture(session: str, server: str, *, history: bool) -> list[str]:
     return await tmux_client.query_in_thread(partial(tmux_client.capture_pane, session, socket=server, history=history))
+
+
+async def _explain_silence(spec: RunSpec) -> str:
+    """Return why a supervisor may not have started, as far as tmux says."""
+    try:
+        sessions = await tmux_client.query_in_thread(partial(tmux_client.list_sessions, spec.tmux_socket))
+    except RunwardError:
+        return "tmux does not answer"
+    if spec.session not in sessions:
+        return "tmux has closed its session, perhaps by a hook in tmux.conf (tmux show-hooks -g)"
+    return "perhaps the machine is overloaded"
 
 
 def _close_old_sessions(server: str, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:

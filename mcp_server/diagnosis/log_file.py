@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 from mcp_server.diagnosis.divergence import DivergenceDetector
 from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
+from mcp_server.system.files import open_regular
 from mcp_server.text.lines import number_lines
 
 _TAIL_BYTES = 4 * 2**20  # read to diagnose a log file on its own
@@ -50,7 +51,7 @@ def examine_log(path: Path, exit_code: int | None = None, signal: str | None = N
     Raises:
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, 2)
         start = max(0, size - _TAIL_BYTES)
         lines_before = _line_feeds(file, start) if size <= _NUMBERED_BYTES else 0
@@ -90,7 +91,7 @@ def examine_log_end(
     Raises:
         OSError: the log cannot be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, 2)
         until = size if until is None else min(until, size)
         start = max(0, until - _LIVE_TAIL_BYTES)

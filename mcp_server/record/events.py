@@ -174,18 +174,23 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
         OSError: the file is there, and cannot be read now.
     """
     try:
-        lines = read_regular_file(path).split(b"\n")[:-1]
+        data = read_regular_file(path, max_bytes=_MOST_BYTES)
     except OSError as error:
         if is_absent(error):
             return []
         raise
+    return [event for event in parse_events(data) if event["seq"] > after]
+
+
+def parse_events(data: bytes) -> list[Event]:
+    """Return the events in whole lines, oldest first; damaged lines are passed over."""
     events = []
-    for line in lines:
+    for line in data.split(b"\n")[:-1]:
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if _is_numbered(event) and event["seq"] > after:
+        if _is_numbered(event):
             events.append(cast(Event, _typed(event)))
     return events
 
@@ -251,6 +256,7 @@ _FAILURE_TYPES: dict[str, type | tuple[type, ...]] = {
     "advice": str,
     "context": list,
 }
+_MOST_BYTES = 2**28
 _LARGEST = 1e18  # larger numbers are damage
 
 

@@ -26,7 +26,7 @@ from mcp_server.record.run_directory import RunDir, now, read_json
 from mcp_server.record.script import command_text, render
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.tracker_link import read_tracker_link
-from mcp_server.system.files import read_regular_file, write_atomic
+from mcp_server.system.files import open_regular, read_regular_file, write_atomic
 from mcp_server.system.lock_files import may_be_locked
 from mcp_server.text.formatting import duration
 from mcp_server.text.secret_patterns import mask_secrets
@@ -311,7 +311,9 @@ def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, spec: RunSpec) -
 def _find_later_live_run(result_dir: Path, rundir: RunDir) -> str | None:
     """Return a live run that was launched into ``result_dir`` after this one, or None: the flag belongs to it."""
     try:
-        log = read_regular_file(result_dir / EXPERIMENT_LOG)[-_TAIL_BYTES:]
+        with open_regular(result_dir / EXPERIMENT_LOG) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            log = file.read(_TAIL_BYTES)
     except OSError:
         return None
     later = log.partition(f"## Launch of {rundir.run_id}\n".encode())[2]

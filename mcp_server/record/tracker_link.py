@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from mcp_server.system.files import open_regular
+
 _HEAD_BYTES, _TAIL_BYTES = 2**20, 2**18
 _CODES = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 # wandb: 🚀 View run NAME at: https://…/runs/ID; swanlab: 🚀 View run at https://…; MLflow: 🏃 View run NAME at: …
@@ -51,13 +53,13 @@ def find_tracker_link(text: str) -> TrackerLink | None:
 def read_tracker_link(log: Path) -> TrackerLink | None:
     """Return the link in the beginning or the end of a log. Trackers print it at the start and at the end of a run."""
     try:
-        with log.open("rb") as file:
+        with open_regular(log) as file:
             head = file.read(_HEAD_BYTES)
             if b"View run" not in head and b"swan" not in head and b"wandb" not in head:
                 return None  # both announce themselves at the start
             size = file.seek(0, 2)
             file.seek(max(len(head), size - _TAIL_BYTES))
-            tail = file.read()
+            tail = file.read(_TAIL_BYTES)
     except OSError:
         return None
     return find_tracker_link((head + b"\n" + tail).decode(errors="replace"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -144,7 +145,7 @@ def find_written_configs(own: OwnFiles) -> list[ConfigFile]:
     """
     directories = sorted(own.claims.beside | own.claims.named)[:_MOST_DIRECTORIES]
     paths = dict.fromkeys(Path(directory) / name for directory in directories for name in _WRITTEN)
-    found = select_own([path for path in paths if _is_file(path)], own)[:_MOST_WRITTEN]
+    found = select_own([path for path in paths if _is_file(path) and _is_inside(path)], own)[:_MOST_WRITTEN]
     return [ConfigFile(path, read_text(path), path.stat().st_size, origin="written") for path in found]
 
 
@@ -156,6 +157,11 @@ def _find_config_files(run: Run) -> list[Path]:
         words.append(yaml_path)
     named = [Path(run.spec.cwd or "/") / word for word in dict.fromkeys(words)]
     return [path for path in dict.fromkeys(named) if _is_file(path)][:5]
+
+
+def _is_inside(path: Path) -> bool:
+    """Return whether a file is where its path says: a link could lead to what the results must not show."""
+    return Path(os.path.realpath(path.parent)) / path.name == Path(os.path.realpath(path))
 
 
 def _is_file(path: Path) -> bool:

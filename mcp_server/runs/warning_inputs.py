@@ -15,6 +15,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.runs.gpu_pins import computes, find_pins, warn_of_pins
 from mcp_server.runs.launch_warnings import find_warnings
 from mcp_server.runs.shell_programs import TEXT_PROGRAMS, Program, find_programs
+from mcp_server.store.state_home import StateHome
 
 _MOST_SCRIPTS, _MOST_BYTES = 8, 256 * 1024
 _SCRIPT_SUFFIXES = (".sh", ".bash", ".py", ".slurm", ".sbatch", ".zsh", ".ksh")
@@ -31,6 +32,8 @@ def collect_warnings(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
         warnings = find_warnings(spec.command, read_scripts(spec.command, Path(spec.cwd)))
         if spec.params:
             warnings += find_warnings(["params", *format_arguments(spec.params, spec.param_style)])
+        if of_home := StateHome.of(environ).find_warning():
+            warnings.append(of_home)
         return list(dict.fromkeys([*warnings, *_warn_of_gpus(spec, environ)]))
     except Exception as error:  # a launch never fails for a warning
         return [f"What to warn of could not be found out: {error!r}."]

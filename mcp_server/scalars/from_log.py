@@ -14,6 +14,7 @@ from pathlib import Path
 from mcp_server.diagnosis.progress.named_values import HELD_OUT, LOSS, QUALITY, REWARD, find_named_values
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.record.run_directory import RunDir
+from mcp_server.system.files import open_regular
 from mcp_server.text.lines import split_lines
 
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
@@ -109,10 +110,10 @@ def read_log_lines(log: Path) -> tuple[Iterator[str], bool]:
 
 def _read_ends(log: Path) -> tuple[list[bytes], bool]:
     """Return the whole log, or its beginning and its end in complete lines."""
-    with log.open("rb") as file:
+    with open_regular(log) as file:
         size = os.fstat(file.fileno()).st_size
         if size <= 2 * _MOST_BYTES:
-            return [file.read()], False
+            return [file.read(2 * _MOST_BYTES)], False
         head = file.read(_MOST_BYTES).rpartition(b"\n")[0]
         file.seek(size - _MOST_BYTES)
-        return [head, file.read().partition(b"\n")[2]], True
+        return [head, file.read(_MOST_BYTES).partition(b"\n")[2]], True

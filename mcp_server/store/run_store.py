@@ -13,12 +13,14 @@ from pathlib import Path
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import RunNameAmbiguous, RunNotFound, RunUnreadable
-from mcp_server.record.events import is_time, read_events, read_record, read_stop
+from mcp_server.record.event_reader import EventsRead, read_new_events
+from mcp_server.record.events import Event, is_time, read_record, read_stop
 from mcp_server.record.run_directory import RunDir, load_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Liveness, Run, attempt_of, fold, posix
 from mcp_server.store.state_home import StateHome
 
+_MOST_READ = 256  # live runs whose events are kept in memory
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
 
@@ -32,6 +34,7 @@ class RunStore:
         self.home = home
         self._specs: dict[str, RunSpec] = {}
         self._ended: dict[str, Run] = {}
+        self._events: dict[str, EventsRead] = {}
         self.unreadable: list[str] = []  # ids of the runs whose state was unknown in the last ``list_runs``
 
     def run_directory(self, run_id: str) -> RunDir:
@@ -63,6 +66,7 @@ class RunStore:
         # An abandoned run may still be stopped, and then is killed. An end that its supervisor outlives is doubted.
         if run.ended and not run.abandoned and evidence.supervisor.liveness is not Liveness.ALIVE:
             self._ended[run_id] = run
+            self._events.pop(run_id, None)
         return run
 
     def resolve(self, names: Iterable[str]) -> list[Run]:
@@ -97,6 +101,7 @@ class RunStore:
         for removed in self._specs.keys() - set(ids):
             self._specs.pop(removed, None)
             self._ended.pop(removed, None)
+            self._events.pop(removed, None)
         runs = []
         self.unreadable = []
         for run_id in ids:
@@ -149,6 +154,13 @@ class RunStore:
         self._specs[directory.run_id] = spec
         return spec
 
+    def _read_events(self, directory: RunDir) -> tuple[Event, ...]:
+        found = read_new_events(directory.events, self._events.pop(directory.run_id, None))
+        for oldest in list(self._events)[: len(self._events) - _MOST_READ + 1]:
+            self._events.pop(oldest, None)
+        self._events[directory.run_id] = found
+        return found.events
+
     def _read_evidence(self, directory: RunDir) -> Evidence:
         spec = self._read_spec(directory)
         backend = backend_of(spec)
@@ -158,13 +170,13 @@ class RunStore:
         while True:
             begun = directory.events.exists()
             supervisor = backend.liveness(directory, spec)
-            events = read_events(directory.events)
+            events = self._read_events(directory)
             if supervisor.liveness is Liveness.ALIVE or begun or not events:
                 break
         attempt = attempt_of(events)
         return Evidence(
             spec=spec,
-            events=tuple(events),
+            events=events,
             exit=read_record(directory.exit(attempt)),
             progress=read_record(directory.progress(attempt)),
             stop=read_stop(directory.stop),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import stat
@@ -14,6 +15,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcp_server.errors import ConfigInvalid, StateUnusable
+from mcp_server.system.files import read_regular_file
+from mcp_server.system.lock_files import user_name
 
 
 class Config(BaseModel):
@@ -98,9 +101,52 @@ class StateHome:
         except (OSError, ValueError) as error:
             raise ConfigInvalid(file, f"{error}.") from error
 
+    def read_kill_policy(self) -> Literal["confirm", "human"]:
+        """Return who may confirm a stop. A broken ``config.toml`` prevents no stop, and takes no stop from people."""
+        policy, text = self._read_valid_settings()
+        return policy.kill_policy if "kill_policy" in policy.model_fields_set or "pol" not in text else "human"
+
+    def _read_valid_settings(self) -> tuple[Config, str]:
+        """Return the settings, of a broken file those in lines that are valid by themselves, and the file's text.
+
+        Raises:
+            ConfigInvalid: the file cannot be read at all.
+        """
+        try:
+            return self.read_config(), ""
+        except ConfigInvalid as error:
+            settings: dict[str, object] = {}
+            try:
+                text = read_regular_file(self.path / "config.toml").decode(errors="replace")
+            except OSError:
+                raise error from None
+            for line in text.splitlines():
+                with contextlib.suppress(ValueError):  # of TOML, and of a setting
+                    found = tomllib.loads(line)
+                    Config.model_validate(found)
+                    settings |= found
+            return Config.model_validate(settings), text
+
+    def find_warning(self) -> str | None:
+        """Return a warning where another user can change what this user's runs read: ``sudo`` keeps such a home."""
+        for path in (self.path, self.secrets):
+            with contextlib.suppress(OSError):
+                uid = path.stat().st_uid
+                if uid not in (0, os.geteuid()):
+                    owner, user = user_name(uid), user_name(os.geteuid())
+                    return (
+                        f"{path} belongs to {owner}, and you are {user}: {owner} can change what your runs do. "
+                        "Set RUNWARD_HOME to a directory of your own."
+                    )
+        return None
+
     def owner(self, environ: Mapping[str, str]) -> str:
-        """Return the owner of new runs: ``$RUNWARD_OWNER``, else the configured owner, else the user's name."""
-        return environ.get("RUNWARD_OWNER") or self.read_config().owner or _user()
+        """Return the owner of new runs: ``$RUNWARD_OWNER``, else the configured owner, else the user's name.
+
+        Raises:
+            ConfigInvalid: ``config.toml`` cannot be read.
+        """
+        return environ.get("RUNWARD_OWNER") or self._read_valid_settings()[0].owner or _user()
 
 
 def _user() -> str:

@@ -23,7 +23,7 @@ from mcp_server.record.exit_status import Ending, StopRequest
 from mcp_server.record.run_directory import now
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.system import processes
-from mcp_server.system.files import open_private
+from mcp_server.system.files import open_private, open_regular
 from mcp_server.system.time_limit import within
 
 if TYPE_CHECKING:
@@ -343,9 +343,9 @@ class Observer:
     def _printed_stack(self) -> str | None:
         """Return the last stack that the training's own faulthandler printed, if it did."""
         tail = b""
-        with contextlib.suppress(OSError), self._log_path.open("rb") as file:
+        with contextlib.suppress(OSError), open_regular(self._log_path) as file:
             file.seek(max(0, file.seek(0, 2) - _STACK_TAIL_BYTES))
-            tail = file.read()
+            tail = file.read(_STACK_TAIL_BYTES)
         dumps = list(_DUMP.finditer(tail))
         return dumps[-1][0].decode(errors="replace")[:_STACK_CHARS] if dumps else None
 

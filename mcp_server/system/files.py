@@ -7,10 +7,13 @@ import os
 import stat
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 # A file that certainly is not there: missing, or something else than a file at its path. Any other error, such as no
 # descriptor left or a server that does not answer, says nothing about the file.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO})
+
+_MOST_BYTES = 16 * 2**20
 
 
 def is_absent(error: OSError) -> bool:
@@ -32,14 +35,28 @@ def open_regular_file(path: Path, *, follow_links: bool = True) -> int:
     raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
-def read_regular_file(path: Path, *, max_bytes: int | None = None, follow_links: bool = True) -> bytes:
-    """Return the content of a regular file, at most its first ``max_bytes``.
+def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
+    """Return a regular file, open to be read.
 
     Raises:
         OSError: as ``open_regular_file``.
     """
-    with os.fdopen(open_regular_file(path, follow_links=follow_links), "rb") as file:
-        return file.read(-1 if max_bytes is None else max_bytes)
+    return os.fdopen(open_regular_file(path, follow_links=follow_links), "rb")
+
+
+def read_regular_file(path: Path, *, max_bytes: int | None = None, follow_links: bool = True) -> bytes:
+    """Return the content of a regular file, at most its first ``max_bytes``; without a limit, whole.
+
+    Raises:
+        OSError: as ``open_regular_file``; without a limit, also of a file with more than 16 MiB.
+    """
+    with open_regular(path, follow_links=follow_links) as file:
+        if max_bytes is not None:
+            return file.read(max_bytes)
+        data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB", str(path))
+        return data
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:

@@ -130,7 +130,7 @@ def _result(status: KillStatus, run: Run, message: str, **more: Any) -> KillResu
 
 
 def _humans_only(server: ServerContext) -> bool:
-    return "human" in (server.home.read_config().kill_policy, server.environ.get("RUNWARD_KILL_POLICY"))
+    return "human" in (server.home.read_kill_policy(), server.environ.get("RUNWARD_KILL_POLICY"))
 
 
 def _is_over(run: Run) -> bool:

@@ -23,6 +23,7 @@ from mcp_server.text.formatting import join_ranges
 
 # A whole UUID is 26 tokens. Every argument that takes a UUID takes a unique prefix as well.
 _WHOLE_UUIDS = 4
+_MOST_RECORD_BYTES = 256 * 2**20  # of a run's GPU figures: years of minutes
 _MOST_PROCESSES = 4
 _SHORTEST_PREFIX = 7  # characters: "GPU-5d1"
 _MOST_DEVIATIONS = 3
@@ -275,7 +276,7 @@ def read_usage(run: Run, record: Path, now_s: float, since_s: float | None = Non
 
 def _read_minutes(path: Path) -> Iterable[dict[str, Any]]:
     with contextlib.suppress(OSError):
-        for line in read_regular_file(path).splitlines():
+        for line in read_regular_file(path, max_bytes=_MOST_RECORD_BYTES).splitlines():
             with contextlib.suppress(ValueError, RecursionError):  # the last line may be incomplete
                 facts = json.loads(line)
                 if isinstance(facts, dict):

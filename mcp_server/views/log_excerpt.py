@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from mcp_server.system.files import is_absent, open_regular
 from mcp_server.text.log_text import Line, clean_lines, collapse, fit_lines, shorten
 from mcp_server.views.timed_search import SEARCH_S, TimedSearch
 
@@ -46,7 +47,7 @@ def tail_lines(
 
     Reads back from the end as far as needed, at most 16 MiB. ``numbered`` adds line numbers for logs up to 256 MiB.
     """
-    with path.open("rb") if path.exists() else io.BytesIO() as file:
+    with _open_log(path) as file:
         size = file.seek(0, os.SEEK_END)
         numbered = numbered and size <= NUMBERED_BYTES
         data, lines = _read_tail(file, size, count, max_bytes)
@@ -73,7 +74,7 @@ def slice_lines(path: Path, start_line: int, count: int = 50, max_bytes: int = M
     Reads at most 100,000 lines or about 4 MiB at a time.
     """
     start = max(1, start_line)
-    with path.open("rb") if path.exists() else io.BytesIO() as file:
+    with _open_log(path) as file:
         size = file.seek(0, os.SEEK_END)
         data = _read_slice(file, size, start, max(1, min(count, _MOST_RAW_LINES)))
         total = _count_lines(file, size)
@@ -108,7 +109,7 @@ def grep_lines(path: Path, pattern: str, context: int = 0, max_bytes: int = MAX_
     """
     search = _Search(TimedSearch(pattern), max(0, min(context, 100)), max_bytes)
     total = 0
-    with path.open("rb") if path.exists() else io.BytesIO() as file:
+    with _open_log(path) as file:
         for number, data in _chunks(file, file.seek(0, os.SEEK_END)):
             total = search.feed(clean_lines(data, number)) or _last_number(number, data)
             if search.is_cut_off:
@@ -125,6 +126,16 @@ def grep_lines(path: Path, pattern: str, context: int = 0, max_bytes: int = MAX_
         return LogExcerpt(_header(label, where, earlier), "\n".join(_join_groups(chosen, search.context)))
 
     return _fit(max_bytes, answer)
+
+
+def _open_log(path: Path) -> BinaryIO:
+    """Return the log, open to be read; an empty one where it is missing, or something else than a file."""
+    try:
+        return open_regular(path)
+    except OSError as error:
+        if is_absent(error):
+            return io.BytesIO()
+        raise
 
 
 class _GrepLine(NamedTuple):

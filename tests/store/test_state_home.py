@@ -108,3 +108,34 @@ def test_the_owner_is_the_environments_then_the_configs_then_the_user(
     config(tmp_path, 'owner = "bob"')
     assert home.owner({}) == "bob"
     assert home.owner({"RUNWARD_OWNER": "alice"}) == "alice"
+
+
+@pytest.mark.parametrize(
+    ("text", "policy", "owner"),
+    [
+        ('kill_policy = "human"\nowner = "lab"', "human", "lab"),
+        ('owner = "lab"\nnonsense', "confirm", "lab"),
+        ('owner = "lab"\nkeep_session = 3', "confirm", "lab"),
+        ('kill_policy = "human"\n[[[', "human", "alice"),
+        ('kill_policy = "humans"', "human", "alice"),
+        ('kill_polcy = "human"\nowner = 3', "human", "alice"),
+        ("\x00\xff", "confirm", "alice"),
+    ],
+)
+def test_a_broken_configuration_prevents_no_stop_and_takes_none_from_people(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, policy: str, owner: str
+) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "alice")
+    (tmp_path / "config.toml").write_text(text)
+    home = StateHome(tmp_path)
+    assert (home.read_kill_policy(), home.owner({})) == (policy, owner)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_home_or_secrets_of_another_user_are_named(tmp_path: Path) -> None:
+    home = StateHome(tmp_path)
+    home.secrets.write_text("")
+    assert home.find_warning() is None
+    for path in (home.secrets, home.path):
+        os.chown(path, 65534, 65534)
+        assert str(home.find_warning()).startswith(f"{path} belongs to nobody, and you are root: nobody can change")

@@ -10,7 +10,7 @@ import numpy as np
 
 from mcp_server.system.files import open_regular_file
 
-_MOST_BYTES = 64_000_000  # unpacked
+_MOST_BYTES = 16_000_000  # unpacked
 
 
 def read_evaluation_arrays(path: Path) -> list[dict[str, float | int]]:

@@ -6,6 +6,7 @@ unless it holds scalars.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Mapping
@@ -133,12 +134,19 @@ class _Scanner:
 
     def next_header(self, at: int) -> int | None:
         """Return the offset of the next header with a right checksum."""
-        while at + HEADER_BYTES <= self._size:
+        while (at := self._after_hole(at)) + HEADER_BYTES <= self._size:
             data = np.frombuffer(os.pread(self._fd, min(_CHUNK_BYTES, self._size - at), at), np.uint8)
             if (position := find_header(data)) is not None:
                 return at + position
             at += max(1, len(data) - HEADER_BYTES + 1)
         return None
+
+    def _after_hole(self, at: int) -> int:
+        """Return where a header can begin from ``at`` on: not in a hole, which may be longer than the disk."""
+        try:
+            return max(at, os.lseek(self._fd, at, os.SEEK_DATA) - HEADER_BYTES + 1)
+        except OSError as error:  # no data follows; other file systems do not know
+            return self._size if error.errno == errno.ENXIO else at
 
     def _chunk(self, at: int) -> int:
         """Read the complete records in a chunk of the file. Return the offset to continue at.
