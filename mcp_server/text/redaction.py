@@ -17,6 +17,7 @@ _CONTROL_RUNS = (re.compile(b"[" + re.escape(CONTROLS) + b"]+"), CONTROLS)
 _BELLS = (re.compile(b"\a+"), b"\a")
 _CHARACTERS = (INVISIBLE_UTF_8, FIRST_BYTES)
 _ERASED = (re.compile(rb"[^\x08\n]\x08|\x08+"), b"\b")
+_BACKSPACES = (re.compile(rb"\x08+"), b"\b")
 _MAY_HIDE = CONTROLS + b"\a\b\x1b" + FIRST_BYTES
 # A line that ends with so many base64 digits of a spelling is held back until the next line.
 _BEFORE_A_WRAP = 2
@@ -29,13 +30,18 @@ _REMEMBERED = 64
 class _Layer:
     """A text without what is invisible in it, and the original index of each byte, which is seldom asked for."""
 
-    def __init__(self, data: bytes, escapes: re.Pattern[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        escapes: re.Pattern[bytes] | None = None,
+        erased: tuple[re.Pattern[bytes], bytes] = _ERASED,
+    ) -> None:
         self._steps: list[tuple[bytes, re.Pattern[bytes]]] = []
         self._shifts: list[tuple[list[int], list[int]]] | None = None
         self.text = data
         if escapes is None:
             return
-        for noise, signs in (_CONTROL_RUNS, (escapes, b"\x1b"), _BELLS, _CHARACTERS, _ERASED):
+        for noise, signs in (_CONTROL_RUNS, (escapes, b"\x1b"), _BELLS, _CHARACTERS, erased):
             shown = noise.sub(b"", self.text) if _has_any(self.text, signs) else self.text
             if len(shown) < len(self.text):
                 self._steps.append((self.text, noise))
@@ -70,6 +76,8 @@ def _peel(data: bytes) -> Iterator[_Layer]:
     yield _Layer(data)
     if _has_any(data, _MAY_HIDE):
         yield _Layer(data, ESCAPES)
+        if b"\b" in data:  # a diagnosis reads all that was printed
+            yield _Layer(data, ESCAPES, _BACKSPACES)
         if b"\x1b" in data:
             yield _Layer(data, TERMINAL_ESCAPES)
 
