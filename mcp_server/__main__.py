@@ -44,6 +44,7 @@ def _serve(address: str | None, *, is_open: bool) -> int:
     Raises:
         BadArgument: ``is_open`` without an address.
     """
+    import_module("mcp_server.system.core_dumps").close_memory()
     if address:
         import_module("mcp_server.serve.http").serve_http(address, is_open=is_open)
     elif is_open:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mcp_server.errors import BadArgument, RunwardError, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
 from mcp_server.text.redaction import SHORTEST_SECRET
-from mcp_server.text.secret_patterns import names_a_secret
+from mcp_server.text.secret_patterns import is_distinct, names_a_secret
 
 _LINE = re.compile(
     r"(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*"
@@ -62,6 +62,11 @@ def list_known_secrets(environ: Mapping[str, str], file: Path) -> dict[str, str]
     with suppress(RunwardError):
         values |= read_secrets_file(file)
     return values
+
+
+def find_distinct_secrets(environ: Mapping[str, str], file: Path) -> dict[str, str]:
+    """Return those known secrets whose values no ordinary argument contains: not `enabled`, not the name of a team."""
+    return {name: value for name, value in list_known_secrets(environ, file).items() if is_distinct(name, value)}
 
 
 def read_secrets_file(file: Path) -> dict[str, str]:

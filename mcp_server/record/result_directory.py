@@ -128,7 +128,8 @@ def append_end(result_dir: Path, end: RunEnd, spec: RunSpec, secrets: Mapping[st
         text = "" if size else _LOG_HEADING
         if spec.command and not any(m["run_id"] == end.run_id.encode() for m in _LAUNCH_ENTRY.finditer(tail)):
             text += f"\n{_launch_entry(spec, secrets)}"
-        text += "\n" + "\n".join([f"## End of {end.run_id}: {end.state}", marker, "", *end.lines]) + "\n"
+        lines = mask_secrets("\n".join(end.lines), secrets)
+        text += f"\n## End of {end.run_id}: {end.state}\n{marker}\n\n{lines}\n"
         file.write(text.encode(errors="replace"))
         os.fsync(file.fileno())
 
@@ -358,7 +359,7 @@ def _launch_entry(spec: RunSpec, secrets: Mapping[str, str]) -> str:
         "time limit": duration(spec.time_limit_s) if spec.time_limit_s else "none",
         "owner": spec.owner,
     }
-    lines = [f"- {name}: {' '.join(value.split())}" for name, value in facts.items() if value]
+    lines = [mask_secrets(f"- {name}: {' '.join(value.split())}", secrets) for name, value in facts.items() if value]
     head = (
         f"## Launch of {spec.run_id}\n<!-- runward launch of {spec.run_id} -->\n\n{_fence(command_text(spec), secrets)}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from mcp_server.record.script import LONGEST_NAME, takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.recovery import policy
 from mcp_server.runs.gpu_admission import check_gpu_arguments, check_placeholders
+from mcp_server.text.redaction import Redactor
 from mcp_server.text.regex import compile_user_pattern
 from mcp_server.text.secret_patterns import find_keys
 from mcp_server.text.shell import ShellCommand, parse
@@ -193,18 +194,22 @@ def _list_settings(value: object) -> Iterator[tuple[str, str]]:
             yield from _list_settings(inner)
 
 
-def check_no_secret(arguments: Mapping[str, object], values: Iterable[str]) -> None:
-    """Refuse arguments, by their names, that hold the value of a secret.
+def check_no_secret(arguments: Mapping[str, object], secrets: Mapping[str, str]) -> None:
+    """Refuse arguments, by their names, that hold the value of a secret in any spelling; ``secrets`` by name.
 
     Raises:
         BadArgument: an argument holds one. Arguments are kept in files, and every user of the machine can see them.
     """
-    secrets = list(values)
+    redactors = {name: Redactor({name: value}) for name, value in secrets.items()}
     for argument, value in arguments.items():
-        if any(secret in text for text in _list_texts(value) for secret in secrets):
-            raise BadArgument(
-                argument, "holds the value of a secret, and arguments are kept: name it in secrets instead."
-            )
+        text = "\n".join(_list_texts(value))
+        for name, redactor in redactors.items():
+            if redactor.finds(text):
+                raise BadArgument(
+                    argument,
+                    f"holds the value of a secret, {name}, and arguments are kept: name it in secrets instead.",
+                    f'Pass secrets=["{name}"]; the command reads ${name}.',
+                )
 
 
 def _check_param(argument: str, name: str, value: object) -> None:

@@ -21,7 +21,7 @@ from mcp_server.gpus.placeholders import find_placeholder
 from mcp_server.gpus.request import parse_gpus, takes_several
 from mcp_server.hosts.config import Environment, Host, find_this_host, read_hosts_file
 from mcp_server.hosts.config_contents import check_config_roots, find_config_files
-from mcp_server.hosts.environment import find_secrets
+from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
 from mcp_server.hosts.path_checks import (
     Roots,
     check_foreign_paths,
@@ -42,6 +42,7 @@ from mcp_server.system.ports import find_free_port
 from mcp_server.text.shell import parse
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
+_NOT_SEARCHED = frozenset({"cwd", "blueprint", "secrets"})  # for values of secrets
 # A Unix socket's path has 107 characters, and Ray appends up to 64 of its own to the directory.
 _LONGEST_RAY_DIRECTORY = 43
 
@@ -98,8 +99,10 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     )
     check_unicode(asdict(request))
     secrets = find_secrets(dict.fromkeys(request.secrets), environ, home.secrets)
-    kept = {"params": request.params, "resume_args": request.resume_args, "recovery": request.recovery}
-    check_no_secret(kept, secrets.values())
+    # Directories are left out: one named like a user is not a leak. So are variables that the operator wrote.
+    kept = {name: value for name, value in asdict(request).items() if name not in _NOT_SEARCHED}
+    kept["env"] = dict(request.env.items() - environment.env.items())
+    check_no_secret(kept, {**find_distinct_secrets(environ, home.secrets), **secrets})
     added_variables = {name: value for name, value in request.env.items() if name not in given_variables}
     check_foreign_variables(added_variables, roots)
     check_inputs(request, command, site, host, environment, strict=False)

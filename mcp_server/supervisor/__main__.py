@@ -10,6 +10,7 @@ if not __package__:  # started by its path, without site-packages
     sys.path[0:1] = []
     sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from mcp_server.system.core_dumps import forbid_core_dumps
 from mcp_server.system.process_title import set_title, supervisor_title
 
 
@@ -17,6 +18,7 @@ def main() -> int:
     """Supervise the run whose directory is the first argument; return the exit status."""
     path = Path(sys.argv[1])
     set_title(supervisor_title(path.name))
+    forbid_core_dumps()
     from mcp_server.supervisor.supervise import supervise  # noqa: PLC0415 - takes 40 ms, and the title is set first
 
     return supervise(path)

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from mcp_server.system.core_dumps import restore_limit
+
 _DEFAULT_SIZE = struct.pack("HHHH", 50, 200, 0, 0)  # rows, columns, and two unused numbers
 _CHUNK_BYTES = 65536
 _READS_A_TURN = 32  # Linux returns at most 4 KiB of a pty at a time
@@ -119,6 +121,7 @@ def _exec_command(argv: list[str], env: Mapping[str, str], cwd: str) -> NoReturn
             with contextlib.suppress(OSError, ValueError):  # SIGKILL and SIGSTOP cannot be set
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        restore_limit()
         os.chdir(cwd)
         os.execvpe(argv[0], argv, dict(env))
     except OSError as error:

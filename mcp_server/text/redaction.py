@@ -141,6 +141,10 @@ class Redactor:
         """Mask one whole text."""
         return self._mask(b"", value.encode(errors="surrogateescape"), ended=True)[0].decode(errors="replace")
 
+    def finds(self, value: str) -> bool:
+        """Return whether a text holds a spelling of a secret."""
+        return next(self._find(b"", value.encode(errors="surrogateescape")), None) is not None
+
     def _mask(self, passed: bytes, data: bytes, *, ended: bool) -> tuple[bytes, int]:
         """Return the masked beginning of ``data`` that is decided, and its length."""
         spans = sorted(self._find(passed, data), key=lambda span: (span[0], -span[1]))

@@ -52,6 +52,8 @@ _WORD_FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
 _KEY, _CHANGE = re.compile(r"[A-Za-z0-9_+=\-]+"), re.compile(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")
 _SHORTEST_KEY, _FEWEST_CHANGES = 16, 4
 _WORDS_OF_LOGIN = 4
+_SHORTEST_DISTINCT = 8
+_DISTINCT = re.compile(r"[A-Za-z][^A-Za-z]*\d|\d[^0-9]*[A-Za-z]|^\S{16}")  # letters and digits, or long
 _LONGEST_VALUE = 500  # characters of a value that are searched
 # Formats of services, recognised under any name: OpenAI, Hugging Face, GitHub, AWS, Google, Slack, GitLab, wandb, JWT.
 _SERVICE_TOKEN = re.compile(
@@ -75,6 +77,16 @@ def holds_a_secret(name: str, value: str) -> bool:
     A proxy's password is needed by every download.
     """
     return names_a_secret(name) or bool(_LOGIN.search(value) and not _PROXY_NAME.fullmatch(name))
+
+
+def is_distinct(name: str, value: str) -> bool:
+    """Return whether ``value``, of a variable ``name``, is a secret that no ordinary text contains by chance."""
+    value = value.strip()
+    if len(value) < _SHORTEST_DISTINCT or _is_plain(value) or _PLACEHOLDER.fullmatch(value):
+        return False
+    if not names_a_secret(name):
+        return has_service_token(value) or _looks_like_one_key(value)
+    return bool(_DISTINCT.search(value))
 
 
 def has_service_token(text: str) -> bool:

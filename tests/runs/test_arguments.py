@@ -48,7 +48,7 @@ def test_the_value_of_a_secret_is_found_in_every_name_and_value(argument: object
             return {fill(name): fill(inner) for name, inner in value.items()}
         return [fill(inner) for inner in value] if isinstance(value, list) else str(value).replace("{}", secret)
 
-    check_no_secret({"params": argument}, [secret])
-    with pytest.raises(BadArgument, match=r"^params: holds the value of a secret") as refused:
-        check_no_secret({"params": fill(argument)}, [secret])
+    check_no_secret({"params": argument}, {"KEY": secret})
+    with pytest.raises(BadArgument, match=r"^params: holds the value of a secret, KEY") as refused:
+        check_no_secret({"params": fill(argument)}, {"KEY": secret})
     assert secret not in str(refused.value)

@@ -1,0 +1,35 @@
+"""No core dump of a process that holds secrets in its memory, while the command it starts keeps its own limit."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import resource
+
+# Not 0: Linux ignores the limit for a program that takes dumps by a pipe, but for 1, which also allows no file.
+_NO_CORE = 1
+_PR_SET_DUMPABLE = 4
+_former_limits: list[tuple[int, int]] = []
+
+
+def forbid_core_dumps() -> None:
+    """Set the soft limit of this process and its children so that none leaves a core."""
+    limits = resource.getrlimit(resource.RLIMIT_CORE)
+    with contextlib.suppress(OSError, ValueError):  # a hard limit of 0 allows none anyhow
+        resource.setrlimit(resource.RLIMIT_CORE, (_NO_CORE, limits[1]))
+        _former_limits.append(limits)
+
+
+def restore_limit() -> None:
+    """Set the limit of this process, a child, to the one before ``forbid_core_dumps``."""
+    if _former_limits:
+        resource.setrlimit(resource.RLIMIT_CORE, _former_limits[0])
+
+
+def close_memory() -> None:
+    """Forbid core dumps of this process, and the reading of its memory by others of its user; Linux only.
+
+    A program that it executes is not affected. The files of the process in `/proc` belong to root from then on.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
