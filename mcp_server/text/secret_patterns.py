@@ -21,17 +21,19 @@ _PROXY_NAME = re.compile(r".*_PROXY", re.IGNORECASE)
 # their values count only when they look like keys.
 _SURE = (
     r"api[_-]?key|access[_-]?key(?:[_-]?id)?|secret(?:[_-]?(?:access[_-]?)?key)?|client[_-]?secret|passw(?:or)?d"
-    r"|passphrase|private[_-]?key|(?:access|auth|api|hf|hub|bearer|bot|refresh)[_-]?token|webhook(?:[_-]?url)?"
+    r"|[a-z]{1,12}passw(?:or)?d|passphrase|private[_-]?key|(?:access|auth|api|hf|hub|bearer|bot|refresh)[_-]?token|webhook(?:[_-]?url)?"
 )
+_SERVICE = r"(?:wandb|openai|anthropic|huggingface|swanlab|comet)"
 _MAYBE = r"keys?|tokens?|pat|auth|credentials?"
-_IS = r"[\"']?\s*(?:[:=]|,\s*(?=[\"']))\s*[\"']?"
+# A value may be on the next line, unless that is a setting of its own.
+_IS = r"(?:\\{0,3}[\"'])?\]?\s*(?:[:=]|,\s*(?=[\"']))[\s\\]*[\"']?(?!\w{1,60}[\"']?\s*[:=]\s)"
 _VALUE = rf"[^\s\"'(){{}}\[\],;<>$]{{{SHORTEST_SECRET},}}+(?![(\[])"
 _SETTING = compile_pattern(
     rf"(?P<name>(?<![\w\[-])(?:[\w-]{{0,60}}[_-])?(?:{_SURE})(?:_?\d+)?{_IS})(?P<value>{_VALUE})", re.IGNORECASE
 )
 _PERHAPS = compile_pattern(rf"(?P<name>(?<!\w)\w{{0,60}}(?:{_MAYBE}){_IS})(?P<value>{_VALUE})", re.IGNORECASE)
 _ARGUMENT = compile_pattern(
-    rf"(?P<name>--[\w-]{{0,60}}(?:{_SURE}|token)[ ]+[\"']?)(?P<value>(?!-){_VALUE})",
+    rf"(?P<name>--[\w.-]{{0,60}}(?:{_SURE}|token|{_SERVICE}[_-]?key)[ ]+[\"']?)(?P<value>(?!-){_VALUE})",
     re.IGNORECASE,
 )
 # NAME=value before a command in a shell; a value that begins with $ comes from elsewhere.
@@ -41,9 +43,7 @@ _PLAIN = re.compile(
     r"(?:none|null|true|false|str|os\.environ|getenv|required|optional|\*+|x+|\.+|-?\d+(?:\.\d+)?).{0,2}", re.IGNORECASE
 )
 # Names whose values are secrets whatever they look like.
-_SURE_NAME = re.compile(
-    rf"(?:^|[_-])(?:{_SURE}|(?:wandb|openai|anthropic|huggingface|swanlab|comet)[_-]?key)(?:_?\d+)?$", re.IGNORECASE
-)
+_SURE_NAME = re.compile(rf"(?:^|[_-])(?:{_SURE}|{_SERVICE}[_-]?key)(?:_?\d+)?$", re.IGNORECASE)
 _PLACEHOLDER = re.compile(
     r"(?:empty|dummy|fake|test|your|no-|no_|not-|not_|xxx|secret:|path|/).*", re.IGNORECASE
 )  # what programs are given that want some value
@@ -55,14 +55,59 @@ _WORDS_OF_LOGIN = 4
 _SHORTEST_DISTINCT = 8
 _DISTINCT = re.compile(r"[A-Za-z][^A-Za-z]*\d|\d[^0-9]*[A-Za-z]|^\S{16}")  # letters and digits, or long
 _LONGEST_VALUE = 500  # characters of a value that are searched
-# Formats of services, recognised under any name: OpenAI, Hugging Face, GitHub, AWS, Google, Slack, GitLab, wandb, JWT.
+# Formats of services, recognised under any name: OpenAI, Hugging Face, GitHub, AWS, Google, Slack, GitLab, wandb, JWT,
+# Stripe, SendGrid, npm, PyPI, Telegram, and addresses to which whoever knows them can post.
 _SERVICE_TOKEN = re.compile(
     r"\bsk-[A-Za-z0-9_-]{16,}|\bhf_[A-Za-z0-9]{16,}|\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}"
     r"|\bAKIA[0-9A-Z]{12,}|\bAIza[\w-]{30,}|\bxox[abprs]-[\w-]{10,}|\bglpat-[\w-]{16,}|\bwandb_v\d_\w{16,}"
+    r"|\b[rs]k_(?:live|test)_\w{16,}|\bSG\.[\w-]{16,100}\.[\w-]{16,}|\bnpm_[A-Za-z0-9]{30,}|\bpypi-[\w-]{16,}"
+    r"|(?<![A-Za-z0-9])(?:bot)?\d{8,10}:AA[\w-]{30,}"
+    r"|\bhooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/[\w/-]{10,}"
+    r"|\bdiscord(?:app)?\.com/api/webhooks/\d{1,30}/[\w-]{10,}"
+    r"|\bopen\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook/[\w-]{10,}"
+    r"|\bqyapi\.weixin\.qq\.com/cgi-bin/webhook/send\?key=[\w-]{10,}"
     r"|\beyJ[\w-]{10,1000}\.[\w-]{10,1000}\.[\w-]*"
 )
 _BEARER = re.compile(r"(?P<name>\b(?:Bearer|Basic)\s+)(?P<value>[\w\-.~+/]{12,}=*)")
-_LOGIN = re.compile(r"(?P<name>://[^/\s:@]{1,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address
+_LOGIN = re.compile(r"(?P<name>://[^/\s:@]{0,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address
+# What follows is a secret whatever it looks like ...
+_CALLS = (
+    compile_pattern(r"(?P<name>\b(?:login|relogin)\s*\(\s*(?:\w{1,40}\s*=\s*)?[\"'])(?P<value>[^\"'\s]{6,})(?=[\"'])"),
+    compile_pattern(
+        r"(?P<name>\blogin\s+\S{1,100}\s+(?:account\s+\S{1,100}\s+)?password\s+)(?P<value>\S{3,})"
+    ),  # netrc
+    compile_pattern(r"(?P<name>\bsshpass\s+-p\s*)(?P<value>'[^'\n]+'|\"[^\"\n]+\"|[^\s'\"]+)"),
+    compile_pattern(
+        r"(?P<name>(?:\bcurl\b[^\n]{0,200}?\s(?:-u|-U)|(?<!\S)--(?:proxy-)?user)[ =]?[\"']?[^\s:\"'=/]{1,100}:)"
+        r"(?P<value>[^\s\"':/~.][^\s\"':]{3,})"
+    ),
+    compile_pattern(r"(?P<name>\b(?:mysql|mysqldump|mariadb)\b[^\n]{0,200}?\s-p)(?P<value>[^\s\"']{4,})"),
+    compile_pattern(r"(?P<name>\blogin\b[^\n]{0,200}?\s(?:-p|-k)\s+[\"']?)(?P<value>[^\s\"']{6,})"),
+    compile_pattern(
+        r"(?P<name>\bAuthorization[\"']?\s*[:=]\s*[\"']?(?:\w{1,20}\s+)?)(?P<value>[^\s\"'\[]{8,})", re.IGNORECASE
+    ),
+    compile_pattern(r"(?P<name>\bCookie:\s*)(?P<value>[^\s\"'][^\n\"']{7,})", re.IGNORECASE),
+    compile_pattern(
+        r"(?P<name>[?&](?:sig|signature|x-amz-signature|x-amz-security-token|token|key|auth)=)(?P<value>[^\s&\"']{16,})",
+        re.IGNORECASE,
+    ),
+)
+# ... and what follows these, if it looks like a key, or like a password.
+_KEY_CALLS = (
+    compile_pattern(
+        rf"(?P<name>(?<![\w./-]){_SERVICE}(?:\\{{0,3}}[\"'])?\s*[:=,]\s*[\"']?)(?P<value>[A-Za-z0-9_-]{{32,}}+)(?![\w./])"
+    ),
+    compile_pattern(r"(?P<name>\blogin(?:\s+--?[\w-]{1,40}){0,4}\s+)(?P<value>[A-Za-z0-9_-]{20,})(?![\w./])"),
+    compile_pattern(
+        r"(?P<name>\b(?:api|access) key[^\n]{0,80}?:\s*)(?P<value>[A-Za-z0-9_-]{20,})(?![\w./])", re.IGNORECASE
+    ),
+)
+_LOOSE = compile_pattern(
+    rf"(?P<name>(?:^|(?<=[\"'{{,;&?_-]))(?:[ ]{{0,20}})(?:pass|pwd|credentials?)(?:_?\d+)?{_IS})"
+    rf"(?P<value>(?![/~.]){_VALUE})",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LIKE_A_PASSWORD = re.compile(r"[A-Za-z]{2,}\S{0,100}\d|\d[A-Za-z]{3,}|[!@#%^&*]")
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 
@@ -154,9 +199,21 @@ def mask_secrets(text: str, known: Mapping[str, str] | None = None) -> str:
     masked = _SERVICE_TOKEN.sub(MASKED, _PRIVATE_KEY.sub(MASKED, masked))
     for pattern in (_LOGIN, _BEARER):
         masked = pattern.sub(lambda match: match["name"] + MASKED, masked)
-    for pattern in (_SETTING, _ARGUMENT):
-        masked = pattern.sub(lambda match: match[0] if _is_plain(match["value"]) else match["name"] + MASKED, masked)
-    return _PERHAPS.sub(lambda match: match["name"] + MASKED if _looks_like_a_key(match["value"]) else match[0], masked)
+    for pattern in (*_CALLS, _SETTING, _ARGUMENT):
+        masked = pattern.sub(lambda match: _mask_value(match, sure=True), masked)
+    for pattern in _KEY_CALLS:
+        masked = pattern.sub(lambda match: _mask_value(match, sure=_looks_like_one_key(match["value"])), masked)
+    masked = _LOOSE.sub(lambda match: _mask_value(match, sure=_looks_like_a_password(match["value"])), masked)
+    return _PERHAPS.sub(lambda match: _mask_value(match, sure=_looks_like_a_key(match["value"])), masked)
+
+
+def _mask_value(match: re.Match[str], *, sure: bool) -> str:
+    value = match["value"]
+    return match["name"] + MASKED if sure and not value.startswith("$") and not _is_plain(value) else match[0]
+
+
+def _looks_like_a_password(value: str) -> bool:
+    return bool(_LIKE_A_PASSWORD.search(value[:_LONGEST_VALUE]))
 
 
 def _assigns_a_secret(match: re.Match[str]) -> bool:

@@ -1,9 +1,14 @@
 """What looks like a secret is masked, and settings stay as they are."""
 
+from pathlib import Path
+
 import pytest
 
 from mcp_server.text.secret_patterns import MASKED, find_keys, mask_secrets
 from mcp_server.text.shell import parse
+from tests.support.secret_shapes import SHAPES
+
+LOGS = sorted(path for path in (Path(__file__).parents[1] / "data").rglob("*") if path.suffix in (".log", ".txt"))
 
 
 @pytest.mark.parametrize(
@@ -44,6 +49,52 @@ def test_what_looks_like_a_secret_is_masked(text: str) -> None:
     assert not any(part in mask_secrets(text) for part in ("abc", "zzzz", "0123", "pass1", "wJal"))
 
 
+@pytest.mark.parametrize(("text", "secret"), SHAPES.values(), ids=SHAPES)
+def test_usual_shapes_of_secrets_are_masked(text: str, secret: str) -> None:
+    masked = mask_secrets(f"loss 0.5\n{text}\nloss 0.4")
+    assert secret not in masked
+    assert MASKED in masked
+    assert masked.startswith("loss 0.5\n")
+    assert masked.endswith("\nloss 0.4")
+
+
+def test_no_log_of_a_training_run_holds_what_looks_like_a_secret() -> None:
+    assert len(LOGS) > 50
+    for path in LOGS:
+        text = path.read_text(errors="replace")
+        assert mask_secrets(text) == text, path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pass: 12.5ms fwd_pass=0.0123456 backward pass: 100 it",
+        "first pass: epoch3step20 loss 0.5",
+        "pwd: /home/bob/runs/2024-12-01",
+        "docker run -u 1000:1000 --user 1000:1000 image",
+        "docker run --user $(id -u):$(id -g) image",
+        "rsync -u host:/data/x /y",
+        "python -u train.py pkg:func",
+        "wandb: Syncing run crisp-cloud-12",
+        "wandb: 🚀 View run at https://wandb.ai/me/p/runs/9f8e7d6c",
+        "wandb: Tracking run with wandb version 0.16.1",
+        "wandb: Currently logged in as: someone123456789abcdef0123",
+        "HEAD is now at 9f8e7d6c5b4a39281706f5e4d3c2b1a098765432",
+        "login node: gpu-login-01 login successful at 2024-12-01T12:34:56",
+        "sha256:9f8e7d6c5b4a39281706f5e4d3c2b1a0987654329f8e7d6c5b4a392817061122",
+        "api_key:\n  other_setting: 5",
+        "password:\nusername: bob",
+        "tokens: 123456789 tokens/s: 98765.4 key: value",
+        "credentials: loaded from /home/bob/.netrc",
+        "step 10 pass@1: 0.123456 pass@10=0.4567890",
+        "mysql -u root db",
+        "loss=0.123456&acc=0.987654321",
+    ],
+)
+def test_ordinary_output_is_not_taken_for_secrets(text: str) -> None:
+    assert mask_secrets(text) == text
+
+
 def test_known_values_are_masked_by_name_in_any_spelling() -> None:
     assert mask_secrets("at hunter2%2Dhunter2 or hunter2-hunter2", {"WANDB_API_KEY": "hunter2-hunter2"}).endswith(
         "or [secret:WANDB_API_KEY]"
@@ -51,7 +102,34 @@ def test_known_values_are_masked_by_name_in_any_spelling() -> None:
     assert mask_secrets("a b c", {"SHORT": "a"}) == "a b c"
 
 
-@pytest.mark.parametrize("text", ["a_", "key=1", "api_key=", "1234567890", "eyJaaaaaaaaaaaa-", "://a:", "token:1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a_",
+        "key=1",
+        "api_key=",
+        "1234567890",
+        "eyJaaaaaaaaaaaa-",
+        "://a:",
+        "token:1",
+        "curl ",
+        "login ",
+        "login -a ",
+        "mysql ",
+        "sshpass -p",
+        "api key ",
+        "pass:",
+        "wandb: ",
+        "Authorization: ",
+        "Cookie: ",
+        "SG.",
+        "?sig=",
+        " \\\n",
+        "login('",
+        "api_key:\n ",
+        "password\n",
+    ],
+)
 def test_a_megabyte_of_anything_is_masked_in_one_go(text: str) -> None:
     assert mask_secrets(text * (1_000_000 // len(text)))
 
