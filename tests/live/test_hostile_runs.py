@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,12 @@ async def test_a_log_that_became_something_else_holds_no_answer_up(sandbox: Sand
         await until_async((sandbox.path / "ready").exists)
         log = sandbox.rundir(run_id).log(1)
         log.unlink()
-        {"fifo": lambda: os.mkfifo(log), "zero": lambda: log.symlink_to("/dev/zero"), "directory": log.mkdir}[what]()
+        makers: dict[str, Callable[[], object]] = {
+            "fifo": lambda: os.mkfifo(log),
+            "zero": lambda: log.symlink_to("/dev/zero"),
+            "directory": log.mkdir,
+        }
+        makers[what]()
         (sandbox.path / "go").touch()
         assert (await agent.end(run_id))["exit_code"] == 3
         out = sandbox.path / "out"
