@@ -27,6 +27,7 @@ class LaunchRequest:
     stall_timeout_s: float | None = None
     recovery: Any = None  # a policy's name or its table
     params: dict[str, Any] = field(default_factory=dict)
+    params_file: str | None = None  # where params are read from, unless they are given
     param_style: str = "--k v"
     resume_args: list[str] = field(default_factory=list)
     gpus: Any = None  # a count, a text or a list; None: the launch does not ask for GPUs

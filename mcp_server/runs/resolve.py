@@ -74,6 +74,11 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         ConfigInvalid: config.toml or hosts.toml cannot be used.
         SecretNotSet, SecretsFileOpen, SecretsFileUnreadable: a secret has no value.
     """
+    if request.params_file is not None:
+        from mcp_server.runs.params_file import read_params_file  # noqa: PLC0415 - only some launches have one
+
+        file, params = read_params_file(request.params_file, request.cwd)
+        request = replace(request, params=params, params_file=str(file))
     site = read_hosts_file(home)
     host = find_this_host(site, request.host)
     environment = site.environment(request.environment, host)

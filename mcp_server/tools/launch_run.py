@@ -74,8 +74,11 @@ async def launch_run(
         ),
     ] = None,
     params: Annotated[
-        dict[str, str | int | float | bool | None] | None,
-        Field(description="Arguments that recovery may change; end of the command, or at {params} in it"),
+        dict[str, str | int | float | bool | None] | str | None,
+        Field(
+            description="Arguments that recovery may change; end of the command, or at {params} in it. Or a YAML or "
+            "JSON file of them: section.key"
+        ),
     ] = None,
     param_style: Annotated[Literal["--k v", "k=v"], Field(description="How params are written")] = "--k v",
     resume_args: Annotated[list[str] | None, Field(description="Further arguments of every retry")] = None,
@@ -109,6 +112,8 @@ async def launch_run(
     """
     arguments = locals()  # the fields of LaunchRequest have the names of these arguments
     server = server_of(ctx)
+    if isinstance(params, str):
+        arguments |= {"params": None, "params_file": params}
     own = {"owner": server.owner(ctx, owner), "idempotency_key": server.idempotency_key(ctx, idempotency_key)}
     await run_in_thread(server.check_readable, ctx, {"blueprint": blueprint}, cwd)
     request = LaunchRequest.from_arguments({**arguments, **own})

@@ -7,6 +7,7 @@ from pydantic import Field
 from mcp_server.runs.preflight.answers import Preflight
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
+from mcp_server.threads import run_in_thread
 from mcp_server.tools.schema import READ_ONLY, tool
 
 
@@ -28,7 +29,7 @@ async def preflight(
     host: str | None = None,
     environment: str | None = None,
     env: dict[str, str] | None = None,
-    params: dict[str, Any] | None = None,
+    params: dict[str, Any] | str | None = None,
     recovery: Any = None,
     time_limit_s: float | None = None,
     queue: bool = False,
@@ -44,6 +45,10 @@ async def preflight(
     from mcp_server.runs.preflight.preflight import run_preflight  # noqa: PLC0415
 
     server = server_of(ctx)
+    if isinstance(params, str):
+        from mcp_server.runs.params_file import read_params_file  # noqa: PLC0415
+
+        arguments["params"] = (await run_in_thread(read_params_file, params, cwd))[1]
     own_python = python if python is not None and "/" in python else None
     named = {"cwd": cwd, "blueprint": blueprint, "paths": paths, "result_dir": result_dir, "python": own_python}
     await run_in_thread(server.check_readable, ctx, named, cwd)
