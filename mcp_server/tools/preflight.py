@@ -7,7 +7,6 @@ from pydantic import Field
 from mcp_server.runs.preflight.answers import Preflight
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
-from mcp_server.threads import run_in_thread
 from mcp_server.tools.schema import READ_ONLY, tool
 
 

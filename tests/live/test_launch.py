@@ -261,3 +261,18 @@ async def test_a_state_directory_that_cannot_be_made_is_named(sandbox: Sandbox) 
     (sandbox.path / "file").write_text("x")
     async with sandbox.agent(RUNWARD_HOME=str(sandbox.path / "file" / "state")) as agent:
         assert "Not a directory" in await agent.refusal("launch_run", command="true")
+
+
+async def test_parameters_may_be_a_file(sandbox: Sandbox) -> None:
+    (sandbox.path / "cfm.yaml").write_text("data:\n  batch_size: 512\n  files: [a.json]\nlr: 0.5\n")
+    program = ["python3", "-c", "import sys; print(sys.argv[1:])"]
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(program, params="cfm.yaml", param_style="k=v", cwd=str(sandbox.path))
+        end = await agent.end(run_id)
+        assert end["params"] == {"data.batch_size": 512, "data.files": '["a.json"]', "lr": 0.5}
+        assert sandbox.run(run_id).spec.params_file == str(sandbox.path / "cfm.yaml")
+        checked = await agent.call("preflight", command=program, params="cfm.yaml", cwd=str(sandbox.path))
+        assert checked["ok"], checked
+        refusal = await agent.refusal("launch_run", command=program, params="cfn.yaml", cwd=str(sandbox.path))
+        assert "cfm.yaml" in refusal
+    assert "['data.batch_size=512', 'data.files=[\"a.json\"]', 'lr=0.5']" in sandbox.log(run_id)

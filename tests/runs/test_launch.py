@@ -99,6 +99,7 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
         "stall_timeout_s": 900,
         "recovery": normalize_policy({"oom_gpu": "retry"}),
         "params": {"lr": 0.1},
+        "params_file": None,
         "param_style": "k=v",
         "resume_args": ["--resume"],
         "gpus": "4-7",

@@ -18,12 +18,13 @@ from mcp_server.scalars.formats import sqlite
 from mcp_server.scalars.formats.appended_file import AppendedFile, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.rows import STEP_KEYS, TIME_KEYS, flatten, parse_number
 from mcp_server.scalars.formats.sqlite import DatabaseRun, MlflowStore
+from mcp_server.scalars.formats.swanlab import SwanlabLog
 from mcp_server.scalars.formats.text_tables import Csv, JsonLines, TrainerState
 from mcp_server.scalars.formats.wandb import WandbLog
 from mcp_server.scalars.series import RunScalars, ScalarsUnreadable
 from mcp_server.scalars.tensorboard.find import list_event_files
 
-SourceKind = Literal["events", "csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb"]
+SourceKind = Literal["events", "csv", "jsonl", "trainer_state", "trackio", "mlflow", "wandb", "swanlab"]
 
 # Of Lightning; Stable-Baselines3, Spinning Up and RLlib; Ultralytics; Keras, under the usual names of its log.
 _TABLES = {"metrics.csv", "progress.csv", "progress.txt", "results.csv", "log.csv", "history.csv", "training.log"}
@@ -31,7 +32,9 @@ _JSON_LINES = (".jsonl", ".ndjson")
 _JSON_LINES_TOO = {"log.txt", "scalars.json"}  # of DETR and its descendants; of MMEngine
 _STATE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
-_WANDB_RUN = re.compile(r"(offline-)?run-\d")
+_TRACKER_RUN = re.compile(r"(offline-)?run-\d")
+_TRACKER_DIRECTORIES = {"wandb", "swanlog"}
+_TRACKER_LOGS: dict[str, SourceKind] = {".wandb": "wandb", ".swanlab": "swanlab"}
 _DATABASES = {".db", ".sqlite", ".sqlite3"}
 _MOST_ENTRIES = 100_000  # of a directory
 _MOST_READERS = 256  # sources that are remembered
@@ -133,6 +136,8 @@ def _build_reader(source: ScalarSource) -> _FormatReader:
             return AppendedFile(path, JsonLines(path))
         case "wandb":
             return AppendedFile(path, WandbLog(path))
+        case "swanlab":
+            return AppendedFile(path, SwanlabLog(path))
         case "trainer_state":
             return _CachedReader(TrainerState(path))
         case "mlflow" if path.is_dir():
@@ -146,8 +151,8 @@ def _build_reader(source: ScalarSource) -> _FormatReader:
 def find_sources(path: Path) -> list[ScalarSource]:
     """Return the sources at ``path``: a file, or a directory that directly holds such files.
 
-    In databases, MLflow stores and wandb directories each run is a source. A database that cannot be read now is one
-    source without a name, so that reading it says why. Nothing is raised: unreadable paths are omitted.
+    In databases, MLflow stores and directories of wandb and SwanLab each run is a source. A database that cannot be
+    read now is one source without a name, so that reading it says why. Nothing is raised: unreadable paths are omitted.
     """
     with suppress(OSError):
         if path.is_dir():
@@ -164,8 +169,8 @@ def _list_file(path: Path) -> Iterator[ScalarSource]:
         yield ScalarSource("events", path)
     elif suffix in _JSON_LINES:
         yield ScalarSource("jsonl", path)
-    elif suffix == ".wandb":
-        yield ScalarSource("wandb", path)
+    elif suffix in _TRACKER_LOGS:
+        yield ScalarSource(_TRACKER_LOGS[suffix], path)
     elif path.name == _STATE:
         yield ScalarSource("trainer_state", path)
     elif sqlite.is_database(path):
@@ -185,7 +190,7 @@ def _list_directory(path: Path) -> Iterator[ScalarSource]:
         yield ScalarSource("events", path)
     for name in sorted(files):
         file = path / name
-        if name in _TABLES or name.endswith(".wandb"):
+        if name in _TABLES or file.suffix in _TRACKER_LOGS:
             yield from _list_file(file)
         elif (name.endswith(_JSON_LINES) or name in _JSON_LINES_TOO) and _holds_scalars(file):
             yield ScalarSource("jsonl", file)
@@ -194,10 +199,10 @@ def _list_directory(path: Path) -> Iterator[ScalarSource]:
     yield from _list_trainer_state(path, files, directories)
     yield from _list_mlflow_store(path, files, directories)
     for name in sorted(directories):
-        if name == "wandb":
-            yield from _list_wandb(path / name)
-        elif _WANDB_RUN.match(name):
-            yield from _list_wandb_run(path / name)
+        if name in _TRACKER_DIRECTORIES:
+            yield from _list_tracker(path / name)
+        elif _TRACKER_RUN.match(name):
+            yield from _list_tracker_run(path / name)
         elif name == "mlruns":
             yield from _list_directory(path / name)
 
@@ -260,14 +265,14 @@ def _list_mlflow_store(path: Path, files: set[str], directories: set[str]) -> It
                 yield from _list_mlflow_store(inner, {"meta.yaml"}, below)
 
 
-def _list_wandb(path: Path) -> Iterator[ScalarSource]:
+def _list_tracker(path: Path) -> Iterator[ScalarSource]:
     for directory in sorted(path.iterdir()):
-        if _WANDB_RUN.match(directory.name) and not directory.is_symlink():
-            yield from _list_wandb_run(directory)
+        if _TRACKER_RUN.match(directory.name) and not directory.is_symlink():
+            yield from _list_tracker_run(directory)
 
 
-def _list_wandb_run(path: Path) -> Iterator[ScalarSource]:
+def _list_tracker_run(path: Path) -> Iterator[ScalarSource]:
     with suppress(OSError):
         for file in sorted(path.iterdir()):
-            if file.suffix == ".wandb" and file.is_file():
-                yield ScalarSource("wandb", file)
+            if (kind := _TRACKER_LOGS.get(file.suffix)) and file.is_file():
+                yield ScalarSource(kind, file)
