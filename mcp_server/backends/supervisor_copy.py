@@ -53,10 +53,9 @@ def _copy(files: list[Path], directory: Path) -> None:
                 missing.mkdir(mode=0o700)
             shutil.copy2(file, copy)  # with its time, which the compiled file is valid for
             copy.chmod(0o600)
-            compiled = Path(importlib.util.cache_from_source(str(file)))
+            compiled, copy = (Path(importlib.util.cache_from_source(str(path))) for path in (file, copy))
+            copy.parent.mkdir(mode=0o700, exist_ok=True)  # a supervisor that compiles makes it readable by others
             if compiled.exists():
-                copy = Path(importlib.util.cache_from_source(str(copy)))
-                copy.parent.mkdir(mode=0o700, exist_ok=True)
                 shutil.copyfile(compiled, copy)
                 copy.chmod(0o600)
         try:
