@@ -7,7 +7,7 @@ import os
 import select
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class HandoverError(RunwardError):
 class Handover:
     """What a command needs and no file may hold, and the launcher's umask: tmux may have been started with another.
 
+    ``others``: secrets that the launcher knows and the command does not get; they are masked as well.
     ``snapshot``: the launcher's reading of the GPUs, which saves the supervisor a query.
     """
 
@@ -32,10 +33,17 @@ class Handover:
     secrets: Mapping[str, str]
     umask: int | None = None
     snapshot: Mapping[str, Any] | None = None
+    others: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def masked(self) -> dict[str, str]:
+        """All values to mask, by name."""
+        return {**self.secrets, **{name: value for name, value in self.others.items() if name not in self.secrets}}
 
     def encode(self) -> bytes:
         """Return the handover as one JSON line."""
         value = {"env": dict(self.env), "secrets": dict(self.secrets), "umask": self.umask, "snapshot": self.snapshot}
+        value["others"] = dict(self.others)
         return json.dumps(value).encode() + b"\n"
 
 
@@ -68,6 +76,7 @@ def receive_handover(path: Path) -> Handover:
         path.unlink(missing_ok=True)
     try:
         value = json.loads(data)
-        return Handover(dict(value["env"]), dict(value["secrets"]), value.get("umask"), value.get("snapshot"))
+        others = dict(value.get("others") or {})
+        return Handover(dict(value["env"]), dict(value["secrets"]), value.get("umask"), value.get("snapshot"), others)
     except (ValueError, KeyError, TypeError) as error:
         raise HandoverError("the launching server handed over something that is not an environment") from error

@@ -83,7 +83,7 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
         if spec.result_dir is not None:
             from mcp_server.record.result_directory import append_launch  # noqa: PLC0415 - only blueprints have one
 
-            await run_in_thread(append_launch, Path(spec.result_dir), spec, handover.secrets)
+            await run_in_thread(append_launch, Path(spec.result_dir), spec, handover.masked)
         directory = await run_in_thread(_create, spec, store)
         if key is not None:
             await run_in_thread(key.remember, spec.run_id)

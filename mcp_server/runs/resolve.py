@@ -107,7 +107,8 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     # Directories are left out: one named like a user is not a leak. So are variables that the operator wrote.
     kept = {name: value for name, value in asdict(request).items() if name not in _NOT_SEARCHED}
     kept["env"] = dict(request.env.items() - environment.env.items())
-    check_no_secret(kept, {**find_distinct_secrets(environ, home.secrets), **secrets})
+    others = find_distinct_secrets(environ, home.secrets)
+    check_no_secret(kept, {**others, **secrets})
     added_variables = {name: value for name, value in request.env.items() if name not in given_variables}
     check_foreign_variables(added_variables, roots)
     check_inputs(request, command, site, host, environment, strict=False)
@@ -130,7 +131,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         config=config,
         cpu_slots=count_cpu_slots(config.cpu_slots),
         lease_directory=str(lease_directory(environ)),
-        handover=Handover(base_environment(environ), secrets, processes.read_umask()),
+        handover=Handover(base_environment(environ), secrets, processes.read_umask(), others=others),
         result_dir=result_dir,
     )
 

@@ -61,7 +61,7 @@ class Attempt:
         self.ended_s = 0.0
         self._handover, self._code_keeper = handover, CodeKeeper()
         self._events, self._child, self._record, self._gpu_monitor = control.events, child, record, gpu_monitor
-        self._redactor = Redactor(handover.secrets)
+        self._redactor = Redactor(handover.masked)
         search_path = handover.env.get("PATH")
         self.observer = Observer(control, number, self.living, self._redactor.text, search_path, gpu_monitor)
         self._outputs: OutputRecorder | None = None
@@ -152,7 +152,7 @@ class Attempt:
 
     def keep_code(self, changed: Mapping[str, str]) -> None:
         """Begin to keep what runs: a process of its own does, while the command runs."""
-        spec, secrets = self.control.spec, self._handover.secrets
+        spec, secrets = self.control.spec, self._handover.masked
         env = {**self._handover.env, **spec.env, **changed}
 
         def keep(on_done: Callable[[], None]) -> None:
