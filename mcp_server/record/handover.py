@@ -76,7 +76,7 @@ def receive_handover(path: Path) -> Handover:
         path.unlink(missing_ok=True)
     try:
         value = json.loads(data)
-        others = dict(value.get("others") or {})
-        return Handover(dict(value["env"]), dict(value["secrets"]), value.get("umask"), value.get("snapshot"), others)
+        env, secrets = dict(value["env"]), dict(value["secrets"])
+        return Handover(env, secrets, value.get("umask"), value.get("snapshot"), dict(value.get("others") or {}))
     except (ValueError, KeyError, TypeError) as error:
         raise HandoverError("the launching server handed over something that is not an environment") from error
