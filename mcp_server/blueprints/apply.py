@@ -60,6 +60,16 @@ class BlueprintInvalid(RunwardError):
 def read_blueprint(path: str, cwd: str | None = None) -> tuple[Path, Blueprint]:
     """Return the absolute path of a blueprint and its content.
 
+    Raises:
+        BlueprintUnreadable: as ``read_blueprint_text``.
+    """
+    file, text = read_blueprint_text(path, cwd)
+    return file, parse_blueprint(text)
+
+
+def read_blueprint_text(path: str, cwd: str | None = None) -> tuple[Path, str]:
+    """Return the absolute path of a blueprint and its text.
+
     A relative ``path`` needs ``cwd``.
 
     Raises:
@@ -83,7 +93,7 @@ def read_blueprint(path: str, cwd: str | None = None) -> tuple[Path, Blueprint]:
         raise BlueprintUnreadable(path, "it is not UTF-8 text") from error
     if "\0" in text:
         raise BlueprintUnreadable(path, "it is not text")
-    return file, parse_blueprint(text)
+    return file, text
 
 
 def _read_bytes(file: Path) -> bytes:

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mcp.server import MCPServer
@@ -124,6 +125,17 @@ def _add_templates(server: MCPServer[ServerContext], context: ServerContext) -> 
     def read_guide(name: str) -> str:
         return _find_document(_guides_by_name(), name, "guide").text
 
+    @server.resource(
+        "blueprint://{name}",
+        title="Blueprint",
+        description="A blueprint of this project (blueprints/NAME.md) or of a former run",
+        mime_type=_MARKDOWN,
+    )
+    def read_blueprint(name: str) -> str:
+        from mcp_server.resources.recipes import read_recipe  # noqa: PLC0415 - a server starts without blueprints
+
+        return _answer(lambda: read_recipe(context.store, Path.cwd(), name, context.environ))
+
     @server.resource("run://{run_id}", title="Run", description="The RunStatus of a run", mime_type=_JSON)
     def read_run(run_id: str) -> str:
         return _answer(lambda: status_of(context.store, context.store.find(run_id)).model_dump_json())
@@ -161,6 +173,12 @@ def _describe_sweep(context: ServerContext, tag: str) -> str:
 def _list_tags(context: ServerContext) -> list[str]:
     """Return the tags of all runs, those of the newest run first."""
     return list(dict.fromkeys(tag for run in context.store.list_runs() for tag in run.spec.tags))
+
+
+def _list_blueprints(context: ServerContext) -> Iterable[str]:
+    from mcp_server.resources.recipes import find_blueprints  # noqa: PLC0415 - see above
+
+    return find_blueprints(context.store, Path.cwd())
 
 
 def _guides_by_name() -> dict[str, Document]:
@@ -278,6 +296,7 @@ def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -
     # Keys: the URI of a template, or "prompt" for any prompt, and the name of a variable or argument.
     sources: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
         ("agent://{name}", "name"): lambda: read_documents("agents"),
+        ("blueprint://{name}", "name"): partial(_list_blueprints, context),
         ("guide://{name}", "name"): _guides_by_name,
         ("run://{run_id}", "run_id"): list_run_ids,
         ("run://{run_id}/log", "run_id"): list_run_ids,

@@ -144,6 +144,8 @@ async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] |
 def _describe(run: Run, server: ServerContext, warnings: list[str] | None, *, repeated: bool) -> Launched:
     rundir = server.store.run_directory(run.run_id)
     again = "This idempotency key started the run before; nothing was started now. " if repeated else ""
+    if repeated and run.state == "lost":
+        again += "How it ended is unknown: look for what it left, then launch it again with another key. "
     return Launched(
         run_id=run.run_id,
         state=run.state,

@@ -94,7 +94,8 @@ async def test_every_document_is_listed_with_a_description(tmp_path: Path) -> No
     }
     assert all(resource.description and resource.title for resource in listed)
     assert [template.uri_template for template in templates] == [
-        *("agent://{name}", "guide://{name}", "run://{run_id}", "run://{run_id}/log", "sweep://{name}")
+        *("agent://{name}", "guide://{name}", "blueprint://{name}"),
+        *("run://{run_id}", "run://{run_id}/log", "sweep://{name}"),
     ]
 
 
@@ -201,6 +202,34 @@ async def test_a_sweep_is_the_runs_with_its_tag_by_state(tmp_path: Path) -> None
 async def test_a_path_in_a_uri_reads_nothing(tmp_path: Path, uri: str) -> None:
     make_run(tmp_path, "cfm-7kqz", 0)
     assert len(await refusal(tmp_path, uri)) < 5100
+
+
+async def test_blueprints_of_the_project_and_of_former_runs_have_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, home = tmp_path / "project", tmp_path / "home"
+    (project / "blueprints").mkdir(parents=True)
+    (project / "blueprints" / "cfm.md").write_text("# [exp_purpose]\nTrain CFM with EMA. wandb_key=" + "0a1b2c3d" * 5)
+    (project / "blueprints" / "template.md").write_text("not runward's")
+    (tmp_path / "ppo.md").write_text("# [exp_purpose]\nPPO")
+    (tmp_path / "cfm.md").write_text("another of this name")
+    for minute, name in enumerate(("ppo", "cfm", "gone")):
+        make_run(home, f"{name}-aaaa", minute)
+        spec = json.loads((home / "runs" / f"{name}-aaaa" / "spec.json").read_text())
+        (home / "runs" / f"{name}-aaaa" / "spec.json").write_text(
+            json.dumps(spec | {"blueprint": str(tmp_path / f"{name}.md")})
+        )
+    monkeypatch.chdir(project)
+    cfm = await read(home, "blueprint://cfm")
+    assert cfm.mime_type == "text/markdown"
+    assert f"launch_run(blueprint='{project}/blueprints/cfm.md')" in cfm.text
+    assert "Train CFM with EMA." in cfm.text
+    assert "0a1b2c3d" not in cfm.text
+    assert "PPO" in (await read(home, "blueprint://ppo")).text
+    assert "runward's" not in (await read(home, "blueprint://template")).text
+    assert "There are: cfm, ppo." in await refusal(home, "blueprint://zzzz")
+    reference = ResourceTemplateReference(uri="blueprint://{name}")
+    assert await complete(home, reference, "name", "") == ["cfm", "ppo"]
 
 
 async def test_a_link_to_a_directory_without_a_spec_is_not_a_run(tmp_path: Path) -> None:
