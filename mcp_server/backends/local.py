@@ -281,7 +281,7 @@ def supervisor_argv(python: str, run_dir: Path) -> list[str]:
 
     The supervisor shows another command line as soon as it runs (system/process_title.py).
     """
-    return [python, "-I", "-S", str(supervisor_program(run_dir.parents[1])), str(run_dir)]
+    return [python, "-I", "-S", "-X", "utf8", str(supervisor_program(run_dir.parents[1])), str(run_dir)]
 
 
 def supervisor_of(path: Path, run: Run) -> processes.Process | None:

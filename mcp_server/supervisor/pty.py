@@ -124,8 +124,9 @@ def _exec_command(argv: list[str], env: Mapping[str, str], cwd: str) -> NoReturn
         restore_limit()
         os.chdir(cwd)
         os.execvpe(argv[0], argv, dict(env))
-    except OSError as error:
-        os.write(2, f"runward: cannot start {argv[0]} in {cwd}: {error.strerror}\n".encode())
+    except (OSError, ValueError) as error:  # e.g. a variable that the locale cannot encode
+        cause = getattr(error, "strerror", None) or error
+        os.write(2, f"runward: cannot start {argv[0]} in {cwd}: {cause}\n".encode(errors="replace"))
     finally:
         os._exit(127)
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import shutil
 import struct
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import termios
 
 import pytest
 
+from mcp_server.supervisor.pty import read_number, read_output, spawn
 from tests.support.sandbox import Sandbox, until_async
 
 pytestmark = pytest.mark.anyio
@@ -130,3 +132,32 @@ async def test_odd_commands_end_exactly(sandbox: Sandbox, command: str | list[st
             sandbox.tmux("send-keys", "-t", f"={run_id}:", "C-d")
         assert (await agent.end(run_id))["exit_code"] == 5
         assert len((await agent.text("read_log", run_id=run_id)).encode()) <= 8192
+
+
+async def test_text_of_any_language_reaches_a_command_whatever_locale_tmux_has(sandbox: Sandbox) -> None:
+    if shutil.which("localedef") is None:
+        pytest.skip("needs localedef")
+    locale = sandbox.path / "en_US.ISO-8859-1"
+    made = subprocess.run(
+        ["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(locale)], capture_output=True, check=False
+    )
+    if not locale.is_dir():
+        pytest.skip(made.stderr.decode())
+    latin = {**os.environ, "LOCPATH": str(sandbox.path), "LC_ALL": locale.name, "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run(["tmux", "-L", sandbox.socket, "new-session", "-d", "-s", "mine"], env=latin, check=True)
+    sandbox.environ["INHERITED"] = "学习"
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch("echo $NAME $INHERITED", env={"NAME": "训练"})
+        status = await agent.end(run_id)
+    assert (status["exit_code"], sandbox.log(run_id)) == (0, "训练 学习\n")
+
+
+def test_a_command_that_no_process_can_become_says_why() -> None:
+    child = spawn(["/bin/true"], {"NAME": "\ud800"}, "/", None)
+    assert read_number(child.status_fd) == 127 << 8
+    output, _ = read_output(child.master_fd)
+    assert b"cannot start /bin/true in /: " in output
+    assert b"surrogates not allowed" in output
+    for fd in (child.release_fd, child.master_fd, child.status_fd):
+        os.close(fd)
+    os.waitpid(child.guard_pid, 0)
