@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
+from collections.abc import Awaitable, Sequence
 
 import anyio
 
@@ -17,6 +18,7 @@ from mcp_server.runs.wait import wait_for_runs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.threads import run_in_thread
 from mcp_server.views.run_status import status_of
 
 _GAVE_UP = 124  # as timeout(1) exits, and as no training run does
@@ -41,7 +43,11 @@ async def _until_end(store: RunStore, run_id: str, limit_s: float) -> Run:
     directory = store.run_directory(run_id).path
     with contextlib.closing(FileWatch()) as file_watch, file_watch.subscribe([directory]) as subscription:
         cursors = {run_id: Cursor()}
-        outcome = await wait_for_runs([run_id], store.observe, subscription, cursors, until="end", timeout_s=limit_s)
+
+        def observe(run_ids: Sequence[str]) -> Awaitable[tuple[Run, ...]]:
+            return run_in_thread(store.observe_all, run_ids)
+
+        outcome = await wait_for_runs([run_id], observe, subscription, cursors, until="end", timeout_s=limit_s)
         return outcome.runs[0]
 
 

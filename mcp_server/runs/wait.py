@@ -24,6 +24,9 @@ _UNREADABLE_S, _UNREADABLE_RETRY_S = 10.0, 0.25  # a record that cannot be read 
 _CONDITION_S = 1.0  # between two checks of metrics, which another program writes where no watch is
 
 
+ObserveRuns = Callable[[Sequence[str]], Awaitable[tuple[Run, ...]]]
+
+
 class ChangeSource(Protocol):
     """Announces changes of run directories, such as :class:`mcp_server.store.file_watch.Subscription`."""
 
@@ -74,7 +77,7 @@ def decide(runs: Sequence[Run], cursors: Mapping[str, Cursor], until: Until) -> 
     return None
 
 
-async def _observe_all(run_ids: Sequence[str], observe: Callable[[str], Run]) -> tuple[Run, ...]:
+async def _observe_patiently(run_ids: Sequence[str], observe: ObserveRuns) -> tuple[Run, ...]:
     """Return the runs as they are now. A record that cannot be read is tried again for 10 s.
 
     Raises:
@@ -83,7 +86,7 @@ async def _observe_all(run_ids: Sequence[str], observe: Callable[[str], Run]) ->
     until_s = anyio.current_time() + _UNREADABLE_S
     while True:
         try:
-            return tuple(observe(run_id) for run_id in run_ids)
+            return await observe(run_ids)
         except RunUnreadable:
             if anyio.current_time() >= until_s:
                 raise
@@ -92,7 +95,7 @@ async def _observe_all(run_ids: Sequence[str], observe: Callable[[str], Run]) ->
 
 async def wait_for_runs(
     run_ids: Sequence[str],
-    observe: Callable[[str], Run],
+    observe: ObserveRuns,
     changes: ChangeSource,
     cursors: Mapping[str, Cursor],
     *,
@@ -105,7 +108,7 @@ async def wait_for_runs(
 
     Args:
         run_ids: the runs to wait for.
-        observe: returns a run as it is now.
+        observe: returns these runs as they are now.
         changes: announces changes of these runs' directories.
         cursors: what the caller has seen of each run; left as it is.
         until: which news ends the wait; see :func:`decide`.
@@ -118,7 +121,7 @@ async def wait_for_runs(
     settling, met = False, None
     report_s = PROGRESS_S
     while True:
-        runs = await _observe_all(run_ids, observe)
+        runs = await _observe_patiently(run_ids, observe)
         waited_s = anyio.current_time() - begun_s
         if check_condition is not None and (met := await check_condition(runs)) is not None:
             reason: Reason | None = "condition_met"

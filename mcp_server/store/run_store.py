@@ -69,6 +69,15 @@ class RunStore:
             self._events.pop(run_id, None)
         return run
 
+    def observe_all(self, run_ids: Iterable[str]) -> tuple[Run, ...]:
+        """Return these runs as they are now.
+
+        Raises:
+            RunNotFound: a run is gone.
+            RunUnreadable: the state of a run is unknown now.
+        """
+        return tuple(self.observe(run_id) for run_id in run_ids)
+
     def resolve(self, names: Iterable[str]) -> list[Run]:
         """Return the runs that ``names`` mean (see ``find``), in their order and each once.
 

@@ -259,12 +259,13 @@ class Attempt:
 
     def living(self) -> list[processes.Process]:
         """Return the living processes of the attempt."""
-        others = {self._child.guard_pid, self._gpu_monitor.pid if self._gpu_monitor else None}
+        others = {self._child.guard_pid, self._gpu_monitor.pid if self._gpu_monitor else None, self.control.helper_pid}
         others |= self._code_keeper.pids()
         return [p for p in processes.descendants(os.getpid()) if p.pid not in others]
 
     def _children(self) -> list[int]:
-        others = {self._gpu_monitor.pid if self._gpu_monitor else None, *self._code_keeper.pids()}
+        others = {self._gpu_monitor.pid if self._gpu_monitor else None, self.control.helper_pid}
+        others |= self._code_keeper.pids()
         return [pid for pid in processes.children(os.getpid()) if pid not in others]
 
     def _has_settled(self) -> bool:

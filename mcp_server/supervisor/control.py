@@ -6,24 +6,24 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import time
 
 from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import CTRL_C, STOPPERS, StopRequest
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.spec import RunSpec
-from mcp_server.supervisor.pane import Pane, connect_to_tmux, open_pane, open_tmux_server
+from mcp_server.supervisor.pane import Pane, open_pane, open_tmux_server
+from mcp_server.supervisor.tmux_probe import TmuxProbe
 
 _RETRY_S = 5.0  # until a full disk is tried again
 _LONGEST_POLL_S = 3600.0  # poll(2) counts milliseconds in an int
 _REPORTED_ERRORS = 5
 _ERROR_PAUSE_S = 0.05
-# tmux closes the panes a moment before it is gone itself. With a client that hangs it never goes: it closes all panes,
-# and from then on hangs up on every new connection.
-_TMUX_DEATH_S, _TMUX_PROBE_S = 2.0, 1.0
+# tmux closes the panes a moment before it is gone itself; then it is asked whether it goes on.
+_TMUX_DEATH_S, _TMUX_ANSWER_S = 2.0, 30.0
 # A request from another process namespace, or another host, comes without a signal.
 _STOP_FILE_S = 5.0
+_SESSION_CLOSED = StopRequest("killed", "a person", "the tmux session was closed", "person")
 _INTERRUPT = b"\x03"
 
 
@@ -41,10 +41,15 @@ class ControlInputs:
         self._tmux_fd = open_tmux_server()
         # After the pane closed: when a person is taken to have closed it, unless tmux proves dead before.
         self._pane_verdict_s: float | None = None
-        self._tmux_probe: socket.socket | None = None
+        self._tmux_probe: TmuxProbe | None = None
         self._deadline_s: float | None = None
         self._stop_file_due_s = time.monotonic() + _STOP_FILE_S
         self._error_count = 0
+
+    @property
+    def helper_pid(self) -> int | None:
+        """The pid of a process of the supervisor's own that asks tmux something; None while there is none."""
+        return self._tmux_probe.pid if self._tmux_probe is not None else None
 
     def start_time_limit(self, now_s: float) -> None:
         """Start the run's time limit at ``now_s`` (monotonic), unless it has been started before."""
@@ -61,7 +66,7 @@ class ControlInputs:
         if self._pane_verdict_s is not None and self._tmux_fd is not None:
             poll.register(self._tmux_fd, select.POLLIN)
         if self._tmux_probe is not None:
-            poll.register(self._tmux_probe, select.POLLIN)
+            poll.register(self._tmux_probe.fd, select.POLLIN)
 
     def poll_timeout_ms(self, *due_s: float | None) -> int:
         """Return how long a poll may last, by all deadlines and those of the caller."""
@@ -77,8 +82,8 @@ class ControlInputs:
             return self._read_signals()
         if fd == self._tmux_fd and self._pane_verdict_s is not None:
             self._lose_screen("tmux died")
-        elif self._tmux_probe is not None and fd == self._tmux_probe.fileno():
-            self._lose_screen("tmux is ending")
+        elif self._tmux_probe is not None and fd == self._tmux_probe.fd:
+            self._read_tmux_answer(self._tmux_probe)
         return set()
 
     def handle_pending(self) -> None:
@@ -138,21 +143,31 @@ class ControlInputs:
             self.request_stop(StopRequest("timed_out", "time limit", text, "time_limit"))
 
     def _judge_closed_pane(self, now_s: float) -> None:
-        if self._tmux_probe is None and self._tmux_fd is not None:  # it has not died: does it still take clients?
-            self._tmux_probe = connect_to_tmux()
-            if self._tmux_probe is None:
-                self._lose_screen("tmux is ending")
-            else:
-                self._pane_verdict_s = now_s + _TMUX_PROBE_S
-            return
-        self._close_verdict()
-        self.request_stop(StopRequest("killed", "a person", "the tmux session was closed", "person"))
+        if self._tmux_fd is None:  # this process was not started by tmux
+            self._end_verdict()
+            self.request_stop(_SESSION_CLOSED)
+        elif self._tmux_probe is not None:
+            self._lose_screen("tmux does not answer")
+        else:
+            try:
+                self._tmux_probe = TmuxProbe()
+                self._pane_verdict_s = now_s + _TMUX_ANSWER_S
+            except OSError:
+                self._lose_screen("tmux is gone")
+
+    def _read_tmux_answer(self, probe: TmuxProbe) -> None:
+        goes_on = probe.read()
+        if goes_on:
+            self._end_verdict()
+            self.request_stop(_SESSION_CLOSED)
+        elif goes_on is not None:
+            self._lose_screen("tmux is ending")
 
     def _lose_screen(self, cause: str) -> None:
-        self._close_verdict()
+        self._end_verdict()
         self.events.append("screen_lost", f"{cause}; the run goes on without a screen.")
 
-    def _close_verdict(self) -> None:
+    def _end_verdict(self) -> None:
         self._pane_verdict_s = None
         if self._tmux_probe is not None:
             self._tmux_probe.close()

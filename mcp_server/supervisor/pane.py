@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import select
-import socket
 import termios
 import time
 
@@ -81,6 +80,7 @@ class Pane:
         if self.is_open:
             self.is_open = False
             os.close(self.fd)
+            self.fd = -1  # its number may soon belong to another file
 
 
 def open_pane(fd: int) -> Pane | None:
@@ -88,21 +88,6 @@ def open_pane(fd: int) -> Pane | None:
     with contextlib.suppress(OSError, termios.error):
         return Pane(fd) if os.isatty(fd) else None
     return None
-
-
-def connect_to_tmux() -> socket.socket | None:
-    """Return a new connection to the tmux server that this process runs in, or None where it takes none.
-
-    A server that is ending accepts a connection and closes it at once; one that goes on waits for the client's name.
-    """
-    path = os.environ.get("TMUX", "").split(",")[0]
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-    try:
-        connection.connect(path)
-    except OSError:
-        connection.close()
-        return None
-    return connection
 
 
 def open_tmux_server() -> int | None:

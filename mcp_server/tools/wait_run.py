@@ -62,7 +62,7 @@ async def wait_run(
     Never stops or restarts a run.
     """
     server, name = server_of(ctx), caller(ctx)
-    known_runs = server.store.resolve([run_ids] if isinstance(run_ids, str) else run_ids)
+    known_runs = await run_in_thread(server.store.resolve, [run_ids] if isinstance(run_ids, str) else run_ids)
     if not known_runs:
         raise BadArgument("run_ids", "names no run.")
     ids = [run.run_id for run in known_runs]
@@ -76,14 +76,14 @@ async def wait_run(
     async def report(waited_s: float, limit_s: float) -> None:
         await ctx.report_progress(waited_s, limit_s, f"{', '.join(ids[:3])}: no news for {waited_s:.0f} s")
 
-    directories = [server.store.run_directory(run_id).path for run_id in ids]
+    directories = [server.home.runs / run_id for run_id in ids]
     delivery = delivery_of(ctx)
 
     async def wait(limit_s: float | None) -> WaitOutcome:
         with server.file_watch.subscribe(directories) as subscription:
             return await wait_for_runs(
                 ids,
-                server.store.observe,
+                lambda ids: run_in_thread(server.store.observe_all, ids),
                 subscription,
                 cursors,
                 until=plain or "condition",

@@ -67,3 +67,23 @@ async def test_other_calls_are_answered_while_a_launch_waits_for_a_silent_disk(s
             assert launched == []
             subprocess.run(["fsfreeze", "-u", str(disk)], check=True)
         assert (await agent.end(str(launched[0]["run_id"])))["state"] == "finished"
+
+
+async def test_a_server_answers_while_its_own_state_directory_is_silent(sandbox: Sandbox, disk: Path) -> None:
+    async with sandbox.agent(RUNWARD_HOME=str(disk / "state")) as agent:
+        run_id = await agent.launch("until test -e go; do sleep 0.05; done", cwd=str(sandbox.path))
+        confirmation = await agent.call("kill_run", run_id=run_id)
+        subprocess.run(["fsfreeze", "-f", str(disk)], check=True)
+        ended: list[dict[str, object]] = []
+
+        async def kill() -> None:
+            ended.append(await agent.call("kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"]))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kill)
+            await anyio.sleep(0.5)  # the stop is under way: its request cannot be written
+            with anyio.fail_after(20):
+                for _ in range(5):
+                    assert len((await agent.client.list_tools()).tools) > 8
+            subprocess.run(["fsfreeze", "-u", str(disk)], check=True)
+        assert ended[0]["status"] == "killed"

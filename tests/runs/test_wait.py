@@ -59,6 +59,9 @@ class Timeline:
         self.observations += 1
         return [run for since_s, run in self.changes[run_id].items() if since_s <= anyio.current_time()][-1]
 
+    async def observe_all(self, run_ids: Sequence[str]) -> tuple[Run, ...]:
+        return tuple(self.observe(run_id) for run_id in run_ids)
+
     async def next_change(self) -> None:
         times = [t - self.early_s for run_id in self.changes for t in self.changes[run_id]]
         due_s = min((t for t in times if t > self.announced_s), default=math.inf)
@@ -79,7 +82,7 @@ async def wait(
     if cursors is None:
         cursors = cursors_at(*(timeline.changes[run_id][0] for run_id in ids))
     before = dict(cursors)
-    outcome = await wait_for_runs(ids, timeline.observe, timeline, before, **how)
+    outcome = await wait_for_runs(ids, timeline.observe_all, timeline, before, **how)
     assert before == cursors, "a wait changes nothing of its caller's"
     cursors.update(outcome.cursors)
     return outcome
@@ -171,10 +174,10 @@ async def test_a_queued_run_that_starts_is_news() -> None:
 
 @virtually
 async def test_a_run_that_is_gone_ends_the_wait_with_its_error() -> None:
-    def observe(run_id: str) -> Run:
+    async def observe(run_ids: Sequence[str]) -> tuple[Run, ...]:
         if anyio.current_time() >= 41:
-            raise RunNotFound(run_id, [])
-        return at("running")
+            raise RunNotFound(run_ids[0], [])
+        return (at("running"),)
 
     with pytest.raises(RunNotFound):
         await wait_for_runs([A], observe, Timeline(ends_s=41), cursors_at(at("running")), timeout_s=960)

@@ -126,7 +126,7 @@ FAULTS = (
     Fault("busy with a process of another container", ("ghost 1 4194300 40000",), ok=True),
     Fault("old GeForce that reports little", ("unsupported",), ok=True, free=_BOTH),
     Fault("too few", ("proc 1 1 9",), ("1 of 2 GPUs available, 2 requested",), require={"count": 2}),
-    Fault("power limit too high", (), ("GPU 0:", "-pl 400"), free=(), require={"power_limit_w": 400}),
+    Fault("power limit too high", (), ("GPU 0-1:", "-pl 400"), free=(), require={"power_limit_w": 400}),
     Fault("power limit as required", ("set 1 limit 400000",), ok=True, free=(1,), require={"power_limit_w": 400}),
     Fault("clock too high", _FAST, ("-lgc 0,1500",), free=(), require={"max_sm_clock_mhz": 1500}),
     Fault("clock as required", ("set 0 app_clock 1500", _FAST[1]), ok=True, require={"max_sm_clock_mhz": 1500}),
