@@ -164,10 +164,10 @@ class RunStore:
         return spec
 
     def _read_events(self, directory: RunDir) -> tuple[Event, ...]:
-        found = read_new_events(directory.events, self._events.pop(directory.run_id, None))
-        for oldest in list(self._events)[: len(self._events) - _MOST_READ + 1]:
-            self._events.pop(oldest, None)
+        found = read_new_events(directory.events, self._events.get(directory.run_id))
         self._events[directory.run_id] = found
+        for oldest in list(self._events)[:-_MOST_READ]:
+            self._events.pop(oldest, None)
         return found.events
 
     def _read_evidence(self, directory: RunDir) -> Evidence:
