@@ -96,7 +96,9 @@ async def test_an_invalid_setting_stops_nothing_silently(sandbox: Sandbox) -> No
     async with sandbox.agent() as agent:
         run_id = await agent.launch("sleep 300")
         (sandbox.path / "state" / "config.toml").write_text('kill_polcy = "human"\n')
-        assert "kill_polcy" in await agent.refusal("kill_run", run_id=run_id)
+        # It may have been meant to reserve stops for people.
+        asked = await agent.call("kill_run", run_id=run_id)
+        assert (asked["status"], "confirm_token" in asked) == ("confirmation_required", False)
         assert "kill_polcy" in await agent.refusal("launch_run", command="true")
         assert (await agent.call("list_runs"))["total"] == 1
 

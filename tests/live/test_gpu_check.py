@@ -52,7 +52,7 @@ async def test_an_agent_does_not_wait_for_a_driver_that_hangs(sandbox: Sandbox, 
         result = await agent.client.call_tool("gpu_check", {}, read_timeout_seconds=90)
         took_s = time.monotonic() - begun_s
     assert "the driver does not answer" in text_of(result).lower().replace("nvidia ", "")
-    assert took_s < 5, "a start of the driver may take 8 s"
+    assert took_s < 30, "the driver would answer after a minute"
 
 
 async def test_gpu_check_explains_why_a_run_has_no_gpus(sandbox: Sandbox, nvml: Machine) -> None:

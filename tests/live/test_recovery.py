@@ -287,16 +287,26 @@ async def test_the_report_of_a_retry_that_was_called_off_says_so(sandbox: Sandbo
 
 
 async def test_a_follower_of_the_log_follows_to_the_next_attempt(sandbox: Sandbox) -> None:
+    waits = "import os, time\nwhile not os.path.exists('followed'):\n    time.sleep(0.02)\n"
+    followed: list[str] = []
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
-            script(sandbox, TRAIN),
+            script(sandbox, waits + TRAIN),
             params={"num_envs": 2048},
             recovery={"oom_gpu": {"do": "retry", "wait_s": 1, "change": {"num_envs": "halve"}}},
             cwd=str(sandbox.path),
         )
-        done = await anyio.to_thread.run_sync(lambda: sandbox.runward("logs", "-f", run_id))
-    assert "attempt 1 num_envs 2048" in done.stdout
-    assert "attempt 2 num_envs 1024" in done.stdout
+        log = str(sandbox.rundir(run_id).log(1))
+
+        async def follow() -> None:
+            followed.append((await anyio.to_thread.run_sync(lambda: sandbox.runward("logs", "-f", run_id))).stdout)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            await until_async(lambda: any(log in p.command for p in sandbox.own_processes()), "a follower")
+            (sandbox.path / "followed").touch()
+    assert "attempt 1 num_envs 2048" in followed[0]
+    assert "attempt 2 num_envs 1024" in followed[0]
 
 
 async def test_a_broken_gpu_is_exchanged_for_a_free_one(sandbox: Sandbox) -> None:

@@ -18,9 +18,9 @@ WORDS = (
     "loss", "step", "epoch", "Train", "eval", "a21s", "nan", "inf", "tensor", "np.float32", "array", "total_timesteps",
     "(", "((", "[", "]", "'", '"', ":", "=", "|", "│", "#", "->", "->", "-", "+", ",", ".", "/", " of ", "<", ">", ";",
     " ", "  ", "        ", "\t", "1", "23", "456", "7,890", "1,234,567", "0.5", "1e-4", "3k", "2M", "10/100", "损失",
-    "api_key", "token", "hf_token", "--password", "secret", "abc123def456ghi789", "zzzzzzzz", "total timesteps",
+    "api_key", "token", "hf_token", "--password", "secret", "abc123def456ghi789", "zzzzzzzz",
     "\x1b[31m", "\x1b[", "\x1b]0;title", "\x1b]0;t\x07", "\x1bP1", "\x1b(B", "\x1b", "\x07", "\n",
-    "[00:10<00:05,", "it/s]",
+    "[00:10<00:05,", "it/s]", "total timesteps", ",pass: ",
     "|    total_timesteps |", "| rollout/n_updates │",
 )  # fmt: skip
 
