@@ -139,6 +139,7 @@ def far_side(sandbox: Sandbox) -> Iterator[FarSide]:
     (home / "sshd_config").write_text(
         f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {home}/host\nPidFile none\nStrictModes no\nUsePAM no\n"
         f"AuthorizedKeysFile {home}/authorized_keys\nPasswordAuthentication no\n"
+        f"SetEnv HOME={home}\n"  # the shells of this sshd read no start-up file of the user's
     )
     (home / "config").write_text(
         f"Host lab\n HostName 127.0.0.1\n Port {port}\n User {getpass.getuser()}\n IdentityFile {home}/id\n"
