@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 
-from mcp_server.text.invisible import CONTROLS, ESCAPES, FIRST_BYTES, INVISIBLE_UTF_8, TERMINAL_ESCAPES
+from mcp_server.text.invisible import CONTROLS, ESCAPES, FIRST_BYTES, TERMINAL_ESCAPES, invisible_utf_8
 from mcp_server.text.secret_spellings import PLAIN, SHORTEST_SECRET, VIEWS, WRAPPED, Spelling, View, list_spellings
 
 __all__ = ["SHORTEST_SECRET", "Redactor"]
@@ -15,7 +15,6 @@ __all__ = ["SHORTEST_SECRET", "Redactor"]
 # Each with the bytes without which there is none of it. The last is printed and erased, or printed twice for bold.
 _CONTROL_RUNS = (re.compile(b"[" + re.escape(CONTROLS) + b"]+"), CONTROLS)
 _BELLS = (re.compile(b"\a+"), b"\a")
-_CHARACTERS = (INVISIBLE_UTF_8, FIRST_BYTES)
 _ERASED = (re.compile(rb"[^\x08\n]\x08|\x08+"), b"\b")
 _BACKSPACES = (re.compile(rb"\x08+"), b"\b")
 _MAY_HIDE = CONTROLS + b"\a\b\x1b" + FIRST_BYTES
@@ -41,7 +40,8 @@ class _Layer:
         self.text = data
         if escapes is None:
             return
-        for noise, signs in (_CONTROL_RUNS, (escapes, b"\x1b"), _BELLS, _CHARACTERS, erased):
+        characters = (invisible_utf_8(), FIRST_BYTES)
+        for noise, signs in (_CONTROL_RUNS, (escapes, b"\x1b"), _BELLS, characters, erased):
             shown = noise.sub(b"", self.text) if _has_any(self.text, signs) else self.text
             if len(shown) < len(self.text):
                 self._steps.append((self.text, noise))

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from mcp_server.backends.base import backend_of
 from mcp_server.backends.local import capture_session
 from mcp_server.errors import BadArgument, ScreenNotFound
-from mcp_server.hosts.environment import list_known_secrets
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.log_text import clean_lines, collapse, fit_lines
-from mcp_server.text.secret_patterns import mask_secrets
 from mcp_server.threads import run_in_thread
 
 _MOST_BYTES = 8192
@@ -40,6 +38,10 @@ async def capture_screen(
             screen = await capture_session(session, environ, history=history)
         except ScreenNotFound as error:
             raise ScreenNotFound(error.cause, remedy="Call list_runs(others=true) for those there are.") from error
+        # Few calls need them, and their patterns take 10 ms to compile.
+        from mcp_server.hosts.environment import list_known_secrets  # noqa: PLC0415
+        from mcp_server.text.secret_patterns import mask_secrets  # noqa: PLC0415
+
         secrets = await run_in_thread(list_known_secrets, environ, store.home.secrets)
         return mask_secrets(frame_screen(screen, f"tmux session {session}", lines), secrets)
     run = await run_in_thread(store.find, str(run_id))

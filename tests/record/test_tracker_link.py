@@ -7,13 +7,13 @@ import pytest
 from mcp_server.record.tracker_link import TrackerLink, find_tracker_link, read_tracker_link
 
 WANDB = """wandb: Tracking run with wandb version 0.17.0
-wandb: Run data is saved locally in /work/wandb/run-20260601_120000-ab12cd34
+wandb: Run data is saved locally in /data/wandb/run-20260601_120000-ab12cd34
 wandb: Run `wandb offline` to turn off syncing.
 wandb: ⭐️ View project at \x1b[34m\x1b[4mhttps://wandb.ai/team/cfm\x1b[0m
 wandb: 🚀 View run at \x1b[34m\x1b[4mhttps://wandb.ai/team/cfm/runs/ab12cd34\x1b[0m
 """
 SWANLAB = """swanlab: Tracking run with swanlab version 0.6.4
-swanlab: Run data will be saved locally in /work/swanlog/run-20260601_120000-a1b2c3
+swanlab: Run data will be saved locally in /data/swanlog/run-20260601_120000-a1b2c3
 swanlab: 👋 Hi user, welcome to swanlab!
 swanlab: 🏠 View project at https://swanlab.cn/@user/cfm
 swanlab: 🚀 View run at https://swanlab.cn/@user/cfm/runs/x9y8z7
@@ -42,13 +42,13 @@ swanlab: 🚀 View run at https://swanlab.cn/@user/cfm/runs/x9y8z7
             TrackerLink("https://tracker.example/runs/q3", "q3"),
         ),
         (
-            "wandb: wandb sync /work/wandb/offline-run-20260601_120000-ab12cd34\n",
-            TrackerLink(directory="/work/wandb/offline-run-20260601_120000-ab12cd34", run_id="ab12cd34"),
+            "wandb: wandb sync /data/wandb/offline-run-20260601_120000-ab12cd34\n",
+            TrackerLink(directory="/data/wandb/offline-run-20260601_120000-ab12cd34", run_id="ab12cd34"),
         ),
         (
-            "swanlab: Run data will be saved locally in /work/swanlog/run-20260601_120000-a1b2c3\n"
-            "swanlab: 🌟 Run `swanlab watch /work/swanlog` to view SwanLab Experiment Dashboard locally\n",
-            TrackerLink(directory="/work/swanlog/run-20260601_120000-a1b2c3", run_id="a1b2c3"),
+            "swanlab: Run data will be saved locally in /data/swanlog/run-20260601_120000-a1b2c3\n"
+            "swanlab: 🌟 Run `swanlab watch /data/swanlog` to view SwanLab Experiment Dashboard locally\n",
+            TrackerLink(directory="/data/swanlog/run-20260601_120000-a1b2c3", run_id="a1b2c3"),
         ),
         ("wandb: ⭐️ View project at https://wandb.ai/team/cfm\n", None),
         ("step 3 loss 0.2 see https://example.com/runs/3\n", None),
