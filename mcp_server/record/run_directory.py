@@ -78,7 +78,7 @@ class RunDir:
 
     @property
     def attribution(self) -> Path:
-        """What a person says is the run's, see ``store/attribution``. The servers write it."""
+        """What a person says is the run's, see ``store/claims``. The servers write it."""
         return self.path / "attribution.json"
 
     @property

@@ -58,7 +58,7 @@ def write_results(
 
     Reads files and calls git: call it in a thread. ``environ`` is the server's, whose secrets are masked.
     ``caller`` must own the run; None allows every run. ``tensorboard`` and ``results``: whose files these are is kept
-    for every later answer; see ``store/attribution``.
+    for every later answer; see ``store/claims``.
 
     Raises:
         NotFinished: the run has not ended, belongs to another owner, has no result directory, or a file is unwritable.

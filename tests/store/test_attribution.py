@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record.outputs import WrittenFile
-from mcp_server.store.attribution import Claims, FileFacts, OwnFiles, Rank, Verdict, decide, describe_uncertain
+from mcp_server.store.attribution import OwnFiles, describe_uncertain
+from mcp_server.store.claims import Claims, FileFacts, Rank, Verdict, decide
 
 BEGUN_S, ENDED_S = 1000.0, 2000.0
 AT_NS = 1500 * 10**9
