@@ -16,6 +16,7 @@ from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.record import result_directory
 from mcp_server.record.code_snapshot import read_code_snapshot
 from mcp_server.record.events import ENDING
+from mcp_server.record.experiment_log import append_end
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
 from mcp_server.record.run_directory import RunDir, now, read_json, write_json
 from mcp_server.record.state import Run
@@ -206,7 +207,7 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
     """Write log, diff, document and flag, in this order."""
     run, files, notes = facts.run, [], []
     try:
-        result_directory.append_end(directory, facts.end, run.spec, secrets)
+        append_end(directory, facts.end, run.spec, secrets)
         files.append(directory / result_directory.EXPERIMENT_LOG)
     except OSError as error:
         notes.append(f"{result_directory.EXPERIMENT_LOG} was not changed: {error.strerror or error}.")

@@ -81,7 +81,7 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
         snapshot = await check_admission(spec, handover.env)
         handover = replace(handover, snapshot=snapshot.to_json() if snapshot else None)
         if spec.result_dir is not None:
-            from mcp_server.record.result_directory import append_launch  # noqa: PLC0415 - only blueprints have one
+            from mcp_server.record.experiment_log import append_launch  # noqa: PLC0415 - only blueprints have one
 
             await run_in_thread(append_launch, Path(spec.result_dir), spec, handover.masked)
         directory = await run_in_thread(_create, spec, store)

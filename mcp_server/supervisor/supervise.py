@@ -106,7 +106,7 @@ def _write_results(control: ControlInputs, **end: Any) -> None:
     """Write the end into the result directory of a blueprint's run. Call it before the event that reports the end."""
     if control.spec.result_dir:
         try:
-            from mcp_server.record.result_directory import write_end  # noqa: PLC0415 - few runs have one
+            from mcp_server.record.plain_results import write_end  # noqa: PLC0415 - few runs have one
 
             problem = write_end(control.spec.facts(), control.rundir, **end)
         except Exception as error:  # the end must be reported in any case
