@@ -17,11 +17,11 @@ async def test_an_agent_learns_what_is_missing_and_what_trains(sandbox: Sandbox)
         assert idle.pop("found")[0].endswith(f" GB free at {sandbox.path}")
         assert idle == {"ok": True, "problems": []}
         run_id = await agent.launch("sleep 300", owner="alice")
-        answer = await agent.call("preflight", command="python trian.py", imports=["json"], secrets=["WANDB_API_KEY"])
+        answer = await agent.call("preflight", command="python3 trian.py", imports=["json"], secrets=["WANDB_API_KEY"])
         assert (answer["ok"], [each["what"] for each in answer["problems"]]) == (False, ["command", "secret"])
         assert answer["running"][0] == f"{run_id} running (alice)"
-        refused = await agent.refusal("launch_run", command="python -c 1", recovery={"oom": "retry"}, dry_run=True)
-        same = await agent.call("preflight", command="python -c 1", recovery={"oom": "retry"})
+        refused = await agent.refusal("launch_run", command="python3 -c 1", recovery={"oom": "retry"}, dry_run=True)
+        same = await agent.call("preflight", command="python3 -c 1", recovery={"oom": "retry"})
         assert [each["what"] for each in same["problems"]] == ["recovery"]
         assert same["problems"][0]["text"] in refused
         assert "no such argument" in await agent.refusal("preflight", pyton="python")
