@@ -1,4 +1,4 @@
-"""Confirmation of a kill: tokens, the check of the owner, and the facts that a person or agent confirms."""
+"""Confirmation of a kill: questions to people, tokens, the check of the owner, and the facts to confirm."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from mcp_server.errors import ForeignRun, KillNotConfirmed
 from mcp_server.record.state import Run
 
 TOKEN_VALID_S = 600.0
+# Who cancels a question sooner is a program: Claude Code without a person needs 0.1 s, Codex 0.015 s. A person who is
+# taken for a program would lose the right to say no, so the limit is short.
+_PERSON_S = 0.5
 _MOST_COMMAND_CHARS, _MOST_LEFTOVERS = 200, 10
 
 
@@ -20,6 +23,28 @@ class _Grant:
     run_id: str
     attempt: int
     expires_s: float
+
+
+class Questions:
+    """Open questions to people: when each caller was asked to confirm the kill of a run."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._asked_s: dict[tuple[str | None, str], list[float]] = {}
+
+    def ask(self, caller: str | None, run_id: str) -> None:
+        """Note that ``caller`` is asked now."""
+        oldest_s = self._clock() - TOKEN_VALID_S
+        for key, times in list(self._asked_s.items()):
+            self._asked_s[key] = [asked_s for asked_s in times if asked_s > oldest_s]
+            if not self._asked_s[key]:
+                del self._asked_s[key]
+        self._asked_s.setdefault((caller, run_id), []).append(self._clock())
+
+    def answer(self, caller: str | None, run_id: str) -> bool:
+        """Close the oldest question; return whether its answer came too soon for a person, false if none is known."""
+        times = self._asked_s.get((caller, run_id))
+        return self._clock() - times.pop(0) < _PERSON_S if times else False
 
 
 class Confirmations:

@@ -13,7 +13,7 @@ from mcp.server.mcpserver import Context
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
-from mcp_server.runs.confirmation import Confirmations, check_owner
+from mcp_server.runs.confirmation import Confirmations, Questions, check_owner
 from mcp_server.runs.cursors import CallerCursors
 from mcp_server.runs.open_waits import OpenWaits
 from mcp_server.scalars.run_scalars import Scalars
@@ -34,6 +34,7 @@ class ServerContext:
     file_watch: FileWatch = field(default_factory=FileWatch)
     cursors: CallerCursors = field(default_factory=CallerCursors)
     confirmations: Confirmations = field(default_factory=Confirmations)
+    questions: Questions = field(default_factory=Questions)
     open_waits: OpenWaits = field(default_factory=OpenWaits)
     scalars: Scalars = field(init=False)
 

@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Elicit, ElicitationResult, Resolve
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema
 
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
@@ -13,7 +14,7 @@ from mcp_server.record.state import Run, RunState
 from mcp_server.runs.confirmation import describe_for_confirmation
 from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, ServerContext, server_of
+from mcp_server.tools.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.schema import tool
 from mcp_server.views.run_status import Leftover
 
@@ -24,6 +25,12 @@ class Confirm(BaseModel):
     """The form that a person fills in."""
 
     run_id: str = Field(default="", description="Type the run id to stop it; anything else leaves it alone")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the form's schema. Codex shows no form whose schema has a title or a description of its own."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        return {name: value for name, value in schema.items() if name not in ("title", "description")}
 
 
 class KillResult(Answer):
@@ -49,6 +56,8 @@ async def _ask_person(
         return Confirm(run_id="")
     server.check_owner(ctx, run, force=force_other_owner)
     leftovers = await run_in_thread(backend_of(run.spec).find_leftovers, run)
+    if not ctx.input_responses:
+        server.questions.ask(caller(ctx), run.run_id)
     return Elicit(f"Stop this run? {describe_for_confirmation(run, leftovers)}", Confirm)
 
 
@@ -67,6 +76,7 @@ async def kill_run(
     """
     server = server_of(ctx)
     run = await run_in_thread(server.store.find, run_id)
+    came_at_once = server.questions.answer(caller(ctx), run.run_id)
     if await run_in_thread(_is_over, run):
         return _result("already_ended", run, f"{run.run_id} has ended already: {run.state}.")
     backend_of(run.spec).check_stoppable(run.spec)
@@ -77,10 +87,9 @@ async def kill_run(
             raise KillNotConfirmed(_for_people(run))
         server.confirmations.redeem_token(confirm_token, run)
     else:
-        decision = _read_decision(answer, run) if _can_ask(ctx) else None
+        decision = _read_decision(answer, run, came_at_once=came_at_once) if _can_ask(ctx) else None
         if decision == "declined":
-            cause = "declined, or another id was typed"
-            return _result("declined", run, f"Kill not confirmed: {cause}. {run.run_id} is still {run.state}.")
+            return _result("declined", run, _describe_refusal(run))
         if decision is None:
             return await run_in_thread(_require_confirmation, server, run)
         by, stopped_by = "a person, asked through the client", "person"
@@ -93,11 +102,23 @@ _DESTRUCTIVE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idem
 TOOL = tool(kill_run, title="Kill run", annotations=_DESTRUCTIVE)
 
 
-def _read_decision(answer: ElicitationResult[Confirm], run: Run) -> Literal["confirmed", "declined"] | None:
-    """Return the person's decision; None where no person answered."""
+def _read_decision(
+    answer: ElicitationResult[Confirm], run: Run, *, came_at_once: bool
+) -> Literal["confirmed", "declined"] | None:
+    """Return the person's decision; None where no person answered: a program cancels at once.
+
+    Esc and a closed dialog are a cancel as well, and a person's no.
+    """
     if answer.action == "accept":
         return "confirmed" if answer.data.run_id.strip() == run.run_id else "declined"
-    return "declined" if answer.action == "decline" else None
+    return None if answer.action == "cancel" and came_at_once else "declined"
+
+
+def _describe_refusal(run: Run) -> str:
+    return (
+        f"Kill not confirmed: declined, dismissed, or another id was typed. {run.run_id} is still {run.state}. "
+        f"A person can stop it on this machine: runward kill {run.run_id}"
+    )
 
 
 def _require_confirmation(server: ServerContext, run: Run) -> KillResult:

@@ -1,15 +1,18 @@
 """Stopping real process trees, after every kind of confirmation."""
 
+import contextlib
 import os
 import pty
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp.types import ElicitResult
 
@@ -17,7 +20,8 @@ from mcp_server.backends import local
 from mcp_server.record.run_directory import write_json
 from mcp_server.runs import stop
 from mcp_server.system import processes
-from tests.support.sandbox import Sandbox, until, until_async
+from tests.support.sandbox import Agent, Sandbox, until, until_async
+from tests.support.service import serve
 
 pytestmark = pytest.mark.anyio
 
@@ -77,34 +81,117 @@ async def test_a_token_is_for_one_run_and_one_use(sandbox: Sandbox) -> None:
     assert sandbox.run(one).state == sandbox.run(two).state == "running"
 
 
-@pytest.mark.parametrize("legacy", [False, True], ids=["modern", "legacy"])
+Answering = Callable[[str], Awaitable[ElicitResult]]
+A_PERSON_NEEDS_S = 0.6  # longer than a program that cancels
+
+
+async def type_the_id(run_id: str) -> ElicitResult:
+    return ElicitResult(action="accept", content={"run_id": run_id})
+
+
+async def type_another_id(_: str) -> ElicitResult:
+    return ElicitResult(action="accept", content={"run_id": "another"})
+
+
+async def accept_the_empty_form(_: str) -> ElicitResult:
+    return ElicitResult(action="accept", content={})
+
+
+async def decline(_: str) -> ElicitResult:
+    return ElicitResult(action="decline")
+
+
+async def press_escape(_: str) -> ElicitResult:
+    await anyio.sleep(A_PERSON_NEEDS_S)
+    return ElicitResult(action="cancel")
+
+
+async def cancel_at_once(_: str) -> ElicitResult:
+    return ElicitResult(action="cancel")
+
+
+@contextlib.asynccontextmanager
+async def client(sandbox: Sandbox, habit: str, elicit: Any) -> AsyncIterator[Agent]:
+    """A client with one of the habits: a protocol over a transport."""
+    transport, era = habit.split()
+    if transport == "stdio":
+        async with sandbox.agent(elicit=elicit, legacy=era == "legacy") as agent:
+            yield agent
+        return
+    with serve(sandbox) as service:
+        async with service.agent(elicit=elicit, legacy=era == "legacy") as agent:
+            yield agent
+
+
+HABITS = ["stdio modern", "stdio legacy", "http modern", "http legacy"]
+
+
+@pytest.mark.parametrize("habit", HABITS)
 @pytest.mark.parametrize(
     ("answer", "status"),
     [
-        (lambda run_id: ElicitResult(action="accept", content={"run_id": run_id}), "killed"),
-        (lambda run_id: ElicitResult(action="accept", content={"run_id": "another"}), "declined"),
-        (lambda run_id: ElicitResult(action="decline"), "declined"),
-        (lambda run_id: ElicitResult(action="cancel"), "confirmation_required"),
+        (type_the_id, "killed"),
+        (type_another_id, "declined"),
+        (accept_the_empty_form, "declined"),
+        (decline, "declined"),
+        (press_escape, "declined"),
     ],
-    ids=["right id", "wrong id", "decline", "no person"],
 )
 async def test_a_person_is_asked_where_the_client_can(
-    sandbox: Sandbox, answer: Callable[[str], ElicitResult], status: str, legacy: bool
+    sandbox: Sandbox, answer: Answering, status: str, habit: str
 ) -> None:
-    questions: list[str] = []
+    questions: list[Any] = []
     run_id = ""
 
     async def elicit(_context: Any, params: Any) -> ElicitResult:
-        questions.append(params.message)
-        return answer(run_id)
+        questions.append(params)
+        return await answer(run_id)
 
-    async with sandbox.agent(elicit=elicit, legacy=legacy) as agent:
+    async with client(sandbox, habit, elicit) as agent:
         run_id = await agent.launch("sleep 300")
         result = await agent.call("kill_run", run_id=run_id)
     assert result["status"] == status, result
-    assert run_id in questions[0]
-    assert ("confirm_token" in result) == (status == "confirmation_required")
+    assert "confirm_token" not in result
+    assert (f"runward kill {run_id}" in result["message"]) == (status == "declined")
+    assert run_id in questions[0].message
+    # Codex shows no form with these.
+    assert not {"title", "description"} & questions[0].requested_schema.keys()
     assert sandbox.run(run_id).state == ("killed" if status == "killed" else "running")
+
+
+@pytest.mark.parametrize("habit", HABITS)
+async def test_a_client_that_cancels_by_itself_gets_a_token(sandbox: Sandbox, habit: str) -> None:
+    async def elicit(_context: Any, _params: Any) -> ElicitResult:
+        return await cancel_at_once("")
+
+    async with client(sandbox, habit, elicit) as agent:
+        run_id = await agent.launch("sleep 300")
+        for _ in range(50):  # a busy machine can make it as slow as a person, which stops nothing either
+            result = await agent.call("kill_run", run_id=run_id)
+            assert sandbox.run(run_id).state == "running"
+            if result["status"] != "declined":
+                break
+        assert result["status"] == "confirmation_required"
+        done = await agent.call("kill_run", run_id=run_id, confirm_token=result["confirm_token"])
+    assert done["status"] == "killed"
+
+
+@pytest.mark.parametrize("habit", HABITS)
+async def test_a_question_that_nobody_answers_stops_nothing(sandbox: Sandbox, habit: str) -> None:
+    asked = anyio.Event()
+
+    async def elicit(_context: Any, _params: Any) -> ElicitResult:
+        asked.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with client(sandbox, habit, elicit) as agent:
+        run_id = await agent.launch("sleep 300")
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(partial(agent.call, "kill_run", run_id=run_id))
+            await asked.wait()
+            calls.cancel_scope.cancel()  # the client gives up
+        assert (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"][0]["state"] == "running"
 
 
 @pytest.mark.parametrize("environ", [{}, {"RUNWARD_KILL_POLICY": "human"}], ids=["file", "environment"])

@@ -8,7 +8,13 @@ from mcp_server.backends.base import RunProcess
 from mcp_server.errors import ForeignRun, KillNotConfirmed
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
-from mcp_server.runs.confirmation import TOKEN_VALID_S, Confirmations, check_owner, describe_for_confirmation
+from mcp_server.runs.confirmation import (
+    TOKEN_VALID_S,
+    Confirmations,
+    Questions,
+    check_owner,
+    describe_for_confirmation,
+)
 
 RUN = Run(
     RunSpec(run_id="cfm-7kqz", owner="alice", command="python train.py --lr 3e-4"),
@@ -32,6 +38,40 @@ def refusal(confirmations: Confirmations, token: str, run: Run = RUN) -> str:
     with pytest.raises(KillNotConfirmed) as refused:
         confirmations.redeem_token(token, run)
     return str(refused.value)
+
+
+# --- questions
+
+
+@pytest.mark.parametrize(("after_s", "at_once"), [(0.015, True), (0.1, True), (0.6, False), (60, False)])
+def test_only_an_answer_within_a_moment_is_a_programs(after_s: float, at_once: bool) -> None:
+    clock = Clock()
+    questions = Questions(clock)
+    questions.ask("client", "cfm-7kqz")
+    clock.now_s += after_s
+    assert questions.answer("client", "cfm-7kqz") == at_once
+
+
+def test_an_answer_to_no_known_question_is_a_persons() -> None:
+    questions = Questions(Clock())
+    assert not questions.answer("client", "cfm-7kqz")
+    questions.ask("client", "cfm-7kqz")
+    assert not questions.answer("another", "cfm-7kqz")
+    assert not questions.answer("client", "gen-2mxw")
+    assert questions.answer("client", "cfm-7kqz")
+    assert not questions.answer("client", "cfm-7kqz"), "one answer a question"
+
+
+def test_while_an_older_question_is_open_no_answer_is_a_programs() -> None:
+    clock = Clock()
+    questions = Questions(clock)
+    questions.ask("client", "cfm-7kqz")
+    clock.now_s += 5
+    questions.ask("client", "cfm-7kqz")
+    assert not questions.answer("client", "cfm-7kqz")
+    clock.now_s += TOKEN_VALID_S
+    questions.ask("client", "cfm-7kqz")  # those that nobody answered count no more
+    assert questions.answer("client", "cfm-7kqz")
 
 
 # --- tokens

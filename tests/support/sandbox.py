@@ -106,13 +106,16 @@ class Sandbox:
         return self.rundir(run_id).log(1).read_text()
 
     @contextlib.asynccontextmanager
-    async def agent(self, *, elicit: Any = None, legacy: bool = False, **environ: str) -> AsyncIterator[Agent]:
+    async def agent(
+        self, *, elicit: Any = None, legacy: bool = False, extensions: Any = None, **environ: str
+    ) -> AsyncIterator[Agent]:
         """A client with a server process of its own over stdio."""
         server = StdioServerParameters(
             command=sys.executable, args=["-m", "mcp_server"], env={**self.environ, **environ}, cwd=self.path
         )
         mode = "legacy" if legacy else "auto"
-        async with Client(stdio_client(server), elicitation_callback=elicit, mode=mode) as client:
+        transport = stdio_client(server)
+        async with Client(transport, elicitation_callback=elicit, mode=mode, extensions=extensions) as client:
             yield Agent(client)
 
     @contextlib.asynccontextmanager

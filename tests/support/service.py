@@ -48,11 +48,14 @@ class Service:
         return self.sandbox.path / "server.log"
 
     @contextlib.asynccontextmanager
-    async def agent(self, token: str | None = None, *, legacy: bool = False) -> AsyncIterator[Agent]:
+    async def agent(
+        self, token: str | None = None, *, legacy: bool = False, elicit: Any = None, extensions: Any = None
+    ) -> AsyncIterator[Agent]:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         async with httpx2.AsyncClient(headers=headers, timeout=90) as http:
             transport = streamable_http_client(self.url, http_client=http)
-            async with Client(transport, mode="legacy" if legacy else "auto") as client:
+            mode = "legacy" if legacy else "auto"
+            async with Client(transport, mode=mode, elicitation_callback=elicit, extensions=extensions) as client:
                 yield Agent(client)
 
     def send(self, data: bytes, timeout_s: float = 10) -> tuple[int, bytes]:
