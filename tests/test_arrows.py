@@ -46,7 +46,7 @@ LIBRARIES = {  # who may import which third-party package
     "wandb": "scalars",
     "google": "scalars",
     "inotify_simple": "store",
-    "regex": "views",
+    "regex": "store",
 }
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
 SOURCES = {

@@ -16,6 +16,7 @@ from mcp_server.diagnosis.checkpoint_lines import find_checkpoint
 from mcp_server.diagnosis.divergence import DivergenceDetector
 from mcp_server.diagnosis.failure.diagnose import FATAL_WORDS, may_be_fatal
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
+from mcp_server.diagnosis.report_limit import ReportLimit
 from mcp_server.diagnosis.stall import StallDetector
 from mcp_server.record.events import EventKind
 from mcp_server.text.lines import LINE_CHARS, split_lines
@@ -31,8 +32,6 @@ _MATCHES_PER_WORD = 8  # in one piece of output
 _FATAL_WORDS = tuple(word.encode() for word in FATAL_WORDS)
 # A suspect line is diagnosed once no step has followed it for this time and for this number of usual step gaps.
 _SUSPECT_AFTER_S, _SUSPECT_AFTER_GAPS, _EARLY_SUSPECT_AFTER_S = 10.0, 5.0, 60.0
-# Metrics that are NaN every few steps would wake an agent without end.
-_DIVERGENCES, _DIVERGENCE_EVERY_S = 3, 600.0  # reported as they come, and then once in this time
 _CLEARING_ADVANCES = 2  # one metrics line may be flushed after a traceback
 
 
@@ -103,7 +102,8 @@ class OutputMonitor:
         self._unread_flood, self._flood_read_s = b"", -math.inf
         self._unfinished_read, self._received_s = b"", started_s
         self._divergence_reported = False
-        self._divergences, self._divergence_due_s = 0, -math.inf
+        # Metrics that are NaN every few steps, or errors that steps follow, would wake an agent without end.
+        self._divergence_limit, self._suspect_limit = ReportLimit(), ReportLimit()
         self._suspect_reported = False
 
     @property
@@ -207,16 +207,11 @@ class OutputMonitor:
             return [OutputEvent("resumed", "The metrics are healthy again.")]
         if not self.divergence.text or self.divergence.recovered or self._divergence_reported:
             return []
-        if at_s < self._divergence_due_s:
+        if at_s < self._divergence_limit.quiet_until_s:
             return []
         self._divergence_reported = True
-        self._divergences += 1
-        text = f"Diverged: {self.divergence.text}"
-        if self._divergences >= _DIVERGENCES:
-            self._divergence_due_s = at_s + _DIVERGENCE_EVERY_S
-            text += (
-                f" It recovers and diverges again; from now on this is reported once in {_DIVERGENCE_EVERY_S:.0f} s."
-            )
+        self._divergence_limit.note_report(at_s)
+        text = f"Diverged: {self.divergence.text} {self._divergence_limit.remark}".strip()
         return [OutputEvent("error_seen", text, {"divergence": True})]
 
     def _note_progress(self, advances: int, at_s: float) -> list[OutputEvent]:
@@ -270,11 +265,11 @@ class OutputMonitor:
             return None
         gap_s = self.stall_detector.median_gap_s
         if gap_s is not None:
-            return suspect.at_s + max(_SUSPECT_AFTER_S, _SUSPECT_AFTER_GAPS * gap_s)
-        # Without a known step gap, all output must have stopped. Silence between the first steps may last longer.
-        return max(suspect.at_s, self.output_s) + (
-            _EARLY_SUSPECT_AFTER_S if self.progress.first_step_seen else _SUSPECT_AFTER_S
-        )
+            due_s = suspect.at_s + max(_SUSPECT_AFTER_S, _SUSPECT_AFTER_GAPS * gap_s)
+        else:  # all output must have stopped. Silence between the first steps may last longer.
+            wait_s = _EARLY_SUSPECT_AFTER_S if self.progress.first_step_seen else _SUSPECT_AFTER_S
+            due_s = max(suspect.at_s, self.output_s) + wait_s
+        return max(due_s, self._suspect_limit.quiet_until_s)
 
     def should_diagnose_suspect(self, at_s: float, *, idle: bool) -> bool:
         """Whether the suspect line should be diagnosed now. ``idle``: the attempt has used almost no CPU time recently.
@@ -289,11 +284,15 @@ class OutputMonitor:
         suspect.at_s = at_s
         return False
 
-    def note_suspect_diagnosed(self, *, confirmed: bool) -> None:
-        """Note that the suspect line has been diagnosed, so that it is reported at most once."""
+    def note_suspect_diagnosed(self, at_s: float, *, confirmed: bool) -> str:
+        """Note that the suspect line has been diagnosed, so that it is reported at most once; return a remark on it."""
         if self.suspect is not None:
             self.suspect.dismissed = True
         self._suspect_reported = self._suspect_reported or confirmed
+        if not confirmed:
+            return ""
+        self._suspect_limit.note_report(at_s)
+        return self._suspect_limit.remark
 
     def check_first_step_timeout(self, at_s: float) -> bool:
         """Return True once, when the time limit for the first step has passed."""

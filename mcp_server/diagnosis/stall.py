@@ -14,6 +14,8 @@ The limit triples when a line since the last step names work that delays steps, 
 may be silent, but ranks that wait for each other spin too. A progress bar that moves meanwhile shows work, so the plain
 limit restarts at its last move. A heartbeat that repeats the same line does not.
 
+The first three stalls of a run are reported as they come, then one in ten minutes.
+
 Without three step gaps, bursts of output replace steps. The limit then needs ten bursts, is at least 1,800 s, and
 applies only while the processes are idle, because silent data preparation is healthy. With fewer than ten bursts but at
 least one step, the limit is 60 times the longest wait for a step so far, the first included, and at least 3,600 s.
@@ -28,6 +30,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from statistics import median
+
+from mcp_server.diagnosis.report_limit import ReportLimit
 
 _USUAL_GAPS, _LONGEST_GAPS = 40, 3
 _WINDOW, _LAST = 64, 3
@@ -88,6 +92,7 @@ class StallDetector:
 
     def __init__(self, started_s: float, stall_timeout_s: float | None = None) -> None:
         self.is_stalled = False
+        self.report_limit = ReportLimit()  # a run that stalls and resumes in turns would wake an agent without end
         self._fixed_s = stall_timeout_s
         self._started_s = started_s
         self._steps = _GapHistory(_STEP_GAPS, _STEP_FLOOR_S, skipped=1)
@@ -134,6 +139,10 @@ class StallDetector:
 
     def due_s(self) -> float | None:
         """Return the monotonic time of the next ``detect_stall``, or None while no limit applies."""
+        due_s = self._limit_ends_s()
+        return None if due_s is None else max(due_s, self.report_limit.quiet_until_s)
+
+    def _limit_ends_s(self) -> float | None:
         last_s = self.last_sign_s
         if self.is_stalled:
             return None
@@ -166,6 +175,7 @@ class StallDetector:
                 self._is_extended = True
                 return self.detect_stall(at_s, cpu_idle)
         self.is_stalled = True
+        self.report_limit.note_report(at_s)
         return True
 
     def _counts_steps(self) -> bool:

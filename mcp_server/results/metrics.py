@@ -140,8 +140,7 @@ def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None, notes: S
     shown = {one.last for one in metrics}  # the headline `reward` is often a printed `mean reward`
     more = [tag for tag in select_tags(tags, last) if tag not in printed.points and last[tag] not in shown]
     metrics += [Metric(tag, last[tag], step if isinstance(step, int) else None) for tag in more]
-    cut = ("The log is long: only its beginning and end were read for metrics.",) if printed.cut else ()
-    return RunMetrics(tuple(metrics), PRINTED if metrics else "", (*cut, *notes))
+    return RunMetrics(tuple(metrics), PRINTED if metrics else "", (*printed.notes, *notes))
 
 
 def _metric(tag: str, points: LogPoints) -> Metric:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.results.evaluation_series import is_count
 from mcp_server.results.evaluation_text import MOST_ROWS, Row, find_step, has_step, parse_dict
 from mcp_server.results.evaluations import Evaluation
-from mcp_server.scalars.from_log import read_log_lines
+from mcp_server.scalars.from_log import open_tracker, read_log_lines
 
 _MOST_LINES = 60  # of a dict that is printed over several lines
 
@@ -33,14 +32,14 @@ def read_printed_evaluations(run: Run, rundir: RunDir) -> list[Evaluation]:
 
 
 def _read_log(log: Path, first_step_pattern: str | None) -> list[Row]:
-    progress = ProgressTracker(first_step_pattern)
+    progress, search = open_tracker(first_step_pattern)
     rows: list[tuple[int | None, Row]] = []
     lines, _ = read_log_lines(log)
     for line, row in _find_dicts(lines):
         progress.read_lines([line])
         if row is not None and _is_evaluation(row):
             rows.append((progress.step if progress.first_step_seen else 0, row))
-    trains = progress.first_step_seen
+    trains = progress.first_step_seen and not (search is not None and search.is_over)
     return [row if has_step(row) or not trains or step is None else {"step": step, **row} for step, row in rows]
 
 

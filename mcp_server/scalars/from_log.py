@@ -14,11 +14,19 @@ from pathlib import Path
 from mcp_server.diagnosis.progress.named_values import HELD_OUT, LOSS, QUALITY, REWARD, find_named_values
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.record.run_directory import RunDir
+from mcp_server.store.timed_search import TimedSearch
 from mcp_server.system.files import open_regular
 from mcp_server.text.lines import split_lines
 
 _MOST_BYTES = 2 << 20  # at each end of a log, which takes half a second
 _MOST_NAMES = 200
+_PATTERN_S = 5.0  # for all lines of a log
+
+_CUT = "The log is long: only its beginning and end were read for metrics."
+_SLOW_PATTERN = (
+    f"Searching the log for first_step_pattern took longer than {_PATTERN_S:g} s and ended there: steps that it would "
+    "have found later are missing. A simpler pattern reads all of them."
+)
 
 _EVALUATION = re.compile(
     r"(?i)\binitial\b.{0,40}\b(?:val|eval|metric|result)|\bbaseline\b|\bval(?:idation)?[ _]metrics\b"
@@ -33,18 +41,19 @@ LogPoints = list[tuple[int | None, float]]
 
 @dataclass(frozen=True)
 class LogMetrics:
-    """``points`` by name, each with its step where one was printed. ``cut``: the middle of the log was not read.
+    """``points`` by name, each with its step where one was printed; ``notes`` say what was not read.
 
     ``log``: the file, None without points.
     """
 
     points: Mapping[str, LogPoints]
-    cut: bool = False
+    notes: tuple[str, ...] = ()
     log: Path | None = None
 
 
 def read_log_metrics(rundir: RunDir, attempts: int, first_step_pattern: str | None = None) -> LogMetrics:
     """Return the metrics of the last attempt that reached a step: printed from its first step on, and its baseline."""
+    notes: tuple[str, ...] = ()
     for number in range(attempts, 0, -1):
         try:
             metrics = _read_log(rundir.log(number), first_step_pattern)
@@ -52,11 +61,22 @@ def read_log_metrics(rundir: RunDir, attempts: int, first_step_pattern: str | No
             continue
         if metrics.points:
             return metrics
-    return LogMetrics({})
+        notes = notes or metrics.notes
+    return LogMetrics({}, notes)
+
+
+def open_tracker(
+    first_step_pattern: str | None, limit_s: float = _PATTERN_S
+) -> tuple[ProgressTracker, TimedSearch | None]:
+    """Return a tracker of a log's steps, and its search for the user's pattern, which takes ``limit_s`` in all."""
+    if not first_step_pattern:
+        return ProgressTracker(), None
+    search = TimedSearch(first_step_pattern, limit_s)
+    return ProgressTracker(first_step_pattern, search.search), search
 
 
 def _read_log(log: Path, first_step_pattern: str | None) -> LogMetrics:
-    progress, baseline = ProgressTracker(first_step_pattern), _BaselineReader()
+    (progress, search), baseline = open_tracker(first_step_pattern), _BaselineReader()
     points: dict[str, LogPoints] = {}
     lines, cut = read_log_lines(log)
     for line in lines:
@@ -71,7 +91,8 @@ def _read_log(log: Path, first_step_pattern: str | None) -> LogMetrics:
         for name, value in reversed(baseline.values):
             if name in points or len(points) < _MOST_NAMES:
                 points.setdefault(name, []).insert(0, (0, value))
-    return LogMetrics(points, cut, log if points else None)
+    notes = [_CUT] * cut + [_SLOW_PATTERN] * (search is not None and search.is_over)
+    return LogMetrics(points, tuple(notes), log if points else None)
 
 
 class _BaselineReader:

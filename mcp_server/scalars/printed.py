@@ -26,8 +26,7 @@ def read_printed(run: Run, store: RunStore) -> tuple[Target, ScalarReading] | No
         "Numbers that the run printed, read from its log: no event file or table is known to be its own. "
         "compare_runs shows their last and best beside other runs."
     ]
-    if printed.cut:
-        notes.append("The log is long: only its beginning and end were read.")
+    notes += printed.notes
     reading = ScalarReading(run.run_id, _build_series(printed.points), tuple(notes))
     return Target(str(printed.log), [printed.log], run.run_id), reading
 

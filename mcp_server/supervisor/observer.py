@@ -261,9 +261,10 @@ class Observer:
         idle = self._cpu_since_measured()[1]
         if monitor.should_diagnose_suspect(now_s, idle=idle):
             failure = self._examine(None, None)
-            monitor.note_suspect_diagnosed(confirmed=failure is not None)
+            remark = monitor.note_suspect_diagnosed(now_s, confirmed=failure is not None)
             if failure is not None:
                 text = f"{failure.kind}: {failure.line[:LINE_CHARS]} (the process still runs, without progress)"
+                text = f"{text} {remark}".strip()
                 self._events.append("error_seen", text, failure=event_facts(failure))
             return
         if not idle:  # the next check counts from here
@@ -301,6 +302,7 @@ class Observer:
         stack = self._dump_stack(living) or self._printed_stack()
         idle_s = self._gpu_monitor.idle_s() if self._gpu_monitor else None
         text += f" Its GPUs have been idle for {idle_s:.0f} s." if idle_s else ""
+        text = f"{text} {monitor.stall_detector.report_limit.remark}".rstrip()
         waits = {f"{p.pid} {self._redact(p.name)}": processes.wait_channel(p.pid) for p in living[:8]}
         then = self._describe_following("stall", "read_log and its stack show where; kill_run stops it.")
         self._events.append(

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from mcp_server.store.timed_search import SEARCH_S, TimedSearch
 from mcp_server.system.files import is_absent, open_regular
 from mcp_server.text.log_text import Line, clean_lines, collapse, fit_lines, shorten
-from mcp_server.views.timed_search import SEARCH_S, TimedSearch
 
 MAX_BYTES = 8192
 NUMBERED_BYTES = 256 * 2**20  # the tail of a larger log has no line numbers: counting takes too long

@@ -99,7 +99,7 @@ def test_a_suspect_line_is_diagnosed_when_steps_stop_and_only_once() -> None:
     assert monitor.next_check_s == 30 + 5 * 4
     assert not monitor.should_diagnose_suspect(49.9, idle=True)
     assert monitor.should_diagnose_suspect(50, idle=False)
-    monitor.note_suspect_diagnosed(confirmed=True)
+    monitor.note_suspect_diagnosed(0, confirmed=True)
     assert not monitor.should_diagnose_suspect(1000, idle=True)
 
 
@@ -201,7 +201,7 @@ def test_a_reported_error_is_withdrawn_when_the_run_continues_and_may_be_reporte
     for round_s in (40, 400):
         monitor.read_output(TRACEBACK, round_s)
         assert monitor.should_diagnose_suspect(round_s + 100, idle=True)
-        monitor.note_suspect_diagnosed(confirmed=True)
+        monitor.note_suspect_diagnosed(round_s + 100, confirmed=True)
         assert not monitor.should_diagnose_suspect(round_s + 200, idle=True)
         found = [f for n in range(1, 5) for f in monitor.read_output(step(round_s + n), round_s + 200 + n)]
         assert kinds(found) == ["resumed"]
@@ -231,7 +231,7 @@ def test_metrics_that_flip_wake_an_agent_three_times_and_then_once_in_ten_minute
     assert [later - earlier >= 600 for earlier, later in pairwise(diverged[2:])] == [True] * 3
     assert kinds([event for _, event in found]) == ["first_step", *(["error_seen", "resumed"] * 6)]
     texts = [event.text for _, event in found if event.kind == "error_seen"]
-    assert ["from now on this is reported once in 600 s" in text for text in texts] == [False, False, *([True] * 4)]
+    assert ["from now on it is reported once in 600 s" in text for text in texts] == [False, False, *([True] * 4)]
 
 
 def test_a_divergence_that_lasts_is_reported_when_the_ten_minutes_are_over() -> None:
@@ -240,3 +240,21 @@ def test_a_divergence_that_lasts_is_reported_when_the_ten_minutes_are_over() -> 
     assert monitor.read_output(step(700, float("nan")) * 1, 100) == []
     found = [f for n in range(701, 720) for f in monitor.read_output(step(n, float("nan")), 600 + n)]
     assert kinds(found) == ["error_seen"]
+
+
+def test_errors_that_steps_follow_in_turns_wake_an_agent_three_times_and_then_once_in_ten_minutes() -> None:
+    monitor, reports = OutputMonitor({}, started_s=0), []
+    at_s = 0
+    for n in range(1, 2000):
+        at_s += 1
+        monitor.read_output(step(n), at_s)
+        if n % 10 == 0 and n >= 20:
+            monitor.read_output(TRACEBACK, at_s)
+            for _ in range(60):
+                at_s += 1
+                if monitor.should_diagnose_suspect(at_s, idle=True):
+                    reports.append((at_s, monitor.note_suspect_diagnosed(at_s, confirmed=True)))
+    assert len([at_s for at_s, _ in reports if at_s < 400]) == 3
+    assert all(later[0] - earlier[0] >= 600 for earlier, later in pairwise(reports[2:]))
+    assert len(reports) > 10
+    assert ["once in 600 s" in remark for _, remark in reports[:4]] == [False, False, True, True]

@@ -249,3 +249,31 @@ def test_no_healthy_run_without_recognised_steps_is_called_stalled() -> None:
         chance = random.Random(seed)
         signs = [Sign(sign.at_s, False, "tick") for sign in islice(healthy(chance), 300)]
         assert first_stall_s(StallDetector(0.0), signs, signs[-1].at_s + 86_400, cpu_idle=False) is None, seed
+
+
+def stalls_in_turns(detector: StallDetector, until_s: int) -> list[int]:
+    """A step every 60 s, under a limit of 30 s: when each stall was reported."""
+    stalls = []
+    for at_s in range(until_s):
+        if at_s % 60 == 0:
+            detector.note_step(at_s)
+        if detector.detect_stall(at_s, cpu_idle=True):
+            stalls.append(at_s)
+    return stalls
+
+
+def test_a_run_that_stalls_and_resumes_wakes_an_agent_three_times_and_then_once_in_ten_minutes() -> None:
+    detector = StallDetector(0.0, stall_timeout_s=30)
+    stalls = stalls_in_turns(detector, 7200)
+    assert stalls[:3] == [30, 90, 150]
+    assert [later - earlier for earlier, later in pairwise(stalls[2:])] == [600] * (len(stalls) - 3)
+    assert len(stalls) == 14
+    assert "once in 600 s" in detector.report_limit.remark
+
+
+def test_a_hang_after_stalls_in_turns_is_reported_when_the_ten_minutes_are_over() -> None:
+    detector = StallDetector(0.0, stall_timeout_s=30)
+    assert stalls_in_turns(detector, 181) == [30, 90, 150]
+    assert detector.due_s() == 750
+    assert not detector.detect_stall(749, cpu_idle=True)
+    assert detector.detect_stall(750, cpu_idle=True)

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from mcp_server.record.run_directory import RunDir
+from mcp_server.scalars import from_log
 from mcp_server.scalars.from_log import read_log_metrics
+from mcp_server.store.timed_search import TimedSearch
 
 STEPS = [f"step {step}/9 loss: {1 / step:.3f} reward: {step}" for step in range(1, 10)]
 
@@ -60,3 +62,14 @@ def test_a_run_without_a_step_has_no_metrics(tmp_path: Path) -> None:
 def test_an_attempt_without_a_step_does_not_hide_the_one_before(tmp_path: Path) -> None:
     points = read(tmp_path, STEPS, ["Initial validation metrics: {'mean_reward': 0.31}"])
     assert len(points["reward"]) == 9
+
+
+def test_a_pattern_that_could_match_for_ever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_log, "TimedSearch", lambda pattern, _: TimedSearch(pattern, 0.2))
+    rundir = RunDir(tmp_path)
+    rundir.log(1).parent.mkdir(parents=True)
+    rundir.log(1).write_text("\n".join([*STEPS, "a" * 9_000, *STEPS]) + "\n")
+    hostile = read_log_metrics(rundir, 1, r"step (\d+)/|a.*a.*a.*a.*b")
+    assert hostile.points["loss"][0] == (1, 1.0)
+    assert [note for note in hostile.notes if "first_step_pattern took longer" in note]
+    assert not read_log_metrics(rundir, 1, r"step (\d+)/").notes

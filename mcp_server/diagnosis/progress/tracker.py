@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 from mcp_server.diagnosis.progress.custom_loops import NO_DIGITS, CustomLoopReader, announces_other_work
 from mcp_server.diagnosis.progress.frameworks import STEP_FORMATS, TABLE_FORMATS, Rank, StepFormat, may_show_progress
@@ -35,6 +35,16 @@ _ALIVE, _SUCCEEDS, _REPLACES = 3, 20, 2_000
 _USER_KEY = "user"  # of the counter of the user's own pattern
 
 
+class LineMatch(Protocol):
+    """A match of the user's pattern, by whatever library."""
+
+    @property
+    def string(self) -> str:
+        """The line."""
+
+    def __getitem__(self, group: int) -> str | None: ...
+
+
 class MetricLine(NamedTuple):
     """Step and metrics of one line. Metric names are as printed, in lower case.
 
@@ -54,18 +64,23 @@ class ProgressTracker:
     ``first_step_pattern``: a regular expression of the user; only a line that matches it is the first step. Its first
     group, if it is a number, is the step, unless the output counts steps of a known total in another unit. Steps,
     totals and metrics are read from matching lines as from all others. ``advances`` counts the lines that showed
-    progress.
+    progress. ``search`` searches a line for that pattern; without it nothing limits how long that takes.
     """
 
-    def __init__(self, first_step_pattern: str | None = None) -> None:
+    def __init__(
+        self, first_step_pattern: str | None = None, search: Callable[[str], LineMatch | None] | None = None
+    ) -> None:
         self.step: int | None = None
         self.total_steps: int | None = None
         self.first_step_seen = False
         self.first_step_line = ""
         self.advances = 0
         self.metrics: dict[str, float] = {}
-        self._user_pattern = compile_pattern(first_step_pattern) if first_step_pattern else None
-        self._user_group = first_group(self._user_pattern) if self._user_pattern else None
+        user_pattern = compile_pattern(first_step_pattern) if first_step_pattern else None
+        self._user_group = first_group(user_pattern) if user_pattern else None
+        self._search_user: Callable[[str], LineMatch | None] | None = (
+            (search or user_pattern.search) if user_pattern else None
+        )
         self._counters: dict[str, StepCounter] = {}
         self._leader: StepCounter | None = None  # its steps are ``step``
         self._moves_of_others = 0
@@ -98,7 +113,7 @@ class ProgressTracker:
         """Read ``lines``, which arrived at ``at_s`` (monotonic seconds), and return those with a step or metrics."""
         metric_lines = []
         for line in lines:
-            match = self._user_pattern.search(line) if self._user_pattern is not None else None
+            match = self._search_user(line) if self._search_user is not None else None
             if match is not None:
                 self._note_first_step(line)
             advances = self.advances
@@ -148,7 +163,7 @@ class ProgressTracker:
         return metric_line
 
     def _read_user_match(
-        self, match: re.Match[str], known: MetricLine | None, at_s: float, *, advanced: bool
+        self, match: LineMatch, known: MetricLine | None, at_s: float, *, advanced: bool
     ) -> MetricLine:
         """Read a line that matches the user's pattern, in which the built-in readers have found ``known``.
 
@@ -265,7 +280,7 @@ class ProgressTracker:
                     self._keep_headline(name.headline, value)
         if reading is None:
             return MetricLine(None, metrics, line)
-        if self._user_pattern is None:
+        if self._search_user is None:
             self._note_first_step(line)
         if self._new_bar is not None:  # this line shows that the bar was one of training
             new_bar, self._new_bar = self._new_bar, None

@@ -6,6 +6,7 @@ while it matches, and lets other threads run.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -38,13 +39,14 @@ class TimedSearch:
 
     def find(self, text: str) -> int | None:
         """Return where the pattern is first found in ``text``; None if it is not, or the time is over."""
+        match = self.search(text)
+        return match.start() if match else None
+
+    def search(self, text: str) -> regex.Match[str] | None:
+        """Return the first match in ``text``; None if there is none, or the time is over."""
         left_s = self._until_s - time.monotonic()
         if left_s > 0:
-            try:
-                match = self._regex.search(text, timeout=left_s)
-            except TimeoutError:
-                pass
-            else:
-                return match.start() if match else None
+            with contextlib.suppress(TimeoutError):
+                return self._regex.search(text, timeout=left_s)
         self.is_over = True
         return None
