@@ -12,9 +12,9 @@ from mcp_server.views.screen import capture_screen
 
 async def capture_pane(
     ctx: Call,
-    run_id: str | None = None,
+    run_id: Annotated[str | None, Field(description="A run, or its name")] = None,
     session: Annotated[str | None, Field(description="Any tmux session instead of a run; only looked at")] = None,
-    lines: Annotated[int, Field(ge=1, le=2000)] = 50,
+    lines: Annotated[int, Field(ge=1, le=2000, description="Newest lines")] = 50,
     history: Annotated[bool, Field(description="With what scrolled away, as far as tmux keeps it")] = False,
 ) -> str:
     """Show the screen of a run as a person attached to it sees it, e.g. to recognise a prompt or a debugger.
@@ -29,4 +29,10 @@ async def capture_pane(
     )
 
 
-TOOL = tool(capture_pane, title="Capture pane", annotations=READ_ONLY, structured=False)
+TOOL = tool(
+    capture_pane,
+    title="Capture pane",
+    annotations=READ_ONLY,
+    structured=False,
+    search_hint="tmux screen, terminal of a training job, prompt, debugger",
+)

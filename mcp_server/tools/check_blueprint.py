@@ -39,4 +39,9 @@ async def check_blueprint(
     return await run_in_thread(check)
 
 
-TOOL = tool(check_blueprint, title="Check blueprint", annotations=READ_ONLY)
+TOOL = tool(
+    check_blueprint,
+    title="Check blueprint",
+    annotations=READ_ONLY,
+    search_hint="experiment document, plan, validate blueprint markdown",
+)

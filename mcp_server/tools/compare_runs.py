@@ -13,7 +13,7 @@ from mcp_server.tools.schema import READ_ONLY, tool
 
 async def compare_runs(
     ctx: Call,
-    run_ids: list[str] | None = None,
+    run_ids: Annotated[list[str] | None, Field(description="Run ids or names")] = None,
     tags: Annotated[list[str] | None, Field(description="All runs that were launched with all of these")] = None,
     metrics: Annotated[list[str] | None, Field(description="Scalar names or globs. None: the main ones")] = None,
     markdown: Annotated[bool, Field(description="A markdown table for people")] = False,
@@ -38,4 +38,9 @@ async def compare_runs(
     )
 
 
-TOOL = tool(compare_runs, title="Compare runs", annotations=READ_ONLY)
+TOOL = tool(
+    compare_runs,
+    title="Compare runs",
+    annotations=READ_ONLY,
+    search_hint="compare experiments, table of results, ablation, best hyperparameters, evaluation, checkpoints",
+)

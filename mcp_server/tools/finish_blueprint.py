@@ -15,7 +15,7 @@ _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempote
 
 async def finish_blueprint(
     ctx: Call,
-    run_id: str,
+    run_id: Annotated[str, Field(description="The ended run")],
     summary: Annotated[
         str | None, Field(description="Your conclusions, markdown; what you tried, what came out")
     ] = None,
@@ -52,4 +52,9 @@ async def finish_blueprint(
     return await run_in_thread(write)
 
 
-TOOL = tool(finish_blueprint, title="Write a run's results", annotations=_WRITES)
+TOOL = tool(
+    finish_blueprint,
+    title="Write a run's results",
+    annotations=_WRITES,
+    search_hint="write experiment results, results.md, report, summary",
+)

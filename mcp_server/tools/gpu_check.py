@@ -5,7 +5,7 @@ import time
 from functools import partial
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import Leases, lease_directory
@@ -24,6 +24,7 @@ async def gpu_check(
     ctx: Call,
     require: Annotated[
         dict[str, int | float | bool] | None,
+        WithJsonSchema({"type": "object"}),
         Field(
             description="What GPUs must fulfil: count, free_memory_mib, power_limit_w and max_sm_clock_mhz "
             "(at most), no_strangers"
@@ -63,4 +64,9 @@ async def gpu_check(
     return report_machine(snapshot, names, requirements, await run_in_thread(read_gpu_limits, server.home))
 
 
-TOOL = tool(gpu_check, title="Check GPUs", annotations=READ_ONLY)
+TOOL = tool(
+    gpu_check,
+    title="Check GPUs",
+    annotations=READ_ONLY,
+    search_hint="nvidia-smi, GPU memory, utilisation, free GPUs, CUDA devices, temperature, who uses the GPU",
+)

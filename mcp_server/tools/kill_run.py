@@ -62,12 +62,12 @@ async def _ask_person(
 
 
 async def kill_run(
-    run_id: str,
+    run_id: Annotated[str, Field(description="A run, or its name")],
     answer: Annotated[ElicitationResult[Confirm], Resolve(_ask_person)],
     ctx: Call,
     reason: Annotated[str, Field(description="Why; kept with the run")] = "",
     confirm_token: Annotated[str | None, Field(description="From an earlier confirmation_required")] = None,
-    force_other_owner: bool = False,
+    force_other_owner: Annotated[bool, Field(description="Also another owner's run")] = False,
 ) -> KillResult:
     """Stop a run and everything it started, after confirmation. Irreversible.
 
@@ -99,7 +99,12 @@ async def kill_run(
 
 _DESTRUCTIVE = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
-TOOL = tool(kill_run, title="Kill run", annotations=_DESTRUCTIVE)
+TOOL = tool(
+    kill_run,
+    title="Kill run",
+    annotations=_DESTRUCTIVE,
+    search_hint="stop, cancel, abort, terminate a training job, scancel, pkill",
+)
 
 
 def _read_decision(

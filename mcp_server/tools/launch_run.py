@@ -4,7 +4,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from mcp.types import ToolAnnotations
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
@@ -44,40 +44,38 @@ async def launch_run(
         str | list[str] | None,
         Field(description="Shell command line (bash), or argv list. No trailing &, nohup or tee"),
     ] = None,
-    blueprint: Annotated[str | None, Field(description="Path of a blueprint, which fills in what you omit")] = None,
+    blueprint: Annotated[str | None, Field(description="Path of a document that fills in what you omit")] = None,
     name: Annotated[str | None, Field(description="Short label, part of run_id")] = None,
     cwd: Annotated[str | None, Field(description="Absolute working directory")] = None,
     env: Annotated[dict[str, str] | None, Field(description="Extra environment; no secrets")] = None,
     secrets: Annotated[
         list[str] | None,
-        Field(description='Names only, e.g. ["WANDB_API_KEY"]: the server has the values, output masks them'),
+        Field(description='Names only, e.g. ["WANDB_API_KEY"]: the server has the values and masks them'),
     ] = None,
     time_limit_s: Annotated[
         float | None,
-        Field(description="Stop the run after so many seconds (state timed_out). Default: none"),
+        Field(description="Stop it then (state timed_out). Default: never"),
     ] = None,
     first_step_timeout_s: Annotated[
         float | None, Field(description="Report a missing first training step then. Default 1200")
     ] = None,
     first_step_pattern: Annotated[
-        str | None, Field(description="Regex of the first step's line; known frameworks need none")
+        str | None, Field(description="Regex of the first step's line, for unknown frameworks")
     ] = None,
-    stall_timeout_s: Annotated[
-        float | None, Field(description="Report a stall after so long. Default: by the observed pace")
-    ] = None,
+    stall_timeout_s: Annotated[float | None, Field(description="Report a stall then. Default: by its pace")] = None,
     recovery: Annotated[
         Literal["none", "default"] | dict[str, Any] | None,
         Field(
             description="none: report and propose. default: retry what a retry can cure, stop what hangs or "
-            "diverges. Or a table: "
-            '{"oom_gpu": {"do": "retry", "times": 2, "change": {"num_envs": "halve"}}, "max_retries": 3}'
+            'diverges. Or a table: {"oom_gpu": {"do": "retry", "times": 2, "change": {"num_envs": "halve"}}}'
         ),
     ] = None,
     params: Annotated[
         dict[str, str | int | float | bool | None] | str | None,
+        WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
         Field(
-            description="Arguments that recovery may change; end of the command, or at {params} in it. Or a YAML or "
-            "JSON file of them: section.key"
+            description="Arguments that recovery may change, put at the end of the command or at {params}. Or a YAML "
+            "or JSON file of them"
         ),
     ] = None,
     param_style: Annotated[Literal["--k v", "k=v"], Field(description="How params are written")] = "--k v",
@@ -85,30 +83,29 @@ async def launch_run(
     gpus: Annotated[
         int | str | list[int | str] | None,
         Field(
-            description='Leased for this run alone: a count, [4, 5], "4-7", or "cpu" for a cpu slot. 0: none. '
-            "It sees only these, unless it says {gpu_indices}, as in --device cuda:{gpu_indices}"
+            description='Leased for it alone: a count, [4, 5], "4-7", or "cpu" for a cpu slot. '
+            "It sees only these, unless it says --device cuda:{gpu_indices}"
         ),
     ] = None,
-    queue: Annotated[bool, Field(description="Wait in line for the GPUs instead of being refused")] = False,
+    queue: Annotated[bool, Field(description="Wait for the GPUs instead of being refused")] = False,
     require: Annotated[
         dict[str, int | float | bool] | None,
+        WithJsonSchema({"type": "object"}),
         Field(description="Of each GPU: free_memory_mib, power_limit_w and max_sm_clock_mhz at most, no_strangers"),
     ] = None,
     tensorboard: Annotated[str | None, Field(description="Its TensorBoard directory, for read_tb")] = None,
-    environment: Annotated[str | None, Field(description="A named environment of hosts.toml, or none")] = None,
+    environment: Annotated[str | None, Field(description="One of hosts.toml, or none")] = None,
     host: Annotated[str | None, Field(description="Must be this machine")] = None,
-    backend: Literal["tmux"] = "tmux",
-    owner: Annotated[str | None, Field(description="Who answers for the run. Default: the server's owner")] = None,
-    tags: Annotated[list[str] | None, Field(description="Free words, kept with the run")] = None,
-    idempotency_key: Annotated[
-        str | None, Field(description="A repeated key returns the first run instead of starting another")
-    ] = None,
+    backend: Annotated[Literal["tmux"], Field(description="How it is started")] = "tmux",
+    owner: Annotated[str | None, Field(description="Default: the server's owner")] = None,
+    tags: Annotated[list[str] | None, Field(description="Free words, for tag:WORD")] = None,
+    idempotency_key: Annotated[str | None, Field(description="A repeated key returns the first run")] = None,
     dry_run: Annotated[bool, Field(description="Only check, and show the script")] = False,
 ) -> Launched:
     """Start a training run (or any long command) that outlives this call, this agent and this server.
 
     Use it instead of tmux, nohup or `&`. Returns as soon as the command runs; then call wait_run.
-    The full output is logged, the exit code kept. Refused arguments start nothing.
+    All output and the exit code are kept. Refused arguments start nothing.
     """
     arguments = locals()  # the fields of LaunchRequest have the names of these arguments
     server = server_of(ctx)

@@ -59,7 +59,12 @@ async def list_runs(
     return answer.model_copy(update={"others": await _list_others(ctx)}) if others else answer
 
 
-TOOL = tool(list_runs, title="List runs", annotations=READ_ONLY)
+TOOL = tool(
+    list_runs,
+    title="List runs",
+    annotations=READ_ONLY,
+    search_hint="monitor jobs, training jobs and experiments that run, Slurm jobs, squeue, status, lost run id",
+)
 
 
 def _brief(server: ServerContext, run: Run) -> RunStatus:

@@ -12,26 +12,26 @@ from mcp_server.tools.schema import READ_ONLY, tool
 
 async def preflight(
     ctx: Call,
-    command: str | list[str] | None = None,
-    cwd: str | None = None,
-    python: str | None = None,
+    command: Annotated[str | list[str] | None, Field(description="As launch_run's")] = None,
+    cwd: Annotated[str | None, Field(description="As launch_run's")] = None,
+    python: Annotated[str | None, Field(description="Its interpreter; default: the command's")] = None,
     imports: Annotated[list[str] | None, Field(description="Modules or packages it must have")] = None,
     paths: Annotated[list[str] | None, Field(description="Configs, data, checkpoints")] = None,
-    result_dir: str | None = None,
+    result_dir: Annotated[str | None, Field(description="Where it writes")] = None,
     disk_gb: Annotated[float | None, Field(gt=0, description="To be free there")] = None,
     gpus: Annotated[int | str | list[int | str] | None, Field(description='A count, or "4-7"')] = None,
     require: Annotated[dict[str, float | bool] | None, Field(description="As gpu_check's")] = None,
     ports: Annotated[list[int] | None, Field(description="To be free")] = None,
     ray: Annotated[bool, Field(description="A Ray must answer")] = False,
     secrets: Annotated[list[str] | None, Field(description="Names")] = None,
-    blueprint: str | None = None,
-    host: str | None = None,
-    environment: str | None = None,
-    env: dict[str, str] | None = None,
-    params: dict[str, Any] | str | None = None,
-    recovery: Any = None,
-    time_limit_s: float | None = None,
-    queue: bool = False,
+    blueprint: Annotated[str | None, Field(description="As launch_run's")] = None,
+    host: Annotated[str | None, Field(description="As launch_run's")] = None,
+    environment: Annotated[str | None, Field(description="As launch_run's")] = None,
+    env: Annotated[dict[str, str] | None, Field(description="As launch_run's")] = None,
+    params: Annotated[dict[str, Any] | str | None, Field(description="As launch_run's")] = None,
+    recovery: Annotated[Any, Field(description="As launch_run's")] = None,
+    time_limit_s: Annotated[float | None, Field(description="As launch_run's")] = None,
+    queue: Annotated[bool, Field(description="As launch_run's")] = False,
 ) -> Preflight:
     """Check before launch_run that what a training needs is here; changes nothing, and runs nothing.
 
@@ -54,4 +54,9 @@ async def preflight(
     return await run_preflight(PreflightRequest.from_arguments(arguments), server.store, server.environ)
 
 
-TOOL = tool(preflight, title="Preflight", annotations=READ_ONLY)
+TOOL = tool(
+    preflight,
+    title="Preflight",
+    annotations=READ_ONLY,
+    search_hint="before you train a model: packages, data, disk space, ports, Ray",
+)

@@ -19,14 +19,14 @@ _LABEL_CHARS, _DIAGNOSIS_BYTES = 120, 1000
 
 async def read_log(
     ctx: Call,
-    run_id: str | None = None,
+    run_id: Annotated[str | None, Field(description="A run, or its name")] = None,
     path: Annotated[str | None, Field(description="A log that runward did not write; with its diagnosis")] = None,
     tail: Annotated[int, Field(ge=1, le=5000, description="Newest lines")] = 50,
     grep: Annotated[str | None, Field(description="Python regex: matching lines instead, newest kept")] = None,
     context: Annotated[int, Field(ge=0, le=50, description="Lines around each match")] = 2,
     start_line: Annotated[int | None, Field(ge=1, description="Lines from here on instead")] = None,
-    count: Annotated[int, Field(ge=1, le=5000)] = 100,
-    attempt: Annotated[int | None, Field(ge=1)] = None,
+    count: Annotated[int, Field(ge=1, le=5000, description="So many, with start_line")] = 100,
+    attempt: Annotated[int | None, Field(ge=1, description="Default: the newest")] = None,
 ) -> str:
     """Read a run's log: its newest lines, a search, or a range; at most 8 KB, progress bars and repeats folded.
 
@@ -67,4 +67,10 @@ async def read_log(
     return await run_in_thread(read_run if path is None else partial(read_path, path))
 
 
-TOOL = tool(read_log, title="Read log", annotations=READ_ONLY, structured=False)
+TOOL = tool(
+    read_log,
+    title="Read log",
+    annotations=READ_ONLY,
+    structured=False,
+    search_hint="training log, stdout, stderr, output, traceback, tail, grep",
+)

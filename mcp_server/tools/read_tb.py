@@ -28,7 +28,7 @@ async def read_tb(
     points: Annotated[
         int | None, Field(ge=0, le=1000, description="Points per tag, extremes kept. Default 20 when shown in full")
     ] = None,
-    since_step: int | None = None,
+    since_step: Annotated[int | None, Field(description="Points from this step on")] = None,
     smooth: Annotated[float, Field(ge=0, lt=1, description="EMA weight")] = 0.6,
     compare: Annotated[list[str] | None, Field(description="run_ids or paths, side by side")] = None,
     plot: Annotated[bool, Field(description="Add a PNG")] = False,
@@ -63,7 +63,12 @@ async def read_tb(
     return await _result(await run_in_thread(read))
 
 
-TOOL = tool(read_tb, title="Read training curves", annotations=READ_ONLY)
+TOOL = tool(
+    read_tb,
+    title="Read training curves",
+    annotations=READ_ONLY,
+    search_hint="loss plot, learning curve, metrics, reward, TensorBoard, wandb, scalars, chart",
+)
 
 
 async def _result(report: "DrawableReport") -> CallToolResult:

@@ -47,10 +47,26 @@ class RunwardTool(Tool):
 
 
 def tool(
-    function: Callable[..., Any], *, title: str, annotations: ToolAnnotations, structured: bool | None = None
+    function: Callable[..., Any],
+    *,
+    title: str,
+    annotations: ToolAnnotations,
+    structured: bool | None = None,
+    search_hint: str | None = None,
 ) -> Tool:
-    """Return the tool that calls ``function``; its docstring is the description that the model reads."""
-    registered = RunwardTool.from_function(function, title=title, annotations=annotations, structured_output=structured)
+    """Return the tool that calls ``function``; its docstring is the description that the model reads.
+
+    Claude Code shows a model the names of tools alone, and loads a schema when a search finds the tool.
+    ``search_hint``: further words to find it by. None: it is always loaded.
+    """
+    meta = {"anthropic/alwaysLoad": True} if search_hint is None else {"anthropic/searchHint": search_hint}
+    registered = RunwardTool.from_function(
+        function,
+        title=title,
+        annotations=annotations.model_copy(update={"title": title}),  # where clients of older protocols look
+        structured_output=structured,
+        meta=meta,
+    )
     registered.description = " ".join(registered.description.split())
     model = registered.fn_metadata.arg_model
     model.model_config = {**model.model_config, "extra": "forbid", "coerce_numbers_to_str": True}
@@ -69,7 +85,10 @@ def _validation_message(name: str, error: ValidationError) -> str:
 
 
 def _shorten_schema(schema: Any) -> Any:
-    """Return ``schema`` without titles, and without null as default or alternative: they only cost tokens."""
+    """Return ``schema`` without what only costs tokens.
+
+    Titles, null as default or alternative, integers beside numbers, and the permission of any further property.
+    """
     if isinstance(schema, list):
         return [_shorten_schema(item) for item in schema]
     if not isinstance(schema, dict):
@@ -79,9 +98,13 @@ def _shorten_schema(schema: Any) -> Any:
         if name == "properties"
         else _shorten_schema(part)
         for name, part in schema.items()
-        if name != "title" and not (name == "default" and part is None)
+        if name != "title"
+        and not (name == "default" and part is None)
+        and not (name == "additionalProperties" and part is True)
     }
     options = slim.get("anyOf")
+    if isinstance(options, list) and {"type": "number"} in options and {"type": "integer"} in options:
+        options = slim["anyOf"] = [option for option in options if option != {"type": "integer"}]
     if isinstance(options, list) and {"type": "null"} in options:
         rest = [option for option in options if option != {"type": "null"}]
         del slim["anyOf"]

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
-from mcp_server.serve.app import build
+import mcp_server
+from mcp_server.resources.documents import parse_document
+from mcp_server.serve.app import INSTRUCTIONS, build
 from tests.support.sandbox import Sandbox
 
 pytestmark = pytest.mark.anyio
 
 SNAPSHOTS = Path(__file__).parents[1] / "data" / "snapshots"
 CORE = {"launch_run", "wait_run", "capture_pane", "gpu_check", "read_tb", "kill_run", "list_runs", "read_log"}
+ALWAYS_LOADED = {"launch_run", "wait_run"}
 LOOKING = {"wait_run", "list_runs", "capture_pane", "read_log", "gpu_check", "read_tb"}
 LOOKING |= {"check_blueprint", "preflight", "compare_runs"}
 
@@ -47,6 +50,7 @@ async def test_every_tool_says_what_it_does_to_the_world(tmp_path: Path) -> None
     for tool in await tools(tmp_path):
         hints = tool["annotations"]
         assert tool["title"], tool["name"]
+        assert hints["title"] == tool["title"], tool["name"]
         assert hints["readOnlyHint"] == (tool["name"] in LOOKING), tool["name"]
         assert bool(hints.get("destructiveHint")) == (tool["name"] == "kill_run"), tool["name"]
         assert len(tool["description"]) <= 2048, "Claude Code cuts there"
@@ -62,6 +66,53 @@ async def test_all_schemas_together_cost_few_tokens(tmp_path: Path) -> None:
 
     assert tokens([tool for tool in seen if tool["name"] in CORE]) <= 2500
     assert tokens(seen) <= 4500
+
+
+async def test_every_argument_of_every_tool_is_described(tmp_path: Path) -> None:
+    silent = [
+        f"{tool['name']}.{name}"
+        for tool in await tools(tmp_path)
+        for name, argument in tool["inputSchema"]["properties"].items()
+        if not argument.get("description")
+    ]
+    assert silent == []
+
+
+async def test_launch_and_wait_are_loaded_always_and_the_others_are_found_by_a_search(tmp_path: Path) -> None:
+    listed = await tools(tmp_path)
+    assert {tool["name"] for tool in listed if tool["_meta"].get("anthropic/alwaysLoad")} == {"launch_run", "wait_run"}
+    found = {
+        tool["name"]: f"{tool['name']} {tool['description']} {tool['_meta'].get('anthropic/searchHint', '')}".lower()
+        for tool in listed
+    }
+    for words in ("train model", "monitor job", "loss plot", "nvidia-smi", "slurm job"):
+        assert [name for name, text in found.items() if all(word in text for word in words.split())], words
+    assert all(tool["_meta"].get("anthropic/searchHint") for tool in listed if tool["name"] not in ALWAYS_LOADED)
+
+
+async def test_a_request_of_claude_code_before_any_use_costs_few_tokens(tmp_path: Path) -> None:
+    """All that 2.1.330 sends of this server and its agents, in its own words, before a tool was called."""
+    openai = pytest.importorskip("rs_bpe").openai
+    listed = await tools(tmp_path)
+    loaded = [
+        {"name": f"mcp__runward__{t['name']}", "description": t["description"], "input_schema": t["inputSchema"]}
+        for t in listed
+        if t["name"] in ALWAYS_LOADED
+    ]
+    deferred = [f"mcp__runward__{tool['name']}" for tool in listed if tool["name"] not in ALWAYS_LOADED]
+    agents = []
+    for path in sorted((Path(mcp_server.__file__).parents[1] / "agents").glob("*.md")):
+        facts = parse_document(path.stem, path.read_text()).facts
+        agents.append(f"- {facts['name']}: {facts['description']} (Tools: {facts['tools']})")
+    parts = {
+        "tools": json.dumps(loaded, ensure_ascii=False, separators=(",", ":")),
+        "names": "\n".join(deferred),
+        "agents": "\n".join(agents),
+        "instructions": f"## runward\n{INSTRUCTIONS}",
+    }
+    tokens = {name: int(openai.o200k_base().count(text)) for name, text in parts.items()}
+    assert tokens["agents"] <= 300, tokens
+    assert sum(tokens.values()) <= 1600, tokens
 
 
 VOLATILE = (

@@ -37,11 +37,15 @@ def test_secrets_are_known_by_their_names(name: str, is_secret: bool) -> None:
 
 def test_a_run_inherits_neither_secrets_nor_terminals_nor_variables_of_the_launcher() -> None:
     inherited = {"PATH": "/bin", "HOME": "/home/alice", "LC_ALL": "C", "CUDA_HOME": "/usr/local/cuda", "TERMINFO": "/x"}
+    inherited |= {"ANTHROPIC_BASE_URL": "http://127.0.0.1", "MCP_SERVER_URL": "http://127.0.0.1", "CLAUDE_MODEL": "x"}
     secret = ("HF_TOKEN", "WANDB_API_KEY")
     terminal = ("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TMUX", "TMUX_PANE", "COLUMNS", "LINES")
     shell = ("_", "SHLVL", "PWD", "OLDPWD")
     launcher = ("RUNWARD_HOME", "RUNWARD_OWNER", "RUNWARD_RUN_ID", "RUNWARD_TMUX_SOCKET")
-    dropped = dict.fromkeys((*secret, *terminal, *shell, *launcher), "x")
+    claude = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT", "CLAUDE_PROJECT_DIR", "AI_AGENT")
+    codex = ("CODEX_HOME", "CODEX_SANDBOX", "CODEX_SANDBOX_NETWORK_DISABLED", "CODEX_THREAD_ID")
+    clients = ("MCP_TIMEOUT", "MCP_TOOL_TIMEOUT", "MAX_MCP_OUTPUT_TOKENS", "VSCODE_PID", "VSCODE_GIT_IPC_HANDLE")
+    dropped = dict.fromkeys((*secret, *terminal, *shell, *launcher, *claude, *codex, *clients), "x")
     assert base_environment({**inherited, **dropped}) == inherited
 
 

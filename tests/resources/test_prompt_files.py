@@ -235,32 +235,37 @@ def test_a_text_is_short_enough_to_be_read(name: str) -> None:
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_file_is_what_claude_code_expects(name: str) -> None:
     agent = parse_document(Path(name).stem, AGENTS[name])
-    assert set(agent.facts) == {"name", "description", "tools", "model"}
+    assert set(agent.facts) == {"name", "description", "tools", "disallowedTools", "model"}
     assert agent.tables == {}
     assert agent.facts["name"] == agent.name
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", agent.name)
     assert agent.facts["model"] in {"inherit", "sonnet", "opus", "haiku"}
     assert agent.description.startswith("Use this agent ")
-    assert len(agent.description) <= 300  # a client reads the descriptions of all agents in every conversation
     assert re.findall(r"\{\{|\}\}", agent.text) == []
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_has_the_tools_that_its_text_calls_and_no_others(name: str) -> None:
     agent = parse_document(Path(name).stem, AGENTS[name])
-    offered = agent.facts["tools"].split(", ")
-    ours = {tool.removeprefix("mcp__runward__") for tool in offered if tool.startswith("mcp__")}
-    assert len(offered) == len(set(offered))
-    assert ours <= set(tools())
-    assert {tool for tool in offered if not tool.startswith("mcp__")} <= OWN_TOOLS
+    every, *own = agent.facts["tools"].split(", ")
+    denied = {tool.removeprefix("mcp__runward__") for tool in agent.facts["disallowedTools"].split(", ")}
+    assert every == "mcp__runward__*", "a client writes the list of tools beside each description: one word is cheap"
+    assert len(own) == len(set(own))
+    assert set(own) <= OWN_TOOLS
+    assert denied <= {"kill_run", "finish_blueprint"}
+    ours = set(tools()) - denied
     assert {tool for tool, _ in calls(agent.text)} <= ours
     looking = {name for name, tool in tools().items() if tool["annotations"]["readOnlyHint"]}
     assert looking <= ours
 
 
+def agents_that_stop_runs() -> set[str]:
+    agents = [parse_document(Path(name).stem, text) for name, text in AGENTS.items()]
+    return {agent.name for agent in agents if "mcp__runward__kill_run" not in agent.facts["disallowedTools"]}
+
+
 def test_only_agents_that_may_stop_a_run_can() -> None:
-    stops = {name for name, text in AGENTS.items() if "mcp__runward__kill_run" in text}
-    assert stops == {"agents/experiment-runner.md", "agents/launcher-monitor.md"}
+    assert agents_that_stop_runs() == {"experiment-runner", "launcher-monitor"}
 
 
 # --- one rule per question, one place per fact
@@ -283,7 +288,7 @@ def test_the_rules_name_the_agents_that_can_stop_a_run() -> None:
     rules = read_documents("prompts")["rules"].text
     (sentence,) = re.findall(r"^(.*) have the tool `kill_run`; (.*) do not\.$", rules, re.MULTILINE)
     can, cannot = (set(re.findall(r"`([a-z-]+)`", part)) for part in sentence)
-    assert can == {Path(name).stem for name, text in AGENTS.items() if "mcp__runward__kill_run" in text}
+    assert can == agents_that_stop_runs()
     assert can | cannot == {Path(name).stem for name in AGENTS}
 
 
