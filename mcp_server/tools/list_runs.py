@@ -63,7 +63,7 @@ TOOL = tool(
     list_runs,
     title="List runs",
     annotations=READ_ONLY,
-    search_hint="monitor jobs, training jobs and experiments that run, Slurm jobs, squeue, status, lost run id",
+    search_hint="monitor a job, a training job, a Slurm job, squeue, running experiments, status, lost run id",
 )
 
 
