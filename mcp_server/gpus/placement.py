@@ -210,12 +210,16 @@ def _find_candidates(
     return [named[index] for index in sorted(named)]
 
 
-def describe_availability(snapshot: Snapshot, holders: Mapping[str, str]) -> str:
-    """Return which GPUs are free, and why the others are not: ``2-3: leased by …; free: 0-1``."""
-    obstacles = {
-        gpu.index: "; ".join(find_obstacles(gpu, holders.get(gpu.uuid), Requirements())) for gpu in snapshot.gpus
-    }
-    return _list_obstacles(obstacles)
+def describe_availability(
+    snapshot: Snapshot, holders: Mapping[str, str], requirements: Requirements | None = None
+) -> str:
+    """Return which GPUs are free, and why the others are not: ``2-3: leased by …; free: 0-1``.
+
+    A GPU above a limit of ``requirements`` is not free for a run with them.
+    """
+    required = requirements or Requirements()
+    obstacles = {gpu.index: "; ".join(find_obstacles(gpu, holders.get(gpu.uuid), required)) for gpu in snapshot.gpus}
+    return _list_obstacles(obstacles, find_excess(snapshot.gpus, required))
 
 
 def choose_slots(slots: int, holders: Mapping[str, str], request: GpuRequest) -> Placement | Unavailable:

@@ -15,7 +15,7 @@ from mcp_server.hosts.named_data import find_named_data
 from mcp_server.hosts.path_checks import ForeignPath, Roots, find_foreign_line, is_missing, suggest_names
 from mcp_server.record.script import format_arguments
 from mcp_server.record.spec import LaunchRequest
-from mcp_server.text.shell import ShellCommand, parse
+from mcp_server.text.shell import ShellCommand
 
 _MOST_FILES, _MOST_VALUES = 40, 20_000
 
@@ -77,14 +77,12 @@ def find_missing_data(
                     yield ForeignPath("path", cause, suggest_names(path) or "Correct the path.")
 
 
-def check_config_data(request: LaunchRequest) -> None:
+def check_config_data(files: list[Path], request: LaunchRequest, command: ShellCommand, cwd: Path) -> None:
     """Refuse a launch whose configuration files name data or models that are not here.
 
     Raises:
         BadArgument: names the first of them.
     """
-    command, cwd = parse(request.command), Path(request.cwd or Path.cwd())
-    files = find_config_files(request, command, cwd)
     for missing in find_missing_data(files, command, request.params, cwd):
         raise BadArgument("command", missing.cause, missing.remedy)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mcp_server.recovery.policy import BATCH, GPU, HALVE, NEXT_PORT, PORT
 
@@ -21,7 +23,17 @@ _BATCHES = (
     "batch",
 )
 _WORDS = re.compile(r"[^a-z0-9]+")
+_TYPO = 0.9  # of difflib; num_env and num_envs are 0.93 alike, beta1 and beta2 0.8
+_NO_NUMBERS = frozenset({"null", "none", "None", "auto", "max"})  # in the place of a number
 _HELD_OUT = frozenset({"eval", "val", "valid", "validation", "test"})
+
+
+@dataclass(frozen=True)
+class ImpossibleChange:
+    """A change of a policy that no retry of a launch could make: what is wrong, and what to write."""
+
+    text: str
+    remedy: str
 
 
 class ChangeImpossible(Exception):
@@ -69,6 +81,50 @@ def apply_changes(
         else:
             _set(changes, name, how)
     return changes
+
+
+def find_impossible_changes(policy: Mapping[str, Any], params: Mapping[str, object]) -> Iterator[ImpossibleChange]:
+    """Yield the changes of a policy in its normal form that a run with ``params`` could not make or cannot mean."""
+    changes = [change for rule in policy["rules"] for step in rule["steps"] for change in step["change"].items()]
+    found = (_find_problem(name, how, params) for name, how in changes if not name.startswith(("@", "$")))
+    yield from dict.fromkeys(each for each in found if each is not None)
+
+
+def _find_problem(name: str, how: object, params: Mapping[str, object]) -> ImpossibleChange | None:
+    halves = how == HALVE or isinstance(how, Mapping)
+    if name not in params:
+        near = [other for other in params if _is_near(name, other)]
+        hint = f"Did you mean {' or '.join(near)}?" if near else ""
+        if halves:
+            text = f"a retry would halve {name}, and params has no {name}: no retry could follow."
+            return ImpossibleChange(text, hint or "Add it to params with its present value, or leave the change out.")
+        text = f"a retry would set {name}, and params has no {name}."
+        return ImpossibleChange(text, hint) if hint else None
+    value = params[name]
+    if how == NEXT_PORT:
+        is_port = "port" in _WORDS.split(name.lower())
+        return None if is_port else ImpossibleChange(f"{name} holds no port.", 'Write "halve", or the new value.')
+    if halves and not _is_number(value):
+        return ImpossibleChange(f"a retry would halve {name}, which is {value!r}.", "Write its new value.")
+    if not halves and isinstance(how, str) and _is_number(value) and not (_is_number(how) or how in _NO_NUMBERS):
+        text = f"a retry would set {name}, which is {value!r} now, to {how!r}: not a number."
+        return ImpossibleChange(text, 'Write a number, "halve", or {"halve": {"min": 64}}.')
+    return None
+
+
+def _is_near(name: str, other: str) -> bool:
+    """Return whether ``name`` can only be a misspelling of ``other``, or is its last part: ``num_envs`` of a group."""
+    last = other.rpartition(".")[2]
+    return name in (last, last.lstrip("-")) or difflib.SequenceMatcher(None, name, other).ratio() >= _TYPO
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, str):
+        try:
+            value = float(value.replace("_", ""))
+        except ValueError:
+            return False
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _set(changes: ParameterChanges, name: str, value: object) -> None:

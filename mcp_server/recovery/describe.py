@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mcp_server.recovery.policy import HALVE, MAX_ATTEMPTS
@@ -18,16 +18,6 @@ def describe_policy(policy: Mapping[str, Any]) -> str:
     stops = [f"stops on {' and '.join(policy['stop_on'])}"] if policy["stop_on"] else []
     ceilings = f"at most {policy['max_retries']} retries, {policy['max_same_kind']} of one kind"
     return "; ".join([*clauses, *stops, ceilings])
-
-
-def find_impossible_changes(policy: Mapping[str, Any], params: Mapping[str, object]) -> Iterator[str]:
-    """Yield the parameters that a retry would halve and that the launch does not have."""
-    for rule in policy["rules"]:
-        for step in rule["steps"]:
-            for name, how in step["change"].items():
-                halves = how == HALVE or (isinstance(how, Mapping) and HALVE in how)
-                if halves and not name.startswith(("@", "$")) and name not in params:
-                    yield name
 
 
 def _describe_when(when: Mapping[str, Any]) -> str:

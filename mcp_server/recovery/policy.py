@@ -38,6 +38,14 @@ LANGUAGE = (
 )
 HALVE, NEXT_PORT, OTHER = "halve", "next_port", "other"
 BATCH, PORT, GPU = "@batch", "@port", "@gpu"
+# Words and sums that mean an operation, and that a program would get as they stand.
+_NOT_A_VALUE = re.compile(
+    r"(?:halv(?:e|ed|es|ing)|half|twice|(?:reduc|decreas|increas|doubl)(?:e|ed|es|ing)|shrink)(?:[\s_]+(?:it|by|of|to).*)?"
+    r"|smaller|less|fewer|bigger|larger|(?:an)?other(?:[\s_-]+gpu)?|next(?:[\s_-]*(?:port|gpu|free))?"
+    r"|(?:free|new)[\s_-]*port|[*/x×÷]\s*=?\s*\d*\.?\d+|[+-]?\s*\d*\.?\d+\s*(?:%|x)|1/\d+",
+    re.IGNORECASE,
+)
+_HALF_IS_A_VALUE = re.compile(r"dtype|precision|float|amp", re.IGNORECASE)  # of 16 bits
 
 CEILINGS = {"max_retries": (3, 0), "max_same_kind": (3, 1)}  # default, least
 KEYS = ("any", "rules", "extends", *CEILINGS, "on_stall", "on_divergence", "on_first_step_timeout", "stop_on")
@@ -151,9 +159,22 @@ def _change(name: str, how: object, where: str) -> object:
         raise ValueError(f"{where}.change.{name} is a word, a number or {{'halve': {{'min': 1}}}}, not {how!r}.")
     if allowed and (HALVE if isinstance(how, dict) else how) not in allowed:
         raise ValueError(f"{where}.change.{name} can only be {allowed[0]!r}, not {how!r}.")
+    if allowed is None and _is_operation(name, how):
+        raise ValueError(
+            f"{where}.change.{name}: {how!r} is neither a value nor an operator. Operators are 'halve', "
+            f"{{'halve': {{'min': 64}}}} and 'next_port', and 'other' for {GPU}."
+        )
     if name.startswith("$") and (isinstance(how, dict) or how == HALVE):
         raise ValueError(f"{where}.change.{name} is an environment variable, which cannot be halved.")
     return how
+
+
+def _is_operation(name: str, how: object) -> bool:
+    """Return whether a text means an operation that the language does not have: ``half``, ``/2``, ``50%``."""
+    if not isinstance(how, str) or how in (HALVE, NEXT_PORT):
+        return False
+    is_precision = how.lower() == "half" and _HALF_IS_A_VALUE.search(name) is not None
+    return _NOT_A_VALUE.fullmatch(how.strip()) is not None and not is_precision
 
 
 # --- checks

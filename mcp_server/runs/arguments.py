@@ -13,6 +13,7 @@ from mcp_server.hosts.environment import check_environment
 from mcp_server.record.script import LONGEST_NAME, takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.recovery import policy
+from mcp_server.recovery.changes import find_impossible_changes
 from mcp_server.runs.gpu_admission import check_gpu_arguments, check_placeholders
 from mcp_server.text.redaction import Redactor
 from mcp_server.text.regex import compile_user_pattern
@@ -54,6 +55,7 @@ def check_arguments(request: LaunchRequest, command: ShellCommand) -> LaunchRequ
         compile_user_pattern(request.first_step_pattern)
     check_params(request.params, request.resume_args, command)
     recovery = normalize_policy(request.recovery)
+    check_changes(recovery, request.params)
     gpus = check_gpu_arguments(request.gpus, request.require, request.env, queue=request.queue)
     params = [each for each in request.params.values() if isinstance(each, str)]
     placed = {"command": words, "env": request.env.values(), "params": params, "resume_args": request.resume_args}
@@ -72,7 +74,7 @@ def check_options(request: LaunchRequest) -> None:
     """
     command = parse(request.command)
     check_params(request.params, request.resume_args, command)
-    normalize_policy(request.recovery)
+    check_changes(normalize_policy(request.recovery), request.params)
     check_no_key(request, command)
 
 
@@ -120,6 +122,16 @@ def normalize_policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | 
             for name, change in (step.get("change") or {}).items():
                 _check_change(name, change)
     return normal
+
+
+def check_changes(normal: Mapping[str, Any] | None, params: Mapping[str, Any]) -> None:
+    """Refuse a recovery policy, in its normal form, with changes that no retry of these parameters could make.
+
+    Raises:
+        BadArgument: names the parameter and the words that are meant, or allowed.
+    """
+    for problem in find_impossible_changes(normal or {"rules": []}, params):
+        raise BadArgument("recovery", problem.text, problem.remedy)
 
 
 def check_params(params: Mapping[str, Any], resume_args: list[str], command: ShellCommand) -> None:

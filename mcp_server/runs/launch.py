@@ -50,13 +50,10 @@ async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str
     """Return the specification of a run that could be started now; starts and writes nothing.
 
     Raises:
-        RunwardError: what ``launch`` would raise, or a configuration file names data that is not here.
+        RunwardError: what ``launch`` would raise.
     """
-    from mcp_server.hosts.config_contents import check_config_data  # noqa: PLC0415 - a server starts without hosts
-
     spec, handover = await plan(request, home, environ)
     await check_admission(spec, handover.env)
-    await run_in_thread(partial(check_config_data, spec))
     return spec
 
 

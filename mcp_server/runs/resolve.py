@@ -20,7 +20,7 @@ from mcp_server.gpus.leases import lease_directory
 from mcp_server.gpus.placeholders import find_placeholder
 from mcp_server.gpus.request import parse_gpus, takes_several
 from mcp_server.hosts.config import Environment, Host, find_this_host, read_hosts_file
-from mcp_server.hosts.config_contents import check_config_roots, find_config_files
+from mcp_server.hosts.config_contents import check_config_data, check_config_roots, find_config_files
 from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
 from mcp_server.hosts.path_checks import (
     Roots,
@@ -112,7 +112,9 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     added_variables = {name: value for name, value in request.env.items() if name not in given_variables}
     check_foreign_variables(added_variables, roots)
     check_inputs(request, command, site, host, environment, strict=False)
-    check_config_roots(find_config_files(request, command, cwd), roots)
+    config_files = find_config_files(request, command, cwd)
+    check_config_roots(config_files, roots)
+    check_config_data(config_files, request, command, cwd)
     name = request.name or "".join(filter(str.isprintable, name_of(command)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _generate_ids(slug(name)) if not (home.runs / run_id).exists())
     config = home.read_config()

@@ -154,8 +154,10 @@ def describe_devices(run: Run) -> str:
     return ", ".join([*([f"GPU {join_ranges(indices)}"] if indices else []), *others])
 
 
-def describe_free(snapshot: Snapshot, holders: Mapping[str, str]) -> list[str]:
-    """Return the GPUs of a machine and which are free, in one line; empty where it has none."""
+def describe_free(
+    snapshot: Snapshot, holders: Mapping[str, str], requirements: Requirements | None = None
+) -> list[str]:
+    """Return the GPUs of a machine and which are free for a run, in one line; empty where it has none."""
     if snapshot.trouble == "no_driver" or not (snapshot.gpus or snapshot.trouble):
         return []
     if snapshot.trouble:
@@ -165,7 +167,7 @@ def describe_free(snapshot: Snapshot, holders: Mapping[str, str]) -> list[str]:
         memory = "" if gpu.memory_total_mib is None else f" {gpu.memory_total_mib} MiB"
         models.setdefault(f"{gpu.name or 'unknown'}{memory}", []).append(gpu.index)
     which = ", ".join(f"GPU {join_ranges(indices)} {model}" for model, indices in models.items())
-    return [f"{which}; {describe_availability(snapshot, holders)}"]
+    return [f"{which}; {describe_availability(snapshot, holders, requirements)}"]
 
 
 def describe_gpus(gpus: Sequence[Gpu], holders: Mapping[str, str], *, headed: bool = True) -> list[str]:

@@ -204,6 +204,10 @@ async def test_gpus_are_judged_as_a_launch_would(store: RunStore, tmp_path: Path
         == "GPUs not free: 2 GPUs requested, 0 available. 0-1: power limit 700 W, at most 300 W required."
     )
     assert problems[0][2] == "A person should run: sudo nvidia-smi -i 0,1 -pl 300"
+    gated = await check(store, nvml.environ, gpus=2, require={"power_limit_w": 300}, queue=True)
+    assert [each[1:] for each in problems_of(gated)] == [problems[0][1:]]
+    limit = "0-1: power limit 700 W, at most 300 W required"
+    assert [each for each in gated.found or [] if "H100" in each] == [f"GPU 0-1 NVIDIA H100 80GB HBM3 81559 MiB; {limit}"]
     assert problems_of(await check(store, nvml.environ, gpus="7"))[0][2] == "Call gpu_check."
     assert problems_of(await check(store, nvml.environ, gpus="x"))[0][1].startswith("'x' names no GPU.")
     assert UUIDS[0] not in str(problems)
@@ -327,6 +331,7 @@ def project(store: RunStore, tmp_path: Path) -> Path:
     (tmp_path / "conf" / "data.yaml").write_text(
         "data:\n  val_files: ./data/none.json\n  train_files: [/none/a.parquet]\n"
     )
+    (tmp_path / "conf" / "one.yaml").write_text("data:\n  val_files: ./data/none.json\n")
     (tmp_path / "conf" / "model" / "small.yaml").write_text("size: 1\n")
     (tmp_path / "conf" / "model" / "far.yaml").write_text("model_path: /data/scalelab2/m\n")
     return tmp_path
@@ -348,6 +353,21 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         {"command": "python -m any.module --config-path {}/conf --config-name none"},
         "command",
         "there is no Hydra config none",
+    ),
+    (
+        {"command": "python train.py -cn one"},
+        "command",
+        "{}/conf/one.yaml: data.val_files: there is no data file ./data/none.json.",
+    ),
+    (
+        {"command": "python plain.py", "recovery": {"oom_gpu": {"change": {"num_envs": "halve"}}}},
+        "recovery",
+        "a retry would halve num_envs, and params has no num_envs",
+    ),
+    (
+        {"command": "python plain.py", "recovery": {"oom_gpu": {"change": {"num_env": "half"}}}},
+        "recovery",
+        "num_env: 'half' is neither a value nor an operator. Operators are 'halve'",
     ),
     (
         {"command": "python plain.py data.val_files=./data/val.json"},

@@ -25,3 +25,23 @@ async def test_an_agent_learns_what_is_missing_and_what_trains(sandbox: Sandbox)
         assert [each["what"] for each in same["problems"]] == ["recovery"]
         assert same["problems"][0]["text"] in refused
         assert "no such argument" in await agent.refusal("preflight", pyton="python")
+
+
+async def test_data_that_a_config_names_and_that_is_missing_stops_all_three_before_anything_starts(
+    sandbox: Sandbox,
+) -> None:
+    (sandbox.path / "train.py").write_text("print('epoch 1')\n")
+    (sandbox.path / "config.yaml").write_text("data:\n  train_files: ./data/none.parquet\n")
+    command, cwd = "python train.py --config config.yaml", str(sandbox.path)
+    async with sandbox.agent() as agent:
+        launched = await agent.refusal("launch_run", command=command, cwd=cwd)
+        rehearsed = await agent.refusal("launch_run", command=command, cwd=cwd, dry_run=True)
+        (problem,) = (await agent.call("preflight", command=command, cwd=cwd))["problems"]
+        assert launched == rehearsed
+        assert problem["text"] == f"{cwd}/config.yaml: data.train_files: there is no data file ./data/none.parquet."
+        assert problem["text"] in launched
+        assert (await agent.call("list_runs"))["runs"] == []
+        assert not list(sandbox.path.glob("state/runs/*"))
+        (sandbox.path / "data").mkdir()
+        (sandbox.path / "data" / "none.parquet").touch()
+        assert (await agent.end(await agent.launch(command, cwd=cwd)))["state"] == "finished"

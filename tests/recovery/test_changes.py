@@ -2,7 +2,8 @@
 
 import pytest
 
-from mcp_server.recovery.changes import ChangeImpossible, apply_changes, halve_value
+from mcp_server.recovery.changes import ChangeImpossible, apply_changes, find_impossible_changes, halve_value
+from mcp_server.recovery.policy import normalize_policy
 
 
 @pytest.mark.parametrize(
@@ -97,3 +98,29 @@ def test_values_variables_ports_and_the_gpu_change_together_and_each_is_describe
         "another GPU",
     ]
     assert params == {"num_envs": 4096, "lr": 3e-4}
+
+
+@pytest.mark.parametrize(
+    ("change", "params", "text"),
+    [
+        ({"num_envs": "halve"}, {"lr": 1.0}, "a retry would halve num_envs, and params has no num_envs"),
+        ({"num_env": "halve"}, {"num_envs": 8}, "Did you mean num_envs?"),
+        ({"num_env": 512}, {"num_envs": 1024}, "a retry would set num_env, and params has no num_env. Did you mean"),
+        ({"num_envs": 512}, {"env.num_envs": 1024}, "Did you mean env.num_envs?"),
+        ({"num_envs": "few"}, {"num_envs": 1024}, "which is 1024 now, to 'few': not a number."),
+        ({"num_envs": "halve"}, {"num_envs": "auto"}, "a retry would halve num_envs, which is 'auto'."),
+        ({"num_envs": "next_port"}, {"num_envs": 4096}, "num_envs holds no port."),
+        ({"num_envs": "halve", "@batch": "halve", "$N": 1, "lr": 0.1}, {"num_envs": 8}, ""),
+        ({"gradient_checkpointing": True, "optim": "adafactor"}, {"optim": "adamw", "bs": 8}, ""),
+        ({"top_p": 0.9, "beta2": 0.95}, {"top_k": 50, "beta1": 0.9}, ""),
+        ({"num_envs": "512", "lr": "1e-4", "max_steps": "null"}, {"num_envs": "1024", "lr": 1e-3, "max_steps": 9}, ""),
+        ({"master_port": "next_port"}, {"master_port": 29500}, ""),
+    ],
+)
+def test_changes_that_no_retry_could_make_are_found(
+    change: dict[str, object], params: dict[str, object], text: str
+) -> None:
+    policy = normalize_policy({"oom_gpu": {"change": change}})
+    found = [f"{problem.text} {problem.remedy}" for problem in find_impossible_changes(policy, params)]
+    assert len(found) == bool(text)
+    assert text in "".join(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.recovery.describe import describe_policy, find_impossible_changes
+from mcp_server.recovery.describe import describe_policy
 from mcp_server.recovery.policy import normalize_policy
 
 
@@ -31,9 +31,3 @@ def test_the_default_policy_is_told_with_kinds_of_one_rule_together() -> None:
     text = describe_policy(normalize_policy("default"))
     assert "; nccl_error ray_error stall killed (retryable): retry;" in text
     assert "oom_gpu: retry 1 time, then retry (@batch halve)" in text
-
-
-def test_a_parameter_that_a_retry_would_halve_must_be_there() -> None:
-    policy = normalize_policy({"oom_gpu": {"change": {"num_envs": "halve", "@batch": "halve", "$N": 1, "lr": 0.1}}})
-    assert list(find_impossible_changes(policy, {"lr": 1.0})) == ["num_envs"]
-    assert list(find_impossible_changes(policy, {"num_envs": 8})) == []

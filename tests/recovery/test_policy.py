@@ -84,6 +84,10 @@ def test_a_stall_stops_an_attempt_where_the_policy_says_so(value: object, stop_o
         ({"oom_gpu": {"change": {"$X": "halve"}}}, "$X is an environment variable, which cannot be halved."),
         ({"oom_gpu": {"change": {"num_envs": [1]}}}, "change.num_envs is a word, a number or"),
         ({"oom_gpu": {"change": {"num_envs": {"half": 1}}}}, "unknown key 'half'. Allowed: halve."),
+        *(
+            ({"oom_gpu": {"change": {"num_env": word}}}, f"change.num_env: {word!r} is neither a value nor an operator.")
+            for word in ("half", "Halved", "halve it", "/2", "x0.5", "50%", "reduce", "smaller", "other", "next port")
+        ),
         ({"max_retries": True}, "recovery.max_retries is a whole number from 0 to 100, not True."),
         ({"max_same_kind": 0}, "recovery.max_same_kind is a whole number from 1"),
         ({"on_stall": "kill"}, 'recovery.on_stall is "stop" or "report", not \'kill\'.'),
@@ -114,3 +118,8 @@ def test_a_policy_that_is_not_understood_is_refused_with_the_key_and_what_is_all
     with pytest.raises(ValueError, match="recovery") as refused:
         normalize_policy(value)
     assert message in str(refused.value)
+
+
+def test_words_that_a_program_can_mean_are_values() -> None:
+    change = {"dtype": "half", "size": "small", "mode": "reduce-overhead", "errors": "raise", "attn": "sdpa", "$N": "1"}
+    assert normalize_policy({"oom_gpu": {"change": change}})["rules"][0]["steps"][0]["change"] == change

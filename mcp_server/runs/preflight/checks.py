@@ -20,7 +20,7 @@ from mcp_server.backends.base import load_backend
 from mcp_server.errors import BadArgument, GpusNotFree, RunwardError
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
-from mcp_server.gpus.request import parse_gpus, takes_several
+from mcp_server.gpus.request import parse_gpus, parse_requirements, takes_several
 from mcp_server.hosts.command_inputs import find_first_program, find_inputs
 from mcp_server.hosts.config import Environment, Host, Site
 from mcp_server.hosts.config_contents import check_config_roots, find_config_files, find_missing_data
@@ -35,7 +35,8 @@ from mcp_server.hosts.path_checks import (
 )
 from mcp_server.record.environment import base_environment
 from mcp_server.record.spec import LaunchRequest, RunSpec
-from mcp_server.recovery.describe import describe_policy, find_impossible_changes
+from mcp_server.recovery.changes import find_impossible_changes
+from mcp_server.recovery.describe import describe_policy
 from mcp_server.runs.arguments import normalize_policy
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
 from mcp_server.runs.launch import plan
@@ -299,7 +300,8 @@ async def check_gpus(context: CheckContext) -> Checked:
         query = partial(query_gpus, sys.executable, context.host_env, within_s=_GPU_QUERY_S)
         snapshot = await run_in_thread(query)
         holders = await run_in_thread(Leases(Path(leases)).holders)
-        found = describe_free(snapshot, {uuid: holder.text for uuid, holder in holders.items()})
+        required = parse_requirements(require)
+        found = describe_free(snapshot, {uuid: holder.text for uuid, holder in holders.items()}, required)
     try:
         await check_admission(spec, context.host_env)
     except GpusNotFree as error:
@@ -352,10 +354,8 @@ def check_recovery(context: CheckContext) -> Iterator[Problem | str]:
     policy = normalize_policy(context.request.recovery)
     if policy is None:
         return
-    for name in dict.fromkeys(find_impossible_changes(policy, context.request.params)):
-        text = f"a retry would halve {name}, and params has no {name}: no retry could follow."
-        remedy = "Add it to params with its present value, or leave the change out."
-        yield Problem(what="recovery", text=text, remedy=remedy)
+    for problem in find_impossible_changes(policy, context.request.params):
+        yield Problem(what="recovery", text=problem.text, remedy=problem.remedy)
     yield f"recovery: {describe_policy(policy)}"
 
 
