@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any, Literal
 
-from mcp_server.hosts.named_data import find_named_data
+from mcp_server.hosts.named_data import find_named_data, is_output_place, names_an_output
 from mcp_server.text.shell import ShellCommand, SimpleCommand, is_literal
 
 Kind = Literal["program", "script", "config", "checkpoint", "data file", "model"]
@@ -54,6 +54,7 @@ _CHECKPOINT_FLAGS = frozenset(
 )
 # These can name a directory as well.
 _LOADS = re.compile(r"load|resume_from")
+_READS = re.compile(r"load|resume|pretrained|init")
 # A checkpoint that the run itself writes: it does not exist before the first start of a series, and the program copes.
 _NEWEST = re.compile(r"last|latest|current|newest|resume|checkpoint|ckpt|model")
 _EVALUATES = re.compile(
@@ -70,13 +71,15 @@ _TRAINS = re.compile(r"train|finetune|fine_tune|tune|eval|main|run|play|launch|s
 class Input:
     """A file that a command reads. ``path`` as written; ``base``: what it is relative to, by ``cd`` words from cwd.
 
-    ``is_certain``: the program fails where it is missing; else it may look for it elsewhere.
+    ``is_certain``: the program fails where it is missing; else it may look for it elsewhere. ``may_be_output``: the
+    program may as well write it.
     """
 
     kind: Kind
     path: str
     base: tuple[str, ...] = ()
     is_certain: bool = False
+    may_be_output: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class Program:
     script: str = ""
     module: str = ""
     configs: tuple[str, ...] = ()
+    evaluates: bool = False
 
 
 def find_inputs(command: ShellCommand) -> list[Input]:
@@ -118,7 +122,9 @@ def find_programs(command: ShellCommand) -> list[Program]:
         script, module = _find_script(located.words, main), _find_module(located.words, main)
         configs = [file.path for file in _find_program_inputs(located) if file.kind == "config"]
         name = located.words[script] if script is not None and is_literal(located.words[script]) else ""
-        programs.append(Program(located.words, located.base, name, module, tuple(configs)))
+        last = main if script is None else script
+        evaluates = _evaluates(located.words, last)
+        programs.append(Program(located.words, located.base, name, module, tuple(configs), evaluates))
     return programs
 
 
@@ -190,9 +196,13 @@ def _find_program_inputs(located: _LocatedCommand) -> Iterator[Input]:
     rest = words[last + 1 :]
     if script and _TRAINS.search(stem) and rest and rest[0].endswith(_DOCUMENT_SUFFIXES) and is_literal(rest[0]):
         yield Input("config", rest[0], base)
-    evaluates = bool(_EVALUATES.search(" ".join(words[: last + 2]))) or not {"--eval", "--test"}.isdisjoint(words)
-    for file in _find_option_values(words[main + 1 :], evaluates=evaluates):
+    for file in _find_option_values(words[main + 1 :], evaluates=_evaluates(words, last)):
         yield replace(file, base=base)
+
+
+def _evaluates(words: Sequence[str], last: int) -> bool:
+    """Return whether a program, whose name ends at ``last``, reads a model rather than writes one."""
+    return bool(_EVALUATES.search(" ".join(words[: last + 2]))) or not {"--eval", "--test"}.isdisjoint(words)
 
 
 def _find_main_program(words: Sequence[str]) -> int | None:
@@ -268,18 +278,25 @@ def _find_option_values(words: Sequence[str], *, evaluates: bool) -> Iterator[In
                 continue
             value = following
         name = option.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
+        if names_an_output(option):
+            continue
         if not value or value.startswith("-") or not is_literal(value):
             continue
         path = PurePath(value)
         if name in _CONFIG_FLAGS and path.suffix.lower() in _CONFIG_SUFFIXES:
             yield Input("config", value)
         elif name in _CHECKPOINT_FLAGS and _is_checkpoint(name, path, evaluates=evaluates):
-            yield Input("checkpoint", value)
+            yield Input("checkpoint", value, may_be_output=not (evaluates or _READS.search(name)))
     for named in find_named_data(words, evaluates=evaluates):
-        yield Input(named.kind, named.path, is_certain=named.is_certain)
+        yield Input(named.kind, named.path, is_certain=named.is_certain, may_be_output=named.may_be_output)
 
 
 def _is_checkpoint(name: str, path: PurePath, *, evaluates: bool) -> bool:
-    if not evaluates and _NEWEST.fullmatch(path.stem):
+    if not evaluates and (_NEWEST.fullmatch(path.stem) or _is_written(name, path)):
         return False
     return path.suffix.lower() in _CHECKPOINT_SUFFIXES or (path.is_absolute() and bool(_LOADS.search(name)))
+
+
+def _is_written(name: str, path: PurePath) -> bool:
+    """Return whether a training writes this checkpoint: ``checkpoint_path=out/best.pt``, but not a step's file."""
+    return not _READS.search(name) and is_output_place(str(path)) and not any(map(str.isdigit, path.stem))

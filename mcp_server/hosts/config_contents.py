@@ -59,8 +59,9 @@ def find_missing_data(
 ) -> Iterator[ForeignPath]:
     """Yield the data files and models that configuration files name and that are not here.
 
-    What the command or its parameters set themselves is theirs, not the file's.
+    What the command or its parameters set themselves is theirs, not the file's. What a training may write is left out.
     """
+    evaluates = any(program.evaluates for program in find_programs(command))
     overridden = {*command.split_options()[0], *params}
     overridden = {name.lstrip("+~-") for name in overridden}
     for file in files:
@@ -70,8 +71,10 @@ def find_missing_data(
         for key, value in islice(_flatten(read_yaml(file)), _MOST_VALUES):
             if any(name == key or name.endswith(f".{key}") for name in overridden):
                 continue
-            for named in find_named_data([f"{key}={value}"], evaluates=True):
+            for named in find_named_data([f"{key}={value}"], evaluates=evaluates):
                 path = cwd / Path(named.path).expanduser()
+                if named.may_be_output and path.parent.is_dir():
+                    continue
                 if named.is_certain and is_missing(path):
                     cause = f"{file}: {key}: there is no {named.kind} {named.path}."
                     yield ForeignPath("path", cause, suggest_names(path) or "Correct the path.")

@@ -31,16 +31,44 @@ _MODEL_SOURCES = re.compile(
 )
 # A training program may write its own model under these: in a group of Hydra, and in an evaluation, they are read.
 _MODEL_PATHS = re.compile(r"model|model_path|(?:actor|critic|reward|ref|sft)_(?:model_)?path")
+# What a program writes, by the words of an option and of its groups, and by the directories of a path.
+_WRITES = frozenset(
+    """output outputs out save saves saved saving store log logs logdir logging result results dump export exports
+    write written work workdir dest destination upload""".split()  # noqa: SIM905 - as above
+)
+_OUTPUT_DIRECTORY = re.compile(r"(?:checkpoint|ckpt|run|exp|experiment|work|log|tensorboard|tb)s?_?(?:dir|root|folder)")
+_OUTPUT_PLACES = frozenset(
+    """output outputs out results saves saved save saved_models checkpoints ckpts runs logs work_dirs
+    experiments exp exps artifacts""".split()  # noqa: SIM905 - as above
+)
 _CHECKPOINT_FILE = re.compile(r"\.(?:pt|pth|ckpt|bin|pkl|zip|th|safetensors|onnx|msgpack)")
 _LIST = re.compile(r"\[(.*)\]", re.DOTALL)
 
 
 class NamedData(NamedTuple):
-    """A data file or a model. ``is_certain``: where it is missing, the program fails."""
+    """A data file or a model.
+
+    ``is_certain``: where it is missing, the program fails. ``may_be_output``: by its name alone the program may as
+    well write it.
+    """
 
     kind: Literal["data file", "model"]
     path: str
     is_certain: bool
+    may_be_output: bool = False
+
+
+def names_an_output(option: str) -> bool:
+    """Return whether an option, with its groups, says that the program writes what it names: ``save.model_path``."""
+    parts = option.lstrip("-+").replace("-", "_").lower().split(".")
+    return _OUTPUT_DIRECTORY.fullmatch(parts[-1]) is not None or any(
+        not _WRITES.isdisjoint(part.split("_")) for part in parts
+    )
+
+
+def is_output_place(path: str) -> bool:
+    """Return whether a path leads through a directory where programs write: ``/data/me/outputs/run1``."""
+    return not _OUTPUT_PLACES.isdisjoint(part.lower() for part in PurePath(path).parts)
 
 
 def find_named_data(words: Sequence[str], *, evaluates: bool) -> Iterator[NamedData]:
@@ -68,6 +96,8 @@ def _classify(key: str, value: str, *, evaluates: bool) -> NamedData | None:
     group, _, name = key.rpartition(".")
     is_explicit = value.startswith(("/", "./", "../", "~/"))
     suffix = PurePath(value).suffix.lower()
+    if names_an_output(key):
+        return None
     if suffix in _DATA_SUFFIXES:
         if _DATA_FILES.fullmatch(name) or (group and _GROUP_FILES.fullmatch(name)):
             return NamedData("data file", value, True)
@@ -78,5 +108,9 @@ def _classify(key: str, value: str, *, evaluates: bool) -> NamedData | None:
         return None
     if _MODEL_SOURCES.fullmatch(name) or (name == "path" and group.rpartition(".")[2] == "model"):
         return NamedData("model", value, True)
-    is_read = bool(group) or evaluates or (value.startswith(("/", "~/")) and not _CHECKPOINT_FILE.fullmatch(suffix))
-    return NamedData("model", value, True) if is_read and _MODEL_PATHS.fullmatch(name) else None
+    if not _MODEL_PATHS.fullmatch(name):
+        return None
+    if group or evaluates:
+        return NamedData("model", value, True)
+    is_read = value.startswith(("/", "~/")) and not _CHECKPOINT_FILE.fullmatch(suffix) and not is_output_place(value)
+    return NamedData("model", value, True, may_be_output=True) if is_read else None

@@ -255,6 +255,9 @@ def _find_missing(file: Input, cwd: Path) -> tuple[Path, Path] | None:
     path = base / Path(file.path).expanduser()
     if not is_missing(path) or not base.is_dir():
         return None
+    if file.may_be_output and path.parent.is_dir():
+        names = _list_names(path.parent)
+        return (base, path) if difflib.get_close_matches(path.name, names, 1, _TYPO) else None
     is_certain = file.is_certain or file.kind in ("program", "script") or Path(file.path).expanduser().is_absolute()
     return (base, path) if is_certain or _is_misspelt(Path(file.path), base) else None
 

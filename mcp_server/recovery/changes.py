@@ -13,6 +13,15 @@ from mcp_server.recovery.policy import BATCH, GPU, HALVE, NEXT_PORT, PORT
 
 _REMEDY = "Launched with params such as num_envs or batch_size, a retry could make them smaller."
 _MASTER_PORT = "MASTER_PORT"  # torch.distributed and most launchers take it
+_RAY_PORT, _RAY_DIRECTORY = "RAY_PORT", "RAY_TMPDIR"
+# Ray's own port is taken: its head found the session of another.
+_RAY_CONFLICT = re.compile(r"does not match persisted value|\b(?:GCS|gcs_server|[Rr]edis)\b")
+_RAY_REMEDY = (
+    "Launch with RAY_PORT and RAY_TMPDIR in env, or in the environment of hosts.toml, and a command that takes them: "
+    "ray start --head --port=$RAY_PORT --temp-dir=$RAY_TMPDIR."
+)
+# A Unix socket's path has 107 characters, and Ray appends up to 64 of its own to the directory.
+LONGEST_RAY_DIRECTORY = 43
 # In this order: those that fill the memory first, and that change the result least.
 _BATCHES = (
     "num_envs",
@@ -69,10 +78,14 @@ def apply_changes(
             changes.other_gpu = True
             changes.descriptions.append("another GPU")
         elif how == NEXT_PORT:
-            port = _taken_port(params, env, line) if name == PORT else name.removeprefix("$")
+            is_ray = name == PORT and _RAY_CONFLICT.search(line) is not None
+            port = _taken_port(params, env, line, is_ray=is_ray) if name == PORT else name.removeprefix("$")
             if port not in changes.next_port:
                 changes.next_port.append(port)
                 changes.descriptions.append(f"another {port}")
+            if is_ray and env.get(_RAY_DIRECTORY):
+                changes.env[_RAY_DIRECTORY] = _next_directory(env[_RAY_DIRECTORY])
+                changes.descriptions.append(f"{_RAY_DIRECTORY}={changes.env[_RAY_DIRECTORY]}")
         elif name.startswith("$"):
             changes.env[name[1:]] = str(how)
             changes.descriptions.append(f"{name[1:]}={how}")
@@ -175,12 +188,43 @@ def _batch_params(params: Mapping[str, object]) -> Iterator[str]:
                 yield name
 
 
-def _taken_port(params: Mapping[str, object], env: Mapping[str, str], line: str) -> str:
-    """Return the parameter or variable whose port is taken: by ``line``, else the first parameter, else MASTER_PORT."""
-    numbers = set(re.findall(r"\d{2,5}", line))
+def _taken_port(params: Mapping[str, object], env: Mapping[str, str], line: str, *, is_ray: bool) -> str:
+    """Return the parameter or variable whose port is taken: by ``line``, else the first parameter, else MASTER_PORT.
+
+    Of Ray: its own parameter or variable.
+
+    Raises:
+        ChangeImpossible: Ray's port is taken, and nothing that a retry can change holds it.
+    """
+    numbers = set(re.findall(r"(?<![\d_.-])\d{2,5}(?![\d_-])", line))
     named = [name for name in params if "port" in _WORDS.split(name.lower())]
     variables = [name for name in env if name.endswith("PORT") and name not in params]
     for name, value in [*((n, params[n]) for n in named), *((n, env[n]) for n in variables)]:
         if str(value) in numbers:
             return name
+    if is_ray:
+        of_ray = [name for name in named if "ray" in _WORDS.split(name.lower())]
+        carriers = [*of_ray, *(name for name in (_RAY_PORT,) if name in env)]
+        if not carriers:
+            raise ChangeImpossible(f"no parameter or variable holds Ray's port. {_RAY_REMEDY}")
+        return carriers[0]
     return next(iter(named), _MASTER_PORT)
+
+
+def move_ray(env: Mapping[str, str], former: int | None, port: int) -> dict[str, str]:
+    """Return the other variables of a run's own Ray that hold its ``former`` port, with ``port`` instead."""
+    if former is None:
+        return {}
+    number = re.compile(rf"(?<!\d){former}(?!\d)")
+    names = ("RAY_ADDRESS", "RAY_NAMESPACE", "RLINF_NAMESPACE")
+    return {name: number.sub(str(port), env[name]) for name in names if number.search(env.get(name, ""))}
+
+
+def _next_directory(path: str) -> str:
+    """Return a new name beside ``path``, ``/tmp/ray-7kqz-2``, which is not longer than Ray allows."""
+    base, number = path.rstrip("/"), 2
+    if (counted := re.fullmatch(r"(.*)-([2-9]|[1-9]\d)", base)) is not None:
+        base, number = counted[1], int(counted[2]) + 1
+    parent, slash, name = base.rpartition("/")
+    room = LONGEST_RAY_DIRECTORY - len(f"{parent}{slash}-{number}")
+    return f"{parent}{slash}{name[-max(room, 4) :]}-{number}"  # the end of the name is unique

@@ -42,7 +42,7 @@ BATCH, PORT, GPU = "@batch", "@port", "@gpu"
 _NOT_A_VALUE = re.compile(
     r"(?:halv(?:e|ed|es|ing)|half|twice|(?:reduc|decreas|increas|doubl)(?:e|ed|es|ing)|shrink)(?:[\s_]+(?:it|by|of|to).*)?"
     r"|smaller|less|fewer|bigger|larger|(?:an)?other(?:[\s_-]+gpu)?|next(?:[\s_-]*(?:port|gpu|free))?"
-    r"|(?:free|new)[\s_-]*port|[*/x×÷]\s*=?\s*\d*\.?\d+|[+-]?\s*\d*\.?\d+\s*(?:%|x)|1/\d+",
+    r"|(?:free|new)[\s_-]*port|[*/x]\s*=?\s*\d*\.?\d+|[+-]?\s*\d*\.?\d+\s*(?:%|x)|1/\d+",
     re.IGNORECASE,
 )
 _HALF_IS_A_VALUE = re.compile(r"dtype|precision|float|amp", re.IGNORECASE)  # of 16 bits

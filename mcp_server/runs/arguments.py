@@ -74,8 +74,9 @@ def check_options(request: LaunchRequest) -> None:
     """
     command = parse(request.command)
     check_params(request.params, request.resume_args, command)
-    check_changes(normalize_policy(request.recovery), request.params)
+    normal = normalize_policy(request.recovery)
     check_no_key(request, command)
+    check_changes(normal, request.params)
 
 
 def check_name(name: str) -> None:

@@ -34,6 +34,7 @@ from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import boot_id, now
 from mcp_server.record.script import LONGEST_NAME, name_of, slug
 from mcp_server.record.spec import LaunchRequest
+from mcp_server.recovery.changes import LONGEST_RAY_DIRECTORY
 from mcp_server.runs.arguments import check_arguments, check_no_secret, check_options, check_unicode
 from mcp_server.runs.gpu_admission import count_cpu_slots, requests_gpus
 from mcp_server.store.state_home import Config, StateHome
@@ -43,8 +44,6 @@ from mcp_server.text.shell import parse
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _NOT_SEARCHED = frozenset({"cwd", "blueprint", "secrets"})  # for values of secrets
-# A Unix socket's path has 107 characters, and Ray appends up to 64 of its own to the directory.
-_LONGEST_RAY_DIRECTORY = 43
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ def find_ray_variables(environment: Environment, run_id: str) -> dict[str, str]:
     port = find_free_port(low, high)
     if port is None:
         raise BadArgument("environment", f"no port of {ray.ports} is free for the run's own Ray.")
-    room = _LONGEST_RAY_DIRECTORY - len(ray.temp_dir.replace("{run_id}", ""))
+    room = LONGEST_RAY_DIRECTORY - len(ray.temp_dir.replace("{run_id}", ""))
     short_id = run_id[-max(room, 4) :].lstrip("-")  # the end of an id is unique
     namespace = _fill_template(ray.namespace, port, run_id)
     variables = {

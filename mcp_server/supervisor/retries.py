@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcp_server.recovery.advice import agree
+from mcp_server.recovery.changes import move_ray
 from mcp_server.recovery.decision import FailedAttempt, GiveUp, Retry, decide
 from mcp_server.recovery.policy import NONE
 from mcp_server.supervisor.attempt import Attempt
@@ -101,11 +102,14 @@ class Retries:
         """Find the free ports and the other GPUs that ``retry`` needs; None where there is no other GPU."""
         new_params, new_changed = dict(retry.params), {**changed, **retry.env}
         for name in retry.next_port:
-            port = ports.find_next_port(ports.current_port(name, params, env))
+            former = ports.current_port(name, params, env)
+            port = ports.find_next_port(former)
             if name in new_params:
                 new_params[name] = port
             else:
                 new_changed[name] = str(port)
+            if "ray" in name.lower():
+                new_changed |= move_ray({**env, **new_changed}, former, port)
         if retry.other_gpu:
             variables = self._get_allocation().exchange(env)
             if variables is None:

@@ -159,6 +159,11 @@ env -u PYTHONPATH python missing.py
 python train.py # --config configs/none.yaml
 python train.py --checkpoint_path /data/out/none
 python train.py --note 'see configs/none.yaml'
+python train.py --output_model_path /data/none/m --model_path /data/none/outputs/m
+python train.py save.model_path=/data/none/m output.model.path=/data/none/n log.model_path=./none/n
+python train.py --checkpoint_path /data/none/outputs/best.pt
+python train.py trainer.save.data_path=/data/none/x.json results.checkpoint=/data/none/y.pt
+python train.py model.output_dir=/data/none/x +work.model.path=/data/none/y
 """
 
 
@@ -212,6 +217,10 @@ python train.py --dataset /data/none/lift.hdf5 | there is no data file /data/non
 python train.py rollout.model.model_path=/data/none/pi0 | there is no model /data/none/pi0.
 python train.py --model_name_or_path /data/none/llama | there is no model /data/none/llama.
 python train.py actor_rollout_ref.model.path=~/models/none | there is no model ~/models/none
+python train.py --model_path /data/none/pi0 | there is no model /data/none/pi0.
+python train.py --checkpoint /data/none/outputs/step_100.pt | there is no checkpoint /data/none/outputs/step_100.pt.
+python eval.py --model_path /data/none/outputs/m | there is no model /data/none/outputs/m.
+python train.py --load /data/none/outputs/best.pt | there is no checkpoint /data/none/outputs/best.pt.
 python eval.py --model_path ./ckpts/step_901.pt | there is no model ./ckpts/step_901.pt in . | ckpts/step_900.pt
 """
 
@@ -252,6 +261,18 @@ def test_an_argument_list_is_checked_word_by_word(project: Path) -> None:
     check(["python", "train.py", "--config", "configs/walker.yaml", "--note", "a b"], project)
     with pytest.raises(BadArgument, match=r"no config configs/x\.yaml"):
         check(["python", "train.py", "--config", "configs/x.yaml"], project)
+
+
+def test_a_directory_that_a_training_may_make_is_not_a_missing_model(project: Path) -> None:
+    (project / "models" / "pi0").mkdir(parents=True)
+    check(f"python train.py --model_path {project}/models/mine", project)
+    check("python train.py", project, params={"model_path": f"{project}/models/mine", "output_dir": "/data/none"})
+    for command in (
+        f"python eval.py --model_path {project}/models/mine",
+        f"python train.py --model_path {project}/models/pi",
+    ):
+        with pytest.raises(BadArgument, match="there is no model"):
+            check(command, project)
 
 
 def test_parameters_name_files_as_the_command_does(project: Path) -> None:

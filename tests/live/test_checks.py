@@ -207,7 +207,9 @@ async def test_gpus_are_judged_as_a_launch_would(store: RunStore, tmp_path: Path
     gated = await check(store, nvml.environ, gpus=2, require={"power_limit_w": 300}, queue=True)
     assert [each[1:] for each in problems_of(gated)] == [problems[0][1:]]
     limit = "0-1: power limit 700 W, at most 300 W required"
-    assert [each for each in gated.found or [] if "H100" in each] == [f"GPU 0-1 NVIDIA H100 80GB HBM3 81559 MiB; {limit}"]
+    assert [each for each in gated.found or [] if "H100" in each] == [
+        f"GPU 0-1 NVIDIA H100 80GB HBM3 81559 MiB; {limit}"
+    ]
     assert problems_of(await check(store, nvml.environ, gpus="7"))[0][2] == "Call gpu_check."
     assert problems_of(await check(store, nvml.environ, gpus="x"))[0][1].startswith("'x' names no GPU.")
     assert UUIDS[0] not in str(problems)

@@ -128,6 +128,25 @@ print("bound", os.environ["MASTER_PORT"])
     assert f"export MASTER_PORT={port}\n" not in second.read_text()
 
 
+async def test_a_second_ray_on_one_port_is_retried_on_another_port_in_another_directory(sandbox: Sandbox) -> None:
+    code = """
+import os, sys
+print(os.environ["RAY_PORT"], os.environ["RAY_TMPDIR"], os.environ["RAY_ADDRESS"])
+if os.environ["RAY_PORT"] == "21379":
+    raise AssertionError("Session name session_1_11 does not match persisted value b'session_2_22'. Perhaps there was")
+"""
+    env = {"RAY_PORT": "21379", "RAY_TMPDIR": "/tmp/ray-a", "RAY_ADDRESS": "127.0.0.1:21379"}
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(script(sandbox, code), env=env, recovery="default", cwd=str(sandbox.path))
+        ended = await agent.end(run_id)
+        assert (ended["state"], ended["attempt"]) == ("finished", 2)
+        port, directory, address = sandbox.rundir(run_id).log(2).read_text().split()
+        assert (port != "21379", directory, address) == (True, "/tmp/ray-a-2", f"127.0.0.1:{port}")
+        unmoved = await agent.end(await agent.launch(script(sandbox, code), env=env, cwd=str(sandbox.path)))
+        assert unmoved["failure"]["action"] == "retry_other_port"
+        assert "--port=$RAY_PORT" in unmoved["failure"]["advice"]
+
+
 async def test_a_stall_is_stopped_and_tried_again_if_the_policy_says_so(sandbox: Sandbox) -> None:
     code = """
 import os, time

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_server.recovery.changes import ChangeImpossible, apply_changes, find_impossible_changes, halve_value
+from mcp_server.recovery.changes import ChangeImpossible, apply_changes, find_impossible_changes, halve_value, move_ray
 from mcp_server.recovery.policy import normalize_policy
 
 
@@ -76,6 +76,37 @@ def test_without_a_batch_size_that_can_be_halved_nothing_changes(params: dict[st
 def test_the_port_that_is_taken_is_found(params: dict[str, object], env: dict[str, str], line: str, name: str) -> None:
     changes = apply_changes({"@port": "next_port"}, params, env, line)
     assert (changes.next_port, changes.params, changes.env) == ([name], params, {})
+
+
+PERSISTED = "AssertionError: Session name session_2026-11-22_10-00-00_000001_11 does not match persisted value b'x'."
+
+
+def test_a_port_of_ray_moves_with_its_directory_and_its_address() -> None:
+    env = {"RAY_PORT": "6379", "RAY_TMPDIR": "/tmp/ray-7kqz", "RAY_ADDRESS": "127.0.0.1:6379", "MASTER_PORT": "10"}
+    changes = apply_changes({"@port": "next_port"}, {"port": 2026}, env, PERSISTED)
+    assert (changes.next_port, changes.env) == (["RAY_PORT"], {"RAY_TMPDIR": "/tmp/ray-7kqz-2"})
+    assert changes.descriptions == ["another RAY_PORT", "RAY_TMPDIR=/tmp/ray-7kqz-2"]
+    again = apply_changes({"@port": "next_port"}, {}, {**env, **changes.env}, PERSISTED)
+    assert again.env == {"RAY_TMPDIR": "/tmp/ray-7kqz-3"}
+    assert apply_changes({"@port": "next_port"}, {"ray.port": 6379}, {}, PERSISTED).next_port == ["ray.port"]
+    assert move_ray({**env, "RAY_NAMESPACE": "rlinf_6379"}, 6379, 6380) == {
+        "RAY_ADDRESS": "127.0.0.1:6380",
+        "RAY_NAMESPACE": "rlinf_6380",
+    }
+    assert move_ray(env, 10, 11) == move_ray(env, None, 11) == {}
+
+
+def test_a_directory_of_ray_keeps_its_length_below_what_a_socket_allows() -> None:
+    longest = "/data/mz/scratch/ray/" + "x" * 15 + "-cfm-7k"
+    (moved,) = apply_changes(
+        {"@port": "next_port"}, {}, {"RAY_PORT": "1", "RAY_TMPDIR": longest}, PERSISTED
+    ).env.values()
+    assert (len(longest), len(moved), moved[-9:]) == (43, 43, "-cfm-7k-2")
+
+
+def test_where_nothing_holds_rays_port_no_retry_pretends_to_move_it() -> None:
+    with pytest.raises(ChangeImpossible, match=r"no parameter or variable holds Ray's port\. .*--port=\$RAY_PORT"):
+        apply_changes({"@port": "next_port"}, {"lr": 0.1}, {"MASTER_PORT": "29500"}, PERSISTED)
 
 
 def test_values_variables_ports_and_the_gpu_change_together_and_each_is_described() -> None:

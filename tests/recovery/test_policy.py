@@ -85,7 +85,10 @@ def test_a_stall_stops_an_attempt_where_the_policy_says_so(value: object, stop_o
         ({"oom_gpu": {"change": {"num_envs": [1]}}}, "change.num_envs is a word, a number or"),
         ({"oom_gpu": {"change": {"num_envs": {"half": 1}}}}, "unknown key 'half'. Allowed: halve."),
         *(
-            ({"oom_gpu": {"change": {"num_env": word}}}, f"change.num_env: {word!r} is neither a value nor an operator.")
+            (
+                {"oom_gpu": {"change": {"num_env": word}}},
+                f"change.num_env: {word!r} is neither a value nor an operator.",
+            )
             for word in ("half", "Halved", "halve it", "/2", "x0.5", "50%", "reduce", "smaller", "other", "next port")
         ),
         ({"max_retries": True}, "recovery.max_retries is a whole number from 0 to 100, not True."),
