@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,22 @@ _WORDS = {
     "user": re.compile(r"[\w][\w.@+-]{0,63}"),
     "since": re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?Z"),
 }
-_LARGEST_PID = 2**22
+_LARGEST_PID, _MOST_GPUS = 2**22, 1024
 
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """A process that holds a lease or waits for one; ``since`` in ISO 8601 UTC. Unknown values are empty."""
+    """A process that holds a lease or waits for one; ``since`` in ISO 8601 UTC. Unknown values are empty.
+
+    ``index``: of the leased GPU, as the driver numbered it when the lease was taken.
+    """
 
     run_id: str = ""
     owner: str = ""
     user: str = ""
     pid: int | None = None
     since: str = ""
+    index: int | None = field(default=None, compare=False)
 
     @property
     def text(self) -> str:
@@ -56,8 +60,12 @@ class LeaseHolder:
         """Return the holder that a file names. Any user may have written it: only words of the right shape count."""
         words = {name: facts.get(name) for name in _WORDS}
         clean = {name: w for name, w in words.items() if isinstance(w, str) and _WORDS[name].fullmatch(w)}
-        pid = facts.get("pid")
-        return cls(**clean, pid=pid if isinstance(pid, int) and 0 < pid <= _LARGEST_PID else None)
+        pid, index = facts.get("pid"), facts.get("index")
+        return cls(
+            **clean,
+            pid=pid if isinstance(pid, int) and 0 < pid <= _LARGEST_PID else None,
+            index=index if type(index) is int and 0 <= index < _MOST_GPUS else None,
+        )
 
     @classmethod
     def of_process(cls, pid: int | None) -> LeaseHolder:

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from mcp_server.gpus.lease_holder import NAME, LeaseHolder
@@ -146,8 +146,9 @@ class Leases:
                     return Unavailable(f"{uuid} is leased by {self.holders().get(uuid, LeaseHolder()).text}.")
                 fds[uuid] = fd
             undo.pop_all()
-        for fd in fds.values():
-            lock_files.write_text(fd, holder.to_json())
+        by_uuid = dict(zip(fds, indices))
+        for uuid, fd in fds.items():
+            lock_files.write_text(fd, replace(holder, index=by_uuid.get(uuid)).to_json())
         return HeldLeases(fds, indices)
 
     @contextlib.contextmanager

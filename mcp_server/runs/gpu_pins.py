@@ -29,9 +29,19 @@ class Pin:
     is_absolute: bool
 
 
-def find_pins(command: str | Sequence[str]) -> list[Pin]:
-    """Return the GPUs that a command pins itself to, in the order of the text."""
-    return list(dict.fromkeys(pin for program in find_programs(command) for pin in _pins_of(program)))
+def find_pins(
+    command: str | Sequence[str],
+    env: Mapping[str, str] | None = None,
+    params: Mapping[str, object] | None = None,
+) -> list[Pin]:
+    """Return the GPUs that a command, its environment and its parameters pin it to, in this order."""
+    more = []
+    if env or params:
+        variables = tuple(f"{name}={value}" for name, value in (env or {}).items())
+        options = [(f"--{name.lstrip('-')}", str(value)) for name, value in (params or {}).items()]
+        words = ("params", *(word for option in options for word in option))
+        more = [Program("params", words, variables=variables)]
+    return list(dict.fromkeys(pin for program in (*find_programs(command), *more) for pin in _pins_of(program)))
 
 
 def computes(command: str | Sequence[str]) -> bool:

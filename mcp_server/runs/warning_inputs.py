@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from mcp_server.gpus.lease_holder import LeaseHolder
 from mcp_server.gpus.leases import Leases
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus
@@ -83,24 +84,31 @@ def _read_text(path: Path) -> str | None:
 
 
 def _warn_of_gpus(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
-    request, pins = parse_gpus(spec.gpus), find_pins(spec.command)
+    request, pins = parse_gpus(spec.gpus), find_pins(spec.command, spec.env, spec.params)
     if request is not None:
         warning = Leases(Path(spec.leases)).find_warning() if request else None
         return [*([warning] if warning else []), *warn_of_pins(pins, request, {}, ())]
     leases = {
-        uuid: holder.run_id or holder.text
+        uuid: holder
         for uuid, holder in Leases(Path(spec.leases)).holders().items()
         if not uuid.startswith("cpu-") and holder.run_id != spec.run_id
     }
     if pins:
         gpus = query_gpus(sys.executable, environ, within_s=_WITHIN_S).gpus
-        holders = {gpu.index: leases[gpu.uuid] for gpu in gpus if gpu.uuid in leases}
-        return warn_of_pins(pins, None, holders, [gpu.index for gpu in gpus])
+        indices = {gpu.uuid: gpu.index for gpu in gpus}
+        # What the holder saw counts where the driver does not answer here.
+        holders = {indices.get(uuid, holder.index): _name(holder) for uuid, holder in leases.items()}
+        known = {index: name for index, name in holders.items() if index is not None}
+        return warn_of_pins(pins, None, known, list(indices.values()))
     if leases and computes(spec.command):
-        names = sorted(set(leases.values()))
+        names = sorted({_name(holder) for holder in leases.values()})
         named = ", ".join(names[:_MOST_HOLDERS]) + (" and others" if len(names) > _MOST_HOLDERS else "")
         return [
             f"{named} leased GPUs that this run sees as well, because it was launched without gpus: pass gpus, or "
             'gpus="none" if it uses none.'
         ]
     return []
+
+
+def _name(holder: LeaseHolder) -> str:
+    return holder.run_id or holder.text

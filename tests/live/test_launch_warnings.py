@@ -46,3 +46,23 @@ async def test_a_pin_on_a_gpu_that_another_run_leases_is_warned_of(sandbox: Sand
         overriding = await agent.call("launch_run", command="CUDA_VISIBLE_DEVICES=0 python -V", gpus=1, dry_run=True)
         assert "overrides" in overriding["warnings"][0]
         await agent.kill(holder)
+
+
+async def test_a_pin_is_warned_of_by_the_records_of_leases_where_no_driver_answers(
+    sandbox: Sandbox, gpus: Machine
+) -> None:
+    gpus.report(gpus=2)
+    async with sandbox.agent_in_process() as agent:
+        holder = (await agent.call("launch_run", command="sleep 60", gpus=[0]))["run_id"]
+        gpus.report("fault nvmlInitWithFlags 9")
+        pins: list[dict[str, object]] = [
+            {"command": "CUDA_VISIBLE_DEVICES=0 python -V"},
+            {"command": "python -V", "env": {"CUDA_VISIBLE_DEVICES": "0,1"}},
+            {"command": "python -V --device cuda:0"},
+            {"command": "python -V", "params": {"device": "cuda:0"}},
+        ]
+        for arguments in pins:
+            (warning,) = (await agent.call("launch_run", **arguments, dry_run=True))["warnings"]
+            assert f"uses GPU 0, which {holder} leases: pass gpus=1 instead." in warning
+        assert "warnings" not in await agent.call("launch_run", command="python -V --device cuda:1", dry_run=True)
+        await agent.kill(holder)

@@ -32,6 +32,15 @@ def test_pins_are_found(command: str, texts: list[str], indices: list[tuple[int,
     assert ([pin.text for pin in pins], [pin.indices for pin in pins]) == (texts, indices)
 
 
+def test_pins_in_the_environment_and_in_parameters_are_found() -> None:
+    pins = find_pins("python a.py", {"CUDA_VISIBLE_DEVICES": "0,1", "A": "cuda:7"}, {"device": "cuda:2", "gpu_id": 3})
+    assert [(pin.text, pin.indices) for pin in pins] == [
+        ("CUDA_VISIBLE_DEVICES=0,1", (0, 1)),
+        ("cuda:2", (2,)),
+        ("--gpu_id 3", (3,)),
+    ]
+
+
 def test_a_pin_without_gpus_names_the_run_that_leases_the_gpu() -> None:
     pins = find_pins("CUDA_VISIBLE_DEVICES=0,1 python train.py")
     leased, free = warn_of_pins(pins, None, {0: "cfm-7kqz"}, [0, 1])
