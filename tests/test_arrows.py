@@ -12,7 +12,7 @@ import mcp_server
 ROOT = Path(mcp_server.__file__).parent
 LAYERS = (  # from the ground up; a room may import every room of a lower layer
     ("errors", "answer", "threads", "text", "system", "record"),
-    ("diagnosis", "recovery", "gpus"),
+    ("diagnosis", "recovery", "gpus", "notices"),
     ("supervisor",),
     ("backends", "store", "hosts", "blueprints", "scalars"),
     ("views",),
@@ -31,7 +31,7 @@ WITHIN = {  # the arrows inside one layer
         ("cli", "resources"),
     ),
 }
-BELOW_THE_LINE = {"errors", "text", "system", "record", "diagnosis", "recovery", "gpus", "supervisor"}
+BELOW_THE_LINE = {"errors", "text", "system", "record", "diagnosis", "recovery", "gpus", "notices", "supervisor"}
 LIBRARIES = {  # who may import which third-party package
     "mcp": "tools resources serve cli",
     "mcp_types": "tools resources serve cli",

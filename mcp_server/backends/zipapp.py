@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mcp_server.system.files import write_atomic
 
-ROOMS = ("text", "system", "record", "diagnosis", "recovery", "gpus", "supervisor")
+ROOMS = ("text", "system", "record", "diagnosis", "recovery", "gpus", "notices", "supervisor")
 MODULES = ("__init__.py", "errors.py")
 OLDEST_PYTHON = (3, 9)
 

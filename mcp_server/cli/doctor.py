@@ -11,6 +11,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,6 +28,7 @@ from mcp_server.gpus.health import find_faults
 from mcp_server.gpus.leases import Leases, lease_directory
 from mcp_server.gpus.query import query_gpus
 from mcp_server.hosts.environment import read_secrets_file
+from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.runs.preflight.checks import PreflightRequest
 from mcp_server.runs.preflight.preflight import run_preflight
 from mcp_server.store.file_watch import is_inotify_available, is_shared_filesystem
@@ -142,6 +144,11 @@ def _state(home: StateHome) -> Iterator[Finding]:
     yield Finding("disk", "ok" if enough else "warning", f"{free / 2**30:.1f} GiB free for logs")
     yield _readable("config", home.read_config)
     yield _readable("secrets", lambda: read_secrets_file(home.secrets))
+    with suppress(RunwardError):
+        targets, problems = find_targets(home.read_config(), os.environ, home.secrets)
+        yield from (Finding("notices", "warning", problem) for problem in problems)
+        if targets:
+            yield Finding("notices", "ok", f"{', '.join(each.name for each in targets)}; try runward notify test")
 
 
 def _readable(what: str, read: Callable[[], object]) -> Finding:

@@ -82,6 +82,15 @@ def make_parser() -> argparse.ArgumentParser:
     for command in (listing, wait, logs, kill, diagnose, gpu, tb, doctor):
         command.add_argument("--json", action="store_true", help="for scripts")
 
+    _add_setup_verbs(verbs)
+
+    demo = verbs.add_parser("demo", help="a real training run through a real MCP client")
+    demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")
+    return parser
+
+
+def _add_setup_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verbs by which a person sets up access, notices and clients."""
     token = verbs.add_parser("token", help="access to the server over HTTP: one token an agent")
     actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
     actions.add_parser("add", help="make a token, and print it once").add_argument("name")
@@ -90,11 +99,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     actions.add_parser("rm", help="remove a token").add_argument("name")
 
+    notify = verbs.add_parser("notify", help="notices of runs by webhook or command, as config.toml names them")
+    sending = notify.add_subparsers(dest="action", required=True, metavar="ACTION")
+    sending.add_parser("test", help="send one to every target").add_argument(
+        "--json", action="store_true", help="for scripts"
+    )
+
     installing = verbs.add_parser("install", help="register this server with a client, and install the agents")
     installing.add_argument("client", choices=["claude", "codex", "inspector"])
     installing.add_argument("--project", action="store_true", help="for this directory's project instead of this user")
     installing.add_argument("--yes", action="store_true", help="do not ask; changes are shown all the same")
-
-    demo = verbs.add_parser("demo", help="a real training run through a real MCP client")
-    demo.add_argument("--steps", type=_count, default=1200, help="training steps (1200, about 15 s)")
-    return parser

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, cast, get_args
 
@@ -136,6 +136,7 @@ class EventLog:
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._waiting: list[bytes] = []
         self._seq = 0
+        self.on_event: Callable[[Event], None] | None = None  # hears of each event, also where the disk is full
         if size := os.fstat(self._fd).st_size:
             self._seq = max((event["seq"] for event in read_events(path)), default=0)
             os.ftruncate(self._fd, os.pread(self._fd, size, 0).rfind(b"\n") + 1)
@@ -148,10 +149,12 @@ class EventLog:
     def append(self, kind: EventKind, text: str, **facts: Any) -> None:
         """Add one event; ``facts`` that are None are left out."""
         self._seq += 1
-        event = {"seq": self._seq, "at": now(), "kind": kind, "text": text}
-        event |= {name: value for name, value in facts.items() if value is not None}
+        event: Event = {"seq": self._seq, "kind": kind, "at": now(), "text": text}
+        event |= cast(Event, {name: value for name, value in facts.items() if value is not None})
         self._waiting.append(json.dumps(event, ensure_ascii=False).encode(errors="replace") + b"\n")
         self.flush()
+        if self.on_event is not None:
+            self.on_event(event)
 
     def flush(self) -> None:
         """Write the waiting events; a line that did not fit whole is removed again."""

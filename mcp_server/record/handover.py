@@ -6,7 +6,7 @@ import json
 import os
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ class Handover:
     """What a command needs and no file may hold, and the launcher's umask: tmux may have been started with another.
 
     ``others``: secrets that the launcher knows and the command does not get; they are masked as well.
-    ``snapshot``: the launcher's reading of the GPUs, which saves the supervisor a query.
+    ``snapshot``: the launcher's reading of the GPUs, which saves the supervisor a query. ``notify``: the targets of
+    notices, with their secrets.
     """
 
     env: Mapping[str, str]
@@ -34,6 +35,7 @@ class Handover:
     umask: int | None = None
     snapshot: Mapping[str, Any] | None = None
     others: Mapping[str, str] = field(default_factory=dict, repr=False)
+    notify: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
     @property
     def masked(self) -> dict[str, str]:
@@ -42,8 +44,13 @@ class Handover:
 
     def encode(self) -> bytes:
         """Return the handover as one JSON line."""
-        value = {"env": dict(self.env), "secrets": dict(self.secrets), "umask": self.umask, "snapshot": self.snapshot}
-        value["others"] = dict(self.others)
+        value: dict[str, Any] = {
+            "env": dict(self.env),
+            "secrets": dict(self.secrets),
+            "umask": self.umask,
+            "snapshot": self.snapshot,
+        }
+        value |= {"others": dict(self.others), "notify": list(self.notify)}
         return json.dumps(value).encode() + b"\n"
 
 
@@ -77,6 +84,7 @@ def receive_handover(path: Path) -> Handover:
     try:
         value = json.loads(data)
         env, secrets = dict(value["env"]), dict(value["secrets"])
-        return Handover(env, secrets, value.get("umask"), value.get("snapshot"), dict(value.get("others") or {}))
+        others, notify = dict(value.get("others") or {}), list(value.get("notify") or ())
+        return Handover(env, secrets, value.get("umask"), value.get("snapshot"), others, notify)
     except (ValueError, KeyError, TypeError) as error:
         raise HandoverError("the launching server handed over something that is not an environment") from error

@@ -22,6 +22,7 @@ from mcp_server.gpus.request import parse_gpus, takes_several
 from mcp_server.hosts.config import Environment, Host, find_this_host, read_hosts_file
 from mcp_server.hosts.config_contents import check_config_data, check_config_roots, find_config_files
 from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
+from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.hosts.path_checks import (
     Roots,
     check_foreign_paths,
@@ -132,7 +133,13 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         config=config,
         cpu_slots=count_cpu_slots(config.cpu_slots),
         lease_directory=str(lease_directory(environ)),
-        handover=Handover(base_environment(environ), secrets, processes.read_umask(), others=others),
+        handover=Handover(
+            base_environment(environ),
+            secrets,
+            processes.read_umask(),
+            others=others,
+            notify=[target.facts() for target in find_targets(config, environ, home.secrets)[0]],
+        ),
         result_dir=result_dir,
     )
 

@@ -11,6 +11,7 @@ from mcp_server.gpus.lease_holder import LeaseHolder
 from mcp_server.gpus.leases import Leases
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus
+from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.record.script import format_arguments
 from mcp_server.record.spec import RunSpec
 from mcp_server.runs.gpu_pins import computes, find_pins, warn_of_pins
@@ -33,8 +34,10 @@ def collect_warnings(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
         warnings = find_warnings(spec.command, read_scripts(spec.command, Path(spec.cwd)))
         if spec.params:
             warnings += find_warnings(["params", *format_arguments(spec.params, spec.param_style)])
-        if of_home := StateHome.of(environ).find_warning():
+        home = StateHome.of(environ)
+        if of_home := home.find_warning():
             warnings.append(of_home)
+        warnings += find_targets(home.read_config(), environ, home.secrets)[1]
         return list(dict.fromkeys([*warnings, *_warn_of_gpus(spec, environ)]))
     except Exception as error:  # a launch never fails for a warning
         return [f"What to warn of could not be found out: {error!r}."]

@@ -11,12 +11,63 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mcp_server.errors import ConfigInvalid, StateUnusable
+from mcp_server.notices.target import DEFAULT_EVENTS, DEFAULT_PER_HOUR, EVENTS, SERVICES, split_command
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.lock_files import user_name
+
+
+class NotifySettings(BaseModel):
+    """Who hears of runs, beside their agents: a command, a webhook, or both."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    on: tuple[str, ...] = DEFAULT_EVENTS
+    command: str | tuple[str, ...] = ()
+    webhook: str = ""
+    webhook_secret: str = ""  # the name of a secret that is the address
+    service: str = ""  # empty: by the host of the address
+    token_secret: str = ""
+    sign_secret: str = ""
+    max_per_hour: int = Field(default=DEFAULT_PER_HOUR, ge=1, le=10_000)
+
+    @field_validator("on", mode="before")
+    @classmethod
+    def _check_events(cls, value: object) -> object:
+        events = [value] if isinstance(value, str) else value
+        for event in events if isinstance(events, list) else []:
+            if event not in EVENTS:
+                raise ValueError(f"{event!r} is not an event; there are {', '.join(EVENTS)}")
+        return events
+
+    @model_validator(mode="after")
+    def _check(self) -> NotifySettings:
+        if self.webhook and self.webhook_secret:
+            raise ValueError("webhook and webhook_secret exclude each other")
+        if not (self.webhook or self.webhook_secret or self.command):
+            raise ValueError("a command, a webhook or a webhook_secret is needed")
+        if self.service and self.service not in SERVICES:
+            raise ValueError(f"service is one of {', '.join(SERVICES)}")
+        if self.webhook:
+            check_address(self.webhook)
+        if self.command:
+            split_command(self.command)
+        return self
+
+
+def check_address(address: str) -> None:
+    """Check the address of a webhook, which no message repeats.
+
+    Raises:
+        ValueError: it is not one of http or https with a host.
+    """
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("the address of a webhook begins with https:// or http://, and has a host")
 
 
 class Config(BaseModel):
@@ -34,6 +85,12 @@ class Config(BaseModel):
     read_roots: tuple[str, ...] = ()  # further directories whose logs read_log may read, and callers with a token all
     allow_sessions: tuple[str, ...] = ()  # tmux sessions, by glob, that callers with a token may see besides runs'
     http_hosts: tuple[str, ...] = ()  # further host names by which clients reach the server, such as a proxy's
+    notify: tuple[NotifySettings, ...] = ()
+
+    @field_validator("notify", mode="before")
+    @classmethod
+    def _as_list(cls, value: object) -> object:
+        return [value] if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,8 @@ def supervise(path: Path) -> int:
     try:
         write_script(rundir.script, render(control.spec))
         handover = _requeue(control, former) if former else receive_handover(rundir.handover)
+        if handover.notify:
+            _send_notices(control, handover)
         supervision = Supervision(control, handover, former)
         supervision.obtain_gpus()
         first = supervision.start_attempt(number)
@@ -77,6 +79,18 @@ def supervise(path: Path) -> int:
     status = supervision.run(first)
     os.close(lock)  # last: until here a reader sees a living supervisor
     return status  # tmux shows it to people who attach later
+
+
+def _send_notices(control: ControlInputs, handover: Handover) -> None:
+    """Start the process that sends notices, and hand each event over to it."""
+    from mcp_server.supervisor.notifier import start_notifier  # noqa: PLC0415 - only where notices are configured
+
+    try:
+        notifier = start_notifier(handover.notify, control.rundir, control.spec, handover)
+    except OSError as error:
+        control.events.append("observer_error", f"Notices are not sent: {error.strerror}.")
+    else:
+        control.events.on_event = notifier.add
 
 
 def _requeue(control: ControlInputs, former: FormerSupervision) -> Handover:

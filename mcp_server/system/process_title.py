@@ -14,6 +14,7 @@ from pathlib import Path
 
 SUPERVISOR = "runward-supervisor"
 GPU_SAMPLER = "runward-gpu"
+_NOTIFIER = "runward-notifier"
 _NAME = "runward"  # at most 15 bytes
 # The command line of a supervisor that could not change it, and of former versions: this, and then the directory.
 _FORMER_SUPERVISOR = "mcp_server/supervisor "
@@ -26,6 +27,11 @@ def supervisor_title(run_id: str) -> list[str]:
     A person can read the id, and no pattern matches a word in it: a run is mostly named after its script.
     """
     return [SUPERVISOR, ".".join(run_id)]
+
+
+def notifier_title(run_id: str) -> list[str]:
+    """Return the words that the process shows which sends the notices of a run."""
+    return [_NOTIFIER, ".".join(run_id)]
 
 
 def supervised_run(words: Sequence[str]) -> str | None:

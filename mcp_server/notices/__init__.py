@@ -1,0 +1,1 @@
+"""Notices to people and programs about a run: what is sent, where to, and the process that sends it."""

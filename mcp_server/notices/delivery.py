@@ -1,0 +1,121 @@
+"""Brings one notice to one target: an HTTP request or a command, tried once. Errors name no secret."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mcp_server.notices.notice import Notice
+from mcp_server.notices.services import find_refusal, make_request
+from mcp_server.notices.target import Target
+
+_TIMEOUT_S = 15.0
+_COMMAND_S = 30.0
+_ANSWER_BYTES = 65_536
+_MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True)
+class DeliveryFailed(Exception):
+    """A notice did not arrive. ``may_pass``: another try may succeed, after ``wait_s`` where the service says so."""
+
+    cause: str
+    may_pass: bool = True
+    wait_s: float = 0.0
+
+    def __str__(self) -> str:
+        """Return the cause."""
+        return self.cause
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would send the token and the notice to another host."""
+
+    def redirect_request(self, *_args: object, **_named: object) -> None:
+        return None
+
+
+def deliver(target: Target, notice: Notice, env: Mapping[str, str]) -> None:
+    """Bring ``notice`` to ``target`` once. ``env``: the environment of a command.
+
+    Raises:
+        DeliveryFailed: it did not arrive.
+    """
+    if target.command:
+        _run_command(target, notice, env)
+    else:
+        _post(target, notice)
+
+
+def _post(target: Target, notice: Notice) -> None:
+    request = make_request(target, notice, int(time.time()))
+    try:
+        opener = urllib.request.build_opener(_NoRedirect)
+        post = urllib.request.Request(request.url, request.body, request.headers, method="POST")  # noqa: S310 - checked
+        with opener.open(post, timeout=_TIMEOUT_S) as answer:
+            refusal = find_refusal(target, answer.read(_ANSWER_BYTES))
+    except urllib.error.HTTPError as error:
+        with error:
+            wait_s = _retry_after_s(error.headers.get("Retry-After", ""))
+            raise DeliveryFailed(f"HTTP {error.code}", error.code in _MAY_PASS, wait_s) from None
+    except (OSError, http.client.HTTPException) as error:
+        cause = getattr(error, "reason", error)
+        raise DeliveryFailed(_without_secrets(f"{type(cause).__name__}: {cause}", target)) from None
+    except ValueError:  # of an address that cannot be used; its text may hold the address
+        raise DeliveryFailed("the address cannot be used", may_pass=False) from None
+    if refusal:
+        raise DeliveryFailed(_without_secrets(refusal, target), may_pass=False)
+
+
+def _run_command(target: Target, notice: Notice, env: Mapping[str, str]) -> None:
+    """Run the command with the facts as JSON on its input, and title and text in its environment."""
+    facts = notice.facts
+    named = {"RUNWARD_NOTICE_TITLE": notice.title, "RUNWARD_NOTICE_TEXT": notice.text}
+    named |= {
+        f"RUNWARD_NOTICE_{name.upper()}": str(facts[name]) for name in ("run_id", "kind", "state") if name in facts
+    }
+    try:
+        process = subprocess.Popen(
+            target.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**env, **named},
+            cwd="/",
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or "it cannot be used"
+        raise DeliveryFailed(f"{target.command[0]}: {cause}", may_pass=False) from None
+    try:
+        process.communicate(json.dumps(dict(facts), ensure_ascii=False).encode(errors="replace"), _COMMAND_S)
+    except subprocess.TimeoutExpired:
+        raise DeliveryFailed(f"the command took more than {_COMMAND_S:g} s", may_pass=False) from None
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # what it left behind, too
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        raise DeliveryFailed(f"the command ended with {process.returncode}")
+
+
+def _retry_after_s(header: str) -> float:
+    try:
+        return min(max(float(header), 0.0), 3600.0)
+    except ValueError:
+        return 0.0
+
+
+def _without_secrets(text: str, target: Target) -> str:
+    for value in target.secrets:
+        text = text.replace(value, "***")
+    return text

@@ -1,0 +1,136 @@
+"""The process that sends the notices of one run: it reads events from a pipe, and outlives the supervisor.
+
+Each target has a thread, so a service that does not answer delays no other. A notice that does not arrive is tried
+again for about 20 minutes, in order; one that cannot arrive is given up. What was sent, and what was not, is a line of
+`notices.jsonl` in the run's directory. Notices that wait when the machine goes down are lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mcp_server.notices.allowance import Allowance
+from mcp_server.notices.delivery import DeliveryFailed, deliver
+from mcp_server.notices.notice import Notice, Run, make_notice
+from mcp_server.notices.target import Target
+from mcp_server.record.events import ENDING
+from mcp_server.record.run_directory import now
+from mcp_server.text.redaction import Redactor
+
+RETRIES_S = (2.0, 10.0, 60.0, 240.0, 900.0)
+RECORD = "notices.jsonl"
+_MOST_WAITING = 200
+_LOST = {
+    "kind": "ended",
+    "state": "lost",
+    "text": "Its supervisor died without a record of the end; processes of the run may go on.",
+}
+
+
+class Sender:
+    """The notices of one run. ``wait`` sleeps, and tests replace it."""
+
+    def __init__(
+        self,
+        targets: list[Target],
+        run: Run,
+        directory: Path,
+        mask: Redactor,
+        *,
+        env: Mapping[str, str],
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._run, self._record, self._mask = run, directory / RECORD, mask
+        self._counts = directory.parent.parent / "notices"  # of the state directory
+        self._env, self._wait, self._ended = env, wait, False
+        self._lock = threading.Lock()
+        self._queues: list[tuple[Target, queue.Queue[Notice | None]]] = [
+            (each, queue.Queue(_MOST_WAITING)) for each in targets
+        ]
+        self._threads = [threading.Thread(target=self._serve, args=each) for each in self._queues]
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Send the notice of ``event`` to each target that wants it."""
+        kind, state = str(event.get("kind", "")), str(event.get("state", ""))
+        self._ended = self._ended or kind in ENDING
+        notice = make_notice(event, self._run, self._mask.text)
+        for target, waiting in self._queues:
+            if target.wants(kind, state):
+                try:
+                    waiting.put_nowait(notice)
+                except queue.Full:
+                    self._note(target, notice, "too many notices wait")
+
+    def close(self) -> None:
+        """Report a run whose supervisor died, and return once every notice was sent or given up."""
+        if not self._ended:
+            self.add({**_LOST, "at": now()})
+        for _, waiting in self._queues:
+            waiting.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self, target: Target, waiting: queue.Queue[Notice | None]) -> None:
+        allowance = Allowance(self._counts, target)
+        while (notice := waiting.get()) is not None:
+            may_send, left_out = allowance.take(time.time())
+            if not may_send:
+                self._note(target, notice, f"more than {target.max_per_hour} in an hour")
+                continue
+            if left_out:
+                notice = notice.add(
+                    f"{left_out} other notices were left out: more than {target.max_per_hour} in an hour."
+                )
+            self._note(target, notice, self._deliver(target, notice))
+
+    def _deliver(self, target: Target, notice: Notice) -> str:
+        """Bring a notice to a target, trying again; return why it did not arrive, or an empty string."""
+        for retry_s in (*RETRIES_S, None):
+            try:
+                deliver(target, notice, self._env)
+            except DeliveryFailed as error:
+                if retry_s is None or not error.may_pass:
+                    return error.cause
+                self._wait(max(retry_s, error.wait_s))
+            except Exception as error:
+                return f"{type(error).__name__}"
+            else:
+                return ""
+        return ""
+
+    def _note(self, target: Target, notice: Notice, cause: str) -> None:
+        facts = {"at": now(), "target": target.name, "kind": notice.facts.get("kind"), "seq": notice.facts.get("seq")}
+        facts |= {"sent": not cause} | ({"cause": self._mask.text(cause)} if cause else {})
+        with self._lock:
+            try:
+                fd = os.open(self._record, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError:
+                return
+            try:
+                os.write(fd, json.dumps(facts, ensure_ascii=False).encode(errors="replace") + b"\n")
+            except OSError:
+                pass  # a full disk keeps no record; the notice was sent all the same
+            finally:
+                os.close(fd)
+
+
+def send_from_pipe(fd: int, sender: Sender) -> None:
+    """Send a notice for each line of JSON on ``fd`` until its end, then the rest."""
+    with os.fdopen(fd, "rb") as lines:
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                sender.add(event)
+    sender.close()

@@ -1,0 +1,90 @@
+"""Starts the process that sends the run's notices. Nothing that happens to it touches the run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from mcp_server.record.events import Event
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import RunDir
+from mcp_server.record.spec import RunSpec
+from mcp_server.system.process_title import notifier_title, set_title
+
+_RESET = (signal.SIGCHLD, signal.SIGTERM, signal.SIGWINCH, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)
+
+
+class Notifier:
+    """The writing end of the pipe to that process."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def add(self, event: Event) -> None:
+        """Hand over an event. Never waits: a process that does not read, or is gone, gets nothing."""
+        with contextlib.suppress(OSError):
+            os.write(self._fd, json.dumps(event).encode() + b"\n")
+
+
+def start_notifier(targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: RunSpec, handover: Handover) -> Notifier:
+    """Start the process. Call it before this process is a subreaper: it shall not be a child of the supervisor.
+
+    Raises:
+        OSError: there are too many processes, or files.
+    """
+    read_fd, write_fd = os.pipe()
+    try:
+        child = os.fork()
+    except OSError:
+        os.close(read_fd)
+        os.close(write_fd)
+        raise
+    if child == 0:
+        _detach(read_fd, targets, rundir, spec, handover)
+    os.close(read_fd)
+    os.waitpid(child, 0)  # the process that is left belongs to init
+    os.set_blocking(write_fd, False)
+    return Notifier(write_fd)
+
+
+def _detach(
+    read_fd: int, targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: RunSpec, handover: Handover
+) -> NoReturn:
+    """Become a process of its own that has nothing of the supervisor but the pipe, and send notices."""
+    try:
+        signal.set_wakeup_fd(-1)  # the supervisor's
+        for number in _RESET:
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.setsid()
+        if os.fork() > 0:
+            os._exit(0)
+        os.dup2(read_fd, 0)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (1, 2):
+            os.dup2(null, fd)
+        os.closerange(3, 65536)  # above all the lock of the run
+        os.chdir("/")
+        set_title(notifier_title(spec.run_id))
+        _send(targets, rundir, spec, handover)
+    finally:
+        os._exit(0)
+
+
+def _send(targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: RunSpec, handover: Handover) -> None:
+    # A process that has not to be loaded by runs without notices.
+    from mcp_server.notices.notice import Run  # noqa: PLC0415
+    from mcp_server.notices.sender import Sender, send_from_pipe  # noqa: PLC0415
+    from mcp_server.notices.target import Target  # noqa: PLC0415
+    from mcp_server.text.redaction import Redactor  # noqa: PLC0415
+
+    os.environ.clear()
+    os.environ.update(handover.env)  # proxies and certificates
+    run = Run(spec.run_id, spec.name, spec.owner, spec.host)
+    receivers = [Target.from_facts(each) for each in targets]
+    sender = Sender(receivers, run, rundir.path, Redactor(handover.masked), env=dict(handover.env))
+    send_from_pipe(0, sender)

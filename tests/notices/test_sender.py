@@ -1,0 +1,159 @@
+"""Notices arrive, are tried again in order, are limited, and name no secret; time is virtual."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.notices.allowance import Allowance
+from mcp_server.notices.delivery import DeliveryFailed, deliver
+from mcp_server.notices.notice import Run, make_notice
+from mcp_server.notices.sender import RETRIES_S, Sender
+from mcp_server.notices.target import Target
+from mcp_server.text.redaction import Redactor
+from tests.support.receiver import Receiver, receive
+
+RUN = Run("cfm-7kqz", "cfm", "alice", "box1")
+ENDED = {"seq": 3, "kind": "ended", "state": "finished", "text": "Finished with exit code 0.", "elapsed_s": 3.0}
+STALLED = {"seq": 2, "kind": "stalled", "text": "No progress since 10 min."}
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receive() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "state" / "runs" / "cfm-7kqz"
+    path.mkdir(parents=True)
+    return path
+
+
+def make_sender(directory: Path, *targets: Target, wait: Callable[[float], None] = lambda _: None) -> Sender:
+    return Sender(list(targets), RUN, directory, Redactor({"KEY": "a-very-secret-value"}), env={}, wait=wait)
+
+
+def record(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "notices.jsonl").read_text().splitlines()]
+
+
+def test_each_target_gets_what_it_wants_in_order(receiver: Receiver, directory: Path) -> None:
+    url = receiver.url
+    all_events, ends = Target("a", url=f"{url}/a", events=("stalled", "ended")), Target("e", url=f"{url}/e")
+    sender = make_sender(directory, all_events, ends)
+    for event in ({"kind": "started", "text": "x"}, STALLED, ENDED):
+        sender.add(event)
+    sender.close()
+    by_path = {path: [body["kind"] for at, _, body in receiver.posts if at == path] for path in ("/a", "/e")}
+    assert by_path == {"/a": ["stalled", "ended"], "/e": ["stalled", "ended"]}
+    assert all(each["sent"] for each in record(directory))
+
+
+def test_a_service_in_trouble_is_tried_again_and_the_order_stays(receiver: Receiver, directory: Path) -> None:
+    receiver.answers = [503, 429, 200]
+    waits: list[float] = []
+    sender = make_sender(directory, Target("a", url=receiver.url), wait=waits.append)
+    sender.add(STALLED)
+    sender.add(ENDED)
+    sender.close()
+    assert [body["kind"] for body in receiver.bodies] == ["stalled", "stalled", "stalled", "ended"]
+    assert waits == list(RETRIES_S[:2])
+
+
+def test_it_is_given_up_at_last_and_the_record_says_so(directory: Path) -> None:
+    waits: list[float] = []
+    sender = make_sender(directory, Target("a", url="http://127.0.0.1:1/secret-topic"), wait=waits.append)
+    sender.add(ENDED)
+    sender.close()
+    assert waits == list(RETRIES_S)
+    (line,) = record(directory)
+    assert (line["sent"], line["target"], line["kind"]) == (False, "a", "ended")
+    assert "refused" in line["cause"]
+    assert "secret-topic" not in json.dumps(line)
+
+
+@pytest.mark.parametrize("status", [301, 400, 403, 404])
+def test_what_cannot_succeed_is_not_tried_again(receiver: Receiver, directory: Path, status: int) -> None:
+    receiver.answers = [status]
+    sender = make_sender(directory, Target("a", url=receiver.url), wait=lambda _: pytest.fail("tried again"))
+    sender.add(ENDED)
+    sender.close()
+    assert len(receiver.posts) == 1
+    assert record(directory)[0]["cause"] == f"HTTP {status}"
+
+
+def test_the_death_of_the_supervisor_is_a_notice(receiver: Receiver, directory: Path) -> None:
+    sender = make_sender(directory, Target("a", url=receiver.url))
+    sender.add(STALLED)
+    sender.close()
+    assert [(body["kind"], body.get("state")) for body in receiver.bodies] == [("stalled", None), ("ended", "lost")]
+
+
+def test_secrets_of_the_run_are_masked(receiver: Receiver, directory: Path) -> None:
+    sender = make_sender(directory, Target("a", url=receiver.url))
+    sender.add({**ENDED, "text": "It printed a-very-secret-value."})
+    sender.close()
+    assert "a-very-secret-value" not in json.dumps(receiver.bodies)
+
+
+def test_a_limit_of_an_hour_holds_for_all_runs_and_says_what_was_left_out(tmp_path: Path) -> None:
+    target = Target("a", url="https://box/x", max_per_hour=2)
+    first, other = Allowance(tmp_path / "n", target), Allowance(tmp_path / "n", target)
+    assert [first.take(0), other.take(1), first.take(2), other.take(3)] == [
+        (True, 0),
+        (True, 0),
+        (False, 1),
+        (False, 2),
+    ]
+    assert first.take(3600.5) == (True, 2)
+    assert other.take(3601.5) == (True, 0)
+
+
+def test_a_clock_that_went_back_locks_nothing_out(tmp_path: Path) -> None:
+    allowance = Allowance(tmp_path, Target("a", url="https://box/x", max_per_hour=1))
+    assert allowance.take(1e9) == (True, 0)
+    assert allowance.take(1e9 - 7200) == (True, 0)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"sent": "x"}', '{"sent": [], "left_out": null}'])
+def test_a_damaged_count_is_begun_anew(tmp_path: Path, content: str) -> None:
+    target = Target("a", url="https://box/x")
+    Allowance(tmp_path, target).take(0)
+    next(tmp_path.glob("*.json")).write_text(content)
+    assert Allowance(tmp_path, target).take(1) == (True, 0)
+
+
+def test_a_full_directory_of_counts_stops_no_notice(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert Allowance(tmp_path / "file" / "below", Target("a", url="https://box/x")).take(0) == (True, 0)
+
+
+def test_a_command_gets_the_facts_and_nothing_of_it_stays(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    script = f'cat > {out}; echo "$RUNWARD_NOTICE_TITLE|$RUNWARD_NOTICE_STATE|$PATH" >> {out}; sleep 600 & exit 0'
+    deliver(Target("c", command=("/bin/sh", "-c", script)), make_notice(ENDED, RUN), {"PATH": "/usr/bin:/bin"})
+    facts, _, words = out.read_text().partition("}")
+    assert json.loads(facts + "}")["run_id"] == "cfm-7kqz"
+    assert words.strip() == "finished: cfm-7kqz after 3 s|finished|/usr/bin:/bin"
+
+
+@pytest.mark.parametrize(
+    ("command", "cause", "may_pass"),
+    [
+        ((sys.executable, "-c", "raise SystemExit(3)"), "the command ended with 3", True),
+        (("/no/such/program",), "/no/such/program: No such file or directory", False),
+        (("/bin/tr\0ue",), "it cannot be used", False),
+    ],
+)
+def test_a_command_that_fails_is_said(command: tuple[str, ...], cause: str, may_pass: bool) -> None:
+    with pytest.raises(DeliveryFailed) as failure:
+        deliver(Target("c", command=command), make_notice(ENDED, RUN), {})
+    assert cause in failure.value.cause
+    assert failure.value.may_pass == may_pass
