@@ -26,7 +26,7 @@ from mcp_server.runs.launch_warnings import find_warnings
 from mcp_server.runs.resolve import find_ray_variables
 from mcp_server.runs.wait import Reason
 from mcp_server.serve.app import INSTRUCTIONS, build
-from mcp_server.store.state_home import Config
+from mcp_server.store.state_home import Config, NotifySettings
 
 # Words of training programs that a text may have in backquotes in addition to runward's own words.
 FOREIGN = {"num_envs", "total_num_envs", "run_name", "max_iterations"}
@@ -86,7 +86,16 @@ def words_of(schema: Any) -> Iterator[str]:
 
 def known_words() -> set[str]:
     """Every word of runward's answers and arguments."""
-    words = {*tools(), *KINDS, *ACTIONS, *get_args(RunState), *get_args(Reason), *FOREIGN, *Config.model_fields}
+    words = {
+        *tools(),
+        *KINDS,
+        *ACTIONS,
+        *get_args(RunState),
+        *get_args(Reason),
+        *FOREIGN,
+        *Config.model_fields,
+        *NotifySettings.model_fields,
+    }
     words |= {*policy.KEYS, *policy.WHEN_KEYS, *policy.STEP_KEYS, "gpu_indices", *read_documents("prompts")}
     words |= {*Host.model_fields, *Environment.model_fields, *Ray.model_fields, policy.NEXT_PORT}
     for tool in tools().values():
