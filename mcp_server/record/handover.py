@@ -84,7 +84,7 @@ def receive_handover(path: Path) -> Handover:
     try:
         value = json.loads(data)
         env, secrets = dict(value["env"]), dict(value["secrets"])
-        others, notify = dict(value.get("others") or {}), list(value.get("notify") or ())
+        others, notify = dict(value.get("others") or {}), tuple(value.get("notify") or ())
         return Handover(env, secrets, value.get("umask"), value.get("snapshot"), others, notify)
     except (ValueError, KeyError, TypeError) as error:
         raise HandoverError("the launching server handed over something that is not an environment") from error
