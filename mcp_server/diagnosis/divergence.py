@@ -3,14 +3,18 @@
 A false alarm may stop a healthy run, so every rule needs more than the longest disturbance known of healthy runs. Fewer
 lines suffice as the end of a log than while the run goes on.
 
-- A NaN or infinite loss, line after line. A single component is not a proof while the total is finite: some components
-  average over nothing. CTC losses are infinite for a while. Progress bars show a mean over 20 steps, and NaN until
-  gradients have been accumulated. Reinforcement learning averages losses over nothing until learning starts.
+- A NaN or infinite loss, line after line. `loss`, `train/loss` and `Avg Loss` are one quantity: a finite value of any
+  ends the streak. A component (`aux_loss`) proves nothing while the total, or another component, is finite, also on
+  other lines: some components average over nothing. CTC losses are infinite for a while. Progress bars show a mean over
+  20 steps, and NaN until gradients have been accumulated. Reinforcement learning averages losses over nothing until
+  learning starts.
 - A NaN gradient norm while the loss is 0 or NaN (HF Trainer reports NaN losses as 0), or while the loss does not fall.
   Alone it proves nothing: mixed precision skips steps, and some trainers never compute a norm.
 - All optimizer steps skipped, and an exploding loss: see loss_trends.py. Losses mean little in reinforcement learning.
 
 Losses on held-out data, rewards and accuracies prove nothing by themselves.
+
+One proof is reported. A run is stopped only where ``is_certain``: with two independent signs of ``Sign``.
 """
 
 from __future__ import annotations
@@ -23,13 +27,17 @@ from enum import IntEnum
 from statistics import median
 from typing import NamedTuple
 
-from mcp_server.diagnosis.loss_trends import Grade, LossHistory, RuleResult, SkippedSteps
+from mcp_server.diagnosis.loss_trends import Grade, LossHistory, RuleResult, Sign, SkippedSteps
 from mcp_server.diagnosis.progress.tracker import MetricLine
 
 _MAX_NAMES = 256
 _RECOVERED_AFTER = 5  # healthy lines
 _MAX_RANKS = 32  # lines with the same step that may come from as many ranks
 _BAR = re.compile(r"%\||it/s|s/it|\u2501")
+_TOTAL = "loss"  # the streak of all names of the total loss
+_TOTAL_COUNTS = 50  # lines for which a finite total speaks for its components
+_LONG = 20  # readings without a finite value, which are a second sign
+_SIGNS_NEEDED = 2
 
 
 class _StreakLimits(NamedTuple):
@@ -39,8 +47,8 @@ class _StreakLimits(NamedTuple):
     live: int
 
 
-_NAN = _StreakLimits(3, 3)
-_NEVER_FINITE = _StreakLimits(2, 3)
+_NAN = _StreakLimits(3, 5)
+_NEVER_FINITE = _StreakLimits(2, 5)
 _INFINITE = _StreakLimits(3, 10)
 _IN_BAR = _StreakLimits(5, 25)
 _NEVER_FINITE_IN_BAR = _StreakLimits(5, 200)
@@ -60,7 +68,7 @@ class _Role(IntEnum):
     LOSS_COMPONENT = 1
     GRADIENT = 2
     HELD_OUT = 3  # a loss on held-out data
-    RL = 4  # occurs in reinforcement learning only
+    RL = 4  # occurs in reinforcement learning only: rewards, returns
     NONE = 5
 
 
@@ -135,22 +143,47 @@ class DivergenceDetector:
     def __init__(self) -> None:
         self.line: str | None = None
         self.text: str | None = None
+        self.summary = ""  # what ``line`` shows, in one sentence
         self.since_step: int | None = None
         self.recovered = False
         self._rule = ""
         self._good_lines = 0
         self._roles: dict[str, _Role] = {}
         self._streaks: dict[str, _Streak] = {}
+        self._signs: dict[str, frozenset[Sign]] = {}
         self._last_loss: float | None = None
+        self._lines_since_finite = _TOTAL_COUNTS
+        self._finite_components: dict[str, bool] = {}
         self._is_rl = False
         self._skips = SkippedSteps()
         self._history = LossHistory()
+
+    @property
+    def signs(self) -> frozenset[Sign]:
+        """The independent signs of divergence that hold now."""
+        return frozenset().union(*self._signs.values())
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether divergence is proven by two independent signs, which is enough to stop a run."""
+        return self.text is not None and not self.recovered and len(self.signs) >= _SIGNS_NEEDED
+
+    def begin_round(self) -> None:
+        """Forget the losses of the training before: another one begins, with losses of its own."""
+        if self.text is not None and not self.recovered:
+            return
+        self.__init__()  # type: ignore[misc]
 
     def read_metrics(self, metric_line: MetricLine) -> None:
         """Apply all rules to the metrics of one line."""
         if not metric_line.metrics and metric_line.skipped is None:
             return
         results = list(self._apply_rules(metric_line))
+        for result in results:
+            if result.grade:
+                self._signs[result.rule] = result.signs
+            else:
+                self._signs.pop(result.rule, None)
         worst = max(results, key=lambda result: result.grade, default=None)
         if worst is not None and worst.grade:
             self._note_suspicion(worst, metric_line.line)
@@ -161,12 +194,13 @@ class DivergenceDetector:
         if self.text is not None and result.grade < Grade.PROVEN:
             return
         self.line, self.since_step, self._rule, self._good_lines = line, result.since, result.rule, 0
+        self.summary = result.text
         if result.grade is Grade.PROVEN:
             self.text, self.recovered = result.text, False
 
     def _note_good_line(self) -> None:
         if self.text is None:
-            self.line, self.since_step, self._rule = None, None, ""
+            self.line, self.since_step, self._rule, self.summary = None, None, "", ""
             return
         self._good_lines += 1
         self.recovered = self._good_lines >= _RECOVERED_AFTER
@@ -179,14 +213,27 @@ class DivergenceDetector:
         totals, components = values_by_role[_Role.TOTAL_LOSS], values_by_role[_Role.LOSS_COMPONENT]
         finite = [value for value in totals.values() if math.isfinite(value)]
         if totals:
-            self._last_loss = next(iter(totals.values()))
-        for name, value in (totals if finite else totals | components).items():
-            yield from self._check_finite(name, value, metric_line)
+            self._last_loss = finite[0] if finite else next(iter(totals.values()))
+        self._lines_since_finite = 0 if finite else self._lines_since_finite + 1
+        if totals:
+            name, value = next(iter(totals.items()))
+            yield from self._check_finite(_TOTAL, name, finite[0] if finite else value, metric_line)
+        if components:
+            yield from self._check_components(components, metric_line)
+        self._note_second_signs("held out", Sign.HELD_OUT, list(values_by_role[_Role.HELD_OUT].values()))
+        self._note_second_signs("reward", Sign.REWARD, list(values_by_role[_Role.RL].values()))
         yield from self._check_gradient(list(values_by_role[_Role.GRADIENT].values()), metric_line)
         yield from self._check_zero_loss(bool(totals), list(values_by_role[_Role.HELD_OUT].values()), metric_line)
         yield from self._skips.check(metric_line)
         if finite and not self._is_rl:
             yield from self._history.check(finite[0], metric_line.step)
+
+    def _note_second_signs(self, rule: str, sign: Sign, values: list[float]) -> None:
+        """Note held-out losses or rewards that are NaN. They prove nothing by themselves."""
+        if values and all(map(math.isnan, values)):
+            self._signs[rule] = frozenset({sign})
+        elif values:
+            self._signs.pop(rule, None)
 
     def _role(self, name: str) -> _Role:
         if (role := self._roles.get(name)) is None:
@@ -203,15 +250,30 @@ class DivergenceDetector:
             streak.add_line(metric_line)
         return streak
 
-    def _check_finite(self, name: str, value: float, metric_line: MetricLine) -> Iterator[RuleResult]:
-        streak = self._update_streak(name, is_bad=not math.isfinite(value), metric_line=metric_line)
+    def _check_components(self, components: Mapping[str, float], metric_line: MetricLine) -> Iterator[RuleResult]:
+        """Judge the components of the loss, as long as neither the total nor one of them has a finite value."""
+        for name, value in components.items():
+            self._finite_components[name.rpartition("/")[2]] = math.isfinite(value)
+        is_total_finite = self._lines_since_finite < _TOTAL_COUNTS
+        is_any_finite = any(self._finite_components.values())
+        for name, value in components.items():
+            rule = name.rpartition("/")[2]
+            if math.isfinite(value) or not (is_total_finite or is_any_finite):
+                yield from self._check_finite(rule, name, value, metric_line)
+            else:
+                self._streaks.pop(rule, None)
+                yield RuleResult(rule, Grade.GOOD)
+
+    def _check_finite(self, rule: str, name: str, value: float, metric_line: MetricLine) -> Iterator[RuleResult]:
+        streak = self._update_streak(rule, is_bad=not math.isfinite(value), metric_line=metric_line)
         if math.isfinite(value):
-            yield RuleResult(name, Grade.GOOD)
+            yield RuleResult(rule, Grade.GOOD)
             return
         streak.has_nan = streak.has_nan or math.isnan(value)
         if grade := streak.grade(self._limits_for(streak, metric_line.line)):
             text = f"{name} has been {value} in {streak.count} readings in a row{_since(streak.since)}."
-            yield RuleResult(name, grade, text, streak.since)
+            signs = {Sign.LOSS} | ({Sign.LONG} if streak.count >= _LONG else set())
+            yield RuleResult(rule, grade, text, streak.since, frozenset(signs))
 
     def _limits_for(self, streak: _Streak, line: str) -> _StreakLimits:
         if self._is_rl and not streak.ever_good:
@@ -240,7 +302,8 @@ class DivergenceDetector:
             count = streak.count if is_loss_alive else dead.count
             of_loss = "the loss does not fall" if is_loss_alive else f"the loss is {self._last_loss:g}"
             text = f"The gradient norm has been {norms[0]} in {count} readings in a row while {of_loss}."
-            yield RuleResult("gradient", grade, text, streak.since)
+            signs = frozenset({Sign.GRADIENT, Sign.NO_FALL if is_loss_alive else Sign.LOSS})
+            yield RuleResult("gradient", grade, text, streak.since, signs)
 
     def _check_zero_loss(self, has_loss: bool, held_out: list[float], metric_line: MetricLine) -> Iterator[RuleResult]:
         if has_loss:
@@ -251,7 +314,7 @@ class DivergenceDetector:
             streak = self._streaks.get("zero", _Streak())
             if grade := streak.grade(_ZERO_LOSS):
                 text = f"The loss is 0 and NaN on held-out data{_since(streak.since)}."
-                yield RuleResult("zero", grade, text, streak.since)
+                yield RuleResult("zero", grade, text, streak.since, frozenset({Sign.LOSS, Sign.HELD_OUT}))
 
 
 def _falls(losses: list[float]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from enum import IntEnum
+from enum import Enum, IntEnum
 from itertools import islice
 from statistics import median
 from typing import NamedTuple
@@ -13,8 +13,15 @@ from mcp_server.diagnosis.progress.tracker import MetricLine
 
 # Consecutive steps. A loss scale that starts at 2^32 reaches 1 within 33 skipped steps.
 _SKIPPED_AT_END, _SKIPPED_LIVE = 20, 40
+_SKIPPED_LONG = 100
 _HISTORY, _RISEN, _FACTOR = 20, 5, 10.0
 _LEAST_EXPLODED = 1.0  # below this, a factor of 10 is a curriculum, or a loss that began at 0
+# A second stage, a new curriculum or another term of the loss may jump to any scale, or grow to it, and then falls or
+# stays there. An explosion goes on: it grows by this factor in both halves of the time since its jump.
+_GROWS, _MAX_SINCE = 3.0, 100
+_AT_END, _LIVE = (10, 30.0), (20, 100.0)  # readings since the jump, and the least factor above all history
+_FAR_ABOVE = 10_000.0  # a factor that proves an explosion without further growth
+_LONG_SINCE = 40
 _MAX_VALUES = 1_000
 
 
@@ -26,13 +33,27 @@ class Grade(IntEnum):
     PROVEN = 2
 
 
+class Sign(Enum):
+    """A sign of divergence that is independent of the others. Two of them are enough to stop a run."""
+
+    LOSS = "the loss is NaN, infinite or exactly 0"
+    LONG = "it has been so for 20 readings, 100 skipped steps or 40 readings of an explosion"
+    GRADIENT = "the gradient norm is NaN or infinite"
+    NO_FALL = "the loss does not fall"
+    HELD_OUT = "the loss on held-out data is NaN"
+    REWARD = "the reward is NaN"
+    SKIPS = "every optimizer step is skipped"
+    EXPLOSION = "the loss explodes"
+
+
 class RuleResult(NamedTuple):
-    """Result of one rule for one line. A rule that does not apply yields nothing."""
+    """Result of one rule for one line, and the signs that it found. A rule that does not apply yields nothing."""
 
     rule: str
     grade: Grade
     text: str = ""
     since: int | None = None
+    signs: frozenset[Sign] = frozenset()
 
 
 class SkippedSteps:
@@ -60,7 +81,8 @@ class SkippedSteps:
         elif steps >= _SKIPPED_AT_END:
             text = f"Every optimizer step since step {self._start[0] + 1} was skipped, {steps} of them."
             grade = Grade.PROVEN if steps >= _SKIPPED_LIVE else Grade.END_OF_LOG
-            yield RuleResult("skips", grade, text, self._start[0] + 1)
+            signs = {Sign.SKIPS} | ({Sign.LONG} if steps >= _SKIPPED_LONG else set())
+            yield RuleResult("skips", grade, text, self._start[0] + 1, frozenset(signs))
 
 
 class LossHistory:
@@ -69,6 +91,7 @@ class LossHistory:
     def __init__(self) -> None:
         self._values: list[float] = []
         self._recent: deque[float] = deque(maxlen=_RISEN)
+        self._jump: _Jump | None = None
         self._step: int | None = None
 
     def check(self, value: float, step: int | None) -> Iterator[RuleResult]:
@@ -79,19 +102,27 @@ class LossHistory:
             if step < self._step:  # a new phase with its own loss
                 self._values.clear()
                 self._recent.clear()
+                self._jump = None
         self._step = step
-        self._add_value(abs(value))
+        size = abs(value)
+        self._add_value(size)
+        if self._jump is not None and min(self._recent) > _FACTOR * self._jump.before:
+            yield self._jump.check(size, step)
+            return
+        self._jump = self._find_jump(step)
+        yield RuleResult("explosion", Grade.GOOD)
+
+    def _find_jump(self, step: int | None) -> _Jump | None:
         values, low = self._values, min(self._recent)
         # The cheap test first: the maximum of all values is at least that of the first ones.
         if len(values) < _HISTORY + _RISEN or low <= max(_FACTOR * max(values[:_HISTORY]), _LEAST_EXPLODED):
-            yield RuleResult("explosion", Grade.GOOD)
-            return
+            return None
         # The rise starts where the loss was last at its usual level; values during a slow rise are not history.
         usual = 2 * median(values)
         start = next((n for n in range(len(values), 0, -1) if values[n - 1] <= usual), 0)
         if start >= _HISTORY and low > _FACTOR * (before := max(values[:start])):
-            text = f"The loss has exploded to {value:.3g}; it never was above {before:.3g} before."
-            yield RuleResult("explosion", Grade.PROVEN, text, step)
+            return _Jump(before, step, list(self._recent))
+        return None
 
     def _add_value(self, size: float) -> None:
         self._recent.append(size)
@@ -99,3 +130,35 @@ class LossHistory:
         if len(values) >= _MAX_VALUES:
             values[:half] = list(map(max, islice(values, 0, half, 2), islice(values, 1, half, 2)))
         values.append(size)
+
+
+class _Jump:
+    """A loss that has left its scale: an explosion if it goes on to rise, another phase of the training if not."""
+
+    def __init__(self, before: float, step: int | None, first: list[float]) -> None:
+        self.before = before
+        self._step, self._count, self._since = step, len(first), first
+
+    def check(self, size: float, step: int | None) -> RuleResult:
+        """Judge the next value."""
+        self._count += 1
+        if self._count <= _MAX_SINCE:
+            self._since.append(size)
+        else:
+            self._since[-_RISEN:] = [*self._since[1 - _RISEN :], size]
+        tail = median(self._since[-_RISEN:])
+        grade = Grade.GOOD
+        for (readings, factor), proves in ((_AT_END, Grade.END_OF_LOG), (_LIVE, Grade.PROVEN)):
+            is_high = tail > factor * self.before and self._is_rising(tail)
+            if self._count >= readings and (is_high or tail > _FAR_ABOVE * self.before):
+                grade = proves
+        if not grade:
+            return RuleResult("explosion", Grade.GOOD)
+        text = f"The loss has exploded to {size:.3g}; it never was above {self.before:.3g} before."
+        signs = {Sign.EXPLOSION} | ({Sign.LONG} if self._count >= _LONG_SINCE else set())
+        return RuleResult("explosion", grade, text, step if self._step is None else self._step, frozenset(signs))
+
+    def _is_rising(self, tail: float) -> bool:
+        half = max(_RISEN, len(self._since) // 2)
+        head, middle = median(self._since[:_RISEN]), median(self._since[half - _RISEN // 2 - 1 :][:_RISEN])
+        return self._count <= _MAX_SINCE and middle > _GROWS * head and tail > _GROWS * middle

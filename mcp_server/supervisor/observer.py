@@ -223,6 +223,7 @@ class Observer:
                 break
         for event in events:
             self._report(event)
+        self._stop_certain_divergence()
         if (checkpoint := self.checkpoint) is not None and checkpoint != self._noted_checkpoint:
             self._noted_checkpoint = checkpoint
             self.on_checkpoint(checkpoint)
@@ -236,8 +237,14 @@ class Observer:
         facts = dict(event.facts)
         if facts.pop("divergence", False):
             facts["failure"] = event_facts(self._examine(0, None))
-            self._request_stop("divergence", "the training diverged")
         self._events.append(event.kind, event.text, **facts)
+
+    def _stop_certain_divergence(self) -> None:
+        """Request the stop of a training that has diverged by two independent signs: one may be a mistake."""
+        divergence = self._reader.divergence
+        if divergence.is_certain and not self._is_stopping:
+            signs = ", and ".join(sorted(sign.value for sign in divergence.signs))
+            self._request_stop("divergence", f"the training diverged: {signs}")
 
     def _check(self) -> None:
         now_s = time.monotonic()

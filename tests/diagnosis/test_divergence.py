@@ -35,11 +35,13 @@ def losses(*values: float, name: str = "loss", **others: float) -> list[MetricLi
     "name",
     ["loss", "lm loss", "train/loss", "train_loss", "total_loss", "value_loss", "loss_cls", "actor/pg_loss", "NLL"],
 )
-def test_a_loss_that_is_nan_three_times_in_a_row_is_proof(name: str) -> None:
-    healthy, ill = losses(2.0, 1.9, NAN, NAN, name=name), losses(2.0, 1.9, NAN, NAN, NAN, name=name)
+def test_a_loss_that_is_nan_five_times_in_a_row_is_proof_and_three_times_at_the_end(name: str) -> None:
+    healthy, ended = losses(2.0, 1.9, NAN, NAN, name=name), losses(2.0, 1.9, NAN, NAN, NAN, name=name)
     assert (after(*healthy).line, after(*healthy).text) == (None, None)
+    assert (after(*ended).line, after(*ended).text) == (ended[-1].line, None)
+    ill = losses(2.0, 1.9, *[NAN] * 5, name=name)
     divergence = after(*ill)
-    assert divergence.text == f"{name} has been nan in 3 readings in a row, since step 3."
+    assert divergence.text == f"{name} has been nan in 5 readings in a row, since step 3."
     assert (divergence.line, divergence.since_step, divergence.recovered) == (ill[-1].line, 3, False)
 
 
@@ -97,17 +99,66 @@ def test_a_bar_needs_more_readings_than_its_mean_has_steps() -> None:
     assert after(first, *bars).text is not None
     assert after(*bars).text is None  # its loss may wait for accumulated gradients
     logged = "  1%|1    | 3/300 [00:03<05:00, 1.0it/s]{'loss': nan}"
-    assert after(*(row(n, {"loss": NAN}, logged) for n in range(3))).text is not None
+    assert after(*(row(n, {"loss": NAN}, logged) for n in range(5))).text is not None
 
 
 def test_lines_without_a_step_are_all_counted() -> None:
-    assert after(*(row(None, {"loss": NAN}, "loss: nan") for _ in range(3))).text is not None
+    assert after(*(row(None, {"loss": NAN}, "loss: nan") for _ in range(5))).text is not None
 
 
 def test_a_hundred_nan_losses_are_too_many_in_reinforcement_learning_too() -> None:
     assert after(*losses(*[NAN] * 20, reward=3.0)).line is not None
     assert after(*losses(*[NAN] * 100, reward=3.0)).text is not None
-    assert after(*losses(0.5, *[NAN] * 3, reward=3.0)).text is not None
+    assert after(*losses(0.5, *[NAN] * 5, reward=3.0)).text is not None
+
+
+def test_names_of_one_quantity_end_each_others_streak() -> None:
+    for one, other in (("loss", "train/loss"), ("avg loss", "loss"), ("train_loss", "epoch loss")):
+        rows = [row(n, {one: NAN if n % 2 else 0.5 / n}) for n in range(1, 3)]
+        rows += [row(n // 2, {one: NAN} if n % 2 else {other: 1 / n}) for n in range(4, 80)]
+        assert after(*rows).line is None, (one, other)
+    components = [row(n, {"train/aux_loss": NAN} if n % 3 else {"aux_loss": 0.1}) for n in range(80)]
+    assert after(*components).line is None
+
+
+@pytest.mark.parametrize("first", [0.5, NAN])
+def test_a_component_on_lines_of_its_own_proves_nothing_while_the_loss_is_finite(first: float) -> None:
+    rows = [row(0, {"aux_loss": first})]
+    for n in range(1, 100):
+        rows += [row(n, {"loss": 2.0 / n}), row(None, {"aux_loss": NAN}), row(None, {"z_loss": INF})]
+    assert (after(*rows).line, after(*rows).text) == (None, None)
+    beside = [row(n, {"q1_loss": NAN} if n % 2 else {"q2_loss": 0.2}) for n in range(100)]
+    assert after(*beside).line is None
+
+
+# --- two independent signs
+
+
+@pytest.mark.parametrize(
+    ("metric_lines", "certain_after"),
+    [
+        (losses(0.5, *[NAN] * 40), 21),
+        (losses(0.5, *[NAN] * 40, grad_norm=NAN), 6),
+        (losses(2.0, *[0.0] * 40, grad_norm=NAN), 6),
+        (losses(0.5, *[NAN] * 40, reward=NAN), 6),
+        ([*losses(0.5, *[NAN] * 5), row(6, {"val_loss": NAN})], 7),
+        (losses(*[2.5] * 30, *(30 * 1.3**n for n in range(60))), 70),
+    ],
+)
+def test_a_stop_needs_two_independent_signs(metric_lines: list[MetricLine], certain_after: int) -> None:
+    divergence = DivergenceDetector()
+    certain = []
+    for metric_line in metric_lines:
+        divergence.read_metrics(metric_line)
+        certain.append(divergence.is_certain)
+    assert certain.index(True) + 1 == certain_after
+    assert not any(certain[: certain_after - 1])
+
+
+def test_a_recovery_takes_the_certainty_back() -> None:
+    divergence = after(*losses(0.5, *[NAN] * 40, *[0.4] * 5))
+    assert divergence.recovered
+    assert not divergence.is_certain
 
 
 # --- gradients
@@ -183,16 +234,26 @@ def test_a_loss_scale_that_settles_is_healthy(pairs: list[tuple[int, int]]) -> N
 # --- losses that explode
 
 
-def test_a_loss_ten_times_above_all_its_history_in_five_readings_is_proof() -> None:
-    ill = losses(*[2.5, 2.4, 2.3, 2.6] * 6, 30, 40, 35, 50, 60)
+def test_a_loss_that_leaves_its_scale_and_goes_on_to_rise_is_proof() -> None:
+    ill = losses(*[2.5, 2.4, 2.3, 2.6] * 6, *(30 * 1.2**n for n in range(20)))
     assert after(*ill[:-1]).text is None
     divergence = after(*ill)
-    assert divergence.text == "The loss has exploded to 60; it never was above 2.6 before."
-    assert divergence.line == ill[-1].line
+    assert divergence.text == "The loss has exploded to 958; it never was above 2.6 before."
+    assert (divergence.line, divergence.since_step) == (ill[-1].line, 29)
+
+
+@pytest.mark.parametrize("scale", [20, 100, 3_000])
+def test_a_jump_to_another_scale_that_then_falls_or_stays_is_another_stage(scale: float) -> None:
+    noise = random.Random(3)
+    for decay in (1.0, 0.9995, 0.97):
+        stage_2 = [2.5 * scale * decay**n * noise.lognormvariate(0, 0.3) for n in range(400)]
+        ramp = [2.5 * scale * n / 12 for n in range(1, 12)]  # its weight grows at first
+        divergence = after(*losses(*[2.5, 2.4, 2.3, 2.6] * 30, *ramp, *stage_2))
+        assert (divergence.line, divergence.text) == (None, None)
 
 
 def test_an_exponential_rise_does_not_count_as_history() -> None:
-    divergence = after(*losses(*[2.0, 1.8] * 200, *(1.05**n for n in range(150))))
+    divergence = after(*losses(*[2.0, 1.8] * 200, *(1.05**n for n in range(200))))
     assert divergence.text is not None
 
 
@@ -228,9 +289,9 @@ def test_a_loss_with_spikes_slow_growth_or_little_meaning_is_healthy(metric_line
         ("[Rank 0] step={n}0, skipped={n}0, lr=[1e-05], mom=[(0.9, 0.99)]", 6),
         ("{{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.{n}}}", 6),
         ("{{'loss': '0', 'grad_norm': 'nan', 'learning_rate': '1e-05', 'epoch': '0.{n}'}}", 6),
-        ("epoch {n} | train loss nan | val loss nan | acc 0.10", 4),
-        ("step:  {n}  loss: nan  grad_norm: nan  memory: 60.10GiB(75.00%)  tps: 1,360", 4),
-        (" iteration  {n}/  500 | lm loss: NAN | loss scale: 1.0 | number of nan iterations:   0 |", 4),
+        ("epoch {n} | train loss nan | val loss nan | acc 0.10", 6),
+        ("step:  {n}  loss: nan  grad_norm: nan  memory: 60.10GiB(75.00%)  tps: 1,360", 6),
+        (" iteration  {n}/  500 | lm loss: NAN | loss scale: 1.0 | number of nan iterations:   0 |", 6),
     ],
 )
 def test_formats_of_frameworks_are_read(template: str, steps: int) -> None:
@@ -244,19 +305,19 @@ def test_formats_of_frameworks_are_read(template: str, steps: int) -> None:
 
 
 def test_a_run_recovers_with_its_fifth_healthy_reading_and_may_diverge_again() -> None:
-    ill = losses(1.0, NAN, NAN, NAN)
-    well = [row(step, {"loss": 0.9}) for step in range(5, 10)]
+    ill = losses(1.0, *[NAN] * 5)
+    well = [row(step, {"loss": 0.9}) for step in range(7, 12)]
     assert not after(*ill, *well[:4]).recovered
     divergence = after(*ill, *well)
     assert divergence.recovered
     assert divergence.line == ill[-1].line
-    for step in range(10, 13):
+    for step in range(12, 17):
         divergence.read_metrics(row(step, {"loss": NAN}))
-    assert (divergence.recovered, divergence.since_step) == (False, 10)
+    assert (divergence.recovered, divergence.since_step) == (False, 12)
 
 
 def test_another_healthy_metric_is_not_a_recovery() -> None:
-    divergence = after(*losses(1.0, NAN, NAN, NAN), *(row(n, {"fps": 90.0, "value_loss": 0.1}) for n in range(5, 50)))
+    divergence = after(*losses(1.0, *[NAN] * 5), *(row(n, {"fps": 90.0, "value_loss": 0.1}) for n in range(7, 50)))
     assert not divergence.recovered
 
 

@@ -158,6 +158,47 @@ async def test_divergence_is_reported_while_the_run_goes_on_and_at_its_end(sandb
     assert (end["state"], end["exit_code"], end["failure"]["kind"]) == ("finished", 0, "divergence")
 
 
+HEALTHY = """
+import sys, warnings
+for step in range(1, 121):
+    print(f"step {step} loss {(2.0 if step < 60 else 900.0) / step:.4f}", flush=True)  # stage 2 has another scale
+    print(f"  aux_loss: nan", flush=True)
+    if step % 3 == 0:
+        print("WARNING: loss is nan, skipping batch", flush=True)
+        print("train.py:7: UserWarning: loss: nan\\n  warnings.warn(f'loss: nan at {step}')", flush=True)
+"""
+
+
+async def test_a_policy_never_stops_a_healthy_training_that_speaks_of_nan(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(python(sandbox, HEALTHY), cwd=str(sandbox.path), recovery="default")
+        end = await agent.end(run_id)
+    assert (end["state"], end["step"], "failure" in end) == ("finished", 120, False)
+    assert [e["kind"] for e in sandbox.run(run_id).events] == ["started", "first_step", "ended"]
+
+
+async def test_a_policy_stops_a_divergence_with_its_second_sign(sandbox: Sandbox) -> None:
+    code = f"""{GO_ON}
+def train(steps, rest):
+    for step in steps:
+        print(f"step {{step}} loss nan {{rest}}", flush=True)
+print("step 1 loss 2.0 grad_norm 1.0", flush=True)
+train(range(2, 12), "grad_norm 1.0")
+until("second sign")
+train(range(12, 22), "grad_norm nan")
+until("never")
+"""
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path), recovery="default")
+        kinds = ["started", "first_step", "error_seen"]
+        await until_async(lambda: [e["kind"] for e in sandbox.run(run_id).events] == kinds, "the report")
+        (sandbox.path / "second sign").touch()
+        end = await agent.end(run_id)
+    assert (end["state"], end["failure"]["kind"]) == ("killed", "divergence")
+    stopping = next(e["text"] for e in sandbox.run(run_id).events if e["kind"] == "stopping")
+    assert "the gradient norm is NaN or infinite, and the loss is NaN, infinite or exactly 0" in stopping
+
+
 async def test_a_failure_is_reported_with_the_line_that_proves_it(sandbox: Sandbox) -> None:
     code = "print('start', flush=True)\nraise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')"
     async with sandbox.agent_in_process() as agent:

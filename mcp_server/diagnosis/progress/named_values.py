@@ -152,6 +152,17 @@ _HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
 )
 
+# "Loss is nan, skipping this batch" speaks of a value that the training did not use, or of any such value.
+_SKIPS = re.compile(
+    r"(?i)\b(?:skip(?:s|ped|ping)?|ignor(?:es?|ed|ing)|discard(?:s|ed|ing)?|drop(?:s|ped|ping)|reject(?:s|ed|ing)?"
+    r"|continuing|retrying|overflow(?:ed|s)?|replac(?:ed|ing)|nan_to_num|Warning:|if)\b(?![^,;|]{0,24}[:=]\s*\d)"
+    r"|\w*Warning: |\u8df3\u8fc7"
+)
+_VERBS = frozenset(
+    "is was are were be became becomes has have had got gets contains not no to of for with or if when".split()
+)
+_COUNTED = re.compile(r"(?i)\b(?:step|iter\w*|epoch|batch|update|episode)\W{0,3}\d")
+
 _name_cache: dict[str, ValueName | None] = {}
 
 
@@ -191,6 +202,13 @@ def _measure_name(text: str) -> ValueName | None:
     if is_held_out:
         return ValueName(text, HELD_OUT, "val_loss" if headline == "loss" else None)
     return ValueName(text, bits, headline)
+
+
+def is_remark(line: str, name: str) -> bool:
+    """Return whether ``line`` speaks of a NaN or infinite ``name`` in words, and does not report it as a metric."""
+    if _SKIPS.search(line):
+        return True
+    return not _VERBS.isdisjoint(name.split()) and _COUNTED.search(line) is None
 
 
 def parse_number(text: str) -> float:

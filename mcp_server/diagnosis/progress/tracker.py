@@ -14,7 +14,14 @@ from typing import NamedTuple, Protocol
 
 from mcp_server.diagnosis.progress.custom_loops import NO_DIGITS, CustomLoopReader, announces_other_work
 from mcp_server.diagnosis.progress.frameworks import STEP_FORMATS, TABLE_FORMATS, Rank, StepFormat, may_show_progress
-from mcp_server.diagnosis.progress.named_values import COUNTS, HEADLINES, NamedValue, find_named_values, parse_integer
+from mcp_server.diagnosis.progress.named_values import (
+    COUNTS,
+    HEADLINES,
+    NamedValue,
+    find_named_values,
+    is_remark,
+    parse_integer,
+)
 from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar, find_bar
 from mcp_server.diagnosis.progress.step_counters import (
     StepCounter,
@@ -32,6 +39,7 @@ _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
 # equal rank takes the lead; after which one of lower rank does. A step printed on two lines, flushed after an error, is
 # not a sign of life.
 _ALIVE, _SUCCEEDS, _REPLACES = 3, 20, 2_000
+_WARNS = re.compile(r":\d+: \w*Warning: ")
 _USER_KEY = "user"  # of the counter of the user's own pattern
 
 
@@ -96,6 +104,7 @@ class ProgressTracker:
         self._new_bar: tuple[ProgressBar, str] | None = None
         self._unlabelled_bars: dict[str, bool] = {}
         self._lines_before: deque[str] = deque(maxlen=2)
+        self._line_above = ""
 
     @property
     def step_s(self) -> float | None:
@@ -118,7 +127,10 @@ class ProgressTracker:
                 self._note_first_step(line)
             advances = self.advances
             is_candidate = match is not None or may_show_progress(line) or self._open_table is not None
+            if is_candidate and line[:2] == "  " and _WARNS.search(self._line_above):
+                is_candidate = False  # Python prints the source line below a warning
             metric_line = self._read_line(line, at_s) if is_candidate else None
+            self._line_above = line
             if match is not None:
                 metric_line = self._read_user_match(match, metric_line, at_s, advanced=self.advances > advances)
             if metric_line is not None:
@@ -274,6 +286,9 @@ class ProgressTracker:
         metrics = {}
         for name, value, _ in values:
             if not name.bits & COUNTS:
+                # A number that is neither NaN nor infinite minus itself is 0.
+                if value - value != 0 and is_remark(line, name.text):
+                    continue
                 metrics[name.text] = value
                 # HF Trainer ends with means over the whole run; they count only when nothing else was printed.
                 if name.headline and not ("train_runtime" in line and name.headline in self.metrics):
