@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from statistics import median
@@ -167,12 +167,6 @@ class DivergenceDetector:
     def is_certain(self) -> bool:
         """Whether divergence is proven by two independent signs, which is enough to stop a run."""
         return self.text is not None and not self.recovered and len(self.signs) >= _SIGNS_NEEDED
-
-    def begin_round(self) -> None:
-        """Forget the losses of the training before: another one begins, with losses of its own."""
-        if self.text is not None and not self.recovered:
-            return
-        self.__init__()  # type: ignore[misc]
 
     def read_metrics(self, metric_line: MetricLine) -> None:
         """Apply all rules to the metrics of one line."""

@@ -158,9 +158,10 @@ _SKIPS = re.compile(
     r"|continuing|retrying|overflow(?:ed|s)?|replac(?:ed|ing)|nan_to_num|Warning:|if)\b(?![^,;|]{0,24}[:=]\s*\d)"
     r"|\w*Warning: |\u8df3\u8fc7"
 )
-_VERBS = frozenset(
-    "is was are were be became becomes has have had got gets contains not no to of for with or if when".split()
-)
+_VERBS = frozenset({
+    "is", "was", "are", "were", "be", "became", "becomes", "has", "have", "had", "got", "gets", "contains", "not", "no",
+    "to", "of", "for", "with", "or", "if", "when",
+})  # fmt: skip
 _COUNTED = re.compile(r"(?i)\b(?:step|iter\w*|epoch|batch|update|episode)\W{0,3}\d")
 
 _name_cache: dict[str, ValueName | None] = {}
