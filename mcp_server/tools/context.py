@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.mcpserver import Context
@@ -16,12 +17,14 @@ from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import Confirmations, Questions, check_owner
 from mcp_server.runs.cursors import CallerCursors
 from mcp_server.runs.open_waits import OpenWaits
-from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.read_roots import check_readable
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.tools.delivery import Delivery
+
+if TYPE_CHECKING:
+    from mcp_server.scalars.run_scalars import Scalars
 
 
 @dataclass
@@ -36,10 +39,13 @@ class ServerContext:
     confirmations: Confirmations = field(default_factory=Confirmations)
     questions: Questions = field(default_factory=Questions)
     open_waits: OpenWaits = field(default_factory=OpenWaits)
-    scalars: Scalars = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.scalars = Scalars(self.home, self.store)
+    @cached_property
+    def scalars(self) -> Scalars:
+        """The scalars of all runs, and what was read of them."""
+        from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - 20 ms of a server's start
+
+        return Scalars(self.home, self.store)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ServerContext:

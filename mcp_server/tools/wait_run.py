@@ -10,7 +10,6 @@ from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
 from mcp_server.runs.cursors import Cursor
-from mcp_server.runs.metric_wait import MetricWait
 from mcp_server.runs.wait import Reason, Until, WaitOutcome, wait_for_runs
 from mcp_server.scalars.condition import parse_condition
 from mcp_server.threads import run_in_thread
@@ -70,6 +69,8 @@ async def wait_run(
     condition = None if plain else parse_condition(until)
     metric = None
     if condition is not None:
+        from mcp_server.runs.metric_wait import MetricWait  # noqa: PLC0415 - with the readers of scalars, 20 ms
+
         metric = MetricWait(server.scalars, condition, ids, server.cursors.recall_positions(name, ids, condition.text))
     cursors = {run.run_id: _move(server.cursors.recall(name, run), run, since) for run in known_runs}
 
