@@ -5,9 +5,13 @@ The file is one JSON object, replaced atomically, at most 1 MiB:
 - ``layout``: 1. ``at``: when it was written. ``ended``: whether the attempt's processes had ended by then.
 - ``pids``: the processes of the attempt, also by the numbers of their own namespaces.
 - ``directories``: where its command, its processes, parameters, Hydra or configuration say that it writes.
-- ``files``: ``{path, inode, size, changed_ns, open, append, listed}``. Its processes had such a file open for writing.
-  ``open``: they still have; else size and change time are those after it was closed. ``listed``: nothing had it open
+- ``files``: ``{path, inode, size, changed_ns, open, append, unsure, listed}``. Its processes had such a file open for
+  writing. ``open``: they still have; else size and change time are those after it was closed, when nobody else had
+  written it. ``unsure``: another process may have written it meanwhile or since. ``listed``: nothing had it open
   when it was looked for; it changed during the attempt in one of the ``directories`` or beside a file that was open.
+- ``outsiders``: ``{pid, started_s, until_s, cwd, directories, files}`` of programs below the attempt's directory that
+  no supervisor had started: when each started and was gone (POSIX; 0: not yet), where its command says that it
+  writes, and the ``{path, inode}`` of what it had open for writing.
 - ``saved``: the paths that the output says were saved. ``cut``: there were more files than are kept here.
 
 Paths are absolute. A file that was open for an instant may be missing: nothing follows from its absence.
@@ -41,6 +45,19 @@ class WrittenFile:
     open: bool = False
     append: bool = False
     listed: bool = False
+    unsure: bool = False
+
+
+@dataclass(frozen=True)
+class Outsider:
+    """A program that wrote, or may have written, where the attempt did, see the module."""
+
+    pid: int
+    started_s: float
+    until_s: float = 0.0
+    cwd: str = ""
+    directories: tuple[str, ...] = ()
+    files: tuple[tuple[str, int], ...] = ()  # path and inode
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,7 @@ class Outputs:
     directories: tuple[str, ...] = ()
     files: tuple[WrittenFile, ...] = ()
     saved: tuple[str, ...] = field(default=())
+    outsiders: tuple[Outsider, ...] = ()
 
 
 def read_outputs(path: Path) -> Outputs | None:
@@ -70,6 +88,7 @@ def read_outputs(path: Path) -> Outputs | None:
             directories=tuple(str(one) for one in facts.get("directories", ())),
             files=tuple(_read_file(one) for one in facts.get("files", ())),
             saved=tuple(str(one) for one in facts.get("saved", ())),
+            outsiders=tuple(_read_outsider(one) for one in facts.get("outsiders", ())),
         )
     except (TypeError, ValueError, KeyError, AttributeError):
         return None
@@ -81,7 +100,18 @@ def _read_file(facts: Mapping[str, Any]) -> WrittenFile:
         int(facts["inode"]),
         int(facts["size"]),
         int(facts["changed_ns"]),
-        **{name: facts.get(name) is True for name in ("open", "append", "listed")},
+        **{name: facts.get(name) is True for name in ("open", "append", "listed", "unsure")},
+    )
+
+
+def _read_outsider(facts: Mapping[str, Any]) -> Outsider:
+    return Outsider(
+        int(facts["pid"]),
+        float(facts["started_s"]),
+        float(facts.get("until_s", 0.0)),
+        str(facts.get("cwd", "")),
+        tuple(str(one) for one in facts.get("directories", ())),
+        tuple((str(one["path"]), int(one["inode"])) for one in facts.get("files", ())),
     )
 
 
@@ -101,6 +131,7 @@ def write_outputs(path: Path, outputs: Outputs) -> None:
         "pids": _newest(sorted(outputs.pids)),
         "directories": _newest(outputs.directories),
         "saved": _newest(outputs.saved),
+        "outsiders": [_outsider_facts(one) for one in outputs.outsiders],
         "cut": cut,
         "files": files,
     }
@@ -112,6 +143,10 @@ def write_outputs(path: Path, outputs: Outputs) -> None:
     with open(part, "w", encoding="utf-8", errors="replace", opener=open_private) as file:
         file.write(text + "\n")
     part.rename(path)
+
+
+def _outsider_facts(outsider: Outsider) -> dict[str, Any]:
+    return {**asdict(outsider), "files": [{"path": path, "inode": inode} for path, inode in outsider.files]}
 
 
 def _newest(values: Iterable[Any]) -> list[Any]:

@@ -123,6 +123,7 @@ class Attribution:
             if overlaps or _share_a_directory(run, other):
                 others.append(self.claims_of(other))
                 is_settled = is_settled and (other.ended or not overlaps)
+        others += [one for one in claims.outsiders if not any(one.pids & other.pids for other in others)]
         return OwnFiles(claims, others, is_settled=is_settled)
 
     def claims_of(self, run: Run) -> Claims:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.record.output_directories import configuration_words, find_in_command, find_in_configuration
-from mcp_server.record.outputs import Outputs, WrittenFile
+from mcp_server.record.outputs import Outputs, Outsider, WrittenFile
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run, posix
 from mcp_server.store.claims import Claims
@@ -39,7 +39,7 @@ def build_claims(
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             named += _name_directories(run, cwd)
     complete = bool(known) and len(known) == len(records) and all(one.ended and not one.cut for one in known)
-    files = [file for record in known for file in record.files]
+    files = [_as_known(file, is_over=run.ended) for record in known for file in record.files]
     command_pid = run.at_start.get("pid")
     begun_s = posix(run.started_at or spec.created_at) if run.started_at or spec.created_at else 0.0
     ended_s = posix(run.ended_at) if run.ended_at else float("inf")
@@ -61,6 +61,28 @@ def build_claims(
         results=_texts(correction.get("results")),
         has_events=any("tfevents" in file.path for file in files if not file.listed),
         has_step=run.made_a_step,
+        host=str(run.at_start.get("host") or ""),
+        outsiders=[_outsider_claims(one) for record in known for one in record.outsiders],
+    )
+
+
+def _as_known(file: WrittenFile, *, is_over: bool) -> WrittenFile:
+    """Return what a record says of a file; who wrote one that was open when its supervisor died is not known."""
+    return replace(file, open=False, unsure=True) if file.open and is_over else file
+
+
+def _outsider_claims(outsider: Outsider) -> Claims:
+    until_s = outsider.until_s or float("inf")
+    return Claims(
+        run_id=f"process {outsider.pid}",
+        cwd=outsider.cwd,
+        begun_s=outsider.started_s,
+        ended_s=until_s,
+        last_sign_s=until_s,
+        pids=frozenset({outsider.pid}),
+        written={path: WrittenFile(path, inode, 0, 0, open=True) for path, inode in outsider.files},
+        named=frozenset(outsider.directories),
+        is_outsider=True,
     )
 
 
@@ -86,12 +108,18 @@ def add_open_files(run: Run, claims: Claims) -> Claims:
     supervisor = run.at_start.get("supervisor_pid")
     if not isinstance(supervisor, int):
         return claims
-    written, pids = dict(claims.written), set(claims.pids)
-    for process in processes.descendants(supervisor):
-        pids.add(process.pid)
+    living = processes.descendants(supervisor)
+    if not living:
+        return claims  # of another process namespace
+    opened: dict[str, WrittenFile] = {}
+    for process in living:
         for path, status, append in list_written_files(process.pid):
-            written[path] = WrittenFile(path, status.st_ino, status.st_size, status.st_mtime_ns, True, append)
-    return replace(claims, written=written, pids=frozenset(pids))
+            known = claims.written.get(path)
+            unsure = known is not None and known.unsure and known.open and known.inode == status.st_ino
+            facts = (path, status.st_ino, status.st_size, status.st_mtime_ns)
+            opened[path] = WrittenFile(*facts, open=True, append=append, unsure=unsure)
+    closed = {path: _as_known(one, is_over=True) for path, one in claims.written.items() if path not in opened}
+    return replace(claims, written=closed | opened, pids=claims.pids | {process.pid for process in living})
 
 
 def find_last_sign_s(run: Run, rundir: RunDir) -> float:

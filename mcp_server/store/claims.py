@@ -3,14 +3,15 @@
 Evidence, strongest first:
 
 - STATED: a person said so (`finish_blueprint(tensorboard=, results=)`, kept in `attribution.json`).
-- WRITTEN: its processes had the file open for writing, and it is as they left it; or the file's name holds the number
-  of one of its processes or the run's id; or the output says that it was saved.
+- WRITTEN: its processes had the file open for writing, and it is as they, and nobody else, left it; or the file's name
+  holds the number of one of its processes or the run's id; or the output says that it was saved.
 - NAMED: it changed while the run ran, in a directory that command, parameters, configuration or launch name.
 - BESIDE: the same, in a directory where its processes had a file open for writing.
 - BELOW: the same, anywhere below its working directory.
 
 WRITTEN wins over everything weaker. Among the rest the deeper directory wins. What two runs may have written with equal
-right is uncertain: it is left out, and named in a note. Records of former supervisors hold no written files: then
+right is uncertain: it is left out, and named in a note. A program that worked where a run did, and that no supervisor
+had started, counts as another run. Records of former supervisors hold no written files: then
 more is uncertain.
 """
 
@@ -26,9 +27,10 @@ from pathlib import Path
 from mcp_server.record.outputs import WrittenFile
 
 # The names that tensorboardX and TensorFlow 1 give hold no process id.
-_EVENT_FILE = re.compile(r"tfevents\.(?P<begun_s>\d{1,12})\.(?:(?:.*\.)?(?P<pid>\d+)\.\d+(?:\D.*)?$)?")
+_EVENT_FILE = re.compile(r"tfevents\.(?P<begun_s>\d{1,12})\.(?:(?:(?P<host>.*)\.)?(?P<pid>\d+)\.\d+(?:\D.*)?$)?")
 # File names hold whole seconds, a file is created a moment after the run has started, a file server's clock may differ.
 SLACK_S = 2.0
+_DIGITS = re.compile(r"\d+")
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 
 
@@ -53,7 +55,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What is known of a file. ``begun_s`` and ``pid`` are those in the name of an event file."""
+    """What is known of a file. ``begun_s``, ``pid`` and ``host`` are those in the name of an event file."""
 
     path: str
     inode: int
@@ -61,14 +63,15 @@ class FileFacts:
     changed_ns: int
     begun_s: int | None = None
     pid: int | None = None
+    host: str = ""
 
     @classmethod
     def of(cls, path: Path | str, status: os.stat_result) -> FileFacts:
         """Return the facts of the file at ``path``."""
         match = _EVENT_FILE.search(str(path).rpartition("/")[2])
-        begun_s, pid = (match["begun_s"], match["pid"]) if match else (None, None)
+        begun_s, pid, host = match.group("begun_s", "pid", "host") if match else (None, None, None)
         facts = (str(path), status.st_ino, status.st_size, status.st_mtime_ns)
-        return cls(*facts, int(begun_s) if begun_s else None, int(pid) if pid else None)
+        return cls(*facts, int(begun_s) if begun_s else None, int(pid) if pid else None, host or "")
 
     @property
     def changed_s(self) -> float:
@@ -109,6 +112,7 @@ class Claims:
     last_sign_s: float = float("inf")
     attempts_s: Sequence[float] = ()
     pids: frozenset[int] = frozenset()
+    host: str = ""  # the name of its machine
     written: Mapping[str, WrittenFile] = field(default_factory=dict)
     beside: frozenset[str] = frozenset()  # directories of written files
     named: frozenset[str] = frozenset()
@@ -119,24 +123,32 @@ class Claims:
     results: Sequence[str] = ()  # stated
     has_events: bool = False  # event files that its processes wrote are known
     has_step: bool = True
+    outsiders: Sequence[Claims] = ()  # programs that worked where it did and are no run's
+    is_outsider: bool = False  # these are the claims of one
 
     def __post_init__(self) -> None:
         """Index what is asked for each file."""
         inodes = {one.inode: one for one in self.written.values()}
         beside = frozenset(os.path.dirname(path) for path in self.written)  # noqa: PTH120 - hot path
         object.__setattr__(self, "_inodes", inodes)
+        kinds: dict[str, set[str]] = {}
+        for path in self.written:
+            directory, _, name = path.rpartition("/")
+            kinds.setdefault(directory, set()).add(_DIGITS.sub("#", name))
+        object.__setattr__(self, "_kinds", kinds)
         object.__setattr__(self, "beside", self.beside | beside)
         above = {above for path in self.written for above in parents_of(path)}
         object.__setattr__(self, "_above_written", frozenset(above))
 
     _inodes: Mapping[int, WrittenFile] = field(init=False, default_factory=dict)
     _above_written: frozenset[str] = field(init=False, default=frozenset())
+    _kinds: Mapping[str, set[str]] = field(init=False, default_factory=dict)  # of names, by directory
 
     def weigh(self, file: FileFacts, *, as_other: bool = False) -> Evidence:
         """Return the evidence that the run wrote ``file``. ``as_other``: against another run's claim."""
         if file.path in self.tensorboard or file.path in self.results:
             return Evidence(Rank.STATED)
-        if self._wrote(file):
+        if self.left(file):
             return Evidence(Rank.WRITTEN)
         for stated in (*self.tensorboard, *self.results):
             if is_within(file.path, stated):
@@ -157,27 +169,40 @@ class Claims:
         """Return whether a file changed after the run's end, as results of later evaluations do."""
         return file.changed_s > self.ended_s + SLACK_S
 
-    def places_beside(self, directory: str) -> bool:
-        """Return whether the run keeps its files in a directory of its own beside ``directory``."""
-        parent = os.path.dirname(directory)  # noqa: PTH120 - hot path
-        return any(one != directory and os.path.dirname(one) == parent for one in self.beside | self.named)  # noqa: PTH120
+    def places_apart(self, directory: str, other: Claims) -> bool:
+        """Return whether the run keeps such files as ``other`` has in ``directory`` in another one, equally deep.
+
+        Directories whose files differ in kind, such as `checkpoints` and `evals`, may both be shared.
+        """
+        kinds, depth = other._kinds.get(directory), directory.count("/")
+        if not kinds:
+            return False
+        return any(
+            one != directory and one.count("/") == depth and not kinds.isdisjoint(mine)
+            for one, mine in self._kinds.items()
+        )
 
     def attempt_of(self, file: FileFacts) -> int:
         """Return the number of the attempt during which an event file was begun, or another file changed, from 1."""
         at_s = file.changed_s if file.begun_s is None else file.begun_s + 1.0
         return max(1, sum(start_s <= at_s for start_s in self.attempts_s))
 
-    def _wrote(self, file: FileFacts) -> bool:
+    def left(self, file: FileFacts) -> bool:
+        """Return whether the file is as its processes left it, or they alone have it open."""
         one = self.written.get(file.path) or self._inodes.get(file.inode)
-        if one is None or one.listed:
+        if one is None or one.listed or one.unsure:
             return False
         return one.inode == file.inode if one.open else (one.size, one.changed_ns) == (file.size, file.changed_ns)
 
     def _is_identified(self, file: FileFacts) -> bool:
-        if file.pid is not None and file.pid in self.pids:
+        if file.pid is not None and file.pid in self.pids and _is_same_host(file.host, self.host):
             return True
         below = file.path[len(self.cwd) :] if is_within(file.path, self.cwd) else file.path
-        return self.run_id in below or any(_is_saved(file.path, one) for one in self.saved)
+        if self.run_id in below:
+            return True
+        # That it was saved does not say who has written it since.
+        seen = self.written.get(file.path)
+        return not (seen is not None and seen.unsure) and any(_is_saved(file.path, one) for one in self.saved)
 
     def _weigh_directory(self, file: FileFacts, *, is_sharp: bool) -> Evidence:
         path = file.path
@@ -232,10 +257,18 @@ def _decide_between(file: FileFacts, own: Claims, mine: Evidence, other: Claims)
         is_shared = mine.rank < Rank.WRITTEN and own.is_late(file) and own.result_dir == other.result_dir
         return Verdict.UNCERTAIN if is_shared else Verdict.OWN
     if theirs.rank >= Rank.WRITTEN:
+        if mine.rank is Rank.STATED and other.is_outsider:
+            return Verdict.OWN  # a person knows what no record says
         if mine.rank < Rank.WRITTEN or (mine.rank is Rank.STATED and mine.directory) or theirs.rank > mine.rank:
             return Verdict.OTHER
         return Verdict.OWN if mine.rank > theirs.rank else Verdict.UNCERTAIN
-    if mine.rank >= Rank.WRITTEN or (mine.is_sharp and not theirs.is_sharp):
+    if mine.rank >= Rank.WRITTEN:
+        return Verdict.OWN
+    return _decide_by_directory(own, mine, other, theirs)
+
+
+def _decide_by_directory(own: Claims, mine: Evidence, other: Claims, theirs: Evidence) -> Verdict:
+    if mine.is_sharp and not theirs.is_sharp:
         return Verdict.OWN
     if theirs.is_sharp and not mine.is_sharp:
         return Verdict.OTHER
@@ -243,18 +276,25 @@ def _decide_between(file: FileFacts, own: Claims, mine: Evidence, other: Claims)
         return Verdict.OTHER
     if theirs.depth == mine.depth:
         return Verdict.UNCERTAIN
-    if mine.rank is Rank.NAMED or other.places_beside(mine.directory):
+    if mine.rank is Rank.NAMED or other.places_apart(mine.directory, own):
         return Verdict.OWN
     return Verdict.UNCERTAIN
 
 
 def _is_mixed(file: FileFacts, own: Claims, other: Claims) -> bool:
-    """Return whether a file holds what both runs wrote: one that is appended to, or a database."""
+    """Return whether a file may hold what both runs wrote: an appended one, a database, one that the output names."""
     theirs = other.written.get(file.path)
     if theirs is None or theirs.listed:
         return False
     mine = own.written.get(file.path)
+    if file.pid is None and not own.left(file) and own.weigh(file).rank is Rank.WRITTEN:
+        return True  # the run's output says that it saved it, at some time
     return file.path.endswith(_DATABASES) or theirs.open or (mine is not None and mine.append)
+
+
+def _is_same_host(one: str, other: str) -> bool:
+    """Return whether two host names, whole or up to their first dots, may be one machine's."""
+    return not one or not other or one.partition(".")[0].casefold() == other.partition(".")[0].casefold()
 
 
 def parents_of(path: str) -> list[str]:

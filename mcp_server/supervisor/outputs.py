@@ -4,6 +4,9 @@ A thread samples the descriptors of the attempt's processes: at first after 0.1 
 when inotify reports a change in a directory where they write. It uses at most 2 % of a core. A descriptor that is open
 for an instant can be missed all the same; so at the end the files are listed that changed during the attempt in the
 directories that were written or named. A file server that hangs stops this thread alone, never the supervisor.
+
+That a file was open does not say who wrote what it holds now: several runs may write one file. `write_sessions` proves
+that; a file without such a proof is recorded as ``unsure``. `outsiders` finds programs that no supervisor started.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from typing import Any
 from mcp_server.record.output_directories import configuration_words, find_in_command, find_in_configuration
 from mcp_server.record.outputs import MOST_FILES, Outputs, WrittenFile, write_outputs
 from mcp_server.record.run_directory import now
+from mcp_server.supervisor.outsiders import OutsiderWatch
+from mcp_server.supervisor.write_sessions import WriteSessions
 from mcp_server.system import processes
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import read_regular_file
-from mcp_server.system.inotify import Inotify
+from mcp_server.system.inotify import MODIFIED, MOVED_TO, Inotify
 from mcp_server.system.open_files import list_written_files
 
 _FIRST_S, _SLOWER, _LONGEST_S = 0.1, 3.0, 10.0  # between two samples without a change
@@ -36,6 +41,9 @@ _SAMPLES_AT_ONCE, _SAMPLES_PER_S = 40, 5  # that changes cause
 _LOOKED_S, _QUIET_S, _MOST_LOOKED = 5.0, 0.05, 1000  # growing files
 _WRITE_S, _WRITE_SLOWER_S, _LONGEST_WRITE_S = 0.3, 0.2, 10.0  # between two writes of the record
 _FLUSH_S, _FINISH_S = 0.25, 3.0  # the end waits so long for what was seen, and afterwards for the listing
+# File times are as exact as the kernel's tick: what was written later than so long ago may have the same time.
+_SETTLES_NS, _SETTLE_S = 20 * 10**6, 0.03
+_OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE = 3.0, 200
 _LIST_S, _LIST_DEPTH, _LIST_ENTRIES = 1.0, 5, 20_000
 _MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS = 200, 200, 512
 _MOST_CONFIG_BYTES = 1_000_000
@@ -60,6 +68,7 @@ class OutputRecorder(threading.Thread):
         self.problem: str | None = None
         self._path, self._list_living = path, list_living
         self._command, self._cwd, self._params = command, cwd or "/", params
+        self._real_cwd = os.path.realpath(self._cwd)  # as the kernel names open files
         self._run_path = f"{path.parent.parent.parent}/"
         self._ending, self._flushed = threading.Event(), threading.Event()
         self._wakeup = os.pipe()
@@ -75,6 +84,11 @@ class OutputRecorder(threading.Thread):
         self._saved: dict[str, None] = {}
         self._saved_lock = threading.Lock()
         self._cut = False
+        self._inotify = Inotify(_MOST_WATCHES)
+        self._sessions = WriteSessions()
+        self._changes: dict[str, bool] = {}  # paths that changed, with whether not only the content did
+        self._overflows = 0
+        self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
 
     def note_saved(self, path: str) -> None:
         """Record a path that the output says was saved. May be called by any thread."""
@@ -101,9 +115,10 @@ class OutputRecorder(threading.Thread):
         """Sample until the end. An error ends the recording, never the run."""
         try:
             self._name_directories()
-            with contextlib.closing(Inotify(_MOST_WATCHES)) as inotify:
-                self._sample_until_end(inotify)
-            self._close_files()
+            with contextlib.closing(self._inotify):
+                self._watch()
+                self._sample_until_end()
+                self._close_files()
             self._write()
             self._flushed.set()
             self._list_changed_files()
@@ -115,7 +130,7 @@ class OutputRecorder(threading.Thread):
 
     # --- sampling
 
-    def _sample_until_end(self, inotify: Inotify) -> None:
+    def _sample_until_end(self) -> None:
         pause_s, write_pause_s = _FIRST_S, _WRITE_S
         write_due_s = whole_due_s = time.monotonic()
         while not self._ending.is_set():
@@ -123,7 +138,8 @@ class OutputRecorder(threading.Thread):
             # Listing the processes costs the most: after a change those that are known are looked at.
             is_whole = begun_s >= whole_due_s
             self._sample(is_whole=is_whole)
-            self._watch(inotify)
+            self._watch()
+            is_settled = self._settle()
             now_s = time.monotonic()
             earliest_s = now_s + _LEAST_PAUSE_S
             if is_whole:
@@ -135,15 +151,17 @@ class OutputRecorder(threading.Thread):
                 write_due_s = time.monotonic() + write_pause_s
                 write_pause_s = min(write_pause_s + _WRITE_SLOWER_S, _LONGEST_WRITE_S)
             until_s = whole_due_s if time.monotonic() >= write_due_s else min(whole_due_s, write_due_s)
-            if self._wait(inotify, earliest_s, until_s):
+            if not is_settled:
+                until_s = min(until_s, max(earliest_s, time.monotonic() + _SETTLE_S))
+            if self._wait(earliest_s, until_s):
                 pause_s = min(pause_s, _AFTER_CHANGE_S)
 
-    def _wait(self, inotify: Inotify, earliest_s: float, until_s: float) -> bool:
+    def _wait(self, earliest_s: float, until_s: float) -> bool:
         """Wait until ``until_s`` (monotonic), or from ``earliest_s`` on for a change; return whether there was one.
 
         That a file grows, which was looked at a moment ago, is not a change.
         """
-        poll = select.poll()
+        poll, inotify = select.poll(), self._inotify
         poll.register(self._wakeup[0], select.POLLIN)
         if inotify.fd is not None and not self._budget.take():
             earliest_s = max(earliest_s, time.monotonic() + 1 / _SAMPLES_PER_S)
@@ -156,33 +174,89 @@ class OutputRecorder(threading.Thread):
             now_s = time.monotonic()
             if self._wakeup[0] in ready or not ready:
                 return False
-            changes = inotify.read_changes()
+            begun_s = now_s
+            self._take_events()
+            changes, self._changes = self._changes, {}
+            now_s = time.monotonic()
             news = [path for path, other in changes.items() if other or now_s - self._looked_s.get(path, 0) > _LOOKED_S]
             if len(self._looked_s) > _MOST_LOOKED:
                 self._looked_s.clear()
             self._looked_s.update(dict.fromkeys(changes, now_s))
             if news:
                 return True
-            earliest_s = now_s + _QUIET_S
+            earliest_s = now_s + max(_QUIET_S, _SHARE * (now_s - begun_s))
             if inotify.fd is not None:
                 poll.unregister(inotify.fd)
 
     def _sample(self, *, is_whole: bool) -> None:
         if is_whole:
             self._living = list(self._list_living())[:_MOST_PIDS]
+            self._look_for_outsiders()
+        self._take_events()
+        self._sessions.begin_sample()
         open_inodes: set[tuple[int, int]] = set()
+        open_paths: set[str] = set()
         for process in self._living:
             if self._seen.get(process) != process.name:  # new, or another program since
                 self._meet(process)
             for path, status, append in list_written_files(process.pid):
                 if not path.startswith(self._run_path):
                     open_inodes.add((status.st_dev, status.st_ino))
+                    open_paths.add(path)
                     self._note_open(path, status, append=append)
+        self._take_events()
+        self._sessions.end_sample(open_paths)
         for inode, file in self._files.items():
-            if file.open and inode not in open_inodes:
-                file.close()
+            if inode in open_inodes:
+                file.unsure = self._sessions.may_hold_others(file.path, append=file.append)
+            elif file.open:
+                file.open, file.unsure = False, True  # until it is settled
         if len(self._files) > MOST_FILES:
             self._forget_files()
+
+    def _take_events(self) -> None:
+        """Read what inotify has to say about files, and note which have changed."""
+        for event in self._inotify.read_events():
+            self._sessions.take(event)
+            if event.kind == MOVED_TO and event.former:
+                self._follow(event.former, event.path)
+            if event.is_change:
+                self._changes[event.path] = self._changes.get(event.path, False) or event.kind != MODIFIED
+        if self._inotify.overflows != self._overflows:
+            self._overflows = self._inotify.overflows
+            self._sessions.forget_all()
+
+    def _follow(self, former: str, path: str) -> None:
+        """Know the files at or below ``former`` by their new paths."""
+        for file in self._files.values():
+            if file.path == former or file.path.startswith(former + "/"):
+                file.path = path + file.path[len(former) :]
+
+    def _settle(self) -> bool:
+        """Record size and time of closed files that hold what the attempt wrote; return whether none is left to do."""
+        proven = [(file, file.stat()) for file in self._files.values() if self._is_proven(file)]
+        latest_ns = time.time_ns() - _SETTLES_NS
+        if proven:
+            self._take_events()  # what changed them since is known now
+        for file, status in proven:
+            if status is not None and status.st_mtime_ns < latest_ns and self._is_proven(file, status.st_mtime_ns):
+                file.unsure, file.size, file.changed_ns = False, status.st_size, status.st_mtime_ns
+        return all(status is None or status.st_mtime_ns < latest_ns for _, status in proven)
+
+    def _is_proven(self, file: _SeenFile, changed_ns: int = 2**63) -> bool:
+        """Return whether an unsure file was closed, and changed by the attempt alone, last at ``changed_ns``."""
+        if file.open or not file.unsure or file.listed:
+            return False
+        directory = os.path.dirname(file.path)  # noqa: PTH120 - hot path
+        is_proven = self._sessions.is_proven(file.path, changed_ns, self._inotify.watched_ns(directory))
+        return is_proven and not (file.append and self._sessions.has_strangers(file.path))
+
+    def _look_for_outsiders(self) -> None:
+        begun_s = time.monotonic()
+        if begun_s >= self._outsiders_due_s:
+            self._outsiders.look(self._living, time.time())
+            now_s = time.monotonic()
+            self._outsiders_due_s = now_s + max(_OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE * (now_s - begun_s))
 
     def _meet(self, process: processes.Process) -> None:
         """Record a process that is new: its numbers, and the directories that its command names."""
@@ -234,20 +308,25 @@ class OutputRecorder(threading.Thread):
     def _written_directories(self) -> list[str]:
         return list(dict.fromkeys(os.path.dirname(file.path) for file in self._files.values()))  # noqa: PTH120 - hot path
 
-    def _watch(self, inotify: Inotify) -> None:
+    def _watch(self) -> None:
         """Watch the directories where files appear, so that a file that is open for an instant is seen as well."""
-        for path in [self._cwd, *self._directories, *self._written_directories()]:
+        for path in [self._real_cwd, *self._directories, *self._written_directories()]:
             if _is_root(path):
-                inotify.add(path)
+                self._inotify.add(path)
 
     # --- the end
 
     def _close_files(self) -> None:
+        self._take_events()
         for file in self._files.values():
             if file.open:
-                file.close()
-            else:
-                file.check_unchanged()
+                file.open, file.unsure = False, True
+        if not self._settle():
+            time.sleep(_SETTLE_S)
+            self._settle()
+        for file in self._files.values():
+            file.note_state()
+        self._outsiders.look((), time.time())
 
     def _list_changed_files(self) -> None:
         """List the files that changed during the attempt in the directories that it wrote or named."""
@@ -282,6 +361,7 @@ class OutputRecorder(threading.Thread):
             directories=tuple(self._directories),
             files=tuple(file.written() for file in self._files.values()),
             saved=saved,
+            outsiders=self._outsiders.outsiders(),
         )
 
 
@@ -313,29 +393,33 @@ class _SeenFile:
     open: bool = False
     append: bool = False
     listed: bool = False
+    unsure: bool = False
 
-    def close(self) -> None:
-        """Note that no process has it open any more, and its size and change time now."""
-        self.open = False
-        with contextlib.suppress(OSError):
+    def stat(self) -> os.stat_result | None:
+        """Return its status; None where it is gone or another file has its path."""
+        try:
             status = os.stat(self.path)  # noqa: PTH116 - hot path
-            if status.st_ino == self.inode:
-                self.size, self.changed_ns = status.st_size, status.st_mtime_ns
+        except OSError:
+            return None
+        return status if status.st_ino == self.inode else None
 
-    def check_unchanged(self) -> None:
-        """List it with its size and change time now if it has changed since it was closed: by whom is not known."""
-        size, changed_ns = self.size, self.changed_ns
-        self.close()
-        self.listed = (size, changed_ns) != (self.size, self.changed_ns)
+    def note_state(self) -> None:
+        """Record size and time at the end. It is unsure if they are not those that were settled."""
+        status = self.stat()
+        if status is None or (self.size, self.changed_ns) == (status.st_size, status.st_mtime_ns):
+            return
+        self.unsure = True
+        self.size, self.changed_ns = status.st_size, status.st_mtime_ns
 
     def written(self) -> WrittenFile:
-        return WrittenFile(self.path, self.inode, self.size, self.changed_ns, self.open, self.append, self.listed)
+        facts = (self.path, self.inode, self.size, self.changed_ns)
+        return WrittenFile(*facts, open=self.open, append=self.append, listed=self.listed, unsure=self.unsure)
 
 
 def _news(outputs: Outputs) -> object:
     """Return what a reader learns from a record. That an open file grows is not news."""
-    files = [(one.path, one.open, 0 if one.open else one.changed_ns) for one in outputs.files]
-    return outputs.pids, outputs.directories, outputs.saved, files
+    files = [(one.path, one.open, one.unsure, 0 if one.open else one.changed_ns) for one in outputs.files]
+    return outputs.pids, outputs.directories, outputs.saved, outputs.outsiders, files
 
 
 def _numbers(pid: int) -> list[int]:

@@ -17,7 +17,7 @@ AT_NS = 1500 * 10**9
 def file(path: str, *, changed_s: float = 1500.0, size: int = 10, inode: int | None = None) -> FileFacts:
     facts = FileFacts(path, inode or hash(path) % 10**6, size, int(changed_s * 1e9))
     match = FileFacts.of(path, os.stat_result(range(10))) if "tfevents" in path else facts
-    return replace(facts, begun_s=match.begun_s, pid=match.pid)
+    return replace(facts, begun_s=match.begun_s, pid=match.pid, host=match.host)
 
 
 def run(run_id: str, *written: FileFacts, appends: bool = False, **facts: object) -> Claims:
@@ -120,6 +120,33 @@ def test_what_a_person_states_wins_but_not_over_what_another_wrote() -> None:
     assert verdict(file("/p/runs/x/old", changed_s=1.0), directory, OTHER) is Verdict.OWN
     assert verdict(theirs, directory, run("b-2222", theirs)) is Verdict.OTHER
     assert verdict(file("/p/runs/x/other"), OTHER, directory) is Verdict.OTHER
+
+
+def test_a_file_of_which_it_is_unsure_who_wrote_it_last_is_no_proof() -> None:
+    shared = file("/p/evals/results.json")
+    unsure = {shared.path: WrittenFile(shared.path, shared.inode, shared.size, shared.changed_ns, unsure=True)}
+    mine = run("a-1111", file("/p/checkpoints/step_1.pt"))
+    contested = replace(mine, written={**mine.written, **unsure})
+    other = run("b-2222", file("/p/checkpoints/step_2.pt"))
+    assert verdict(shared, contested, other) is Verdict.UNCERTAIN, "the other may write there as well"
+    assert verdict(shared, contested) is Verdict.OWN, "no other run is known"
+    assert verdict(shared, replace(contested, saved=(shared.path,)), other) is Verdict.UNCERTAIN
+    assert verdict(shared, run("a-1111", shared), replace(contested, run_id="b-2222")) is Verdict.OWN, "written later"
+
+
+def test_a_program_that_no_supervisor_started_counts_as_another_run() -> None:
+    theirs = file("/p/progress.csv")
+    written = {theirs.path: WrittenFile(theirs.path, theirs.inode, 0, 0, open=True)}
+    outsider = Claims("process 7", "/p", BEGUN_S - 100, pids=frozenset({7}), written=written)
+    assert verdict(theirs, ALONE, outsider) is Verdict.OTHER
+    assert verdict(file("/p/eval.json"), ALONE, outsider) is Verdict.UNCERTAIN
+    mine = file("/p/model.pt")
+    assert verdict(mine, run("a-1111", mine), outsider) is Verdict.OWN
+    events = "/p/runs/events.out.tfevents.1400.host"
+    own = replace(ALONE, pids=frozenset({8}), host="host.domain")
+    assert verdict(file(f"{events}.7.0"), own, outsider) is Verdict.OTHER
+    assert verdict(file(f"{events}.8.0"), own, outsider) is Verdict.OWN
+    assert verdict(file(f"{events}2.8.0"), own, outsider) is Verdict.UNCERTAIN, "a process of another machine"
 
 
 def test_saved_paths_of_the_output_and_the_runs_id_in_a_path_are_proof() -> None:

@@ -16,7 +16,7 @@ from tests.support.sandbox import until
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     (tmp_path / "work").mkdir()
-    (tmp_path / "run/attempts/1").mkdir(parents=True)
+    (tmp_path / "home/runs/x-1111/attempts/1").mkdir(parents=True)
     return tmp_path / "work"
 
 
@@ -30,7 +30,7 @@ def start(work: Path, code: str, *words: str) -> tuple["subprocess.Popen[bytes]"
         own = processes.find_process(child.pid)
         return [own, *processes.descendants(child.pid)] if own else []
 
-    recorder = OutputRecorder(work.parent / "run/attempts/1/outputs.json", living, argv, str(work), {})
+    recorder = OutputRecorder(work.parent / "home/runs/x-1111/attempts/1/outputs.json", living, argv, str(work), {})
     recorder.start()
     return child, recorder
 
@@ -91,7 +91,7 @@ def test_files_that_were_missed_are_listed_in_the_directories_that_were_named(wo
     assert outputs.directories == (str(work / "out"),)
 
 
-def test_a_file_that_changed_after_it_was_closed_is_only_listed(work: Path) -> None:
+def test_a_file_that_changed_after_it_was_closed_is_unsure(work: Path) -> None:
     code = "f = open('a.json', 'w'); f.write('{}'); f.flush(); sys.stdin.readline(); f.close(); sys.stdin.readline()"
     child, recorder = start(work, code)
     until(lambda: is_recorded(recorder, "/a.json"))
@@ -101,7 +101,72 @@ def test_a_file_that_changed_after_it_was_closed_is_only_listed(work: Path) -> N
     until(lambda: not is_recorded(recorder, "/a.json"))
     (work / "a.json").write_text("another run's")
     outputs = end(child, recorder)
-    assert [(one.path, one.listed) for one in outputs.files] == [(str(work / "a.json"), True)]
+    assert [(one.path, one.unsure) for one in outputs.files] == [(str(work / "a.json"), True)]
+
+
+def settled(recorder: OutputRecorder, name: str) -> bool:
+    outputs = read_record(recorder)
+    return outputs is not None and any(
+        one.path.endswith(name) and not (one.open or one.unsure or one.listed) for one in outputs.files
+    )
+
+
+def write_on(child: "subprocess.Popen[bytes]") -> None:
+    assert child.stdin is not None
+    child.stdin.write(b"\n")
+    child.stdin.flush()
+
+
+def test_a_file_is_as_the_attempt_left_it_until_somebody_else_writes_it(work: Path) -> None:
+    code = "f = open('a.json', 'w'); sys.stdin.readline(); f.write('{}'); f.close(); sys.stdin.readline()"
+    child, recorder = start(work, code)
+    until(lambda: is_recorded(recorder, "/a.json"))
+    write_on(child)
+    until(lambda: settled(recorder, "/a.json"))
+    outputs = end(child, recorder)
+    (one,) = outputs.files
+    status = (work / "a.json").stat()
+    assert (one.size, one.changed_ns, one.unsure) == (status.st_size, status.st_mtime_ns, False)
+
+
+def test_a_file_that_another_process_overwrites_at_the_same_time_is_unsure(work: Path) -> None:
+    code = "f = open('a.json', 'w'); f.write('{}'); f.flush(); sys.stdin.readline(); f.close(); sys.stdin.readline()"
+    child, recorder = start(work, code)
+    until(lambda: is_recorded(recorder, "/a.json"))
+    (work / "a.json").write_text("another run's")
+    write_on(child)
+    until(lambda: not is_recorded(recorder, "/a.json"))
+    outputs = end(child, recorder)
+    assert [(Path(one.path).name, one.unsure) for one in outputs.files] == [("a.json", True)]
+
+
+def test_a_file_and_a_directory_that_are_renamed_into_place_stay_the_attempts(work: Path) -> None:
+    (work / "tmp-ck").mkdir()
+    code = "f = open('tmp-ck/a.tmp', 'w'); f.write('{}'); sys.stdin.readline(); f.close(); "
+    code += "import os; os.rename('tmp-ck/a.tmp', 'tmp-ck/a.json'); os.rename('tmp-ck', 'ck'); sys.stdin.readline()"
+    child, recorder = start(work, code)
+    until(lambda: is_recorded(recorder, "/a.tmp"))
+    write_on(child)
+    until(lambda: settled(recorder, "ck/a.json"))
+    (one,) = end(child, recorder).files
+    assert (one.path, one.unsure) == (str(work / "ck/a.json"), False)
+
+
+def test_a_program_that_no_supervisor_started_is_an_outsider_with_its_files(work: Path) -> None:
+    (work / "train.py").write_text("import sys; f = open('other.csv', 'w'); sys.stdin.readline()")
+    stranger = subprocess.Popen([sys.executable, "train.py", "--output_dir", "out"], cwd=work, stdin=subprocess.PIPE)
+    try:
+        until((work / "other.csv").exists)
+        child, recorder = start(work, "f = open('own.csv', 'w'); sys.stdin.readline()")
+        until(lambda: is_recorded(recorder, "/own.csv"))
+        outputs = end(child, recorder)
+    finally:
+        stranger.communicate(timeout=60)
+    (one,) = outputs.outsiders
+    assert (one.pid, one.cwd, one.directories) == (stranger.pid, str(work), (str(work / "out"),))
+    assert one.files == ((str(work / "other.csv"), (work / "other.csv").stat().st_ino),)
+    assert one.until_s == 0.0
+    assert [Path(one.path).name for one in outputs.files if not one.listed] == ["own.csv"]
 
 
 def test_saved_paths_are_absolute(work: Path) -> None:

@@ -1,0 +1,120 @@
+"""The programs that work where an attempt does although no supervisor started them: what they write is not the run's.
+
+A training that a person started by hand in the same directory writes files which nothing else distinguishes from the
+run's. It is looked for by its working directory, which is that of the run or below it, and by what it has open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mcp_server.record.output_directories import find_in_command
+from mcp_server.record.outputs import Outsider
+from mcp_server.system import processes
+from mcp_server.system.open_files import list_written_files
+from mcp_server.system.process_title import supervised_run
+
+_MOST, _MOST_FILES = 64, 50
+_SETTLES_S = 5.0  # a new process may still change its directory and its program
+# A program of one of these may train, and open its files for an instant only.
+_LAUNCHERS = re.compile(r"^(?:python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec|julia|Rscript)$")
+_SCRIPT = re.compile(r"^-m$|\.py$|\.jl$|\.R$")
+_TOOLS = re.compile(
+    r"^(?:mcp_server|runward|tensorboard|jupyter.*|ipykernel.*|http\.server|pip|pylsp|pyright|debugpy|ruff|mypy|pytest)$"
+)
+
+
+@dataclass
+class _Seen:
+    process: processes.Process
+    started_s: float
+    cwd: str
+    directories: tuple[str, ...]
+    may_train: bool
+    until_s: float = 0.0
+    files: dict[str, int] = field(default_factory=dict)
+
+
+class OutsiderWatch:
+    """Remembers the outsiders of one attempt in ``cwd``. What they write below ``records`` is no result."""
+
+    def __init__(self, cwd: str, records: str) -> None:
+        self._cwd, self._records = os.path.realpath(cwd), os.path.realpath(records)
+        self._seen: dict[processes.Process, _Seen] = {}
+        self._known: set[processes.Process] = set()  # those that are no outsiders
+
+    def look(self, own: Iterable[processes.Process], now_s: float) -> None:
+        """Look at all processes at ``now_s`` (POSIX). ``own``: those of the attempt."""
+        living = {p.pid: p for p in processes.list_processes()}
+        roots = {p.pid for p in own}
+        self._known &= set(living.values())
+        for one in living.values():
+            seen = self._seen.get(one)
+            if seen is None:
+                if one in self._known or one.pid == os.getpid() or len(self._seen) >= _MOST:
+                    continue
+                seen = self._meet(one, living, roots)
+            if seen is not None:
+                self._note_files(seen)
+        for seen in self._seen.values():
+            if not seen.until_s and living.get(seen.process.pid) != seen.process:
+                seen.until_s = now_s
+
+    def outsiders(self) -> tuple[Outsider, ...]:
+        """Return those that had a file of the directory open for writing, or whose program may train."""
+        return tuple(
+            Outsider(one.process.pid, one.started_s, one.until_s, one.cwd, one.directories, tuple(one.files.items()))
+            for one in self._seen.values()
+            if one.files or one.may_train
+        )
+
+    def _meet(self, one: processes.Process, living: dict[int, processes.Process], roots: set[int]) -> _Seen | None:
+        """Return a process that works in the directory, and note any other, so that it is not looked at again."""
+        try:
+            cwd = os.readlink(f"/proc/{one.pid}/cwd")  # noqa: PTH115 - hot path
+        except OSError:  # it is gone, or another user's
+            self._known.add(one)
+            return None
+        words = processes.command_words(one.pid)
+        if not _is_below(cwd, self._cwd) or _has_supervisor(one, living, roots):
+            if time.time() - processes.started_at_s(one) > _SETTLES_S:
+                self._known.add(one)
+            return None
+        directories = tuple(find_in_command(words, cwd))
+        seen = self._seen[one] = _Seen(one, processes.started_at_s(one), cwd, directories, _may_train(words))
+        return seen
+
+    def _note_files(self, seen: _Seen) -> None:
+        with contextlib.suppress(OSError):
+            for path, status, _ in list_written_files(seen.process.pid):
+                hidden = path.rpartition("/")[2].startswith(".") or _is_below(path, self._records)
+                if not hidden and len(seen.files) < _MOST_FILES and _is_below(path, self._cwd):
+                    seen.files[path] = status.st_ino
+
+
+def _has_supervisor(one: processes.Process, living: dict[int, processes.Process], roots: set[int]) -> bool:
+    """Return whether a run, this or another, has started the process, or is its own supervisor."""
+    for _ in range(len(living)):
+        if one.pid in roots or supervised_run(processes.command_words(one.pid)) is not None:
+            return True
+        parent = living.get(one.parent)
+        if parent is None:
+            return False
+        one = parent
+    return False
+
+
+def _may_train(words: list[str]) -> bool:
+    names = [word.rpartition("/")[2] for word in words[:4]]
+    if not names or not _LAUNCHERS.match(names[0]) or any(map(_TOOLS.match, names)):
+        return False
+    return any(map(_SCRIPT.search, words[1:]))
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
