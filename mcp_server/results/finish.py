@@ -8,7 +8,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, RunwardError
@@ -35,8 +36,27 @@ from mcp_server.text.secret_patterns import mask_secrets, names_a_secret
 
 _DIFF_MARK = "# runward run "
 _LONGEST_SUMMARY = 20_000
-_WRITES = threading.Lock()  # two concurrent callers would both append to the log
 _LOCK_TIMEOUT_S = 30.0
+
+
+class _Writing:
+    """What excludes two writers of one result directory: both would append to its log.
+
+    Each directory has its own, since another one may be on a file system that does not answer.
+    """
+
+    _of_directories: ClassVar[WeakValueDictionary[str, _Writing]] = WeakValueDictionary()
+    _guard = threading.Lock()
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    @classmethod
+    def of(cls, directory: Path) -> _Writing:
+        """Return that of a directory, by whatever path."""
+        name = os.path.realpath(directory)
+        with cls._guard:
+            return cls._of_directories.setdefault(name, cls())
 
 
 class NotFinished(RunwardError):
@@ -100,7 +120,8 @@ def write_results(
         left_out=describe_uncertain(own.uncertain),
     )
     later_run = _find_later_run(run, directory, store)
-    if not _WRITES.acquire(timeout=_LOCK_TIMEOUT_S):
+    writing = _Writing.of(directory)
+    if not writing.lock.acquire(timeout=_LOCK_TIMEOUT_S):
         raise NotFinished(
             f"{run.run_id}: another call has been writing results for {_LOCK_TIMEOUT_S:g} s;",
             "nothing was written.",
@@ -116,7 +137,7 @@ def write_results(
             "Pass another result_dir, or have a person make this one writable.",
         ) from error
     finally:
-        _WRITES.release()
+        writing.lock.release()
 
 
 def _read_code_now(run: Run, environ: Mapping[str, str]) -> GitState:

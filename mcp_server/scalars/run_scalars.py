@@ -85,12 +85,13 @@ class Scalars:
         own = self.attribution.of(run)
         locations = locate_run_scalars(run, self._lookups, own)[:_MOST_LOCATIONS]
         found = RunLocations(tuple(locations), own.uncertain)
+        stamp = key, _stamp_directories(found.locations)  # not under the lock: a directory may not answer
         with self._lock:
             while len(self._found) >= _MOST_REMEMBERED:
                 del self._found[next(iter(self._found))]
             # A live run may begin another directory, such as for its evaluation; another run may claim a file.
             reuse_s = math.inf if own.is_settled else _LOCATE_AGAIN_S if locations else 0.0
-            self._found[run.run_id] = (key, _stamp_directories(found.locations)), begun_s + reuse_s, found
+            self._found[run.run_id] = stamp, begun_s + reuse_s, found
         return found
 
     def read(self, locations: Sequence[MetricLocation], name: str) -> ScalarReading:

@@ -116,12 +116,20 @@ class Attempt:
             gpu_indices=(list(allocation.indices) if allocation else None) or None,
             at_start=attempt_identity(child),
         )
-        attempt.keep_code(inputs.environment)
-        attempt.observer.begin()
-        if gpu_monitor:
-            gpu_monitor.start()
-        attempt._record_outputs(inputs)
+        child.let_go()  # last: what the record does not hold, a second launch would do again
+        attempt._begin_observing(inputs)
         return attempt
+
+    def _begin_observing(self, inputs: AttemptInputs) -> None:
+        """Start all that works beside the command, as far as there are descriptors and processes for it."""
+        begin: list[Callable[[], None]] = [lambda: self.keep_code(inputs.environment), self.observer.begin]
+        begin += [self._gpu_monitor.start] if self._gpu_monitor else []
+        begin.append(lambda: self._record_outputs(inputs))
+        for each in begin:
+            try:
+                each()
+            except OSError as error:  # noqa: PERF203 - the others are started all the same
+                self._events.append("observer_error", f"Not all of the run is observed: {error}.")
 
     def _record_outputs(self, inputs: AttemptInputs) -> None:
         """Begin to record which files the attempt writes."""

@@ -31,6 +31,8 @@ class Child:
     leader: `setsid` does not fork away, and a program may call ``os.setpgrp()``. ``status_fd`` yields the
     command's pid and then its raw wait status, each as eight bytes. The guard lives until ``release_fd`` is
     closed: its end hangs up on everything that still uses the terminal.
+
+    The command waits for ``let_go``. If the supervisor dies before, it exits and has done nothing.
     """
 
     guard_pid: int
@@ -38,10 +40,17 @@ class Child:
     master_fd: int
     status_fd: int
     release_fd: int
+    gate_fd: int
+
+    def let_go(self) -> None:
+        """Let the command begin. Call it once, when the record says that it runs."""
+        with contextlib.suppress(BrokenPipeError):  # it was killed while it waited
+            os.write(self.gate_fd, b"1")
+        os.close(self.gate_fd)
 
 
 def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None) -> Child:
-    """Start ``argv`` on a new pty, with exactly ``env``.
+    """Start ``argv`` on a new pty, with exactly ``env``; it begins when ``Child.let_go`` is called.
 
     Raises:
         OSError: the pty or the process could not be created; nothing was started.
@@ -55,15 +64,16 @@ def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, size or _DEFAULT_SIZE)
     status_fd, status_end = os.pipe()
     release_end, release_fd = os.pipe()
+    gate_end, gate_fd = os.pipe()
     guard = os.fork()
     if guard == 0:
-        _run_guard(argv, env, cwd, slave, status_end, release_end)
-    for fd in (slave, status_end, release_end):
+        _run_guard(argv, env, cwd, slave, (status_end, release_end, gate_end))
+    for fd in (slave, status_end, release_end, gate_end):
         os.close(fd)
     os.set_blocking(master, False)
     if (pid := read_number(status_fd)) is None:
         raise OSError(errno.EAGAIN, "the command's process could not be created")
-    return Child(guard, pid, master, status_fd, release_fd)
+    return Child(guard, pid, master, status_fd, release_fd, gate_fd)
 
 
 def read_number(status_fd: int) -> int | None:
@@ -73,9 +83,12 @@ def read_number(status_fd: int) -> int | None:
 
 
 def _run_guard(
-    argv: list[str], env: Mapping[str, str], cwd: str, slave: int, status_end: int, release_end: int
+    argv: list[str], env: Mapping[str, str], cwd: str, slave: int, pipe_ends: tuple[int, int, int]
 ) -> NoReturn:
-    """Lead the session, start the command, and report its pid and its wait status."""
+    """Lead the session, start the command, and report its pid and its wait status.
+
+    ``pipe_ends``: of the status, the release and the gate.
+    """
     try:
         signal.set_wakeup_fd(-1)  # it is the supervisor's, and its number may soon belong to another file
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
@@ -85,15 +98,16 @@ def _run_guard(
         for fd in (0, 1, 2):
             os.dup2(slave, fd)
         # Nothing else stays open here, above all not the lock, which must be released when the supervisor dies.
-        pipe_ends = sorted(ends := [os.dup(status_end), os.dup(release_end)])
-        status_end, release_end = ends
-        for above, below in ((2, pipe_ends[0]), (pipe_ends[0], pipe_ends[1]), (pipe_ends[1], 65536)):
+        status_end, release_end, gate_end = ends = [os.dup(end) for end in pipe_ends]
+        kept = [2, *sorted(ends), 65536]
+        for above, below in zip(kept, kept[1:]):
             os.closerange(above + 1, below)
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         pid = os.fork()
         if pid == 0:
-            _exec_command(argv, env, cwd)
+            _exec_command(argv, env, cwd, gate_end)
+        os.close(gate_end)
         os.write(status_end, pid.to_bytes(_NUMBER_BYTES, "little"))
         os.write(status_end, _await_end(pid).to_bytes(_NUMBER_BYTES, "little"))
         os.waitpid(pid, 0)
@@ -114,14 +128,16 @@ def _await_end(pid: int) -> int:
     return end.si_status | (_DUMPED_CORE if end.si_code == os.CLD_DUMPED else 0)
 
 
-def _exec_command(argv: list[str], env: Mapping[str, str], cwd: str) -> NoReturn:
-    """Turn this process into the command."""
+def _exec_command(argv: list[str], env: Mapping[str, str], cwd: str, gate_end: int) -> NoReturn:
+    """Turn this process into the command, once the gate opens."""
     try:
         for number in signal.valid_signals():
             with contextlib.suppress(OSError, ValueError):  # SIGKILL and SIGSTOP cannot be set
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         restore_limit()
+        if not os.read(gate_end, 1):  # the supervisor died, and nothing says that the command runs
+            os._exit(127)
         os.chdir(cwd)
         os.execvpe(argv[0], argv, dict(env))
     except (OSError, ValueError) as error:  # e.g. a variable that the locale cannot encode

@@ -1,15 +1,19 @@
 """A file system that does not answer, as one on a network during a restart, holds up only those who use it."""
 
+import contextlib
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from tests.support.sandbox import Sandbox
+from tests.support.sandbox import Agent, Sandbox
+from tests.support.service import serve, tokens
+from tests.support.silent_mount import CannotMount, silent_mount
 
 pytestmark = [
     pytest.mark.anyio,
@@ -87,3 +91,71 @@ async def test_a_server_answers_while_its_own_state_directory_is_silent(sandbox:
                     assert len((await agent.client.list_tools()).tools) > 8
             subprocess.run(["fsfreeze", "-u", str(disk)], check=True)
         assert ended[0]["status"] == "killed"
+
+
+async def test_results_are_written_while_another_result_directory_is_silent(sandbox: Sandbox, disk: Path) -> None:
+    async with sandbox.agent() as agent:
+        ana, bea = [await agent.launch("echo step 1 loss 0.5") for _ in range(2)]
+        await agent.end(ana)
+        await agent.end(bea)
+        subprocess.run(["fsfreeze", "-f", str(disk)], check=True)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_finish, agent, ana, disk)
+            await anyio.sleep(0.5)  # the first call is under way, and waits for the disk
+            with anyio.fail_after(20):
+                await _finish(agent, bea, sandbox.path / "results")
+            assert (sandbox.path / "results" / "finish.flag").exists()
+            subprocess.run(["fsfreeze", "-u", str(disk)], check=True)
+        assert (disk / "finish.flag").exists()
+
+
+async def _finish(agent: Agent, run_id: str, directory: Path) -> None:
+    await agent.call("finish_blueprint", run_id=run_id, result_dir=str(directory))
+
+
+async def test_other_agents_work_while_one_agents_directories_do_not_answer(sandbox: Sandbox) -> None:
+    """Not even a look at them comes back: those of a file server that is gone."""
+    directories = {name: sandbox.path / name for name in ("ana", "bea")}
+    command = "echo step 1 loss 0.5; printf 'step,loss\\n1,0.5\\n2,0.4\\n' > metrics.csv; exec sleep 300"
+    for directory in directories.values():
+        directory.mkdir()
+    given = {name: tokens(sandbox).add(name) for name in directories}
+    with serve(sandbox) as service, contextlib.ExitStack() as silence:
+        async with service.agent(given["ana"]) as ana, service.agent(given["bea"]) as bea:
+            runs: dict[str, str] = {}
+            for name, agent in (("ana", ana), ("bea", bea)):
+                there = {"cwd": str(directories[name]), "tensorboard": str(directories[name])}
+                runs[name] = await agent.launch(command, **there)
+                await agent.call("wait_run", run_ids=runs[name], until="first_step", timeout_s=60)
+            try:
+                silence.enter_context(silent_mount(directories["ana"]))
+            except CannotMount as error:
+                pytest.skip(f"no silent file system: {error}")
+            async with anyio.create_task_group() as tasks:
+                for tool, arguments in _looks(runs["ana"], directories["ana"]):
+                    tasks.start_soon(_try, ana, tool, arguments)
+                await anyio.sleep(1.0)  # all of them wait by now
+                with anyio.fail_after(40):
+                    for tool, arguments in _looks(runs["bea"], directories["bea"]):
+                        await bea.call(tool, **arguments)
+                    assert (await bea.call("list_runs"))["total"] == 2
+                    assert (await bea.kill(runs["bea"]))["status"] == "killed"
+                    await _finish(bea, runs["bea"], directories["bea"] / "results")
+                silence.close()
+                tasks.cancel_scope.cancel()
+
+
+def _looks(run_id: str, directory: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return calls that look into the directories of a run."""
+    return [
+        ("read_tb", {"run_id": run_id}),
+        ("compare_runs", {"run_ids": [run_id]}),
+        ("wait_run", {"run_ids": run_id, "until": "loss < 1", "timeout_s": 60}),
+        ("preflight", {"command": "bash train.sh", "cwd": str(directory)}),
+        ("launch_run", {"command": "true", "cwd": str(directory), "dry_run": True}),
+    ]
+
+
+async def _try(agent: Agent, tool: str, arguments: dict[str, Any]) -> None:
+    with contextlib.suppress(Exception):  # an error, once the file system is gone
+        await agent.client.call_tool(tool, arguments)

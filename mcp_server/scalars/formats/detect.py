@@ -115,10 +115,13 @@ class SourceReader:
 
     def _reader_of(self, source: ScalarSource) -> tuple[threading.Lock, _FormatReader]:
         with self._lock:
-            if source not in self._readers:
-                self._readers[source] = threading.Lock(), _build_reader(source)
+            found = self._readers.get(source)
+        if found is None:  # built without the lock: a source may not answer
+            found = threading.Lock(), _build_reader(source)
+        with self._lock:
+            found = self._readers.setdefault(source, found)
             self._readers.move_to_end(source)
-            return self._readers[source]
+            return found
 
     def _forget_oldest(self) -> None:
         with self._lock:

@@ -1,0 +1,1 @@
+"""What is measured while parts of the product die, pause, run out of something, or are of another version."""

@@ -1,0 +1,74 @@
+"""Deaths, pauses and shortages at the worst moments. The whole campaign is `python -m tests.benchmarks deaths`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import RunDir, now
+from mcp_server.system import processes
+from tests.support.sandbox import Sandbox, until
+
+pytestmark = pytest.mark.anyio
+
+# The supervisor's program, with one line of its own at the event of the given kind.
+SUPERVISOR = """
+import errno, os, signal, sys
+from pathlib import Path
+from mcp_server.record.events import EventLog
+from mcp_server.supervisor.supervise import supervise
+
+append = EventLog.append
+
+def act(self, kind, text, **facts):
+    if kind == "started":
+        {line}
+    append(self, kind, text, **facts)
+
+EventLog.append = act
+sys.exit(supervise(Path(sys.argv[1])))
+"""
+
+
+def _supervise(sandbox: Sandbox, command: str, line: str) -> RunDir:
+    """Supervise a command in this process's session, and return the run's directory once the supervisor has ended."""
+    path = sandbox.path / "state" / "runs" / "odd-aaaa"
+    path.mkdir(parents=True)
+    spec = {"layout": 3, "run_id": "odd-aaaa", "created_at": now(), "command": command, "cwd": str(sandbox.path)}
+    (path / "spec.json").write_text(json.dumps(spec))
+    os.mkfifo(path / "handover", 0o600)
+    launcher = os.open(path / "handover", os.O_RDWR)
+    os.write(launcher, Handover({"PATH": os.environ["PATH"]}, {}).encode())
+    argv = [sys.executable, "-c", SUPERVISOR.format(line=line), str(path)]
+    subprocess.run(argv, check=False, timeout=60, env={**os.environ, **sandbox.environ}, capture_output=True)
+    os.close(launcher)
+    return RunDir(path)
+
+
+def test_a_supervisor_killed_before_it_records_the_start_leaves_no_effect(sandbox: Sandbox) -> None:
+    """The command ran without a record: launched again with its key, it ran twice."""
+    directory = _supervise(sandbox, "touch effect", "os.kill(os.getpid(), signal.SIGKILL)")
+    until(lambda: not processes.find_by_variable("RUNWARD_RUN_ID", directory.run_id), "the end of the command")
+    until(lambda: not any(p.command.endswith(str(directory.path)) for p in sandbox.own_processes()), "the guard's end")
+    assert sandbox.run(directory.run_id).state in ("starting", "lost")
+    assert not (sandbox.path / "effect").exists()
+
+
+SHORTAGE = (
+    "import resource, threading; soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE); "
+    "spare = os.dup(0); os.close(spare); resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard)); "
+    "back = threading.Timer(1.0, resource.setrlimit, (resource.RLIMIT_NOFILE, (soft, hard))); back.start()"
+)
+
+
+def test_a_supervisor_without_a_free_descriptor_records_start_and_end(sandbox: Sandbox) -> None:
+    directory = _supervise(sandbox, "sleep 0.3; exit 6", SHORTAGE)
+    run = sandbox.run(directory.run_id)
+    assert (run.state, run.exit_code, run.attempt) == ("failed", 6, 1)
+    kinds = [event["kind"] for event in run.events]
+    assert kinds[0] == "started"
+    assert "refused" not in kinds
+    assert any("Too many open files" in event["text"] for event in run.events)
