@@ -132,7 +132,8 @@ class LocalBackend:
             return LivenessReport(Liveness.UNKNOWN, reason)
         if not self._is_this_boot(spec):
             return LivenessReport(Liveness.DEAD, "The machine was rebooted while it ran.")
-        if time.time() - posix(spec.created_at) < STARTING_S and not directory.events.exists():
+        # A clock that was set back leaves a launch in the future: it is not under way for as long.
+        if abs(time.time() - posix(spec.created_at)) < STARTING_S and not directory.events.exists():
             return LivenessReport(Liveness.PENDING)
         return LivenessReport(Liveness.DEAD)
 
@@ -245,13 +246,24 @@ def _members_of_session(run: Run, marked: Collection[processes.Process]) -> list
     if leader is not None and not _is_guard(leader, run):
         return []
     members = [p for p in all_processes if p.session == guard != p.pid and p.started >= started]
-    heard_s = max((posix(event["at"]) for event in run.events if "at" in event), default=0.0)
+    heard_s = _last_event_up_s(run, started)
     is_own = (
         leader is not None
         or any(p.session == guard for p in marked)
-        or any(processes.started_at_s(p) <= heard_s for p in members)
+        or any(processes.started_up_s(p.started) <= heard_s for p in members)
     )
     return members if is_own else []
+
+
+def _last_event_up_s(run: Run, started: int) -> float:
+    """Return how long this machine had been up at the run's last event; the least, where the clock was set meanwhile.
+
+    ``started`` is the start of the newest command, which its event reports.
+    """
+    heard_s = max((posix(event["at"]) for event in run.events if "at" in event), default=0.0)
+    begun_s = max((posix(e["at"]) for e in run.events if e["kind"] == "started" and "at" in e), default=heard_s)
+    by_start = processes.started_up_s(started) + heard_s - begun_s
+    return min(by_start, heard_s - time.time() + processes.up_s())
 
 
 def _is_guard(leader: processes.Process, run: Run) -> bool:

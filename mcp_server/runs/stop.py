@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from mcp_server.backends.base import RunProcess, backend_of
 from mcp_server.errors import StopNotSeen
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import IDLE_MIB
+from mcp_server.record.expiry import expiry
 from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.state import Liveness, Run
 from mcp_server.store.file_watch import FileWatch
@@ -77,7 +77,7 @@ async def stop_run(
     backend.check_stoppable(run.spec)
     directory = await run_in_thread(store.run_directory, run.run_id)
     request: dict[str, Any] = {"by": by, "reason": reason, "stopped_by": stopped_by, "at": now()}
-    request["expires_at"] = time.time() + _EXPIRES_S
+    request |= expiry(_EXPIRES_S)
     if await run_in_thread(_lives, directory, run):
         with contextlib.suppress(OSError):  # on a full disk the signal alone stops the run
             await run_in_thread(write_json, directory.stop, request)

@@ -10,6 +10,7 @@ import time
 
 from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import CTRL_C, STOPPERS, StopRequest
+from mcp_server.record.expiry import has_expired
 from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.pane import Pane, open_pane, open_tmux_server
@@ -107,10 +108,7 @@ class ControlInputs:
         """Take the stop request in ``stop.json`` and return whether there is one that has not expired."""
         self._stop_file_due_s = time.monotonic() + _STOP_FILE_S
         request = read_json(self.rundir.stop)
-        if request is None or request.get("carried_out"):
-            return False
-        expires_at = request.get("expires_at")
-        if isinstance(expires_at, (int, float)) and time.time() > expires_at:
+        if request is None or request.get("carried_out") or has_expired(request):
             return False
         by, stopped_by = str(request.get("by", "")), request.get("stopped_by")
         known = str(stopped_by) if stopped_by in STOPPERS else ""

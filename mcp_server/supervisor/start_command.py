@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.gpus.placeholders import VISIBLE_DEVICES
+from mcp_server.record.expiry import has_expired
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import boot_id
+from mcp_server.record.run_directory import boot_id, load_json
 from mcp_server.record.script import AttemptInputs, attempt_arguments, render
 from mcp_server.supervisor import pty
 from mcp_server.supervisor.control import ControlInputs
@@ -42,7 +43,8 @@ def start_command(
     if handover.umask is not None:
         os.umask(handover.umask)
     try:
-        if rundir.stop.exists():
+        stop = load_json(rundir.stop)
+        if stop is not None and not stop.get("carried_out") and not has_expired(stop):
             raise StoppedBeforeStart
         return pty.spawn(argv, env, str(rundir.path), size)
     finally:

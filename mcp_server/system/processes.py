@@ -46,10 +46,14 @@ def read_umask() -> int:
         return mask
 
 
-def started_at_s(process: Process) -> float:
-    """Return when a process of this boot started, in POSIX time by the present clock."""
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / os.sysconf("SC_CLK_TCK")
-    return time.time() - age_s
+def up_s() -> float:
+    """Return for how long this machine has been up, in seconds: nobody can set this clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def started_up_s(started: int) -> float:
+    """Return how long this machine had been up when a process started, given its ``Process.started``."""
+    return started / os.sysconf("SC_CLK_TCK")
 
 
 def become_subreaper() -> None:

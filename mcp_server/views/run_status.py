@@ -8,9 +8,11 @@ from typing import Any
 
 from mcp_server.answer import Answer
 from mcp_server.backends.base import RunProcess, backend_of
+from mcp_server.record.run_directory import boot_id
 from mcp_server.record.state import Run, RunState
 from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
+from mcp_server.system import processes
 from mcp_server.text.formatting import round_seconds, shorten_middle, significant
 
 # A failed run's whole status has 300 tokens.
@@ -125,6 +127,7 @@ def status_of(
         tail=tail,
         brief=brief,
         listed=listed,
+        running_s=_measure_running(run),
         leftovers=[] if listed else _leftovers(run),
         tracker=_read_tracker(store, run, since, brief=brief, listed=listed),
     )
@@ -138,6 +141,14 @@ def _read_tracker(store: RunStore, run: Run, since: int, *, brief: bool, listed:
     return Tracker.of(read_tracker_link(store.run_directory(run.run_id).log(run.attempt)))
 
 
+def _measure_running(run: Run) -> float | None:
+    """Return for how long a live run has run, by a clock that nobody sets; None where only the other clock is known."""
+    started, boot = run.at_start.get("pid_started"), run.at_start.get("boot_id")
+    if run.ended or run.attempt > 1 or not isinstance(started, int) or boot != boot_id():
+        return None
+    return max(0.0, processes.up_s() - processes.started_up_s(started))
+
+
 def _leftovers(run: Run) -> list[Leftover]:
     """Return left-over processes by program; a process without a program, such as the guard, is about to exit."""
     return [Leftover.of(process) for process in backend_of(run.spec).find_leftovers(run) if process.program]
@@ -149,6 +160,7 @@ def describe(
     now_s: float,
     since: int = 0,
     last_output_at_s: float | None = None,
+    running_s: float | None = None,
     tail: list[str] | None = None,
     leftovers: list[Leftover] | None = None,
     tracker: Tracker | None = None,
@@ -159,10 +171,10 @@ def describe(
 
     ``brief`` omits what the launch has already answered: a heartbeat has 100 tokens. ``listed``: one line among many.
     A failure has 300 tokens and no room for other facts; the name is part of the run's id. ``last_output_at_s`` is
-    POSIX time, and used for live runs only.
+    POSIX time, and used for live runs only. ``running_s``: for how long it has run, where that is measured.
     """
-    elapsed_s = run.elapsed_s(now_s)
-    silent_s = now_s - last_output_at_s if last_output_at_s is not None and not run.ended else None
+    elapsed_s = run.elapsed_s(now_s) if running_s is None else running_s
+    silent_s = max(0.0, now_s - last_output_at_s) if last_output_at_s is not None and not run.ended else None
     progress, failed = run.progress, run.failure is not None
     most = _MOST_EVENTS_OF_FAILED if failed else _MOST_EVENTS
     new = [e for e in run.events if e["seq"] > since and e["kind"] != "started"][-most:]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mcp_server.backends import local
 from mcp_server.backends.base import backend_of, load_backend
 from mcp_server.backends.local import LocalBackend, supervisor_of, tmux_socket
 from mcp_server.errors import BadArgument, RunElsewhere
@@ -71,6 +72,7 @@ REBOOTED: dict[str, Any] = {"boot_id": "another"}
         (0, {}, True, Liveness.DEAD),
         (STARTING_S + 1, {}, False, Liveness.DEAD),
         (-3, {}, False, Liveness.PENDING),
+        (-7200, {}, False, Liveness.DEAD),
         (0, REBOOTED, False, Liveness.DEAD),
         (900, REBOOTED, True, Liveness.DEAD),
         (0, ELSEWHERE, False, Liveness.UNKNOWN),
@@ -136,10 +138,12 @@ def session() -> Iterator[tuple[int, int]]:
 
 
 def lost_run(leader: int, *, heard_s: float, **at_start: int) -> Run:
-    at = datetime.fromtimestamp(heard_s, UTC).isoformat()
-    events: tuple[Any, ...] = ({"seq": 1, "kind": "started", "at": at},)
-    at_start = {"guard_pid": leader, "pid_started": 0, **at_start}
-    return replace(RUN, state="lost", abandoned=True, started_at=at, at_start=at_start, events=events)
+    """Return a run whose command started a minute before its last event."""
+    begun, heard = at(heard_s - 60), at(heard_s)
+    events: tuple[Any, ...] = ({"seq": 1, "kind": "started", "at": begun}, {"seq": 2, "kind": "stalled", "at": heard})
+    begun_up_s = processes.up_s() + heard_s - 60 - time.time()
+    at_start = {"guard_pid": leader, "pid_started": round(begun_up_s * os.sysconf("SC_CLK_TCK")), **at_start}
+    return replace(RUN, state="lost", abandoned=True, started_at=begun, at_start=at_start, events=events)
 
 
 def test_a_session_that_is_older_than_the_last_event_is_the_runs(session: tuple[int, int]) -> None:
@@ -166,3 +170,24 @@ def test_a_leader_with_another_start_than_the_guard_is_a_stranger() -> None:
     finally:
         os.killpg(stranger.pid, signal.SIGKILL)
         stranger.wait()
+
+
+@pytest.mark.parametrize("jump_s", [-7200.0, 0.0, 7200.0])
+def test_a_clock_that_was_set_gives_a_lost_run_no_stranger(monkeypatch: pytest.MonkeyPatch, jump_s: float) -> None:
+    """Older than its last event a process can be of the run, younger it is another session of the same number."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    begun_s, up_s = time.time(), processes.up_s()
+    events = [
+        {"seq": 1, "kind": "started", "at": at(begun_s - 100)},
+        {"seq": 2, "kind": "first_step", "at": at(begun_s - 90)},
+    ]
+    run = replace(RUN, events=tuple(events), at_start={})  # type: ignore[arg-type]
+    monkeypatch.setattr(time, "time", lambda: begun_s + jump_s)
+    heard_s = local._last_event_up_s(run, round((up_s - 100) * ticks))
+    assert heard_s <= up_s - 89
+    if jump_s <= 0:  # after a jump ahead it takes fewer for its own
+        assert heard_s == pytest.approx(up_s - 90, abs=1)
+
+
+def at(posix_s: float) -> str:
+    return datetime.fromtimestamp(posix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

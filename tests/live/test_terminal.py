@@ -154,6 +154,7 @@ async def test_text_of_any_language_reaches_a_command_whatever_locale_tmux_has(s
 
 def test_a_command_that_no_process_can_become_says_why() -> None:
     child = spawn(["/bin/true"], {"NAME": "\ud800"}, "/", None)
+    child.let_go()
     assert read_number(child.status_fd) == 127 << 8
     output, _ = read_output(child.master_fd)
     assert b"cannot start /bin/true in /: " in output
