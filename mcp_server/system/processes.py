@@ -56,6 +56,11 @@ def started_up_s(started: int) -> float:
     return started / os.sysconf("SC_CLK_TCK")
 
 
+def started_at_s(process: Process) -> float:
+    """Return when a process of this boot started, in POSIX time by the present clock."""
+    return time.time() - (up_s() - started_up_s(process.started))
+
+
 def become_subreaper() -> None:
     """Make this process the parent of orphaned descendants, so that a double fork hides nothing."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
