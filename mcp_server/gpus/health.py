@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mcp_server.gpus.limits import find_excess
-from mcp_server.gpus.placement import Unavailable, choose_gpus, find_obstacles
+from mcp_server.gpus.placement import Unavailable, choose_gpus, find_instance_obstacles, find_obstacles
 from mcp_server.gpus.request import GpuRequest, Requirements, tighten
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, Snapshot
 from mcp_server.gpus.xid import describe_xid
@@ -34,8 +34,8 @@ _REMEDIES = {
 class GpuHealth:
     """``ok``: the requirements are met; without requirements: a GPU is free and none has a fault.
 
-    ``free``: UUIDs of the GPUs that a run can use now. ``reasons``: obstacles and faults, then notes, which need no
-    action.
+    ``free``: UUIDs of the GPUs, then of the MIG instances, that a run can use now. ``reasons``: obstacles and faults,
+    then notes, which need no action.
     """
 
     ok: bool
@@ -65,8 +65,14 @@ def assess_gpus(
     excess = find_excess(snapshot.gpus, limits if is_open else required)
     obstacles = {gpu.index: find_obstacles(gpu, holders.get(gpu.uuid), required) for gpu in snapshot.gpus}
     free = tuple(gpu.uuid for gpu in snapshot.gpus if not obstacles[gpu.index] and gpu.index not in unfit)
+    parts = tuple(
+        each.uuid
+        for gpu in snapshot.gpus
+        for each in gpu.instances
+        if gpu.index not in unfit and not find_instance_obstacles(gpu, each, holders, required)
+    )
     choice = choose_gpus(snapshot, holders, GpuRequest(count=needed), required)
-    enough = not isinstance(choice, Unavailable)
+    enough = not isinstance(choice, Unavailable) or (requirements is None and bool(parts))
     ok = enough and (requirements is not None or not (any(faults.values()) or excess.indices))
     reasons = {index: list(texts) for index, texts in faults.items()}
     if not enough:
@@ -77,14 +83,14 @@ def assess_gpus(
     for gpu in snapshot.gpus:
         reasons[gpu.index] += list_notes(gpu)
     shortage = []
-    if isinstance(choice, Unavailable):
+    if isinstance(choice, Unavailable) and not enough:
         few = f"{len(free)} of {len(snapshot.gpus)} GPUs available, {needed} requested."
         shortage = [few if len(free) < needed else choice.cause]
     above = []
     if excess.text and (is_open or not enough):
         several = " for more than one GPU" if is_open else ""
         above = [f"GPU {excess.text}{several}. {excess.remedy}"]
-    return GpuHealth(ok, (*shortage, *above, *_merge_reasons(reasons)), free)
+    return GpuHealth(ok, (*shortage, *above, *_merge_reasons(reasons)), free + parts)
 
 
 def find_faults(gpu: Gpu) -> list[str]:
@@ -94,7 +100,8 @@ def find_faults(gpu: Gpu) -> list[str]:
     if gpu.hangs:
         calls = ", ".join(name for name, error in (gpu.failed or {}).items() if error == "hangs")
         return [f"hangs in {calls}: the driver does not answer; a person should look at dmesg, and reboot"]
-    faults = find_obstacles(replace(gpu, processes=(), memory_used_mib=None), None, _NO_REQUIREMENTS)
+    divided = gpu.mig and not gpu.instances  # with instances it can be used
+    faults = find_obstacles(replace(gpu, processes=(), memory_used_mib=None, mig=divided), None, _NO_REQUIREMENTS)
     faults += [failure for failure in _list_failed_calls(gpu) if failure not in faults]
     if (unattributed := gpu.memory_unattributed_mib or 0) > IDLE_MIB:
         faults.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcp_server.gpus.request import Requirements
@@ -52,7 +52,7 @@ class Excess:
         return f"A person should run: {' && '.join(commands)}" if commands else ""
 
 
-def find_excess(gpus: Sequence[Gpu], requirements: Requirements) -> Excess:
+def find_excess(gpus: Iterable[Gpu], requirements: Requirements) -> Excess:
     """Return which of ``gpus`` are above the required power limit or SM clock. A lost GPU is above none."""
     gpus = sorted((gpu for gpu in gpus if not (gpu.lost or gpu.hangs)), key=lambda gpu: gpu.index)
     power: dict[int, float | None] = {}

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from mcp_server.gpus.limits import Excess, find_excess
 from mcp_server.gpus.request import ALL, GpuRequest, Requirements
-from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, GpuProcess, Snapshot
+from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, GpuProcess, Snapshot, shorten_uuid
 from mcp_server.gpus.xid import describe_xid, worst_xid
 from mcp_server.text.formatting import join_ranges
 
 _DISTANCES = {"nvlink": 0, "pix": 1, "pxb": 2, "phb": 3, "node": 4, "sys": 5}
 _UNKNOWN_DISTANCE = 6
+_MOST_INSTANCES = 8  # named in a refusal
 _MOST_COMBINATIONS = 13_000  # 8 of 16 are 12,870
 _NEVER = ("no_driver", "no_permission")
 # Without these values it is unknown whether a GPU is free.
@@ -71,7 +72,9 @@ def find_obstacles(gpu: Gpu, holder: str | None, requirements: Requirements, run
     if recovery := _needed_recovery(gpu):
         obstacles.append(recovery)
     if gpu.mig:
-        obstacles.append(f"MIG is on: {_advise(gpu, '-mig 0')}")
+        names = ", ".join(shorten_uuid(each.uuid, [other.uuid for other in gpu.instances]) for each in gpu.instances)
+        instead = f"request its instances by UUID: {names}" if names else _advise(gpu, "-mig 0")
+        obstacles.append(f"MIG is on: {instead}")
     if gpu.compute_mode == "prohibited":
         obstacles.append(f"its compute mode is prohibited: {_advise(gpu, '-c DEFAULT')}")
     if requirements.no_strangers:
@@ -162,6 +165,8 @@ def choose_gpus(
     if snapshot.trouble:
         text = snapshot.text or f"the driver reports no GPUs ({snapshot.trouble})"
         return Unavailable(text, never=snapshot.trouble in _NEVER)
+    if request.is_mig:
+        return _choose_instances(snapshot, holders, request, requirements, run_id)
     gpus = sorted(snapshot.gpus, key=lambda gpu: gpu.index)
     candidates = _find_candidates(snapshot, gpus, request, requirements)
     if isinstance(candidates, Unavailable):
@@ -183,6 +188,39 @@ def choose_gpus(
         cause = f"{_count_gpus(needed)} of one model requested, fewer available: {_name_together(free, needed)}."
         return Unavailable(cause, detail=_list_obstacles(obstacles, excess), remedy=excess.remedy)
     return _place(min(choices, key=_rank))
+
+
+def _choose_instances(
+    snapshot: Snapshot, holders: Mapping[str, str], request: GpuRequest, requirements: Requirements, run_id: str
+) -> Placement | Unavailable:
+    """Choose the MIG instances that ``request`` names; they have no indices."""
+    pairs = {name: snapshot.find_instance(name) for name in request.ids}
+    if unknown := [name for name, pair in pairs.items() if pair is None]:
+        known = [instance.uuid for gpu in snapshot.gpus for instance in gpu.instances]
+        there = f"There are {', '.join(known[:_MOST_INSTANCES])}" if known else "This machine has no MIG instances"
+        return Unavailable(f"No MIG instance, or more than one, is {', '.join(unknown[:8])}. {there}.", never=True)
+    found = [pair for pair in pairs.values() if pair is not None]
+    uuids = tuple(instance.uuid for _, instance in found)
+    if len(set(uuids)) < len(uuids):
+        return Unavailable(f"A MIG instance is named twice: {', '.join(request.ids[:16])}.", never=True)
+    obstacles = {each.uuid: find_instance_obstacles(gpu, each, holders, requirements, run_id) for gpu, each in found}
+    excess = find_excess({gpu.uuid: gpu for gpu, _ in found}.values(), requirements)
+    if not any(obstacles.values()) and not excess.text:
+        return Placement(uuids, ())
+    free = sum(not obstacles[each.uuid] and gpu.index not in excess.indices for gpu, each in found)
+    details = [f"{shorten_uuid(uuid, uuids)}: {'; '.join(texts)}" for uuid, texts in obstacles.items() if texts]
+    details += [f"GPU {excess.text}"] if excess.text else []
+    cause = f"{len(found)} MIG instance{'s' * (len(found) > 1)} requested, {free} available."
+    return Unavailable(cause, detail="; ".join(details), remedy=excess.remedy)
+
+
+def find_instance_obstacles(
+    gpu: Gpu, instance: Gpu, holders: Mapping[str, str], requirements: Requirements, run_id: str = ""
+) -> list[str]:
+    """Return why a run cannot use a MIG instance of ``gpu``: what is wrong with its GPU, then what with itself."""
+    whole = replace(gpu, mig=False, processes=(), memory_used_mib=None)
+    of_gpu = [f"GPU {gpu.index}: {text}" for text in find_obstacles(whole, holders.get(gpu.uuid), Requirements())]
+    return of_gpu or find_obstacles(instance, holders.get(instance.uuid), requirements, run_id)
 
 
 def _find_candidates(

@@ -8,9 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 ALL = ("all",)
-_FORMS = 'a count (2), indices or UUIDs ([4, 5], "4-7", ["GPU-8f3a"]), "all", "cpu", "cpu:2", ["cpu-0"], or "none"'
+_MIG = "MIG-"  # begins the UUID of an instance, a part of a GPU
+_FORMS = (
+    'a count (2), indices or UUIDs ([4, 5], "4-7", ["GPU-8f3a"], ["MIG-8f3a"]), "all", "cpu", "cpu:2", ["cpu-0"], '
+    'or "none"'
+)
 _MOST_NAMED = 1024
-_NAME = re.compile(r"(?P<index>[0-9]{1,6})|(?P<uuid>GPU-[A-Za-z0-9._-]{1,96})|(?P<slot>cpu-[0-9]{1,6})")
+_NAME = re.compile(r"(?P<index>[0-9]{1,6})|(?P<uuid>(?:GPU|MIG)-[A-Za-z0-9._-]{1,96})|(?P<slot>cpu-[0-9]{1,6})")
 _RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 
 
@@ -27,6 +31,11 @@ class GpuRequest:
 
     def __bool__(self) -> bool:
         return bool(self.count or self.ids or self.cpu)
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether it names MIG instances, which have no indices."""
+        return bool(self.ids) and self.ids[0].startswith(_MIG)
 
     @classmethod
     def from_json(cls, facts: object) -> GpuRequest | None:
@@ -85,20 +94,19 @@ def _parse_names(words: Sequence[str]) -> GpuRequest:
     ids: list[str] = []
     kinds: set[str] = set()
     for word in (word.strip() for word in words):
-        if word.startswith("MIG-"):
-            raise ValueError(f"{word:.80} is a part of a GPU; only whole GPUs can be leased.")
         if (span := _RANGE.fullmatch(word)) and 0 <= int(span[2]) - int(span[1]) < _MOST_NAMED:
             ids += map(str, range(int(span[1]), int(span[2]) + 1))
             kinds.add("gpu")
         elif name := _NAME.fullmatch(word):
             ids.append(str(int(word)) if name["index"] else f"cpu-{int(word[4:])}" if name["slot"] else word)
-            kinds.add("cpu" if name["slot"] else "gpu")
+            kinds.add("cpu" if name["slot"] else "mig" if word.startswith(_MIG) else "gpu")
         elif len(words) == 1 and word == "all":
             return GpuRequest(ids=ALL)
         else:
             raise ValueError(f"{word[:80]!r} names no GPU. Write {_FORMS}.")
     if len(kinds) > 1:
-        raise ValueError("A run takes GPUs or cpu slots, not both together.")
+        both = "GPUs or cpu slots" if "cpu" in kinds else "whole GPUs or MIG instances"
+        raise ValueError(f"A run takes {both}, not both together.")
     if repeated := sorted({each for each in ids if ids.count(each) > 1}):
         raise ValueError(f"{', '.join(repeated[:8])} named twice.")
     return GpuRequest(ids=tuple(ids), cpu=len(ids) if kinds == {"cpu"} else 0)
@@ -127,8 +135,13 @@ def parse_requirements(facts: Mapping[str, object] | None) -> Requirements:
 
 
 def takes_several(request: GpuRequest | None) -> bool:
-    """Return whether a launch requests more than one GPU, as far as its words say; ``all`` counts as several."""
-    return request is not None and not request.cpu and (max(request.count, len(request.ids)) > 1 or request.ids == ALL)
+    """Return whether a launch requests more than one GPU, as far as its words say; ``all`` counts as several.
+
+    MIG instances do not: they are parts of one.
+    """
+    if request is None or request.cpu or request.is_mig:
+        return False
+    return max(request.count, len(request.ids)) > 1 or request.ids == ALL
 
 
 def tighten(requirements: Requirements, limits: Requirements) -> Requirements:
@@ -140,7 +153,7 @@ def tighten(requirements: Requirements, limits: Requirements) -> Requirements:
 
 def may_compete(one: GpuRequest, other: GpuRequest) -> bool:
     """Return whether both requests could be met by the same GPU or slot; false when they name different ones."""
-    if not one or not other or bool(one.cpu) != bool(other.cpu):
+    if not one or not other or bool(one.cpu) != bool(other.cpu) or one.is_mig != other.is_mig:
         return False
     if not one.ids or not other.ids or ALL in (one.ids, other.ids):
         return True
@@ -148,6 +161,6 @@ def may_compete(one: GpuRequest, other: GpuRequest) -> bool:
 
 
 def _may_be_same(a: str, b: str) -> bool:
-    if a.startswith("GPU-") != b.startswith("GPU-"):  # the GPU of an index may have any UUID
+    if a.isdecimal() != b.isdecimal():  # the GPU of an index may have any UUID
         return True
-    return a == b or (a.startswith("GPU-") and (a.startswith(b) or b.startswith(a)))
+    return a == b or (not a.startswith("cpu-") and not a.isdecimal() and (a.startswith(b) or b.startswith(a)))

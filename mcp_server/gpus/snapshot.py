@@ -34,7 +34,8 @@ class Gpu:
     ``throttle``: active reasons by their short names (power_cap thermal hw_thermal power_brake hw_slowdown
     sync_boost clocks_setting display). ``xids``: numbers of the critical Xid errors. ``failed``: by name of an NVML
     call its error, ``hangs``, or ``unsupported``. ``lost``: fallen off the bus. ``near``: the link to other GPUs, by
-    their UUID: nvlink pix pxb phb node sys.
+    their UUID: nvlink pix pxb phb node sys. ``mig``: it is divided, and only its ``instances`` can be used; these have
+    its index, and UUIDs of their own, ``MIG-…``.
     """
 
     index: int
@@ -68,6 +69,7 @@ class Gpu:
     failed: Mapping[str, str] | None = None
     lost: bool = False
     near: Mapping[str, str] | None = None
+    instances: tuple[Gpu, ...] = ()
 
     @property
     def hangs(self) -> bool:
@@ -123,6 +125,18 @@ class Snapshot:
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a snapshot of GPUs: {error}") from error
 
+    @property
+    def devices(self) -> tuple[Gpu, ...]:
+        """All GPUs, each followed by its MIG instances."""
+        return tuple(device for gpu in self.gpus for device in (gpu, *gpu.instances))
+
+    def find_instance(self, name: str) -> tuple[Gpu, Gpu] | None:
+        """Return the MIG instance with this UUID, or unique beginning of one, and its GPU in front of it."""
+        pairs = [(gpu, instance) for gpu in self.gpus for instance in gpu.instances]
+        exact = [pair for pair in pairs if pair[1].uuid == name]
+        matches = exact or [pair for pair in pairs if name and pair[1].uuid.startswith(name)]
+        return matches[0] if len(matches) == 1 else None
+
     def find_gpu(self, name: str) -> Gpu | None:
         """Return the GPU with this index, UUID, or unique UUID prefix, as CUDA accepts them."""
         if name.isdecimal():
@@ -137,6 +151,7 @@ def _gpu_to_json(gpu: Gpu) -> dict[str, Any]:
         "index": gpu.index,
         "uuid": gpu.uuid,
         "processes": [{n: v for n, v in asdict(p).items() if v is not None} for p in gpu.processes],
+        "instances": [_gpu_to_json(instance) for instance in gpu.instances],
     }
 
 
@@ -148,7 +163,8 @@ def _gpu_from_json(facts: dict[str, Any]) -> Gpu:
     processes = [{n: v for n, v in each.items() if n in process_fields} for each in facts.pop("processes", ())]
     for name in ("throttle", "xids"):
         facts[name] = tuple(facts.get(name) or ())
-    return Gpu(processes=tuple(GpuProcess(**each) for each in processes), **facts)
+    instances = tuple(_gpu_from_json(dict(each)) for each in facts.pop("instances", ()))
+    return Gpu(processes=tuple(GpuProcess(**each) for each in processes), instances=instances, **facts)
 
 
 def shorten_uuid(uuid: str, uuids: Iterable[str], length: int = 12) -> str:

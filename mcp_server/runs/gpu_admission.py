@@ -21,6 +21,7 @@ from mcp_server.gpus.snapshot import IDLE_MIB, Snapshot
 from mcp_server.record.spec import RunSpec
 from mcp_server.threads import run_in_thread
 
+_INDICES = PLACEHOLDERS[1]
 # The memory of a process that has just ended may stay in use for a moment.
 _ATTEMPTS, _BETWEEN_S = 4, 0.7
 
@@ -60,16 +61,30 @@ def requests_gpus(gpus: Any, require: Mapping[str, Any] | None) -> bool:
         return True
 
 
+def names_mig(gpus: Any) -> bool:
+    """Return whether a launch names MIG instances; false for words that ``check_gpu_arguments`` will refuse."""
+    try:
+        return (request := parse_gpus(gpus)) is not None and request.is_mig
+    except ValueError:
+        return False
+
+
 def check_placeholders(gpus: Any, words: Mapping[str, Iterable[str]]) -> None:
     """Refuse placeholders for GPUs in a launch that requests none; ``words`` are those of each argument.
 
     Raises:
         BadArgument: names the argument and the placeholder.
     """
-    if parse_gpus(gpus):
+    request = parse_gpus(gpus)
+    if request and not request.is_mig:
         return
     for argument, texts in words.items():
-        for placeholder in filter(None, map(find_placeholder, texts)):
+        for text in texts:
+            if request and _INDICES in text:
+                remedy = f"Write {PLACEHOLDERS[0]}, which their UUIDs replace."
+                raise BadArgument(argument, f"{_INDICES} stands for indices, and MIG instances have none.", remedy)
+            if request or (placeholder := find_placeholder(text)) is None:
+                continue
             remedy = "Pass gpus, e.g. gpus=1, or leave it out."
             raise BadArgument(argument, f"{placeholder} stands for leased GPUs, and gpus requests none.", remedy)
 

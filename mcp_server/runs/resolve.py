@@ -17,7 +17,7 @@ from mcp_server.blueprints.apply import apply_blueprint, read_blueprint
 from mcp_server.blueprints.paths import resolve_paths
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import lease_directory
-from mcp_server.gpus.placeholders import find_placeholder
+from mcp_server.gpus.placeholders import PLACEHOLDERS, find_placeholder
 from mcp_server.gpus.request import parse_gpus, takes_several
 from mcp_server.hosts.config import Environment, Host, find_this_host, read_hosts_file
 from mcp_server.hosts.config_contents import check_config_data, check_config_roots, find_config_files
@@ -37,7 +37,7 @@ from mcp_server.record.script import LONGEST_NAME, name_of, slug
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.recovery.changes import LONGEST_RAY_DIRECTORY
 from mcp_server.runs.arguments import check_arguments, check_no_secret, check_options, check_unicode
-from mcp_server.runs.gpu_admission import count_cpu_slots, requests_gpus
+from mcp_server.runs.gpu_admission import count_cpu_slots, names_mig, requests_gpus
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
 from mcp_server.system.ports import find_free_port
@@ -153,8 +153,9 @@ def apply_host_defaults(
     The python of the environment, else of the host, comes first in ``PATH``; ``environ`` is the server's environment.
     """
     asks = requests_gpus(request.gpus, request.require)
-    # Written for runs on GPUs: without GPUs there is nothing to put in.
-    env = {name: value for name, value in environment.env.items() if asks or find_placeholder(value) is None}
+    # Written for runs on GPUs: without GPUs there is nothing to put in, and MIG instances have no indices.
+    unfilled = ("{gpu_indices}",) if asks and names_mig(request.gpus) else () if asks else PLACEHOLDERS
+    env = {name: value for name, value in environment.env.items() if find_placeholder(value) not in unfilled}
     if python := environment.python or host.python:
         env.setdefault("PATH", os.pathsep.join([str(Path(python).parent), environ.get("PATH") or os.defpath]))
     if environment.pythonpath:

@@ -123,7 +123,7 @@ async def check_gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, 
     with anyio.move_on_after(_GPU_RELEASED_WITHIN_S):
         while True:
             snapshot = await run_in_thread(partial(query_gpus, sys.executable, environ))
-            gpus = [gpu for gpu in snapshot.gpus if gpu.uuid in run.gpus]
+            gpus = [gpu for gpu in snapshot.devices if gpu.uuid in run.gpus]
             if len(gpus) < len(run.gpus) or any(gpu.memory_used_mib is None or gpu.lost or gpu.hangs for gpu in gpus):
                 return None
             unseen = [(gpu.index, gpu.memory_unattributed_mib or 0) for gpu in gpus]

@@ -51,15 +51,15 @@ class GpuAllocation:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """UUIDs of GPUs alone, without cpu slots."""
-        return tuple(uuid for uuid in self.uuids if not uuid.startswith("cpu-"))
+        """UUIDs of whole GPUs alone, without cpu slots and MIG instances, of which the driver reports little."""
+        return tuple(uuid for uuid in self.uuids if not uuid.startswith(("cpu-", "MIG-")))
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that restrict the command to its GPUs; ``CUDA_VISIBLE_DEVICES`` is absent where it chooses itself.
 
         By index, in the order of the PCI bus, which is NVML's: vLLM, RLinf, robosuite and Ray actors call ``int`` on
-        them.
+        them. MIG instances have none, and are named by UUID.
         """
         if self._request is None:
             return {}
@@ -73,6 +73,8 @@ class GpuAllocation:
 
     @property
     def _visible_devices(self) -> str:
+        if self._request is not None and self._request.is_mig:
+            return ",".join(self.uuids)
         return ",".join(map(str, self.indices)) if self.gpus else ""
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,6 +27,7 @@ _MOST_RECORD_BYTES = 256 * 2**20  # of a run's GPU figures: years of minutes
 _MOST_PROCESSES = 4
 _SHORTEST_PREFIX = 7  # characters: "GPU-5d1"
 _MOST_DEVIATIONS = 3
+_DEVICES = ("GPU-", "MIG-")
 
 
 class GpusUnknown(RunwardError):
@@ -67,14 +68,15 @@ def report_machine(
     if snapshot.trouble:
         raise GpusUnknown(snapshot)
     health = assess_gpus(snapshot, holders, requirements, limits or Requirements())
-    names = name_gpus([gpu.uuid for gpu in snapshot.gpus], len(snapshot.gpus))
+    devices = [gpu.uuid for gpu in snapshot.devices]
+    names = name_gpus(devices, len(devices))
     return GpuReport(
         ok=health.ok,
         reasons=list(health.reasons),
         free=[names[uuid] for uuid in health.free],
         header=describe_common(snapshot) if snapshot.gpus else None,
         driver=snapshot.driver,
-        gpus=describe_gpus(snapshot.gpus, holders),
+        gpus=[*describe_gpus(snapshot.gpus, holders), *_describe_instances(snapshot.gpus, holders)],
     )
 
 
@@ -89,11 +91,11 @@ def report_run(run: Run, snapshot: Snapshot, usage: Mapping[str, UsageFigures]) 
     if snapshot.trouble and not usage:
         raise GpusUnknown(snapshot)
     names = name_gpus(run.gpus, len(run.gpus))
-    gpus = [] if run.ended else [gpu for gpu in snapshot.gpus if gpu.uuid in run.gpus]
+    gpus = [] if run.ended else [gpu for gpu in snapshot.devices if gpu.uuid in run.gpus]
     reasons = [f"{names[gpu.uuid]}: {fault}." for gpu in gpus for fault in find_faults(gpu)]
     if not run.ended:
         reasons += [snapshot.text] if snapshot.trouble else []
-        missing = [uuid for uuid in run.gpus if uuid not in {gpu.uuid for gpu in gpus} and uuid.startswith("GPU-")]
+        missing = [uuid for uuid in run.gpus if uuid not in {gpu.uuid for gpu in gpus} and uuid.startswith(_DEVICES)]
         reasons += [f"{names[uuid]}: the driver does not report it." for uuid in missing if not snapshot.trouble]
     reasons += [f"{names.get(uuid, uuid)}: {text}." for uuid, text in describe_imbalance(usage).items()]
     ok = not reasons
@@ -111,7 +113,7 @@ def report_run(run: Run, snapshot: Snapshot, usage: Mapping[str, UsageFigures]) 
 
 def uses_gpus_now(run: Run) -> bool:
     """Return whether the run lives and has GPUs, not only cpu slots, so that the driver reports on them."""
-    return not run.ended and any(uuid.startswith("GPU-") for uuid in run.gpus)
+    return not run.ended and any(uuid.startswith(_DEVICES) for uuid in run.gpus)
 
 
 def _explain_no_gpus(run: Run) -> str:
@@ -190,6 +192,18 @@ def _describe_gpu(gpu: Gpu, name: str, common: Mapping[str, str], holder: str | 
     words = [f"{gpu.index} {name}", *_list_values(gpu, common)]
     more = [*list_flags(gpu), *list_processes(gpu), *([f"leased by {holder}"] if holder else [])]
     return "; ".join([" ".join(words), *more])
+
+
+def _describe_instances(gpus: Sequence[Gpu], holders: Mapping[str, str]) -> Iterator[str]:
+    """Yield one line for each MIG instance, after those of the GPUs."""
+    names = name_gpus([each.uuid for gpu in gpus for each in gpu.instances], sum(len(gpu.instances) for gpu in gpus))
+    for gpu in gpus:
+        for each in gpu.instances:
+            profile = each.name.removeprefix(gpu.name).removeprefix(" MIG").strip()
+            memory = [f"{each.memory_used_mib}/{each.memory_total_mib}MiB"] if each.memory_used_mib is not None else []
+            words = " ".join([f"{gpu.index} {names[each.uuid]}", *([profile] if profile else []), *memory])
+            holder = holders.get(each.uuid)
+            yield "; ".join([words, *list_processes(each), *([f"leased by {holder}"] if holder else [])])
 
 
 def _list_values(gpu: Gpu, common: Mapping[str, str]) -> list[str]:

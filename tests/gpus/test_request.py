@@ -69,7 +69,9 @@ def test_a_request_is_parsed_from_every_form(gpus: Any, parsed: GpuRequest | Non
         ([4, "4"], "4 named twice"),
         ("3,1-4", "3 named twice"),
         (["cpu-0", 1], "not both together"),
-        (["MIG-8f3a"], "only whole GPUs"),
+        (["MIG-8f3a", 1], "whole GPUs or MIG instances, not both together"),
+        (["MIG-8f3a", "MIG-8f3a"], "named twice"),
+        (["MIG-8f3a/1/0"], "names no GPU"),
     ],
 )
 def test_a_request_that_is_not_understood_is_refused_with_a_reason(gpus: Any, text: str) -> None:
@@ -113,6 +115,10 @@ def test_a_request_is_the_same_after_json() -> None:
         (["GPU-8f3a"], ["GPU-8f"], True),
         (["GPU-8f3a"], ["GPU-9"], False),
         (["GPU-8f3a"], [0], True),  # an index may be any of them
+        (["MIG-8f3a"], ["MIG-8f"], True),
+        (["MIG-8f3a"], ["MIG-9"], False),
+        (["MIG-8f3a"], [0], False),  # a GPU is divided or whole
+        (["MIG-8f3a"], 2, False),
         (2, "cpu", False),
         ("cpu:2", ["cpu-0"], True),
         (["cpu-1"], ["cpu-10"], False),

@@ -4,6 +4,8 @@
      set INDEX KEY VALUE                   (keys: see KEYS; limits and clocks in NVML's units, mW and MHz)
      proc INDEX PID USED_MIB               (of living processes only, as on real hardware; gproc: for graphics)
      ghost INDEX PID USED_MIB              (a process of another PID namespace: reported whether or not it is visible)
+     mig INDEX UUID PROFILE MEM_TOTAL_MIB  (an instance of the GPU, reported while `set INDEX mig 1`)
+     mproc UUID PID USED_MIB               (a living process on an instance; the GPU reports it as well)
      zombie INDEX MIB                      (memory that no process holds: a leaked context, another container)
      xid INDEX NUMBER                      (an event, delivered once to every event set, in the order of the file)
      link A B LEVEL                        (topology level between two GPUs; nvlink A B: joined by NVLink)
@@ -24,7 +26,7 @@
 typedef unsigned int u;
 typedef unsigned long long ull;
 enum { SUCCESS, UNINITIALIZED, INVALID, NOT_SUPPORTED, NOT_FOUND = 6, TOO_SMALL = 7, NOT_LOADED = 9, TIMEOUT = 10 };
-enum { GPUS = 16, PROCS = 256, XIDS = 64, LINKS = 256 };
+enum { GPUS = 16, PROCS = 256, XIDS = 64, LINKS = 256, MIGS = 64, FIRST_MIG = 1000 };
 typedef struct { int idx; } *nvmlDevice_t;
 typedef struct { ull total, free, used; } mem1;
 typedef struct { u version; ull total, reserved, free, used; } mem2;
@@ -48,11 +50,17 @@ typedef struct { int gpu, draws; u pid; ull mib; } proc_t;
 static __thread struct {
     gpu_t gpus[GPUS]; proc_t procs[PROCS]; struct { int gpu; ull number; } xids[XIDS];
     struct { int a, b, level; } links[LINKS]; int ng, np, nx, nl; char driver[80];
+    gpu_t migs[MIGS]; int parents[MIGS], nm;
 } S;
-static struct { int idx; } HANDLES[GPUS];
+static struct { int idx; } HANDLES[GPUS], MIG_HANDLES[MIGS];
 static int inited;
 
-static gpu_t *gpu_of(int idx) { for (int i = 0; i < S.ng; i++) if (S.gpus[i].idx == idx) return S.gpus + i; return 0; }
+static gpu_t *gpu_of(int idx) {
+    for (int i = 0; i < S.ng; i++) if (S.gpus[i].idx == idx) return S.gpus + i;
+    return idx >= FIRST_MIG && idx < FIRST_MIG + S.nm ? S.migs + idx - FIRST_MIG : 0;
+}
+/* Whether a process on one is on the other: an instance's is on its GPU as well. */
+static int is_on(int at, int idx) { return at == idx || (at >= FIRST_MIG && S.parents[at - FIRST_MIG] == idx); }
 
 static int lives(u pid) { return kill((pid_t)pid, 0) == 0 || errno == EPERM; }
 
@@ -81,6 +89,15 @@ static int load(const char *fn, int about) {
         } else if (sscanf(line, "proc %d %u %llu", &p.gpu, &p.pid, &p.mib) == 3
                    || (sscanf(line, "gproc %d %u %llu", &p.gpu, &p.pid, &p.mib) == 3 && (p.draws = 1))) {
             if (S.np < PROCS && lives(p.pid)) S.procs[S.np++] = p;
+        } else if (sscanf(line, "mig %d %79s %95s %llu", &i, g.uuid, word, &g.mib) == 4 && (of = gpu_of(i))) {
+            if (S.nm < MIGS) {
+                memcpy(g.set, DEFAULTS, sizeof DEFAULTS);
+                snprintf(g.name, sizeof g.name, "%.60s MIG %.30s", of->name, word);
+                g.idx = FIRST_MIG + S.nm; S.parents[S.nm] = i; S.migs[S.nm++] = g;
+            }
+        } else if (sscanf(line, "mproc %95s %u %llu", word, &p.pid, &p.mib) == 3) {
+            for (int k = 0; k < S.nm; k++) if (!strcmp(S.migs[k].uuid, word)) p.gpu = FIRST_MIG + k;
+            if (S.np < PROCS && p.gpu >= FIRST_MIG && lives(p.pid)) S.procs[S.np++] = p;
         } else if (sscanf(line, "ghost %d %u %llu", &p.gpu, &p.pid, &p.mib) == 3) {
             if (S.np < PROCS) S.procs[S.np++] = p;
         } else if (sscanf(line, "zombie %d %llu", &i, &m) == 2) {
@@ -139,7 +156,7 @@ int nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, pci_t *p) {
 
 static ull held(int idx) {
     ull sum = gpu_of(idx)->zombie;
-    for (int i = 0; i < S.np; i++) if (S.procs[i].gpu == idx) sum += S.procs[i].mib;
+    for (int i = 0; i < S.np; i++) if (is_on(S.procs[i].gpu, idx)) sum += S.procs[i].mib;
     return sum;
 }
 int nvmlDeviceGetMemoryInfo(nvmlDevice_t d, mem1 *m) {
@@ -148,7 +165,7 @@ int nvmlDeviceGetMemoryInfo(nvmlDevice_t d, mem1 *m) {
 static int list(gpu_t *g, int draws, u *n, pinfo *out) {
     u count = 0, room = *n;
     for (int i = 0; i < S.np; i++) {
-        if (S.procs[i].gpu != g->idx || S.procs[i].draws != draws) continue;
+        if (!is_on(S.procs[i].gpu, g->idx) || S.procs[i].draws != draws) continue;
         if (count < room && out) out[count] = (pinfo){ S.procs[i].pid, S.procs[i].mib << 20, ~0u, ~0u };
         count++;
     }
@@ -159,6 +176,15 @@ static int list(gpu_t *g, int draws, u *n, pinfo *out) {
 int nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t d, u *n, pinfo *out) { OF(d) return list(g, 0, n, out); }
 TELLS(nvmlDeviceGetCurrentClocksThrottleReasons, ull, g->set[THROTTLE])
 #else
+int nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t d, u *n) { OF(d) *n = g->set[MIG] ? 7 : 0; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, u index, nvmlDevice_t *out) {
+    OF(d)
+    for (int i = 0; i < S.nm && g->set[MIG]; i++)
+        if (S.parents[i] == g->idx && index-- == 0) {
+            MIG_HANDLES[i].idx = S.migs[i].idx; *out = (nvmlDevice_t)(MIG_HANDLES + i); return 0;
+        }
+    return NOT_FOUND;
+}
 int nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, mem2 *m) {
     OF(d) m->total = g->mib << 20; m->reserved = 500ULL << 20; m->used = held(g->idx) << 20;
     m->free = m->total - m->used - m->reserved; return 0;

@@ -226,9 +226,7 @@ class Driver:
         selected = [d for d in self.devices if self._is_selected(d)]
         if selected and all(d.denied for d in selected):
             return Snapshot(now(), self._version, (), *nvml_device.explain_start_error(nvml_device.NO_PERMISSION, ""))
-        owners = self._find_owners(
-            {pid for d in selected for name in nvml_device.PROCESS_LISTS for pid in d.facts.get(name, ())}
-        )
+        owners = self._find_owners({pid for device in selected for pid in device.pids})
         gpus = tuple(device.to_gpu(owners) for device in selected)
         for device in self.devices:
             device.xids = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mcp_server.gpus.nvml.call_timeout import Caller
@@ -26,7 +27,7 @@ PROCESS_LISTS = ("graphics", "mps", "compute")
 
 _MIB = 2**20
 _RECOVERY_FIELD = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-_FUNCTION_NOT_FOUND = 13
+_FUNCTION_NOT_FOUND, _NOT_FOUND, _INVALID = 13, 6, 2
 _P2P_NVLINK, _P2P_OK = 2, 0
 _IDLE = 0x01
 _THROTTLE = {
@@ -122,6 +123,7 @@ class Device:
             GpuProcess(pid, memory_mib, pid in only_graphics, **vars(owners.get(pid, ProcessOwner())))
             for pid, memory_mib in memory_by_pid.items()
         )
+        instances = tuple(_to_instance(self.index, each, owners) for each in facts.pop("instances", ()))
         return Gpu(
             index=self.index,
             sm_clock_cap_mhz=min(known_caps) if known_caps else None,
@@ -130,8 +132,23 @@ class Device:
             failed=self.failed or None,
             lost=self.lost,
             near=self.near or None,
+            instances=instances,
             **facts,
         )
+
+    @property
+    def pids(self) -> set[int]:
+        """The processes on it and on its MIG instances."""
+        lists = [self.facts.get(name, {}) for name in PROCESS_LISTS]
+        lists += [each.get("compute", {}) for each in self.facts.get("instances", ())]
+        return {pid for each in lists for pid in each}
+
+
+def _to_instance(index: int, facts: Facts, owners: Mapping[int, ProcessOwner]) -> Gpu:
+    compute = facts.get("compute", {})
+    processes = tuple(GpuProcess(pid, mib, **vars(owners.get(pid, ProcessOwner()))) for pid, mib in compute.items())
+    values = {name: value for name, value in facts.items() if name != "compute"}
+    return Gpu(index=index, processes=processes, **values)
 
 
 def _query_memory(nvml: Any, handle: Any) -> Facts:
@@ -176,6 +193,32 @@ def _processes_query(name: str, call: str) -> Query:
     return query
 
 
+def _query_instances(nvml: Any, handle: Any) -> Facts:
+    """Return the MIG instances of a GPU that is divided into them; drivers list at most seven, with gaps."""
+    if nvml.nvmlDeviceGetMigMode(handle)[0] != 1:
+        return {}
+    instances = []
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+        except nvml.NVMLError as error:
+            if error_number(error) not in (_NOT_FOUND, _INVALID):
+                raise
+            continue
+        facts: Facts = {"uuid": _text(nvml.nvmlDeviceGetUUID(instance)), "failed": {}}
+        for name, query in _INSTANCE_QUERIES:
+            _add_facts(facts, name, partial(query, nvml, instance))
+        instances.append(facts)
+    return {"instances": tuple(instances)}
+
+
+def _add_facts(facts: Facts, name: str, query: Callable[[], Facts]) -> None:
+    try:
+        facts |= query()
+    except Exception as error:  # reported among the facts
+        facts["failed"][name] = describe_error(error)
+
+
 def _query_retired_pages(nvml: Any, handle: Any) -> Facts:
     return {"retired_pages": sum(len(nvml.nvmlDeviceGetRetiredPages(handle, cause)) for cause in (0, 1))}
 
@@ -202,6 +245,12 @@ def _value_query(name: str, call: str, *arguments: int, per: int = 1) -> tuple[s
     return call, query
 
 
+# NVML reports no more of an instance. Without these it is unknown whether it is free.
+_INSTANCE_QUERIES: tuple[tuple[str, Query], ...] = (
+    _value_query("name", "nvmlDeviceGetName"),
+    ("nvmlDeviceGetMemoryInfo", _query_memory),
+    ("nvmlDeviceGetComputeRunningProcesses", _processes_query("compute", "nvmlDeviceGetComputeRunningProcesses")),
+)
 # Each with the name of its NVML call. First the queries that identify a GPU, last those that are slow in old drivers.
 QUERIES: tuple[tuple[str, Query], ...] = (
     _value_query("uuid", UUID),
@@ -235,6 +284,7 @@ QUERIES: tuple[tuple[str, Query], ...] = (
     ("nvmlDeviceGetRemappedRows", _query_remapped_rows),
     ("nvmlDeviceGetFieldValues", _query_recovery),
     ("nvmlDeviceGetMigMode", lambda nvml, handle: {"mig": nvml.nvmlDeviceGetMigMode(handle)[0] == 1}),
+    ("nvmlDeviceGetMigDeviceHandleByIndex", _query_instances),
     (
         "nvmlDeviceGetComputeMode",
         lambda n, h: {"compute_mode": _COMPUTE_MODES.get(n.nvmlDeviceGetComputeMode(h), "default")},
