@@ -56,7 +56,7 @@ async def _show(agent: _Agent, python: str, scratch: Path, steps: int) -> int:
     """Launch, wait, read the output and the metrics, as an agent does."""
     command = [python, "-m", "mcp_server.cli.demo_training", "--logdir", str(scratch), "--steps", str(steps)]
     directories = {"cwd": str(Path.cwd()), "tensorboard": str(scratch)}
-    run = await agent.call("launch_run", command=command, name="demo", time_limit_s=600, **directories)
+    run = await agent.call("launch_run", command=command, name="demo", time_limit_s=600, verbose=True, **directories)
     run_id = agent.running = run["run_id"]
     await agent.call("wait_run", run_ids=run_id, until="first_step", timeout_s=60)
     await agent.call("capture_pane", run_id=run_id, lines=4)

@@ -124,7 +124,7 @@ class RunStore:
                     self.unreadable.append(run_id)
             if run is not None:
                 runs.append(run)
-        runs.sort(key=lambda run: run.spec.created_at, reverse=True)
+        runs.sort(key=lambda run: (run.spec.created_at, run.run_id), reverse=True)
         return runs
 
     def output_at_s(self, run: Run) -> float | None:

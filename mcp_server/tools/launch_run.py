@@ -14,17 +14,32 @@ from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.launch import launch, rehearse
+from mcp_server.runs.wait import wait_for_runs
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, caller, server_of, when_answered
 from mcp_server.tools.schema import tool
+from mcp_server.views.output_tail import read_tail
+from mcp_server.views.run_status import Failure, status_of
+
+# With wait_s: lines and bytes of output.
+_TAIL_LINES, _TAIL_BYTES = 40, 2048
+_LONGEST_WAIT_S = 600.0
 
 
 class Launched(Answer):
-    """A run that was started, or with dry_run the script that would be."""
+    """A run that was started, or with dry_run the script that would be; after wait_s with its end.
+
+    Name, start, paths and how to attach are in verbose answers.
+    """
 
     run_id: str | None = None
     state: RunState | None = None
-    name: str
+    exit_code: int | None = None
+    signal: str | None = None
+    elapsed_s: float | None = None
+    failure: Failure | None = None
+    tail: list[str] | None = None
+    name: str | None = None
     session: str | None = None
     attach_command: str | None = None
     log_path: str | None = None
@@ -32,6 +47,7 @@ class Launched(Answer):
     gpus: list[int | str] | None = None
     queue_position: int | None = None
     started_at: str | None = None
+    ended_at: str | None = None
     owner: str
     dry_run_script: str | None = None
     warnings: list[str] | None = None
@@ -101,6 +117,10 @@ async def launch_run(
     tags: Annotated[list[str] | None, Field(description="Free words, for tag:WORD")] = None,
     idempotency_key: Annotated[str | None, Field(description="A repeated key returns the first run")] = None,
     dry_run: Annotated[bool, Field(description="Only check, and show the script")] = False,
+    wait_s: Annotated[
+        float, Field(ge=0, le=_LONGEST_WAIT_S, description="Wait so long for its end: exit code and output at once")
+    ] = 0,
+    verbose: Annotated[bool, Field(description="Paths and attach command too")] = False,
 ) -> Launched:
     """Start a training run (or any long command) that outlives this call, this agent and this server.
 
@@ -122,10 +142,15 @@ async def launch_run(
             name=spec.name, owner=spec.owner, dry_run_script=render(spec), warnings=warnings, next_step=step
         )
     begun_at = now()
-    run = await launch(request, server.store, server.file_watch, server.environ)
-    when_answered(ctx, partial(server.cursors.remember, caller(ctx), {run.run_id: Cursor.at(run)}))
+    launched = run = await launch(request, server.store, server.file_watch, server.environ)
+    if wait_s and not run.ended:
+        run = await _wait_for_end(ctx, run, wait_s)
+    # Of a run that still lives, this answer says no more than that it was launched.
+    seen = {run.run_id: Cursor.at(run if run.ended else launched)}
+    when_answered(ctx, partial(server.cursors.remember, caller(ctx), seen))
     warnings = await _collect_warnings(run.spec, server)
-    return await run_in_thread(_describe, run, server, warnings, repeated=run.spec.created_at < begun_at)
+    repeated = run.spec.created_at < begun_at
+    return await run_in_thread(_describe, run, server, warnings, repeated=repeated, verbose=verbose)
 
 
 _STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
@@ -138,23 +163,57 @@ async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] |
     return await run_in_thread(collect_warnings, spec, server.environ) or None
 
 
-def _describe(run: Run, server: ServerContext, warnings: list[str] | None, *, repeated: bool) -> Launched:
-    rundir = server.store.run_directory(run.run_id)
-    again = "This idempotency key started the run before; nothing was started now. " if repeated else ""
+async def _wait_for_end(ctx: Call, run: Run, wait_s: float) -> Run:
+    """Return the run at its end, or as it is after ``wait_s``; one that takes longer goes on."""
+    server = server_of(ctx)
+
+    async def report(waited_s: float, limit_s: float, *_: object) -> None:
+        await ctx.report_progress(waited_s, limit_s, f"{run.run_id} runs")
+
+    with server.file_watch.subscribe([server.store.run_directory(run.run_id).path]) as subscription:
+        outcome = await wait_for_runs(
+            [run.run_id],
+            lambda ids: run_in_thread(server.store.observe_all, ids),
+            subscription,
+            {run.run_id: Cursor.at(run)},
+            until="end",
+            timeout_s=wait_s,
+            report=report,
+        )
+    return outcome.runs[0]
+
+
+def _describe(
+    run: Run, server: ServerContext, warnings: list[str] | None, *, repeated: bool, verbose: bool
+) -> Launched:
+    rundir, spec = server.store.run_directory(run.run_id), run.spec
+    steps = ["This idempotency key started the run before; nothing was started now."] if repeated else []
     if repeated and run.state == "lost":
-        again += "How it ended is unknown: look for what it left, then launch it again with another key. "
-    return Launched(
+        steps.append("How it ended is unknown: look for what it left, then launch it again with another key.")
+    steps.append("read_log has all output." if run.ended else "Call wait_run.")
+    answer = Launched(
         run_id=run.run_id,
         state=run.state,
-        name=run.spec.name,
-        session=run.spec.session,
-        attach_command=backend_of(run.spec).attach_command(run.spec),
-        log_path=str(rundir.log(run.attempt)),
-        run_dir=str(rundir.path),
+        session=spec.session,
         gpus=list(run.gpu_names) or None,
         queue_position=run.queue_position,
-        started_at=run.started_at,
-        owner=run.spec.owner,
+        owner=spec.owner,
         warnings=warnings,
-        next_step=f"{again}Call wait_run({run.run_id!r}).",
+        next_step=" ".join(steps),
     )
+    if run.ended:
+        status = status_of(server.store, run, since=run.last_seq)
+        tail = read_tail(server.store, run, _TAIL_LINES, _TAIL_BYTES)
+        end = {name: getattr(status, name) for name in ("exit_code", "signal", "elapsed_s", "failure")}
+        answer = answer.model_copy(update={**end, "tail": tail or None})
+    if verbose:
+        places = {
+            "name": spec.name,
+            "attach_command": backend_of(spec).attach_command(spec),
+            "log_path": str(rundir.log(run.attempt)),
+            "run_dir": str(rundir.path),
+            "started_at": run.started_at,
+            "ended_at": run.ended_at,
+        }
+        answer = answer.model_copy(update=places)
+    return answer

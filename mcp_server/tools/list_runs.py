@@ -9,9 +9,12 @@ from mcp_server.backends.local import list_other_sessions, tmux_socket
 from mcp_server.record.state import Run, RunState
 from mcp_server.store.other_trainings import OtherTraining, list_other_trainings
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, ServerContext, server_of
+from mcp_server.tools.context import Call, ServerContext, identity, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
+from mcp_server.views.brevity import MANY_TOKENS, count_states, fit, row_of
 from mcp_server.views.run_status import RunStatus, status_of
+
+_MOST_IN_DETAIL = 10  # of more runs, each is a short row
 
 
 class Others(Answer):
@@ -26,10 +29,12 @@ class Others(Answer):
 
 
 class RunList(Answer):
-    """Runs, newest first."""
+    """Runs, newest first. ``states`` counts all that match; ``more`` is the call for those that did not fit."""
 
     runs: list[RunStatus]
     total: int
+    states: dict[str, int] | None = None
+    more: str | None = None
     others: Others | None = None
     unreadable: list[str] | None = None  # runs whose state is unknown now
 
@@ -41,7 +46,9 @@ async def list_runs(
         Field(description="A state, or live / ended for all such"),
     ] = None,
     owner: Annotated[str | None, Field(description="Exactly this owner")] = None,
+    tag: Annotated[str | None, Field(description="Launched with this tag")] = None,
     name: Annotated[str | None, Field(description="Part of the name or run_id")] = None,
+    before: Annotated[str | None, Field(description="Only runs launched before this run: the next page")] = None,
     limit: Annotated[int, Field(ge=1, le=500, description="At most so many")] = 20,
     others: Annotated[
         bool, Field(description="Also tmux sessions, trainings, evaluations, vLLM, Ray that are not ours")
@@ -50,10 +57,30 @@ async def list_runs(
     """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""
     server = server_of(ctx)
 
+    shows_owner = identity(ctx) is not None
+
     def list_matching() -> RunList:
-        runs = [run for run in server.store.list_runs() if _matches(run, state, owner, name)]
+        every = server.store.list_runs()
         unreadable = list(server.store.unreadable) or None
-        return RunList(runs=[_brief(server, run) for run in runs[:limit]], total=len(runs), unreadable=unreadable)
+        runs = [run for run in every if _matches(run, state, owner, tag, name)]
+        page = runs
+        if before is not None:
+            end = server.store.find(before).spec
+            page = [run for run in runs if (run.spec.created_at, run.run_id) < (end.created_at, end.run_id)]
+        rows = [_brief(server, run, shows_owner=shows_owner) for run in page[:limit]]
+        if len(rows) > _MOST_IN_DETAIL:
+            rows = [row_of(row) for row in rows]
+        rows = rows[: fit(rows, MANY_TOKENS, least=1)]
+        left = len(page) - len(rows)
+        return RunList(
+            runs=rows,
+            total=len(runs),
+            states=count_states(runs) if len(runs) > len(rows) else None,
+            more=f"{left} older: list_runs(before={rows[-1].run_id!r}) with the same filters"
+            if left and rows
+            else None,
+            unreadable=unreadable,
+        )
 
     answer = await run_in_thread(list_matching)
     return answer.model_copy(update={"others": await _list_others(ctx)}) if others else answer
@@ -67,16 +94,18 @@ TOOL = tool(
 )
 
 
-def _brief(server: ServerContext, run: Run) -> RunStatus:
-    """Return one line of a list: no events, no output."""
-    return status_of(server.store, run, since=run.last_seq, listed=True)
+def _brief(server: ServerContext, run: Run, *, shows_owner: bool) -> RunStatus:
+    """Return one entry of a list: no events, no output."""
+    status = status_of(server.store, run, since=run.last_seq, listed=True)
+    return status.model_copy(update={"owner": run.spec.owner}) if shows_owner else status
 
 
-def _matches(run: Run, state: str | None, owner: str | None, name: str | None) -> bool:
+def _matches(run: Run, state: str | None, owner: str | None, tag: str | None, name: str | None) -> bool:
     kinds = {run.state, "ended" if run.ended else "live"}
     return (
         (state is None or state in kinds)
         and (owner is None or run.spec.owner == owner)
+        and (tag is None or tag in run.spec.tags)
         and (name is None or name in run.spec.name or name in run.run_id)
     )
 

@@ -64,7 +64,7 @@ class Failure(Answer):
     """Why a run failed: the line that proves it, the lines around it, and what to do."""
 
     kind: str
-    line: str
+    line: str | None = None  # left out of short rows
     line_number: int | None = None
     retryable: bool | None = None
     action: str | None = None
@@ -81,6 +81,7 @@ class RunStatus(Answer):
     run_id: str
     name: str | None = None
     state: RunState
+    owner: str | None = None
     reason: str | None = None
     attempt: int | None = None
     exit_code: int | None = None

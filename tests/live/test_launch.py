@@ -5,9 +5,11 @@ import os
 import shutil
 import stat
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from tests.support.sandbox import Sandbox, until_async
@@ -193,6 +195,56 @@ async def test_a_repeated_key_returns_the_first_run_from_any_server(sandbox: San
         assert await one.launch("true", idempotency_key="another") != first
         await until_async((sandbox.path / "effects").exists)
     assert (sandbox.path / "effects").read_text() == "ran\n"
+
+
+async def test_a_short_command_answers_with_its_end_and_its_output(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        failed = await agent.call("launch_run", command="seq 3; echo 'KeyError: lr' >&2; exit 7", wait_s=60)
+        fine = await agent.call("launch_run", command="echo 42", name="answer", wait_s=60)
+        both = [str(run["run_id"]) for run in (failed, fine)]
+        again = await agent.call("wait_run", run_ids=[*both, await agent.launch("sleep 300")], timeout_s=0)
+    assert (failed["state"], failed["exit_code"], failed["failure"]["kind"]) == ("failed", 7, "python_error")
+    assert failed["tail"] == ["1", "2", "3", "KeyError: lr"]
+    assert failed["next_step"] == "read_log has all output."
+    assert (fine["state"], fine["exit_code"], fine["tail"]) == ("finished", 0, ["42"])
+    assert again["reason"] == "heartbeat", "the ends were answered, so they are no news"
+
+
+async def test_a_longer_command_goes_on_after_the_wait_for_its_end(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run = await agent.call("launch_run", command="until test -e go; do sleep 0.02; done", wait_s=0.2)
+        assert run["state"] == "running"
+        assert run["next_step"] == "Call wait_run."
+        assert "exit_code" not in run
+        refused = await agent.refusal("launch_run", command="true", wait_s=3600)
+        assert "wait_s" in refused
+        (sandbox.path / "go").touch()
+        assert (await agent.end(run["run_id"]))["state"] == "finished"
+
+
+async def test_a_cancelled_wait_for_its_end_leaves_the_run_alone(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        with anyio.move_on_after(10) as scope:
+            async with anyio.create_task_group() as tasks:
+                command = "echo running; until test -e go; do sleep 0.02; done"
+                tasks.start_soon(partial(agent.call, "launch_run", command=command, name="slow", wait_s=600))
+                await until_async(lambda: [run for run in sandbox.store.list_runs() if run.state == "running"])
+                tasks.cancel_scope.cancel()
+        assert not scope.cancelled_caught
+        (run,) = sandbox.store.list_runs()
+        assert run.state == "running"
+        (sandbox.path / "go").touch()
+        assert (await agent.end(run.run_id))["state"] == "finished"
+
+
+async def test_paths_are_in_verbose_answers(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        short = await agent.call("launch_run", command="sleep 300", name="cfm")
+        long = await agent.call("launch_run", command="sleep 300", name="cfm", verbose=True)
+    assert set(short) == {"run_id", "state", "session", "owner", "next_step"}
+    assert set(long) == {*short, "name", "attach_command", "log_path", "run_dir", "started_at"}
+    assert Path(long["log_path"]).is_file()
+    assert Path(long["run_dir"]) == sandbox.rundir(long["run_id"]).path
 
 
 async def test_a_time_limit_ends_a_run_as_timed_out(sandbox: Sandbox) -> None:

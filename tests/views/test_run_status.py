@@ -175,6 +175,7 @@ def test_long_lines_of_a_failure_keep_their_beginning_and_their_end() -> None:
     failure = {**FAILURE, "line": "ValueError: " + "x" * 4000 + " at the end", "context": ["y" * 4000] * 40}
     status = describe(run("failed", failure=failure), now_s=BEGAN_S).failure
     assert status is not None
+    assert status.line is not None
     assert status.line.startswith("ValueError: xxx")
     assert status.line.endswith("at the end")
     assert len(status.model_dump_json()) < 1000

@@ -1,0 +1,101 @@
+"""How answers stay short: what is left out of a heartbeat, and of answers about many runs. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mcp_server.record.state import ENDED, Run
+from mcp_server.text.formatting import duration, round_seconds, shorten_middle
+from mcp_server.text.token_estimate import estimate_tokens
+from mcp_server.views.run_status import Failure, RunStatus
+
+HEARTBEAT_TOKENS = 45
+# Of {"reason":"heartbeat","runs":[{"run_id":"","state":"running"}]}, and of ,"step": and the like.
+_FRAME_TOKENS, _KEY_TOKENS = 18, {"step": 3, "metrics": 2, "tail": 3, "last_output_s": 5, "next_timeout_s": 5}
+MANY_TOKENS = 1900  # of an answer about any number of runs
+_FULL_TOKENS = 1200  # of them for statuses in full
+_TAIL_CHARS = 40
+# What a heartbeat says without fail, and what else as far as it fits, the most useful first.
+_ALWAYS = ("run_id", "state", "attempt", "queue_position", "reason", "step")
+_AS_FITS = ("next_timeout_s", "eta_s", "metrics", "last_output_s", "tail", "total_steps", "elapsed_s", "step_s")
+# News, which a heartbeat must not shorten.
+_NEWS = ("events", "failure", "leftovers", "params_changed", "tracker", "ended_at")
+# What a reader of many runs looks up for one.
+_OF_ONE_RUN = ("name", "started_at", "ended_at", "params", "step_s", "last_output_s")
+
+
+def shorten_heartbeat(status: RunStatus, next_timeout_s: float) -> tuple[RunStatus, float | None]:
+    """Return the ``status`` of a live run without news, so that the whole answer has 45 tokens, and what it says next.
+
+    Beside a long id there is no room for ``next_timeout_s``: who gives no timeout needs none.
+    """
+    facts = status.model_dump()
+    if any(name in facts for name in _NEWS):
+        return status, next_timeout_s
+    if "tail" in facts:
+        facts["tail"] = [shorten_middle(line, _TAIL_CHARS) for line in facts["tail"][-1:]]
+    kept = {name: facts[name] for name in _ALWAYS if name in facts}
+    facts["next_timeout_s"] = next_timeout_s
+    names = _AS_FITS if "step" in kept else ("last_output_s", *_AS_FITS)
+    more = {name: facts[name] for name in names if name in facts}
+    left = HEARTBEAT_TOKENS - _FRAME_TOKENS - estimate_tokens(status.run_id)
+    left -= sum(_tokens_of_field(name, value) for name, value in kept.items() if name not in ("run_id", "state"))
+    for name, value in more.items():
+        if (tokens := _tokens_of_field(name, value)) <= left:
+            left -= tokens
+            kept[name] = value
+    next_timeout = kept.pop("next_timeout_s", None)
+    return RunStatus.model_validate(kept), next_timeout
+
+
+def row_of(status: RunStatus) -> RunStatus:
+    """Return a status as one short line of a list: the run, its state, how far it is or how it ended."""
+    facts = status.model_dump()
+    names = ("run_id", "state", "owner", *(() if status.state in ENDED else ("queue_position", "reason", "step")))
+    row = {name: facts[name] for name in names if name in facts}
+    if status.failure is not None:
+        row["failure"] = Failure(kind=status.failure.kind)
+    elif status.exit_code:
+        row["exit_code"] = status.exit_code
+    return RunStatus.model_validate(row)
+
+
+def without_details(status: RunStatus) -> RunStatus:
+    """Return a status as one of several: without what does not help to decide."""
+    return status.model_copy(update=dict.fromkeys(_OF_ONE_RUN))
+
+
+def line_of(run: Run) -> str:
+    """Return an ended run as one line of text: ``cell-07-ab3d failed oom_gpu, exit 1, 40 s``."""
+    kind = f" {run.failure['kind']}" if run.failure is not None else ""
+    end = f", exit {run.exit_code}" if run.exit_code else f", {run.signal}" if run.signal else ""
+    elapsed_s = run.elapsed_s(0.0) if run.ended else None
+    took = f", {duration(round_seconds(elapsed_s))}" if elapsed_s is not None else ""
+    return f"{run.run_id} {run.state}{kind}{end}{took}"
+
+
+def fit(items: Sequence[Any], tokens: int, *, least: int = 0) -> int:
+    """Return how many of ``items``, from the first on, have at most ``tokens`` together; at least ``least``."""
+    spent = 0
+    for count, item in enumerate(items):
+        spent += _tokens(item) + 1
+        if spent > tokens and count >= least:
+            return count
+    return len(items)
+
+
+def count_states(runs: Iterable[Run]) -> dict[str, int]:
+    """Return how many runs are in each state, the most frequent first."""
+    return dict(Counter(run.state for run in runs).most_common())
+
+
+def _tokens_of_field(name: str, value: Any) -> int:
+    return _KEY_TOKENS.get(name, 4) + _tokens(value)
+
+
+def _tokens(value: Any) -> int:
+    facts = value.model_dump() if hasattr(value, "model_dump") else value
+    return estimate_tokens(json.dumps(facts, ensure_ascii=False, separators=(",", ":")))
