@@ -21,7 +21,7 @@ from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import GpusUnavailable, StoppedBeforeStart
 from mcp_server.supervisor.observer import LINE_CHARS, event_facts
 from mcp_server.supervisor.start_command import supervisor_identity, write_script
-from mcp_server.system.lock_files import take_lock
+from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.system.time_limit import within
 
 if TYPE_CHECKING:
@@ -66,19 +66,17 @@ def supervise(path: Path) -> int:
         handover = _requeue(control, former) if former else receive_handover(rundir.handover)
         if handover.notify:
             _send_notices(control, handover)
-        supervision = Supervision(control, handover, former)
+        supervision = Supervision(control, handover, lock, former)
         supervision.obtain_gpus()
         first = supervision.start_attempt(number)
     except StoppedBeforeStart:
         by = f" ({control.stop_request.text})" if control.stop_request else ""
-        return _refuse(control, number, f"it was stopped before{by}", state="killed")
+        return _refuse(control, lock, number, f"it was stopped before{by}", state="killed")
     except GpusUnavailable as error:
-        return _refuse(control, number, f"{error}", state="failed", not_free=f"{error}", never=error.never)
+        return _refuse(control, lock, number, f"{error}", state="failed", not_free=f"{error}", never=error.never)
     except (HandoverError, OSError) as error:
-        return _refuse(control, number, f"{error}", state="failed")
-    status = supervision.run(first)
-    os.close(lock)  # last: until here a reader sees a living supervisor
-    return status  # tmux shows it to people who attach later
+        return _refuse(control, lock, number, f"{error}", state="failed")
+    return supervision.run(first)  # tmux shows it to people who attach later
 
 
 def _send_notices(control: ControlInputs, handover: Handover) -> None:
@@ -106,13 +104,14 @@ def _requeue(control: ControlInputs, former: FormerSupervision) -> Handover:
     return handover
 
 
-def _refuse(control: ControlInputs, number: int, why: str, **facts: object) -> int:
+def _refuse(control: ControlInputs, lock: int, number: int, why: str, **facts: object) -> int:
     """End the run, because attempt ``number`` is not started, and return the exit status."""
     text = f"{'Never started' if number == 1 else 'Not started again'}: {why.rstrip('.')}."
     control.show(text)
     attempts = max(1, number - 1)
     _write_results(control, state=str(facts["state"]), text=text, failure=None, attempts=attempts, elapsed_s=0.0)
     control.events.append("refused", text, **facts)
+    release_lock(lock)
     return 1
 
 
@@ -135,8 +134,10 @@ class Supervision:
     The time limit and the ceilings of the recovery policy count from the requeue.
     """
 
-    def __init__(self, control: ControlInputs, handover: Handover, former: FormerSupervision | None = None) -> None:
-        self._control, self._handover, self._spec = control, handover, control.spec
+    def __init__(
+        self, control: ControlInputs, handover: Handover, lock: int, former: FormerSupervision | None = None
+    ) -> None:
+        self._control, self._handover, self._lock, self._spec = control, handover, lock, control.spec
         self._allocation: GpuAllocation | None = None
         self._params: dict[str, object] = dict(self._spec.params)
         self._changed: dict[str, str] = {}  # environment variables that retries changed
@@ -290,6 +291,7 @@ class Supervision:
         _write_results(control, text=text, attempts=attempt.number, **end)
         facts = {**attempt.end_facts(), "stopped_by": ending.stopped_by, "far_side": ending.far_side or None}
         control.events.append("ended", text, then=then or None, attempt=attempt.number, **end, **facts)
+        release_lock(self._lock)  # until here a reader sees a living supervisor, and believes no end
         attempt.close_outputs()
         if pane and pane.is_open:
             pane.restore()

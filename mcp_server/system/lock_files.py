@@ -65,6 +65,12 @@ def take_lock(path: Path, patience_s: float = 0.0) -> int | None:
     return fd
 
 
+def release_lock(fd: int) -> None:
+    """Release a lock, also where a child has inherited its descriptor, and close that: who watches the file wakes up."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
+
+
 @contextlib.contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
     """Hold the lock of a file, created if missing, for a ``with`` block; waits as long as another process holds it."""

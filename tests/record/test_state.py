@@ -60,21 +60,13 @@ TABLE: dict[str, tuple[Evidence, RunState]] = {
     "ended: failed": (Evidence(SPEC, (STARTED, ended("failed")), record("failed", 3)), "failed"),
     "ended: killed with exit code 0": (Evidence(SPEC, (STARTED, ended("killed")), record("killed", 0)), "killed"),
     "ended: timed out": (Evidence(SPEC, (STARTED, ended("timed_out")), record("timed_out", 143)), "timed_out"),
-    "ended while the lock is still held": (
+    "ended by its own word, or a moment before its supervisor releases the lock": (
         Evidence(SPEC, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE),
-        "finished",
-    ),
-    "ended, and its supervisor is about to exit": (
-        Evidence(LAUNCHED, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE, age_s=45.9),
-        "finished",
-    ),
-    "ended by its own word: its supervisor lives on": (
-        Evidence(LAUNCHED, (STARTED, ended("finished")), record("finished"), supervisor=ALIVE, age_s=46.1),
         "running",
     ),
-    "ended by its own word, in the future": (
-        Evidence(LAUNCHED, (STARTED, ended("finished")), supervisor=ALIVE, age_s=30.0),
-        "running",
+    "ended by its own word while it stalls": (
+        Evidence(SPEC, (STARTED, event(2, "stalled"), ended("finished", 3)), supervisor=ALIVE),
+        "stalled",
     ),
     "ended, and something was told after it": (
         Evidence(SPEC, (STARTED, ended("failed"), event(3, "log_lost")), record("failed", 1)),
