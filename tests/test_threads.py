@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from mcp_server import threads
-from mcp_server.threads import run_in_thread, use_threads_of
+from mcp_server.threads import run_in_thread, stop_if_abandoned, use_threads_of
 
 pytestmark = pytest.mark.anyio
 
@@ -56,3 +56,29 @@ async def test_a_cancelled_call_keeps_its_thread_until_its_work_ends(
         silent.set()
         with anyio.fail_after(20):
             assert await run_in_thread(max, 3, 4) == 4
+
+
+async def test_long_work_of_a_cancelled_call_ends_between_its_steps(silent: threading.Event) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        try:
+            while not silent.is_set():
+                begun.set()
+                stop_if_abandoned()
+        finally:
+            ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run_in_thread, work)
+        while not begun.is_set():  # noqa: ASYNC110 - a thread sets it
+            await anyio.sleep(0.001)
+        tasks.cancel_scope.cancel()
+    with anyio.fail_after(20):
+        while not ended.is_set():  # noqa: ASYNC110 - a thread sets it
+            await anyio.sleep(0.001)
+    assert not silent.is_set()
+
+
+def test_work_that_nobody_runs_in_a_thread_is_never_abandoned() -> None:
+    stop_if_abandoned()

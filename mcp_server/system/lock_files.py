@@ -66,7 +66,7 @@ def take_lock(path: Path, patience_s: float = 0.0) -> int | None:
 
 
 def release_lock(fd: int) -> None:
-    """Release a lock, also where a child has inherited its descriptor, and close that: who watches the file wakes up."""
+    """Release a lock, also where a child has inherited its descriptor; closing that wakes up who watches the file."""
     fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
 

@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple
 from mcp_server.store.timed_search import SEARCH_S, TimedSearch
 from mcp_server.system.files import is_absent, open_regular
 from mcp_server.text.log_text import Line, clean_lines, collapse, fit_lines, shorten
+from mcp_server.threads import stop_if_abandoned
 
 MAX_BYTES = 8192
 NUMBERED_BYTES = 256 * 2**20  # the tail of a larger log has no line numbers: counting takes too long
@@ -111,6 +112,7 @@ def grep_lines(path: Path, pattern: str, context: int = 0, max_bytes: int = MAX_
     total = 0
     with _open_log(path) as file:
         for number, data in _chunks(file, file.seek(0, os.SEEK_END)):
+            stop_if_abandoned()
             total = search.feed(clean_lines(data, number)) or _last_number(number, data)
             if search.is_cut_off:
                 break

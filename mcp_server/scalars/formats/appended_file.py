@@ -15,6 +15,7 @@ from typing import Protocol
 from mcp_server.scalars.formats.rows import Rows, WrongStepColumn
 from mcp_server.scalars.series import RunScalars, ScalarsUnreadable
 from mcp_server.system.files import open_regular_file
+from mcp_server.threads import stop_if_abandoned
 
 _CHUNK_BYTES = 4 * 2**20
 _HEAD_BYTES = 4096
@@ -141,6 +142,7 @@ class AppendedFile:
     def _read_appended(self, fd: int) -> None:
         rest = b""
         while chunk := os.pread(fd, _CHUNK_BYTES, self._offset + len(rest)):
+            stop_if_abandoned()
             data = rest + chunk
             taken = self._parser.feed(data, self._offset)
             self._offset += taken

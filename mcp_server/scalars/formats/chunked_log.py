@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from mcp_server.scalars.formats.appended_file import unreadable_error
 from mcp_server.scalars.formats.rows import Rows, collect_columns
 
-MOST_BYTES = 512 * 2**20  # of a larger file only the end is read
+MOST_BYTES = 128 * 2**20  # of a larger file only the end is read
 _HEADER_BYTES = 7
 _BLOCK_BYTES = 32 * 2**10
 _LONGEST_RECORD = 64 * 2**20

@@ -24,6 +24,7 @@ import numpy as np
 from mcp_server.scalars.formats.appended_file import file_signature, open_scalar_file, unreadable_error
 from mcp_server.scalars.formats.rows import Rows, collect_columns, flatten, parse_number
 from mcp_server.scalars.series import FilePoints, RunScalars, ScalarsUnreadable, Series, merge_files
+from mcp_server.threads import stop_if_abandoned
 
 DatabaseKind = Literal["trackio", "mlflow"]
 
@@ -31,7 +32,7 @@ _BUSY_S = 1.0
 _MAGIC = b"SQLite format 3\0"
 _WAL_MODE = 2  # at byte 18 of a database
 _MOST_COPIED_BYTES = 2**30
-_MOST_STORE_BYTES = 512 * 2**20
+_MOST_STORE_BYTES = 64 * 2**20  # as Python objects a point takes five times as much
 _MOST_METRICS = 10_000
 _ROWS_AT_ONCE = 10_000
 
@@ -123,7 +124,7 @@ class MlflowStore:
         for file, signature in zip(files, signatures, strict=True):
             size += signature[2] if signature else 0
             if size > _MOST_STORE_BYTES:
-                raise unreadable_error(self._path, "its metrics are larger than 512 MiB")
+                raise unreadable_error(self._path, "its metrics are larger than 64 MiB")
             tag = str(file.relative_to(self._path / "metrics"))
             try:
                 with open_scalar_file(file) as fd, os.fdopen(fd, "rb", closefd=False) as lines:
@@ -170,6 +171,7 @@ def _trackio(database: sqlite3.Connection, run: str) -> tuple[dict[str, Series],
     query = "SELECT step, timestamp, metrics FROM metrics WHERE {run} = ? ORDER BY id"
     cursor = database.execute(query.format(run=_run_column(database)), (run,))
     while block := cursor.fetchmany(_ROWS_AT_ONCE):
+        stop_if_abandoned()
         rows.add(*collect_columns(_logged_values(*row) for row in block))
     return rows.series(), rows.notes
 

@@ -17,9 +17,8 @@ from mcp_server.scalars.formats.appended_file import file_signature, open_scalar
 from mcp_server.scalars.formats.rows import NumberColumn, Rows, collect_columns, flatten, parse_number
 from mcp_server.scalars.series import RunScalars
 
-MOST_BYTES = (
-    512 * 2**20
-)  # of a table; of a larger one only the end is read, since its rows take about twice as much memory
+# Of a larger table only the end is read: its points take about three times as much memory, and twice that at the end.
+MOST_BYTES = 64 * 2**20
 LONGEST_ROW = 2**20
 _MOST_STATE_BYTES = 64 * 2**20  # as Python objects it takes ten times as much
 _SNIFFED_BYTES = 4096

@@ -29,6 +29,7 @@ from mcp_server.scalars.tensorboard.find import list_event_files
 from mcp_server.scalars.tensorboard.scan import TagPoints
 from mcp_server.scalars.tensorboard.tail import EventFile, FilePosition, GrowingPoints, later_starts
 from mcp_server.system.files import open_regular_file
+from mcp_server.threads import CallAbandoned
 
 _KEPT_BYTES = 64 * 2**20
 _MOST_POSITIONS = 4096  # runs whose read positions are kept: about 1 KB each
@@ -64,7 +65,7 @@ class EventReader:
             with run.lock:
                 scalars = run.read(directory, self._cache, names)
                 positions = run.positions()
-        except ScalarsUnreadable:
+        except (ScalarsUnreadable, CallAbandoned):
             with self._lock:
                 self._runs.pop(key, None)
                 self._positions.pop(key, None)

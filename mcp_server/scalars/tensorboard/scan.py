@@ -29,6 +29,7 @@ from mcp_server.scalars.tensorboard.records import (
     follow_records,
     mask_crc,
 )
+from mcp_server.threads import stop_if_abandoned
 
 __all__ = ["ScanResult", "TagPoints", "read_newest", "scan"]
 
@@ -125,6 +126,7 @@ class _Scanner:
         """Read from ``at`` on. Return ``consumed`` and ``waiting`` of ScanResult."""
         try:
             while at < self._size:
+                stop_if_abandoned()
                 at = self._chunk(at)
                 self.collector.finish_block()
         except _Incomplete as incomplete:
@@ -135,6 +137,7 @@ class _Scanner:
     def next_header(self, at: int) -> int | None:
         """Return the offset of the next header with a right checksum."""
         while (at := self._after_hole(at)) + HEADER_BYTES <= self._size:
+            stop_if_abandoned()
             data = np.frombuffer(os.pread(self._fd, min(_CHUNK_BYTES, self._size - at), at), np.uint8)
             if (position := find_header(data)) is not None:
                 return at + position
@@ -224,6 +227,7 @@ class _Scanner:
         """Return whether the checksum of a payload is right, without holding the payload in memory."""
         crc = 0
         for offset in range(begin, begin + length, _TAIL_BYTES):
+            stop_if_abandoned()
             crc = google_crc32c.extend(crc, self._read(offset, min(_TAIL_BYTES, begin + length - offset)))
         return struct.pack("<I", mask_crc(crc)) == self._read(begin + length, 4)
 
