@@ -114,6 +114,16 @@ class CallerCursors:
             _drop_oldest(self._cursors, _MOST_CURSORS)
             self._cursors[caller, run_id] = cursor
 
+    def remember_newer(self, caller: str | None, cursors: Mapping[str, Cursor]) -> None:
+        """Keep those cursors that are ahead of what ``caller`` has seen through other answers since."""
+        ahead = {}
+        for run_id, cursor in cursors.items():
+            known = self._cursors.get((caller or "", run_id))
+            is_known = known is not None and (known.seq, known.state) == (cursor.seq, cursor.state)
+            if not is_known and (known is None or known.seq <= cursor.seq):
+                ahead[run_id] = cursor
+        self.remember(caller, ahead)
+
     def recall_positions(self, caller: str | None, run_ids: Iterable[str], condition: str) -> dict[str, MetricPosition]:
         """Return, by run id, how far ``caller`` has checked ``condition``; runs without a check are left out."""
         if caller is None:

@@ -25,6 +25,7 @@ _CONDITION_S = 1.0  # between two checks of metrics, which another program write
 
 
 ObserveRuns = Callable[[Sequence[str]], Awaitable[tuple[Run, ...]]]
+CheckCondition = Callable[[Sequence[Run]], Awaitable[str | None]]
 
 
 class ChangeSource(Protocol):
@@ -101,8 +102,8 @@ async def wait_for_runs(
     *,
     until: Until = "event",
     timeout_s: float | None = None,
-    report: Callable[[float, float], Awaitable[None]] | None = None,
-    check_condition: Callable[[Sequence[Run]], Awaitable[str | None]] | None = None,
+    report: Callable[[float, float, Sequence[Run]], Awaitable[None]] | None = None,
+    check_condition: CheckCondition | None = None,
 ) -> WaitOutcome:
     """Wait until one of the runs has news that deserves a decision, or the heartbeat is due. Never touches a run.
 
@@ -113,26 +114,23 @@ async def wait_for_runs(
         cursors: what the caller has seen of each run; left as it is.
         until: which news ends the wait; see :func:`decide`.
         timeout_s: None takes the caller's backoff schedule, 0 returns the state now.
-        report: called every 15 s with the seconds waited and the seconds to wait.
+        report: called every 15 s with the seconds waited, the seconds to wait, and the runs.
         check_condition: returns which value meets the caller's condition, None while none does.
     """
     begun_s = anyio.current_time()
     limit_s = min(cursor.next_wait_s for cursor in cursors.values()) if timeout_s is None else timeout_s
-    settling, met = False, None
+    settling = False
     report_s = PROGRESS_S
     while True:
         runs = await _observe_patiently(run_ids, observe)
         waited_s = anyio.current_time() - begun_s
-        if check_condition is not None and (met := await check_condition(runs)) is not None:
-            reason: Reason | None = "condition_met"
-        else:
-            reason = decide(runs, cursors, until)
+        reason, met = await find_reason(runs, cursors, until, check_condition)
         if reason is not None or waited_s >= limit_s:
             break
         if waited_s >= report_s:
             report_s += PROGRESS_S
             if report is not None:
-                await report(waited_s, limit_s)
+                await report(waited_s, limit_s, runs)
                 continue
         slice_s = max(0.0, min(report_s, limit_s) - waited_s)
         if check_condition is not None:
@@ -142,6 +140,34 @@ async def wait_for_runs(
             await changes.next_change()
             changed = True
         settling = changed
-    advanced = {run.run_id: cursors[run.run_id].advance(run, scheduled=timeout_s is None) for run in runs}
+    return make_outcome(reason, runs, cursors, waited_s, met, scheduled=timeout_s is None)
+
+
+async def find_reason(
+    runs: Sequence[Run],
+    cursors: Mapping[str, Cursor],
+    until: Until,
+    check_condition: CheckCondition | None,
+) -> tuple[Reason | None, str | None]:
+    """Return why a wait ends now, and which value met its condition."""
+    if check_condition is not None and (met := await check_condition(runs)) is not None:
+        return "condition_met", met
+    return decide(runs, cursors, until), None
+
+
+def make_outcome(
+    reason: Reason | None,
+    runs: Sequence[Run],
+    cursors: Mapping[str, Cursor],
+    waited_s: float,
+    met: str | None = None,
+    *,
+    scheduled: bool,
+) -> WaitOutcome:
+    """Return the outcome of a wait that ends now, without a ``reason`` as a heartbeat.
+
+    ``scheduled``: it was as long as the schedule says.
+    """
+    advanced = {run.run_id: cursors[run.run_id].advance(run, scheduled=scheduled) for run in runs}
     next_s = min(cursor.next_wait_s for cursor in advanced.values())
-    return WaitOutcome(reason or "heartbeat", runs, advanced, waited_s, next_s, met)
+    return WaitOutcome(reason or "heartbeat", tuple(runs), advanced, waited_s, next_s, met)

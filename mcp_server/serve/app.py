@@ -12,6 +12,7 @@ from mcp.server import MCPServer
 from mcp_server import __version__
 from mcp_server.resources.register import ResourceServer
 from mcp_server.serve.log_output import configure_logging
+from mcp_server.serve.tasks import Tasks, refuse_undeclared_subscriptions
 from mcp_server.tools import (
     capture_pane,
     check_blueprint,
@@ -66,6 +67,8 @@ def build(environ: Mapping[str, str], context: ServerContext | None = None) -> M
         log_level="WARNING",
         lifespan=lifespan,
         tools=list(_TOOLS),
+        extensions=[Tasks(context)],
+        middleware=[refuse_undeclared_subscriptions],
     )
 
 

@@ -123,6 +123,11 @@ class StateHome:
         return self.path / "keys"
 
     @property
+    def waits(self) -> Path:
+        """Holds the waits that outlive their server; see :mod:`mcp_server.store.wait_files`."""
+        return self.path / "waits"
+
+    @property
     def secrets(self) -> Path:
         """The secrets file: ``NAME=VALUE`` lines, mode 0600."""
         return self.path / "secrets.env"

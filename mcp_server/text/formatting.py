@@ -46,6 +46,15 @@ def ago(age_s: float) -> str:
     return f"{max(0.0, age_s):.0f} s ago"
 
 
+def rough_duration(seconds: float) -> str:
+    """Return a duration as people say it, with two digits: ``3 d``, ``2.4 h``, ``14 min``, ``8 s``."""
+    for size, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
+        if seconds >= size * (2 if size == _DAY_S else 1):
+            value = seconds / size
+            return f"{value:.0f} {unit}" if value >= 9.95 else f"{value:.2g} {unit}"  # noqa: PLR2004 - rounds to 10
+    return f"{max(0.0, seconds):.0f} s"
+
+
 def significant(value: float, digits: int = 4) -> float:
     """Return ``value`` rounded to ``digits`` significant digits: more is noise to a reader and costs tokens."""
     return float(f"{value:.{digits}g}")

@@ -21,6 +21,7 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.read_roots import check_readable
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.store.wait_files import WaitFiles
 from mcp_server.tools.delivery import Delivery
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class ServerContext:
     confirmations: Confirmations = field(default_factory=Confirmations)
     questions: Questions = field(default_factory=Questions)
     open_waits: OpenWaits = field(default_factory=OpenWaits)
+    wait_files: WaitFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wait_files = WaitFiles(self.home)
 
     @cached_property
     def scalars(self) -> Scalars:

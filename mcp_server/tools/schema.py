@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -39,11 +39,20 @@ class RunwardTool(Tool):
                 why = cause.strerror or type(cause).__name__
                 raise ToolError(f"{self.name} was cut off: {why}. Runs go on; list_runs names them.") from error
             raise
-        if isinstance(result, CallToolResult) and result.structured_content is not None:
-            text = json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))
-            pictures = [block for block in result.content if block.type == "image"]
-            return result.model_copy(update={"content": [TextContent(type="text", text=text), *pictures]})
+        return _compact(result) if isinstance(result, CallToolResult) else result
+
+    def make_result(self, answer: Any) -> CallToolResult:
+        """Return the result of a call that the function answers with ``answer``."""
+        return _compact(cast("CallToolResult", self.fn_metadata.convert_result(answer)))
+
+
+def _compact(result: CallToolResult) -> CallToolResult:
+    """Return a result whose text is its structure as compact JSON."""
+    if result.structured_content is None:
         return result
+    text = json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))
+    pictures = [block for block in result.content if block.type == "image"]
+    return result.model_copy(update={"content": [TextContent(type="text", text=text), *pictures]})
 
 
 def tool(
@@ -53,19 +62,22 @@ def tool(
     annotations: ToolAnnotations,
     structured: bool | None = None,
     search_hint: str | None = None,
-) -> Tool:
+) -> RunwardTool:
     """Return the tool that calls ``function``; its docstring is the description that the model reads.
 
     Claude Code shows a model the names of tools alone, and loads a schema when a search finds the tool.
     ``search_hint``: further words to find it by. None: it is always loaded.
     """
     meta = {"anthropic/alwaysLoad": True} if search_hint is None else {"anthropic/searchHint": search_hint}
-    registered = RunwardTool.from_function(
-        function,
-        title=title,
-        annotations=annotations.model_copy(update={"title": title}),  # where clients of older protocols look
-        structured_output=structured,
-        meta=meta,
+    registered = cast(
+        "RunwardTool",
+        RunwardTool.from_function(
+            function,
+            title=title,
+            annotations=annotations.model_copy(update={"title": title}),  # where clients of older protocols look
+            structured_output=structured,
+            meta=meta,
+        ),
     )
     registered.description = " ".join(registered.description.split())
     model = registered.fn_metadata.arg_model

@@ -1,8 +1,10 @@
 """wait_run: waiting for the next event of runs."""
 
+import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -10,18 +12,22 @@ from mcp_server.answer import Answer
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import Run
 from mcp_server.runs.cursors import Cursor
-from mcp_server.runs.wait import Reason, Until, WaitOutcome, wait_for_runs
-from mcp_server.scalars.condition import parse_condition
+from mcp_server.runs.wait import Reason, WaitOutcome, wait_for_runs
+from mcp_server.runs.wait_spec import WaitSpec, look_once
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, caller, delivery_of, server_of, when_answered
 from mcp_server.tools.schema import READ_ONLY, tool
+from mcp_server.tools.task_offer import TaskOffer
 from mcp_server.views.log_excerpt import tail_lines
+from mcp_server.views.progress_text import describe_progress
 from mcp_server.views.run_status import RunStatus, status_of
+
+if TYPE_CHECKING:
+    from mcp_server.runs.metric_wait import MetricWait
 
 # Lines and bytes of output in an answer: a failure has 300 tokens, a heartbeat 100.
 _TAIL = {"failed": (6, 440), "lost": (6, 440), "finished": (3, 300)}
 _HEARTBEAT_TAIL = (1, 80)
-_PLAIN: tuple[Until, ...] = ("event", "first_step", "end")
 
 
 class WaitResult(Answer):
@@ -61,49 +67,28 @@ async def wait_run(
     Never stops or restarts a run.
     """
     server, name = server_of(ctx), caller(ctx)
-    known_runs = await run_in_thread(server.store.resolve, [run_ids] if isinstance(run_ids, str) else run_ids)
-    if not known_runs:
+    runs = await run_in_thread(server.store.resolve, [run_ids] if isinstance(run_ids, str) else run_ids)
+    if not runs:
         raise BadArgument("run_ids", "names no run.")
-    ids = [run.run_id for run in known_runs]
-    plain = next((word for word in _PLAIN if word == until), None)
-    condition = None if plain else parse_condition(until)
-    metric = None
-    if condition is not None:
-        from mcp_server.runs.metric_wait import MetricWait  # noqa: PLC0415 - with the readers of scalars, 20 ms
-
-        metric = MetricWait(server.scalars, condition, ids, server.cursors.recall_positions(name, ids, condition.text))
-    cursors = {run.run_id: _move(server.cursors.recall(name, run), run, since) for run in known_runs}
-
-    async def report(waited_s: float, limit_s: float) -> None:
-        await ctx.report_progress(waited_s, limit_s, f"{', '.join(ids[:3])}: no news for {waited_s:.0f} s")
-
-    directories = [server.home.runs / run_id for run_id in ids]
-    delivery = delivery_of(ctx)
-
-    async def wait(limit_s: float | None) -> WaitOutcome:
-        with server.file_watch.subscribe(directories) as subscription:
-            return await wait_for_runs(
-                ids,
-                lambda ids: run_in_thread(server.store.observe_all, ids),
-                subscription,
-                cursors,
-                until=plain or "condition",
-                timeout_s=limit_s,
-                report=report,
-                check_condition=metric.check if metric is not None else None,
-            )
-
+    cursors = {run.run_id: _move(server.cursors.recall(name, run), run, since) for run in runs}
+    spec = WaitSpec(tuple(cursors), cursors, until, timeout_s)
+    if (condition := spec.condition) is not None:
+        spec = replace(spec, positions=server.cursors.recall_positions(name, cursors, condition.text))
+    metric = start_metric_wait(server, spec)
     outcome = None
-    with server.open_waits.open(name, ids, is_bounded=delivery is None) as opened:
+    if (offer := TaskOffer.current()) is not None and timeout_s != 0:
+        outcome = await look_once(runs, spec, waited_s=0, check_condition=metric.check if metric is not None else None)
+        if outcome is None and await offer.accept(spec.after(metric).to_facts(), runs):
+            return WaitResult(reason="heartbeat", runs=[], waited_s=0, next_timeout_s=0)  # the task answers instead
+    delivery = delivery_of(ctx)
+    with server.open_waits.open(name, spec.run_ids, is_bounded=delivery is None) as opened:
         with opened.scope, delivery.cancel_when_lost(opened.scope) if delivery is not None else nullcontext():
-            outcome = await wait(timeout_s)
+            outcome = outcome or await _block(ctx, spec, metric, timeout_s)
         if outcome is None:  # given up, as far as this server can know
             opened.newest_for.clear()
-            outcome = await wait(0)
+            outcome = await _block(ctx, spec, metric, 0)
         # A later wait of this caller for the same run may have begun while the answer is made.
-        runs = [
-            await run_in_thread(_status, server, run, cursors[run.run_id].listed_after(run)) for run in outcome.runs
-        ]
+        answer = await describe_outcome(server, spec, outcome, metric)
         seen = {run_id: cursor for run_id, cursor in outcome.cursors.items() if run_id in opened.newest_for}
 
     def remember() -> None:
@@ -115,9 +100,52 @@ async def wait_run(
     if delivery is None:  # nothing will show that the answer arrived
         seen = {run_id: cursor.unconfirmed(cursors[run_id]) for run_id, cursor in seen.items()}
     when_answered(ctx, remember)
+    return answer
+
+
+async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout_s: float | None) -> WaitOutcome:
+    """Wait until there is news, or ``timeout_s`` has passed; report progress meanwhile."""
+    server = server_of(ctx)
+
+    async def report(waited_s: float, limit_s: float, runs: Sequence[Run]) -> None:
+        await ctx.report_progress(waited_s, limit_s, describe_progress(runs, time.time()))
+
+    with server.file_watch.subscribe(server.home.runs / run_id for run_id in spec.run_ids) as subscription:
+        return await wait_for_runs(
+            spec.run_ids,
+            lambda ids: run_in_thread(server.store.observe_all, ids),
+            subscription,
+            spec.cursors,
+            until=spec.mode,
+            timeout_s=timeout_s,
+            report=report,
+            check_condition=metric.check if metric is not None else None,
+        )
+
+
+def start_metric_wait(server: ServerContext, spec: WaitSpec) -> "MetricWait | None":
+    """Return what checks the condition of a wait, None where it has none.
+
+    Raises:
+        BadArgument: ``until`` is neither a word nor a condition.
+    """
+    if (condition := spec.condition) is None:
+        return None
+    from mcp_server.runs.metric_wait import MetricWait  # noqa: PLC0415 - with the readers of scalars, 20 ms
+
+    return MetricWait(server.scalars, condition, spec.run_ids, spec.positions)
+
+
+async def describe_outcome(
+    server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, metric: "MetricWait | None"
+) -> WaitResult:
+    """Return the answer to a wait that has ended so."""
     return WaitResult(
         reason=outcome.reason,
-        runs=runs,
+        runs=[
+            await run_in_thread(_status, server, run, spec.cursors[run.run_id].listed_after(run))
+            for run in outcome.runs
+        ],
         met=outcome.met,
         note=metric.describe_missing_tag() if metric is not None and outcome.reason == "heartbeat" else None,
         waited_s=round(outcome.waited_s, 1),

@@ -14,6 +14,7 @@ from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from mcp_server.text.formatting import round_seconds, shorten_middle, significant
+from mcp_server.views.progress_text import first_metrics
 
 # A failed run's whole status has 300 tokens.
 _LINE_CHARS, _CONTEXT_LINES, _CONTEXT_CHARS, _EVENT_CHARS = 180, 2, 90, 160
@@ -21,7 +22,6 @@ _FEWEST_EVENT_CHARS = 60  # of what happened, however long the rest is
 _MOST_EVENTS, _MOST_EVENTS_OF_FAILED = 6, 2
 _MOST_PARAMS, _PARAM_CHARS, _MOST_CHANGES, _CHANGE_CHARS = 16, 60, 4, 120
 _MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED, _MOST_CHANGES_OF_FAILED = 6, 30, 2
-_FIRST_METRICS = ("reward", "loss")
 
 
 class Event(Answer):
@@ -265,7 +265,7 @@ def _failure(failure: Mapping[str, Any], *, listed: bool) -> Failure:
 def _metrics(metrics: Mapping[str, Any], *, brief: bool) -> dict[str, float | str] | None:
     shown = list(metrics.items())
     if brief:
-        shown = [(name, metrics[name]) for name in _FIRST_METRICS if name in metrics][:1] or shown[:1]
+        shown = first_metrics(metrics)
     return {name: significant(v) if isinstance(v, int | float) else str(v) for name, v in shown} or None
 
 

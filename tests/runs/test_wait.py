@@ -416,7 +416,7 @@ async def test_twenty_waits_end_with_one_run_at_the_same_time() -> None:
 async def reported(timeline: Timeline, **how: Any) -> list[tuple[float, float]]:
     calls: list[tuple[float, float]] = []
 
-    async def progress(waited_s: float, limit_s: float) -> None:
+    async def progress(waited_s: float, limit_s: float, _: Sequence[Run]) -> None:
         calls.append((waited_s, limit_s))
 
     await wait(timeline, report=progress, **how)
@@ -454,7 +454,7 @@ async def test_events_do_not_delay_a_report(event_times_s: list[float]) -> None:
 async def test_a_report_that_takes_long_delays_no_later_one() -> None:
     calls: list[float] = []
 
-    async def progress(waited_s: float, _: float) -> None:
+    async def progress(waited_s: float, _limit_s: float, _runs: Sequence[Run]) -> None:
         calls.append(waited_s)
         await anyio.sleep(4)
 

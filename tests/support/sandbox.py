@@ -119,7 +119,7 @@ class Sandbox:
             yield Agent(client)
 
     @contextlib.asynccontextmanager
-    async def agent_in_process(self) -> AsyncIterator[Agent]:
+    async def agent_in_process(self, extensions: Any = None) -> AsyncIterator[Agent]:
         """A client with a server in this process: half a second cheaper, for tests of what runs do.
 
         The server's environment and working directory are the sandbox's, as those of a server process are.
@@ -129,7 +129,7 @@ class Sandbox:
         os.environ.update(self.environ)
         os.chdir(self.path)
         try:
-            async with Client(build(os.environ)) as client:
+            async with Client(build(os.environ), extensions=extensions) as client:
                 yield Agent(client)
         finally:
             os.chdir(directory)

@@ -1,0 +1,196 @@
+"""The Tasks extension of the protocol: a call that would block answers at once with a task, which is polled.
+
+A task is a file of the state directory (:mod:`mcp_server.store.wait_files`), and how it stands is read from the run
+directories, so that any server of the same home answers for it, also after its own server died. The specification is
+``io.modelcontextprotocol/tasks`` of the protocol 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.extension import Extension, MethodBinding
+from mcp.shared.exceptions import MCPError
+from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolRequestParams
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, MISSING_REQUIRED_CLIENT_CAPABILITY, RequestParams, Result
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from mcp_server.store.wait_files import WaitNotFound, WaitRecord, WaitUnreadable
+from mcp_server.threads import run_in_thread, use_threads_of
+from mcp_server.tools.context import Call, ServerContext, caller, delivery_of, identity, when_answered
+from mcp_server.tools.task_offer import TaskOffer
+from mcp_server.tools.wait_state import cancel_wait, observe_wait, remember_delivery
+from mcp_server.views.progress_text import describe_progress
+
+IDENTIFIER = "io.modelcontextprotocol/tasks"
+POLL_INTERVAL_MS = 500
+_LISTEN = "subscriptions/listen"
+
+T = TypeVar("T")
+Request = ServerRequestContext[ServerContext, Any]
+
+
+class TaskParams(RequestParams):
+    """Names a task."""
+
+    task_id: str
+
+
+class UpdateParams(TaskParams):
+    """Answers to what a task asked."""
+
+    input_responses: dict[str, Any]
+
+
+class _Task(Result):
+    task_id: str
+    status_message: str | None = None
+    created_at: str
+    last_updated_at: str
+    ttl_ms: int
+    poll_interval_ms: int = POLL_INTERVAL_MS
+
+
+class CreatedTask(_Task):
+    """A task in place of a tool's result."""
+
+    result_type: Literal["task"] = "task"
+    status: Literal["working"] = "working"
+
+
+class TaskAnswer(_Task):
+    """How a task stands; ``result`` is what the call would have returned."""
+
+    result_type: Literal["complete"] = "complete"
+    status: Literal["working", "completed", "cancelled"]
+    result: Mapping[str, Any] | None = None
+
+
+class Acknowledgement(Result):
+    """An empty result."""
+
+    result_type: Literal["complete"] = "complete"
+
+
+class Tasks(Extension):
+    """Serves tasks/get, tasks/update and tasks/cancel, and offers a task to tools that would block."""
+
+    identifier = IDENTIFIER
+
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
+
+    def methods(self) -> Sequence[MethodBinding]:
+        """Return the methods of the extension; older protocols have none of them."""
+        versions = frozenset(MODERN_PROTOCOL_VERSIONS)
+        return (
+            MethodBinding("tasks/get", TaskParams, self._get, versions),
+            MethodBinding("tasks/update", UpdateParams, self._update, versions),
+            MethodBinding("tasks/cancel", TaskParams, self._cancel, versions),
+        )
+
+    async def intercept_tool_call(
+        self, params: CallToolRequestParams, ctx: Request, call_next: CallNext
+    ) -> HandlerResult:
+        """Offer a task to the tool, and answer with it where the tool accepted."""
+        del params
+        if not _declares_tasks(ctx):
+            return await call_next(ctx)
+        offer = TaskOffer(self._server.wait_files, identity(_call(ctx)))
+        with offer.open():
+            result = await call_next(ctx)
+        if (record := offer.record) is None:
+            return result
+        return CreatedTask(
+            task_id=record.wait_id,
+            status_message=describe_progress(offer.runs, time.time()),
+            created_at=record.created_at,
+            last_updated_at=record.created_at,
+            ttl_ms=_milliseconds(record.ttl_s),
+        )
+
+    async def _get(self, ctx: Request, params: TaskParams) -> TaskAnswer:
+        call = _call(ctx)
+        with use_threads_of(caller(call)):
+            record = await self._find(ctx, params.task_id)
+            state = await _answer(observe_wait(self._server, record))
+        if state.status == "completed":
+            is_confirmed = delivery_of(call) is not None
+            when_answered(call, lambda: remember_delivery(self._server, caller(call), state, is_confirmed=is_confirmed))
+        return TaskAnswer(
+            task_id=record.wait_id,
+            status=state.status,
+            status_message=state.message,
+            created_at=record.created_at,
+            last_updated_at=state.updated_at,
+            ttl_ms=_milliseconds(record.ttl_s),
+            result=state.result,
+        )
+
+    async def _update(self, ctx: Request, params: UpdateParams) -> Acknowledgement:
+        # A wait asks nothing, so no answer is outstanding: the specification ignores others.
+        with use_threads_of(caller(_call(ctx))):
+            await self._find(ctx, params.task_id)
+        return Acknowledgement()
+
+    async def _cancel(self, ctx: Request, params: TaskParams) -> Acknowledgement:
+        with use_threads_of(caller(_call(ctx))):
+            await _answer(cancel_wait(self._server, await self._find(ctx, params.task_id)))
+        return Acknowledgement()
+
+    async def _find(self, ctx: Request, task_id: str) -> WaitRecord:
+        """Return the wait that a request names.
+
+        Raises:
+            MCPError: its client did not declare the extension, or there is no such task of its owner.
+        """
+        _require_declaration(ctx)
+        return await _answer(run_in_thread(self._server.wait_files.read, task_id, identity(_call(ctx))))
+
+
+async def refuse_undeclared_subscriptions(ctx: Request, call_next: CallNext) -> HandlerResult:
+    """Refuse a subscription to tasks by a client without tasks: middleware, as the specification demands.
+
+    Others are acknowledged without their task ids: tasks are polled.
+    """
+    wanted = (ctx.params or {}).get("notifications") if ctx.method == _LISTEN else None
+    if isinstance(wanted, Mapping) and wanted.get("taskIds"):
+        _require_declaration(ctx)
+    return await call_next(ctx)
+
+
+def _call(ctx: Request) -> Call:
+    return Call(request_context=ctx)
+
+
+def _declares_tasks(ctx: Request) -> bool:
+    """Return whether this request declares tasks: what its client declared on others does not count."""
+    if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        return False
+    declared: Any = ctx.params or {}
+    for name in ("_meta", CLIENT_CAPABILITIES_META_KEY, "extensions"):
+        declared = declared.get(name) if isinstance(declared, Mapping) else None
+    return isinstance(declared, Mapping) and IDENTIFIER in declared
+
+
+def _require_declaration(ctx: Request) -> None:
+    if not _declares_tasks(ctx):
+        required: dict[str, Any] = {"requiredCapabilities": {"extensions": {IDENTIFIER: {}}}}
+        raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"This request does not declare {IDENTIFIER}.", required)
+
+
+async def _answer(work: Awaitable[T]) -> T:
+    """Return what ``work`` returns, with its refusals as errors of the protocol."""
+    try:
+        return await work
+    except WaitNotFound as error:
+        raise MCPError(INVALID_PARAMS, str(error)) from error
+    except WaitUnreadable as error:
+        raise MCPError(INTERNAL_ERROR, str(error)) from error
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)

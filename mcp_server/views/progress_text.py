@@ -1,0 +1,54 @@
+"""How far runs are, in a few words: the text of a progress report and of an open task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp_server.record.state import ENDED, Run
+from mcp_server.text.formatting import rough_duration, shorten_middle
+
+_FIRST_METRICS = ("reward", "loss")
+_MOST_CHARS = 100
+
+
+def first_metrics(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the metric that says most, for texts with room for one; empty where there is none."""
+    return [(name, metrics[name]) for name in _FIRST_METRICS if name in metrics][:1] or list(metrics.items())[:1]
+
+
+def describe_progress(runs: Sequence[Run], now_s: float) -> str:
+    """Return e.g. ``step 812/5000, loss 1.93, 2 h left``; of several runs ``3 running, 1 failed, 2 h left``. Pure."""
+    if len(runs) == 1:
+        return shorten_middle(_describe_run(runs[0], now_s), _MOST_CHARS)
+    counts = Counter(run.state for run in runs)
+    states = sorted(counts, key=lambda state: (state in ENDED, -counts[state], state))
+    parts = [f"{counts[state]} {state}" for state in states]
+    etas_s = [run.progress.get("eta_s") if run.state == "running" else None for run in runs if not run.ended]
+    known_s = [eta_s for eta_s in etas_s if isinstance(eta_s, int | float)]
+    if known_s and len(known_s) == len(etas_s):
+        parts.append(_left(max(known_s)))
+    return ", ".join(parts)
+
+
+def _describe_run(run: Run, now_s: float) -> str:
+    progress = run.progress
+    parts: list[str] = [] if run.state == "running" else [run.state]
+    if run.state == "queued" and run.queue_position is not None:
+        parts.append(f"place {run.queue_position}")
+    if isinstance(step := progress.get("step"), int | float):
+        total = progress.get("total_steps")
+        parts.append(f"step {step}/{total}" if total else f"step {step}")
+        metrics = progress.get("metrics") or {}
+        for name, value in first_metrics(metrics) if run.made_a_step else ():
+            parts.append(f"{name} {value:.3g}" if isinstance(value, int | float) else f"{name} {value}")
+        if run.state == "running" and isinstance(eta_s := progress.get("eta_s"), int | float):
+            parts.append(_left(eta_s))
+    elif not run.ended and (elapsed_s := run.elapsed_s(now_s)) is not None:
+        parts = [f"{run.state} for {rough_duration(elapsed_s)}", *parts[1:]]
+    return ", ".join(parts) or run.state
+
+
+def _left(eta_s: float) -> str:
+    return f"{rough_duration(eta_s)} left"
