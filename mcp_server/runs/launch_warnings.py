@@ -152,7 +152,7 @@ def _kills_by_pattern(program: Program) -> bool:
             for option, value in pairwise(words)
         )
         return not own and not _asks_only(words) and "-0" not in words[1:2]
-    return program.name in ("killall", "killall5") and not _asks_only(words)
+    return program.name in ("killall", "killall5", "skill") and not _asks_only(words)
 
 
 def _kills_users_of_a_file(program: Program) -> bool:
@@ -209,6 +209,8 @@ def _stops_the_host_or_its_jobs(program: Program) -> bool:
     words, name = program.words, program.name
     if name == "scancel":
         return any(re.match(r"-u|--user|--me$|-A|--account|-p|--partition", word) for word in words[1:])
+    if name == "systemctl":
+        return not {"stop", "restart", "kill"}.isdisjoint(words[1:4]) and "--user" not in words
     if name == "nvidia-smi":
         return "--gpu-reset" in words or "-r" in words
     if name == "ipcrm":

@@ -47,10 +47,19 @@ _WRAPPERS: dict[str, tuple[tuple[str, ...], int]] = {
     "catchsegv": ((), 0),
     "xargs": (("-n", "-I", "-P", "-L", "-d", "-a", "-s", "-E"), 0),
     "watch": (("-n", "--interval"), 0),
+    "parallel": (("-j", "--jobs", "-a", "--arg-file", "-N", "--delay", "--joblog", "-S", "--sshlogin"), 0),
 }
+# These start another program of the same line, after options of their own that are too many to list.
+_LAUNCHERS = frozenset({"mpirun", "mpiexec", "srun", "pdsh", "clush", "parallel-ssh", "pssh"})
+_RUNNERS = frozenset({"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi", "hatch", "rye", "pdm"})  # `run`
+_STARTED = TEXT_PROGRAMS | SHELLS | frozenset({"python", "python3", "ray", "env", "pkill", "killall", "kill", "fuser"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _HEREDOC = re.compile(r"(?<!<)<<(?P<tabs>-?)\s*(?P<quote>['\"]?)\\?(?P<word>[A-Za-z_]\w*)(?P=quote)(?!<)")
+# Comments and what quotes keep stay as they are.
+_BACKQUOTED = re.compile(
+    r"(?P<kept>\\.|'[^']*'|(?:^|(?<=\s))\#[^\n]*)|(?P<double>\"(?:[^\"\\]|\\.)*\")|`(?P<text>[^`]*)`"
+)
 _SUBSTITUTION = re.compile(r"\$\(([^()]*(?:\([^()]*\)[^()]*)*)\)|`([^`]*)`")
 _VARIABLE_USE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _DEEPEST = 4
@@ -82,12 +91,25 @@ def find_programs(command: str | Sequence[str], depth: int = 0) -> list[Program]
     if not isinstance(command, str):
         simple = SimpleCommand(tuple(command))
         return list(_unfold(simple, "", (), (), is_last=True, depth=depth))[:_MOST_PROGRAMS]
-    text, bodies = _cut_heredocs(command)
+    text, bodies = _cut_heredocs(_replace_backquotes(command))
     programs = _find_in_text(text, depth)
     for line, body in bodies:
         if depth < _DEEPEST and any(p.line == line and p.name in (*SHELLS, "ssh") for p in programs):
             programs += [replace(p, line=p.line + line, is_last=False) for p in find_programs(body, depth + 1)]
     return programs[:_MOST_PROGRAMS]
+
+
+def _replace_backquotes(text: str) -> str:
+    """Return ``text`` with ``$(…)`` instead of backquotes, which mean the same."""
+    if "`" not in text:
+        return text
+
+    def replace_one(found: re.Match[str]) -> str:
+        if found["text"] is not None:
+            return f"$({found['text']})"
+        return found["kept"] or re.sub(r"(?<!\\)`([^`]*)`", r"$(\1)", found["double"])
+
+    return _BACKQUOTED.sub(replace_one, text)
 
 
 def _find_in_text(text: str, depth: int) -> list[Program]:
@@ -114,7 +136,7 @@ def _walk(commands: Sequence[SimpleCommand], text: str, depth: int) -> Iterator[
         if simple.separator == "(" and _ARRAY.fullmatch(simple.words[-1]):
             in_array = True
         substituted: list[tuple[str, ...]] = []
-        if simple.separator == "(" and simple.words[-1].endswith("$"):
+        if (simple.separator == "(" and simple.words[-1].endswith("$")) or simple.separator == "<(":
             for inner in commands[index + 1 :]:
                 substituted.append(_unwrap(inner.words)[0])
                 if inner.separator == ")":
@@ -152,7 +174,7 @@ def _unfold(
     inner: list[str] = []
     quoted = [found[1] or found[2] or "" for word in simple.words for found in _SUBSTITUTION.finditer(word)]
     substitutes = tuple(_unwrap(part.words)[0] for each in quoted for part in parse(each).commands)
-    name = PurePath(words[0].lstrip("`(")).name if words else ""
+    name = PurePath(words[0].lstrip("`(")).name or words[0] if words else ""  # "." has no name
     if words or variables:
         yield Program(
             name, words, line, simple.separator, before, (*substituted, *substitutes), variables, is_last, by_xargs
@@ -169,6 +191,12 @@ def _unfold(
             inner.append(words[1])
         elif name == "su" and "-c" in words[:-1]:
             inner.append(words[words.index("-c") + 1])
+        elif name == "sbatch":
+            inner += [
+                text.partition("=")[2] or after
+                for text, after in zip(words, (*words[1:], ""), strict=True)
+                if text.partition("=")[0] == "--wrap"
+            ]
         elif (remote := parse_ssh(words)) is not None:
             inner.append(remote.text)
     for each in inner:
@@ -205,11 +233,26 @@ def _unwrap(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], boo
         elif name in _WRAPPERS:
             if name == "command" and rest[1:2] and rest[1] in ("-v", "-V"):
                 return ("type", *rest[2:]), tuple(variables), False
-            by_xargs = by_xargs or name == "xargs"
+            by_xargs = by_xargs or name in ("xargs", "parallel")
             rest = _skip_wrapper(rest, *_WRAPPERS[name])
+        elif (name in _LAUNCHERS or (name in _RUNNERS and rest[1:2] == ["run"])) and (at := _find_started(rest)):
+            rest = rest[at:]
         else:
             break
     return tuple(rest), tuple(variables), by_xargs
+
+
+def _find_started(words: Sequence[str]) -> int:
+    """Return the index of the program that a launcher starts; 0 where that is not certain."""
+    after_option = False
+    for at in range(2 if PurePath(words[0]).name in _RUNNERS else 1, len(words)):
+        if words[at].startswith("-"):
+            after_option = "=" not in words[at]
+        elif not after_option or PurePath(words[at]).name in _STARTED:
+            return at
+        else:
+            after_option = False  # the value of the option, by all signs
+    return 0
 
 
 def _skip_wrapper(words: list[str], with_value: tuple[str, ...], own: int) -> list[str]:

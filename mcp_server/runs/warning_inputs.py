@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from mcp_server.gpus.lease_holder import LeaseHolder
 from mcp_server.gpus.leases import Leases
@@ -16,11 +17,13 @@ from mcp_server.record.script import format_arguments
 from mcp_server.record.spec import RunSpec
 from mcp_server.runs.gpu_pins import computes, find_pins, warn_of_pins
 from mcp_server.runs.launch_warnings import find_warnings
-from mcp_server.runs.shell_programs import TEXT_PROGRAMS, Program, find_programs
+from mcp_server.runs.makefiles import MAKE, find_makefile, select_recipes
+from mcp_server.runs.shell_programs import SHELLS, TEXT_PROGRAMS, Program, find_programs
 from mcp_server.store.state_home import StateHome
 
 _MOST_SCRIPTS, _MOST_BYTES = 8, 256 * 1024
 _SCRIPT_SUFFIXES = (".sh", ".bash", ".py", ".slurm", ".sbatch", ".zsh", ".ksh")
+_READERS = SHELLS | {"source", ".", "sbatch"}  # of a file of any name
 _WITHIN_S = 3.0  # a driver that hangs does not delay a launch longer
 _MOST_HOLDERS = 3
 
@@ -43,23 +46,39 @@ def collect_warnings(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
         return [f"What to warn of could not be found out: {error!r}."]
 
 
+class _Script(NamedTuple):
+    """A word that may be a script, and the directory that it is relative to.
+
+    ``is_certain``: a shell reads it whatever its name. ``targets``: those of a Makefile that are made.
+    """
+
+    word: str
+    base: Path
+    is_certain: bool = False
+    targets: tuple[str, ...] | None = None
+
+
 def read_scripts(command: str | list[str], cwd: Path) -> dict[str, str]:
-    """Return the beginnings of the scripts that a command names, and of those that these name, by name; at most 8."""
+    """Return the beginnings of the scripts that a command names, and of those that these name, by name; at most 8.
+
+    Of a Makefile the recipes that the command makes, on their lines.
+    """
     texts: dict[Path, tuple[str, str]] = {}
     waiting = list(_list_scripts(find_programs(command), cwd))
     while waiting and len(texts) < _MOST_SCRIPTS:
-        word, base = waiting.pop(0)
-        path = base / word
-        if path in texts or (text := _read_text(path)) is None:
+        script = waiting.pop(0)
+        path = script.base / script.word
+        if path in texts or (text := _read_text(path, is_certain=script.is_certain)) is None:
             continue
-        texts[path] = word, text
+        if script.targets is not None:
+            text = select_recipes(text, script.targets)
+        texts[path] = script.word, text
         if path.suffix != ".py":
-            waiting += _list_scripts(find_programs(text), base)
+            waiting += _list_scripts(find_programs(text), script.base)
     return dict(texts.values())
 
 
-def _list_scripts(programs: list[Program], cwd: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the words that may be scripts, each with the directory that it is relative to."""
+def _list_scripts(programs: list[Program], cwd: Path) -> Iterator[_Script]:
     base = cwd
     for program in programs:
         words = program.words
@@ -67,21 +86,26 @@ def _list_scripts(programs: list[Program], cwd: Path) -> Iterator[tuple[str, Pat
             base = base.joinpath(*words[1:2])
         if program.name in TEXT_PROGRAMS:
             continue
+        if program.name in MAKE:
+            place = find_makefile(words)
+            yield from (_Script(f"{place.directory}{name}", base, True, place.targets) for name in place.names)
+        named = next((at for at, word in enumerate(words) if at and not word.startswith(("-", "+"))), 0)
         for index, word in enumerate(words[:50]):
             is_program = index == 0 and "/" in word
-            if is_program or word.endswith(_SCRIPT_SUFFIXES):
-                yield word, base
+            is_read = index == named > 0 and program.name in _READERS and "-c" not in words[:named]
+            if is_program or is_read or word.endswith(_SCRIPT_SUFFIXES):
+                yield _Script(word, base, is_read)
             elif index and words[index - 1] == "-m":
-                yield f"{word.replace('.', '/')}.py", base
+                yield _Script(f"{word.replace('.', '/')}.py", base)
 
 
-def _read_text(path: Path) -> str | None:
+def _read_text(path: Path, *, is_certain: bool) -> str | None:
     """Return the beginning of a script; None for what is not one."""
     with contextlib.suppress(OSError, ValueError):
         if path.is_file():
             with path.open("rb") as file:
                 data = file.read(_MOST_BYTES)
-            if b"\0" not in data and (path.suffix in _SCRIPT_SUFFIXES or data.startswith(b"#!")):
+            if b"\0" not in data and (is_certain or path.suffix in _SCRIPT_SUFFIXES or data.startswith(b"#!")):
                 return data.decode(errors="replace")
     return None
 
