@@ -169,8 +169,8 @@ class _PathCandidates:
                 f"[exp_{self.name}]: where does the path end in {value[:80]!r}? "
                 "Write it in backticks, and the rest on another line."
             )
-        elif (found := _find_paths(value)) and "." not in label:
-            self.in_text += [(item.line, path) for path in found]
+        elif (paths := _find_paths(value)) and "." not in label:
+            self.in_text += [(item.line, path) for path in paths]
         elif is_content and self.name.endswith("_dir") and re.fullmatch(r"[\w][\w.-]*", value):
             self.words.append((item.line, value))
         return ""

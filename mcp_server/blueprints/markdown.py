@@ -65,7 +65,7 @@ def read_lines(texts: Sequence[str], *, with_fences: bool = True) -> tuple[list[
     level = quotes = 0
     for token in tokens:
         first, end = token.map or (0, 0)
-        written = texts[first:end]
+        source_lines = texts[first:end]
         if token.type.startswith("blockquote"):
             quotes += token.nesting
         elif token.type == "list_item_open":
@@ -76,11 +76,11 @@ def read_lines(texts: Sequence[str], *, with_fences: bool = True) -> tuple[list[
             fence = Fence(first + 1, end + 1, token.info.strip().lower(), token.content.count("\n") == end - first - 2)
             fences.append(fence)
             lines |= dict.fromkeys(range(fence.first, fence.end), None)
-            lines |= {line.number: line for line in _code_lines(fence, written, len(fences), is_quoted=quotes > 0)}
+            lines |= {line.number: line for line in _code_lines(fence, source_lines, len(fences), is_quoted=quotes > 0)}
         elif token.type in ("html_block", "hr"):
-            lines |= {line.number: line for line in _empty_lines(token, written, first + 1)}
+            lines |= {line.number: line for line in _empty_lines(token, source_lines, first + 1)}
         elif token.type == "inline":
-            lines |= {line.number: line for line in _inline_lines(token, written, first + 1, level)}
+            lines |= {line.number: line for line in _inline_lines(token, source_lines, first + 1, level)}
             level = 0
     return [replace(line, list_mark=marks.get(line.number, "")) for line in lines.values() if line is not None], fences
 
@@ -95,30 +95,30 @@ def code_spans(text: str) -> list[str]:
     return _read_inline(text).spans if "`" in text else []
 
 
-def _code_lines(fence: Fence, written: Sequence[str], block: int, *, is_quoted: bool) -> Iterator[SourceLine]:
+def _code_lines(fence: Fence, source_lines: Sequence[str], block: int, *, is_quoted: bool) -> Iterator[SourceLine]:
     """Yield the lines in a code block."""
-    last = len(written) - 1 if fence.is_closed else len(written)
-    for number, text in enumerate(written[1:last], fence.first + 1):
+    last = len(source_lines) - 1 if fence.is_closed else len(source_lines)
+    for number, text in enumerate(source_lines[1:last], fence.first + 1):
         code = _QUOTE_MARKS.sub("", text) if is_quoted else text
         yield SourceLine(number, code, code, code, fence=fence.language, block=block)
 
 
-def _empty_lines(token: Token, written: Sequence[str], first: int) -> Iterator[SourceLine]:
+def _empty_lines(token: Token, source_lines: Sequence[str], first: int) -> Iterator[SourceLine]:
     """Yield the lines of a rule, or of a comment with the text behind it."""
-    for number, text in enumerate(written, first):
-        is_end = token.type == "html_block" and number == first + len(written) - 1
+    for number, text in enumerate(source_lines, first):
+        is_end = token.type == "html_block" and number == first + len(source_lines) - 1
         behind = _COMMENT.sub("", text.partition("-->")[2]).strip() if is_end else ""
         yield SourceLine(number, text if token.type == "hr" else behind, behind, strip_bold(behind))
 
 
-def _inline_lines(token: Token, written: Sequence[str], first: int, level: int) -> Iterator[SourceLine]:
+def _inline_lines(token: Token, source_lines: Sequence[str], first: int, level: int) -> Iterator[SourceLine]:
     """Yield the lines of a paragraph or heading."""
     inline = _read_inline(token.content)
     contents, plains = inline.content.split("\n"), inline.plain.split("\n")
     comments = [part.strip() for comment in inline.comments for part in comment.split("\n")]
-    if len(contents) != len(written):  # a last line of blanks that only Python knows
-        contents = plains = [text.strip() for text in written]
-    for number, (text, content, plain) in enumerate(zip(written, contents, plains, strict=True), first):
+    if len(contents) != len(source_lines):  # a last line of blanks that only Python knows
+        contents = plains = [text.strip() for text in source_lines]
+    for number, (text, content, plain) in enumerate(zip(source_lines, contents, plains, strict=True), first):
         while comments and comments[0] in text:
             text = text.replace(comments.pop(0), "", 1)  # noqa: PLW2901
         yield SourceLine(number, text, content.strip(), plain.strip(), level)

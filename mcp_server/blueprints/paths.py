@@ -57,26 +57,26 @@ def resolve_paths(file: Path, blueprint: Blueprint) -> BlueprintPaths:
     )
 
 
-def _names_path(command: str, written: str | None) -> bool:
+def _names_path(command: str, path_text: str | None) -> bool:
     """Return whether a command has the path as written: relative to the code then, where it runs."""
     return (
-        written is not None
-        and re.search(rf"(?<![\w./-]){re.escape(written.rstrip('/'))}(?![\w.-])", command) is not None
+        path_text is not None
+        and re.search(rf"(?<![\w./-]){re.escape(path_text.rstrip('/'))}(?![\w.-])", command) is not None
     )
 
 
 def _resolve(
-    bases: Sequence[Path], written: str | None, variables: Mapping[str, str], default: int = -1
+    bases: Sequence[Path], path_text: str | None, variables: Mapping[str, str], default: int = -1
 ) -> Path | None:
     """Return a path of a blueprint as absolute path: below the first of ``bases`` that has it, else the default one.
 
     ``~``, ``$HOME`` and ``$USER`` have this host's values.
     """
-    if written is None:
+    if path_text is None:
         return None
     values = {**variables, "HOME": str(Path.home()), "USER": Path.home().name}
     text = re.sub(
-        r"\$?\{(\w+)\}|\$(\w+)", lambda match: values.get(match[1] or match[2], match[0]), written.rstrip("/") or "/"
+        r"\$?\{(\w+)\}|\$(\w+)", lambda match: values.get(match[1] or match[2], match[0]), path_text.rstrip("/") or "/"
     )
     try:
         path = Path(text).expanduser()

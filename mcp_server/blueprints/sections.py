@@ -270,13 +270,13 @@ def _find_underlined(lines: Sequence[SourceLine], headings: dict[int, Heading]) 
         mark = _UNDERLINE.fullmatch(below.text) if below.text[:4].strip()[:1] in ("=", "-") else None
         if mark is None or line.fence is not None or line.level or not line.content or below.number != line.number + 1:
             continue
-        found = find_heading(replace(line, level=1 if mark[1][0] == "=" else 2, list_mark=""))
+        heading = find_heading(replace(line, level=1 if mark[1][0] == "=" else 2, list_mark=""))
         if (
-            found is not None
-            and not found.is_row
+            heading is not None
+            and not heading.is_row
             and (line.number not in headings or headings[line.number].level == NO_HASHES)
         ):
-            underlined[line.number] = found
+            underlined[line.number] = heading
     return underlined
 
 

@@ -48,11 +48,11 @@ class _TrackedGpu:
         self.name = short_uuid
         self.attempt, self.minute = GpuUsage(), GpuUsage()
         self.throttled, self.above_clock = Streak(), Streak()
-        self.seen = False
+        self.is_present = False
         self.missing_since_s: float | None = None
 
     def mark_seen(self, gpu: Gpu) -> None:
-        self.seen, self.missing_since_s, self.name = True, None, f"{gpu.index} ({self._short_uuid})"
+        self.is_present, self.missing_since_s, self.name = True, None, f"{gpu.index} ({self._short_uuid})"
 
     def add_sample(self, gpu: Gpu, duration_s: float) -> None:
         self.attempt.add_sample(gpu, duration_s)
@@ -167,7 +167,7 @@ class UsageTracker:
         if self._begins(("driver",), snapshot.trouble == "hangs", now_s):
             yield Deviation("lost", f"The GPU driver does not answer. {snapshot.text}".strip(), {})
         for gpu in () if snapshot.trouble else self._gpus.values():
-            if not gpu.seen or gpu.uuid in uuids:
+            if not gpu.is_present or gpu.uuid in uuids:
                 continue
             if gpu.missing_since_s is None:
                 gpu.missing_since_s = now_s

@@ -181,13 +181,13 @@ def choose_gpus(
         cause = f"{_count_gpus(needed)} requested, {len(free)} available."
         return Unavailable(cause, detail=_list_obstacles(obstacles, excess), remedy=excess.remedy)
     if not request.count:
-        return _place(free)
+        return _make_placement(free)
     models = [[gpu for gpu in free if gpu.name == name] for name in dict.fromkeys(gpu.name for gpu in free)]
     choices = [_choose_closest(model, request.count) for model in models if len(model) >= request.count]
     if not choices:
         cause = f"{_count_gpus(needed)} of one model requested, fewer available: {_name_together(free, needed)}."
         return Unavailable(cause, detail=_list_obstacles(obstacles, excess), remedy=excess.remedy)
-    return _place(min(choices, key=_rank))
+    return _make_placement(min(choices, key=_rank))
 
 
 def _choose_instances(
@@ -274,7 +274,7 @@ def choose_slots(slots: int, holders: Mapping[str, str], request: GpuRequest) ->
     return Placement(tuple(f"cpu-{number}" for number in free), tuple(free))
 
 
-def _place(gpus: Iterable[Gpu]) -> Placement:
+def _make_placement(gpus: Iterable[Gpu]) -> Placement:
     chosen = sorted(gpus, key=lambda gpu: gpu.index)
     return Placement(tuple(gpu.uuid for gpu in chosen), tuple(gpu.index for gpu in chosen))
 

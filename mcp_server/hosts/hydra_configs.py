@@ -126,8 +126,8 @@ def _compose(main: Path, directories: Sequence[Path], overrides: Mapping[str, st
         seen.add(path)
         yield path
         for name, its_group in _list_defaults(read_yaml(path), group, overrides):
-            if (found := _find_config(directories, name)) is not None:
-                queue.append((found, its_group))
+            if (default := _find_config(directories, name)) is not None:
+                queue.append((default, its_group))
 
 
 def _list_defaults(config: Mapping[str, Any], group: str, overrides: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -64,7 +64,7 @@ class Sender:
         self._ended = self._ended or kind in ENDING
         notice = make_notice(event, self._run, self._mask.text)
         for target, waiting in self._queues:
-            if target.wants(kind, state):
+            if target.accepts(kind, state):
                 try:
                     waiting.put_nowait(notice)
                 except queue.Full:

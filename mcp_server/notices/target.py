@@ -33,7 +33,7 @@ class Target:
     events: tuple[str, ...] = DEFAULT_EVENTS
     max_per_hour: int = DEFAULT_PER_HOUR
 
-    def wants(self, kind: str, state: str) -> bool:
+    def accepts(self, kind: str, state: str) -> bool:
         """Return whether an event of this kind, an end with this state, goes to this target."""
         return kind in self.events or (
             kind in ("ended", "refused") and ("ended" in self.events or state in self.events)

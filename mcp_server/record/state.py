@@ -185,8 +185,8 @@ def _find_stopper(state: RunState, evidence: Evidence, end: Mapping[str, Any]) -
     records: list[Mapping[str, Any]] = [end, evidence.exit or {}]
     if state == "killed":
         records.append(evidence.stop or {})
-    found = next((record["stopped_by"] for record in records if record.get("stopped_by")), None)
-    return found if found in STOPPERS else None
+    stopper = next((record["stopped_by"] for record in records if record.get("stopped_by")), None)
+    return stopper if stopper in STOPPERS else None
 
 
 def attempt_of(events: Sequence[Event]) -> int:

@@ -99,8 +99,8 @@ def apply_changes(
 def find_impossible_changes(policy: Mapping[str, Any], params: Mapping[str, object]) -> Iterator[ImpossibleChange]:
     """Yield the changes of a policy in its normal form that a run with ``params`` could not make or cannot mean."""
     changes = [change for rule in policy["rules"] for step in rule["steps"] for change in step["change"].items()]
-    found = (_find_problem(name, how, params) for name, how in changes if not name.startswith(("@", "$")))
-    yield from dict.fromkeys(each for each in found if each is not None)
+    problems = (_find_problem(name, how, params) for name, how in changes if not name.startswith(("@", "$")))
+    yield from dict.fromkeys(each for each in problems if each is not None)
 
 
 def _find_problem(name: str, how: object, params: Mapping[str, object]) -> ImpossibleChange | None:

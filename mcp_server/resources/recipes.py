@@ -21,14 +21,14 @@ _MOST_NAMED = 20
 
 def find_blueprints(store: RunStore, directory: Path) -> dict[str, Path]:
     """Return blueprints by the name of their file: those below ``directory`` first, then those of the newest runs."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     with suppress(OSError):
         for file in sorted((directory / _DIRECTORY).glob("*.md")):
-            found.setdefault(file.stem, file)
+            paths.setdefault(file.stem, file)
     for run in store.list_runs():
         if run.spec.blueprint and (path := Path(run.spec.blueprint)).is_file():
-            found.setdefault(path.stem, path)
-    return {name: path for name, path in found.items() if name not in _DOCUMENTS}
+            paths.setdefault(path.stem, path)
+    return {name: path for name, path in paths.items() if name not in _DOCUMENTS}
 
 
 def read_recipe(store: RunStore, directory: Path, name: str, environ: Mapping[str, str]) -> str:
@@ -38,12 +38,12 @@ def read_recipe(store: RunStore, directory: Path, name: str, environ: Mapping[st
         ResourceNotFoundError: there is none; names those that there are.
         BlueprintUnreadable: it cannot be read.
     """
-    found = find_blueprints(store, directory)
-    if name not in found:
-        near = difflib.get_close_matches(name, found, n=3, cutoff=0.5)
-        names = ", ".join(near or list(found)[:_MOST_NAMED]) or f"none; write {directory / _DIRECTORY}/NAME.md"
+    paths = find_blueprints(store, directory)
+    if name not in paths:
+        near = difflib.get_close_matches(name, paths, n=3, cutoff=0.5)
+        names = ", ".join(near or list(paths)[:_MOST_NAMED]) or f"none; write {directory / _DIRECTORY}/NAME.md"
         raise ResourceNotFoundError(f"Blueprint not found: {name[:80]!r}. There are: {names}.")
-    path, text = read_blueprint_text(str(found[name]))
+    path, text = read_blueprint_text(str(paths[name]))
     return mask_secrets(
         f"<!-- launch_run(blueprint={str(path)!r}) -->\n\n{text}", list_known_secrets(environ, store.home.secrets)
     )

@@ -81,17 +81,19 @@ def find_checkpoints(root: Path, scan: DirectoryScan | None = None) -> list[Chec
 
 
 def find_run_checkpoints(
-    run: Run, own: OwnFiles, look: Callable[[Path], list[Checkpoint]] = find_checkpoints
+    run: Run, own: OwnFiles, find_below: Callable[[Path], list[Checkpoint]] = find_checkpoints
 ) -> list[Checkpoint]:
     """Return the checkpoints below a run's directories that are its own, newest first.
 
-    Also those in the directory of the checkpoint that its output named last. ``look`` is :func:`find_checkpoints`,
-    perhaps with a cache.
+    Also those in the directory of the checkpoint that its output named last. ``find_below`` is
+    :func:`find_checkpoints`, perhaps with a cache.
     """
     directories = result_roots(run, own)
     if isinstance(named := run.progress.get("checkpoint"), str) and named and "\0" not in named:
         directories.append((Path(run.spec.cwd or "/") / named).parent)  # with the other checkpoints of the run
-    checkpoints = {one.path: one for root in dict.fromkeys(directories) if root != Path("/") for one in look(root)}
+    checkpoints = {
+        one.path: one for root in dict.fromkeys(directories) if root != Path("/") for one in find_below(root)
+    }
     outermost = [path for path in checkpoints if not any(above in checkpoints for above in path.parents)]
     return _newest_first(checkpoints[path] for path in select_own(outermost, own))
 

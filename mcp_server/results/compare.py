@@ -178,14 +178,14 @@ def _read_run(
     settings = configuration.read_configuration(run, read_code_snapshot(rundir, run.attempt))
     if settings["cwd"].startswith("/"):  # only its end can differ
         settings["cwd"] = os.path.relpath(settings["cwd"], root_cwd)
-    found = read_metrics(run, scalars, metrics, rundir)
+    run_metrics = read_metrics(run, scalars, metrics, rundir)
     own = scalars.attribution.of(run)
     files = evaluations.find_run_evaluations(run, own, look_for_evaluations)
     return ComparedRun(
         run,
         settings,
-        found.metrics,
-        last_step(run, found.metrics, is_printed=found.source == PRINTED),
+        run_metrics.metrics,
+        last_step(run, run_metrics.metrics, is_printed=run_metrics.source == PRINTED),
         {one.name: one for one in build_series([*read_printed_evaluations(run, rundir), *files])},
         checkpoints.find_run_checkpoints(run, own, look_for_checkpoints),
         (*scalars.locate(run).uncertain, *own.uncertain),

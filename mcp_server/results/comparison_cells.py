@@ -33,22 +33,22 @@ def format_value(value: float | str | None) -> str:
     return f"{value:.3g}" if isinstance(value, float) else fit("" if value is None else str(value))
 
 
-def shorten_names(names: Collection[str], taken: Collection[str], *, longest: int = 0) -> dict[str, str]:
+def shorten_names(names: Collection[str], other_columns: Collection[str], *, longest: int = 0) -> dict[str, str]:
     """Return for each name with more than ``longest`` characters the shortest end that no other has, else the name.
 
-    ``taken`` are names of other columns.
+    ``other_columns`` are their names.
     """
     short = {}
     for name in names:
         parts = [] if len(name) <= longest else [match.end() for match in _SEPARATORS.finditer(name)]
         ends = (name[start:] for start in (*reversed(parts), 0))
         others = [other for other in names if other != name]
-        short[name] = next(end for end in ends if end == name or (end and _is_alone(end, others, taken)))
+        short[name] = next(end for end in ends if end == name or (end and _is_alone(end, others, other_columns)))
     return short
 
 
-def _is_alone(end: str, others: Collection[str], taken: Collection[str]) -> bool:
-    return end not in taken and not any(re.search(rf"(?:^|[/.:]){re.escape(end)}$", other) for other in others)
+def _is_alone(end: str, others: Collection[str], other_columns: Collection[str]) -> bool:
+    return end not in other_columns and not any(re.search(rf"(?:^|[/.:]){re.escape(end)}$", other) for other in others)
 
 
 def merge_overrides(settings: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
@@ -118,14 +118,14 @@ def last_step(run: Run, metrics: Sequence[Metric], *, is_printed: bool) -> int |
     return max(steps, default=None)
 
 
-def metric_cells(metrics: Sequence[Metric], names: Mapping[str, str], taken: Collection[str]) -> Cells:
+def metric_cells(metrics: Sequence[Metric], names: Mapping[str, str], other_columns: Collection[str]) -> Cells:
     """Return the metrics under their short ``names``: the last value, then the best with its step where it differs."""
     cells = {}
     for one in metrics:
         if one.tag in names:
             last, best = format_value(one.last), "" if one.best is None else format_value(one.best)
             name = f"{names[one.tag]} last/{one.best_is}@step" if one.best_is else names[one.tag]
-            name = f"{name} last" if name in taken else name  # a setting, such as `lr`, is logged as well
+            name = f"{name} last" if name in other_columns else name  # a setting, such as `lr`, is logged as well
             at = "" if one.best_step is None else f"@{one.best_step}"
             cells[name] = f"{last}/{best}{at}" if best not in ("", last) else last
     return cells

@@ -145,8 +145,8 @@ def find_written_configs(own: OwnFiles) -> list[ConfigFile]:
     """
     directories = sorted(own.claims.beside | own.claims.named)[:_MOST_DIRECTORIES]
     paths = dict.fromkeys(Path(directory) / name for directory in directories for name in _WRITTEN)
-    found = select_own([path for path in paths if _is_file(path) and _is_inside(path)], own)[:_MOST_WRITTEN]
-    return [ConfigFile(path, read_text(path), path.stat().st_size, origin="written") for path in found]
+    own_paths = select_own([path for path in paths if _is_file(path) and _is_inside(path)], own)[:_MOST_WRITTEN]
+    return [ConfigFile(path, read_text(path), path.stat().st_size, origin="written") for path in own_paths]
 
 
 def _find_config_files(run: Run) -> list[Path]:

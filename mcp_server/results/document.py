@@ -63,8 +63,8 @@ class ResultFacts:
     left_out: str | None = None
 
 
-def render_document(facts: ResultFacts, *, diff: str | None, kept: str) -> str:
-    """Return the document. ``diff``: name of the file with uncommitted changes. ``kept``: a person's part."""
+def render_document(facts: ResultFacts, *, diff: str | None, additions: str) -> str:
+    """Return the document. ``diff``: name of the file with uncommitted changes. ``additions``: a person's part."""
     run = facts.run
     purpose = read_blueprint(run, facts.snapshot).purpose
     sections: Sections = [("Purpose", [purpose])] if purpose else []
@@ -86,7 +86,7 @@ def render_document(facts: ResultFacts, *, diff: str | None, kept: str) -> str:
     if doubts := list_doubts(facts):
         sections.append(("What to doubt", [f"- {one}" for one in doubts]))
     title = _make_title(purpose or "") or run.spec.name
-    return render_page(run.run_id, "finish_blueprint", f"Results: {title}", sections, kept)
+    return render_page(run.run_id, "finish_blueprint", f"Results: {title}", sections, additions)
 
 
 def _make_title(purpose: str) -> str:

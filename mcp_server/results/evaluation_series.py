@@ -262,9 +262,9 @@ def is_count(metric: str) -> bool:
 
 
 def _count(row: Row, names: Iterable[str]) -> int | None:
-    found = {plain_name(name): value for name, value in row.items()}
+    values = {plain_name(name): value for name, value in row.items()}
     for name in names:
-        value = found.get(name)
+        value = values.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool | Percent) and 0 < value < math.inf:
             return int(value)
     return None

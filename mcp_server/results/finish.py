@@ -104,14 +104,15 @@ def write_results(
     own = scalars.attribution.of(run).with_result_directory(directory)
     numbers = metrics.read_metrics(run, scalars, rundir=rundir)
     written = configuration.find_written_configs(own)
-    found = evaluations.find_run_evaluations(run, own), checkpoints.find_run_checkpoints(run, own)
+    run_evaluations = evaluations.find_run_evaluations(run, own)
+    run_checkpoints = checkpoints.find_run_checkpoints(run, own)
     facts = ResultFacts(
         run=run,
         end=read_end(run, rundir),
         summary=summary,
         numbers=numbers,
-        evaluations=[*read_printed_evaluations(run, rundir), *found[0]],
-        checkpoints=found[1],
+        evaluations=[*read_printed_evaluations(run, rundir), *run_evaluations],
+        checkpoints=run_checkpoints,
         account=result_directory.read_attempts_report(rundir),
         code=code,
         snapshot=snapshot,
@@ -239,7 +240,7 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
     if facts.summary is None:
         facts = replace(facts, summary=document.read_summary(path, run.run_id))
     text = document.render_document(
-        facts, diff=files[-1].name if facts.code.diff else None, kept=result_directory.read_additions(path)
+        facts, diff=files[-1].name if facts.code.diff else None, additions=result_directory.read_additions(path)
     )
     generated, additions_mark, additions = text.partition(ADDITIONS_MARK)
     result_directory.write_text(path, mask_secrets(generated, secrets) + additions_mark + additions)

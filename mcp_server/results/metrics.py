@@ -84,12 +84,12 @@ def read_metrics(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: R
 
     Printed metrics are read from the log in ``rundir``; without it only the last values are known.
     """
-    found = scalars.locate(run)
-    left_out = (found.note,) if found.note else ()
+    run_locations = scalars.locate(run)
+    left_out = (run_locations.note,) if run_locations.note else ()
     try:
-        if not found.locations:
+        if not run_locations.locations:
             return _read_printed(run, tags, rundir, left_out)
-        reading = scalars.read(found.locations, run.run_id)
+        reading = scalars.read(run_locations.locations, run.run_id)
     except NoScalars as error:
         return _read_printed(run, tags, rundir, (*left_out, str(error)))
     metrics = []
@@ -116,7 +116,9 @@ def read_metrics(run: Run, scalars: Scalars, tags: Sequence[str] = (), rundir: R
         )
     metrics.sort(key=lambda one: one.best_is is None)
     return RunMetrics(
-        tuple(metrics), ", ".join(str(getattr(p, "path", p)) for p in found.locations[:3]), (*reading.notes, *left_out)
+        tuple(metrics),
+        ", ".join(str(getattr(p, "path", p)) for p in run_locations.locations[:3]),
+        (*reading.notes, *left_out),
     )
 
 

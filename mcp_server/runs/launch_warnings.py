@@ -36,18 +36,18 @@ def find_warnings(command: str | Sequence[str], scripts: Mapping[str, str] | Non
 
     ``scripts``: the texts of the scripts that the command names, by the name to show.
     """
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for where, programs in _list_programs(command, scripts or {}):
         for program in programs:
             place = f" ({where} line {program.line})" if where else ""
             for warning in _warn(program):
                 text = warning.format(place=place)
-                found.setdefault(text)
+                texts.setdefault(text)
     if isinstance(command, str) and parse(command).ends_in_background:
-        found.setdefault(
+        texts.setdefault(
             "The command ends with &: the run ends with its shell, and what it leaves behind is stopped. Leave & out."
         )
-    return list(found)[:_MOST_WARNINGS]
+    return list(texts)[:_MOST_WARNINGS]
 
 
 def _list_programs(command: str | Sequence[str], scripts: Mapping[str, str]) -> Iterator[tuple[str, Sequence[Program]]]:
@@ -83,10 +83,10 @@ def _find_in_python(text: str) -> list[Program]:
             continue
         literal = _read_literal(node.args[0])
         if isinstance(literal, list) or name != "create_subprocess_exec":
-            found = find_programs(literal) if literal else []
+            started = find_programs(literal) if literal else []
         else:
-            found = find_programs([word for each in node.args if isinstance(word := _read_literal(each), str)])
-        programs += [Program(p.name, p.words, node.lineno, p.separator, p.before, p.substituted) for p in found]
+            started = find_programs([word for each in node.args if isinstance(word := _read_literal(each), str)])
+        programs += [Program(p.name, p.words, node.lineno, p.separator, p.before, p.substituted) for p in started]
     return programs
 
 

@@ -122,8 +122,8 @@ class MetricCheck:
     def _find_series(self, run: Run) -> Series | None:
         """Return the condition's series, None where there is none yet; choose its tag."""
         # Always read: another reader may have taken the news of a change, and reading nothing new costs little.
-        found = self._scalars.locate(run)
-        locations, self.uncertain = found.locations, found.uncertain
+        run_locations = self._scalars.locate(run)
+        locations, self.uncertain = run_locations.locations, run_locations.uncertain
         source = self.position.source
         if source is not None and source[0] in locations:
             # An equal location, which may have more files by now.

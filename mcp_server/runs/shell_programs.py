@@ -172,7 +172,7 @@ def _unfold(
     words, variables, by_xargs = _unwrap(simple.words)
     line = text.count("\n", 0, simple.start) + 1
     inner: list[str] = []
-    quoted = [found[1] or found[2] or "" for word in simple.words for found in _SUBSTITUTION.finditer(word)]
+    quoted = [match[1] or match[2] or "" for word in simple.words for match in _SUBSTITUTION.finditer(word)]
     substitutes = tuple(_unwrap(part.words)[0] for each in quoted for part in parse(each).commands)
     name = PurePath(words[0].lstrip("`(")).name or words[0] if words else ""  # "." has no name
     if words or variables:
@@ -274,9 +274,9 @@ def _cut_heredocs(text: str) -> tuple[str, list[tuple[int, str]]]:
     index = 0
     while index < len(lines):
         begun = index
-        for found in list(_HEREDOC.finditer(lines[begun])):
+        for match in list(_HEREDOC.finditer(lines[begun])):
             end = next(
-                (at for at in range(index + 1, len(lines)) if _ends(lines[at], found["word"], found["tabs"])), None
+                (at for at in range(index + 1, len(lines)) if _ends(lines[at], match["word"], match["tabs"])), None
             )
             if end is None:
                 break

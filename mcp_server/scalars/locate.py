@@ -87,19 +87,19 @@ class LookupCache:
     def __init__(self) -> None:
         self._lookups: dict[tuple[Callable[[Path], list[DatedLocation]], Path], tuple[float, list[DatedLocation]]] = {}
 
-    def get(self, look: Callable[[Path], list[DatedLocation]], root: Path) -> list[DatedLocation]:
-        """Return ``look(root)``, cached: a lookup that took t ≥ 0.1 s is reused for 20 t."""
+    def get(self, lookup: Callable[[Path], list[DatedLocation]], root: Path) -> list[DatedLocation]:
+        """Return ``lookup(root)``, cached: a lookup that took t ≥ 0.1 s is reused for 20 t."""
         begun_s = time.monotonic()
-        until_s, cached = self._lookups.get((look, root), (begun_s, []))
+        until_s, cached = self._lookups.get((lookup, root), (begun_s, []))
         if begun_s < until_s:
             return cached
-        locations = look(root)
+        locations = lookup(root)
         now_s = time.monotonic()
         if now_s - begun_s < _SLOW_S:
             return locations
         if len(self._lookups) >= _MOST_LOOKUPS:
             self._lookups.clear()
-        self._lookups[look, root] = now_s + _REUSED_TIMES * (now_s - begun_s), locations
+        self._lookups[lookup, root] = now_s + _REUSED_TIMES * (now_s - begun_s), locations
         return locations
 
 
@@ -113,8 +113,8 @@ def locate_run_scalars(run: Run, lookups: LookupCache, own: OwnFiles) -> list[Me
     claims = own.claims
     least = Rank.STATED if claims.tensorboard else Rank.BELOW if claims.has_step else Rank.BESIDE
     for roots in _roots(run, own):
-        if found := _locate_event_files(roots, lookups, own, least) or _locate_tables(roots, lookups, own, least):
-            return found
+        if locations := _locate_event_files(roots, lookups, own, least) or _locate_tables(roots, lookups, own, least):
+            return locations
     return []
 
 

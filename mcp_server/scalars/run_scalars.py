@@ -69,7 +69,7 @@ class Scalars:
         self._source_reader: SourceReader | None = None
         self._lookups: LookupCache | None = None
         self._lock = threading.Lock()
-        self._found: dict[str, tuple[object, float, RunLocations]] = {}
+        self._locations: dict[str, tuple[object, float, RunLocations]] = {}
 
     def locate(self, run: Run) -> RunLocations:
         """Return where a run writes its scalars, and what was left out because it may be another run's."""
@@ -78,21 +78,21 @@ class Scalars:
         key = run.attempt, run.ended, self.attribution.stamp(run)
         begun_s = time.monotonic()
         with self._lock:
-            earlier, until_s, found = self._found.get(run.run_id, (None, 0.0, RunLocations()))
+            earlier, until_s, run_locations = self._locations.get(run.run_id, (None, 0.0, RunLocations()))
             self._lookups = self._lookups or LookupCache()
-        if earlier == (key, _stamp_directories(found.locations)) and begun_s < until_s:
-            return found
+        if earlier == (key, _stamp_directories(run_locations.locations)) and begun_s < until_s:
+            return run_locations
         own = self.attribution.of(run)
         locations = locate_run_scalars(run, self._lookups, own)[:_MOST_LOCATIONS]
-        found = RunLocations(tuple(locations), own.uncertain)
-        stamp = key, _stamp_directories(found.locations)  # not under the lock: a directory may not answer
+        run_locations = RunLocations(tuple(locations), own.uncertain)
+        stamp = key, _stamp_directories(run_locations.locations)  # not under the lock: a directory may not answer
         with self._lock:
-            while len(self._found) >= _MOST_REMEMBERED:
-                del self._found[next(iter(self._found))]
+            while len(self._locations) >= _MOST_REMEMBERED:
+                del self._locations[next(iter(self._locations))]
             # A live run may begin another directory, such as for its evaluation; another run may claim a file.
             reuse_s = math.inf if own.is_settled else _LOCATE_AGAIN_S if locations else 0.0
-            self._found[run.run_id] = stamp, begun_s + reuse_s, found
-        return found
+            self._locations[run.run_id] = stamp, begun_s + reuse_s, run_locations
+        return run_locations
 
     def read(self, locations: Sequence[MetricLocation], name: str) -> ScalarReading:
         """Return everything at ``locations`` as one reading. With several locations, each tag begins with its label.
@@ -166,19 +166,20 @@ def resolve_target(target: str, scalars: Scalars, store: RunStore) -> Target:
     if target == LATEST:
         begun_s = time.monotonic()
         for run in store.list_runs()[:_LATEST_OF]:
-            if (found := scalars.locate(run)).locations:
-                return Target(run.run_id, found.locations, run.run_id, note=found.note)
+            if (run_locations := scalars.locate(run)).locations:
+                return Target(run.run_id, run_locations.locations, run.run_id, note=run_locations.note)
             if time.monotonic() - begun_s > _LATEST_WITHIN_S:
                 break
         raise NoScalars("None of the newest runs has written scalars.", remedy="Pass logdir=/absolute/path.")
     if "/" not in target and not target.startswith("~"):
         run = store.find(target)
-        found = scalars.locate(run)
-        if found.locations:
-            return Target(run.run_id, found.locations, run.run_id, note=found.note)
+        run_locations = scalars.locate(run)
+        if run_locations.locations:
+            return Target(run.run_id, run_locations.locations, run.run_id, note=run_locations.note)
         raise NoScalars(
             f"No scalars are known to be those of {run.run_id} ({run.state}).",
-            found.note or f"None of its processes wrote any, nor was one written below {run.spec.cwd} meanwhile.",
+            run_locations.note
+            or f"None of its processes wrote any, nor was one written below {run.spec.cwd} meanwhile.",
             "Pass logdir=…, or launch with tensorboard=….",
         )
     try:

@@ -250,8 +250,8 @@ def _may_open_session(headers: Mapping[bytes, bytes]) -> bool:
     return version is None or version.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS
 
 
-def _find_header(scope: Scope, wanted: bytes) -> bytes | None:
-    return next((value for name, value in scope["headers"] if name == wanted), None)
+def _find_header(scope: Scope, header: bytes) -> bytes | None:
+    return next((value for name, value in scope["headers"] if name == header), None)
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes]:

@@ -102,10 +102,10 @@ def list_other_trainings(limit: int = 20) -> OtherTrainings:
         if p.parent in of_runs:
             of_runs.add(p.pid)
     kinds = {p.pid: classify(words[p.pid]) for p in all_processes if p.pid not in of_runs}
-    found = [p for p in all_processes if kinds.get(p.pid) and not _belongs_to_run(p.pid)]
-    pids = {p.pid for p in found}
+    trainings = [p for p in all_processes if kinds.get(p.pid) and not _belongs_to_run(p.pid)]
+    pids = {p.pid for p in trainings}
     groups: dict[tuple[object, ...], list[processes.Process]] = {}
-    for p in sorted(found, key=lambda p: p.pid):
+    for p in sorted(trainings, key=lambda p: p.pid):
         kind = kinds[p.pid]
         # The children of a launcher are its workers; those of a Ray belong to different trainings.
         if p.parent not in pids or kinds[p.parent] == "ray":
@@ -217,11 +217,11 @@ def _find_user(pid: int) -> str | None:
         return str(uid)
 
 
-def _describe_search(users: Iterable[str | None], found: int, limit: int) -> str:
+def _describe_search(users: Iterable[str | None], total: int, limit: int) -> str:
     names = list(users)
     own = _find_user(os.getpid())
     # A kernel that hides the processes of others hides the first one as well.
     hidden = "" if Path("/proc/1/stat").exists() or own == "root" else "; those of other users are hidden"
     who = ", ".join(sorted({name for name in names if name}))
-    more = f"; {found - limit} more were found" if found > limit else ""
+    more = f"; {total - limit} more were found" if total > limit else ""
     return f"{len(names)} processes of {who}{hidden}{more}"

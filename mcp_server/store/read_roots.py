@@ -26,18 +26,22 @@ def check_readable(argument: str, word: str, home: StateHome, runs: Iterable[Run
         BadArgument: it is not below a directory that may be read. Does not say what is there.
     """
     runs = list(runs)
-    given, implied = _list_given(home), _list_implied(runs, *(home.runs / run.run_id for run in runs))
+    configured_roots, implied_roots = (
+        _list_configured_roots(home),
+        _list_implied_roots(runs, *(home.runs / run.run_id for run in runs)),
+    )
     refusal = BadArgument(
         argument,
-        f"{word[:200]!r} is not below a directory that this token may read: {_list([*given, *implied]) or 'none'}.",
+        f"{word[:200]!r} is not below a directory that this token may read: "
+        f"{_list([*configured_roots, *implied_roots]) or 'none'}.",
         _remedy(home),
     )
     try:
         path = Path(os.path.normpath(cwd / Path(word).expanduser()))
         # By its name first: a look at another path would take its time, or fail, by what is there.
         named = [Path(each).expanduser() for each in home.read_config().read_roots]
-        if any(path.is_relative_to(root) for root in (*named, *given, *implied)) and _is_readable(
-            path.resolve(), given, implied, home
+        if any(path.is_relative_to(root) for root in (*named, *configured_roots, *implied_roots)) and _is_readable(
+            path.resolve(), configured_roots, implied_roots, home
         ):
             return
     except (OSError, RuntimeError, ValueError) as error:
@@ -62,12 +66,14 @@ def open_readable(
     if has_token:
         check_readable("path", word, home, runs, cwd)
     more = [home.runs / run.run_id for run in runs] if has_token else [cwd, home.runs]
-    given, implied = _list_given(home), _list_implied(runs, *more)
+    configured_roots, implied_roots = _list_configured_roots(home), _list_implied_roots(runs, *more)
     try:
         path = (cwd / Path(word).expanduser()).resolve()
-        if not _is_readable(path, given, implied, home):
+        if not _is_readable(path, configured_roots, implied_roots, home):
             raise BadArgument(
-                "path", f"{path} is not below a directory that may be read: {_list([*given, *implied])}.", _remedy(home)
+                "path",
+                f"{path} is not below a directory that may be read: {_list([*configured_roots, *implied_roots])}.",
+                _remedy(home),
             )
         fd = open_regular_file(path, follow_links=False)
     except (OSError, RuntimeError, ValueError) as error:  # missing, too long, a loop of links, no such user, a NUL
@@ -75,18 +81,18 @@ def open_readable(
         raise BadArgument("path", f"{word[:200]!r} cannot be read: {why}.", "Name a regular file.") from error
     try:
         held = Path(f"/proc/self/fd/{fd}")
-        if held.exists() and not _is_readable(held.resolve(), given, implied, home):
+        if held.exists() and not _is_readable(held.resolve(), configured_roots, implied_roots, home):
             raise BadArgument("path", f"{word[:200]!r} has changed its place meanwhile.", _remedy(home))
         yield held if held.exists() else path
     finally:
         os.close(fd)
 
 
-def _list_given(home: StateHome) -> list[Path]:
+def _list_configured_roots(home: StateHome) -> list[Path]:
     return [Path(each).expanduser().resolve() for each in home.read_config().read_roots]
 
 
-def _list_implied(runs: Iterable[Run], *more: Path) -> list[Path]:
+def _list_implied_roots(runs: Iterable[Run], *more: Path) -> list[Path]:
     places = [*map(str, more)]
     for run in runs:
         places += filter(None, (run.spec.cwd, run.spec.result_dir, run.spec.tensorboard))
@@ -94,17 +100,17 @@ def _list_implied(runs: Iterable[Run], *more: Path) -> list[Path]:
     return [root for root in dict.fromkeys(roots) if root != Path(root.anchor)]
 
 
-def _is_readable(path: Path, given: list[Path], implied: list[Path], home: StateHome) -> bool:
-    if any(path.is_relative_to(root) for root in given):
+def _is_readable(path: Path, configured_roots: list[Path], implied_roots: list[Path], home: StateHome) -> bool:
+    if any(path.is_relative_to(root) for root in configured_roots):
         return True
     state = home.path.resolve()
     if path.is_relative_to(records := home.runs.resolve()):
-        return any(path.is_relative_to(root) for root in implied if root.is_relative_to(records))
+        return any(path.is_relative_to(root) for root in implied_roots if root.is_relative_to(records))
     if path.is_relative_to(state):
         return False
     return any(
         path.is_relative_to(root) and not any(part.startswith(".") for part in path.relative_to(root).parts)
-        for root in implied
+        for root in implied_roots
     )
 
 

@@ -164,11 +164,11 @@ class RunStore:
         return spec
 
     def _read_events(self, directory: RunDir) -> tuple[Event, ...]:
-        found = read_new_events(directory.events, self._events.get(directory.run_id))
-        self._events[directory.run_id] = found
+        record = read_new_events(directory.events, self._events.get(directory.run_id))
+        self._events[directory.run_id] = record
         for oldest in list(self._events)[:-_MOST_READ]:
             self._events.pop(oldest, None)
-        return found.events
+        return record.events
 
     def _read_evidence(self, directory: RunDir) -> Evidence:
         spec = self._read_spec(directory)

@@ -184,9 +184,9 @@ class StateHome:
                 raise error from None
             for line in text.splitlines():
                 with contextlib.suppress(ValueError):  # of TOML, and of a setting
-                    found = tomllib.loads(line)
-                    Config.model_validate(found)
-                    settings |= found
+                    setting = tomllib.loads(line)
+                    Config.model_validate(setting)
+                    settings |= setting
             return Config.model_validate(settings), text
 
     def find_warning(self) -> str | None:

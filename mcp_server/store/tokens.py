@@ -56,7 +56,7 @@ class Tokens:
 
     def __init__(self, home: StateHome) -> None:
         self.file = home.path / "tokens.toml"
-        self._seen: tuple[int, ...] | None = None
+        self._file_version: tuple[int, ...] | None = None
         self._hashes: Mapping[str, str] = {}
         self._required = False
 
@@ -99,7 +99,7 @@ class Tokens:
         try:
             descriptor = open_regular_file(self.file, follow_links=False)
         except FileNotFoundError:
-            self._seen, self._hashes = None, {}
+            self._file_version, self._hashes = None, {}
             return
         except OSError as error:
             self._required = True
@@ -107,13 +107,13 @@ class Tokens:
         self._required = True
         with os.fdopen(descriptor, "rb") as file:
             facts = os.fstat(descriptor)
-            seen = (facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size)
-            if seen == self._seen:
+            file_version = (facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size)
+            if file_version == self._file_version:
                 return
-            self._seen, self._hashes = None, {}
+            self._file_version, self._hashes = None, {}
             _check(self.file, facts)
             self._hashes = _parse(self.file, file.read(1 << 20))
-            self._seen = seen
+            self._file_version = file_version
 
     def add(self, name: str) -> str:
         """Give ``name`` a token and return it; only its hash is kept.

@@ -60,7 +60,7 @@ def _find_in(
     command: str | Sequence[str], base: Path | None, variables: dict[str, str], arguments: Sequence[str], deep: int
 ) -> dict[Path, None]:
     """Return the files that ``command`` names, and those of shell scripts that it starts, ``deep`` scripts down."""
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     commands = parse(command).commands
     unsure: set[str] = set()
     for simple in commands:
@@ -71,10 +71,10 @@ def _find_in(
         if words[:1] == ["cd"]:
             base = _go_to(base, words)
         elif base is not None:
-            found.update(dict.fromkeys(_find_named(words, base)))
+            files.update(dict.fromkeys(_find_named(words, base)))
             if deep and (script := _find_shell_script(words, base)) is not None:
-                found.update(_find_in_script(*script, base, variables, deep - 1))
-    return found
+                files.update(_find_in_script(*script, base, variables, deep - 1))
+    return files
 
 
 def _find_in_script(

@@ -46,7 +46,7 @@ class GpuAllocation:
         self._require = parse_requirements(control.spec.require)
         self._snapshot = Snapshot.from_json(snapshot) if snapshot else None
         self._leases = Leases(Path(control.spec.leases or lease_directory(os.environ)))
-        self._held: HeldLeases | None = None
+        self._own_leases: HeldLeases | None = None
         self._rejected: set[str] = set()  # UUIDs that the run gave up in an exchange
 
     @property
@@ -140,9 +140,9 @@ class GpuAllocation:
 
     def release(self) -> None:
         """Release all leases. Call it before the run's end is reported: readers of that event may want the GPUs."""
-        if self._held is not None:
-            self._held.release()
-            self._held = None
+        if self._own_leases is not None:
+            self._own_leases.release()
+            self._own_leases = None
 
     def _wait_in_queue(self, request: GpuRequest) -> None:
         ticket = QueueTicket(self._leases, self._holder(), request)
@@ -203,5 +203,5 @@ class GpuAllocation:
             user = str(os.getuid())
         return LeaseHolder(self._control.rundir.run_id, self._control.spec.owner, user, os.getpid(), now())
 
-    def _hold(self, held: HeldLeases) -> None:
-        self._held, self.uuids, self.indices = held, held.uuids, held.indices
+    def _hold(self, leases: HeldLeases) -> None:
+        self._own_leases, self.uuids, self.indices = leases, leases.uuids, leases.indices

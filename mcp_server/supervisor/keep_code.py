@@ -111,14 +111,14 @@ def _read_git(directories: Sequence[Path], env: Mapping[str, str]) -> GitState:
 def _keep_packages(directory: Path, snapshot: CodeSnapshot, python: str) -> CodeSnapshot:
     """Add Python and its packages to ``snapshot``, write it, and return it."""
     try:
-        found = read_packages(python)
+        packages = read_packages(python)
     except OSError as error:
-        found = PythonPackages()
+        packages = PythonPackages()
         snapshot = replace(snapshot, notes=(*snapshot.notes, f"The packages of {python} were not read: {error}."))
-    if found.packages:
-        lines = (f"{name}=={version}" for name, version in sorted(found.packages.items()))
+    if packages.packages:
+        lines = (f"{name}=={version}" for name, version in sorted(packages.packages.items()))
         _write(directory / PACKAGES, "\n".join(lines) + "\n")
-    snapshot = replace(snapshot, python=found.path, python_version=found.version, packages=len(found.packages))
+    snapshot = replace(snapshot, python=packages.path, python_version=packages.version, packages=len(packages.packages))
     write_json(directory / SNAPSHOT, snapshot.facts())
     return snapshot
 

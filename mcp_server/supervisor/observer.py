@@ -90,7 +90,7 @@ class Observer:
         self._is_stopping = False
         self._stopping_from: int | None = None
         self._diverged_before_stop: str | None = None
-        self._written: dict[str, Any] = {}
+        self._published: dict[str, Any] = {}
         self._written_s, self._writes = 0.0, 0
         self._write_due_s: float | None = None
         self._mark = (time.monotonic(), 0.0)  # when the processor time was measured last, and how much it was
@@ -399,13 +399,13 @@ class Observer:
         facts = self._reader.progress_facts()
         if self._gpu_monitor and (used := self._gpu_monitor.figures()):
             facts = {**facts, "gpus": used}
-        if not facts or facts == self._written:
+        if not facts or facts == self._published:
             return
-        self._written = facts
+        self._published = facts
         part = self._progress_path.with_name(f".{self._progress_path.name}")
         try:
             with open(part, "w", opener=open_private) as file:
                 json.dump({"at": now(), **facts}, file)
             part.rename(self._progress_path)
         except OSError:  # a full disk: the next write may succeed
-            self._written = {}
+            self._published = {}

@@ -223,7 +223,7 @@ class _Screen:
         if self._row == len(self._rows):
             self._rows.append(-1)
             if not ("\r" in raw or "\b" in raw or "\x1b" in raw):
-                self._put(Line(number, raw.rstrip(), number))
+                self._append(Line(number, raw.rstrip(), number))
                 self._row += 1
                 return
         pieces = list(_pieces(raw))
@@ -240,7 +240,7 @@ class _Screen:
                 whole = text if text.startswith(prefix) else prefix + text
                 self._write(Line(number, whole.rstrip(), number))
         if self._rows[self._row] < 0:
-            self._put(Line(number, prefix.rstrip(), number))
+            self._append(Line(number, prefix.rstrip(), number))
         self._row += 1
 
     def _move(self, step: str) -> None:
@@ -256,9 +256,9 @@ class _Screen:
             self.lines[index] = None
             if index == len(self.lines) - 1:
                 self.lines.pop()
-        self._put(line)
+        self._append(line)
 
-    def _put(self, line: Line) -> None:
+    def _append(self, line: Line) -> None:
         self._rows[self._row] = len(self.lines)
         self.lines.append(line)
 

@@ -119,22 +119,22 @@ class Redactor:
         }
         longest = max((len(value.encode(errors="surrogateescape")) for value in secrets.values()), default=0)
         self._most_held = _MOST_NOISE + _BYTES_OF_ONE * longest
-        self._held = b""
+        self._waiting = b""
         self._passed = b""  # the last bytes that were returned, unmasked
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes that may be printed after ``chunk``."""
         if not self._labels:
             return chunk
-        data = self._held + chunk
+        data = self._waiting + chunk
         masked, decided = self._mask(self._passed, data, ended=False)
-        self._passed, self._held = (self._passed + data[:decided])[-_REMEMBERED:], data[decided:]
+        self._passed, self._waiting = (self._passed + data[:decided])[-_REMEMBERED:], data[decided:]
         return masked
 
     def flush(self) -> bytes:
         """Return the bytes held back, at the end of the stream."""
-        masked, _ = self._mask(self._passed, self._held, ended=True)
-        self._passed = self._held = b""
+        masked, _ = self._mask(self._passed, self._waiting, ended=True)
+        self._passed = self._waiting = b""
         return masked
 
     def text(self, value: str) -> str:
@@ -165,13 +165,13 @@ class Redactor:
         for before, fold, spellings in self._folds(passed, data):
             rest = fold.text  # without the whole spellings, of which every piece would be found again
             for spelling in spellings:
-                found = 0
+                count = 0
                 for start, end in spelling.find(rest if spelling.whole else fold.text):
-                    found += 1
+                    count += 1
                     last = fold.origin(end - 1) + 1 - before
                     if last > 0:
                         yield max(fold.origin(start) - before, 0), last, self._labels[spelling]
-                if found and not spelling.whole:
+                if count and not spelling.whole:
                     rest = rest.replace(spelling.text, bytes(len(spelling.text)))
 
     def _undecided(self, passed: bytes, data: bytes) -> int:

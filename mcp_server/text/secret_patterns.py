@@ -192,9 +192,9 @@ def mask_assigned_secrets(command: str) -> str:
     )
 
 
-def mask_secrets(text: str, known: Mapping[str, str] | None = None) -> str:
-    """Return ``text`` without what looks like a secret, and without the values of ``known`` secrets by name."""
-    secrets = {name: value for name, value in (known or {}).items() if len(value.strip()) >= SHORTEST_SECRET}
+def mask_secrets(text: str, values_by_name: Mapping[str, str] | None = None) -> str:
+    """Return ``text`` without what looks like a secret, and without the secrets of ``values_by_name``."""
+    secrets = {name: value for name, value in (values_by_name or {}).items() if len(value.strip()) >= SHORTEST_SECRET}
     masked = Redactor(secrets).text(text) if secrets else text
     masked = _SERVICE_TOKEN.sub(MASKED, _PRIVATE_KEY.sub(MASKED, masked))
     for pattern in (_LOGIN, _BEARER):

@@ -205,9 +205,9 @@ class _Search:
         return sorted(chosen.values())
 
 
-def _join_groups(chosen: list[_GrepLine], context: int) -> Iterator[str]:
-    for index, line in enumerate(chosen):
-        if context and index and line.position > chosen[index - 1].position + 1:
+def _join_groups(lines: list[_GrepLine], context: int) -> Iterator[str]:
+    for index, line in enumerate(lines):
+        if context and index and line.position > lines[index - 1].position + 1:
             yield "--"
         yield line.text
 

@@ -119,8 +119,8 @@ def _resolve(name: str, scalars: Scalars, store: RunStore, printed: dict[str, Sc
             raise
         runs = store.list_runs()[:_PRINTED_OF] if name == LATEST else [store.find(name)]
         for run in runs:
-            if (found := read_printed(run, store)) is not None:
-                target, printed[run.run_id] = found
+            if (of_output := read_printed(run, store)) is not None:
+                target, printed[run.run_id] = of_output
                 return replace(target, note=scalars.locate(run).note)
         raise NoScalars(
             error.cause, error.state, f"{error.remedy} compare_runs shows evaluations and checkpoints.".strip()
@@ -157,8 +157,8 @@ def _read_target(
     target: Target, scalars: Scalars, store: RunStore, printed: Mapping[str, ScalarReading], since_step: int | None
 ) -> ScalarReading:
     reading = printed.get(target.run_id or "") or scalars.read(target.locations, target.name)
-    if not reading.series and target.run_id and (found := read_printed(store.find(target.run_id), store)):
-        reading = found[1]  # its event file has no scalars yet
+    if not reading.series and target.run_id and (of_output := read_printed(store.find(target.run_id), store)):
+        reading = of_output[1]  # its event file has no scalars yet
     if since_step is None:
         return reading
     later = {tag: points_since(series, since_step) for tag, series in reading.series.items()}

@@ -148,10 +148,16 @@ def test_a_target_is_named_without_its_secret() -> None:
 def test_what_a_target_wants() -> None:
     ends = Target("a", events=("ended",))
     failures = Target("b", events=("failed", "stalled"))
-    assert [ends.wants("ended", "finished"), ends.wants("refused", "failed"), ends.wants("stalled", "")] == [1, 1, 0]
-    assert [failures.wants("ended", "finished"), failures.wants("ended", "failed"), failures.wants("stalled", "")] == [
-        *(False, True, True)
+    assert [ends.accepts("ended", "finished"), ends.accepts("refused", "failed"), ends.accepts("stalled", "")] == [
+        1,
+        1,
+        0,
     ]
+    assert [
+        failures.accepts("ended", "finished"),
+        failures.accepts("ended", "failed"),
+        failures.accepts("stalled", ""),
+    ] == [*(False, True, True)]
 
 
 def test_every_kind_that_can_be_named_is_an_event_or_an_end() -> None:

@@ -191,38 +191,38 @@ def _is_multi_process(lines: Sequence[Line], candidates: Sequence[FailureEvidenc
     return any(_MULTI_PROCESS.search(line.text, 0, _FIRST_CHARS) for line in near)
 
 
-def _lost_trial(lines: Sequence[Line], chosen: FailureEvidence) -> FailureEvidence:
+def _lost_trial(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
     """Return the line above Ray Tune's error that names the cause: a lost node, else a trial's exception."""
     text_near = [
         (at, tracebacks.strip_prefixes(lines[at].text).text)
-        for at in range(max(chosen.at - _DETAIL_LINES, 0), chosen.at)
+        for at in range(max(evidence.at - _DETAIL_LINES, 0), evidence.at)
     ]
     for pattern in (_NODE_LOST, _TRIAL_EXCEPTION):
         for at, text in text_near:
             if pattern.match(text) and not _TUNE.match(text):
-                kind = "ray_error" if pattern is _NODE_LOST else match_error_kind(text) or chosen.kind
-                return replace(chosen, at=at, text=text, kind=kind, frames=())
-    return chosen
+                kind = "ray_error" if pattern is _NODE_LOST else match_error_kind(text) or evidence.kind
+                return replace(evidence, at=at, text=text, kind=kind, frames=())
+    return evidence
 
 
-def resolve_general_message(lines: Sequence[Line], chosen: FailureEvidence) -> FailureEvidence:
+def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
     """Replace a general message by the nearby line that states the specific cause."""
-    text = chosen.text.strip()
+    text = evidence.text.strip()
     if _GENERAL_HEADING.match(text):
-        for at in range(chosen.at + 1, min(chosen.at + _DETAIL_LINES, len(lines))):
+        for at in range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))):
             text_near = tracebacks.strip_prefixes(lines[at].text).text
             kind = None if tracebacks.is_frame(text_near) or text_near[:1].isspace() else match_error_kind(text_near)
             if kind:
-                return replace(chosen, at=at, end=at, kind=kind, text=text_near)
+                return replace(evidence, at=at, end=at, kind=kind, text=text_near)
     before: re.Pattern[str] | None = None
     if _BARE_WHAT.match(text):
         before = _THROWN
     elif _TUNE.match(text):
-        return _lost_trial(lines, chosen)
-    elif chosen.kind == "network_error" and _NOT_ON_HUB.match(text):
+        return _lost_trial(lines, evidence)
+    elif evidence.kind == "network_error" and _NOT_ON_HUB.match(text):
         before = _REFUSED
-    for at in range(chosen.at - 1, max(chosen.at - _DETAIL_LINES, -1), -1) if before else ():
+    for at in range(evidence.at - 1, max(evidence.at - _DETAIL_LINES, -1), -1) if before else ():
         text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
         if before and before.match(text_near):
-            return replace(chosen, at=at, text=text_near, frames=())
-    return chosen
+            return replace(evidence, at=at, text=text_near, frames=())
+    return evidence

@@ -147,7 +147,9 @@ def _find_candidates(lines: Sequence[Line]) -> list[int]:
     return sorted(hits)[-_MAX_CANDIDATES:]
 
 
-def _assess_bare_exception(lines: Sequence[Line], at: int, text: str, taken: Container[int]) -> FailureEvidence | None:
+def _assess_bare_exception(
+    lines: Sequence[Line], at: int, text: str, assessed_lines: Container[int]
+) -> FailureEvidence | None:
     """Assess the line of an exception without a header. Without frames above, it may be a mere mention."""
     raised = tracebacks.read_bare_exception(lines, at) if any(word in text for word in _EXCEPTION_WORDS) else None
     if raised is None:
@@ -157,7 +159,7 @@ def _assess_bare_exception(lines: Sequence[Line], at: int, text: str, taken: Con
         return replace(item, sure=True, child=True)  # raised in a Ray actor, printed by its caller
     if raised.frames or "SyntaxError" in raised.name:
         # Ray continues with the frames of the task.
-        return replace(item, sure=item.sure or raised.start - 1 in taken)
+        return replace(item, sure=item.sure or raised.start - 1 in assessed_lines)
     return replace(item, weight=min(item.weight, Weight.HINT), sure=False)
 
 

@@ -123,19 +123,19 @@ class StepSpeed:
     """Seconds per step: measured, else as printed by the framework."""
 
     printed_s: float | None = None
-    _seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_MAX_ADVANCES))
+    _advances: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_MAX_ADVANCES))
 
     def note_step(self, at_s: float, step: int) -> None:
         """Note that ``step`` was reached at ``at_s`` (monotonic seconds)."""
-        if self._seen and self._seen[-1][0] >= at_s:
-            at_s = self._seen.pop()[0]  # lines that arrived together have one time
-        self._seen.append((at_s, step))
+        if self._advances and self._advances[-1][0] >= at_s:
+            at_s = self._advances.pop()[0]  # lines that arrived together have one time
+        self._advances.append((at_s, step))
 
     @property
     def step_s(self) -> float | None:
         """The median over recent advances, so that one evaluation or one compilation does not count."""
-        seen = list(self._seen)
-        slopes = [(t1 - t0) / (n1 - n0) for (t0, n0), (t1, n1) in zip(seen, seen[1:]) if n1 > n0]
+        advances = list(self._advances)
+        slopes = [(t1 - t0) / (n1 - n0) for (t0, n0), (t1, n1) in zip(advances, advances[1:]) if n1 > n0]
         return median(slopes) if slopes else self.printed_s
 
 

@@ -175,9 +175,9 @@ class ProgressTracker:
         return metric_line
 
     def _read_user_match(
-        self, match: LineMatch, known: MetricLine | None, at_s: float, *, advanced: bool
+        self, match: LineMatch, built_in: MetricLine | None, at_s: float, *, advanced: bool
     ) -> MetricLine:
-        """Read a line that matches the user's pattern, in which the built-in readers have found ``known``.
+        """Read a line that matches the user's pattern, in which the built-in readers have found ``built_in``.
 
         ``advanced``: they found progress.
         """
@@ -188,13 +188,13 @@ class ProgressTracker:
             counters = (self._counters[key] for key in self._counters if key != _USER_KEY)
             total = next((c.total for c in counters if c.step == step and c.total is not None), None)
             reading = StepReading(Rank.USER, _USER_KEY, step, total)
-        elif advanced and known is not None:
-            return known
+        elif advanced and built_in is not None:
+            return built_in
         else:
             reading = StepReading(Rank.LOSS, _USER_KEY, mark=self.advances + 1)
         counter = self._move_counter(reading, at_s)
         metrics = {name.text: value for name, value, _ in find_named_values(line) if not name.bits & COUNTS}
-        return MetricLine(counter.step if counter is self._leader else known and known.step, metrics, line)
+        return MetricLine(counter.step if counter is self._leader else built_in and built_in.step, metrics, line)
 
     def _read_format(self, step_format: StepFormat, match: re.Match[str], line: str, at_s: float) -> MetricLine | None:
         if step_format.rank is Rank.NONE and any("rror" in before for before in self._lines_before):

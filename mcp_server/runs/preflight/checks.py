@@ -127,11 +127,11 @@ class CheckContext:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckOutcome:
     """The outcome of a check: what is wrong, and what was found."""
 
     problems: list[Problem] = field(default_factory=list)
-    found: list[str] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
 
 
 def describe_error(what: str, error: RunwardError) -> Problem:
@@ -282,7 +282,7 @@ def _find_program(cwd: Path, words: list[str], env: Mapping[str, str]) -> str | 
     return next(filter(None, (shutil.which(path, path=env.get("PATH")) for path in paths)), None)
 
 
-async def check_gpus(context: CheckContext) -> Checked:
+async def check_gpus(context: CheckContext) -> CheckOutcome:
     """Return the GPUs that are here and who has them, and for every GPU why the requested ones are not free.
 
     Raises:
@@ -295,32 +295,32 @@ async def check_gpus(context: CheckContext) -> Checked:
     slots = count_cpu_slots(context.store.home.read_config().cpu_slots)
     leases = str(lease_directory(context.environ))
     spec = RunSpec(gpus=gpus, require=require, leases=leases, cpu_slots=slots, queue=request.queue)
-    found = [f"{slots} cpu slots"]
+    facts = [f"{slots} cpu slots"]
     if wanted is None or not wanted.cpu:
         query = partial(query_gpus, sys.executable, context.host_env, within_s=_GPU_QUERY_S)
         snapshot = await run_in_thread(query)
         holders = await run_in_thread(Leases(Path(leases)).holders)
         required = parse_requirements(require)
-        found = describe_free(snapshot, {uuid: holder.text for uuid, holder in holders.items()}, required)
+        facts = describe_free(snapshot, {uuid: holder.text for uuid, holder in holders.items()}, required)
     try:
         await check_admission(spec, context.host_env)
     except GpusNotFree as error:
-        return Checked([describe_error("gpus", error)], found)
-    return Checked(found=found)
+        return CheckOutcome([describe_error("gpus", error)], facts)
+    return CheckOutcome(facts=facts)
 
 
-async def check_ray(context: CheckContext) -> Checked:
+async def check_ray(context: CheckContext) -> CheckOutcome:
     """Return the Ray of this machine, and why the requested one cannot be reached, or the run's own not be started."""
     find_ray_variables(context.environment, "preflight")
     listens = await run_in_thread(_find_default_ray)
-    found = [f"{listens} listens on port {_RAY_PORT}, Ray's default"] if listens else []
+    facts = [f"{listens} listens on port {_RAY_PORT}, Ray's default"] if listens else []
     if not context.request.ray or context.environment.ray is not None:
-        return Checked(found=found)
+        return CheckOutcome(facts=facts)
     address = context.env.get("RAY_ADDRESS", "")
     if address == "local" or (not address and not listens):
         text = "RAY_ADDRESS names no Ray" + ("." if address else f", and none runs on the default port {_RAY_PORT}.")
         remedy = "Set it in env, or in an environment of hosts.toml; a command that starts its own Ray needs none."
-        return Checked([Problem(what="ray", text=text, remedy=remedy)], found)
+        return CheckOutcome([Problem(what="ray", text=text, remedy=remedy)], facts)
     place = f"127.0.0.1:{_RAY_PORT}"
     target = place if address in ("", "auto") else address.rpartition("//")[2].partition("/")[0]
     host, _, port = target.rpartition(":")
@@ -331,8 +331,8 @@ async def check_ray(context: CheckContext) -> Checked:
         why = "no answer" if isinstance(error, TimeoutError) else f"{error}".partition("\n")[0][:120]
         remedy = "A person or the run itself starts it: ray start --head. Never stop the Ray of others."
         text = f"Ray at {address or place} cannot be reached: {why}."
-        return Checked([Problem(what="ray", text=text, remedy=remedy)], found)
-    return Checked(found=[*found, f"Ray answers at {address or place}"])
+        return CheckOutcome([Problem(what="ray", text=text, remedy=remedy)], facts)
+    return CheckOutcome(facts=[*facts, f"Ray answers at {address or place}"])
 
 
 def _find_default_ray() -> str:
@@ -359,7 +359,7 @@ def check_recovery(context: CheckContext) -> Iterator[Problem | str]:
     yield f"recovery: {describe_policy(policy)}"
 
 
-async def check_launch(context: CheckContext) -> Checked:
+async def check_launch(context: CheckContext) -> CheckOutcome:
     """Return nothing where ``launch_run`` with these arguments would start the run.
 
     Raises:
@@ -367,7 +367,7 @@ async def check_launch(context: CheckContext) -> Checked:
     """
     spec, handover = await plan(context.request.launch, context.store.home, context.environ)
     await check_admission(spec, handover.env)
-    return Checked()
+    return CheckOutcome()
 
 
 async def list_running(context: CheckContext) -> list[str]:

@@ -16,7 +16,7 @@ from mcp_server.hosts.path_checks import Roots, is_missing
 from mcp_server.runs.arguments import check_options
 from mcp_server.runs.preflight import checks
 from mcp_server.runs.preflight.answers import Preflight, Problem
-from mcp_server.runs.preflight.checks import CheckContext, Checked, PreflightRequest, describe_error
+from mcp_server.runs.preflight.checks import CheckContext, CheckOutcome, PreflightRequest, describe_error
 from mcp_server.store.run_store import RunStore
 from mcp_server.threads import run_in_thread
 
@@ -44,7 +44,7 @@ async def run_preflight(request: PreflightRequest, store: RunStore, environ: Map
         roots = Roots.of(context.site, context.host)
         request = await run_in_thread(partial(_apply_blueprint, request, request.blueprint, first, roots))
         context = replace(context, request=request)
-    all_checks: dict[str, tuple[float, Callable[[], Awaitable[Checked]]]] = {
+    all_checks: dict[str, tuple[float, Callable[[], Awaitable[CheckOutcome]]]] = {
         **{
             what: (_PATIENCE_S, partial(_check_in_thread, what, check, context))
             for what, check in _BLOCKING_CHECKS.items()
@@ -53,20 +53,20 @@ async def run_preflight(request: PreflightRequest, store: RunStore, environ: Map
         "ray": (_PATIENCE_S, partial(checks.check_ray, context)),
         "launch": (_GPU_PATIENCE_S, partial(checks.check_launch, replace(context, request=given))),
     }
-    outcomes: dict[str, Checked] = {"first": Checked(first), **{what: Checked() for what in all_checks}}
+    outcomes: dict[str, CheckOutcome] = {"first": CheckOutcome(first), **{what: CheckOutcome() for what in all_checks}}
     running: list[str] = []
 
-    async def run_check(what: str, within_s: float, check: Callable[[], Awaitable[Checked]]) -> None:
+    async def run_check(what: str, within_s: float, check: Callable[[], Awaitable[CheckOutcome]]) -> None:
         late = Problem(what=what, text=f"No answer within {within_s:g} s.", remedy="Check it by hand.")
-        outcomes[what] = Checked([late])
+        outcomes[what] = CheckOutcome([late])
         with anyio.move_on_after(within_s):
             try:
                 outcomes[what] = await check()
             except RunwardError as error:
-                outcomes[what] = Checked([describe_error(_name_subject(what, error), error)])
+                outcomes[what] = CheckOutcome([describe_error(_name_subject(what, error), error)])
             except (OSError, ValueError, RuntimeError) as error:  # a name too long, a NUL in it, a loop of links
                 text = f"It cannot be checked: {getattr(error, 'strerror', None) or error}."
-                outcomes[what] = Checked([Problem(what=what, text=text, remedy="Correct the path.")])
+                outcomes[what] = CheckOutcome([Problem(what=what, text=text, remedy="Correct the path.")])
 
     async def list_running() -> None:
         with anyio.move_on_after(_PATIENCE_S):
@@ -81,10 +81,10 @@ async def run_preflight(request: PreflightRequest, store: RunStore, environ: Map
     others = list({(problem.what, problem.text): problem for problem in listed}.values())
     texts = {problem.text for problem in others}
     more = [problem for problem in refusal.problems if problem.text not in texts and not _is_listed(problem, others)]
-    found = [text for each in outcomes.values() for text in each.found]
+    facts = [text for each in outcomes.values() for text in each.facts]
     all_problems = [*others, *more]
     return Preflight(
-        ok=not all_problems, problems=all_problems, found=list(dict.fromkeys(found)) or None, running=running or None
+        ok=not all_problems, problems=all_problems, found=list(dict.fromkeys(facts)) or None, running=running or None
     )
 
 
@@ -145,17 +145,17 @@ def _prepare(
 
 async def _check_in_thread(
     what: str, check: Callable[[CheckContext], Iterator[Problem | str]], context: CheckContext
-) -> Checked:
+) -> CheckOutcome:
     """Run a check that can block in a thread of its own, which is abandoned if it takes too long.
 
     What it yielded before an error counts.
     """
 
-    def run() -> Checked:
-        outcome = Checked()
+    def run() -> CheckOutcome:
+        outcome = CheckOutcome()
         try:
             for each in check(context):
-                (outcome.found if isinstance(each, str) else outcome.problems).append(each)  # type: ignore[arg-type]
+                (outcome.facts if isinstance(each, str) else outcome.problems).append(each)  # type: ignore[arg-type]
         except RunwardError as error:
             outcome.problems.append(describe_error(_name_subject(what, error), error))
         return outcome

@@ -231,8 +231,8 @@ def _find_version(real: Path) -> str:
     """Return the version in the name of a program, else of the only library beside it."""
     if version := _short_version(real.name):
         return version
-    found = {_short_version(each.name) for each in (real.parent.parent / "lib").glob("python3.*")}
-    return found.pop() if len(found) == 1 else ""
+    versions = {_short_version(each.name) for each in (real.parent.parent / "lib").glob("python3.*")}
+    return versions.pop() if len(versions) == 1 else ""
 
 
 def _short_version(text: str) -> str:

@@ -115,13 +115,13 @@ class SourceReader:
 
     def _reader_of(self, source: ScalarSource) -> tuple[threading.Lock, _FormatReader]:
         with self._lock:
-            found = self._readers.get(source)
-        if found is None:  # built without the lock: a source may not answer
-            found = threading.Lock(), _build_reader(source)
+            reader_and_lock = self._readers.get(source)
+        if reader_and_lock is None:  # built without the lock: a source may not answer
+            reader_and_lock = threading.Lock(), _build_reader(source)
         with self._lock:
-            found = self._readers.setdefault(source, found)
+            reader_and_lock = self._readers.setdefault(source, reader_and_lock)
             self._readers.move_to_end(source)
-            return found
+            return reader_and_lock
 
     def _forget_oldest(self) -> None:
         with self._lock:

@@ -88,8 +88,8 @@ class Cache:
     def _remove_oldest(self) -> None:
         """Remove the oldest entries until the rest fits, and entries whose writer died while writing."""
         entries = []
-        with os.scandir(self._directory) as found:
-            for entry in found:
+        with os.scandir(self._directory) as listing:
+            for entry in listing:
                 status = entry.stat(follow_symlinks=False)
                 if entry.name.endswith(_SUFFIX):
                     entries.append((status.st_mtime, status.st_size, entry.path))

@@ -45,8 +45,8 @@ def _field(data: bytes, at: int) -> tuple[int, int, bytes, int]:
     return field, wire, data[at : at + length], at + length
 
 
-def _past_group(data: bytes, at: int, opened: int) -> int:
-    depth = [opened]
+def _past_group(data: bytes, at: int, group_field: int) -> int:
+    depth = [group_field]
     while depth:
         key, behind = read_varint(data, at)
         if key & 7 == GROUP:
