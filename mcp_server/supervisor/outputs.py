@@ -30,7 +30,7 @@ from mcp_server.supervisor.write_sessions import WriteSessions
 from mcp_server.system import processes
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import read_regular_file
-from mcp_server.system.inotify import MODIFIED, MOVED_TO, Inotify
+from mcp_server.system.inotify import MODIFIED, MOVED_TO, OPENED, Inotify
 from mcp_server.system.open_files import list_written_files
 
 _FIRST_S, _SLOWER, _LONGEST_S = 0.1, 3.0, 10.0  # between two samples without a change
@@ -45,7 +45,7 @@ _FLUSH_S, _FINISH_S = 0.25, 3.0  # the end waits so long for what was seen, and 
 _SETTLES_NS, _SETTLE_S = 20 * 10**6, 0.03
 _OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE = 3.0, 200
 _LIST_S, _LIST_DEPTH, _LIST_ENTRIES = 1.0, 5, 20_000
-_MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS = 200, 200, 512
+_MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS, _MOST_OPENED = 200, 200, 512, 10_000
 _MOST_CONFIG_BYTES = 1_000_000
 _SLACK_NS = 2 * 10**9
 
@@ -86,7 +86,8 @@ class OutputRecorder(threading.Thread):
         self._cut = False
         self._inotify = Inotify(_MOST_WATCHES)
         self._sessions = WriteSessions()
-        self._changes: dict[str, bool] = {}  # paths that changed, with whether not only the content did
+        self._changes: dict[str, bool] = {}  # paths that changed, with whether that may be the first of many changes
+        self._opened: set[str] = set()  # paths that were opened, and have not changed since
         self._overflows = 0
         self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
 
@@ -220,8 +221,14 @@ class OutputRecorder(threading.Thread):
             self._sessions.take(event)
             if event.kind == MOVED_TO and event.former:
                 self._follow(event.former, event.path)
-            if event.is_change:
-                self._changes[event.path] = self._changes.get(event.path, False) or event.kind != MODIFIED
+            if event.kind == OPENED:
+                self._opened.add(event.path)
+            elif event.is_change:
+                is_news = event.kind != MODIFIED or event.path in self._opened
+                self._opened.discard(event.path)
+                self._changes[event.path] = self._changes.get(event.path, False) or is_news
+        if len(self._opened) > _MOST_OPENED:
+            self._opened.clear()
         if self._inotify.overflows != self._overflows:
             self._overflows = self._inotify.overflows
             self._sessions.forget_all()
