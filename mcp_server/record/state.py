@@ -121,6 +121,14 @@ class Run:
         return isinstance(self.progress.get("step"), int) or any(e["kind"] == "first_step" for e in self.events)
 
     @property
+    def last_known_step(self) -> str | None:
+        """Of a lost run, the step that its supervisor noted last, and when: it may have gone on since."""
+        step, at = self.progress.get("step"), self.progress.get("at")
+        if self.state != "lost" or not isinstance(step, int):
+            return None
+        return f"{step}, noted {at[:19]}Z" if isinstance(at, str) else f"{step}, noted at an unknown time"
+
+    @property
     def last_seq(self) -> int:
         """Number of the newest event."""
         return int(self.events[-1]["seq"]) if self.events else 0

@@ -138,6 +138,7 @@ def build_comparison(
         if run.attempt_params.changed:
             notes.append(f"{run.run_id}: {'; '.join(run.attempt_params.changed.values())}.")
     notes += [f"{run.run_id} is still {run.state}." for run in runs if not run.ended]
+    notes += [f"{run.run_id} is lost: its figures are the last that are known." for run in runs if run.state == "lost"]
     left_out = describe_uncertain([path for entry in entries for path in entry.uncertain])
     notes += [left_out] if left_out else []
     rows = [[row.get(name, "") for name in names] for row in table]

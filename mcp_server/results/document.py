@@ -146,8 +146,10 @@ def _metrics(numbers: RunMetrics, run: Run) -> Iterator[str]:
     if not numbers.metrics:
         yield "No scalars were found."
         return
-    step = f", at step {run.progress['step']}" if "step" in run.progress else ""
-    yield f"Read from {numbers.source}{step}."
+    step = run.last_known_step or run.progress.get("step")
+    yield f"Read from {numbers.source}{'' if step is None else f', at step {step}'}."
+    if run.state == "lost":
+        yield "The run is lost: these are the last values that are known."
     yield ""
     rows = [_row(one) for one in numbers.metrics[:_MOST_METRICS]]
     yield from render_table(["metric", "first (step)", "last (step)", "best (step)", "best is", "odd points"], rows)

@@ -183,7 +183,7 @@ def describe(
         run_id=run.run_id,
         name=None if brief or (failed and not listed) else run.spec.name,
         state=run.state,
-        reason=run.reason,
+        reason=_reason(run),
         attempt=run.attempt if run.started_at and (run.attempt > 1 or not brief) else None,
         exit_code=run.exit_code,
         signal=run.signal,
@@ -193,12 +193,12 @@ def describe(
         elapsed_s=_round(elapsed_s),
         queue_position=run.queue_position,
         gpus=list(run.gpu_names) or None if _shows_gpus(run, since, brief=brief, failed=failed) else None,
-        step=progress.get("step"),
-        total_steps=progress.get("total_steps"),
+        step=None if run.state == "lost" else progress.get("step"),
+        total_steps=None if run.state == "lost" else progress.get("total_steps"),
         step_s=significant(progress["step_s"]) if "step_s" in progress and not run.ended else None,
         eta_s=None if run.ended else _round(progress.get("eta_s")),
         metrics=None
-        if listed or failed or not run.made_a_step
+        if listed or failed or not run.made_a_step or run.state == "lost"
         else _metrics(progress.get("metrics") or {}, brief=brief),
         params=None if brief else _params(run, short=failed or listed),
         params_changed=_changed_params(run, short=failed) if not brief or _has_started_since(run, since) else None,
@@ -209,6 +209,12 @@ def describe(
         events=[_event(e) for e in new] or None,
         tail=tail or None,
     )
+
+
+def _reason(run: Run) -> str | None:
+    """Return the reason of a state, with the last known step of a lost run: how far it came is not known."""
+    known = f"Its last known step: {run.last_known_step}." if run.last_known_step else ""
+    return " ".join(filter(None, (run.reason, known))) or None
 
 
 def _shows_gpus(run: Run, since: int, *, brief: bool, failed: bool) -> bool:

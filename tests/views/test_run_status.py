@@ -64,6 +64,21 @@ def test_a_lost_run_has_its_reason_and_its_leftovers() -> None:
     assert "last_output_s" not in status
 
 
+def test_a_lost_run_has_its_last_known_step_with_its_time_and_nothing_as_if_it_were_current() -> None:
+    progress = {
+        "at": "2026-11-22T19:40:01.123Z",
+        "step": 120,
+        "total_steps": 900,
+        "eta_s": 7.0,
+        "metrics": {"loss": 2.5},
+    }
+    lost = run("lost", reason="Its supervisor is gone.", progress=progress)
+    for status in (describe(lost, now_s=BEGAN_S, listed=listed).model_dump() for listed in (False, True)):
+        assert status["reason"] == "Its supervisor is gone. Its last known step: 120, noted 2026-11-22T19:40:01Z."
+        assert status.keys().isdisjoint({"step", "total_steps", "step_s", "eta_s", "metrics"})
+    assert "unknown time" in str(run("lost", progress={"step": 1}).last_known_step)
+
+
 def test_empty_lists_are_absent() -> None:
     status = describe(run(), now_s=BEGAN_S, since=1, tail=[], leftovers=[])
     assert (status.events, status.tail, status.leftovers) == (None, None, None)
