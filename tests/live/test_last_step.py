@@ -1,0 +1,99 @@
+"""However a run ends, every answer has the step and the figures that it printed last, also of a bar without an end."""
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.system import processes
+from tests.support.sandbox import Agent, Sandbox, until_async
+
+pytestmark = pytest.mark.anyio
+
+LAST = 12
+# argv: how it prints, how it ends. The updates of a bar end with the carriage return of the next: the last has none.
+PROGRAM = r"""
+import pathlib, sys, time
+for n in range(13):
+    if sys.argv[1] == "lines":
+        text = f"step {n}/50 loss {1 - n / 100:.2f}\n" if n else ""
+    else:
+        text = f"\rEpoch 1: {n * 2}%|####      | {n}/50 [00:{n:02}<00:10,  1.00it/s, loss={1 - n / 100:.2f}]"
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    time.sleep(0.02)
+pathlib.Path(f"printed-{sys.argv[2]}").touch()
+if sys.argv[2] in ("finished", "failed"):
+    sys.exit(3 * (sys.argv[2] == "failed"))
+time.sleep(600)
+"""
+ENDS: dict[str, dict[str, Any]] = {
+    "finished": {},
+    "failed": {},
+    "killed": {},
+    "shot": {},  # somebody kills the command
+    "timed_out": {"time_limit_s": 6},
+    "stopped": {"recovery": {"stall": "stop"}, "stall_timeout_s": 2},
+    "lost": {},
+}
+STATES = {"shot": "failed", "stopped": "killed"}
+
+
+@pytest.mark.parametrize("style", ["lines", "bar"])
+async def test_all_answers_agree_about_the_last_step_after_every_end(sandbox: Sandbox, style: str) -> None:
+    (sandbox.path / "train.py").write_text(PROGRAM)
+    async with sandbox.agent_in_process() as agent:
+        run_ids = {}
+        for end, more in ENDS.items():
+            command = [sys.executable, "train.py", style, end]
+            run_ids[end] = await agent.launch(command, name=end, cwd=str(sandbox.path), **more)
+        await until_async(lambda: all((sandbox.path / f"printed-{end}").exists() for end in ENDS), "the last updates")
+        await agent.kill(run_ids["killed"])
+        os.kill(sandbox.run(run_ids["shot"]).at_start["pid"], signal.SIGKILL)
+        lost = run_ids["lost"]
+        await until_async(lambda: sandbox.run(lost).progress.get("step") == LAST, "the record of the last step")
+        os.kill(sandbox.supervisor(lost), signal.SIGKILL)
+        await until_async(lambda: sandbox.run(lost).state == "lost", "its loss")
+        for process in processes.find_by_variable("RUNWARD_RUN_ID", lost):
+            processes.send_signal(process, signal.SIGKILL)
+        for end, run_id in run_ids.items():
+            status = await agent.end(run_id)
+            assert status["state"] == STATES.get(end, end), status
+            if end != "lost":
+                await check(agent, run_id, status, sandbox.path / "out" / end)
+            else:
+                await check_lost(agent, run_id, status, sandbox.path / "out" / end)
+
+
+async def check(agent: Agent, run_id: str, status: dict[str, Any], out: Path) -> None:
+    assert status["step"] == LAST, status
+    assert status.get("metrics", {}).get("loss", 0.88) == 0.88
+    listed = next(one for one in (await agent.call("list_runs"))["runs"] if one["run_id"] == run_id)
+    assert listed.get("step", LAST) == LAST
+    row = await compared(agent, run_id)
+    assert row["step"] == str(LAST)
+    assert row["loss last/min@step"].startswith("0.88"), row
+    assert f"| 0.88 ({LAST}) |" in await results(agent, run_id, out)
+
+
+async def check_lost(agent: Agent, run_id: str, status: dict[str, Any], out: Path) -> None:
+    assert re.search(rf"Its last known step: {LAST}, noted 20\d\d-.*Z\.$", status["reason"])
+    assert status.keys().isdisjoint({"step", "metrics", "eta_s"})
+    assert (await compared(agent, run_id))["step"].startswith(f"{LAST}, noted 20")
+    text = await results(agent, run_id, out)
+    assert f"at step {LAST}, noted 20" in text
+    assert "The run is lost: these are the last values that are known." in text
+
+
+async def compared(agent: Agent, run_id: str) -> dict[str, str]:
+    table = await agent.call("compare_runs", run_ids=[run_id])
+    return dict(zip(table["columns"].split("|"), table["rows"][0].split("|"), strict=True))
+
+
+async def results(agent: Agent, run_id: str, out: Path) -> str:
+    answer = await agent.call("finish_blueprint", run_id=run_id, result_dir=str(out))
+    return Path(answer["results_path"]).read_text()
