@@ -2,21 +2,36 @@
 
 A supervisor imports modules until the end of its run, days later. Its program lies in the state directory, one copy for
 each content, so that an upgrade or a removed environment takes nothing away from a living run.
+
+Servers and supervisors hold a shared lock of the copy that they use, for as long as they live. A copy is removed only
+under its exclusive lock, so none that a launch under way has chosen.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib.util
+import os
+import re
 import secrets
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from mcp_server.backends.zipapp import PACKAGE, source_files
+from mcp_server.system.files import open_private
+from mcp_server.system.lock_files import try_lock
+from mcp_server.system.program_lock import LOCK_NAME
 
 _DIRECTORY = "supervisors"
 _DIGITS = 16
+_TRIES = 5  # of what another process may remove in the same moment
+_PART = re.compile(r"\.[0-9a-f]{16}-[0-9a-f]{8}")
+_ABANDONED_S = 3600.0  # the writer of a half-made copy of that age has exited
 
 
 def supervisor_program(home: Path) -> Path:
@@ -30,6 +45,36 @@ def supervisor_program(home: Path) -> Path:
         return PACKAGE / "supervisor"
 
 
+def remove_unused_copies(home: Path, runs_live: Callable[[], bool]) -> None:
+    """Remove the copies that no server and no supervisor uses, but for the newest one.
+
+    Supervisors of former versions hold no lock: while ``runs_live()``, copies without a lock file stay.
+    """
+    with contextlib.suppress(OSError):
+        copies = [path for path in (home / _DIRECTORY).iterdir() if path.is_dir()]
+        for path in copies:
+            if _PART.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(path, ignore_errors=True)
+        whole = sorted(
+            (path for path in copies if not path.name.startswith(".")), key=lambda path: path.stat().st_mtime
+        )
+        for path in whole[:-1]:
+            if (path / LOCK_NAME).exists() or not runs_live():
+                _remove_unless_used(path)
+
+
+def _remove_unless_used(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        fd = open_private(str(directory / LOCK_NAME), os.O_RDWR | os.O_CREAT)
+        try:
+            if try_lock(fd):
+                removed = directory.with_name(f".{directory.name}-{secrets.token_hex(4)}")
+                directory.rename(removed)
+                shutil.rmtree(removed, ignore_errors=True)
+        finally:
+            os.close(fd)
+
+
 @functools.cache  # a server whose package is removed or replaced goes on with its copy
 def _copied_program(home: Path) -> Path:
     files = list(source_files())
@@ -37,9 +82,27 @@ def _copied_program(home: Path) -> Path:
     for file in files:
         digest.update(f"{file.relative_to(PACKAGE)}\0".encode() + file.read_bytes() + b"\0")
     directory = home / _DIRECTORY / digest.hexdigest()[:_DIGITS]
-    if not directory.exists():
-        _copy(files, directory)
-    return directory / PACKAGE.name / "supervisor"
+    for _ in range(_TRIES):
+        if not directory.exists():
+            _copy(files, directory)
+        if _hold(directory):
+            return directory / PACKAGE.name / "supervisor"
+    raise OSError(f"{directory} is removed again and again")
+
+
+def _hold(directory: Path) -> bool:
+    """Share the lock of a copy until this process exits; return False if the copy was removed meanwhile."""
+    try:
+        fd = open_private(str(directory / LOCK_NAME), os.O_RDWR | os.O_CREAT)
+    except FileNotFoundError:
+        return False
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(fd), (directory / LOCK_NAME).stat()):
+            os.utime(directory)  # the newest copy is the one that was used last
+            return True
+    os.close(fd)
+    return False
 
 
 def _copy(files: list[Path], directory: Path) -> None:

@@ -26,6 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     store = RunStore(StateHome.of(os.environ))
     state = arguments.state
     runs = [run for run in store.list_runs() if state in (None, run.state, "ended" if run.ended else "live")]
+    if state != "lost":
+        runs = [run for run in runs if not store.is_cut_off_launch(run)]
     statuses = [status_of(store, run, since=run.last_seq, listed=True) for run in runs[: arguments.limit]]
     if arguments.json:
         print_json({"runs": [status.model_dump(mode="json") for status in statuses], "total": len(runs)})

@@ -127,6 +127,10 @@ class RunStore:
         runs.sort(key=lambda run: (run.spec.created_at, run.run_id), reverse=True)
         return runs
 
+    def is_cut_off_launch(self, run: Run) -> bool:
+        """Return whether nothing ever ran: its server died during the launch, and no supervisor took what it left."""
+        return run.state == "lost" and not run.events and self.run_directory(run.run_id).handover.is_fifo()
+
     def output_at_s(self, run: Run) -> float | None:
         """Return when the newest attempt last wrote output, in POSIX time; None if it has no log."""
         try:

@@ -12,6 +12,7 @@ if not __package__:  # started by its path, without site-packages
 
 from mcp_server.system.core_dumps import forbid_core_dumps
 from mcp_server.system.process_title import set_title, supervisor_title
+from mcp_server.system.program_lock import hold_program_lock
 
 
 def main() -> int:
@@ -19,6 +20,7 @@ def main() -> int:
     path = Path(sys.argv[1])
     set_title(supervisor_title(path.name))
     forbid_core_dumps()
+    hold_program_lock(Path(__file__).resolve().parents[2])
     from mcp_server.supervisor.supervise import supervise  # noqa: PLC0415 - takes 40 ms, and the title is set first
 
     return supervise(path)

@@ -132,7 +132,9 @@ async def launch_run(
     if isinstance(params, str):
         arguments |= {"params": None, "params_file": params}
     own = {"owner": server.owner(ctx, owner), "idempotency_key": server.idempotency_key(ctx, idempotency_key)}
-    await run_in_thread(server.check_readable, ctx, {"blueprint": blueprint}, cwd)
+    # A launch shows whether its cwd exists, as its command could; a dry run starts nothing, and shows nothing.
+    named = {"blueprint": blueprint, "params": arguments.get("params_file"), "cwd": cwd if dry_run else None}
+    await run_in_thread(server.check_readable, ctx, named, cwd)
     request = LaunchRequest.from_arguments({**arguments, **own})
     if dry_run:
         spec = await rehearse(request, server.home, server.environ)

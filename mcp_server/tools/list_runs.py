@@ -63,6 +63,8 @@ async def list_runs(
         every = server.store.list_runs()
         unreadable = list(server.store.unreadable) or None
         runs = [run for run in every if _matches(run, state, owner, tag, name)]
+        if state != "lost" and name is None:
+            runs = [run for run in runs if not server.store.is_cut_off_launch(run)]
         page = runs
         if before is not None:
             end = server.store.find(before).spec

@@ -44,13 +44,14 @@ async def preflight(
     from mcp_server.runs.preflight.preflight import run_preflight  # noqa: PLC0415
 
     server = server_of(ctx)
+    own_python = python if python is not None and "/" in python else None
+    named = {"cwd": cwd, "blueprint": blueprint, "paths": paths, "result_dir": result_dir, "python": own_python}
+    named["params"] = params if isinstance(params, str) else None
+    await run_in_thread(server.check_readable, ctx, named, cwd)
     if isinstance(params, str):
         from mcp_server.runs.params_file import read_params_file  # noqa: PLC0415
 
         arguments["params"] = (await run_in_thread(read_params_file, params, cwd))[1]
-    own_python = python if python is not None and "/" in python else None
-    named = {"cwd": cwd, "blueprint": blueprint, "paths": paths, "result_dir": result_dir, "python": own_python}
-    await run_in_thread(server.check_readable, ctx, named, cwd)
     return await run_preflight(PreflightRequest.from_arguments(arguments), server.store, server.environ)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -156,7 +157,7 @@ _HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
 _SKIPS = re.compile(
     r"(?i)\b(?:skip(?:s|ped|ping)?|ignor(?:es?|ed|ing)|discard(?:s|ed|ing)?|drop(?:s|ped|ping)|reject(?:s|ed|ing)?"
     r"|continuing|retrying|overflow(?:ed|s)?|replac(?:ed|ing)|nan_to_num|Warning:|if)\b(?![^,;|]{0,24}[:=]\s*\d)"
-    r"|\w*Warning: |\u8df3\u8fc7"
+    r"|Warning: |\u8df3\u8fc7"
 )
 _VERBS = frozenset({
     "is", "was", "are", "were", "be", "became", "becomes", "has", "have", "had", "got", "gets", "contains", "not", "no",
@@ -207,9 +208,14 @@ def _measure_name(text: str) -> ValueName | None:
 
 def is_remark(line: str, name: str) -> bool:
     """Return whether ``line`` speaks of a NaN or infinite ``name`` in words, and does not report it as a metric."""
-    if _SKIPS.search(line):
+    if _speaks_of_skipping(line):
         return True
     return not _VERBS.isdisjoint(name.split()) and _COUNTED.search(line) is None
+
+
+@functools.lru_cache(maxsize=1)  # a line may hold hundreds of values
+def _speaks_of_skipping(line: str) -> bool:
+    return _SKIPS.search(line) is not None
 
 
 def parse_number(text: str) -> float:

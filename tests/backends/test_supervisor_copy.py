@@ -1,0 +1,98 @@
+"""Copies of the supervisor's program: removed once nothing uses them, and never under a launch or a living run."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_server.backends import supervisor_copy
+from mcp_server.backends.supervisor_copy import _copied_program, remove_unused_copies
+from mcp_server.system.program_lock import LOCK_NAME
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from mcp_server.system.program_lock import hold_program_lock
+hold_program_lock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(300)
+"""
+
+
+def copies(home: Path, *ages: int, lock: bool = True) -> list[Path]:
+    """Return copies that were last used so many hours ago."""
+    made = []
+    for age in ages:
+        directory = home / "supervisors" / f"{age:016d}"
+        directory.mkdir(parents=True)
+        if lock:
+            (directory / LOCK_NAME).touch()
+        os.utime(directory, (home.stat().st_mtime - 3600 * age,) * 2)
+        made.append(directory)
+    return made
+
+
+def left(home: Path) -> list[str]:
+    return sorted(path.name for path in (home / "supervisors").iterdir())
+
+
+def test_the_newest_copy_is_left_and_unused_older_ones_go(tmp_path: Path) -> None:
+    newest, *_ = copies(tmp_path, 1, 2, 3)
+    remove_unused_copies(tmp_path, lambda: True)
+    assert left(tmp_path) == [newest.name]
+
+
+def test_a_copy_that_a_living_process_uses_stays_until_it_dies(tmp_path: Path) -> None:
+    newest, used = copies(tmp_path, 1, 2)
+    child = subprocess.Popen([sys.executable, "-c", HOLDS, str(used)], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"held\n"
+        remove_unused_copies(tmp_path, lambda: False)
+        assert left(tmp_path) == sorted([newest.name, used.name])
+    finally:
+        child.kill()
+        child.communicate()
+    remove_unused_copies(tmp_path, lambda: True)
+    assert left(tmp_path) == [newest.name]
+
+
+def test_copies_of_former_versions_stay_while_runs_live(tmp_path: Path) -> None:
+    newest, *_ = copies(tmp_path, 1, 2, lock=False)
+    remove_unused_copies(tmp_path, lambda: True)
+    assert len(left(tmp_path)) == 2
+    remove_unused_copies(tmp_path, lambda: False)
+    assert left(tmp_path) == [newest.name]
+
+
+def test_a_home_without_copies_needs_nothing(tmp_path: Path) -> None:
+    remove_unused_copies(tmp_path, lambda: False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_holds_its_copy(tmp_path: Path) -> None:
+    program = _copied_program(tmp_path)
+    copy = program.parents[1]
+    os.utime(copy, (1, 1))
+    copies(tmp_path, 0)
+    remove_unused_copies(tmp_path, lambda: False)
+    assert program.exists()
+
+
+def test_a_copy_that_is_removed_while_it_is_chosen_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, calls = supervisor_copy._hold, []
+
+    def remove_first(directory: Path) -> bool:
+        calls.append(directory)
+        if len(calls) == 1:
+            shutil.rmtree(directory)
+        return hold(directory)
+
+    monkeypatch.setattr(supervisor_copy, "_hold", remove_first)
+    assert _copied_program(tmp_path).exists()
+    assert len(calls) == 2
