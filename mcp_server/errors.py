@@ -176,6 +176,18 @@ class StopNotSeen(RunwardError):
         )
 
 
+class StopUnknown(RunwardError):
+    """The processes of a run cannot be found now, so nobody knows whether its stop is complete."""
+
+    def __init__(self, run_id: str, error: OSError) -> None:
+        super().__init__(
+            f"Whether {run_id} was stopped is unknown: its processes cannot be found now ({error.strerror or error}).",
+            "Its supervisor, if it lives, has the request and stops it.",
+            "Call kill_run again in a moment; runward doctor says what the machine lacks.",
+        )
+        self.run_id = run_id
+
+
 class ForeignRun(RunwardError):
     """The run belongs to another owner."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from mcp_server.backends.base import RunProcess, backend_of
-from mcp_server.errors import StopNotSeen
+from mcp_server.errors import StopNotSeen, StopUnknown
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.expiry import expiry
@@ -27,6 +27,7 @@ _ANSWER_WITHIN_S = 3.0
 # One that no signal reaches, as it is in another process namespace, looks for a request every 5 s.
 _UNSEEN_ANSWER_WITHIN_S = 12.0
 _EXPIRES_S = 60.0  # a request that its server could not withdraw
+_SHORTAGE_S, _SHORTAGE_RETRY_S = 10.0, 0.25  # what the machine is out of may come back
 _GPU_POLL_S = 0.05
 _GPU_RELEASED_WITHIN_S = 5.0
 
@@ -72,7 +73,21 @@ async def stop_run(
     Raises:
         RunElsewhere: only another host can stop it; nothing was signalled.
         StopNotSeen: its supervisor lives where no signal reaches it, and did not answer.
+        StopUnknown: no descriptor or memory is left to look for its processes.
     """
+    give_up_s = anyio.current_time() + _SHORTAGE_S
+    while True:
+        try:
+            return await _stop(run, store, file_watch, by=by, reason=reason, stopped_by=stopped_by)
+        except OSError as error:
+            if anyio.current_time() >= give_up_s:
+                raise StopUnknown(run.run_id, error) from error
+        await anyio.sleep(_SHORTAGE_RETRY_S)
+
+
+async def _stop(
+    run: Run, store: RunStore, file_watch: FileWatch, *, by: str, reason: str, stopped_by: str
+) -> StopResult:
     backend = backend_of(run.spec)
     backend.check_stoppable(run.spec)
     directory = await run_in_thread(store.run_directory, run.run_id)

@@ -36,6 +36,7 @@ _TICK_S = 0.05  # while a stop is under way
 # What a command leaves behind may be about to end by itself, such as a filter that still prints its last
 # lines: it is let alone as long as it prints, within limits.
 _SETTLE_S, _LONGEST_SETTLE_S = 0.25, 2.0
+_SHORTAGE_S = 10.0  # an end is not delayed longer by what this machine is out of
 _COMMAND_CHARS = 80  # of a leftover's command line
 # An end so soon after Ctrl-C is that person's doing.
 _INTERRUPT_S = 60.0
@@ -288,9 +289,9 @@ class Attempt:
         """Record what the command left behind, and end its guard, which hangs up on them."""
         if self._is_released:
             return
-        self._is_released = True
         if self._stop_request is None:
             self._leftovers = {p: p.command for p in self.living()}
+        self._is_released = True
         os.close(self._child.release_fd)
         processes.resume_process(self._child.guard_pid)
         with contextlib.suppress(ChildProcessError):
@@ -362,7 +363,7 @@ class Attempt:
 
     def end_facts(self) -> dict[str, Any]:
         """Return how the attempt ended, for the event that reports it."""
-        survivors = {p: p.command for p in self.living()}
+        survivors = {p: p.command for p in self._find_survivors()}
         return {
             "exit_code": self.ending.exit_code,
             "signal": self.ending.signal,
@@ -372,6 +373,18 @@ class Attempt:
             "survivors": self._describe(survivors) or None,
             "gpus": (self._gpu_monitor.figures() if self._gpu_monitor else None) or None,
         }
+
+    def _find_survivors(self) -> list[processes.Process]:
+        """Return the living processes. A shortage of descriptors is waited for; in the end it is reported."""
+        until_s = time.monotonic() + _SHORTAGE_S
+        while True:
+            try:
+                return self.living()
+            except OSError as error:
+                if time.monotonic() >= until_s:
+                    self._events.append("observer_error", f"Whether a process survived is unknown: {error}.")
+                    return []
+            time.sleep(_TICK_S)
 
     def _flush_outputs(self) -> None:
         if self._outputs:

@@ -6,6 +6,7 @@ open, changes nothing outside the attempt's directory, and is killed after 60 s,
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -28,7 +29,9 @@ class CodeKeeper:
     """
 
     def __init__(self, pid: int | None = None, done_fd: int | None = None) -> None:
-        self._process = processes.find_process(pid) if pid is not None else None
+        self._process: processes.Process | None = None
+        with contextlib.suppress(OSError):  # without a descriptor to look with, it ends as a leftover of the command
+            self._process = processes.find_process(pid) if pid is not None else None
         self._done_fd = done_fd
         self._due_s: float | None = None
 
@@ -59,8 +62,9 @@ class CodeKeeper:
     def kill(self) -> None:
         """Kill it and what it started, and close its pipe."""
         if self._process is not None:
-            for process in [self._process, *processes.descendants(self._process.pid)]:
-                processes.send_signal(process, signal.SIGKILL)
+            with contextlib.suppress(OSError):  # it ends by itself after a minute
+                for process in [self._process, *processes.descendants(self._process.pid)]:
+                    processes.send_signal(process, signal.SIGKILL)
         if self._done_fd is not None:
             os.close(self._done_fd)
             self._done_fd = None

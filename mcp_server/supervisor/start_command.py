@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping
@@ -68,7 +69,7 @@ def _find_bash() -> str:
 
 def attempt_identity(child: pty.Child) -> dict[str, Any]:
     """Return the identity of an attempt's processes and its supervisor."""
-    command, guard = processes.find_process(child.pid), processes.find_process(child.guard_pid)
+    command, guard = _find_process(child.pid), _find_process(child.guard_pid)
     return {
         "pid": child.pid,
         "pid_started": command.started if command else None,
@@ -80,10 +81,17 @@ def attempt_identity(child: pty.Child) -> dict[str, Any]:
 
 def supervisor_identity() -> dict[str, Any]:
     """Return the identity of this process."""
-    supervisor = processes.find_process(os.getpid())
+    supervisor = _find_process(os.getpid())
     return {
         "supervisor_pid": os.getpid(),
         "supervisor_started": supervisor.started if supervisor else None,
         "host": socket.gethostname(),
         "boot_id": boot_id(),
     }
+
+
+def _find_process(pid: int) -> processes.Process | None:
+    """Return a process; None also when no descriptor is left to look for it: the start is recorded in any case."""
+    with contextlib.suppress(OSError):
+        return processes.find_process(pid)
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 _TMUX_SERVER = "tmux: server"
+# This process has nothing left to look with: that says nothing about the process that it looks for.
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _MOST_THREADS = 100  # reading the children of more takes longer than listing a few hundred processes
 
 
@@ -68,10 +71,13 @@ def become_subreaper() -> None:
 
 
 def find_process(pid: int) -> Process | None:
-    """Return the living process ``pid``; None when it has exited or is a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+    """Return the living process ``pid``; None when it has exited or is a zombie.
+
+    Raises:
+        OSError: no descriptor or memory is left to find out.
+    """
+    stat = _read(f"/proc/{pid}/stat")
+    if not stat:
         return None
     name, _, rest = stat.partition(b"(")[2].rpartition(b") ")
     fields = rest.split()
@@ -86,6 +92,20 @@ def find_process(pid: int) -> Process | None:
     )
 
 
+def _read(path: str) -> bytes:
+    """Return a file of a process; nothing when the process has exited, or is hidden from this user.
+
+    Raises:
+        OSError: no descriptor or memory is left to read it.
+    """
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise
+        return b""
+
+
 def command_words(pid: int) -> list[str]:
     """Return the words of a process's command line; empty when it has exited."""
     try:
@@ -96,7 +116,11 @@ def command_words(pid: int) -> list[str]:
 
 
 def list_processes() -> list[Process]:
-    """Return every living process that this user may see."""
+    """Return every living process that this user may see.
+
+    Raises:
+        OSError: no descriptor or memory is left to find out.
+    """
     processes = (find_process(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - hot path
     return [p for p in processes if p is not None]
 
@@ -255,14 +279,13 @@ def ancestors(pid: int) -> list[int]:
 
 
 def find_by_variable(name: str, value: str) -> list[Process]:
-    """Return this user's processes whose environment holds ``name=value``."""
+    """Return this user's processes whose environment holds ``name=value``.
+
+    Raises:
+        OSError: no descriptor or memory is left to find out.
+    """
     needle = f"{name}={value}".encode()
-    matching = []
-    for p in list_processes():
-        with contextlib.suppress(OSError):
-            if needle in Path(f"/proc/{p.pid}/environ").read_bytes().split(b"\0"):
-                matching.append(p)
-    return matching
+    return [p for p in list_processes() if needle in _read(f"/proc/{p.pid}/environ").split(b"\0")]
 
 
 def send_signal(target: Process, number: signal.Signals) -> bool:

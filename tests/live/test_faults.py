@@ -1,16 +1,23 @@
 """Deaths, pauses and shortages at the worst moments. The whole campaign is `python -m tests.benchmarks deaths`."""
 
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
+from mcp_server.errors import StopUnknown
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, now
+from mcp_server.runs import stop
+from mcp_server.runs.stop import stop_run
+from mcp_server.store.file_watch import FileWatch
 from mcp_server.system import processes
-from tests.support.sandbox import Sandbox, until
+from tests.support.sandbox import Sandbox, until, until_async
 
 pytestmark = pytest.mark.anyio
 
@@ -72,3 +79,54 @@ def test_a_supervisor_without_a_free_descriptor_records_start_and_end(sandbox: S
     assert kinds[0] == "started"
     assert "refused" not in kinds
     assert any("Too many open files" in event["text"] for event in run.events)
+
+
+LOOK = """
+import os, resource, sys
+from mcp_server.system import processes
+
+spare = os.dup(0)
+os.close(spare)
+resource.setrlimit(resource.RLIMIT_NOFILE, (spare, spare))
+looks = [lambda: processes.find_process(os.getppid()), lambda: processes.find_by_variable("HOME", "/"),
+         lambda: processes.descendants(1)]
+for look in looks:
+    try:
+        print("found", look())
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+def test_without_a_free_descriptor_no_process_is_called_gone() -> None:
+    """A stop that found nobody said that nobody survived."""
+    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["Too many open files"] * 3
+
+
+async def test_a_stop_in_a_shortage_goes_on_when_it_is_over(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not over in time, the answer says what is exhausted, and nothing of survivors."""
+    find = processes.list_processes
+    left = [3]  # so often nobody can look
+
+    def list_processes() -> list[processes.Process]:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return find()
+
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch("sleep 300")
+        os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
+        await until_async(lambda: sandbox.run(run_id).state == "lost")
+        request = partial(
+            stop_run, sandbox.run(run_id), sandbox.store, FileWatch(), by="a", reason="", stopped_by="agent"
+        )
+        monkeypatch.setattr(processes, "list_processes", list_processes)
+        monkeypatch.setattr(stop, "_SHORTAGE_S", 0)
+        with pytest.raises(StopUnknown, match="Too many open files"):
+            await request()
+        monkeypatch.setattr(stop, "_SHORTAGE_S", 10)
+        result = await request()
+        assert left[0] < 0
+        assert (result.run.state, result.survivors) == ("killed", ())

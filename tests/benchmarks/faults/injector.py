@@ -21,7 +21,7 @@ from tests.benchmarks.harness import Sandbox
 _GROUPS = Path("/sys/fs/cgroup/unified")
 KINDS = ("server", "supervisor", "guard", "helper", "tmux", "tmux client")
 # tmux's server is one for all runs: killed as often as the others, no screen would live for a second.
-_WEIGHTS = (24, 26, 20, 8, 8, 14)
+_WEIGHTS = (12, 30, 24, 10, 8, 16)
 _TMUX_KILLS = 0.25
 _LONGEST_PAUSE_S = 2.5
 _GUARD = re.compile(rb'"guard_pid": (\d+)')
