@@ -29,12 +29,17 @@ from tests.benchmarks import (
     tokens,
     watching,
 )
-from tests.benchmarks.faults import deaths
+from tests.benchmarks.faults import clocks, deaths, growth, shortages, silence
 from tests.benchmarks.harness import Sandbox, sandbox
 from tests.benchmarks.report import Row, Table, machine
 
 _LONGEST_S = 150.0
-_LONGER_S = {"frameworks": frameworks.LONGEST_S, "deaths": deaths.LONGEST_S}
+_LONGER_S = {
+    "frameworks": frameworks.LONGEST_S,
+    "deaths": deaths.LONGEST_S,
+    "growth": growth.LONGEST_S,
+    "shortages": shortages.LONGEST_S,
+}
 _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "shapes": shapes.measure,
     "latency": latency.measure,
@@ -52,6 +57,10 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "kill": kill.measure,
     "canary": canary.measure,
     "deaths": deaths.measure,
+    "clocks": clocks.measure,
+    "silence": silence.measure,
+    "shortages": shortages.measure,
+    "growth": growth.measure,
 }
 # Need more than `make setup` installs: only when named.
 _ON_DEMAND: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {"frameworks": frameworks.measure}
