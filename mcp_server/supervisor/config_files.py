@@ -11,6 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mcp_server.system.files import read_regular_file
+from mcp_server.text.hydra import (
+    expand_default,
+    list_config_names,
+    read_hydra_decorator,
+    read_hydra_options,
+    read_hydra_overrides,
+)
 from mcp_server.text.shell import SimpleCommand, parse
 
 _SUFFIXES = (".yaml", ".yml", ".toml", ".json", ".jsonnet", ".py", ".sh", ".bash", ".ini", ".cfg", ".conf", ".gin")
@@ -27,22 +34,12 @@ _UNKNOWN = "\N{REPLACEMENT CHARACTER}"  # a word that names no file
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _NAMED = re.compile(r"[+~]*(?:--?)?[A-Za-z][\w.\-/@]*=(.*)", re.DOTALL)
 _MOST_FILES, _SCRIPT_BYTES, _LONGEST_PATH = 40, 1 << 20, 4096
-# Hydra: its options by their long names, its decorator in a script, the list of defaults in a config.
-_HYDRA_OPTIONS = {
-    "--config-path": "path",
-    "-cp": "path",
-    "--config-name": "name",
-    "-cn": "name",
-    "--config-dir": "dir",
-    "-cd": "dir",
-}
-_HYDRA_MAIN = re.compile(r"^\s*@hydra\.main\((.{0,500}?)\)", re.MULTILINE | re.DOTALL)
-_HYDRA_ARGUMENT = r"""%s\s*=\s*["']([^"']+)["']"""
+# The list of defaults in a config of Hydra.
 _DEFAULTS = re.compile(r"^defaults:[ \t]*(?:#.*)?\n((?:[ \t]*(?:-.*|#.*)?\n)+)", re.MULTILINE)
 _DEFAULT = re.compile(
-    r"""[ \t]*-[ \t]*(?:override[ \t]+)?["']?([\w/.\-]+)(?:@[\w.]*)?["']?[ \t]*(?::[ \t]*["']?([\w/.\-]+)["']?)?"""
+    r"""[ \t]*-[ \t]*["']?((?:(?:override|optional)[ \t]+)*[\w/.\-]+)(?:@[\w.]*)?["']?"""
+    r"""[ \t]*(?::[ \t]*["']?([\w/.\-]+)["']?)?"""
 )
-_OVERRIDE = re.compile(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w/.\-]+)")
 _DEEPEST = 6  # of defaults that name other configs
 
 
@@ -194,15 +191,12 @@ def _value(word: str) -> str:
 
 def _find_hydra(words: Sequence[str], base: Path, script: Path | None) -> Iterator[Path]:
     """Yield the configs that Hydra composes for ``script``, as far as names alone decide."""
-    options = _hydra_options(words)
-    if script is not None and (main := _HYDRA_MAIN.search(_read(script))):
-        for key in ("path", "name"):
-            if match := re.search(_HYDRA_ARGUMENT % f"config_{key}", main[1]):
-                options.setdefault(key, match[1])
+    main = read_hydra_decorator(_read(script)) if script is not None else None
+    options = {**(main or {}), **read_hydra_options(words)}
     if "name" not in options:
         return
     directories = _hydra_directories(options, base, script)
-    overrides = {match[1]: match[2] for match in map(_OVERRIDE.fullmatch, words) if match}
+    overrides = read_hydra_overrides(words)
     seen: set[Path] = set()
     queue = [(options["name"], "", 0), *((f"{group}/{one}", group, 0) for group, one in overrides.items())]
     while queue and len(seen) < _MOST_FILES:
@@ -228,32 +222,16 @@ def _hydra_directories(options: Mapping[str, str], base: Path, script: Path | No
     return directories + beside
 
 
-def _hydra_options(words: Sequence[str]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for word, after in zip(words, [*words[1:], ""]):
-        name, equals, value = word.partition("=")
-        if name in _HYDRA_OPTIONS and (value or after):
-            options[_HYDRA_OPTIONS[name]] = value if equals else after
-    return options
-
-
 def _defaults(text: str, group: str, overrides: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield name and group of each config in the list of defaults, with the options that the command chose."""
     match = _DEFAULTS.search(text + "\n")
     for line in match[1].splitlines() if match else ():
-        if (entry := _DEFAULT.match(line)) is None or entry[1] == "_self_":
-            continue
-        key, option = entry[1], entry[2]
-        named = key[1:] if key.startswith("/") else f"{group}/{key}" if group else key
-        if option is None:
-            yield named, named.rpartition("/")[0]
-        elif (chosen := overrides.get(named, option)) not in ("null", "_self_"):
-            yield f"{named}/{chosen}", named
+        if entry := _DEFAULT.match(line):
+            yield from expand_default(entry[1], (entry[2],) if entry[2] else (), group, overrides)
 
 
 def _find_config(directories: Sequence[Path], name: str) -> Path | None:
-    names = [name] if name.endswith((".yaml", ".yml")) else [f"{name}.yaml", f"{name}.yml"]
-    paths = (directory / one for directory in directories for one in names)
+    paths = (directory / one for directory in directories for one in list_config_names(name))
     return next((path for path in paths if _is_file(path)), None)
 
 
