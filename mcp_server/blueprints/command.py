@@ -325,37 +325,19 @@ def _without_arrays(text: str) -> str:
     for _ in range(_MAX_ARRAYS):
         if (array := _ARRAY.search(text)) is None:
             break
-        depth, quote, end = 0, "", len(text)
-        for index in range(array.end() - 1, len(text)):
-            char = text[index]
-            if quote:
-                quote = "" if char == quote else quote
-            elif char in "'\"":
-                quote = char
-            elif char in "()":
-                depth += 1 if char == "(" else -1
-                if not depth:
-                    end = index + 1
-                    break
-        text = f"{text[: array.end() - 1]}{text[end:]}"
+        start, depth, end = array.end() - 1, 0, len(text)
+        for index, char, _ in _read_characters(text[start:], ""):
+            depth += (char == "(") - (char == ")")
+            if not depth:
+                end = start + index + 1
+                break
+        text = f"{text[:start]}{text[end:]}"
     return text
 
 
 def _count_brackets(line: str, quote: str) -> int:
     """Return how many round brackets outside quotes a line opens and does not close; ``quote`` is open before."""
-    depth, is_escaped = 0, False
-    for char in line:
-        if is_escaped:
-            is_escaped = False
-        elif char == "\\" and quote != "'":
-            is_escaped = True
-        elif quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char in "()":
-            depth += 1 if char == "(" else -1
-    return depth
+    return sum((char == "(") - (char == ")") for _, char, _ in _read_characters(line, quote))
 
 
 def _keep_in_foreground(line: int, text: str) -> tuple[str, list[BlueprintFault]]:
@@ -381,8 +363,21 @@ def _scan_quotes(text: str, quote: str = "") -> tuple[str, int | None]:
 
     Unlike ``shell.parse`` this continues from line to line, so that a command of many lines takes linear time.
     """
+    open_quote = quote
+    for index, char, open_quote in _read_characters(text, quote):
+        if char == "#" and index and text[index - 1].isspace():
+            return open_quote, index
+    return open_quote, None
+
+
+def _read_characters(text: str, quote: str) -> Iterator[tuple[int, str, str]]:
+    """Yield position and character of ``text``, and the quote that is open behind it.
+
+    Instead of a quote, and of what is escaped or in quotes, the character is empty.
+    """
     is_escaped = False
     for index, char in enumerate(text):
+        plain = ""
         if is_escaped:
             is_escaped = False
         elif char == "\\" and quote != "'":
@@ -391,9 +386,9 @@ def _scan_quotes(text: str, quote: str = "") -> tuple[str, int | None]:
             quote = "" if char == quote else quote
         elif char in "'\"":
             quote = char
-        elif char == "#" and index and text[index - 1].isspace():
-            return quote, index
-    return quote, None
+        else:
+            plain = char
+        yield index, plain, quote
 
 
 def _quote_value(value: str, quote: str) -> str:

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any, Literal
 
-from mcp_server.hosts.named_data import find_named_data, is_output_place, names_an_output
+from mcp_server.hosts.named_data import find_named_data, is_output_place, names_an_output, split_options
 from mcp_server.text.shell import ShellCommand, SimpleCommand, is_literal
 
 Kind = Literal["program", "script", "config", "checkpoint", "data file", "model"]
@@ -270,13 +270,8 @@ def _find_first_argument(words: Sequence[str], main: int, *, is_python: bool) ->
 
 
 def _find_option_values(words: Sequence[str], *, evaluates: bool) -> Iterator[Input]:
-    """Yield the values of options that name files: ``--config x``, ``--config=x``, ``a.config=x``."""
-    for word, following in zip_longest(words, words[1:], fillvalue=""):
-        option, equals, value = word.partition("=")
-        if not equals:
-            if not option.startswith("--"):
-                continue
-            value = following
+    """Yield the values of options that name files."""
+    for option, value in split_options(words):
         name = option.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
         if names_an_output(option):
             continue

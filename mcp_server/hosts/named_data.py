@@ -71,14 +71,17 @@ def is_output_place(path: str) -> bool:
     return not _OUTPUT_PLACES.isdisjoint(part.lower() for part in PurePath(path).parts)
 
 
-def find_named_data(words: Sequence[str], *, evaluates: bool) -> Iterator[NamedData]:
-    """Yield what the options among ``words`` name; ``evaluates``: the program reads a model rather than writes one."""
+def split_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options among ``words`` with their values: ``--config x``, ``--config=x``, ``a.config=x``."""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         option, equals, value = word.partition("=")
-        if not equals:
-            if not option.startswith("--"):
-                continue
-            value = following
+        if equals or option.startswith("--"):
+            yield option, value if equals else following
+
+
+def find_named_data(words: Sequence[str], *, evaluates: bool) -> Iterator[NamedData]:
+    """Yield what the options among ``words`` name; ``evaluates``: the program reads a model rather than writes one."""
+    for option, value in split_options(words):
         key = option.lstrip("-+").replace("-", "_").lower()
         for each in _split_list(value):
             if (named := _classify(key, each, evaluates=evaluates)) is not None:

@@ -7,7 +7,7 @@ bytes that were read.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,13 @@ from mcp_server.threads import stop_if_abandoned
 _CHUNK_BYTES = 4 * 2**20
 _HEAD_BYTES = 4096
 _BEFORE_BYTES = 256
+
+
+def describe_skipped(left_out_bytes: int, counts: Mapping[str, int]) -> list[str]:
+    """Return one sentence per kind of skipped data: the bytes at the beginning, and ``counts`` by kind."""
+    beginning = f"Only the end was read: the first {left_out_bytes / 2**20:,.0f} MiB were left out."
+    skipped = [f"{kind} skipped: {count:,}." for kind, count in counts.items() if count]
+    return [beginning, *skipped] if left_out_bytes else skipped
 
 
 def unreadable_error(path: Path, cause: str) -> ScalarsUnreadable:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mcp_server.scalars.formats.appended_file import unreadable_error
+from mcp_server.scalars.formats.appended_file import describe_skipped, unreadable_error
 from mcp_server.scalars.formats.rows import Rows, collect_columns
 
 MOST_BYTES = 128 * 2**20  # of a larger file only the end is read
@@ -65,12 +65,7 @@ class ChunkedLog(ABC):
 
     def notes(self) -> list[str]:
         """Return one sentence per kind of skipped data."""
-        notes = []
-        if self._left_out:
-            notes.append(f"Only the end was read: the first {self._left_out / 2**20:,.0f} MiB were left out.")
-        if self.damaged:
-            notes.append(f"Damaged places skipped: {self.damaged:,}.")
-        return notes
+        return describe_skipped(self._left_out, {"Damaged places": self.damaged})
 
     def _records(self, data: bytes, at: int) -> Iterator[tuple[int, bytes]]:
         """Yield each record with its end in ``data``, and b"" with the end of skipped data.

@@ -13,7 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mcp_server.scalars.formats.appended_file import file_signature, open_scalar_file, unreadable_error
+from mcp_server.scalars.formats.appended_file import (
+    describe_skipped,
+    file_signature,
+    open_scalar_file,
+    unreadable_error,
+)
 from mcp_server.scalars.formats.rows import NumberColumn, Rows, collect_columns, flatten, parse_number
 from mcp_server.scalars.series import RunScalars
 
@@ -69,14 +74,7 @@ class _LineParser:
 
     def notes(self) -> list[str]:
         """Return one sentence per kind of skipped rows."""
-        notes = []
-        if self._left_out:
-            notes.append(f"Only the end was read: the first {self._left_out / 2**20:,.0f} MiB were left out.")
-        if self._too_long:
-            notes.append(f"Rows over 1 MiB skipped: {self._too_long:,}.")
-        if self._bad:
-            notes.append(f"Damaged rows skipped: {self._bad:,}.")
-        return notes
+        return describe_skipped(self._left_out, {"Rows over 1 MiB": self._too_long, "Damaged rows": self._bad})
 
     def _end(self, data: bytes, start: int) -> int:
         """Return the end of the last complete row of ``data`` from ``start`` on."""
