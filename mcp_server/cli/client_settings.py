@@ -1,23 +1,53 @@
-"""Edits of clients' settings files that register this server: text in, text out. Pure."""
+"""Edits of clients' settings files that add this server, and take it out again: text in, text out. Pure."""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 NAME = "runward"
 # The longest scheduled wait is 960 s. Codex ends a call after 60 s by default, and allows 10 s for the start.
 TOOL_TIMEOUT_S, STARTUP_TIMEOUT_S = 1200, 20
+# Codex starts a server without the variables of its own environment, but for a few; it reads these by name.
+CODEX_VARIABLES = (
+    *("CONDA_PREFIX", "CUDA_HOME", "HF_HOME", "LD_LIBRARY_PATH"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    *("HF_TOKEN", "WANDB_API_KEY"),
+)
+LOOKING_TOOLS = (
+    *("capture_pane", "check_blueprint", "compare_runs", "gpu_check", "list_runs", "read_log", "read_tb"),
+    "wait_run",
+)
+"""The tools that change nothing: a client need not ask a person before it calls them."""
 
 _KEY = re.compile(r"\s*\"?([\w-]+)\"?\s*=")
-_HEADER = re.compile(rf"\s*\[\s*mcp_servers\s*\.\s*\"?{NAME}\"?\s*\]\s*(#.*)?")
+_OF_SERVER = rf"mcp_servers\s*\.\s*\"?{NAME}\"?"
+_HEADER = re.compile(rf"\s*\[\s*{_OF_SERVER}\s*\]\s*(#.*)?")
+_ANY_HEADER = re.compile(rf"\s*\[\s*{_OF_SERVER}\s*(?:\.[^\]]*)?\]\s*(#.*)?")
+_LAUNCH_APPROVAL = f'[mcp_servers.{NAME}.tools.launch_run]\napproval_mode = "approve"\n'
 
 
 class Unreadable(ValueError):
     """A file cannot be changed safely; the message has the reason and the entry that a person can add."""
+
+
+class NotOurs(ValueError):
+    """The name is taken by an entry that starts something else; only a person may replace it."""
+
+
+def is_ours(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry starts a runward over stdio, wherever that is installed."""
+    words = [str(entry.get("command", "")), *map(str, entry.get("args", []))]
+    programs = {PurePath(word).name for word in words}
+    starts = NAME in programs or "mcp_server" in words or any(f"/{NAME} " in f"{word} " for word in words)
+    return "url" not in entry and (starts or not entry.get("command"))
+
+
+# --- Claude Code
 
 
 def in_mcp_json(text: str, command: Sequence[str]) -> str:
@@ -25,40 +55,137 @@ def in_mcp_json(text: str, command: Sequence[str]) -> str:
 
     Raises:
         Unreadable: the text is not a ``.mcp.json``.
+        NotOurs: its entry of this name starts something else.
     """
     entry_of_server = {"type": "stdio", "command": command[0], "args": list(command[1:])}
     try:
         settings = json.loads(text) if text.strip() else {}
         servers = settings.setdefault("mcpServers", {})
         former = servers.get(NAME, {})
-        # Keys that a person added, such as env, stay. An address would make it another kind of server.
-        entry = entry_of_server if "url" in former else {**former, **entry_of_server}
+        entry = {**former, **entry_of_server}  # keys that a person added, such as env, stay
     except (ValueError, AttributeError, TypeError) as error:
         add = json.dumps({"mcpServers": {NAME: entry_of_server}})
         raise Unreadable(f"it is not a .mcp.json ({error}). A person can add: {add}") from error
+    _refuse_foreign(former)
     if former == entry:
         return text
     servers[NAME] = entry
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 
-def in_codex_toml(text: str, command: Sequence[str]) -> str:
+def out_of_mcp_json(text: str) -> str:
+    """Return the text of a ``.mcp.json`` without this server.
+
+    Raises:
+        Unreadable, NotOurs: as ``in_mcp_json``.
+    """
+    try:
+        settings = json.loads(text) if text.strip() else {}
+        entry = settings.get("mcpServers", {}).get(NAME)
+        if entry is None:
+            return text
+        _refuse_foreign(entry)
+    except (json.JSONDecodeError, AttributeError, TypeError) as error:
+        raise Unreadable(f"it is not a .mcp.json ({error})") from error
+    del settings["mcpServers"][NAME]
+    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+
+
+def user_entry(text: str) -> dict[str, Any] | None:
+    """Return the entry of this server in Claude Code's own ``.claude.json``; None where there is none to read."""
+    try:
+        entry = json.loads(text)["mcpServers"][NAME]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def describe_entry(entry: Mapping[str, Any]) -> str:
+    """Return what an entry starts or connects to, without the values of headers and variables."""
+    if "url" in entry:
+        text = re.sub(r"//[^/@]*@", "//***@", str(entry["url"]).partition("?")[0])
+    else:
+        text = " ".join([str(entry.get("command", "")), *map(str, entry.get("args", []))])
+    hidden = [*entry.get("headers", {}), *entry.get("env", {})]
+    return text + (f" (with {', '.join(hidden)}: values not shown)" if hidden else "")
+
+
+def allow_looking(text: str) -> str:
+    """Return the text of Claude Code's ``settings.json`` that allows the tools which change nothing.
+
+    Raises:
+        Unreadable: the text is not a ``settings.json``.
+    """
+    return _with_rules(text, lambda rules: [*rules, *(rule for rule in _rules() if rule not in rules)])
+
+
+def forbid_looking(text: str) -> str:
+    """Return the text of ``settings.json`` without what ``allow_looking`` added.
+
+    Raises:
+        Unreadable: the text is not a ``settings.json``.
+    """
+    return _with_rules(text, lambda rules: [rule for rule in rules if rule not in _rules()])
+
+
+def _rules() -> list[str]:
+    return [f"mcp__{NAME}__{tool}" for tool in LOOKING_TOOLS]
+
+
+def _with_rules(text: str, change: Any) -> str:
+    try:
+        settings = json.loads(text) if text.strip() else {}
+        permissions = settings.get("permissions", {})
+        before = list(permissions.get("allow", []))
+        after = change(before)
+        if after == before:
+            return text
+        settings["permissions"] = {**permissions, "allow": after}
+    except (ValueError, AttributeError, TypeError) as error:
+        add = json.dumps({"permissions": {"allow": _rules()}})
+        raise Unreadable(f"it is not a settings.json ({error}). A person can add: {add}") from error
+    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+
+
+def _refuse_foreign(entry: Mapping[str, Any]) -> None:
+    """Check that an entry is this server's, or new.
+
+    Raises:
+        NotOurs: it is not.
+    """
+    if entry and not is_ours(entry):
+        raise NotOurs(f"{NAME} is registered there as {describe_entry(entry)}. A person can remove that entry first")
+
+
+# --- Codex
+
+
+def in_codex_toml(text: str, command: Sequence[str], variables: Iterable[str] = CODEX_VARIABLES) -> str:
     """Return the text of Codex's ``config.toml`` with this server registered; unchanged if it is registered already.
 
-    Only the table of this server is rewritten.
+    Only the table of this server is rewritten. ``variables``: names that Codex passes on from its environment.
 
     Raises:
         Unreadable: the text is not TOML, or holds the server in a form that cannot be edited by lines.
+        NotOurs: its entry of this name starts something else.
     """
     start = {"command": command[0], "args": list(command[1:])}
+    # Required: otherwise the first request of a session mostly lacks the tools.
     least = {"startup_timeout_sec": STARTUP_TIMEOUT_S, "tool_timeout_sec": TOOL_TIMEOUT_S}
-    add = _table({**start, **least})
+    names = list(variables)
+    add = _table({**start, **least, "required": True, "env_vars": names})
     try:
         before = tomllib.loads(text)
         former = before.get("mcp_servers", {}).get(NAME, {})
-        # With both a command and an address Codex does not start.
-        kept = {} if "url" in former else former
-        entry = {**kept, **start, **{key: max(value, former.get(key, 0)) for key, value in least.items()}}
+        _refuse_foreign(former)
+        passed = former.get("env_vars", [])
+        entry = {
+            **former,
+            **start,
+            **{key: max(value, former.get(key, 0)) for key, value in least.items()},
+            "required": former.get("required", True),
+            "env_vars": [*passed, *(name for name in names if name not in passed)],
+        }
         if former == entry:
             return text
         after = _with_table(text, entry)
@@ -67,6 +194,53 @@ def in_codex_toml(text: str, command: Sequence[str]) -> str:
             raise Unreadable(f"it has {NAME} in a form that cannot be edited safely. A person can change it to:\n{add}")
     except (tomllib.TOMLDecodeError, AttributeError, TypeError) as error:
         raise Unreadable(f"it is not a Codex config.toml ({error}). A person can add:\n{add}") from error
+    return after
+
+
+def approve_launches(text: str) -> str:
+    """Return the text of ``config.toml`` in which launch_run starts commands without a question to a person.
+
+    Raises:
+        Unreadable: the text is not TOML, or says something about this tool already.
+    """
+    try:
+        tools = tomllib.loads(text).get("mcp_servers", {}).get(NAME, {}).get("tools", {})
+    except (tomllib.TOMLDecodeError, AttributeError) as error:
+        raise Unreadable(f"it is not a Codex config.toml ({error}). A person can add:\n{_LAUNCH_APPROVAL}") from error
+    if "launch_run" in tools:
+        return text
+    after = text.rstrip("\n") + "\n\n" + _LAUNCH_APPROVAL
+    try:
+        tomllib.loads(after)
+    except tomllib.TOMLDecodeError as error:
+        raise Unreadable(f"it cannot be added safely. A person can add:\n{_LAUNCH_APPROVAL}") from error
+    return after
+
+
+def out_of_codex_toml(text: str) -> str:
+    """Return the text of ``config.toml`` without this server.
+
+    Raises:
+        Unreadable, NotOurs: as ``in_codex_toml``.
+    """
+    try:
+        before = tomllib.loads(text)
+        entry = before.get("mcp_servers", {}).get(NAME)
+        if entry is None:
+            return text
+        _refuse_foreign(entry)
+        kept, inside = [], False
+        for line in text.splitlines(keepends=True):
+            if line.lstrip().startswith("["):
+                inside = _ANY_HEADER.fullmatch(line.rstrip("\n")) is not None
+            kept += [] if inside else [line]
+        after = "".join(kept).rstrip("\n") + "\n" if any(map(str.strip, kept)) else ""
+        servers = {name: each for name, each in before["mcp_servers"].items() if name != NAME}
+        rest = {name: each for name, each in before.items() if name != "mcp_servers"}
+        if tomllib.loads(after) != {**rest, **({"mcp_servers": servers} if servers else {})}:
+            raise Unreadable(f"it has {NAME} in a form that cannot be edited safely: a person can remove it")
+    except (tomllib.TOMLDecodeError, AttributeError, TypeError) as error:
+        raise Unreadable(f"it is not a Codex config.toml ({error})") from error
     return after
 
 

@@ -1,64 +1,121 @@
-"""`runward install`: registers this server with a client, and installs the agent files for Claude Code.
+"""`runward install` and `runward uninstall`: this server, its agents and its skills in a client, or out of it.
 
-Every change is shown and confirmed first. A replaced file is kept beside the new one as ``.bak``.
+The registration comes first: without it the rest is useless. Every change is shown and confirmed. An entry of the name
+`runward` that starts something else is left alone, in every client, with the way for a person.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from mcp_server.cli.client_settings import NAME, in_codex_toml, in_mcp_json
+from mcp_server.cli import client_settings as settings
+from mcp_server.cli.client_settings import NAME
+from mcp_server.cli.file_edits import Edit, apply_edit, confirm, without_controls
 from mcp_server.errors import BadArgument
 from mcp_server.resources.documents import list_files
+from mcp_server.resources.skills import render_skills
 
 # Inspector 2.12 needs this Node; npm on an older one silently takes 0.15.0, which is another program.
 _INSPECTOR, _INSPECTOR_NODE = "@modelcontextprotocol/inspector@2", (22, 19)
-_PATIENCE_S = 60  # `claude mcp get` starts the server to see whether it works
-# Control characters of a file could act on the terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-class LeftAlone(Exception):
-    """A file was not changed; the message is the reason."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One file to change: ``edit`` maps its text to the new one, and its links stay inside ``root``."""
-
-    path: Path
-    root: Path | None
-    edit: Callable[[str], str]
+_PATIENCE_S = 60
+# Claude Code starts a project's server in the directory of the session, which may lie below the project. Without
+# braces: those it would take for a variable of its own.
+_SEARCH_UPWARDS = (
+    'd=$PWD; while [ ! -x "$d"/{program} ] && [ "$d" != / ]; do d=$(dirname "$d"); done; exec "$d"/{program} {words}'
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Register the server with ``arguments.client`` (``project``, ``yes``); return the exit status.
+    """Register the server with ``arguments.client``, or remove it; return the exit status.
 
-    0: the server is registered. 1: something is unchanged, because it was not confirmed or failed.
+    0: everything is as requested. 1: something is unchanged, because it was not confirmed or failed.
 
     Raises:
         BadArgument: ``project`` is set, and the working directory does not exist.
     """
-    command, project = server_command(sys.executable), _working_directory() if arguments.project else None
+    sure, project = arguments.yes, _working_directory() if arguments.project else None
+    if arguments.command == "uninstall":
+        return _uninstall(arguments.client, project, sure=sure)
+    command = server_command(sys.executable)
     if arguments.client == "inspector":
-        return _inspect(command, sure=arguments.yes)
-    steps = [_codex(command, project)] if arguments.client == "codex" else _claude(command, project)
-    done = [_apply(step, sure=arguments.yes) for step in steps]
-    if arguments.client == "claude" and project is None:
-        done.append(_register_user(command, sure=arguments.yes))
+        return _inspect(command, sure=sure)
+    if arguments.client == "codex":
+        return _install_codex(command, project, arguments, sure=sure)
+    if project is None:
+        done = [_register_user(command, sure=sure)]
+    else:
+        change = partial(settings.in_mcp_json, command=_in_project(command, project))
+        done = [apply_edit(Edit(project / ".mcp.json", project, change), sure=sure)]
+        if done[0]:
+            print("Claude Code asks once whether this project may start it: until then `claude mcp list` says Pending.")
+    base = _claude_directory(project)
+    question = f"Allow the tools that change nothing without a question, in {base / 'settings.json'}?"
+    edits = [Edit(base / "settings.json", project, settings.allow_looking, question, is_offer=True)]
+    edits += [Edit(base / "agents" / file.name, project, partial(_copy_of, file)) for file in list_files("agents")]
+    done += [apply_edit(edit, sure=sure) for edit in edits]
     return 0 if all(done) else 1
+
+
+def _install_codex(command: Sequence[str], project: Path | None, arguments: argparse.Namespace, *, sure: bool) -> int:
+    path = _codex_config(project)
+    variables = [*settings.CODEX_VARIABLES, *arguments.env]
+    edits = [Edit(path, project, partial(settings.in_codex_toml, command=command, variables=variables))]
+    edits += [
+        Edit(_codex_skills(project) / name / "SKILL.md", project, partial(_as_is, text))
+        for name, text in render_skills().items()
+    ]
+    done = [apply_edit(edit, sure=sure) for edit in edits]
+    question = "Let launch_run start any command without a question to you?"
+    approval = Edit(path, project, settings.approve_launches, question, is_offer=True)
+    if arguments.approve_launches or (done[0] and not sure and sys.stdin.isatty()):
+        done.append(apply_edit(approval, sure=sure and arguments.approve_launches))
+    if project is not None:
+        print(f"Codex reads {path} only in a trusted project: start codex there once, and trust it.")
+    return 0 if all(done) else 1
+
+
+def _uninstall(client: str, project: Path | None, *, sure: bool) -> int:
+    """Take out what ``install`` put there; files that were changed since stay."""
+    if client == "inspector":
+        print("The Inspector keeps nothing of runward.")
+        return 0
+    if client == "codex":
+        edits = [Edit(_codex_config(project), project, settings.out_of_codex_toml)]
+        ours = {_codex_skills(project) / name / "SKILL.md": text for name, text in render_skills().items()}
+    else:
+        base = _claude_directory(project)
+        edits = [Edit(base / "settings.json", project, settings.forbid_looking)]
+        if project is not None:
+            edits.insert(0, Edit(project / ".mcp.json", project, settings.out_of_mcp_json))
+        ours = {base / "agents" / file.name: _copy_of(file, "") for file in list_files("agents")}
+    done = [_unregister_user(sure=sure)] if client == "claude" and project is None else []
+    edits += [Edit(path, project, partial(_remove_ours, text)) for path, text in ours.items() if path.exists()]
+    done += [apply_edit(edit, sure=sure) for edit in edits if edit.path.exists()]
+    for path in ours:
+        if client == "codex" and path.parent.is_dir() and not any(path.parent.iterdir()):
+            path.parent.rmdir()
+    return 0 if all(done) else 1
+
+
+def _remove_ours(ours: str, text: str) -> str | None:
+    return None if text == ours else text
+
+
+def _as_is(text: str, _: str) -> str:
+    return text
+
+
+def _copy_of(file: Path, _: str) -> str:
+    return file.read_text(encoding="utf-8")
 
 
 def _working_directory() -> Path:
@@ -70,6 +127,19 @@ def _working_directory() -> Path:
         ) from error
 
 
+def _claude_directory(project: Path | None) -> Path:
+    return project / ".claude" if project else Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
+
+
+def _codex_config(project: Path | None) -> Path:
+    own = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
+    return (project / ".codex" if project else own) / "config.toml"
+
+
+def _codex_skills(project: Path | None) -> Path:
+    return project / ".agents" / "skills" if project else _codex_config(None).parent / "skills"
+
+
 def server_command(python: str) -> list[str]:
     """Return the command by which a client starts this server: the script beside this Python, or uvx under uvx."""
     parts = Path(python).parts
@@ -79,148 +149,82 @@ def server_command(python: str) -> list[str]:
     return [str(beside), "serve"] if os.access(beside, os.X_OK) else [python, "-m", "mcp_server", "serve"]
 
 
-# --- the changes for each client
-
-
-def _claude(command: Sequence[str], project: Path | None) -> list[Step]:
-    own = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
-    target = (project / ".claude" if project else own) / "agents"
-    steps = [Step(target / file.name, project, partial(_copy_of, file)) for file in list_files("agents")]
-    if project is not None:
-        # A project's file is shared: a program inside the project is named by its relative path.
-        program = Path(command[0])
-        path = str(program.relative_to(project)) if program.is_relative_to(project) else command[0]
-        edit = partial(in_mcp_json, command=[path, *command[1:]])
-        steps.append(Step(project / ".mcp.json", project, edit))
-    return steps
-
-
-def _copy_of(file: Path, _: str) -> str:
-    return file.read_text(encoding="utf-8")
-
-
-def _codex(command: Sequence[str], project: Path | None) -> Step:
-    own = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
-    path = (project / ".codex" if project else own) / "config.toml"
-    return Step(path, project, partial(in_codex_toml, command=command))
-
-
-# --- one file
-
-
-def _apply(step: Step, *, sure: bool) -> bool:
-    """Show the change, ask, and write it; return whether the file has the right content."""
-    try:
-        path = _target(step)
-        before = _read(path)
-        after = step.edit(before or "")
-        if after == before:
-            print(f"{path}: nothing to change.")
-            return True
-        print(_diff(path, before, after), end="")
-        if not _confirm(f"{'Create' if before is None else 'Change'} {path}?", sure=sure):
-            print(f"{path}: left as it is.")
-            return False
-        kept = _write(path, before, after)
-    except (OSError, ValueError, LeftAlone) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        print(f"{step.path} was left as it is: {why}", file=sys.stderr)
-        return False
-    print(f"{path}: written." + (f" Before: {kept}" if kept else ""))
-    return True
-
-
-def _target(step: Step) -> Path:
-    """Return the real path of the file.
-
-    Raises:
-        LeftAlone: it is outside of the project, or not an ordinary file.
-    """
-    try:
-        real = step.path.resolve()
-    except RuntimeError as error:
-        raise LeftAlone("its links form a circle.") from error
-    # A project may come from others: a link in it must not choose which file is overwritten.
-    if step.root is not None and not real.is_relative_to(step.root.resolve()):
-        raise LeftAlone(f"it leads to {real}, outside of this project.")
-    if real.exists() and not real.is_file():
-        raise LeftAlone("it is not an ordinary file.")
-    return real
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-
-
-def _diff(path: Path, before: str | None, after: str) -> str:
-    """Return the change in the form of ``diff -U1``, without control characters."""
-    names = ("/dev/null" if before is None else str(path), str(path))
-    lines = difflib.unified_diff((before or "").splitlines(), after.splitlines(), *names, n=1, lineterm="")
-    return "".join(_CONTROL.sub("?", line) + "\n" for line in lines)
-
-
-def _confirm(question: str, *, sure: bool) -> bool:
-    if sure:
-        return True
-    if not sys.stdin.isatty():
-        print(f"{question} There is no terminal to ask on: --yes confirms.")
-        return False
-    try:
-        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
-
-
-def _write(path: Path, before: str | None, text: str) -> Path | None:
-    """Write ``text``; return the path of the backup, if there was a former file.
-
-    Raises:
-        LeftAlone: the file does not hold ``before`` any more, the text that was shown.
-    """
-    if _read(path) != before:
-        raise LeftAlone("it has changed in the meantime.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if before is None:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-        return None
-    kept = next(p for n in range(1000) if not os.path.lexists(p := path.with_name(f"{path.name}.bak{n or ''}")))
-    shutil.copy2(path, kept)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor has no path
-        file.write(text)
-    shutil.copymode(path, temporary)
-    os.replace(temporary, path)  # noqa: PTH105 - as above
-    return kept
+def _in_project(command: Sequence[str], project: Path) -> list[str]:
+    """Return a command for a project's file, which others share: a program inside the project is searched upwards."""
+    program = Path(command[0])
+    if not program.is_relative_to(project):
+        return list(command)
+    relative = shlex.quote(str(program.relative_to(project)))
+    return ["sh", "-c", _SEARCH_UPWARDS.format(program=relative, words=shlex.join(command[1:]))]
 
 
 # --- programs of the clients
 
 
+def read_user_entry() -> dict[str, object] | None:
+    """Return the entry of this server in the file that `claude mcp add --scope user` writes."""
+    own = os.environ.get("CLAUDE_CONFIG_DIR")
+    try:
+        return settings.user_entry((Path(own or Path.home()) / ".claude.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
 def _register_user(command: Sequence[str], *, sure: bool) -> bool:
     """Register the server with `claude mcp add`; return whether it is registered."""
-    line = ["claude", "mcp", "add", "--scope", "user", NAME, "--", *command]
+    add, remove = ["claude", "mcp", "add", "--scope", "user", NAME, "--", *command], _removal()
     if shutil.which("claude") is None:
-        print(f"Claude Code was not found. On a machine that has it, type:\n  {shlex.join(line)}")
+        print(f"Claude Code was not found. On a machine that has it, type:\n  {shlex.join(add)}")
         return False
-    registered, output = _run_program(["claude", "mcp", "get", NAME])
-    if registered and command[0] in output:
+    entry = read_user_entry()
+    if entry is not None and [entry.get("command"), *_args_of(entry)] == list(command):
         print("claude mcp: nothing to change.")
         return True
-    if registered:
-        print(_CONTROL.sub("?", output))
-        print("claude mcp: registered with another command, left as it is. To replace it, type:")
-        print(f"  claude mcp remove --scope user {NAME} && {shlex.join(line)}")
+    lines = [add]
+    if entry is not None:
+        print(f"claude mcp: registered as {without_controls(settings.describe_entry(entry))}")
+        if not settings.is_ours(entry):
+            both = f"{shlex.join(remove)} && {shlex.join(add)}"
+            print(f"claude mcp: that starts something else, left as it is. To replace it, type:\n  {both}")
+            return False
+        lines = [remove, add]
+    return _run_lines(lines, sure=sure)
+
+
+def _unregister_user(*, sure: bool) -> bool:
+    entry = read_user_entry()
+    if entry is None:
+        print("claude mcp: nothing to change.")
+        return True
+    if not settings.is_ours(entry):
+        print(f"claude mcp: {without_controls(settings.describe_entry(entry))} starts something else, left as it is.")
         return False
-    if not _confirm(f"Run {shlex.join(line)} ?", sure=sure):
+    if shutil.which("claude") is None:
+        print(f"Claude Code was not found. On a machine that has it, type:\n  {shlex.join(_removal())}")
+        return False
+    return _run_lines([_removal()], sure=sure)
+
+
+def _removal() -> list[str]:
+    return ["claude", "mcp", "remove", "--scope", "user", NAME]
+
+
+def _args_of(entry: dict[str, object]) -> list[object]:
+    words = entry.get("args")
+    return list(words) if isinstance(words, list) else []
+
+
+def _run_lines(lines: Sequence[Sequence[str]], *, sure: bool) -> bool:
+    """Run programs of a client one after the other, when confirmed; return whether all succeeded."""
+    if not confirm(f"Run {' && '.join(map(shlex.join, lines))} ?", sure=sure):
         print("claude mcp: left as it is.")
         return False
-    done, output = _run_program(line)
-    print(_CONTROL.sub("?", output))
-    return done
+    for line in lines:
+        succeeded, output = _run_program(line)
+        print(without_controls(output))
+        if not succeeded:
+            return False
+    return True
 
 
 def _run_program(line: Sequence[str]) -> tuple[bool, str]:
@@ -253,6 +257,6 @@ def _inspect(command: Sequence[str], *, sure: bool) -> int:
             f"It needs Node {needed} or newer and npx; this machine has {version if match else 'no Node'}. Not started."
         )
         return 1
-    if not _confirm("Start it?", sure=sure):
+    if not confirm("Start it?", sure=sure):
         return 1
     return subprocess.run(line, check=False).returncode

@@ -105,7 +105,13 @@ def _add_setup_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser])
         "--json", action="store_true", help="for scripts"
     )
 
-    installing = verbs.add_parser("install", help="register this server with a client, and install the agents")
-    installing.add_argument("client", choices=["claude", "codex", "inspector"])
-    installing.add_argument("--project", action="store_true", help="for this directory's project instead of this user")
-    installing.add_argument("--yes", action="store_true", help="do not ask; changes are shown all the same")
+    installing = verbs.add_parser("install", help="register this server with a client, and install agents or skills")
+    removing = verbs.add_parser("uninstall", help="take out of a client what install put there")
+    for command in (installing, removing):
+        command.add_argument("client", choices=["claude", "codex", "inspector"])
+        command.add_argument("--project", action="store_true", help="this directory's project instead of this user")
+        command.add_argument("--yes", action="store_true", help="do not ask; changes are shown all the same")
+    passed = "a variable that Codex shall pass on by name, e.g. of a secret; may be repeated"
+    installing.add_argument("--env", action="append", default=[], metavar="NAME", help=passed)
+    approved = "Codex shall not ask before launch_run starts a command"
+    installing.add_argument("--approve-launches", action="store_true", help=approved)

@@ -11,7 +11,7 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,12 @@ from mcp.types import (
     CompletionArgument,
     CompletionContext,
     PromptReference,
+    Resource,
     ResourceTemplateReference,
 )
 
 from mcp_server.errors import RunNotFound, RunwardError
+from mcp_server.record.state import Run
 from mcp_server.resources.documents import Document, read_documents
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import ServerContext
@@ -40,6 +42,7 @@ from mcp_server.views.run_status import status_of
 
 _MARKDOWN, _JSON = "text/markdown", "application/json"
 _LOG_LINES = 200
+_NEWEST_RUNS = 10
 _MAX_COMPLETIONS = 100  # limit of the protocol
 _MOST_CELLS = 200
 _OPTIONAL = "Optional. "
@@ -62,9 +65,10 @@ class ResourceServer(MCPServer[ServerContext]):
         _add_completions(self, context)
 
     async def list_resources(self) -> Any:
-        """List documents and agent files."""
+        """List documents and agent files, and the newest runs, which a person can then name with @."""
         self._add_documents()
-        return await super().list_resources()
+        runs = await run_in_thread(self._context.store.list_runs)
+        return [*await super().list_resources(), *map(_list_run, runs[:_NEWEST_RUNS])]
 
     async def read_resource(self, *arguments: Any, **more: Any) -> Any:
         """Read a document, a run's status or a run's log."""
@@ -110,6 +114,11 @@ def _make_resource(uri: str, document: Document) -> FunctionResource:
     return FunctionResource(
         uri=uri, name=document.name, title=title, description=description, mime_type=_MARKDOWN, fn=lambda: document.text
     )
+
+
+def _list_run(run: Run) -> Resource:
+    text = f"{run.state}, of {run.spec.owner}, started {run.spec.created_at}"
+    return Resource(uri=f"run://{run.run_id}", name=run.run_id, title=run.spec.name, description=text, mime_type=_JSON)
 
 
 def _add_templates(server: MCPServer[ServerContext], context: ServerContext) -> None:
@@ -257,6 +266,11 @@ def _render_prompt(document: Document, context: ServerContext, /, **values: str)
             context.store.find(run_id)
         except RunNotFound as error:
             raise MCPError(INVALID_PARAMS, str(error)) from error
+    return fill_slots(document, values)
+
+
+def fill_slots(document: Document, values: Mapping[str, str]) -> str:
+    """Return the text of a prompt with the values of its arguments, and the documents that it includes."""
     arguments = "\n".join(_list_item(name, value) for name, value in values.items() if value.strip())
 
     # A single pass, so that a slot inside of an argument stays text.

@@ -44,7 +44,7 @@ class ScalarReport(Answer):
     """Scalars of a run, of several runs side by side, or the runs below a directory.
 
     ``tags``: one line per tag, in the form of ``columns``. ``values``: the same in full. ``step``: the last step, where
-    a line names no other. ``age_s``: seconds since the newest point.
+    a line names no other. ``age_s``: seconds since the newest point. ``picture``: path of the PNG.
     """
 
     source: str
@@ -57,4 +57,5 @@ class ScalarReport(Answer):
     runs: list[str] | None = None
     total: int | None = None
     notes: list[str] | None = None
+    picture: str | None = None
     next_step: str | None = None

@@ -1,6 +1,9 @@
 """read_tb: the scalars of training runs."""
 
 import base64
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mcp.types import CallToolResult, ImageContent
@@ -8,9 +11,12 @@ from pydantic import Field
 
 from mcp_server.errors import BadArgument
 from mcp_server.scalars.answers import ScalarReport
+from mcp_server.system.files import write_atomic
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
+
+_PICTURES = 50
 
 if TYPE_CHECKING:
     from mcp_server.views.scalar_report import DrawableReport
@@ -60,7 +66,7 @@ async def read_tb(
         server.check_readable(ctx, {"logdir": None if logdir == "latest" else logdir, "compare": paths})
         return build_report(query, server.scalars, server.store)
 
-    return await _result(await run_in_thread(read))
+    return await _result(await run_in_thread(read), server.home.path)
 
 
 TOOL = tool(
@@ -71,7 +77,21 @@ TOOL = tool(
 )
 
 
-async def _result(report: "DrawableReport") -> CallToolResult:
+def _save_picture(home: Path, png: bytes) -> str | None:
+    """Keep a picture in the state directory, the newest 50 in all, and return its path; None where it cannot be kept."""
+    directory = home / "pictures"
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}.png"
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        write_atomic(directory / name, png)
+        for old in sorted(directory.glob("*.png"))[:-_PICTURES]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        return None
+    return str(directory / name)
+
+
+async def _result(report: "DrawableReport", home: Path) -> CallToolResult:
     """Return the answer and the requested picture. Where drawing failed, a note in the answer says why."""
     from mcp_server.scalars.plot import NotDrawn, draw_picture  # noqa: PLC0415 - rarely used
 
@@ -80,6 +100,8 @@ async def _result(report: "DrawableReport") -> CallToolResult:
         try:
             png = await run_in_thread(draw_picture, report.panels)
             images.append(ImageContent(type="image", data=base64.b64encode(png).decode(), mime_type="image/png"))
+            # Some clients show a model no picture beside a structured answer.
+            answer = answer.model_copy(update={"picture": await run_in_thread(_save_picture, home, png)})
         except NotDrawn as error:
             answer = answer.model_copy(update={"notes": [*(answer.notes or ()), str(error)]})
     return CallToolResult(content=[*images], structured_content=answer.model_dump(mode="json"))

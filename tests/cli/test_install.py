@@ -5,6 +5,7 @@ import io
 import json
 import os
 import stat
+import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -34,8 +35,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     monkeypatch.setattr(module, "server_command", lambda _: COMMAND)
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
-    def call(client: str, *, project: bool = False, yes: bool = False) -> int:
-        return module.run(argparse.Namespace(client=client, project=project, yes=yes))
+    def call(client: str, *, project: bool = False, yes: bool = False, command: str = "install", **more: object) -> int:
+        options = {"env": [], "approve_launches": False, **more}
+        return module.run(argparse.Namespace(command=command, client=client, project=project, yes=yes, **options))
 
     return call
 
@@ -65,7 +67,11 @@ def person(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Person]:
     return sits_down
 
 
+PATHS = {"PATH": "/usr/bin:/bin"}
+
+
 def program(path: Path, script: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
@@ -80,7 +86,9 @@ def files(folder: Path) -> list[str]:
 def test_a_project_gets_agents_and_registration(run: Install, tmp_path: Path) -> None:
     assert run("claude", project=True, yes=True) == 0
     project = tmp_path / "project"
-    assert files(project) == sorted([".mcp.json", *(f".claude/agents/{name}" for name in AGENTS)])
+    assert files(project) == sorted(
+        [".mcp.json", ".claude/settings.json", *(f".claude/agents/{name}" for name in AGENTS)]
+    )
     assert (project / ".claude/agents/eval-monitor.md").read_bytes() == (
         find_folder("agents") / "eval-monitor.md"
     ).read_bytes()
@@ -94,7 +102,7 @@ def test_a_second_time_changes_nothing(run: Install, tmp_path: Path, capsys: pyt
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "project").rglob("*")}
     capsys.readouterr()
     assert run("claude", project=True) == 0
-    assert capsys.readouterr().out.count("nothing to change.") == len(AGENTS) + 1
+    assert capsys.readouterr().out.count("nothing to change.") == len(AGENTS) + 2
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "project").rglob("*")} == before
 
 
@@ -114,7 +122,7 @@ def test_a_person_is_asked_about_every_file(
 ) -> None:
     somebody = person(answer)
     assert run("claude", project=True) == status
-    assert len(somebody.asked) == len(AGENTS) + 1
+    assert len(somebody.asked) == len(AGENTS) + 2
     assert bool(files(tmp_path / "project")) == (status == 0)
 
 
@@ -193,7 +201,7 @@ def test_what_is_no_file_is_left_alone(run: Install, tmp_path: Path, capsys: pyt
     assert run("claude", project=True, yes=True) == 1
     said = capsys.readouterr().err
     assert (said.count("not an ordinary file"), said.count(f"{circle} was left as it is: ")) == (2, 1)
-    assert len(files(tmp_path / "project")) == len(AGENTS) - 2
+    assert len(files(tmp_path / "project")) == len(AGENTS) - 1
 
 
 def test_a_project_that_is_gone_is_said(run: Install, tmp_path: Path) -> None:
@@ -207,7 +215,7 @@ def test_what_cannot_be_written_is_told_and_the_rest_goes_on(
 ) -> None:
     (tmp_path / "project/.claude").write_text("a file where a directory should be")
     assert run("claude", project=True, yes=True) == 1
-    assert capsys.readouterr().err.count("was left as it is: Not a directory") == len(AGENTS)
+    assert capsys.readouterr().err.count("was left as it is: Not a directory") == len(AGENTS) + 1
     assert (tmp_path / "project/.mcp.json").is_file()
 
 
@@ -229,8 +237,16 @@ def test_a_program_inside_the_project_is_named_as_everybody_finds_it(
     inside = str(tmp_path / "project/.venv/bin/runward")
     monkeypatch.setattr(module, "server_command", lambda _: [inside, "serve"])
     run("claude", project=True, yes=True)
+    program(tmp_path / "project/.venv/bin/runward", 'echo "$0 $@"')
+    below = tmp_path / "project/a/b"
+    below.mkdir(parents=True)
     entry = json.loads((tmp_path / "project/.mcp.json").read_text())["mcpServers"]["runward"]
-    assert entry["command"] == ".venv/bin/runward"
+    assert str(tmp_path) not in json.dumps(entry)
+    assert "${" not in json.dumps(entry)  # clients take it for a variable of theirs
+    for directory in (tmp_path / "project", below):
+        line = [entry["command"], *entry["args"]]
+        done = subprocess.run(line, cwd=directory, capture_output=True, text=True, env=PATHS, check=True)
+        assert done.stdout == f"{inside} serve\n"
 
 
 # --- Claude Code and the Inspector themselves
@@ -239,35 +255,108 @@ def test_a_program_inside_the_project_is_named_as_everybody_finds_it(
 CLAUDE = """
 echo "$@" >> "$HOME/calls"
 case "$2" in
-  get) test -f "$HOME/registered" && exec /bin/cat "$HOME/registered"; exit 1 ;;
-  add) echo "Command: $7" > "$HOME/registered" ;;
+  remove) rm "$HOME/.claude.json" ;;
+  add) printf '{"mcpServers": {"runward": {"command": "%s", "args": ["%s"]}}}' "$7" "$8" > "$HOME/.claude.json" ;;
 esac
 """
 
 
-def test_claude_code_registers_the_server_itself(
-    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def claude(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """A stand-in of Claude Code, and what it was called with."""
     program(tmp_path / "bin/claude", CLAUDE)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    calls = tmp_path / "home/calls"
+    return lambda: calls.read_text().splitlines() if calls.exists() else []
+
+
+def register(tmp_path: Path, entry: dict[str, object]) -> None:
+    (tmp_path / "home/.claude.json").write_text(json.dumps({"mcpServers": {"runward": entry}}))
+
+
+def test_claude_code_registers_the_server_itself(
+    run: Install, claude: Callable[[], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("claude", yes=True) == 0
-    calls = (tmp_path / "home/calls").read_text().splitlines()
-    assert calls == ["mcp get runward", "mcp add --scope user runward -- /opt/venv/bin/runward serve"]
+    assert claude() == ["mcp add --scope user runward -- /opt/venv/bin/runward serve"]
     assert files(tmp_path / "home/.claude/agents") == AGENTS
-    capsys.readouterr()
+    assert capsys.readouterr().out.index(".claude/settings.json") > 0
     assert run("claude") == 0
     assert "claude mcp: nothing to change." in capsys.readouterr().out
 
 
-def test_another_registration_is_shown_and_left(
-    run: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_older_runward_is_replaced_and_something_else_is_shown_and_left(
+    run: Install, claude: Callable[[], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program(tmp_path / "bin/claude", CLAUDE)
-    (tmp_path / "home/registered").write_text("Command: /old/runward\n")
+    register(tmp_path, {"command": "/old/runward", "args": ["serve"]})
+    assert run("claude", yes=True) == 0
+    assert [line.split()[1] for line in claude()] == ["remove", "add"]
+    register(tmp_path, {"type": "http", "url": "https://box/mcp", "headers": {"Authorization": "Bearer s3cr3t"}})
+    capsys.readouterr()
     assert run("claude", yes=True) == 1
     out = capsys.readouterr().out
-    assert "Command: /old/runward" in out
+    assert "https://box/mcp (with Authorization: values not shown)" in out
+    assert "s3cr3t" not in out
     assert "claude mcp remove --scope user runward && claude mcp add" in out
-    assert (tmp_path / "home/registered").read_text() == "Command: /old/runward\n"
+    assert run("claude", command="uninstall", yes=True) == 1
+    assert len(claude()) == 2
+
+
+@pytest.mark.parametrize("project", [False, True])
+def test_what_install_put_there_uninstall_takes_out(
+    run: Install, claude: Callable[[], list[str]], tmp_path: Path, *, project: bool
+) -> None:
+    assert run("claude", project=project, yes=True) == 0
+    assert run("codex", project=project, yes=True) == 0
+    mine = tmp_path / ("project" if project else "home") / ".claude/agents/eval-monitor.md"
+    mine.write_text("changed since")
+    for client in ("claude", "codex"):
+        assert run(client, project=project, command="uninstall", yes=True) == 0
+    left = [path for path in files(tmp_path) if ".bak" not in path and not path.startswith("bin")]
+    contents = {Path(path).name: (tmp_path / path).read_text() for path in left}
+    assert contents.pop("eval-monitor.md") == "changed since"
+    assert not any("runward" in text for name, text in contents.items() if name != "calls"), contents
+    assert not project or claude() == []
+
+
+# --- Codex
+
+
+def test_codex_gets_the_server_its_variables_and_skills(run: Install, tmp_path: Path) -> None:
+    assert run("codex", yes=True, env=["MY_TOKEN"]) == 0
+    entry = tomllib.loads((tmp_path / "home/.codex/config.toml").read_text())["mcp_servers"]["runward"]
+    assert entry["required"] is True
+    assert {"LD_LIBRARY_PATH", "HF_HOME", "https_proxy", "MY_TOKEN"} <= set(entry["env_vars"])
+    assert "tools" not in entry  # --yes lets no command start without a question
+    skills = tmp_path / "home/.codex/skills"
+    assert "runward-monitor-run" in {path.name for path in skills.iterdir()}
+    for skill in skills.iterdir():
+        front = (skill / "SKILL.md").read_text().split("---")[1]
+        assert f"name: {skill.name}\n" in front
+        assert "description: " in front
+        assert "{{" not in (skill / "SKILL.md").read_text()
+
+
+def test_launches_without_a_question_are_an_offer(
+    run: Install, person: Callable[[str], Person], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "home/.codex/config.toml"
+
+    def tools() -> object:
+        return tomllib.loads(config.read_text())["mcp_servers"]["runward"].get("tools")
+
+    assert run("codex", yes=True, approve_launches=True) == 0
+    assert tools() == {"launch_run": {"approval_mode": "approve"}}
+    config.unlink()
+    somebody = person("y")
+    assert run("codex") == 0
+    assert "launch_run" in somebody.asked[-1]
+    assert tools() is not None
+    assert run("codex", project=True, yes=True) == 0
+    assert "trusted project" in capsys.readouterr().out
+
+
+# --- programs that are not there, and the Inspector
 
 
 def test_without_claude_code_its_line_is_printed(run: Install, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,7 @@ async def test_a_picture_is_added_to_the_answer(sandbox: Sandbox) -> None:
         assert image.mime_type == "image/png"
         assert struct.unpack(">II", png[16:24]) == (900, 500)
         assert len(png) <= 200_000
+        assert Path(result.structured_content["picture"]).read_bytes() == png
     drawn = sandbox.runward("tb", "progress.csv", "--plot", "curves.png")
     assert drawn.returncode == 0, drawn.stderr
     assert "reward" in drawn.stdout

@@ -1,0 +1,134 @@
+"""Changes to files that people own: each is shown and confirmed first, and a replaced file is kept as ``.bak``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+# Control characters of a file could act on the terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class LeftAlone(Exception):
+    """A file was not changed; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One file to change: ``change`` maps its text to the new one, None to remove it. Its links stay inside ``root``.
+
+    ``question`` replaces the usual one. ``is_offer``: a person who declines has done all that is needed.
+    """
+
+    path: Path
+    root: Path | None
+    change: Callable[[str], str | None]
+    question: str = ""
+    is_offer: bool = False
+
+
+def apply_edit(edit: Edit, *, sure: bool) -> bool:
+    """Show the change, ask, and write it; return whether the file has the right content."""
+    try:
+        path = _find_target(edit)
+        before = _read(path)
+        after = edit.change(before or "")
+        if after == (before or "") or (after is None and before is None):
+            print(f"{path}: nothing to change.")
+            return True
+        print(_diff(path, before, after), end="")
+        verb = "Remove" if after is None else "Create" if before is None else "Change"
+        if not confirm(edit.question or f"{verb} {path}?", sure=sure):
+            print(f"{path}: left as it is.")
+            return edit.is_offer
+        backup = _write(path, before, after)
+    except (OSError, ValueError, LeftAlone) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        print(f"{edit.path} was left as it is: {why}", file=sys.stderr)
+        return False
+    print(f"{path}: {'removed' if after is None else 'written'}." + (f" Before: {backup}" if backup else ""))
+    return True
+
+
+def confirm(question: str, *, sure: bool) -> bool:
+    """Return whether a person at the terminal says yes; True without a question where ``sure``."""
+    if sure:
+        return True
+    if not sys.stdin.isatty():
+        print(f"{question} There is no terminal to ask on: --yes confirms.")
+        return False
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+def without_controls(text: str) -> str:
+    """Return ``text`` with each control character as a question mark."""
+    return _CONTROL.sub("?", text)
+
+
+def _find_target(edit: Edit) -> Path:
+    """Return the real path of the file.
+
+    Raises:
+        LeftAlone: it is outside of the project, or not an ordinary file.
+    """
+    try:
+        real = edit.path.resolve()
+    except RuntimeError as error:
+        raise LeftAlone("its links form a circle.") from error
+    # A project may come from others: a link in it must not choose which file is overwritten.
+    if edit.root is not None and not real.is_relative_to(edit.root.resolve()):
+        raise LeftAlone(f"it leads to {real}, outside of this project.")
+    if real.exists() and not real.is_file():
+        raise LeftAlone("it is not an ordinary file.")
+    return real
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def _diff(path: Path, before: str | None, after: str | None) -> str:
+    """Return the change in the form of ``diff -U1``, without control characters."""
+    names = ("/dev/null" if before is None else str(path), "/dev/null" if after is None else str(path))
+    former, new = (before or "").splitlines(), (after or "").splitlines()
+    lines = difflib.unified_diff(former, new, *names, n=1, lineterm="")
+    return "".join(without_controls(line) + "\n" for line in lines)
+
+
+def _write(path: Path, before: str | None, text: str | None) -> Path | None:
+    """Write ``text``, or remove the file; return the path of the backup, if a changed file was replaced.
+
+    Raises:
+        LeftAlone: the file does not hold ``before`` any more, the text that was shown.
+    """
+    if _read(path) != before:
+        raise LeftAlone("it has changed in the meantime.")
+    if text is None:
+        path.unlink()
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if before is None:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+        return None
+    backup = next(p for n in range(1000) if not os.path.lexists(p := path.with_name(f"{path.name}.bak{n or ''}")))
+    shutil.copy2(path, backup)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor has no path
+        file.write(text)
+    shutil.copymode(path, temporary)
+    os.replace(temporary, path)  # noqa: PTH105 - as above
+    return backup
