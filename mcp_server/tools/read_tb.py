@@ -3,14 +3,14 @@
 import base64
 import secrets
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mcp.types import CallToolResult, ImageContent
 from pydantic import Field
 
-from mcp_server.errors import BadArgument
+from mcp_server.errors import BadArgument, StateUnusable
 from mcp_server.scalars.answers import ScalarReport
+from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import write_atomic
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
@@ -66,7 +66,7 @@ async def read_tb(
         server.check_readable(ctx, {"logdir": None if logdir == "latest" else logdir, "compare": paths})
         return build_report(query, server.scalars, server.store)
 
-    return await _result(await run_in_thread(read), server.home.path)
+    return await _result(await run_in_thread(read), server.home)
 
 
 TOOL = tool(
@@ -77,21 +77,22 @@ TOOL = tool(
 )
 
 
-def _save_picture(home: Path, png: bytes) -> str | None:
-    """Keep a picture in the state directory, the newest 50 in all, and return its path; None where it cannot be kept."""
-    directory = home / "pictures"
+def _save_picture(home: StateHome, png: bytes) -> str | None:
+    """Keep a picture in the state directory, as one of the newest 50, and return its path; None where that fails."""
+    directory = home.path / "pictures"
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}.png"
     try:
+        home.create()
         directory.mkdir(mode=0o700, exist_ok=True)
         write_atomic(directory / name, png)
         for old in sorted(directory.glob("*.png"))[:-_PICTURES]:
             old.unlink(missing_ok=True)
-    except OSError:
+    except (StateUnusable, OSError):
         return None
     return str(directory / name)
 
 
-async def _result(report: "DrawableReport", home: Path) -> CallToolResult:
+async def _result(report: "DrawableReport", home: StateHome) -> CallToolResult:
     """Return the answer and the requested picture. Where drawing failed, a note in the answer says why."""
     from mcp_server.scalars.plot import NotDrawn, draw_picture  # noqa: PLC0415 - rarely used
 

@@ -4,6 +4,7 @@ import base64
 import json
 import struct
 import sys
+from pathlib import Path
 
 import pytest
 
