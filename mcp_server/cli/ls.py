@@ -53,6 +53,7 @@ def _cells(status: RunStatus, owner: str) -> tuple[str | Text, ...]:
     step = (
         "" if status.step is None else f"{status.step}/{status.total_steps}" if status.total_steps else f"{status.step}"
     )
+    step = f"{step} (round {status.round})" if status.round else step
     return (
         status.run_id,
         Text(status.state, style=_COLOURS.get(status.state, "cyan")),

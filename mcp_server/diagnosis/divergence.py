@@ -155,6 +155,7 @@ class DivergenceDetector:
         self._lines_since_finite = _TOTAL_COUNTS
         self._finite_components: dict[str, bool] = {}
         self._is_rl = False
+        self._round = 1
         self._skips = SkippedSteps()
         self._history = LossHistory()
 
@@ -168,8 +169,18 @@ class DivergenceDetector:
         """Whether divergence is proven by two independent signs, which is enough to stop a run."""
         return self.text is not None and not self.recovered and len(self.signs) >= _SIGNS_NEEDED
 
+    def _begin_round(self, number: int) -> None:
+        """Forget the losses of the round before: another training begins, with losses of its own."""
+        self._round = number
+        self._streaks.clear()
+        self._finite_components.clear()
+        self._last_loss, self._lines_since_finite = None, _TOTAL_COUNTS
+        self._skips, self._history = SkippedSteps(), LossHistory()
+
     def read_metrics(self, metric_line: MetricLine) -> None:
         """Apply all rules to the metrics of one line."""
+        if metric_line.round != self._round:
+            self._begin_round(metric_line.round)
         if not metric_line.metrics and metric_line.skipped is None:
             return
         results = list(self._apply_rules(metric_line))

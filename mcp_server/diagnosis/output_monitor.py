@@ -190,7 +190,8 @@ class OutputMonitor:
         if not lines:
             return []
         self.last_line, self.output_s = lines[-1], at_s
-        advances, new = self.progress.advances, self.suspect is not None and self.suspect.offset >= self._bytes
+        advances, former_round = self.progress.advances, self.progress.round
+        new = self.suspect is not None and self.suspect.offset >= self._bytes
         for metric_line in self.progress.read_lines(lines, at_s):
             self.divergence.read_metrics(metric_line)
         if new and self.suspect is not None:  # the diagnosis decides which steps of this piece followed it
@@ -198,6 +199,8 @@ class OutputMonitor:
         for line in lines:
             if ("heckpoint" in line or "ckpt" in line) and (name := find_checkpoint(line)):
                 self.checkpoint = name
+        if self.progress.round > former_round:
+            self.stall_detector.begin_round()
         events = self._note_progress(advances, at_s)
         return events + self._note_divergence(at_s)
 
@@ -218,9 +221,8 @@ class OutputMonitor:
         events = []
         if self.progress.first_step_seen and self.first_step_s is None:
             self.first_step_s, self._first_step_due_s = at_s, None
-            step, total = self.progress.step, self.progress.total_steps
-            which = f"step {step}{f' of {total}' if total else ''}" if step is not None else "a step"
-            text = f"First training step seen after {at_s - self.started_s:.0f} s: {which}."
+            step = self.progress.step
+            text = f"First training step seen after {at_s - self.started_s:.0f} s: {self.progress.place or 'a step'}."
             events.append(OutputEvent("first_step", text, {"step": step, "line": self.progress.first_step_line[:300]}))
         if self.progress.advances > advances:
             resumed = self.stall_detector.note_step(at_s)
@@ -305,6 +307,7 @@ class OutputMonitor:
         """Return the content of ``progress.json``, durations in seconds."""
         progress = self.progress
         facts = {
+            "round": progress.round if progress.round > 1 else None,
             "step": progress.step,
             "total_steps": progress.total_steps,
             "step_s": progress.step_s,

@@ -20,6 +20,9 @@ Without three step gaps, bursts of output replace steps. The limit then needs te
 applies only while the processes are idle, because silent data preparation is healthy. With fewer than ten bursts but at
 least one step, the limit is 60 times the longest wait for a step so far, the first included, and at least 3,600 s.
 
+A new round (see progress/rounds.py) starts and compiles anew. Until its third gap the limit is at least 1,800 s and 3
+times the longest wait for a step so far; the wait for its first step is not a gap.
+
 The time to the first step has its own deadline, and the gap after it often contains a compilation; neither counts as a
 gap. Of 4,000 random healthy runs (see tests/diagnosis/test_stall.py) a limit of 20 usual gaps called 9 stalled, 30
 called 6, and 40 none (2 of 20,000). The price: a hang of a run with one-minute steps is reported after 40 minutes.
@@ -63,6 +66,8 @@ class _GapHistory:
         self._gaps_needed, self._floor_s, self._gaps_to_skip = gaps_needed, floor_s, skipped
         self._print_started_s = 0.0
         self._longest_s = 0.0
+        self._skipped = skipped
+        self.early_gaps = 0  # of a new round, still to come
 
     def note_sign(self, at_s: float) -> None:
         if self.last_s is None:
@@ -72,7 +77,12 @@ class _GapHistory:
             self._print_started_s = at_s
         self.last_s = at_s
 
+    def begin_round(self) -> None:
+        """Take the next sign as the first one of a new round."""
+        self.last_s, self._gaps_to_skip, self.early_gaps = None, self._skipped, self._gaps_needed
+
     def _add_gap(self, gap_s: float) -> None:
+        self.early_gaps = max(0, self.early_gaps - 1)
         if self._gaps_to_skip:
             self._gaps_to_skip -= 1
             return
@@ -98,6 +108,7 @@ class StallDetector:
         self._steps = _GapHistory(_STEP_GAPS, _STEP_FLOOR_S, skipped=1)
         self._bursts = _GapHistory(_BURST_GAPS, _BURST_FLOOR_S)
         self._longest_wait_s = 0.0  # for a step
+        self._step_before_s: float | None = None  # the last one of the round before
         self._checked_s: float | None = None
         self._is_extended = False
         self._bar_moved_s: float | None = None
@@ -111,12 +122,18 @@ class StallDetector:
     def note_step(self, at_s: float) -> bool:
         """Record a step and return whether it ends a stall."""
         last_s = self._started_s if self._steps.last_s is None else self._steps.last_s
+        last_s, self._step_before_s = self._step_before_s or last_s, None
         self._longest_wait_s = max(self._longest_wait_s, at_s - last_s)
         self._steps.note_sign(at_s)
         self._bursts.note_sign(at_s)
         self._is_extended, self._bar_moved_s, self._checked_s = False, None, None
         self._bar_positions.clear()
         return self._end_stall()
+
+    def begin_round(self) -> None:
+        """Note that the next step is the first one of another training."""
+        self._step_before_s = self._steps.last_s
+        self._steps.begin_round()
 
     def note_output(self, at_s: float, text: str = "") -> bool:
         """Record output without a step, with its last line, and return whether it ends a stall.
@@ -149,6 +166,8 @@ class StallDetector:
         if self._fixed_s is not None:
             return last_s + self._fixed_s
         if (limit_s := self._steps.limit_s) is not None:
+            if self._steps.early_gaps:
+                limit_s = max(limit_s, _BURST_FLOOR_S, _LONGEST_GAPS * self._longest_wait_s)
             due_s = last_s + limit_s * (_EXTENSION_FACTOR if self._is_extended else 1)
             return due_s if self._bar_moved_s is None else max(due_s, self._bar_moved_s + limit_s)
         limit_s = self._bursts.limit_s

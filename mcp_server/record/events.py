@@ -240,6 +240,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "failure": dict,
     "step": int,
     "total_steps": int,
+    "round": int,
     "step_s": (int, float),
     "eta_s": (int, float),
     "metrics": dict,

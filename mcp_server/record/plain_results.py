@@ -132,7 +132,9 @@ def _render_plain(
 ) -> str:
     """Return a results document with the facts that the supervisor has."""
     sections = [("End of the run", [*end.lines])]
-    numbers = {name: value for name, value in progress.items() if name in ("step", "total_steps", "checkpoint")}
+    numbers = {
+        name: value for name, value in progress.items() if name in ("round", "step", "total_steps", "checkpoint")
+    }
     metrics = progress.get("metrics")
     numbers |= metrics if isinstance(metrics, Mapping) else {}
     if numbers:

@@ -43,6 +43,7 @@ class FailedAttempt:
     exit_code: int | None
     signal: str | None
     step: int | None
+    round: int = 1
     checkpoint: str | None = None
     params: Mapping[str, object] = field(default_factory=dict)
     applied: str | None = None
@@ -141,10 +142,10 @@ def _matches(when: Mapping[str, Any], failure: FailedAttempt) -> bool:
 
 def _since_progress(history: Sequence[FailedAttempt]) -> Sequence[FailedAttempt]:
     """Return the newest attempt that came further than all before it or left a new checkpoint, and all after it."""
-    start, best = 0, -1
+    start, best = 0, (1, -1)
     seen: set[str] = set()
     for n, attempt in enumerate(history):
-        step = -1 if attempt.step is None else attempt.step
+        step = (attempt.round, -1 if attempt.step is None else attempt.step)
         # The name alone: the directory of a retry may be named after its start time.
         saved = {(attempt.checkpoint or "").rstrip("/").rpartition("/")[2]} - {""}
         if step > best or saved - seen:
@@ -179,7 +180,7 @@ def _repeats(policy: Mapping[str, Any], history: Sequence[FailedAttempt]) -> boo
     for before in reversed(history[:-1]):
         if _is_changing_step(policy, before.applied) or before.params != last.params:
             return False
-        if before.step == last.step and _normalize(before.line) == _normalize(last.line):
+        if (before.round, before.step) == (last.round, last.step) and _normalize(before.line) == _normalize(last.line):
             return True
     return False
 

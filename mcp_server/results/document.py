@@ -147,7 +147,8 @@ def _metrics(numbers: RunMetrics, run: Run) -> Iterator[str]:
         yield "No scalars were found."
         return
     step = run.last_known_step or run.progress.get("step")
-    yield f"Read from {numbers.source}{'' if step is None else f', at step {step}'}."
+    place = f"round {run.progress['round']}, step" if "round" in run.progress else "step"
+    yield f"Read from {numbers.source}{'' if step is None else f', at {place} {step}'}."
     if run.state == "lost":
         yield "The run is lost: these are the last values that are known."
     yield ""

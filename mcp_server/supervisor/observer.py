@@ -120,6 +120,11 @@ class Observer:
         return self._monitor.progress.step if self._monitor else None
 
     @property
+    def round(self) -> int:
+        """The training of several in one run, from 1."""
+        return self._monitor.progress.round if self._monitor else 1
+
+    @property
     def checkpoint(self) -> str | None:
         """The newest checkpoint that the output names."""
         return self._monitor.checkpoint if self._monitor else None
@@ -301,9 +306,10 @@ class Observer:
             if monitor.stall_detector.median_gap_s
             else ""
         )
+        place = f" after {monitor.progress.place}" if monitor.progress.place else ""
         text = (
-            f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{usual}. Processor time used since: "
-            f"{used_s:.1f} s. {self._last_line}"
+            f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{place}{usual}. "
+            f"Processor time used since: {used_s:.1f} s. {self._last_line}"
         )
         living = self._living()
         stack = self._dump_stack(living) or self._printed_stack()

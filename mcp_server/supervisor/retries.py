@@ -69,6 +69,7 @@ class Retries:
                 exit_code=ending.exit_code,
                 signal=ending.signal,
                 step=observer.step,
+                round=observer.round,
                 checkpoint=observer.checkpoint,
                 params=dict(params),
             )

@@ -75,6 +75,7 @@ class Failure(Answer):
 class RunStatus(Answer):
     """The state of one run. Durations in seconds, times in ISO 8601 UTC.
 
+    ``round``: the present one of several trainings in the run, whose are step, total, times and metrics; absent for 1.
     ``params``: those of the newest attempt. ``params_changed``: which of them, and which variables, retries changed.
     """
 
@@ -92,6 +93,7 @@ class RunStatus(Answer):
     elapsed_s: float | None = None
     queue_position: int | None = None
     gpus: list[int | str] | None = None
+    round: int | None = None
     step: int | None = None
     total_steps: int | None = None
     step_s: float | None = None
@@ -193,6 +195,7 @@ def describe(
         elapsed_s=_round(elapsed_s),
         queue_position=run.queue_position,
         gpus=list(run.gpu_names) or None if _shows_gpus(run, since, brief=brief, failed=failed) else None,
+        round=None if run.state == "lost" else progress.get("round"),
         step=None if run.state == "lost" else progress.get("step"),
         total_steps=None if run.state == "lost" else progress.get("total_steps"),
         step_s=significant(progress["step_s"]) if "step_s" in progress and not run.ended else None,

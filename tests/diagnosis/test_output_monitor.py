@@ -207,6 +207,38 @@ def test_a_reported_error_is_withdrawn_when_the_run_continues_and_may_be_reporte
         assert kinds(found) == ["resumed"]
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+def test_a_hang_is_noticed_in_any_round_like_in_the_first(rounds: int) -> None:
+    monitor, at_s = OutputMonitor({}, started_s=0), 0.0
+    for number in range(1, rounds + 1):
+        at_s += 400  # loads
+        for n in range(1, 13 if number < rounds else 9):
+            at_s += 60 if n == 2 else 4  # compiles
+            due_s = monitor.stall_check_s
+            assert due_s is None or due_s > at_s
+            monitor.read_output(b"epoch %d/12 loss 0.%d\n" % (n, n), at_s)
+    facts = {name: monitor.progress_facts().get(name) for name in ("round", "step", "total_steps", "eta_s")}
+    assert facts == {"round": rounds if rounds > 1 else None, "step": 8, "total_steps": 12, "eta_s": 16}
+    assert monitor.stall_check_s == at_s + 300
+    assert monitor.stall_detector.detect_stall(at_s + 300, cpu_idle=True)
+
+
+def test_a_hang_at_the_second_step_of_a_round_is_noticed_within_half_an_hour() -> None:
+    monitor = OutputMonitor({}, started_s=0)
+    for n in (*range(1, 13), 1, 2):
+        monitor.read_output(step(n).replace(b"1000", b"12"), monitor.output_s + 4)
+    assert monitor.stall_check_s == monitor.output_s + 1_800
+
+
+def test_losses_of_one_round_are_not_compared_with_those_of_another() -> None:
+    monitor, found = OutputMonitor({}, started_s=0), []
+    for number, scale in enumerate((1.0, 500.0, 0.001, 40.0)):
+        for n in range(1, 61):
+            text = b"step %d/60 loss %.4f\n" % (n, scale * (2 - n / 60))
+            found += monitor.read_output(text, number * 100.0 + n)
+    assert kinds(found) == ["first_step"]
+
+
 def test_a_recovery_from_divergence_is_reported() -> None:
     monitor = OutputMonitor({}, started_s=0)
     found = []

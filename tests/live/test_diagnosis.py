@@ -101,6 +101,25 @@ async def test_a_stall_and_its_end_are_reported_with_evidence(sandbox: Sandbox) 
         (sandbox.path / "end").touch()
 
 
+async def test_a_hang_in_the_second_round_is_reported_with_its_round(sandbox: Sandbox) -> None:
+    code = f"""{GO_ON}
+for seed in (1, 2):
+    print(f"seed {{seed}}", flush=True)
+    for epoch in range(1, 13 if seed == 1 else 9):
+        print(f"epoch {{epoch}}/12 loss {{1 / epoch:.4f}}", flush=True)
+until('go')
+"""
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(python(sandbox, code), cwd=str(sandbox.path), stall_timeout_s=1)
+        await until_async(lambda: sandbox.run(run_id).state == "stalled", "the stall")
+        status = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"][0]
+        assert (status["state"], status["round"], status["step"], status["total_steps"]) == ("stalled", 2, 8, 12)
+        assert "after round 2, step 8 of 12" in sandbox.run(run_id).events[-1]["text"]
+        (sandbox.path / "go").touch()
+        end = await agent.end(run_id)
+    assert (end["state"], end["round"], end["step"]) == ("finished", 2, 8)
+
+
 async def test_an_error_of_a_process_that_does_not_end_is_reported(sandbox: Sandbox) -> None:
     code = f"""{GO_ON}
 import traceback

@@ -65,10 +65,14 @@ def _is_held_out(line: str) -> bool:
 
 
 class CustomLoopReader:
-    """Reads lines that match no format. ``epoch``: the epoch that the last epoch heading named, and their total."""
+    """Reads lines that match no format.
+
+    ``epoch``: the epoch that the last epoch heading named, and their total. ``headings``: how many there were.
+    """
 
     def __init__(self) -> None:
         self.epoch: tuple[int, int | None] | None = None
+        self.headings = 0
         self._header_template = ""
         self._open_reading: StepReading | None = None  # a count whose loss has not been printed yet
         self._lines_since_open = 0
@@ -158,7 +162,7 @@ class CustomLoopReader:
             return None
         epoch, epochs = parse_integer(match[1]), parse_integer(match[2]) if match[2] else None
         is_same_header, self._header_template = template == self._header_template, template
-        before, self.epoch = self.epoch, (epoch, epochs)
+        before, self.epoch, self.headings = self.epoch, (epoch, epochs), self.headings + 1
         self._open_reading = StepReading(Rank.EPOCH, "epoch", epoch=epoch, epochs=epochs)
         if is_same_header and before is not None and epoch == before[0] + 1:
             return StepReading(Rank.EPOCH, "epoch", epoch=before[0], epochs=epochs)

@@ -13,7 +13,7 @@ from mcp_server.diagnosis.progress.frameworks import Rank
 from mcp_server.diagnosis.progress.named_values import MAX_COUNT, POWERS, parse_integer
 
 _MAX_ADVANCES = 17  # the seconds per step are the median of the last 16
-_SMALL_LEAD = 4  # bars of several ranks are a few steps apart
+SMALL_LEAD = 4  # bars of several ranks are a few steps apart
 
 
 class StepReading(NamedTuple):
@@ -109,7 +109,7 @@ class StepCounter:
         if last:
             before = int(last[1])
             again = reading.epoch is not None and reading.epoch != self._rounds
-            if n < before and (again or before == reading.per or (before >= _SMALL_LEAD and n <= before // 2)):
+            if n < before and (again or before == reading.per or (before >= SMALL_LEAD and n <= before // 2)):
                 self._offset += before
                 self._rounds += 1
         if reading.epoch is not None:

@@ -2,7 +2,8 @@
 
 A first step means that the optimizer has stepped. These are not training steps: an evaluation before training, download
 or tokenizer progress bars, printed settings or source code. The most reliable source sets ``step``: a framework's own
-line, then a training progress bar, then the line of a custom loop.
+line, then a training progress bar, then the line of a custom loop. A run may hold several rounds, one after the other:
+seeds, stages, the jobs of a multirun. Step, total, speed and metrics are those of the present one.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from mcp_server.diagnosis.progress.named_values import (
     parse_integer,
 )
 from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar, find_bar
+from mcp_server.diagnosis.progress.rounds import Move, NamedEpoch, RoundCounter
 from mcp_server.diagnosis.progress.step_counters import (
-    StepCounter,
     StepReading,
     StepSpeed,
     parse_count,
@@ -57,17 +58,19 @@ class MetricLine(NamedTuple):
     """Step and metrics of one line. Metric names are as printed, in lower case.
 
     ``step`` is in the framework's unit, and None unless the line belongs to the leading counter. Names of metrics of
-    held-out data say so. ``skipped``: steps so far without an update, in the unit of ``step``.
+    held-out data say so. ``skipped``: steps so far without an update, in the unit of ``step``. ``round``: the training
+    of several in one run, from 1.
     """
 
     step: int | None
     metrics: Mapping[str, float]
     line: str
     skipped: int | None = None
+    round: int = 1
 
 
 class ProgressTracker:
-    """Reads lines in order. ``step`` never decreases while the same counter leads.
+    """Reads lines in order. ``step`` never decreases within a round while the same counter leads.
 
     ``first_step_pattern``: a regular expression of the user; only a line that matches it is the first step. Its first
     group, if it is a number, is the step, unless the output counts steps of a known total in another unit. Steps,
@@ -82,6 +85,7 @@ class ProgressTracker:
         self.total_steps: int | None = None
         self.first_step_seen = False
         self.first_step_line = ""
+        self.round = 1
         self.advances = 0
         self.metrics: dict[str, float] = {}
         user_pattern = compile_pattern(first_step_pattern) if first_step_pattern else None
@@ -89,8 +93,10 @@ class ProgressTracker:
         self._search_user: Callable[[str], LineMatch | None] | None = (
             (search or user_pattern.search) if user_pattern else None
         )
-        self._counters: dict[str, StepCounter] = {}
-        self._leader: StepCounter | None = None  # its steps are ``step``
+        self._counters: dict[str, RoundCounter] = {}
+        self._leader: RoundCounter | None = None  # its steps are ``step``
+        self._silent_leader: tuple[RoundCounter, int] | None = None  # the one before, and the round it was in
+        self._named_epoch: NamedEpoch | None = None
         self._moves_of_others = 0
         self._lent_total: int | None = None
         self._skipped_steps = 0
@@ -105,6 +111,14 @@ class ProgressTracker:
         self._unlabelled_bars: dict[str, bool] = {}
         self._lines_before: deque[str] = deque(maxlen=2)
         self._line_above = ""
+
+    @property
+    def place(self) -> str:
+        """Where training is, in words: `step 8 of 12`, `round 2, step 8`; empty before the first step."""
+        if self.step is None:
+            return ""
+        words = f"step {self.step}" + (f" of {self.total_steps}" if self.total_steps else "")
+        return words if self.round == 1 else f"round {self.round}, {words}"
 
     @property
     def step_s(self) -> float | None:
@@ -186,7 +200,8 @@ class ProgressTracker:
         if text.isdecimal():
             step = parse_integer(text)
             counters = (self._counters[key] for key in self._counters if key != _USER_KEY)
-            total = next((c.total for c in counters if c.step == step and c.total is not None), None)
+            same = (c.counter for c in counters if c.counter.step == step)
+            total = next((counter.total for counter in same if counter.total is not None), None)
             reading = StepReading(Rank.USER, _USER_KEY, step, total)
         elif advanced and built_in is not None:
             return built_in
@@ -194,7 +209,8 @@ class ProgressTracker:
             reading = StepReading(Rank.LOSS, _USER_KEY, mark=self.advances + 1)
         counter = self._move_counter(reading, at_s)
         metrics = {name.text: value for name, value, _ in find_named_values(line) if not name.bits & COUNTS}
-        return MetricLine(counter.step if counter is self._leader else built_in and built_in.step, metrics, line)
+        printed = counter.counter.step if counter is self._leader else built_in and built_in.step
+        return MetricLine(printed, metrics, line, round=self.round)
 
     def _read_format(self, step_format: StepFormat, match: re.Match[str], line: str, at_s: float) -> MetricLine | None:
         if step_format.rank is Rank.NONE and any("rror" in before for before in self._lines_before):
@@ -283,75 +299,154 @@ class ProgressTracker:
         self, reading: StepReading | None, values: list[NamedValue], line: str, at_s: float
     ) -> MetricLine:
         """Update the counter and the headline metrics, and return the line's step and metrics."""
-        metrics = {}
-        for name, value, _ in values:
-            if not name.bits & COUNTS:
-                # A number that is neither NaN nor infinite minus itself is 0.
-                if value - value != 0 and is_remark(line, name.text):
-                    continue
-                metrics[name.text] = value
-                # HF Trainer ends with means over the whole run; they count only when nothing else was printed.
-                if name.headline and not ("train_runtime" in line and name.headline in self.metrics):
-                    self._keep_headline(name.headline, value)
+        metrics = self._take_metrics(values, line)
         if reading is None:
-            return MetricLine(None, metrics, line)
+            return MetricLine(None, metrics, line, round=self.round)
         if self._search_user is None:
             self._note_first_step(line)
         if self._new_bar is not None:  # this line shows that the bar was one of training
             new_bar, self._new_bar = self._new_bar, None
             self._read_bar(*new_bar, at_s)
         if not reading.has_position:
-            return MetricLine(None, metrics, line)
+            return MetricLine(None, metrics, line, round=self.round)
+        former_round = self.round
         counter = self._move_counter(reading, at_s)
-        step = counter.step if counter is self._leader or reading.skipped is not None else None
-        return MetricLine(step, metrics, line, reading.skipped)
+        if self.round > former_round:
+            self.metrics = {}
+            self._take_metrics(values, line)
+        step = counter.counter.step if counter is self._leader or reading.skipped is not None else None
+        return MetricLine(step, metrics, line, reading.skipped, self.round)
 
-    def _move_counter(self, reading: StepReading, at_s: float) -> StepCounter:
-        counter = self._counters.get(reading.key)
-        if counter is None:
-            if len(self._counters) >= _MAX_COUNTERS:
-                self._counters.clear()
-            counter = self._counters[reading.key] = StepCounter(reading.rank)
-        grew = counter.update(reading)
-        if counter is not self._leader and not self._takes_lead(counter, grew=grew):
+    def _take_metrics(self, values: list[NamedValue], line: str) -> dict[str, float]:
+        """Return the metrics of a line, and keep those for the headlines."""
+        metrics = {}
+        for name, value, _ in values:
+            # A number that is neither NaN nor infinite minus itself is 0.
+            if name.bits & COUNTS or (value - value != 0 and is_remark(line, name.text)):
+                continue
+            metrics[name.text] = value
+            # HF Trainer ends with means over the whole run; they count only when nothing else was printed.
+            if name.headline and not ("train_runtime" in line and name.headline in self.metrics):
+                self._keep_headline(name.headline, value)
+        return metrics
+
+    def _move_counter(self, reading: StepReading, at_s: float) -> RoundCounter:
+        counter = self._find_counter(reading)
+        was_leader = counter is self._leader
+        move = counter.update(reading, self._epoch_named_elsewhere(reading), self.advances)
+        grew = move is not Move.STILL
+        if was_leader and move is Move.NEW_ROUND and (outer := self._find_outer(counter)) is not None:
+            counter.is_nested, self._leader = True, outer
+            self._begin_round(self.round - counter.rounds + 2)
+            self._adopt(outer, None)
+        if counter is not self._leader and not self._takes_lead(counter, move):
             self.advances += grew and self._moves_of_others >= _ALIVE
             return counter
+        if was_leader and move in (Move.NEW_ROUND, Move.TAKEN_BACK):
+            self._begin_round(self.round + (1 if move is Move.NEW_ROUND else -1))
         self._moves_of_others = 0
         self.advances += grew
-        if counter.step is not None:
-            self.step = counter.step
-            self.total_steps = counter.total if counter.total is not None else self._lent_total
-            if grew:
-                self._speed.note_step(at_s, counter.step)
+        self._adopt(counter, at_s if grew else None)
         if reading.step_s is not None:
             self._speed.printed_s = reading.step_s
         return counter
 
-    def _takes_lead(self, counter: StepCounter, *, grew: bool) -> bool:
+    def _epoch_named_elsewhere(self, reading: StepReading) -> NamedEpoch | None:
+        """Return the epoch that the output named last, by a heading or with a loss, on other lines than this one."""
+        headings, named = self._custom_loop.headings, self._named_epoch
+        if self._custom_loop.epoch is not None and (named is None or named.headings != headings):
+            self._named_epoch = NamedEpoch(*self._custom_loop.epoch, headings)
+        elif reading.rank is Rank.EPOCH and reading.epoch is not None:
+            self._named_epoch = NamedEpoch(reading.epoch, reading.epochs, headings)
+        return None if reading.rank is Rank.EPOCH else self._named_epoch
+
+    def _adopt(self, rounds: RoundCounter, at_s: float | None) -> None:
+        """Take step and total from the leading counter. ``at_s``: when it grew, or None."""
+        counter = rounds.counter
+        if counter.step is not None:
+            self.step = counter.step
+            self.total_steps = counter.total if counter.total is not None else self._lent_total
+            if at_s is not None:
+                self._speed.note_step(at_s, counter.step)
+
+    def _begin_round(self, number: int) -> None:
+        self.round = max(1, number)
+        self._speed, self._lent_total = StepSpeed(), None
+        self.step = self.total_steps = None
+
+    def _find_counter(self, reading: StepReading) -> RoundCounter:
+        """Return the counter of ``reading``. The same words with another total may belong to another loop."""
+        key = reading.key
+        counter = self._counters.get(key)
+        if counter is not None and reading.step is not None and reading.total != counter.total is not None:
+            other = f"{key} of {reading.total}"
+            if other in self._counters or (reading.total is not None and not counter.continues(reading)):
+                key, counter = other, self._counters.get(other)
+        if counter is None:
+            if len(self._counters) >= _MAX_COUNTERS:
+                self._counters = {k: c for k, c in self._counters.items() if c is self._leader}
+            counter = self._counters[key] = RoundCounter(reading.rank, reading.key)
+        return counter
+
+    def _find_outer(self, inner: RoundCounter) -> RoundCounter | None:
+        """Return the counter of equal rank, if any, that only grew while ``inner`` began again and again."""
+        for counter in self._counters.values():
+            is_outer = counter.rank == inner.rank and counter is not inner and not counter.is_nested
+            if is_outer and counter.rounds == 1 and counter.moves and counter.moved_at > inner.former_lap_began:
+                return counter
+        return None
+
+    def _takes_lead(self, counter: RoundCounter, move: Move) -> bool:
         """Whether ``counter`` leads from now on: the one of highest rank does, until it is silent for long."""
         leader = self._leader
         if leader is not None:
             self._lend_total(counter, leader)
-            if counter.rank is Rank.USER and leader.total is not None and leader.step != counter.step:
+            if counter.rank is Rank.USER and leader.rounds > 1 and not leader.is_nested:
+                leader.is_nested = True  # it counts inside the steps of the user's pattern
+                self._begin_round(self.round - leader.rounds + 1)
+            elif (
+                counter.rank is Rank.USER
+                and leader.counter.total is not None
+                and (leader.counter.step != counter.counter.step)
+            ):
                 return False  # the number of the user's pattern has another unit
-            if counter.rank <= leader.rank:
-                self._moves_of_others += grew
-                # After the training bar, a shorter unlabelled bar is usually an evaluation.
-                is_equal = counter.rank == leader.rank and not (
-                    counter.rank is Rank.UNLABELLED and (counter.total or 0) < (leader.total or 0)
-                )
-                needed = _SUCCEEDS if is_equal else _REPLACES
-                if leader.rank is Rank.USER and counter.total is not None:
-                    needed = _ALIVE  # the user's pattern matches some steps only, or the first one alone
-                if self._moves_of_others < needed:
-                    return False
+            before = self._silent_leader
+            if before is not None and before[0] is counter and move is Move.FURTHER:  # it goes on after an inner loop
+                leader.is_nested, self._silent_leader = True, None
+                self._begin_round(before[1])
+            else:
+                if counter.rank <= leader.rank or counter.is_nested:
+                    self._moves_of_others += move is not Move.STILL
+                    if self._moves_of_others < self._moves_needed(counter, leader):
+                        return False
+                self._silent_leader = (leader, self.round) if counter.rank <= leader.rank else None
+                if self._follows(counter, leader):
+                    self._begin_round(self.round + 1)
         self._leader = counter
         self._speed = StepSpeed()
         return True
 
-    def _lend_total(self, one: StepCounter, other: StepCounter) -> None:
+    def _moves_needed(self, counter: RoundCounter, leader: RoundCounter) -> int:
+        """Return how often other counters must move, and the leader not, before ``counter`` takes the lead."""
+        # After the training bar, a shorter unlabelled bar is usually an evaluation.
+        is_shorter_bar = counter.rank is Rank.UNLABELLED and (counter.counter.total or 0) < (leader.counter.total or 0)
+        if counter.is_nested:
+            return _REPLACES
+        if leader.rank is Rank.USER and counter.total is not None:
+            return _ALIVE  # the user's pattern matches some steps only, or the first one alone
+        if self._follows(counter, leader) and not is_shorter_bar:
+            return 1 if counter.key == leader.key else _ALIVE
+        return _SUCCEEDS if counter.rank == leader.rank and not is_shorter_bar else _REPLACES
+
+    def _follows(self, counter: RoundCounter, leader: RoundCounter) -> bool:
+        """Whether ``counter`` counts another training, which began after that of ``leader`` was complete."""
+        is_later = counter.lap_began >= leader.moved_at and counter.rank > Rank.LOSS
+        return is_later and leader.is_complete and leader.moves > 1 and not leader.is_nested
+
+    def _lend_total(self, one: RoundCounter, other: RoundCounter) -> None:
         """Take the total of a training bar at the same step as a better counter: verl prints its total nowhere else."""
-        worse, better = (one, other) if one.rank < other.rank else (other, one)
+        is_worse = one.rank < other.rank
+        worse, better = (one.counter, other.counter) if is_worse else (other.counter, one.counter)
         if worse.rank < Rank.BAR or worse.total is None or worse.step is None or better.step is None:
             return
         if abs(worse.step - better.step) <= 1 and worse.total >= better.step:

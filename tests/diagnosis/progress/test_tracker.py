@@ -115,11 +115,25 @@ def test_bars_that_restart_continue_the_count() -> None:
     assert seen == sorted(seen)
 
 
-def test_bars_without_an_epoch_number_that_restart_continue_the_count() -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "total"),
+    [
+        ("", "Epoch {}: loss 0.{}", None),
+        ("Epoch {}", "", None),
+        ("Epoch {}/3", "", 75),
+        ("", "epoch {}/3 loss 0.{}", 75),
+    ],
+)
+def test_bars_that_restart_with_the_epochs_that_other_lines_name_continue_the_count(
+    before: str, after: str, total: int | None
+) -> None:
     progress = ProgressTracker()
-    for _ in range(3):
+    for epoch in (1, 2, 3):
+        progress.read_lines([before.format(epoch)])
         progress.read_lines([bar(n, 25, "Train: ") for n in range(26)])
-    assert (progress.step, progress.total_steps, progress.advances) == (75, None, 75)
+        progress.read_lines([after.format(epoch, epoch)])
+    assert (progress.step, progress.total_steps, progress.round) == (75, total, 1)
+    assert progress.advances >= 75
 
 
 def test_epochs_count_from_zero_or_one_as_their_first_number_says() -> None:
@@ -167,6 +181,139 @@ def test_losses_within_an_epoch_are_signs_of_life() -> None:
     assert (progress.step, progress.advances) == (1, 10)
     progress.read_lines(["Epoch 1, Loss: 0.19"] * 5)
     assert progress.advances == 10
+
+
+# --- rounds: several trainings in one run
+
+
+def place(progress: ProgressTracker) -> tuple[int, int | None, int | None]:
+    return progress.round, progress.step, progress.total_steps
+
+
+def lines_of(template: str, *numbers: int, **values: object) -> list[str]:
+    return [template.format(n=n, **values) for n in numbers]
+
+
+STEP_OF = "step {n}/{total} loss 0.{n}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "step {n}/{total} loss 0.{n}",
+        "epoch {n}/{total} loss 0.{n}",
+        "iter {n}/{total}: loss 1.{n}, lr 0.1",
+        "Train:  50%|#####     | {n}/{total} [00:40<02:19,  1.21it/s]",
+        "Epoch 1/1: 50%|#####     | {n}/{total} [00:40<02:19,  1.21it/s, loss=0.{n}]",
+        " iteration  {n}/ {total} | lm loss: 2.{n}E+00 |",
+        '{{"current_steps": {n}, "total_steps": {total}, "loss": 0.{n}}}',
+        "                      Learning iteration {n}/{total}                      ",
+    ],
+)
+def test_a_count_that_starts_again_is_a_new_round_with_a_step_a_total_and_a_speed_of_its_own(template: str) -> None:
+    progress = ProgressTracker()
+    for seed in (1, 2, 3):
+        for n in range(1, 13):
+            progress.read_lines([f"seed {seed}"] if n == 1 else [])
+            progress.read_lines(lines_of(template, n, total=12), seed * 1000.0 + n * seed)
+            assert place(progress) == (seed, n, 12)
+        assert (progress.step_s, progress.eta_s) == (seed, 0)
+    assert progress.advances == 36
+
+
+def test_a_round_of_another_length_follows_a_complete_one_at_once() -> None:
+    progress = ProgressTracker()
+    for n, total in enumerate((12, 8, 40, 12), 1):
+        for step in range(1, total + 1):
+            progress.read_lines(lines_of(STEP_OF, step, total=total))
+            assert place(progress) == (n, step, total)
+
+
+def test_a_round_in_other_words_follows_a_complete_one_after_three_steps() -> None:
+    progress = ProgressTracker()
+    progress.read_lines(lines_of(" iteration  {n}/ 20 | lm loss: 2.{n}E+00 |", *range(1, 21)))
+    progress.read_lines(lines_of("epoch {n}/9 loss 0.{n}", 1, 2))
+    assert place(progress) == (1, 20, 20)
+    progress.read_lines(["epoch 3/9 loss 0.3"])
+    assert place(progress) == (2, 3, 9)
+
+
+def test_a_count_that_stopped_early_starts_again_with_its_second_line() -> None:
+    progress = ProgressTracker()
+    progress.read_lines([*lines_of(STEP_OF, *range(1, 18), total=100), *lines_of(STEP_OF, 1, total=100)])
+    assert place(progress) == (1, 17, 100)
+    progress.read_lines(lines_of(STEP_OF, 2, total=100))
+    assert place(progress) == (2, 2, 100)
+
+
+def test_epochs_and_batches_start_again_together() -> None:
+    progress = ProgressTracker()
+    for seed in (1, 2, 3):
+        for epoch in (1, 2, 3):
+            progress.read_lines(lines_of("Epoch [{epoch}/3], Step [{n}/50], Loss: 1.{n}", 10, 30, 50, epoch=epoch))
+        assert place(progress) == (seed, 150, 150)
+
+
+def test_metrics_are_those_of_the_present_round() -> None:
+    progress = read("\n".join(lines_of("epoch {n}/3 loss 0.{n} val_loss 9.5", 1, 2, 3)))
+    progress.read_lines(["epoch 1/3 loss 0.75"])
+    assert progress.metrics == {"loss": 0.75}
+
+
+EVALUATIONS = lines_of("eval {n}/50 loss 1.0", *range(51))
+BATCHES = lines_of("batch {n}/40 loss 1.{n}", 10, 20, 30, 40)
+EVAL_BARS = [bar(n, 5, "Evaluating: ") for n in range(6)]
+BARE_EVAL_BARS = [bar(n, 5) for n in range(6)]
+PPO_BARS = [bar(n, 4, "Train epoch: ") for n in range(5)]
+MICRO_STEPS = lines_of("micro step {n}/4 loss 1.{n}", 1, 2, 3, 4)
+INNER = lines_of(STEP_OF, *range(1, 11), total=10)
+READING = [bar(n, 40, "Loading data: ") for n in range(41)]
+
+
+def nine_times(*parts: str | list[str]) -> list[str]:
+    """Return the lines of nine steps: of each part, a line or several, in which {} is the step."""
+    lines: list[str] = []
+    for n in range(1, 10):
+        for part in parts:
+            lines += part if isinstance(part, list) else [part.format(n, n=n)]
+    return lines
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        nine_times("step {}/9 loss 0.{n}", EVALUATIONS),
+        nine_times("Training: | {}/9 [00:40<02:19, 1.2it/s]", EVAL_BARS),
+        [
+            "  0%|          | 0/90 [00:00<?, ?it/s]",
+            *nine_times("  7%|#    | {}/90 [00:40<02:19, 1.2it/s]", BARE_EVAL_BARS),
+        ],
+        nine_times(MICRO_STEPS, "step {}/9 loss 0.{n}"),
+        nine_times(PPO_BARS, "Episode: | {}/9 [00:40<02:19, 1.2it/s]"),
+        nine_times("Epoch {}/9", BATCHES),
+        nine_times(BATCHES, "epoch {} loss 0.5"),
+        [f"[rank{rank}] step {n - rank}/90 loss 0.{n}" for n in range(4, 80) for rank in range(4)],
+        [f"step {n if turn else n % 40 + 1}/90 loss 0.{n}" for n in range(1, 80) for turn in (1, 0)],  # a rank restarts
+        lines_of(STEP_OF, *range(500, 520), *range(505, 540), total=900),  # back to a checkpoint
+        [*lines_of(STEP_OF, *range(1, 30), total=90), *INNER, *lines_of(STEP_OF, 30, total=90)],
+        [*READING, *(bar(n, 9, "Training: ") for n in range(1, 9))],
+    ],
+)
+def test_other_counts_are_not_a_new_round(lines: list[str]) -> None:
+    progress = ProgressTracker()
+    for line in lines:
+        progress.read_lines([line])
+        assert progress.round == 1, line
+    assert progress.step is not None
+
+
+def test_the_batches_of_an_epoch_that_a_heading_names_count_through_the_epochs() -> None:
+    progress = ProgressTracker()
+    for epoch in (1, 2, 3):
+        progress.read_lines([f"Epoch {epoch}/3", *lines_of("batch {n}/40 loss 1.{n}", 10, 20, 30, 40)])
+    assert place(progress) == (1, 120, 120)
+    progress.read_lines(["Epoch 1/3", *lines_of("batch {n}/40 loss 1.{n}", 10, 20)])
+    assert progress.round == 2
 
 
 # --- speed

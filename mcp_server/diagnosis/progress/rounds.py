@@ -1,0 +1,220 @@
+"""Tells when a counter starts again: the next epoch, another round (seed, stage, job of a multirun), or nothing. Pure.
+
+A count that falls back to where it began has started again. If the output has named the next epoch since, the count
+goes on through the epochs; otherwise a new round begins. A count that was not complete needs a second line for it. A
+count that falls back less, to a checkpoint, stays in its round. Several ranks print one count: where the former count
+goes on after a fall, the fall is taken back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import NamedTuple
+
+from mcp_server.diagnosis.progress.frameworks import Rank
+from mcp_server.diagnosis.progress.step_counters import SMALL_LEAD, StepCounter, StepReading
+
+_STRIDES = 3  # a larger jump than so many usual ones belongs to another stream of lines
+_LATE_MOVES = 3  # of a new round, after which other ranks have ended the round before
+
+
+class Move(Enum):
+    """What a line does to a counter."""
+
+    STILL = "not further than before"
+    FURTHER = "further than before"
+    NEW_ROUND = "starts again"
+    TAKEN_BACK = "goes on with the round before"
+
+
+class NamedEpoch(NamedTuple):
+    """The epoch that the output named last, outside of the counter. ``headings``: how many headings there were."""
+
+    epoch: int
+    epochs: int | None
+    headings: int
+
+
+@dataclass
+class RoundCounter:
+    """One counter through its rounds. ``counter`` counts the present one.
+
+    ``moves``: how often it grew in this round. ``moved_at``: the tracker's advances at its last growth. ``is_nested``:
+    it counts inside the steps of another counter.
+    """
+
+    rank: Rank
+    key: str
+    counter: StepCounter = field(init=False)
+    total: int | None = None  # as printed
+    moves: int = 0
+    moved_at: int = 0
+    lap_began: int = 0
+    rounds: int = 1
+    is_nested: bool = False
+    _first: tuple[int, ...] = ()
+    _last: tuple[int, ...] = ()
+    _top: tuple[int, ...] = ()  # the furthest place of the round
+    _stride: int = 1
+    _lap_epoch: NamedEpoch | None = None
+    _is_by_epoch: bool = False  # its count restarts with each epoch that other lines name
+    _former: RoundCounter | None = None
+    _pending: tuple[tuple[int, ...], RoundCounter] | None = None
+
+    def __post_init__(self) -> None:
+        self.counter = StepCounter(self.rank)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last line showed the last step of the round."""
+        if len(self._last) == 1 and not self._is_by_epoch:
+            return self._is_lap_complete
+        step, total = self.counter.step, self.counter.total
+        return step is not None and total is not None and step >= total
+
+    @property
+    def _is_lap_complete(self) -> bool:
+        if len(self._last) > 1:
+            return self.is_complete
+        return bool(self._last) and self.total is not None and self._last[0] >= self.total - (self._first == (0,))
+
+    @property
+    def former_lap_began(self) -> int:
+        """The tracker's advances when the round before began; for the first round, when this one did."""
+        return self.lap_began if self._former is None else self._former.lap_began
+
+    def continues(self, reading: StepReading) -> bool:
+        """Whether ``reading``, which has another total, goes on with this count."""
+        place = _place(reading)
+        return len(place) == len(self._last) and self._last <= place <= self._after(self._last)
+
+    def update(self, reading: StepReading, named: NamedEpoch | None, advances: int) -> Move:
+        """Take the step of a line."""
+        place = _place(reading)
+        if not place:
+            grew = self.counter.update(reading)
+            return self._note_move(Move.FURTHER if grew else Move.STILL, advances)
+        move = self._judge(place, reading, named) if self._last else None
+        if move is Move.NEW_ROUND:
+            self._begin_round(advances)
+        if not self._last:
+            self._first, self._lap_epoch, self.lap_began = place, named, advances
+        elif self._top and place > self._top and place[:-1] == self._top[:-1]:
+            self._stride = max(self._stride, place[-1] - self._top[-1])
+        self._last, self._top = place, max(self._top, place)
+        self.total = reading.total if reading.step is not None else reading.epochs if reading.n is None else reading.per
+        grew = self.counter.update(self._by_epoch(reading, place))
+        return self._note_move(move or (Move.FURTHER if grew else Move.STILL), advances)
+
+    def _note_move(self, move: Move, advances: int) -> Move:
+        if move is not Move.STILL:
+            self.moves, self.moved_at = self.moves + 1, advances + 1
+        return move
+
+    def _judge(self, place: tuple[int, ...], reading: StepReading, named: NamedEpoch | None) -> Move | None:
+        """Return whether ``reading`` begins a new round or takes one back. None: it belongs to this round."""
+        if self._former is not None and self._is_of_former(place, self._former):
+            self._restore(self._former)
+            return Move.TAKEN_BACK
+        pending = self._pending
+        if pending is not None and pending[0] != place:
+            self._pending = None
+            if pending[0] < place <= self._after(pending[0]):
+                self._restore(pending[1])
+                return Move.NEW_ROUND
+        last = self._last
+        if len(place) != len(last) or place >= last:
+            return None
+        if len(place) > 1:
+            return self._judge_epochs(place)
+        is_far = (
+            self._is_lap_complete or self._top[0] - place[0] >= SMALL_LEAD * self._stride
+        )  # other ranks may be behind
+        is_again = place <= self._first or (self._is_lap_complete and place[0] <= last[0] // 2)
+        if reading.step is None and reading.n is not None:  # a position in an epoch without a number
+            is_again = is_again or self._is_lap_complete or (last[0] >= SMALL_LEAD and place[0] <= last[0] // 2)
+        if not (is_again and is_far):
+            return None
+        if named is not None and (self._is_next_epoch(named) or named == self._lap_epoch):
+            self._go_on_by_epochs(named)  # in the same epoch it is another loop, such as one over held-out data
+            return None
+        return self._start_again(place)
+
+    def _judge_epochs(self, place: tuple[int, ...]) -> Move | None:
+        is_at_start = self._is_lap_complete or place[1] <= self._first[1] + 2 * self._stride
+        if place[0] < self._last[0] and place[0] <= self._first[0] and is_at_start:
+            return self._start_again(place)
+        is_first_half = place[1] <= max(self._first[1], self._last[1] // 2)
+        return Move.NEW_ROUND if place[0] == self._last[0] and is_first_half and self._is_lap_complete else None
+
+    def _start_again(self, place: tuple[int, ...]) -> Move | None:
+        if self._is_lap_complete:
+            return Move.NEW_ROUND
+        self._pending = self._pending or (place, self._copy())
+        return None
+
+    def _is_of_former(self, place: tuple[int, ...], former: RoundCounter) -> bool:
+        if len(place) != len(former._last) or (former.is_complete and self.moves > _LATE_MOVES):
+            return False
+        return former._last <= place <= former._after(former._last) and not place <= self._after(self._last)
+
+    def _after(self, place: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the furthest place that usually follows ``place``."""
+        if len(place) > 1:
+            return (place[0] + 1, place[1] + _STRIDES * self._stride)
+        return (place[0] + _STRIDES * self._stride,)
+
+    def _begin_round(self, advances: int) -> None:
+        self._former = None
+        former = self._copy()
+        self.counter = StepCounter(self.rank)
+        self.moves, self.rounds, self.lap_began = 0, self.rounds + 1, advances
+        self._first = self._last = self._top = ()
+        self._lap_epoch, self._is_by_epoch = None, False
+        self._former, self._pending = former, None
+
+    def _copy(self) -> RoundCounter:
+        copy = RoundCounter(self.rank, self.key)
+        vars(copy).update(vars(self))
+        copy.counter = replace(self.counter)
+        return copy
+
+    def _restore(self, former: RoundCounter) -> None:
+        is_nested = self.is_nested
+        vars(self).update(vars(former))
+        self._former, self._pending, self.is_nested = None, None, is_nested
+
+    # --- epochs that other lines name
+
+    def _is_next_epoch(self, named: NamedEpoch) -> bool:
+        if self._lap_epoch is None:
+            return named.epoch <= 1  # the first epoch was named at its end
+        return named.epoch == self._lap_epoch.epoch + 1
+
+    def _go_on_by_epochs(self, named: NamedEpoch) -> None:
+        """Count through the epochs from now on: the count starts again with each."""
+        self._top = ()
+        if not self._is_by_epoch:
+            self._is_by_epoch = True
+            n, per, before = self._last[0], self.total, named.epoch - (named != self._lap_epoch)
+            self.counter = StepCounter(self.rank)
+            epoch = before if per else None
+            self.counter.update(StepReading(self.rank, "", epoch=epoch, epochs=named.epochs, n=n, per=per))
+        self._lap_epoch = named
+
+    def _by_epoch(self, reading: StepReading, place: tuple[int, ...]) -> StepReading:
+        if not self._is_by_epoch or self._lap_epoch is None:
+            return reading
+        epoch, epochs, _ = self._lap_epoch
+        per = self.total
+        return reading._replace(step=None, total=None, epoch=epoch if per else None, epochs=epochs, n=place[0], per=per)
+
+
+def _place(reading: StepReading) -> tuple[int, ...]:
+    """Return the place of a reading as numbers that grow: empty where it has none."""
+    if reading.step is not None:
+        return (reading.step,)
+    if reading.n is None:
+        return () if reading.epoch is None else (reading.epoch,)
+    return (reading.n,) if reading.epoch is None else (reading.epoch, reading.n)
