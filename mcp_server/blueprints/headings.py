@@ -14,13 +14,14 @@ NOTES = "notes"
 NAMES = {
     "purpose": "purpose|experiment purpose|goal|goals|objective|objectives|aim|purpose of the experiment|"
     "purpose of this experiment|research question|hypothesis|实验目的|目的|实验目标|目标|研究目的|"
-    "研究问题|实验假设",
+    "研究问题|实验假设|zweck|ziel|ziele|forschungsfrage|fragestellung|hypothese",
     "codebase_dir": "codebase dir|codebase directory|codebase path|codebase|code dir|code directory|code path|"
     "main experiment code path|experiment code path|repo|repository|project dir|project directory|"
     "project root|working directory|working dir|work dir|workdir|cwd|code|code base|code location|"
     "source code|repo path|repo dir|repo root|repository path|project path|code root|代码目录|"
     "代码路径|主实验代码路径|实验代码路径|工程目录|项目目录|代码库目录|代码库|工作目录|代码|代码仓库|"
-    "仓库路径|项目路径|代码根目录|工作路径|工程路径",
+    "仓库路径|项目路径|代码根目录|工作路径|工程路径|"
+    "code verzeichnis|codeverzeichnis|quellcode|code ordner|projektverzeichnis|projektordner|arbeitsverzeichnis",
     "venv_exe": "venv exe|venv|venv path|venv python|python|python exe|python executable|python path|"
     "python interpreter|interpreter|virtual environment|python virtual environment|"
     "python virtual environment path|python environment|python env|python environment path|"
@@ -30,30 +31,32 @@ NAMES = {
     "解释器|python 路径|python路径|虚拟环境|虚拟环境路径|python虚拟环境路径|python虚拟环境|"
     "python 虚拟环境|python 虚拟环境路径|解释器路径|python 可执行文件|python可执行文件|python 环境|"
     "python环境|python 环境路径|python环境路径|python 解释器路径|python解释器路径|"
-    "python 可执行文件路径|conda 环境|conda环境",
+    "python 可执行文件路径|conda 环境|conda环境|virtuelle umgebung|python umgebung|python pfad",
     "yaml_path": "yaml path|yaml|yaml file|yaml config|config|config file|config path|config yaml|configuration|"
     "configuration file|experiment config file path|experiment configuration file path|"
     "yaml configuration|yaml config path|yaml file path|training config|experiment config|"
     "experiment configuration|configuration path|config file path|configuration file path|配置文件|"
     "配置文件路径|实验配置文件路径|实验配置文件|配置|yaml 路径|yaml路径|yaml 文件|yaml文件|yaml 配置|"
     "yaml配置|训练配置|实验配置|配置路径|训练配置文件|yaml 配置文件|yaml配置文件|yaml 文件路径|"
-    "yaml文件路径",
+    "yaml文件路径|konfiguration|konfigurationsdatei|konfig",
     "launch_command": "launch command|launch cmd|launch|command|cmd|run command|training command|train command|"
     "training execution command|start command|execution command|command line|launch command line|"
     "command to run|how to run|training launch command|启动命令|训练命令|运行命令|执行训练的命令|"
-    "执行命令|命令|启动指令|训练启动命令|运行指令|执行指令|训练执行命令",
+    "执行命令|命令|启动指令|训练启动命令|运行指令|执行指令|训练执行命令|"
+    "startbefehl|befehl|trainingsbefehl|kommando|startkommando|aufruf",
     "result_dir": "result dir|result directory|result path|result|results|results dir|results directory|"
     "results path|result data storage path|output dir|output directory|output path|output|"
     "result folder|results folder|output folder|save dir|save path|save directory|result location|"
     "results location|output location|结果目录|结果路径|结果数据存储路径|结果存储路径|输出目录|"
     "输出路径|结果|结果保存目录|结果保存路径|保存路径|保存目录|实验结果目录|实验结果路径|结果文件夹|"
-    "结果存储目录",
+    "结果存储目录|ergebnisverzeichnis|ergebnis verzeichnis|ergebnisse|ergebnisordner|ausgabeverzeichnis|ausgabeordner",
     "max_time": "max time|maximum time|maxtime|max runtime|max run time|maximum runtime|maximum run time|"
     "max duration|maximum duration|time limit|timeout|max training time|maximum training time|"
     "runtime limit|run time limit|wall time|walltime|wall clock limit|wall clock time|time budget|"
     "max wall time|maximum wall time|最长时间|最大时间|最长运行时间|最大运行时间|运行时间上限|"
     "时间限制|时限|运行时间|最长训练时间|最大训练时间|最大时长|最长时长|时间上限|时间预算|运行时长|"
-    "最长运行时长|最大运行时长|超时时间|训练时长上限",
+    "最长运行时长|最大运行时长|超时时间|训练时长上限|"
+    "time|duration|maximale dauer|maximale laufzeit|max dauer|max laufzeit|höchstdauer|laufzeit|dauer|zeitlimit",
     # These count under their own names alone: "Parameters" is a heading of many notes.
     "recovery": "recovery|recovery policy",
     "params": "params|parameters",
@@ -63,7 +66,7 @@ NAMES = {
     "seeds": "seeds|seed",
     NOTES: "notes|other notes|additional notes|remarks|其他说明|备注|附加说明|其他备注|补充说明|注意事项|"
     "其他|其它|其它说明|further notes|extra notes|misc|miscellaneous|additional information|其他信息|"
-    "其他实验相关信息",
+    "其他实验相关信息|notizen|anmerkungen|hinweise|bemerkungen",
 }
 OPTIONS = ("recovery", "params", "param_style", "resume_args", "tensorboard", "seeds")
 SECTIONS = tuple(name for name in NAMES if name not in (NOTES, *OPTIONS))

@@ -64,6 +64,8 @@ def parse_blueprint(text: str) -> Blueprint:
     if len(text) > MAX_CHARS:
         return Blueprint(faults=(BlueprintFault(1, f"longer than {MAX_CHARS:,} characters: this is not a blueprint."),))
     document = split_sections(text)
+    if not document.sections and (unfenced := _unfence_yaml(text)) is not None:
+        document = split_sections(unfenced)
     reader = fields.BlueprintReader(faults=list(document.faults))
     for section in document.sections:
         if (first := reader.sections.setdefault(section.name, section)) is not section:
@@ -100,6 +102,21 @@ def parse_blueprint(text: str) -> Blueprint:
         lines=reader.lines,
         **paths,
     )
+
+
+def _unfence_yaml(text: str) -> str | None:
+    """Return a document whose sections are in its only code block of YAML with that block as front matter.
+
+    Its lines keep their numbers. None where there is no such block.
+    """
+    lines = text.split("\n")
+    fences = [number for number, line in enumerate(lines) if line.startswith("```")]
+    if len(fences) != 2 or not re.fullmatch(r"```\s*ya?ml\s*", lines[fences[0]]):  # noqa: PLR2004 - begin and end
+        return None
+    first, last = fences
+    if not any(line.startswith("exp_") for line in lines[first:last]):
+        return None
+    return "\n".join([*([""] * first), "---", *lines[first + 1 : last], "---", *lines[last + 1 :]])
 
 
 def _shorten_faults(faults: list[BlueprintFault]) -> list[BlueprintFault]:

@@ -26,6 +26,7 @@ _MAX_CHARS = 1_500
 
 _FIRST_STEP = re.compile(
     r"first[-_ ](?:training |optimi[sz]er |gradient |global )?(?:step|iteration|update)|first (?:\S+ ){0,3}loss"
+    r"|erste[rnms]? (?:trainings)?schritt"
     r"|第一个?步|首个?步|(?:第一个|首个|第一次|第一条)(?=.{0,12}(?:loss|step|kl|步|迭代|指标|日志|输出|损失))",
     re.IGNORECASE,
 )
@@ -33,7 +34,7 @@ _EXPECTATION = re.compile(
     r"\b(?:takes?|took|usually|typically|normally|earlier runs?|last time)\b|通常|一般|大约需要|往常", re.IGNORECASE
 )
 _LIMIT_WORD = re.compile(
-    r"within|timeout|time[- ]?limit|at most|max|fail|must|should|due|before|until|no later"
+    r"within|timeout|time[- ]?limit|at most|max|fail|must|should|due|before|until|no later|innerhalb|spätestens"
     r"|不超过|之内|以内|内|最多|超时|失败",
     re.IGNORECASE,
 )
@@ -54,7 +55,9 @@ _PLAIN_WORDS = frozenset(
     limit limited long longest max maximal maximum maxtime may more most must needs no not of off once one only or
     our overall per reach reached reaches reaching real run running runs runtime shall should single stop
     stopped such take takes terminate terminated terminates than that the then this time timed timeout to total
-    training up upper value wait wall wallclock walltime when whole will with within work works would""".split()  # noqa: SIM905 - as people write them
+    training up upper value wait wall wallclock walltime when whole will with within work works would
+    höchstens maximale maximaler insgesamt gesamt etwa ungefähr circa ca lang dauer laufzeit spätestens nach zu bis
+    wird abgebrochen beendet""".split()  # noqa: SIM905 - as people write them
 )
 _PLAIN_SIGNS = re.compile(
     r"本次|本实验|实验|训练|任务|每个|每次|单次|运行|执行|时间|时长|总共|一共|共计|总计|总|共|最长|最多|最大|最晚|上限|限制|限|不超过|不得超过|不能超过"

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 _WEEK_S, _DAY_S, _HOUR_S, _MINUTE_S = 604_800.0, 86_400.0, 3_600.0, 60.0
 # First match wins: "minutes" begins with "m".
 _UNITS = (
-    (_WEEK_S, r"weeks?|wks?|w|星期|礼拜|周|週"),
-    (_DAY_S, r"days?|d|天|日"),
-    (_HOUR_S, r"hours?|hrs?|h|小时|小時|钟头|鐘頭|时|時"),
-    (_MINUTE_S, r"minutes?|mins?|m|分钟|分鐘|分"),
-    (1.0, r"seconds?|secs?|s|秒钟?|秒鐘?"),
+    (_WEEK_S, r"weeks?|wks?|w|wochen?|星期|礼拜|周|週"),
+    (_DAY_S, r"days?|d|tage?n?|天|日"),
+    (_HOUR_S, r"hours?|hrs?|h|stunden?|std|小时|小時|钟头|鐘頭|时|時"),
+    (_MINUTE_S, r"minutes?|mins?|m|minuten?|分钟|分鐘|分"),
+    (1.0, r"seconds?|secs?|s|sekunden?|sek|秒钟?|秒鐘?"),
 )
 _UNIT = "|".join(f"(?P<u{n}>{words})" for n, (_, words) in enumerate(_UNITS))
 _ANY_UNIT = "|".join(words for _, words in _UNITS)
 # What a bare "m" in front of these counts is a million, or nothing that runs out with time.
 COUNTED = (
     r"(?:env(?:ironment)?[\s_-]*)?(?:frames?|(?:time[\s_-]*)?steps?|iterations?|iters?|its|epochs?|episodes?|tokens?|samples?"
-    r"|updates?|transitions?|interactions?|batch(?:es)?|rollouts?|trajectories|games|rounds?|帧|步|轮|个?epoch|回合|次迭代|次更新|样本)"
+    r"|schritte|epochen|updates?|transitions?|interactions?|batch(?:es)?|rollouts?|trajectories|games|rounds?|帧|步|轮|个?epoch|回合|次迭代|次更新|样本)"
 )
 _ONES = [
     "one",
@@ -56,6 +56,38 @@ _WORDS: dict[str, float] = {
     "an": 1,
     "fourty": 40,
 }
+_GERMAN: dict[str, float] = {
+    "vierundzwanzig": 24,
+    "sechsunddreißig": 36,
+    "achtundvierzig": 48,
+    "zweiundsiebzig": 72,
+    "achtzehn": 18,
+    "zwanzig": 20,
+    "dreißig": 30,
+    "vierzig": 40,
+    "fünfzig": 50,
+    "sechzig": 60,
+    "neunzig": 90,
+    "fünfzehn": 15,
+    "anderthalb": 1.5,
+    "eineinhalb": 1.5,
+    "zweieinhalb": 2.5,
+    "dreieinhalb": 3.5,
+    "halb(?:e[nrs]?)?": 0.5,
+    "eine[nrs]?": 1,
+    "ein": 1,
+    "zwei": 2,
+    "drei": 3,
+    "vier": 4,
+    "fünf": 5,
+    "sechs": 6,
+    "sieben": 7,
+    "acht": 8,
+    "neun": 9,
+    "zehn": 10,
+    "elf": 11,
+    "zwölf": 12,
+}
 _SIGNS: dict[str, int] = {"零": 0, "〇": 0, "两": 2, "兩": 2, **dict(zip("一二三四五六七八九", range(1, 10)))}
 _ONE = "|".join(sorted(_ONES, key=len, reverse=True))
 _TEN = "|".join([*_TENS, "fourty"])
@@ -68,11 +100,13 @@ _PART = re.compile(
     (?P<sign>(?<![\w)\]])[-−]\s?)?
     (?: (?P<whole>[0-9]+)(?:\s+|\s*-\s*|(?=\s*&))(?:and\s+|&\s*)?(?P<over>[0-9]{{1,2}})\s*[/⁄]\s*(?P<under>[1-9][0-9]?)
       | (?P<over2>[0-9]{{1,2}})\s*[/⁄]\s*(?P<under2>[1-9][0-9]?)
+      | (?P<comma>[0-9]+,[0-9]{{1,2}})
       | (?P<n>[0-9]{{1,3}}(?:,[0-9]{{3}})+(?:\.[0-9]+)?|[0-9]*\.[0-9]+|[0-9]+)
       | (?P<signs>[{"".join(_SIGNS)}十百廿卅]+|半(?!天半))
       | (?P<half>half(?:[\s-]+(?:of[\s-]+)?an?\b)?
         |(?:an?[\s-]+|one[\s-]+)?(?P<quarter>quarter|(?P<three>three[\s-]+quarters))[\s-]+(?:of[\s-]+)?an?\b)
       | (?P<words>{_WORD_NUMBER})
+      | (?P<german>(?:{"|".join(_GERMAN)})\b)
     )
     (?P<and_half>[\s-]+and[\s-]+(?:a[\s-]+)?half)?
     (?:\s*-)?\s*(?P<gehalf>[个個]半)?[个個]?\s*
@@ -83,7 +117,7 @@ _PART = re.compile(
     """,
     re.VERBOSE,
 )
-_JOIN = re.compile(r"[\s,+&、]*(?:and\s+|plus\s+|又|零|和|加)?\s*")
+_JOIN = re.compile(r"[\s,+&、]*(?:and\s+|plus\s+|und\s+|又|零|和|加)?\s*")
 _CLOCK = re.compile(
     r"(?<![\w:.])(?:(\d{1,3})-)?(\d{1,4}):([0-5]\d)(?::([0-5]\d)(?:\.0+)?)?(?![\d:])(?:\s*(?:hours?|hrs?|h)(?![a-z]))?",
     re.ASCII,
@@ -95,6 +129,7 @@ _ISO = re.compile(
 _ISO_UNITS_S = (_WEEK_S, _DAY_S, _HOUR_S, _MINUTE_S, 1.0)
 _MILLIONS = re.compile(r"(?<=[0-9])\s?M(?![a-zA-Z])")  # not minutes: "10M"
 _FRACTIONS = {"½": " 1/2", "¼": " 1/4", "¾": " 3/4", "⅓": " 1/3", "⅔": " 2/3", "⅛": " 1/8"}
+_REPEATED = re.compile(rf"\b(?P<words>{_BELOW_100})\s*\(\s*(?P<n>[0-9]{{1,4}})\s*\)(?=\s*(?:{_ANY_UNIT})\b)")
 _LONGEST_TEXT = 2_000
 
 
@@ -113,7 +148,12 @@ def normalize(text: str) -> str:
     text = unicodedata.normalize("NFKC", text)
     if not re.match(r"\s*P(?:\d|T)", text):
         text = _MILLIONS.sub(" million", text)
-    return text.lower()
+    return _REPEATED.sub(_drop_repetition, text.lower())
+
+
+def _drop_repetition(found: re.Match[str]) -> str:
+    """Return the digits of ``forty-eight (48)`` where they repeat the words; contradictions stay."""
+    return found["n"] if _english_number(found["words"]) == int(found["n"]) else found[0]
 
 
 def find_durations(text: str) -> list[Duration]:
@@ -195,6 +235,10 @@ def _number(part: re.Match[str]) -> float:
         number = float(part["whole"]) + float(part["over"]) / float(part["under"])
     elif part["over2"]:
         number = float(part["over2"]) / float(part["under2"])
+    elif part["comma"]:
+        number = float(part["comma"].replace(",", "."))
+    elif part["german"]:
+        number = next(value for word, value in _GERMAN.items() if re.fullmatch(word, part["german"]))
     elif part["n"]:
         number = float(part["n"].replace(",", ""))
     elif part["signs"]:

@@ -8,9 +8,11 @@ import yaml
 
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
 
-FILE = Path(__file__).parents[1] / "data" / "blueprints" / "spellings.yaml"
+DATA = Path(__file__).parents[1] / "data" / "blueprints"
 SPELLINGS: dict[str, dict[str, Any]] = {
-    each["name"]: each for each in yaml.load(FILE.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    each["name"]: each
+    for file in ("spellings.yaml", "spellings_again.yaml")  # of two writers
+    for each in yaml.load((DATA / file).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
 }
 
 
