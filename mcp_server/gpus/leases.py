@@ -68,6 +68,17 @@ class HeldLeases:
         """Indices of the leases that are still held, as far as they were given."""
         return tuple(self._indices[uuid] for uuid in self._fds if uuid in self._indices)
 
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """Descriptors of the locked files."""
+        return tuple(self._fds.values())
+
+    def hand_over(self) -> None:
+        """Close the files, whose locks a child holds from now on."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
     def release(self, uuids: Sequence[str] | None = None) -> None:
         """Release the leases of ``uuids``; None: all."""
         for uuid in self.uuids if uuids is None else uuids:

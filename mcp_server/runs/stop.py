@@ -58,6 +58,8 @@ class StopResult:
             )
         if self.survivors:
             text += f", but {len(self.survivors)} process(es) could not be stopped"
+            if self.run.gpus and not self.unsupervised:
+                text += ": its leases are kept until they end"
         if self.unsupervised:
             text += ". Its supervisor was dead: a daemon of it that had cleaned its environment could not be found"
         return f"{text}."

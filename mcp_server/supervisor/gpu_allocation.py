@@ -6,7 +6,7 @@ import os
 import pwd
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mcp_server.gpus.lease_holder import LeaseHolder
@@ -21,11 +21,13 @@ from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import GpusUnavailable, StoppedBeforeStart
 from mcp_server.supervisor.start_command import supervisor_identity
 from mcp_server.system.lock_files import LeaseError
+from mcp_server.system.processes import Process
 
 # How often a waiting run checks the locks: the first in the queue more often than those behind.
 _CHECK_S, _CHECK_BEHIND_S, _NEAR = 0.2, 1.0, 3
 # The driver is queried again when a lease has changed hands, soon after that, since what its holder left may take a
 # moment to go, and then less and less often: processes without a lease come and go without notice.
+_PIDS_NAMED = 5
 _QUERY_SOON_S, _QUERY_LATER_S = 1.0, 10.0
 
 
@@ -143,6 +145,21 @@ class GpuAllocation:
         if self._own_leases is not None:
             self._own_leases.release()
             self._own_leases = None
+
+    def release_once_ended(self, survivors: Sequence[Process]) -> str:
+        """Release all leases once these processes, which nothing could stop, have ended; return a sentence on that."""
+        if self._own_leases is None or not self._own_leases.uuids:
+            return ""
+        from mcp_server.supervisor.lease_keeper import keep_leases  # noqa: PLC0415 - very few runs need it
+
+        what = "GPUs" if self.gpus else "cpu slots"
+        try:
+            keep_leases(self._own_leases, survivors, self._control.rundir.run_id)
+        except OSError as error:
+            self.release()
+            return f"Its {what} are free, although it still has processes: {error.strerror}."
+        pids = ", ".join(str(process.pid) for process in survivors[:_PIDS_NAMED])
+        return f"Its {what} stay leased until its processes that could not be stopped have ended ({pids})."
 
     def _wait_in_queue(self, request: GpuRequest) -> None:
         ticket = QueueTicket(self._leases, self._holder(), request)

@@ -281,15 +281,18 @@ class Supervision:
         self._report.close(attempt, failure, why or "the end")
         if pane:
             pane.write(closing_line(control.rundir.log(attempt.number), ending, elapsed_s))
-        if self._allocation is not None:
+        end_facts, survivors = attempt.end_facts(), attempt.living()
+        if self._allocation is not None and not survivors:
             self._allocation.release()
+        elif self._allocation is not None:
+            text = f"{text} {self._allocation.release_once_ended(survivors)}".strip()
         end: dict[str, Any] = {
             "state": ending.state,
             "failure": event_facts(failure),
             "elapsed_s": round(elapsed_s, 3),
         }
         _write_results(control, text=text, attempts=attempt.number, **end)
-        facts = {**attempt.end_facts(), "stopped_by": ending.stopped_by, "far_side": ending.far_side or None}
+        facts = {**end_facts, "stopped_by": ending.stopped_by, "far_side": ending.far_side or None}
         control.events.append("ended", text, then=then or None, attempt=attempt.number, **end, **facts)
         release_lock(self._lock)  # until here a reader sees a living supervisor, and believes no end
         attempt.close_outputs()

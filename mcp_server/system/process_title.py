@@ -15,6 +15,7 @@ from pathlib import Path
 SUPERVISOR = "runward-supervisor"
 GPU_SAMPLER = "runward-gpu"
 _NOTIFIER = "runward-notifier"
+_LEASE_KEEPER = "runward-lease"
 _NAME = "runward"  # at most 15 bytes
 # The command line of a supervisor that could not change it, and of former versions: this, and then the directory.
 _FORMER_SUPERVISOR = "mcp_server/supervisor "
@@ -32,6 +33,11 @@ def supervisor_title(run_id: str) -> list[str]:
 def notifier_title(run_id: str) -> list[str]:
     """Return the words that the process shows which sends the notices of a run."""
     return [_NOTIFIER, ".".join(run_id)]
+
+
+def lease_keeper_title(run_id: str) -> list[str]:
+    """Return the words that the process shows which keeps the leases of a run's unkillable processes."""
+    return [_LEASE_KEEPER, ".".join(run_id)]
 
 
 def supervised_run(words: Sequence[str]) -> str | None:

@@ -33,7 +33,7 @@ _SETTING = compile_pattern(
 )
 _PERHAPS = compile_pattern(rf"(?P<name>(?<!\w)\w{{0,60}}(?:{_MAYBE}){_IS})(?P<value>{_VALUE})", re.IGNORECASE)
 _ARGUMENT = compile_pattern(
-    rf"(?P<name>--[\w.-]{{0,60}}(?:{_SURE}|token|{_SERVICE}[_-]?key)[ ]+[\"']?)(?P<value>(?!-){_VALUE})",
+    rf"(?P<name>(?<![\w.-])--[\w.-]{{0,60}}(?:{_SURE}|token|{_SERVICE}[_-]?key)[ ]+[\"']?)(?P<value>(?!-){_VALUE})",
     re.IGNORECASE,
 )
 # NAME=value before a command in a shell; a value that begins with $ comes from elsewhere.

@@ -11,7 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.support.sandbox import Agent, Sandbox
+from mcp_server.gpus.leases import Leases
+from tests.support.sandbox import Agent, Sandbox, until_async
 from tests.support.service import serve, tokens
 from tests.support.silent_mount import CannotMount, silent_mount
 
@@ -159,3 +160,33 @@ def _looks(run_id: str, directory: Path) -> list[tuple[str, dict[str, Any]]]:
 async def _try(agent: Agent, tool: str, arguments: dict[str, Any]) -> None:
     with contextlib.suppress(Exception):  # an error, once the file system is gone
         await agent.client.call_tool(tool, arguments)
+
+
+async def test_leases_are_kept_while_a_process_lives_that_nothing_can_stop(sandbox: Sandbox, disk: Path) -> None:
+    (sandbox.path / "state").mkdir(mode=0o700)
+    (sandbox.path / "state" / "config.toml").write_text("cpu_slots = 1\nstop_grace_s = 0.25\n")
+    async with sandbox.agent() as agent:
+        write = f"touch ready; while true; do echo x > {disk}/file; sleep 0.01; done"
+        run_id = await agent.launch(write, cwd=str(sandbox.path), gpus="cpu", name="stuck")
+        await until_async((sandbox.path / "ready").exists)
+        subprocess.run(["fsfreeze", "-f", str(disk)], check=True)
+        await until_async(lambda: any(waits_for_disk(p.pid) for p in sandbox.own_processes()), "a process that waits")
+        done = await agent.kill(run_id)
+        assert done["survivors"], (
+            done,
+            sandbox.run(run_id).events[-1],
+            await agent.text("capture_pane", run_id=run_id),
+        )
+        assert "its leases are kept until they end" in done["message"]
+        assert "cpu slots stay leased" in sandbox.run(run_id).events[-1]["text"]
+        assert "stuck-" in await agent.refusal("launch_run", command="true", gpus="cpu")
+        subprocess.run(["fsfreeze", "-u", str(disk)], check=True)
+        leases = Leases(sandbox.path / "leases")
+        await until_async(lambda: not leases.holders(), "the end of the keeper")
+        assert (await agent.end(await agent.launch("true", gpus="cpu")))["state"] == "finished"
+
+
+def waits_for_disk(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].startswith(b"D")
+    return False

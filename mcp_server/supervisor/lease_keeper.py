@@ -1,0 +1,64 @@
+"""Keeps the leases of a run whose processes outlive it: one that waits for a disk cannot be killed, and still computes.
+
+A process of its own holds the locks until the last of them has ended. A reboot releases them with the processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from mcp_server.gpus.leases import HeldLeases
+from mcp_server.system import lock_files, processes
+from mcp_server.system.process_title import lease_keeper_title, set_title
+
+_CHECK_S = 1.0
+
+
+def keep_leases(held: HeldLeases, survivors: Sequence[processes.Process], run_id: str) -> None:
+    """Hand ``held`` over to a process that holds them until all ``survivors`` have ended.
+
+    Raises:
+        OSError: there are too many processes; ``held`` is unchanged.
+    """
+    child = os.fork()
+    if child == 0:
+        _detach(held.fds, survivors, run_id)
+    os.waitpid(child, 0)
+    held.hand_over()
+
+
+def wait_for_ends(survivors: Sequence[processes.Process], sleep: Callable[[float], None] = time.sleep) -> None:
+    """Return once all of these processes have ended; another one with the number of one of them does not count."""
+    while any(processes.find_process(process.pid) == process for process in survivors):
+        sleep(_CHECK_S)
+
+
+def _detach(fds: Sequence[int], survivors: Sequence[processes.Process], run_id: str) -> NoReturn:
+    """Become a process of its own that has nothing of the supervisor but the leases."""
+    try:
+        signal.set_wakeup_fd(-1)  # the supervisor's
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGWINCH, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.setsid()
+        if os.fork() > 0:
+            os._exit(0)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in range(3):
+            os.dup2(null, fd)
+        at = 3
+        for fd in sorted(fds):
+            os.closerange(at, fd)
+            at = fd + 1
+        os.closerange(at, 65536)
+        os.chdir("/")
+        set_title(lease_keeper_title(run_id))
+        wait_for_ends(survivors)
+        for fd in fds:
+            lock_files.write_text(fd, "")
+    finally:
+        os._exit(0)
