@@ -31,6 +31,7 @@ _EVENT_FILE = re.compile(r"tfevents\.(?P<begun_s>\d{1,12})\.(?:(?:(?P<host>.*)\.
 # File names hold whole seconds, a file is created a moment after the run has started, a file server's clock may differ.
 SLACK_S = 2.0
 _DIGITS = re.compile(r"\d+")
+_TABLES = frozenset({"metrics.csv", "progress.csv", "progress.txt", "history.csv"})
 _DATABASES = (".db", ".sqlite", ".sqlite3")
 
 
@@ -136,12 +137,14 @@ class Claims:
             directory, _, name = path.rpartition("/")
             kinds.setdefault(directory, set()).add(_DIGITS.sub("#", name))
         object.__setattr__(self, "_kinds", kinds)
+        object.__setattr__(self, "_homes", frozenset(filter(None, map(self._find_home, self.written.values()))))
         object.__setattr__(self, "beside", self.beside | beside)
         above = {above for path in self.written for above in parents_of(path)}
         object.__setattr__(self, "_above_written", frozenset(above))
 
     _inodes: Mapping[int, WrittenFile] = field(init=False, default_factory=dict)
     _above_written: frozenset[str] = field(init=False, default=frozenset())
+    _homes: frozenset[str] = field(init=False, default=frozenset())
     _kinds: Mapping[str, set[str]] = field(init=False, default_factory=dict)  # of names, by directory
 
     def weigh(self, file: FileFacts, *, as_other: bool = False) -> Evidence:
@@ -181,6 +184,22 @@ class Claims:
             one != directory and one.count("/") == depth and not kinds.isdisjoint(mine)
             for one, mine in self._kinds.items()
         )
+
+    def is_at_home(self, directory: str) -> bool:
+        """Return whether a directory is at or below one with scalars of the run, and not its working directory.
+
+        A framework keeps one run's scalars there, and its other files with them. Another run that did the same would
+        have event files of its own there, or have overwritten the table.
+        """
+        return any(one in self._homes for one in (directory, *parents_of(directory)))
+
+    def _find_home(self, file: WrittenFile) -> str | None:
+        directory, _, name = file.path.rpartition("/")
+        if directory == self.cwd or not is_within(directory, self.cwd):
+            return None
+        match = _EVENT_FILE.search(name)
+        is_own = int(match["pid"]) in self.pids if match and match["pid"] else not file.unsure and not file.append
+        return directory if is_own and (match or name in _TABLES) else None
 
     def attempt_of(self, file: FileFacts) -> int:
         """Return the number of the attempt during which an event file was begun, or another file changed, from 1."""
@@ -276,7 +295,7 @@ def _decide_by_directory(own: Claims, mine: Evidence, other: Claims, theirs: Evi
         return Verdict.OTHER
     if theirs.depth == mine.depth:
         return Verdict.UNCERTAIN
-    if mine.rank is Rank.NAMED or other.places_apart(mine.directory, own):
+    if mine.rank is Rank.NAMED or other.places_apart(mine.directory, own) or own.is_at_home(mine.directory):
         return Verdict.OWN
     return Verdict.UNCERTAIN
 

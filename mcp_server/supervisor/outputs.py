@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import stat
 import threading
@@ -30,7 +31,7 @@ from mcp_server.supervisor.write_sessions import WriteSessions
 from mcp_server.system import processes
 from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import read_regular_file
-from mcp_server.system.inotify import MODIFIED, MOVED_TO, OPENED, Inotify
+from mcp_server.system.inotify import CREATED, MODIFIED, MOVED_TO, OPENED, Inotify
 from mcp_server.system.open_files import list_written_files
 
 _FIRST_S, _SLOWER, _LONGEST_S = 0.1, 3.0, 10.0  # between two samples without a change
@@ -46,7 +47,8 @@ _SETTLES_NS, _SETTLE_S = 20 * 10**6, 0.03
 _OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE = 3.0, 200
 _LIST_S, _LIST_DEPTH, _LIST_ENTRIES = 1.0, 5, 20_000
 _MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS, _MOST_OPENED = 200, 200, 512, 10_000
-_MOST_CONFIG_BYTES = 1_000_000
+_MOST_CONFIG_BYTES, _MOST_EVENT_FILES = 1_000_000, 500
+_EVENT_FILE_PID = re.compile(r"tfevents\.\d+\.(?:.*\.)?(\d+)\.\d+(?:\D.*)?$")
 _SLACK_NS = 2 * 10**9
 
 
@@ -87,6 +89,7 @@ class OutputRecorder(threading.Thread):
         self._inotify = Inotify(_MOST_WATCHES)
         self._sessions = WriteSessions()
         self._changes: dict[str, bool] = {}  # paths that changed, with whether that may be the first of many changes
+        self._event_files: dict[str, None] = {}  # that somebody created
         self._opened: set[str] = set()  # paths that were opened, and have not changed since
         self._overflows = 0
         self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
@@ -207,6 +210,7 @@ class OutputRecorder(threading.Thread):
                     self._note_open(path, status, append=append)
         self._take_events()
         self._sessions.end_sample(open_paths)
+        self._name_event_files()
         for inode, file in self._files.items():
             if inode in open_inodes:
                 file.unsure = self._sessions.may_hold_others(file.path, append=file.append)
@@ -221,6 +225,10 @@ class OutputRecorder(threading.Thread):
             self._sessions.take(event)
             if event.kind == MOVED_TO and event.former:
                 self._follow(event.former, event.path)
+            if event.is_directory and event.kind == CREATED:
+                self._find_event_files(event.path)
+            elif event.kind == CREATED and "tfevents" in event.path and len(self._event_files) < _MOST_EVENT_FILES:
+                self._event_files[event.path] = None
             if event.kind == OPENED:
                 self._opened.add(event.path)
             elif event.is_change:
@@ -232,6 +240,25 @@ class OutputRecorder(threading.Thread):
         if self._inotify.overflows != self._overflows:
             self._overflows = self._inotify.overflows
             self._sessions.forget_all()
+
+    def _find_event_files(self, directory: str) -> None:
+        """Note the event files that were created in a new directory before it was watched."""
+        scan = DirectoryScan(_LIST_DEPTH, max_entries=_MOST_EVENT_FILES, max_s=_LIST_S)
+        for _, paths in scan.walk(Path(directory), _event_file, skip=lambda name: name.startswith(".")):
+            self._event_files.update(dict.fromkeys(paths[:_MOST_EVENT_FILES]))
+
+    def _name_event_files(self) -> None:
+        """Record the event files that hold the number of a process of the attempt: some are open for instants only."""
+        known = {file.path for file in self._files.values()}
+        for path in [path for path in self._event_files if path not in known]:
+            match = _EVENT_FILE_PID.search(path)
+            if match is None or int(match[1]) not in self._pids:
+                continue
+            with contextlib.suppress(OSError):
+                status = os.stat(path)  # noqa: PTH116 - hot path
+                file = self._files[status.st_dev, status.st_ino] = _SeenFile(path, status.st_ino, unsure=True)
+                file.size, file.changed_ns = status.st_size, status.st_mtime_ns
+            del self._event_files[path]
 
     def _follow(self, former: str, path: str) -> None:
         """Know the files at or below ``former`` by their new paths."""
@@ -325,6 +352,7 @@ class OutputRecorder(threading.Thread):
 
     def _close_files(self) -> None:
         self._take_events()
+        self._name_event_files()
         for file in self._files.values():
             if file.open:
                 file.open, file.unsure = False, True
@@ -441,6 +469,10 @@ def _numbers(pid: int) -> list[int]:
 def _regular_file(entry: os.DirEntry[str]) -> tuple[str, os.stat_result] | None:
     status = entry.stat(follow_symlinks=False)
     return (entry.path, status) if stat.S_ISREG(status.st_mode) else None
+
+
+def _event_file(entry: os.DirEntry[str]) -> str | None:
+    return entry.path if "tfevents" in entry.name else None
 
 
 def _is_root(path: str) -> bool:

@@ -18,6 +18,7 @@ _KINDS = MODIFIED | CLOSED_WRITE | CLOSED_READ | OPENED | MOVED_FROM | MOVED_TO 
 _MASK = _KINDS | 0x01000000 | 0x02000000  # a directory only; not through a link
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name
 _READ_BYTES, _MOST_READS = 65536, 64
+_NEW_DEPTH = 6  # below a new directory, whose own new directories may have come before it was watched
 
 
 class FileEvent(NamedTuple):
@@ -99,7 +100,7 @@ class Inotify:
                     if is_directory and kind in (CREATED, MOVED_TO):
                         self._move(former, path)
                         if not name.startswith(b"."):
-                            self.add(path)
+                            self.add(path, _NEW_DEPTH)
         return events
 
     def _move(self, former: str, path: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from mcp_server.record.state import posix
 from tests.benchmarks.harness import NotMeasured, Sandbox, Server, until
 from tests.benchmarks.report import Row, Table
-from tests.support.neighbours import KINDS, STEPLESS, Neighbours
+from tests.support.neighbours import HABITS, KINDS, STEPLESS, Neighbours
 
 _NUMBER = re.compile(r"(?:model_step_|eval_|metrics_|log_)([1-8])")
 _READY_WITHIN_S = 60.0
@@ -33,23 +33,51 @@ async def measure(sandbox: Sandbox) -> Table:
         after = Neighbours(directory, _calling(server), during.run_ids)
         await after.ask(_asking(server))
         await after.finish(sandbox.root / "results")
+    habits_during, habits_after = await _measure_habits(sandbox)
     naive_foreign, naive_own = _attribute_by_time(sandbox, directory, during.run_ids)
     rows = [
         Row(
             f"foreign figures in answers {when}",
             f"{len(beside.foreign)} of {len(beside.foreign) + beside.own}",
-            f"{naive_foreign} of {naive_foreign + naive_own}" if when == "after the ends" else "",
+            f"{naive_foreign} of {naive_foreign + naive_own}" if beside is after else "",
             bar="0",
             ok=not beside.foreign and beside.own > 0,
         )
-        for when, beside in (("while they run", during), ("after the ends", after))
+        for when, beside in (
+            ("while they run", during),
+            ("after the ends", after),
+            ("while they run, habits of frameworks", habits_during),
+            ("after the ends, habits of frameworks", habits_after),
+        )
     ]
+    foreign = [*during.foreign, *after.foreign, *habits_during.foreign, *habits_after.foreign]
     note = (
         "read_tb, compare_runs, wait_run(until=…) and results.md about each of eight runs: TensorBoard files in one "
-        "directory, written by a child, by a halved run; JSON lines; two runs without a step. Baseline: files below "
+        "directory, written by a child, by a halved run; JSON lines; two runs without a step; a file that all overwrite. Then eight with the habits of rsl_rl, SB3, Keras, "
+        "Transformers, Lightning, Hydra and a process that outlives its parent. Baseline: files below "
         "the directory that changed while the run ran."
     )
-    return Table("Attribution", tuple(rows), (note, *[text[:200] for text in (*during.foreign, *after.foreign)[:8]]))
+    return Table("Attribution", tuple(rows), (note, *[text[:200] for text in foreign[:8]]))
+
+
+async def _measure_habits(sandbox: Sandbox) -> tuple[Neighbours, Neighbours]:
+    """Ask the same about runs that keep their files as frameworks do, and that all overwrite and append to some."""
+    directory = sandbox.work / "habits"
+    directory.mkdir()
+    async with sandbox.server() as server:
+        during = Neighbours(directory, _calling(server))
+        await during.launch_habits()
+        if not await until(during.are_ready, _READY_WITHIN_S):
+            raise NotMeasured("not all runs with habits came half-way")
+        await during.ask(_asking(server))
+        during.go()
+        for run_id in during.run_ids.values():
+            await server.wait(run_id)
+    async with sandbox.server() as server:
+        after = Neighbours(directory, _calling(server), during.run_ids, kinds=HABITS)
+        await after.ask(_asking(server))
+        await after.finish(sandbox.root / "habits-results")
+    return during, after
 
 
 def _calling(server: Server) -> Any:

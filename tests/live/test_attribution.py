@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcp_server.record.outputs import read_outputs
-from tests.support.neighbours import HALF, KINDS, STEPLESS, STEPS, Neighbours
+from tests.support.neighbours import HABITS, HALF, KINDS, STEPLESS, STEPS, Neighbours
 from tests.support.sandbox import Agent, Sandbox, text_of, until_async
 from tests.support.scalar_runs import write
 
@@ -50,6 +50,26 @@ async def test_no_answer_about_a_run_has_a_figure_of_another(sandbox: Sandbox) -
             elif kind != "lines":
                 assert f"{100 * number + STEPS}" in answer, (kind, answer)
     await check_without_records(sandbox, directory, beside.run_ids)
+
+
+async def test_nor_has_one_about_runs_with_the_file_habits_of_frameworks(sandbox: Sandbox) -> None:
+    directory = sandbox.path / "project"
+    directory.mkdir()
+    async with sandbox.agent_in_process() as agent:
+        beside = Neighbours(directory, agent.call)
+        await beside.launch_habits()
+        await until_async(beside.are_ready, "half of all runs")
+        await beside.ask(asking(agent))
+        beside.go()
+        for run_id in beside.run_ids.values():
+            await agent.end(run_id)
+        after = Neighbours(directory, agent.call, beside.run_ids, kinds=HABITS)
+        await after.ask(asking(agent))
+        await after.finish(sandbox.path / "results")
+        assert (beside.foreign, after.foreign) == ([], [])
+        asked = {what for _, what in after.answered}
+        assert after.answered == {(number, what) for number in beside.run_ids for what in asked}
+        assert len(asked) >= 3, "each has its reward in read_tb, compare_runs and results.md"
 
 
 async def check_without_records(sandbox: Sandbox, directory: Path, run_ids: dict[int, str]) -> None:

@@ -90,6 +90,19 @@ def test_beside_a_written_file_counts_where_the_other_has_a_directory_of_its_own
     assert verdict(file("/p/runs/a/model.pt"), mine, shared) is Verdict.UNCERTAIN
 
 
+def test_what_is_below_a_directory_with_the_runs_own_scalars_is_its_own() -> None:
+    events = file("/p/logs/x/events.out.tfevents.1400.host.41.0")
+    mine = replace(run("a-1111", events), pids=frozenset({41}))
+    other = run("b-2222", file("/p/elsewhere/results.json"))
+    assert verdict(file("/p/logs/x/model_5.pt"), mine, other) is Verdict.OWN
+    assert verdict(file("/p/logs/x/model_5.pt"), replace(mine, pids=frozenset()), other) is Verdict.UNCERTAIN
+    assert verdict(file("/p/logs/x/model_5.pt"), mine, run("b-2222", file("/p/logs/x/a.txt"))) is Verdict.UNCERTAIN
+    assert verdict(file("/p/model_5.pt"), run("a-1111", file("/p/progress.csv")), other) is Verdict.UNCERTAIN
+    table = file("/p/sb3/PPO_1/progress.csv")
+    assert verdict(file("/p/sb3/PPO_1/model.zip"), run("a-1111", table), other) is Verdict.OWN
+    assert verdict(file("/p/evals/b.json"), run("a-1111", file("/p/evals/a.json")), other) is Verdict.UNCERTAIN
+
+
 def test_an_event_file_with_the_number_of_a_process_is_its_runs() -> None:
     mine, theirs = (replace(one, pids=frozenset({pid})) for one, pid in ((ALONE, 41), (OTHER, 42)))
     shared = "/p/runs/Nov22_host/events.out.tfevents.1400.host"

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "programs" / "neighbour.py"
+HABITS_PROGRAM = PROGRAM.with_name("habits.py")
+HABITS = ("rsl_rl", "sb3", "keras", "keras", "transformers", "lightning", "hydra", "outlives")
 KINDS = ("events", "events", "child", "table", "halved", "broken", "idle", "lines")
 STEPLESS = ("broken", "idle")
 HALF, STEPS = 10, 20
@@ -29,6 +31,8 @@ class Neighbours:
     run_ids: dict[int, str] = field(default_factory=dict)
     foreign: list[str] = field(default_factory=list)
     own: int = 0  # figures that were the run's own
+    kinds: tuple[str, ...] = KINDS
+    answered: set[tuple[int, str]] = field(default_factory=set)  # run and answer with a figure of its own
 
     async def launch(self, result_dir: Path | None = None) -> None:
         """Launch all of them at once."""
@@ -44,9 +48,17 @@ class Neighbours:
             )
             self.run_ids[number] = run["run_id"]
 
+    async def launch_habits(self) -> None:
+        """Launch runs with the file habits of frameworks instead."""
+        self.kinds = HABITS
+        for number, habit in enumerate(HABITS, 1):
+            command = [sys.executable, str(HABITS_PROGRAM), str(number), habit]
+            run = await self.call("launch_run", command=command, cwd=str(self.directory), name=f"h{number}")
+            self.run_ids[number] = run["run_id"]
+
     def are_ready(self) -> bool:
         """Return whether all that get so far are half done."""
-        return all((self.directory / f"ready_{n}").exists() for n, kind in enumerate(KINDS, 1) if kind != "broken")
+        return all((self.directory / f"ready_{n}").exists() for n, kind in enumerate(self.kinds, 1) if kind != "broken")
 
     def go(self) -> None:
         """Let them run to their ends."""
@@ -55,10 +67,11 @@ class Neighbours:
     def look(self, number: int, what: str, text: str) -> None:
         """Count the figures in a text about a run."""
         for match in _FIGURE.finditer(text.replace(str(self.directory), "").replace(str(self.directory.parent), "")):
-            if int(match[1]) == number and KINDS[number - 1] not in STEPLESS:
+            if int(match[1]) == number and self.kinds[number - 1] not in STEPLESS:
                 self.own += 1
+                self.answered.add((number, what.partition(",")[0]))
             else:
-                self.foreign.append(f"{what} of {number} ({KINDS[number - 1]}): {match[0]} in {text[:300]!r}")
+                self.foreign.append(f"{what} of {number} ({self.kinds[number - 1]}): {match[0]} in {text[:300]!r}")
 
     async def ask(self, try_call: Callable[..., Awaitable[str]]) -> None:
         """Ask everything that there is about each run. ``try_call`` returns an answer or a refusal as text."""
