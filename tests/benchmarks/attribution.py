@@ -53,8 +53,9 @@ async def measure(sandbox: Sandbox) -> Table:
     foreign = [*during.foreign, *after.foreign, *habits_during.foreign, *habits_after.foreign]
     note = (
         "read_tb, compare_runs, wait_run(until=…) and results.md about each of eight runs: TensorBoard files in one "
-        "directory, written by a child, by a halved run; JSON lines; two runs without a step; a file that all overwrite. Then eight with the habits of rsl_rl, SB3, Keras, "
-        "Transformers, Lightning, Hydra and a process that outlives its parent. Baseline: files below "
+        "directory, written by a child, by a halved run; JSON lines; two runs without a step; a file that all "
+        "overwrite. Then eight with the habits of rsl_rl, SB3, Keras, Transformers, Lightning, Hydra and a process "
+        "that outlives its parent. Baseline: files below "
         "the directory that changed while the run ran."
     )
     return Table("Attribution", tuple(rows), (note, *[text[:200] for text in foreign[:8]]))

@@ -1,5 +1,7 @@
 """What is said of a run is that run's: eight runs beside each other, while they run and after their ends."""
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,69 @@ async def check_without_records(sandbox: Sandbox, directory: Path, run_ids: dict
         assert former.foreign == []
         table = await agent.call("compare_runs", run_ids=list(run_ids.values()))
         assert any("uncertain which run" in note for note in table["notes"])
+
+
+# A training that a person starts by hand: files that stay open, and files that are open for an instant.
+BY_HAND = """
+import json, pathlib, sys, time
+table = open("progress.csv", "w")
+table.write("step,reward\\n7,999\\n")
+table.flush()
+pathlib.Path("eval_results.json").write_text(json.dumps({"success": 999}))
+pathlib.Path("checkpoints").mkdir()
+pathlib.Path("checkpoints/step_999.pt").write_bytes(b"w" * 50)
+pathlib.Path("begun").touch()
+sys.stdin.readline()
+"""
+MANAGED = """
+import pathlib, time
+while not pathlib.Path("begun").exists():
+    time.sleep(0.01)
+table = open("own.csv", "w")
+table.write("step,reward\\n1,5\\n2,6\\n")
+table.flush()
+for step in (1, 2):
+    print(f"step {step}/2 loss 0.5", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+"""
+
+
+async def test_what_a_training_started_by_hand_writes_is_not_the_runs(sandbox: Sandbox) -> None:
+    place = sandbox.path / "place"
+    place.mkdir()
+    (place / "hand.py").write_text(BY_HAND)
+    (place / "train.py").write_text(MANAGED)
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch([sys.executable, "train.py"], cwd=str(place))
+        await until_async(lambda: sandbox.run(run_id).started_at, "its start")
+        hand = subprocess.Popen([sys.executable, "hand.py"], cwd=place, stdin=subprocess.PIPE)
+        try:
+            await until_async(lambda: sandbox.run(run_id).made_a_step, "its steps")
+            await until_async(lambda: _knows_outsider(sandbox, run_id, hand.pid), "the record of the other program")
+            answers = [await everything(agent, run_id)]
+            (place / "go").touch()
+            await agent.end(run_id)
+            answers.append(await everything(agent, run_id))
+        finally:
+            hand.communicate(timeout=60)
+        out = await agent.call("finish_blueprint", run_id=run_id, result_dir=str(sandbox.path / "out"))
+        answers.append(Path(out["results_path"]).read_text().partition("## Configuration")[0])
+        for answer in answers:
+            assert not re.search(r"\b999\b", answer.partition("Left out")[0]), answer
+        table = await agent.call("compare_runs", run_ids=[run_id])
+        assert any("uncertain which run" in note for note in table["notes"])
+
+
+def _knows_outsider(sandbox: Sandbox, run_id: str, pid: int) -> bool:
+    outputs = read_outputs(sandbox.rundir(run_id).outputs(1))
+    return outputs is not None and any(one.pid == pid and one.files for one in outputs.outsiders)
+
+
+async def everything(agent: Agent, run_id: str) -> str:
+    """Return all that is said of a run's figures."""
+    curve = await asking(agent)("read_tb", run_id=run_id, tags=["*"])
+    return f"{curve}\n{await agent.call('compare_runs', run_ids=[run_id])}"
 
 
 async def test_a_person_says_whose_files_they_are_and_every_later_answer_knows(sandbox: Sandbox) -> None:
