@@ -131,6 +131,19 @@ class RunStore:
         """Return whether nothing ever ran: its server died during the launch, and no supervisor took what it left."""
         return run.state == "lost" and not run.events and self.run_directory(run.run_id).handover.is_fifo()
 
+    def list_ids_tagged(self, tags: Iterable[str]) -> list[str]:
+        """Return the ids of the runs that have one of ``tags``, the oldest first."""
+        wanted = set(tags)
+        return [spec.run_id for spec in self._list_specs() if not wanted.isdisjoint(spec.tags)]
+
+    def list_tags(self) -> list[str]:
+        """Return the tags of all runs, those of the newest run first."""
+        return list(dict.fromkeys(tag for spec in reversed(self._list_specs()) for tag in spec.tags))
+
+    def list_names(self) -> list[str]:
+        """Return the names of all runs, that of the newest run first."""
+        return list(dict.fromkeys(spec.name for spec in reversed(self._list_specs())))
+
     def output_at_s(self, run: Run) -> float | None:
         """Return when the newest attempt last wrote output, in POSIX time; None if it has no log."""
         try:
@@ -140,12 +153,15 @@ class RunStore:
 
     def _list_ids_named(self, name: str) -> list[str]:
         """Return the ids of the runs with this name, newest first."""
-        named: list[RunSpec] = []
+        return [spec.run_id for spec in reversed(self._list_specs()) if spec.name == name]
+
+    def _list_specs(self) -> list[RunSpec]:
+        """Return the specs of all runs, the oldest first."""
+        specs: list[RunSpec] = []
         for run_id in self._list_ids():
             with contextlib.suppress(RunNotFound, OSError):  # removed meanwhile, or not a run's directory
-                spec = self._read_spec(self.run_directory(run_id))
-                named += [spec] if spec.name == name else []
-        return [spec.run_id for spec in sorted(named, key=lambda spec: spec.created_at, reverse=True)]
+                specs.append(self._specs.get(run_id) or self._read_spec(self.run_directory(run_id)))
+        return sorted(specs, key=lambda spec: (spec.created_at, spec.run_id))
 
     def _list_ids(self) -> list[str]:
         try:

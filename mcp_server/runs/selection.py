@@ -1,0 +1,110 @@
+"""Which runs a call is about: ids, names, ``tag:NAME``, ``live``. A tag and ``live`` also mean runs that come later.
+
+``live`` means what lives, and what its caller saw alive last: an end between two calls is not lost. With a cursor it
+also means the runs that began and ended since.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from mcp_server.errors import BadArgument, RunNotFound
+from mcp_server.record.state import Run
+from mcp_server.store.run_store import RunStore
+
+LIVE, _TAG = "live", "tag:"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Runs named one by one, and those that have a tag or live. ``left_out``: ended runs that ``live`` passes over."""
+
+    run_ids: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    live: bool = False
+    left_out: frozenset[str] = frozenset()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether further runs may join."""
+        return bool(self.tags) or self.live
+
+    def observe(self, store: RunStore, known: Iterable[str] = ()) -> tuple[Run, ...]:
+        """Return these runs as they are now, with those that have joined.
+
+        ``known``: the ids of those that were observed before. One that cannot be read now has not left.
+
+        Raises:
+            RunNotFound: a run that was named is gone.
+            RunUnreadable: the state of a run is unknown now.
+        """
+        if not self.is_open:
+            return store.observe_all(self.run_ids)
+        ids = dict.fromkeys([*self.run_ids, *known, *store.list_ids_tagged(self.tags)])
+        if self.live:
+            every = store.list_runs()
+            ids |= {run.run_id: None for run in every if not run.ended or run.run_id not in self.left_out}
+        runs = []
+        for run_id in ids:
+            try:
+                runs.append(store.observe(run_id))
+            except RunNotFound:
+                if run_id in self.run_ids:
+                    raise
+        return tuple(runs)
+
+
+def select(
+    store: RunStore,
+    names: Iterable[str],
+    *,
+    left_out: frozenset[str] | None = None,
+    was_alive: Callable[[Run], bool] = lambda run: False,
+) -> tuple[Selection, tuple[Run, ...]]:
+    """Return what ``names`` mean, and the runs as they are now, each once.
+
+    Args:
+        store: the runs.
+        names: ids, names, ``tag:NAME`` or ``live``.
+        left_out: the ended runs that ``live`` passes over by the caller's cursor; None without one.
+        was_alive: whether the caller last saw a run alive.
+
+    Raises:
+        RunNotFound: a name means no run, or several; names similar ones.
+        BadArgument: no run has a tag; names similar ones.
+    """
+    words = list(dict.fromkeys(names))
+    tags = tuple(word.removeprefix(_TAG) for word in words if word.startswith(_TAG))
+    for tag in tags:
+        _check_tag(store, tag)
+    named = [_find(store, word) for word in words if word != LIVE and not word.startswith(_TAG)]
+    selection = Selection(tuple(dict.fromkeys(run.run_id for run in named)), tags, LIVE in words)
+    if selection.live:
+        if left_out is None:
+            left_out = frozenset(run.run_id for run in store.list_runs() if run.ended and not was_alive(run))
+        selection = replace(selection, left_out=left_out)
+    return selection, selection.observe(store)
+
+
+def _find(store: RunStore, name: str) -> Run:
+    try:
+        return store.find(name)
+    except RunNotFound as error:
+        if type(error) is not RunNotFound or error.near:
+            raise
+        others = [LIVE, *(f"{_TAG}{tag}" for tag in store.list_tags()), *store.list_names()]
+        raise RunNotFound(name, _similar(name, others)) from None
+
+
+def _check_tag(store: RunStore, tag: str) -> None:
+    tags = store.list_tags()
+    if tag not in tags:
+        near = [f"{_TAG}{other}" for other in _similar(tag, tags)]
+        remedy = f"Did you mean {' or '.join(near)}?" if near else "Call list_runs."
+        raise BadArgument("run_ids", f"no run has the tag {tag[:80]!r}.", remedy)
+
+
+def _similar(word: str, words: Sequence[str]) -> list[str]:
+    return difflib.get_close_matches(word[:80], list(dict.fromkeys(words)), n=3, cutoff=0.6)

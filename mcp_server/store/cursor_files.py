@@ -1,0 +1,117 @@
+"""Cursors over many runs, as one word: a file of the state directory that any server can read.
+
+A word is a digest of what it stands for, so an equal cursor has an equal word, and an old word stands for the same
+news as before: whoever lost an answer asks again with the word that he has. A file's time of change is when the word
+was last given or used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mcp_server.errors import BadArgument
+from mcp_server.store.state_home import StateHome
+from mcp_server.system.files import read_regular_file, write_atomic
+
+MOST_FILES, _REMOVED_AT_ONCE = 1000, 100
+_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
+_WORD = re.compile(rf"c[{_LETTERS}]{{10}}")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a caller has seen: by run id the number of the last event and the state.
+
+    ``left_out``: the ended runs that were of no interest when the cursor was begun as one over all live runs; None
+    for other cursors.
+    """
+
+    runs: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    left_out: frozenset[str] | None = None
+
+
+class CursorFiles:
+    """The directory of cursors. Any number of servers may use it at the same time."""
+
+    def __init__(self, home: StateHome) -> None:
+        self._directory = home.path / "cursors"
+
+    def keep(self, seen: Seen) -> str:
+        """Return the word for what was seen.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        facts = {
+            "runs": {run_id: list(position) for run_id, position in sorted(seen.runs.items())},
+            "left_out": None if seen.left_out is None else sorted(seen.left_out),
+        }
+        data = json.dumps(facts, separators=(",", ":")).encode()
+        number = int.from_bytes(hashlib.sha256(data).digest(), "big")
+        letters = []
+        for _ in range(10):
+            number, letter = divmod(number, len(_LETTERS))
+            letters.append(_LETTERS[letter])
+        word = f"c{''.join(letters)}"
+        if not self._touch(self._path(word)):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_room()
+            write_atomic(self._path(word), data)
+        return word
+
+    def read(self, word: str) -> Seen:
+        """Return what ``word`` stands for.
+
+        Raises:
+            BadArgument: it is not a word of this state directory, or is too old.
+        """
+        try:
+            if not _WORD.fullmatch(word):
+                raise ValueError("another form")
+            facts = json.loads(read_regular_file(self._path(word), follow_links=False))
+            left_out = facts["left_out"]
+            seen = Seen(
+                {str(run_id): (int(seq), str(state)) for run_id, (seq, state) in facts["runs"].items()},
+                None if left_out is None else frozenset(map(str, left_out)),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadArgument(
+                "since",
+                f"{word[:40]!r} is not a cursor of this machine, or too old.",
+                "Leave since out: every end that you may not have seen is answered again.",
+            ) from error
+        self._touch(self._path(word))
+        return seen
+
+    def _path(self, word: str) -> Path:
+        return self._directory / f"{word}.json"
+
+    def _touch(self, path: Path) -> bool:
+        """Note that a cursor is in use; return whether it is there."""
+        try:
+            os.utime(path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        except OSError:  # a file system that is full or read-only
+            return path.exists()
+        return True
+
+    def _make_room(self) -> None:
+        """Remove the cursors that were not used for longest, where there are too many."""
+        names = os.listdir(self._directory)
+        if len(names) < MOST_FILES:
+            return
+        used_at_s: dict[Path, float] = {}
+        for path in map(self._directory.joinpath, names):
+            with contextlib.suppress(OSError):  # removed meanwhile
+                used_at_s[path] = path.lstat().st_mtime
+        for path in sorted(used_at_s, key=lambda path: used_at_s[path])[:_REMOVED_AT_ONCE]:
+            with contextlib.suppress(OSError):
+                path.unlink()
