@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mcp_server.record.events import NOTEWORTHY
-from mcp_server.record.state import Run, posix
+from mcp_server.record.state import ENDED, Run, posix
 
 if TYPE_CHECKING:
     from mcp_server.runs.metric_wait import MetricPosition
@@ -105,6 +105,11 @@ class CallerCursors:
         if caller is None:
             return assumed_cursor(run, time.time())
         return self._cursors.get((caller, run.run_id), Cursor())
+
+    def saw_alive(self, caller: str | None, run: Run) -> bool:
+        """Return whether ``caller`` last saw ``run`` alive."""
+        cursor = self._cursors.get((caller, run.run_id)) if caller is not None else None
+        return cursor is not None and cursor.state not in ENDED
 
     def remember(self, caller: str | None, cursors: Mapping[str, Cursor]) -> None:
         """Keep the cursors, by run id, of a caller that has received its answer."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import anyio
@@ -12,8 +12,9 @@ from mcp_server.errors import RunUnreadable
 from mcp_server.record.events import NOTEWORTHY, TROUBLE, Noteworthy
 from mcp_server.record.state import Run
 from mcp_server.runs.cursors import Cursor
+from mcp_server.runs.decision import find_decisions, needs_decision
 
-Until = Literal["event", "first_step", "end", "condition"]
+Until = Literal["event", "decision", "first_step", "end", "condition"]
 Reason = Literal["ended", "condition_met", Noteworthy, "started", "heartbeat"]
 
 # Clients drop a silent call: Claude Code after 300 s over HTTP. Each report resets their clock.
@@ -39,7 +40,7 @@ class ChangeSource(Protocol):
 class WaitOutcome:
     """Why a wait returned, the runs at that moment, and the caller's cursors once it has this answer.
 
-    ``met`` says which value met a condition.
+    ``met`` says which value met a condition. ``news``: the ids of the runs that changed for the caller.
     """
 
     reason: Reason
@@ -48,6 +49,7 @@ class WaitOutcome:
     waited_s: float
     next_timeout_s: float
     met: str | None = None
+    news: frozenset[str] = frozenset()
 
 
 def decide(runs: Sequence[Run], cursors: Mapping[str, Cursor], until: Until) -> Reason | None:
@@ -55,6 +57,7 @@ def decide(runs: Sequence[Run], cursors: Mapping[str, Cursor], until: Until) -> 
 
     - ``end``: all runs have ended.
     - ``event``: any run has news. An end that the caller has seen is not news, unless all runs have ended.
+    - ``decision``: any run has ended, or has trouble that nobody deals with; see :mod:`mcp_server.runs.decision`.
     - ``first_step``: every live run has made a step in its present attempt, or has trouble, so that it may never make
       one.
     - ``condition``: only that trouble. Whether the condition holds is not in the runs.
@@ -63,19 +66,34 @@ def decide(runs: Sequence[Run], cursors: Mapping[str, Cursor], until: Until) -> 
         return "ended"
     if until == "end":
         return None
-    if any(run.ended and cursors[run.run_id].state != run.state for run in runs):
+    if any(run.ended and find_cursor(cursors, run).state != run.state for run in runs):
         return "ended"
     live_runs = [run for run in runs if not run.ended]
-    kinds = {event["kind"] for run in live_runs for event in run.events if event["seq"] > cursors[run.run_id].seq}
+    if until == "decision":
+        decisions = {kind for run in live_runs for kind in find_decisions(run, find_cursor(cursors, run))}
+        return next((kind for kind in NOTEWORTHY if kind in decisions), None)
+    kinds = {event["kind"] for run in live_runs for event in run.events if event["seq"] > find_cursor(cursors, run).seq}
     if until in ("first_step", "condition"):
         if until == "first_step" and all(run.stepped for run in live_runs):
             return "first_step"
         return next((kind for kind in NOTEWORTHY if kind in kinds and kind in TROUBLE), None)
     if (most_urgent := next((kind for kind in NOTEWORTHY if kind in kinds), None)) is not None:
         return most_urgent
-    if any(cursors[run.run_id].state == "queued" and run.state == "running" for run in runs):
+    if any(find_cursor(cursors, run).state == "queued" and run.state == "running" for run in runs):
         return "started"
     return None
+
+
+def find_cursor(cursors: Mapping[str, Cursor], run: Run) -> Cursor:
+    """Return what the caller has seen of ``run``: nothing, if it joined the wait later."""
+    return cursors.get(run.run_id, Cursor())
+
+
+def has_news(run: Run, cursor: Cursor, until: Until) -> bool:
+    """Return whether ``run`` changed for a caller that has seen it as ``cursor`` says. Pure."""
+    if until == "decision":
+        return needs_decision(run, cursor)
+    return run.last_seq > cursor.seq or run.state != cursor.state or cursor.listed_after(run) < cursor.seq
 
 
 async def _observe_patiently(run_ids: Sequence[str], observe: ObserveRuns) -> tuple[Run, ...]:
@@ -109,7 +127,7 @@ async def wait_for_runs(
 
     Args:
         run_ids: the runs to wait for.
-        observe: returns these runs as they are now.
+        observe: returns these runs as they are now, and those that have joined the wait.
         changes: announces changes of these runs' directories.
         cursors: what the caller has seen of each run; left as it is.
         until: which news ends the wait; see :func:`decide`.
@@ -118,7 +136,7 @@ async def wait_for_runs(
         check_condition: returns which value meets the caller's condition, None while none does.
     """
     begun_s = anyio.current_time()
-    limit_s = min(cursor.next_wait_s for cursor in cursors.values()) if timeout_s is None else timeout_s
+    limit_s = _shortest(cursors.values()) if timeout_s is None else timeout_s
     settling = False
     report_s = PROGRESS_S
     while True:
@@ -140,7 +158,7 @@ async def wait_for_runs(
             await changes.next_change()
             changed = True
         settling = changed
-    return make_outcome(reason, runs, cursors, waited_s, met, scheduled=timeout_s is None)
+    return make_outcome(reason, runs, cursors, waited_s, met, until=until, scheduled=timeout_s is None)
 
 
 async def find_reason(
@@ -162,12 +180,27 @@ def make_outcome(
     waited_s: float,
     met: str | None = None,
     *,
+    until: Until,
     scheduled: bool,
 ) -> WaitOutcome:
     """Return the outcome of a wait that ends now, without a ``reason`` as a heartbeat.
 
     ``scheduled``: it was as long as the schedule says.
     """
-    advanced = {run.run_id: cursors[run.run_id].advance(run, scheduled=scheduled) for run in runs}
-    next_s = min(cursor.next_wait_s for cursor in advanced.values())
-    return WaitOutcome(reason or "heartbeat", tuple(runs), advanced, waited_s, next_s, met)
+    news = frozenset(run.run_id for run in runs if has_news(run, find_cursor(cursors, run), until))
+    advanced = {}
+    for run in runs:
+        cursor = find_cursor(cursors, run)
+        # What is no news to the caller, and so is not answered, stays unseen: a wait for every event may follow.
+        is_seen = until != "decision" or run.run_id in news
+        advanced[run.run_id] = (
+            cursor.advance(run, scheduled=scheduled)
+            if is_seen
+            else replace(cursor, heartbeats=cursor.heartbeats + scheduled)
+        )
+    next_s = _shortest(advanced.values())
+    return WaitOutcome(reason or "heartbeat", tuple(runs), advanced, waited_s, next_s, met, news)
+
+
+def _shortest(cursors: Iterable[Cursor]) -> float:
+    return min((cursor.next_wait_s for cursor in cursors), default=Cursor().next_wait_s)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from mcp_server.record.state import Run
 from mcp_server.runs.cursors import Cursor
+from mcp_server.runs.selection import Selection
 from mcp_server.runs.wait import CheckCondition, Until, WaitOutcome, find_reason, make_outcome
 from mcp_server.scalars.condition import Condition, parse_condition
+from mcp_server.store.run_store import RunStore
 
 if TYPE_CHECKING:
     from mcp_server.runs.metric_wait import MetricPosition, MetricWait
@@ -23,7 +25,8 @@ _PLAIN: tuple[Until, ...] = tuple(word for word in get_args(Until) if word != "c
 class WaitSpec:
     """A wait for runs. ``until`` is a word or a condition as it was asked; ``timeout_s`` None: until there is news.
 
-    ``positions``: how far a condition had been checked, by run id.
+    ``positions``: how far a condition had been checked, by run id. ``selection``: which runs may join, None for none.
+    ``since``: the caller's cursor as a word.
     """
 
     run_ids: tuple[str, ...]
@@ -31,6 +34,24 @@ class WaitSpec:
     until: str = "event"
     timeout_s: float | None = None
     positions: Mapping[str, MetricPosition] = field(default_factory=dict)
+    selection: Selection | None = None
+    since: str | None = None
+
+    @property
+    def gives_cursor(self) -> bool:
+        """Whether its answer has a cursor: for one run the caller needs none."""
+        return self.since is not None or self.selection is not None or len(self.run_ids) > 1
+
+    def observe(self, store: RunStore) -> tuple[Run, ...]:
+        """Return its runs as they are now, with those that have joined.
+
+        Raises:
+            RunNotFound: a run is gone.
+            RunUnreadable: the state of a run is unknown now.
+        """
+        if self.selection is None:
+            return store.observe_all(self.run_ids)
+        return self.selection.observe(store, self.cursors)
 
     @property
     def mode(self) -> Until:
@@ -58,6 +79,8 @@ class WaitSpec:
             "timeout_s": self.timeout_s,
             "cursors": cursors_to_facts(self.cursors),
             "positions": positions_to_facts(self.positions),
+            "selection": None if self.selection is None else self.selection.to_facts(),
+            "since": self.since,
         }
 
     @classmethod
@@ -78,6 +101,8 @@ class WaitSpec:
                 timeout_s=None if timeout_s is None else float(timeout_s),
                 cursors=cursors,
                 positions=positions_from_facts(facts["positions"]),
+                selection=Selection.from_facts(facts["selection"]) if facts.get("selection") else None,
+                since=facts.get("since"),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a wait: {error!r}") from error
@@ -93,7 +118,7 @@ async def look_once(
     reason, met = await find_reason(runs, spec.cursors, spec.mode, check_condition)
     if reason is None and (spec.timeout_s is None or waited_s < spec.timeout_s):
         return None
-    return make_outcome(reason, runs, spec.cursors, waited_s, met, scheduled=False)
+    return make_outcome(reason, runs, spec.cursors, waited_s, met, until=spec.mode, scheduled=False)
 
 
 def cursors_to_facts(cursors: Mapping[str, Cursor]) -> dict[str, Any]:

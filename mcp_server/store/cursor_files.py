@@ -73,9 +73,8 @@ class CursorFiles:
             BadArgument: it is not a word of this state directory, or is too old.
         """
         try:
-            if not _WORD.fullmatch(word):
-                raise ValueError("another form")
-            facts = json.loads(read_regular_file(self._path(word), follow_links=False))
+            known = word if _WORD.fullmatch(word) else ""
+            facts = json.loads(read_regular_file(self._path(known), follow_links=False))
             left_out = facts["left_out"]
             seen = Seen(
                 {str(run_id): (int(seq), str(state)) for run_id, (seq, state) in facts["runs"].items()},
@@ -105,11 +104,11 @@ class CursorFiles:
 
     def _make_room(self) -> None:
         """Remove the cursors that were not used for longest, where there are too many."""
-        names = os.listdir(self._directory)
-        if len(names) < MOST_FILES:
+        paths = list(self._directory.iterdir())
+        if len(paths) < MOST_FILES:
             return
         used_at_s: dict[Path, float] = {}
-        for path in map(self._directory.joinpath, names):
+        for path in paths:
             with contextlib.suppress(OSError):  # removed meanwhile
                 used_at_s[path] = path.lstat().st_mtime
         for path in sorted(used_at_s, key=lambda path: used_at_s[path])[:_REMOVED_AT_ONCE]:

@@ -36,19 +36,24 @@ class FileWatch:
     @contextlib.contextmanager
     def subscribe(self, directories: Iterable[Path]) -> Iterator[Subscription]:
         """Watch ``directories`` from now on; no change inside the block is missed."""
-        paths = list(directories)
         self._inotify = self._inotify or _open_inotify()
-        polled = self._inotify is None or any(is_shared_filesystem(path.parent) for path in paths)
-        subscription = Subscription(self, polled=polled)
+        subscription = Subscription(self, polled=self._inotify is None)
         self._subscriptions.append(subscription)
-        for path in paths:
-            self._add_watch(path, subscription)
+        self.extend(subscription, directories)
         try:
             yield subscription
         finally:
             self._subscriptions.remove(subscription)
-            for path in paths:
+            for path in subscription.directories:
                 self._remove_watch(path)
+
+    def extend(self, subscription: Subscription, directories: Iterable[Path]) -> None:
+        """Watch further ``directories`` for ``subscription``: what changed in them before is not announced."""
+        for path in directories:
+            if path not in subscription.directories:
+                subscription.directories.append(path)
+                subscription.polled = subscription.polled or is_shared_filesystem(path.parent)
+                self._add_watch(path, subscription)
 
     async def wait_for_change(self, subscription: Subscription) -> None:
         """Return when something has changed for ``subscription`` since the last call."""
@@ -115,9 +120,16 @@ class Subscription:
     def __init__(self, watch: FileWatch, *, polled: bool) -> None:
         self._watch = watch
         self.polled = polled
+        self.directories: list[Path] = []
         self.watch_numbers: set[int] = set()
         self.changed = self.waiting = False
         self.wake_up = anyio.Event()
+
+    def extend(self, directories: Iterable[Path]) -> None:
+        """Watch further directories. What changed in those that are new counts as a change now."""
+        before = len(self.directories)
+        self._watch.extend(self, directories)
+        self.changed = self.changed or len(self.directories) > before
 
     async def next_change(self) -> None:
         """Return at the next change, or at once where one came since the last call."""

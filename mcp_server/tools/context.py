@@ -17,6 +17,7 @@ from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import Confirmations, Questions, check_owner
 from mcp_server.runs.cursors import CallerCursors
 from mcp_server.runs.open_waits import OpenWaits
+from mcp_server.store.cursor_files import CursorFiles
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.read_roots import check_readable
 from mcp_server.store.run_store import RunStore
@@ -41,9 +42,11 @@ class ServerContext:
     questions: Questions = field(default_factory=Questions)
     open_waits: OpenWaits = field(default_factory=OpenWaits)
     wait_files: WaitFiles = field(init=False)
+    cursor_files: CursorFiles = field(init=False)
 
     def __post_init__(self) -> None:
         self.wait_files = WaitFiles(self.home)
+        self.cursor_files = CursorFiles(self.home)
 
     @cached_property
     def scalars(self) -> Scalars:

@@ -118,14 +118,13 @@ async def launch_run(
     idempotency_key: Annotated[str | None, Field(description="A repeated key returns the first run")] = None,
     dry_run: Annotated[bool, Field(description="Only check, and show the script")] = False,
     wait_s: Annotated[
-        float, Field(ge=0, le=_LONGEST_WAIT_S, description="Wait so long for its end: exit code and output at once")
+        float, Field(ge=0, le=_LONGEST_WAIT_S, description="Answer with end and output if it ends by then")
     ] = 0,
     verbose: Annotated[bool, Field(description="Paths and attach command too")] = False,
 ) -> Launched:
     """Start a training run (or any long command) that outlives this call, this agent and this server.
 
-    Use it instead of tmux, nohup or `&`. Returns as soon as the command runs; then call wait_run.
-    All output and the exit code are kept. Refused arguments start nothing.
+    Use it instead of tmux, nohup or `&`; then call wait_run. All output and the exit code are kept.
     """
     arguments = locals()  # the fields of LaunchRequest have the names of these arguments
     server = server_of(ctx)

@@ -30,6 +30,7 @@ from mcp_server.text.timestamps import format_time
 from mcp_server.threads import run_in_thread
 from mcp_server.tools import wait_run
 from mcp_server.tools.context import ServerContext
+from mcp_server.tools.wait_answer import describe_outcome
 from mcp_server.views.progress_text import describe_progress
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ async def _look(server: ServerContext, record: WaitRecord) -> WaitState:
     except ValueError as error:
         raise WaitUnreadable(record.wait_id, "it is damaged") from error
     try:
-        runs = await run_in_thread(server.store.observe_all, spec.run_ids)
+        runs = await run_in_thread(spec.observe, server.store)
         metric = wait_run.start_metric_wait(server, spec)
         check = metric.check if metric is not None else None
         outcome = await look_once(runs, spec, waited_s=record.age_s, check_condition=check)
@@ -142,19 +143,19 @@ async def _look(server: ServerContext, record: WaitRecord) -> WaitState:
     if outcome is None:
         updated_at = await run_in_thread(_updated_at, server, record, runs)
         return WaitState("working", updated_at, describe_progress(runs, time.time()))
-    return await _complete(server, spec, outcome, metric)
+    return await _complete(server, spec, outcome, metric, shows_owner=record.facts.get("owner") is not None)
 
 
 async def _complete(
-    server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, metric: MetricWait | None
+    server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, metric: MetricWait | None, *, shows_owner: bool
 ) -> WaitState:
-    answer = await wait_run.describe_outcome(server, spec, outcome, metric)
+    answer, cursors = await describe_outcome(server, spec, outcome, metric, shows_owner=shows_owner)
     return WaitState(
         status="completed",
         updated_at=now(),
         message=f"{outcome.reason}: {describe_progress(outcome.runs, time.time())}",
         result=_dump(wait_run.TOOL.make_result(answer)),
-        cursors={run_id: cursor.unconfirmed(spec.cursors[run_id]) for run_id, cursor in outcome.cursors.items()},
+        cursors={run_id: cursor.unconfirmed(spec.cursors.get(run_id, Cursor())) for run_id, cursor in cursors.items()},
         positions=metric.positions if metric is not None else {},
         until=spec.until if metric is not None else "",
     )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from mcp_server.answer import Answer
 from mcp_server.record.state import ENDED, Run
 from mcp_server.text.formatting import duration, round_seconds, shorten_middle
 from mcp_server.text.token_estimate import estimate_tokens
@@ -16,11 +17,12 @@ HEARTBEAT_TOKENS = 45
 # Of {"reason":"heartbeat","runs":[{"run_id":"","state":"running"}]}, and of ,"step": and the like.
 _FRAME_TOKENS, _KEY_TOKENS = 18, {"step": 3, "metrics": 2, "tail": 3, "last_output_s": 5, "next_timeout_s": 5}
 MANY_TOKENS = 1900  # of an answer about any number of runs
-_FULL_TOKENS = 1200  # of them for statuses in full
+FULL_TOKENS = 1200  # of them for statuses in full
 _TAIL_CHARS = 40
 # What a heartbeat says without fail, and what else as far as it fits, the most useful first.
 _ALWAYS = ("run_id", "state", "attempt", "queue_position", "reason", "step")
 _AS_FITS = ("next_timeout_s", "eta_s", "metrics", "last_output_s", "tail", "total_steps", "elapsed_s", "step_s")
+_URGENCY = ("failed", "lost", "killed", "timed_out", "stalled", "running", "retrying", "starting", "queued", "finished")
 # News, which a heartbeat must not shorten.
 _NEWS = ("events", "failure", "leftovers", "params_changed", "tracker", "ended_at")
 # What a reader of many runs looks up for one.
@@ -58,7 +60,7 @@ def row_of(status: RunStatus) -> RunStatus:
     row = {name: facts[name] for name in names if name in facts}
     if status.failure is not None:
         row["failure"] = Failure(kind=status.failure.kind)
-    elif status.exit_code:
+    if status.exit_code:
         row["exit_code"] = status.exit_code
     return RunStatus.model_validate(row)
 
@@ -75,6 +77,16 @@ def line_of(run: Run) -> str:
     elapsed_s = run.elapsed_s(0.0) if run.ended else None
     took = f", {duration(round_seconds(elapsed_s))}" if elapsed_s is not None else ""
     return f"{run.run_id} {run.state}{kind}{end}{took}"
+
+
+def sort_by_urgency(runs: Iterable[Run]) -> list[Run]:
+    """Return runs in the order in which they deserve a look: failures, other ends, trouble, and what finished."""
+    return sorted(runs, key=lambda run: _URGENCY.index(run.state) if run.state in _URGENCY else len(_URGENCY))
+
+
+def estimate_answer(answer: Answer) -> int:
+    """Return about how many tokens an answer has."""
+    return _tokens(answer)
 
 
 def fit(items: Sequence[Any], tokens: int, *, least: int = 0) -> int:

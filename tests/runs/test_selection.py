@@ -54,7 +54,7 @@ def test_an_unknown_selector_names_near_ones(runs: Runs, name: str, near: str) -
 
 
 def test_an_unknown_tag_or_name_is_an_error_and_an_ambiguous_name_names_its_runs(runs: Runs) -> None:
-    with pytest.raises(BadArgument, match="no run has the tag 'zzz'. Nothing was done. Call list_runs."):
+    with pytest.raises(BadArgument, match=r"no run has the tag 'zzz'. Nothing was done. Call list_runs."):
         select(runs.store, ["tag:zzz"])
     with pytest.raises(RunNotFound, match="Call list_runs"):
         select(runs.store, ["zzzzzzzz"])

@@ -31,7 +31,7 @@ def test_a_word_is_short_and_read_by_another_server(home: StateHome) -> None:
 
 def test_what_is_equal_has_one_word_and_what_differs_another(home: StateHome) -> None:
     files = CursorFiles(home)
-    words = {files.keep(SEEN), files.keep(Seen(dict(reversed(SEEN.runs.items())), SEEN.left_out))}
+    words = {files.keep(SEEN), files.keep(Seen(dict(reversed(list(SEEN.runs.items()))), SEEN.left_out))}
     words |= {files.keep(Seen(SEEN.runs)), files.keep(Seen({**SEEN.runs, "cfm-7kqz": (5, "running")}, SEEN.left_out))}
     assert len(words) == 3
     assert len(list((home.path / "cursors").iterdir())) == 3
@@ -39,7 +39,9 @@ def test_what_is_equal_has_one_word_and_what_differs_another(home: StateHome) ->
 
 @pytest.mark.parametrize("word", ["", "c", "caaaaaaaaaa", "../../etc", "c" * 5000, "7"])
 def test_an_unknown_word_is_refused_with_the_way_on(home: StateHome, word: str) -> None:
-    with pytest.raises(BadArgument, match="is not a cursor of this machine, or too old. Nothing was done. Leave since"):
+    with pytest.raises(
+        BadArgument, match=r"is not a cursor of this machine, or too old. Nothing was done. Leave since"
+    ):
         CursorFiles(home).read(word)
 
 

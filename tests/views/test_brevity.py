@@ -75,7 +75,12 @@ def test_a_row_is_the_run_its_state_and_how_it_ended() -> None:
         run_id=SHORT, state="failed", name="cfm", exit_code=1, ended_at="2026-11-21T15:30:00Z",
         failure=Failure(kind="oom_gpu", line="CUDA out of memory"), step=7,
     )  # fmt: skip
-    assert row_of(failed).model_dump() == {"run_id": SHORT, "state": "failed", "failure": {"kind": "oom_gpu"}}
+    assert row_of(failed).model_dump() == {
+        "run_id": SHORT,
+        "state": "failed",
+        "failure": {"kind": "oom_gpu"},
+        "exit_code": 1,
+    }
     assert row_of(RunStatus(run_id=SHORT, **RUNNING)).model_dump() == {"run_id": SHORT, "state": "running", "step": 240}
     other = RunStatus(run_id=SHORT, state="failed", exit_code=3, owner="bob")
     assert row_of(other).model_dump() == {"run_id": SHORT, "state": "failed", "owner": "bob", "exit_code": 3}
