@@ -30,7 +30,7 @@ from tests.benchmarks import (
     tokens,
     watching,
 )
-from tests.benchmarks.faults import clocks, deaths, growth, shortages, silence
+from tests.benchmarks.faults import clocks, deaths, growth, shortages, silence, versions
 from tests.benchmarks.harness import Sandbox, sandbox
 from tests.benchmarks.report import Row, Table, machine
 
@@ -63,6 +63,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "silence": silence.measure,
     "shortages": shortages.measure,
     "growth": growth.measure,
+    "versions": versions.measure,
 }
 # Need more than `make setup` installs: only when named.
 _ON_DEMAND: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {"frameworks": frameworks.measure}
