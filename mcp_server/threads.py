@@ -62,8 +62,11 @@ async def run_in_thread(act: Callable[P, T], *arguments: P.args, **keywords: P.k
     loop = asyncio.get_running_loop()
     free = _free.setdefault(loop, {}).setdefault(_caller.get(), asyncio.Semaphore(_THREADS_A_CALLER))
     await free.acquire()
+    turn = threading.Lock()  # taken by the thread that begins, or by a caller that leaves before
 
     def call() -> T:
+        if not turn.acquire(blocking=False):
+            raise CallAbandoned
         try:
             return act(*arguments, **keywords)
         finally:
@@ -80,3 +83,5 @@ async def run_in_thread(act: Callable[P, T], *arguments: P.args, **keywords: P.k
         raise
     finally:
         _abandoned.reset(token)
+        if turn.acquire(blocking=False):  # cancelled before it began, or no thread could be started
+            free.release()

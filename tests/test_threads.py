@@ -82,3 +82,32 @@ async def test_long_work_of_a_cancelled_call_ends_between_its_steps(silent: thre
 
 def test_work_that_nobody_runs_in_a_thread_is_never_abandoned() -> None:
     stop_if_abandoned()
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_THREADS_A_CALLER", 1)
+
+
+@pytest.mark.usefixtures("one_thread")
+async def test_a_call_that_is_cancelled_before_it_begins_takes_no_thread_away() -> None:
+    with use_threads_of("dora"):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await run_in_thread(max, 3, 4)
+        with anyio.fail_after(20):
+            assert await run_in_thread(max, 3, 4) == 4
+
+
+@pytest.mark.usefixtures("one_thread")
+async def test_a_thread_that_cannot_be_started_takes_none_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with use_threads_of("emil"):
+        with monkeypatch.context() as shortage:
+            shortage.setattr(threading.Thread, "start", start)
+            with pytest.raises(RuntimeError):
+                await run_in_thread(max, 3, 4)
+        with anyio.fail_after(20):
+            assert await run_in_thread(max, 3, 4) == 4

@@ -15,6 +15,7 @@ from mcp_server.errors import BadArgument, ConfigInvalid
 from mcp_server.gpus.request import Requirements
 from mcp_server.hosts.environment import check_environment
 from mcp_server.store.state_home import StateHome
+from mcp_server.system.files import is_shortage
 from mcp_server.system.ports import HIGHEST_PORT
 from mcp_server.text.redaction import SHORTEST_SECRET
 from mcp_server.text.regex import compile_user_pattern
@@ -174,6 +175,8 @@ def read_hosts_file(home: StateHome) -> Site:
         cause = first["msg"].removeprefix("Value error, ")
         raise ConfigInvalid(file, f"{'.'.join(map(str, first['loc']))}: {cause.rstrip('.')}.") from error
     except (OSError, ValueError) as error:
+        if is_shortage(error):
+            raise
         raise ConfigInvalid(file, f"{error}.") from error
     return site
 

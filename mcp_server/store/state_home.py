@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from mcp_server.errors import ConfigInvalid, StateUnusable
 from mcp_server.notices.target import DEFAULT_EVENTS, DEFAULT_PER_HOUR, EVENTS, SERVICES, split_command
-from mcp_server.system.files import read_regular_file
+from mcp_server.system.files import is_shortage, read_regular_file
 from mcp_server.system.lock_files import user_name
 
 
@@ -161,6 +161,8 @@ class StateHome:
             first = error.errors()[0]
             raise ConfigInvalid(file, f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from error
         except (OSError, ValueError) as error:
+            if is_shortage(error):
+                raise
             raise ConfigInvalid(file, f"{error}.") from error
 
     def read_kill_policy(self) -> Literal["confirm", "human"]:

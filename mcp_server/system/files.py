@@ -13,12 +13,20 @@ from typing import BinaryIO
 # descriptor left or a server that does not answer, says nothing about the file.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO})
 
+# What this process, or the machine, has run out of for now.
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
 _MOST_BYTES = 16 * 2**20
 
 
 def is_absent(error: OSError) -> bool:
     """Return whether ``error`` proves that there is no regular file; if not, its content is unknown now."""
     return error.errno in _ABSENT
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether ``error`` is a want of descriptors or memory, which says nothing about the file."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 def open_regular_file(path: Path, *, follow_links: bool = True) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import signal
 import time
@@ -12,10 +11,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mcp_server.system.files import is_shortage
+
 _PR_SET_CHILD_SUBREAPER = 36
 _TMUX_SERVER = "tmux: server"
-# This process has nothing left to look with: that says nothing about the process that it looks for.
-_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _MOST_THREADS = 100  # reading the children of more takes longer than listing a few hundred processes
 
 
@@ -101,7 +100,7 @@ def _read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        if error.errno in _SHORTAGES:
+        if is_shortage(error):
             raise
         return b""
 

@@ -38,6 +38,8 @@ class RunwardTool(Tool):
             if isinstance(cause, OSError):  # a full disk, a name that is too long
                 why = cause.strerror or type(cause).__name__
                 raise ToolError(f"{self.name} was cut off: {why}. Runs go on; list_runs names them.") from error
+            if (shortage := _name_shortage(cause)) is not None:
+                raise ToolError(f"{self.name} was cut off: {shortage}. Call again in a moment.") from error
             raise
         return _compact(result) if isinstance(result, CallToolResult) else result
 
@@ -53,6 +55,15 @@ def _compact(result: CallToolResult) -> CallToolResult:
     text = json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":"))
     pictures = [block for block in result.content if block.type == "image"]
     return result.model_copy(update={"content": [TextContent(type="text", text=text), *pictures]})
+
+
+def _name_shortage(cause: BaseException | None) -> str | None:
+    """Return what the server has run out of, as Python's errors say it; None for any other error."""
+    if isinstance(cause, MemoryError):
+        return "no memory is left for the server"
+    if isinstance(cause, RuntimeError) and "start new thread" in str(cause):
+        return "no thread can be started (too many processes, or no memory)"
+    return None
 
 
 def tool(

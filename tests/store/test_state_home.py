@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.errors import ConfigInvalid, StateUnusable
+from mcp_server.hosts.config import read_hosts_file
 from mcp_server.store.state_home import Config, StateHome
 
 
@@ -139,3 +141,18 @@ def test_a_home_or_secrets_of_another_user_are_named(tmp_path: Path) -> None:
     for path in (home.secrets, home.path):
         os.chown(path, 65534, 65534)
         assert str(home.find_warning()).startswith(f"{path} belongs to nobody, and you are root: nobody can change")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_want_of_descriptors_is_no_fault_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Nobody should fix a file that is in order."""
+
+    def read_text(*_: object, **__: object) -> str:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    for read in (StateHome(tmp_path).read_config, lambda: read_hosts_file(StateHome(tmp_path))):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            read()

@@ -42,3 +42,27 @@ async def test_what_the_machine_cannot_do_is_said_without_a_file_s_name(tmp_path
             assert result.is_error
             assert isinstance(block, TextContent)
             assert block.text == f"{name} was cut off: No space left on device. Runs go on; list_runs names them."
+
+
+async def lack_memory() -> str:
+    """Work without memory."""
+    raise MemoryError
+
+
+async def lack_threads() -> str:
+    """Work without threads."""
+    raise RuntimeError("can't start new thread")
+
+
+async def test_what_the_server_has_run_out_of_is_named(tmp_path: Path) -> None:
+    server = build({"RUNWARD_HOME": str(tmp_path)})
+    shortages = {lack_memory: "no memory is left", lack_threads: "no thread can be started"}
+    for function in shortages:
+        server._tool_manager._tools[function.__name__] = tool(function, title="Work", annotations=READ_ONLY)
+    async with Client(server) as client:
+        for function, shortage in shortages.items():
+            result = await client.call_tool(function.__name__, {})
+            (block,) = result.content
+            assert result.is_error
+            assert isinstance(block, TextContent)
+            assert shortage in block.text
