@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_wait_exits_with_the_runs_own_exit_code(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         ids = [await agent.launch(c) for c in ("sleep 0.5; exit 7", "true", "kill -KILL $$", "sleep 300")]
     assert [sandbox.runward("wait", i).returncode for i in ids[:3]] == [7, 0, 128 + signal.SIGKILL]
     still = sandbox.runward("wait", ids[3], "--timeout", "0.1")
@@ -28,7 +28,7 @@ async def test_wait_exits_with_the_runs_own_exit_code(sandbox: Sandbox) -> None:
 
 
 async def test_wait_says_why_a_run_is_lost(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
     os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
     told = sandbox.runward("wait", run_id)
@@ -37,7 +37,7 @@ async def test_wait_says_why_a_run_is_lost(sandbox: Sandbox) -> None:
 
 async def test_lists_and_logs_are_for_people_and_for_scripts(sandbox: Sandbox) -> None:
     assert "No runs yet" in sandbox.runward("ls").stdout
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("echo one; echo two; exit 3", name="cfm")
         await agent.end(run_id)
     table = sandbox.runward("ls").stdout
@@ -54,7 +54,7 @@ async def test_lists_and_logs_are_for_people_and_for_scripts(sandbox: Sandbox) -
 
 
 async def test_no_owner_or_command_can_disturb_a_list_or_a_question(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("true #\r\x1b[2K\x1b]0;x\x07", owner="[/x]")
         await agent.end(run_id)
         assert "owner" in await agent.refusal("launch_run", command="true", owner="a\x1b[31m")
@@ -65,7 +65,7 @@ async def test_no_owner_or_command_can_disturb_a_list_or_a_question(sandbox: San
 
 
 async def test_attach_opens_a_new_screen_when_tmux_has_died(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("echo before; sleep 300")
     sandbox.tmux("kill-server")
     until(lambda: "screen_lost" in [e["kind"] for e in sandbox.run(run_id).events])
@@ -93,7 +93,7 @@ def test_doctor_says_what_is_missing_and_what_to_type(sandbox: Sandbox) -> None:
 
 
 async def test_an_invalid_setting_stops_nothing_silently(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
         (sandbox.path / "state" / "config.toml").write_text('kill_polcy = "human"\n')
         # It may have been meant to reserve stops for people.
@@ -162,7 +162,7 @@ async def test_diagnose_tells_why_a_log_or_a_run_failed(sandbox: Sandbox) -> Non
     assert killed["kind"] == "killed"
     assert killed == json.loads(sandbox.runward("diagnose", "--json", str(log), "--signal", "SIGKILL").stdout)
 
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("echo 'OSError: [Errno 28] No space left on device'; exit 1")
         await agent.end(run_id)
     assert json.loads(sandbox.runward("diagnose", "--json", run_id).stdout)["kind"] == "disk_full"

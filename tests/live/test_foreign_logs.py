@@ -59,7 +59,7 @@ async def test_only_regular_files_below_known_directories_are_read(
     sandbox.store.home.create()
     sandbox.store.home.secrets.write_text("A_TOKEN=s3cr3t-value\n")
     sandbox.store.home.secrets.chmod(stat.S_IRUSR | stat.S_IWUSR)
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         for path in (elsewhere / "a.log", sandbox.path / "link.log", of_run / "a.log", "/etc/passwd"):
             refused = await agent.refusal("read_log", path=str(path))
             assert "is not below a directory that may be read" in refused

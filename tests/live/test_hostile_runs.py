@@ -40,7 +40,7 @@ def write_end(sandbox: Sandbox, run_id: str, **facts: Any) -> None:
 
 @pytest.mark.parametrize("at", ["2026-11-21T10:00:00Z", "2099-01-01T00:00:00Z", None])
 async def test_a_run_that_writes_its_own_end_still_runs_and_can_be_stopped(sandbox: Sandbox, at: str | None) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
         write_end(sandbox, run_id, **({"at": at} if at else {}))
         (seen,) = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"]
@@ -74,7 +74,7 @@ async def test_a_process_with_the_name_of_a_tmux_server_does_not_outlive_its_run
 
 @pytest.mark.parametrize("what", ["fifo", "zero", "directory"])
 async def test_a_log_that_became_something_else_holds_no_answer_up(sandbox: Sandbox, what: str) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             "echo step 1/10 loss 0.5; touch ready; while [ ! -e go ]; do sleep 0.05; done; exit 3"
         )

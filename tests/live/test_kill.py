@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ async def test_a_first_call_stops_nothing_and_a_token_stops_the_whole_tree(sandb
 
 
 async def test_a_token_is_for_one_run_and_one_use(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         one, two = await agent.launch("sleep 300"), await agent.launch("sleep 300")
         token = (await agent.call("kill_run", run_id=one))["confirm_token"]
         assert "still running" in await agent.refusal("kill_run", run_id=two, confirm_token=token)
@@ -81,7 +81,6 @@ async def test_a_token_is_for_one_run_and_one_use(sandbox: Sandbox) -> None:
     assert sandbox.run(one).state == sandbox.run(two).state == "running"
 
 
-Answering = Callable[[str], Awaitable[ElicitResult]]
 A_PERSON_NEEDS_S = 0.6  # longer than a program that cancels
 
 
@@ -126,37 +125,38 @@ async def client(sandbox: Sandbox, habit: str, elicit: Any) -> AsyncIterator[Age
 HABITS = ["stdio modern", "stdio legacy", "http modern", "http legacy"]
 
 
-@pytest.mark.parametrize("habit", HABITS)
-@pytest.mark.parametrize(
-    ("answer", "status"),
-    [
-        (type_the_id, "killed"),
-        (type_another_id, "declined"),
-        (accept_the_empty_form, "declined"),
-        (decline, "declined"),
-        (press_escape, "declined"),
-    ],
+ANSWERS = (  # the one that stops the run comes last
+    (type_another_id, "declined"),
+    (accept_the_empty_form, "declined"),
+    (decline, "declined"),
+    (press_escape, "declined"),
+    (type_the_id, "killed"),
 )
-async def test_a_person_is_asked_where_the_client_can(
-    sandbox: Sandbox, answer: Answering, status: str, habit: str
-) -> None:
+
+
+@pytest.mark.parametrize("habit", HABITS)
+async def test_a_person_is_asked_where_the_client_can(sandbox: Sandbox, habit: str) -> None:
     questions: list[Any] = []
+    answers = [answer for answer, _ in ANSWERS]
     run_id = ""
 
     async def elicit(_context: Any, params: Any) -> ElicitResult:
         questions.append(params)
-        return await answer(run_id)
+        return await answers[len(questions) - 1](run_id)
 
     async with client(sandbox, habit, elicit) as agent:
         run_id = await agent.launch("sleep 300")
-        result = await agent.call("kill_run", run_id=run_id)
-    assert result["status"] == status, result
-    assert "confirm_token" not in result
-    assert (f"runward kill {run_id}" in result["message"]) == (status == "declined")
-    assert run_id in questions[0].message
-    # Codex shows no form with these.
-    assert not {"title", "description"} & questions[0].requested_schema.keys()
-    assert sandbox.run(run_id).state == ("killed" if status == "killed" else "running")
+        for number, (answer, status) in enumerate(ANSWERS):
+            result = await agent.call("kill_run", run_id=run_id)
+            assert len(questions) == number + 1
+            assert result["status"] == status, (answer, result)
+            assert "confirm_token" not in result
+            assert (f"runward kill {run_id}" in result["message"]) == (status == "declined")
+            assert sandbox.run(run_id).state == ("killed" if status == "killed" else "running")
+    for question in questions:
+        assert run_id in question.message
+        # Codex shows no form with these.
+        assert not {"title", "description"} & question.requested_schema.keys()
 
 
 @pytest.mark.parametrize("habit", HABITS)
@@ -200,7 +200,7 @@ async def test_under_the_human_policy_no_token_is_given(sandbox: Sandbox, enviro
         (sandbox.path / "state").mkdir(mode=0o700)
         (sandbox.path / "state" / "config.toml").write_text('kill_policy = "human"\n')
     sandbox.environ.update(environ)
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
         result = await agent.call("kill_run", run_id=run_id)
         assert "confirm_token" not in result
@@ -210,7 +210,7 @@ async def test_under_the_human_policy_no_token_is_given(sandbox: Sandbox, enviro
 
 
 async def test_a_person_kills_by_typing_the_id_on_a_terminal(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
     assert sandbox.runward("kill", run_id).returncode == 2, "no terminal, no person to ask"
     for typed, status, state in (("wrong", 1, "running"), (run_id, 0, "killed")):
@@ -236,7 +236,7 @@ async def test_another_owners_run_needs_force(sandbox: Sandbox) -> None:
 
 async def test_a_stuck_supervisor_does_not_save_its_run(sandbox: Sandbox) -> None:
     gentle(sandbox)
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(STUBBORN, cwd=str(sandbox.path))
         await until_async((sandbox.path / "ready").exists)
         os.kill(sandbox.supervisor(run_id), signal.SIGSTOP)
@@ -247,7 +247,7 @@ async def test_a_stuck_supervisor_does_not_save_its_run(sandbox: Sandbox) -> Non
 
 async def test_what_a_dead_supervisor_left_behind_is_listed_and_can_be_stopped(sandbox: Sandbox) -> None:
     gentle(sandbox)
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             "trap '' HUP INT TERM; touch ready; while :; do sleep 1; done", cwd=str(sandbox.path)
         )
@@ -263,7 +263,7 @@ async def test_what_a_dead_supervisor_left_behind_is_listed_and_can_be_stopped(s
 
 
 async def test_an_ended_run_is_left_as_it_is(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("exit 3")
         await agent.end(run_id)
         assert (await agent.call("kill_run", run_id=run_id))["status"] == "already_ended"

@@ -61,7 +61,7 @@ async def test_the_exit_code_of_every_kind_of_command_is_exact(sandbox: Sandbox)
 
 
 async def test_left_over_processes_are_stopped_and_reported(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("(setsid sleep 301 &); sleep 302 & exit 0")
         status = await agent.end(run_id)
     assert status["state"] == "finished"
@@ -71,7 +71,7 @@ async def test_left_over_processes_are_stopped_and_reported(sandbox: Sandbox) ->
 
 
 async def test_a_run_that_ended_before_the_call_returns_at_once(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("exit 3")
         await until_async(lambda: sandbox.run(run_id).ended)
         answer = await agent.call("wait_run", run_ids=run_id)
@@ -169,7 +169,7 @@ async def test_refused_arguments_create_nothing(sandbox: Sandbox) -> None:
         ({"command": "true", "time_limit_s": 0}, "time_limit_s"),
         ({}, "command"),
     ]
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         for arguments, words in refused:
             assert words in await agent.refusal("launch_run", **arguments), arguments
         assert (await agent.call("list_runs"))["total"] == 0
@@ -255,7 +255,7 @@ async def test_a_time_limit_ends_a_run_as_timed_out(sandbox: Sandbox) -> None:
 
 
 async def test_the_session_stays_for_reading_and_says_how_it_ended(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run = await agent.call("launch_run", command="echo last words; exit 3", name="cfm 训练 v1.2")
         await agent.end(run["run_id"])
         await until_async(lambda: "failed: exit" in sandbox.tmux("capture-pane", "-p", "-t", f"={run['run_id']}:"))
@@ -267,7 +267,7 @@ async def test_the_session_stays_for_reading_and_says_how_it_ended(sandbox: Sand
 
 
 async def test_files_are_readable_by_their_owner_alone(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("echo x")
         await agent.end(run_id)
     open_to_others = stat.S_IRWXG | stat.S_IRWXO
@@ -296,7 +296,7 @@ async def test_without_tmux_the_refusal_names_the_line_to_type(sandbox: Sandbox,
 async def test_old_screens_are_closed_and_others_left_alone(sandbox: Sandbox) -> None:
     (sandbox.path / "state").mkdir(mode=0o700)
     (sandbox.path / "state" / "config.toml").write_text("keep_sessions = 1\n")
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         live = await agent.launch("sleep 300")
         sandbox.tmux("new-session", "-d", "-s", "theirs")
         ended = [await agent.launch("echo done") for _ in range(3)]

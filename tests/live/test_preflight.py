@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_an_agent_learns_what_is_missing_and_what_trains(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         idle = await agent.call("preflight")
         # Tests beside this one may train; their runs are not of this state directory.
         assert all("not runward's" in each for each in idle.pop("running", []))
@@ -33,7 +33,7 @@ async def test_data_that_a_config_names_and_that_is_missing_stops_all_three_befo
     (sandbox.path / "train.py").write_text("print('epoch 1')\n")
     (sandbox.path / "config.yaml").write_text("data:\n  train_files: ./data/none.parquet\n")
     command, cwd = "python train.py --config config.yaml", str(sandbox.path)
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         launched = await agent.refusal("launch_run", command=command, cwd=cwd)
         rehearsed = await agent.refusal("launch_run", command=command, cwd=cwd, dry_run=True)
         (problem,) = (await agent.call("preflight", command=command, cwd=cwd))["problems"]

@@ -32,7 +32,7 @@ PRINTS = "for i in $(seq 1 60); do echo line $i; sleep 0.05; done; exit 6"
 async def test_a_server_killed_at_any_point_of_a_launch_leaves_the_truth(sandbox: Sandbox) -> None:
     dice = random.Random(7)
     command = f"echo ran >> {sandbox.path}/effects; sleep 0.3; exit 5"
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         await agent.end(await agent.launch("true"))  # tmux runs
     for trial in range(12):
         server = StdioServerParameters(command=sys.executable, args=["-m", "mcp_server"], env=sandbox.environ)
@@ -54,7 +54,8 @@ async def test_a_server_killed_at_any_point_of_a_launch_leaves_the_truth(sandbox
         started += end.exit_code == 5
     effects = sandbox.path / "effects"
     assert len(effects.read_text().splitlines() if effects.exists() else []) == started
-    async with sandbox.agent() as agent:  # what was cut off can be launched again with its key, what ran is not
+    # What was cut off can be launched again with its key, what ran is not.
+    async with sandbox.agent_in_process() as agent:
         for trial in range(12):
             await agent.end(await agent.launch(command, idempotency_key=f"trial-{trial}"))
     assert effects.read_text().splitlines() == ["ran"] * 12
@@ -103,7 +104,7 @@ async def test_a_frozen_tmux_is_reported_and_starts_nothing_later(sandbox: Sandb
 
 
 async def test_a_frozen_tmux_holds_nothing_up(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("for i in $(seq 1 60000); do echo a line of some length, number $i; done; exit 6")
         pid = int(sandbox.tmux("display-message", "-p", "#{pid}"))
         os.kill(pid, signal.SIGSTOP)
@@ -116,7 +117,7 @@ async def test_a_frozen_tmux_holds_nothing_up(sandbox: Sandbox) -> None:
 
 
 async def test_a_session_closed_by_a_person_ends_its_run_also_when_it_is_the_last(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         for _ in range(2):
             run_id = await agent.launch("sleep 300")
             sandbox.tmux("kill-session", "-t", f"={run_id}")
@@ -126,7 +127,7 @@ async def test_a_session_closed_by_a_person_ends_its_run_also_when_it_is_the_las
 
 
 async def test_a_stopped_tmux_server_does_not_end_a_run(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(PRINTS)
         sandbox.tmux("kill-server")
         status = await agent.end(run_id)
@@ -135,7 +136,7 @@ async def test_a_stopped_tmux_server_does_not_end_a_run(sandbox: Sandbox) -> Non
 
 async def test_a_tmux_that_ends_while_a_client_hangs_does_not_end_a_run(sandbox: Sandbox) -> None:
     """tmux closes all panes at once, and is gone only when its last client is."""
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         command = "until test -e go; do sleep 0.05; done; exit 6"
         run_id = await agent.launch(command, cwd=str(sandbox.path))
         client, master = _attach(sandbox, run_id)
@@ -153,7 +154,7 @@ async def test_a_tmux_that_ends_while_a_client_hangs_does_not_end_a_run(sandbox:
 
 
 async def test_a_person_closes_a_session_that_others_share_a_server_with(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         other = await agent.launch("sleep 300")
         run_id = await agent.launch("sleep 300")
         sandbox.tmux("kill-session", "-t", f"={run_id}")
@@ -177,7 +178,7 @@ def _end_client(client: int, master: int) -> None:
 
 
 async def test_a_killed_supervisor_ends_the_waits_for_its_run(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
         answers = []
 
@@ -196,7 +197,7 @@ async def test_a_killed_supervisor_ends_the_waits_for_its_run(sandbox: Sandbox) 
 
 
 async def test_a_killed_guard_changes_nothing(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         command = "trap '' HUP; touch ready; until test -e go; do sleep 0.02; done; exit 6"
         run_id = await agent.launch(command, cwd=str(sandbox.path))
         await until_async((sandbox.path / "ready").exists)
@@ -233,7 +234,7 @@ async def test_a_full_disk_loses_output_but_not_the_end(sandbox: Sandbox, small_
         f"for i in $(seq 1 40000); do echo a line of some length, number $i; done; touch {sandbox.path}/full;"
         f"until test -e {sandbox.path}/go; do sleep 0.05; done; echo after; sleep 0.2; echo last; exit 6"
     )
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(command)
         await until_async((sandbox.path / "full").exists)
         (small_disk / "ballast").unlink()
@@ -250,7 +251,7 @@ async def test_a_full_disk_loses_output_but_not_the_end(sandbox: Sandbox, small_
 
 async def test_a_disk_that_stays_full_still_takes_the_end(sandbox: Sandbox, small_disk: Path) -> None:
     command = "for i in $(seq 1 60000); do echo a line of some length, number $i; done; exit 6"
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(command)
         status = await agent.end(run_id)
     assert (status["state"], status["exit_code"]) == ("failed", 6)
@@ -270,7 +271,7 @@ async def test_left_overs_of_a_supervisor_killed_after_the_end_can_be_stopped(sa
         "setsid bash -c \"trap '' TERM HUP; touch ready; exec sleep 301\" &"
         "until test -e ready; do sleep 0.02; done; exit 6"
     )
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(command, cwd=str(sandbox.path))
         await until_async(sandbox.rundir(run_id).exit(1).exists)
         os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
@@ -282,7 +283,7 @@ async def test_left_overs_of_a_supervisor_killed_after_the_end_can_be_stopped(sa
 
 
 async def test_after_a_reboot_a_run_is_lost(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
         copy = sandbox.path / "state" / "runs" / "copy-aaaa"
         # A power cut leaves a lock file that is not held, and another boot's id.
@@ -303,7 +304,7 @@ async def test_directories_of_every_layout_stay_readable(sandbox: Sandbox, layou
     shutil.copytree(LAYOUTS / layout, sandbox.path / "state" / "runs")
     expected = json.loads((sandbox.path / "state" / "runs" / "expected.json").read_text())
     (sandbox.path / "state" / "runs" / "expected.json").unlink()
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         listed = {run["run_id"]: run for run in (await agent.call("list_runs"))["runs"]}
         assert {run_id: run["state"] for run_id, run in listed.items()} == {
             run_id: facts["state"] for run_id, facts in expected.items()
@@ -316,7 +317,7 @@ async def test_directories_of_every_layout_stay_readable(sandbox: Sandbox, layou
 
 async def test_what_is_not_a_run_neither_shows_nor_harms(sandbox: Sandbox) -> None:
     runs = sandbox.path / "state" / "runs"
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("exit 3")
         await agent.end(run_id)
         (runs / "stray-file").write_text("x")
@@ -352,13 +353,13 @@ async def test_two_servers_with_one_key_start_one_run(sandbox: Sandbox) -> None:
 
 
 async def test_a_time_limit_of_months_is_possible(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 0.3; exit 5", time_limit_s=90 * 86400)
         assert (await agent.end(run_id))["exit_code"] == 5
 
 
 async def test_a_paused_run_still_reaches_its_limit_and_its_end(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         limited = await agent.launch("sleep 300", time_limit_s=1)
         os.killpg(sandbox.run(limited).at_start["guard_pid"], signal.SIGSTOP)
         assert (await agent.end(limited))["state"] == "timed_out"
@@ -369,7 +370,7 @@ async def test_a_paused_run_still_reaches_its_limit_and_its_end(sandbox: Sandbox
 
 
 async def test_a_tmux_server_that_a_run_started_stays(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(
             f"tmux -L {sandbox.socket}-inner new-session -d -s theirs 'sleep 300'; sleep 300 & exit 5"
         )
@@ -395,7 +396,7 @@ async def test_a_tmux_that_a_person_set_up_serves_as_well(sandbox: Sandbox, sett
     subprocess.run(
         ["tmux", "-L", sandbox.socket, "new-session", "-d", "-s", "mine", "sleep 300"], env=environ, check=True
     )
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
         sandbox.tmux("kill-session", "-t", "=mine")
         sandbox.tmux("kill-session", "-t", f"={run_id}")
@@ -403,7 +404,7 @@ async def test_a_tmux_that_a_person_set_up_serves_as_well(sandbox: Sandbox, sett
 
 
 async def test_another_hosts_run_is_shown_and_left_alone(sandbox: Sandbox) -> None:
-    async with sandbox.agent() as agent:
+    async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("sleep 300")
         copy = sandbox.path / "state" / "runs" / "copy-aaaa"
         shutil.copytree(sandbox.rundir(run_id).path, copy)
