@@ -140,7 +140,10 @@ def _with_rules(text: str, change: Any) -> str:
         after = change(before)
         if after == before:
             return text
-        settings["permissions"] = {**permissions, "allow": after}
+        permissions = {**permissions, "allow": after}
+        settings["permissions"] = permissions if after else {k: v for k, v in permissions.items() if k != "allow"}
+        if not settings["permissions"]:
+            del settings["permissions"]
     except (ValueError, AttributeError, TypeError) as error:
         add = json.dumps({"permissions": {"allow": _rules()}})
         raise Unreadable(f"it is not a settings.json ({error}). A person can add: {add}") from error

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -21,8 +22,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mcp_server import __version__
 from mcp_server.backends import tmux_client
 from mcp_server.backends.local import tmux_socket
+from mcp_server.cli.client_checks import check_clients
 from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.gpus.health import find_faults
 from mcp_server.gpus.leases import Leases, lease_directory
@@ -81,6 +84,9 @@ def check_machine(home: StateHome) -> Iterator[Finding]:
     yield _gpus()
     yield _leases()
     yield from _preflight(home)
+    yield Finding("runward", "ok", f"{__version__}, mcp {version('mcp')}")
+    for client in check_clients():
+        yield Finding(client.name, "warning" if client.remedy else "ok", client.detail, client.remedy)
 
 
 def _preflight(home: StateHome) -> Iterator[Finding]:

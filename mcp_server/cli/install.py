@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         done = [apply_edit(Edit(project / ".mcp.json", project, change), sure=sure)]
         if done[0]:
             print("Claude Code asks once whether this project may start it: until then `claude mcp list` says Pending.")
-    base = _claude_directory(project)
+    base = claude_directory(project)
     question = f"Allow the tools that change nothing without a question, in {base / 'settings.json'}?"
     edits = [Edit(base / "settings.json", project, settings.allow_looking, question, is_offer=True)]
     edits += [Edit(base / "agents" / file.name, project, partial(_copy_of, file)) for file in list_files("agents")]
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _install_codex(command: Sequence[str], project: Path | None, arguments: argparse.Namespace, *, sure: bool) -> int:
-    path = _codex_config(project)
+    path = codex_config(project)
     variables = [*settings.CODEX_VARIABLES, *arguments.env]
     edits = [Edit(path, project, partial(settings.in_codex_toml, command=command, variables=variables))]
     edits += [
@@ -89,10 +89,10 @@ def _uninstall(client: str, project: Path | None, *, sure: bool) -> int:
         print("The Inspector keeps nothing of runward.")
         return 0
     if client == "codex":
-        edits = [Edit(_codex_config(project), project, settings.out_of_codex_toml)]
+        edits = [Edit(codex_config(project), project, settings.out_of_codex_toml)]
         ours = {_codex_skills(project) / name / "SKILL.md": text for name, text in render_skills().items()}
     else:
-        base = _claude_directory(project)
+        base = claude_directory(project)
         edits = [Edit(base / "settings.json", project, settings.forbid_looking)]
         if project is not None:
             edits.insert(0, Edit(project / ".mcp.json", project, settings.out_of_mcp_json))
@@ -127,17 +127,19 @@ def _working_directory() -> Path:
         ) from error
 
 
-def _claude_directory(project: Path | None) -> Path:
+def claude_directory(project: Path | None) -> Path:
+    """Return Claude Code's directory of a project, or of this user."""
     return project / ".claude" if project else Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
 
 
-def _codex_config(project: Path | None) -> Path:
+def codex_config(project: Path | None) -> Path:
+    """Return the path of Codex's settings of a project, or of this user."""
     own = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
     return (project / ".codex" if project else own) / "config.toml"
 
 
 def _codex_skills(project: Path | None) -> Path:
-    return project / ".agents" / "skills" if project else _codex_config(None).parent / "skills"
+    return project / ".agents" / "skills" if project else codex_config(None).parent / "skills"
 
 
 def server_command(python: str) -> list[str]:
