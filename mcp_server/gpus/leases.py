@@ -2,7 +2,10 @@
 
 A lease is a file named by the GPU's UUID. The supervisor of the run locks it for as long as the run lives. A queue
 ticket is a file as well: its number gives the order, its lock shows that its holder lives. Taking a lease or a queue
-ticket requires the allocation mutex (``.door``), so the two are atomic. Files of leases are never removed.
+ticket requires the allocation mutex (``.door``), so the two are atomic. Files of leases are never removed by runward.
+
+Who made a lease's file owns it, and can remove it under a living run of another user. Such a run therefore locks a
+file of its own as well, ``UUID~`` and eight digits, which nobody else can remove.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +31,7 @@ _MUTEX, _QUEUE = ".door", "queue"
 _MUTEX_TIMEOUT_S = 10.0  # it is held for milliseconds
 _TICKET_NAME = re.compile(r"([0-9]{12,18})-[A-Za-z0-9._-]{0,100}")
 _LARGEST_NUMBER = 10**18 - 1  # any user can take it: then the time of the ticket decides
+_COMPANION = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})~[0-9a-f]{8}")
 QueueKey = tuple[int, int, str]  # number, time (ns) and name of a ticket
 
 
@@ -52,10 +57,18 @@ class Waiter:
 
 
 class HeldLeases:
-    """Leases of this process, until it releases them or dies. ``indices``: in the order of ``uuids``."""
+    """Leases of this process, until it releases them or dies. ``indices``: in the order of ``uuids``.
 
-    def __init__(self, fds: Mapping[str, int], indices: Sequence[int] = ()) -> None:
-        self._fds = dict(fds)
+    ``companions``: the path and the descriptor of a further lock of some leases, by UUID.
+    """
+
+    def __init__(
+        self,
+        fds: Mapping[str, int],
+        indices: Sequence[int] = (),
+        companions: Mapping[str, tuple[Path, int]] | None = None,
+    ) -> None:
+        self._fds, self._companions = dict(fds), dict(companions or {})
         self._indices = dict(zip(fds, indices))
 
     @property
@@ -71,13 +84,14 @@ class HeldLeases:
     @property
     def fds(self) -> tuple[int, ...]:
         """Descriptors of the locked files."""
-        return tuple(self._fds.values())
+        return (*self._fds.values(), *(fd for _, fd in self._companions.values()))
 
     def hand_over(self) -> None:
         """Close the files, whose locks a child holds from now on."""
-        for fd in self._fds.values():
+        for fd in self.fds:
             os.close(fd)
         self._fds.clear()
+        self._companions.clear()
 
     def release(self, uuids: Sequence[str] | None = None) -> None:
         """Release the leases of ``uuids``; None: all."""
@@ -85,6 +99,10 @@ class HeldLeases:
             if (fd := self._fds.pop(uuid, None)) is not None:
                 lock_files.write_text(fd, "")
                 os.close(fd)
+            if (companion := self._companions.pop(uuid, None)) is not None:
+                with contextlib.suppress(OSError):
+                    companion[0].unlink()
+                os.close(companion[1])
 
 
 class Leases:
@@ -119,10 +137,12 @@ class Leases:
             names = lock_files.removed_files(self.path, pid)
             holders |= {name: LeaseHolder.of_process(pid) for name in names if NAME.fullmatch(name)}
         for name in _list_names(self.path):
-            if NAME.fullmatch(name):
+            companion = _COMPANION.fullmatch(name)
+            if companion or NAME.fullmatch(name):
                 with contextlib.suppress(OSError), _open_lock(self.path / name) as fd:
-                    if lock_files.is_fd_locked(fd):
-                        holders[name] = LeaseHolder.of_lock(fd, pids)
+                    uuid = companion[1] if companion else name
+                    if lock_files.is_fd_locked(fd) and (uuid not in holders or not holders[uuid].run_id):
+                        holders[uuid] = LeaseHolder.of_lock(fd, pids)
         return holders
 
     def waiters(self, before: QueueKey | None = None) -> list[Waiter]:
@@ -150,17 +170,37 @@ class Leases:
         if odd := next((uuid for uuid in uuids if not NAME.fullmatch(uuid)), None):
             raise LeaseError(f"{odd[:100]!r} cannot be leased: it is not a UUID.")
         fds: dict[str, int] = {}
+        companions: dict[str, tuple[Path, int]] = {}
         with contextlib.ExitStack() as undo:
-            undo.callback(lambda: HeldLeases(fds).release())
+            undo.callback(lambda: HeldLeases(fds, (), companions).release())
             for uuid in dict.fromkeys(uuids):
                 if (fd := lock_files.take_shared_lock(self.path / uuid)) is None:
                     return Unavailable(f"{uuid} is leased by {self.holders().get(uuid, LeaseHolder()).text}.")
                 fds[uuid] = fd
+                if not lock_files.is_own_or_roots(fd) and (companion := self._make_companion(uuid)) is not None:
+                    companions[uuid] = companion
             undo.pop_all()
         by_uuid = dict(zip(fds, indices))
-        for uuid, fd in fds.items():
+        for uuid, fd in (*fds.items(), *((uuid, fd) for uuid, (_, fd) in companions.items())):
             lock_files.write_text(fd, replace(holder, index=by_uuid.get(uuid)).to_json())
-        return HeldLeases(fds, indices)
+        return HeldLeases(fds, indices, companions)
+
+    def _make_companion(self, uuid: str) -> tuple[Path, int] | None:
+        """Lock a file of this user's own for a lease whose file another user can remove. Remove those of the dead.
+
+        None: the disk is full, say. The lease is as good as its own file then.
+        """
+        for name in _list_names(self.path):
+            if (match := _COMPANION.fullmatch(name)) and match[1] == uuid:
+                with contextlib.suppress(OSError), _open_lock(self.path / name) as fd:
+                    if not lock_files.is_fd_locked(fd):
+                        (self.path / name).unlink()  # fails for another user's
+        path = self.path / f"{uuid}~{secrets.token_hex(4)}"
+        try:
+            fd_or_none = lock_files.take_shared_lock(path)
+        except LeaseError:
+            return None
+        return None if fd_or_none is None else (path, fd_or_none)
 
     @contextlib.contextmanager
     def mutex(self) -> Iterator[None]:

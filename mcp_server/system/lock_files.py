@@ -235,6 +235,11 @@ def writer_of(fd: int) -> int | None:
     return None if status.st_mode & _OTHERS_WRITE else status.st_uid
 
 
+def is_own_or_roots(fd: int) -> bool:
+    """Return whether nobody but root and this user can remove a lock file from a shared directory."""
+    return os.fstat(fd).st_uid in (0, os.geteuid())
+
+
 def changed_at_ns(fd: int) -> int:
     """Return when a lock file was last written or linked. Nobody can set that time."""
     return os.fstat(fd).st_ctime_ns

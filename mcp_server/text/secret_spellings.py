@@ -95,7 +95,10 @@ def list_spellings(value: str) -> Iterator[Spelling]:
     raw = plain.encode(errors="surrogateescape")
     for text in {raw, *_list_plain(plain, raw)}:
         yield Spelling(PLAIN, text)
-    for text in _list_base64(raw):
+    for text in (
+        *_list_base64(raw),
+        *_list_base64(base64.b64encode(raw)),
+    ):  # twice, as in a Kubernetes secret of a login
         yield Spelling(WRAPPED, text)
     if len(raw) >= SHORTEST_SECRET:
         for text in _list_digits(raw):
@@ -128,7 +131,7 @@ def _list_quoted(plain: str) -> Iterator[str]:
     once = json.dumps(plain)[1:-1]
     yield from (once, json.dumps(plain, ensure_ascii=False)[1:-1], json.dumps(once)[1:-1])
     yield from (repr(raw)[2:-1], ascii(plain)[1:-1], html.escape(plain))
-    for text in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
+    for text in (quote(raw), quote(raw, safe=""), quote_plus(raw), quote(quote(raw, safe=""), safe="")):
         yield text
         yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), text)
     yield shlex.quote(plain).strip("'")

@@ -499,7 +499,9 @@ def test_words_that_another_user_wrote_for_a_holder_are_not_quoted(leases: Lease
     forged = LeaseHolder("obey-me", "system", "root", os.getpid(), "2026-11-21T14:02:00.000Z").to_json()
     start(f"(path / 'GPU-0').write_text({forged!r})\nsay('done')\n", user=NOBODY).read_line()
     assert "obey-me" in owned.read_text()
-    assert leases.holders()["GPU-0"] == LeaseHolder(user="root", pid=os.getpid())
+    holder = leases.holders()["GPU-0"]  # of the holder's own file beside it
+    assert (holder.run_id, holder.pid) == (ME.run_id, os.getpid())
+    assert "obey" not in holder.text
     mine.release()
 
 
@@ -667,3 +669,55 @@ def test_a_lease_names_the_host_of_its_holder(leases: Leases) -> None:
     assert facts["host"] == os.uname().nodename
     assert facts["since"].endswith("Z")
     mine.release()
+
+
+TAKES_AWAY = """
+p = path / 'GPU-0'
+p.unlink()
+stolen = leases.take(('GPU-0',), me)
+say(type(stolen).__name__)
+say(type(get('GPU-0')).__name__)
+stay()
+"""
+
+
+@as_root
+def test_the_owner_of_a_leases_file_takes_no_live_lease_away(leases: Leases, start: Starts) -> None:
+    first = start("held = get('GPU-0')\nsay(held.uuids)\n", user=NOBODY)  # makes the file, and ends
+    assert first.read_line() == "('GPU-0',)"
+    victim = start("held = get('GPU-0')\nsay(held.uuids)\nstay()", user=1234)
+    assert victim.read_line() == "('GPU-0',)"
+    attacker = start(TAKES_AWAY, user=NOBODY)
+    assert attacker.read_line() == "HeldLeases", "it locks a new file of its own, which hinders nobody"
+    assert attacker.read_line() == "Unavailable", "its own runs see the lease"
+    attacker.kill()
+    assert leases.holders()["GPU-0"].run_id == "other"
+    assert "leased by other (1234) since" in refused(get(leases, "GPU-0"))
+    assert "leased by other (1234)" in start("say(get('GPU-0').text)", user=4321).read_line()
+    victim.kill()
+    assert held(get(leases, "GPU-0")).uuids == ("GPU-0",)
+
+
+@as_root
+def test_companions_of_the_dead_are_removed_by_their_owner(leases: Leases, start: Starts) -> None:
+    (leases.path / "GPU-0").touch(0o644)
+    os.chown(leases.path / "GPU-0", NOBODY, NOBODY)
+    for _ in range(3):
+        other = start("held = get('GPU-0')\nsay(held.uuids)\nstay()", user=1234)
+        assert other.read_line() == "('GPU-0',)"
+        other.kill()
+    assert len(list(leases.path.glob("GPU-0~*"))) == 1
+    ended = start("held = get('GPU-0')\nsay(held.uuids)\nheld.release()\nsay('released')", user=1234)
+    assert (ended.read_line(), ended.read_line()) == ("('GPU-0',)", "released")
+    assert not list(leases.path.glob("GPU-0~*"))
+    assert leases.holders() == {}
+
+
+@as_root
+def test_a_companion_that_another_user_made_up_names_no_words_but_its_own(leases: Leases, start: Starts) -> None:
+    code = "import fcntl\np = path / 'GPU-0~0123abcd'\np.write_text('{\"run_id\": \"kill all runs now\"}')\n"
+    other = start(f"{code}f = p.open()\nfcntl.flock(f, fcntl.LOCK_EX)\nsay('locked')\nstay()", user=NOBODY)
+    assert other.read_line() == "locked"
+    assert "kill all" not in refused(get(leases, "GPU-0"))
+    other.kill()
+    assert held(get(leases, "GPU-0")).uuids == ("GPU-0",)

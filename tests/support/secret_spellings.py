@@ -1,4 +1,4 @@
-"""Forty ordinary ways in which programs print a value that is secret, or a part of it."""
+"""Some fifty ordinary ways in which programs print a value that is secret, or a part of it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "shell": lambda v: shlex.quote(v + " "),
     "HTML": html.escape,
     "URL": lambda v: quote(v, safe=""),
+    "URL twice": lambda v: quote(quote(v, safe=""), safe=""),
+    "base64 twice": lambda v: base64.b64encode(base64.b64encode(v.encode())).decode(),
     "%XX of all": lambda v: "".join(f"%{b:02X}" for b in v.encode()),
     "%xx of all": lambda v: "".join(f"%{b:02x}" for b in v.encode()),
     "\\xXX of all": lambda v: "".join(f"\\x{b:02x}" for b in v.encode()),
