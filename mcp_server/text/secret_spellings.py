@@ -98,7 +98,7 @@ def list_spellings(value: str) -> Iterator[Spelling]:
     for text in (
         *_list_base64(raw),
         *_list_base64(base64.b64encode(raw)),
-    ):  # twice, as in a Kubernetes secret of a login
+    ):  # or twice
         yield Spelling(WRAPPED, text)
     if len(raw) >= SHORTEST_SECRET:
         for text in _list_digits(raw):
