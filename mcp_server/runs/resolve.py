@@ -122,6 +122,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         request=replace(
             request,
             name=name,
+            tensorboard=request.tensorboard.replace("{run_id}", run_id) if request.tensorboard else None,
             env={**find_ray_variables(environment, run_id), **request.env},
             secrets=list(secrets),
             owner=request.owner or home.owner(environ),

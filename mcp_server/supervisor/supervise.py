@@ -166,7 +166,8 @@ class Supervision:
             OSError, StoppedBeforeStart: it was not started.
         """
         placeholders = self._allocation.placeholders if self._allocation else {}
-        inputs = AttemptInputs(self._params, number > 1, self._changed, placeholders)
+        names = {"{run_id}": self._control.rundir.run_id, "{attempt}": str(number)}
+        inputs = AttemptInputs(self._params, number > 1, self._changed, placeholders, names)
         return Attempt.start(self._control, self._handover, self._allocation, number, inputs)
 
     def run(self, attempt: Attempt) -> int:

@@ -328,3 +328,15 @@ async def test_parameters_may_be_a_file(sandbox: Sandbox) -> None:
         refusal = await agent.refusal("launch_run", command=program, params="cfn.yaml", cwd=str(sandbox.path))
         assert "cfm.yaml" in refusal
     assert "['data.batch_size=512', 'data.files=[\"a.json\"]', 'lr=0.5']" in sandbox.log(run_id)
+
+
+async def test_the_runs_id_and_attempt_stand_in_parameters_and_environment_and_a_command_keeps_its_braces(
+    sandbox: Sandbox,
+) -> None:
+    code = 'import os, sys; print(f"{len(sys.argv)}", sys.argv[1:], os.environ["OUT"], "{run_id}")'
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(
+            ["python3", "-c", code], params={"run_name": "{run_id}-{attempt}"}, env={"OUT": "out/{run_id}"}
+        )
+        assert (await agent.end(run_id))["state"] == "finished"
+    assert sandbox.log(run_id).split() == ["3", "['--run_name',", f"'{run_id}-1']", f"out/{run_id}", "{run_id}"]
