@@ -99,11 +99,17 @@ def describe_end(run: Run) -> str:
     if not run.ended or run.state == "finished":
         return ""
     if run.failure:
+        by = "policy: " if run.stopped_by == "policy" else ""
         line = _plain(str(run.failure.get("line") or ""))
-        return shorten_middle(f"{run.failure.get('kind')}{f': {line}' if line else ''}", _REASON_CHARS)
+        return shorten_middle(f"{by}{run.failure.get('kind')}{f': {line}' if line else ''}", _REASON_CHARS)
+    if run.reason:
+        return shorten_middle(_plain(run.reason).partition(":")[0].rstrip("."), _REASON_CHARS)
     text = _plain(str(run.events[-1].get("text", "")) if run.events else "")
-    because = re.search(r"\((.+?)\)", text)
-    return shorten_middle(run.reason or (because[1] if because else text.removeprefix(f"{run.state}: ")), _REASON_CHARS)
+    because = re.search(r"\((.+)\)", text)
+    if because is None:
+        return shorten_middle(text.removeprefix(f"{run.state}: "), _REASON_CHARS)
+    why, _, by = because[1].rpartition("; ")
+    return shorten_middle(f"{by}: {why}" if why else because[1], _REASON_CHARS)
 
 
 def last_step(run: Run, metrics: Sequence[Metric], *, is_printed: bool) -> int | None:

@@ -101,7 +101,8 @@ def list_doubts(facts: ResultFacts) -> list[str]:
     """Return one sentence for each part of the document that may be wrong."""
     run, doubts = facts.run, [*facts.numbers.notes[:5], *([facts.left_out] if facts.left_out else [])]
     if facts.leftovers:
-        doubts.append(f"{facts.leftovers} processes of the run still run: its results may change. See wait_run.")
+        what = "process of the run still runs" if facts.leftovers == 1 else "processes of the run still run"
+        doubts.append(f"{facts.leftovers} {what}: its results may change. See wait_run.")
     begun_s = posix(run.started_at) if run.started_at else None
     if facts.snapshot is not None:
         doubts += facts.snapshot.notes

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument, RunNotFound
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Run
 from mcp_server.results.answers import Comparison
 from mcp_server.results.compare import build_comparison
-from mcp_server.results.comparison_cells import shorten_names
+from mcp_server.results.comparison_cells import describe_end, shorten_names
 from tests.support.ended_runs import BEGAN_S, Runs
 
 
@@ -114,6 +116,29 @@ def test_a_run_without_scalars_and_a_lost_run_have_rows(runs: Runs) -> None:
     assert (first["time"], second["time"]) == ("62min", "")
 
 
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"state": "killed", "text": "killed: SIGINT (enough (for me); root)."}, "root: enough (for me)"),
+        (
+            {"state": "timed_out", "text": "timed_out: SIGINT (6 s have passed; time limit)."},
+            "time limit: 6 s have passed",
+        ),
+        (
+            {"state": "killed", "stopped_by": "policy", "failure": {"kind": "stall", "line": "step 3/9"}},
+            "policy: stall: step 3/9",
+        ),
+        ({"state": "failed", "failure": {"kind": "data_error", "line": "no|file"}}, "data_error: no¦file"),
+        ({"state": "lost", "reason": "Its supervisor is gone: how it ended is unknown."}, "Its supervisor is gone"),
+        ({"state": "finished"}, ""),
+    ],
+)
+def test_a_table_says_in_short_why_a_run_did_not_finish(facts: dict[str, Any], why: str) -> None:
+    text = facts.pop("text", "")
+    run = Run(RunSpec(run_id="cfm-7kqz"), events=({"seq": 1, "kind": "ended", "text": text},), **facts)
+    assert describe_end(run) == why
+
+
 def add_with(runs: Runs, run_id: str, events: list[dict[str, Any]], **facts: Any) -> None:
     """Add a finished run with ``events`` between its start and its end."""
     runs.add(run_id, **facts)
@@ -145,9 +170,9 @@ def test_a_killed_run_says_why(runs: Runs) -> None:
     runs.add("cfm-aaaa")
     runs.add("cfm-bbbb", "killed")
     path = runs.home.runs / "cfm-bbbb" / "events.jsonl"
-    path.write_text(path.read_text().replace("killed: exit code 1.", "killed: SIGINT (it diverged; alice)."))
+    path.write_text(path.read_text().replace("killed: exit code 1.", "killed: SIGINT (alice: it diverged)."))
     rows = table(build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"]))
-    assert [row["why"] for row in rows] == ["", "it diverged; alice"]
+    assert [row["why"] for row in rows] == ["", "alice: it diverged"]
 
 
 @pytest.mark.parametrize(
