@@ -47,6 +47,16 @@ _QUOTED = re.compile(
     r"|#(?!#)|//|@|\+)|Namespace\(|\b(?:self|torch|np|args|config|cfg|F|nn)\.[A-Za-z_]|\w\[['\":]|\bf['\"]|%[.\d]{0,9}[dfs]\b"
     r"|\{\w{1,99}(?::[^}]{0,9})?\}|\w ?== ?\w|\w ?\* ?\w|\b(?i:config\w*|argument|hyper-?param\w*)\b"
 )
+# A total that has a name of its own: {"step": 3, "total_steps": 500}.
+_TOTAL = re.compile(
+    r"(?i)\b(?:total|max|num)_(?:train(?:ing)?_)?(?P<unit>steps?|iters?|iterations|updates|epochs)['\"]?\s?[:=]\s?"
+    r"(\d[\d,]*)"
+)
+# Work before training that prints rewards or losses: a random policy, replay buffers, precomputed figures.
+_NOT_TRAINING = re.compile(
+    r"(?i)\brandom (?:rollout|polic|action|agent|explor|baseline)|\bpre-?comput|\bpre-?fill"
+    r"|\bbest (?:checkpoint|model|epoch|step|so far)|\bso far\b.{0,20}\b(?:epoch|step|iteration)\b"
+)
 _LOADED = re.compile(r"(?i)\b(?:load|resum|restor|pre-?trained|continu)")
 _EPOCH = re.compile(r"(?i)\bepoch\W{0,3}(\d+)(?:\s?(?:/|of)\s?(\d+))?")
 _POSITION = re.compile(r"(?:^|[\s:])[\[(]\s{0,6}(\d+)\s?/\s?(\d+)\s?[\])]|^\s*(\d+)\s?/\s?(\d+)(?![\d/]| \d\d:)")
@@ -103,7 +113,7 @@ class CustomLoopReader:
         if not bits & COUNTS:
             return self._read_uncounted(line, values) if bits & _STRONG and not bits & HELD_OUT else None, values
         if bits & (_STRONG | _WEAK):
-            return _read_counted(values, bits), values
+            return _add_named_total(_read_counted(values, bits), line), values
         return self._read_header(line, template, values), values
 
     def _line_properties(self, line: str, template: str) -> tuple[bool, bool, bool]:
@@ -112,7 +122,7 @@ class CustomLoopReader:
         if properties is None:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            is_loaded = _LOADED.search(line) is not None
+            is_loaded = _LOADED.search(line) is not None or _NOT_TRAINING.search(line) is not None
             properties = self._templates[template] = (_QUOTED.search(line) is not None, _is_held_out(line), is_loaded)
         return properties
 
@@ -197,6 +207,19 @@ def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
     return StepReading(
         Rank.STEP, f"position {name.text}", epoch=int(min(epoch[1], MAX_COUNT)), epochs=epochs, n=n, per=total
     )
+
+
+def _add_named_total(reading: StepReading | None, line: str) -> StepReading | None:
+    """Add a total that stands in the line under a name of its own."""
+    if reading is None or not ("total_" in line or "max_" in line or "num_" in line):
+        return reading
+    for match in _TOTAL.finditer(line):
+        total, is_epochs = parse_integer(match[2]), match["unit"].lower() == "epochs"
+        if is_epochs and reading.epochs is None and reading.epoch is not None:
+            reading = reading._replace(epochs=total)
+        elif not is_epochs and reading.total is None and reading.step is not None and total >= reading.step:
+            reading = reading._replace(total=total)
+    return reading
 
 
 def _read_epoch(epoch: NamedValue, values: list[NamedValue], bits: int) -> StepReading | None:

@@ -80,6 +80,8 @@ STEP_FORMATS: tuple[StepFormat, ...] = (
     _row("hf_trainer", "'epoch'", r"\{'(?!eval|val|test)[^{}]{0,999}?(?:loss|reward)[\w/]{0,40}': '?(?:[-\d.]|nan|inf)"
          r"[^{}]{0,999}'epoch': "),
     _row("hf_trainer", "'train_runtime'", r"'train_runtime'"),
+    _row("nemo", "iteration ", rf"\bTraining epoch \d+, iteration {_STEP_OF} \|"
+         rf"(?:{_LATER}train_step_timing in s: (?P<s>[\d.]+))?", zero=True),
     _row("megatron", "iteration", rf"\biteration\s+{_STEP_OF} \|(?:{_LATER}time per iteration \(ms\): (?P<ms>[\d.]+))?"
          rf"(?:{_LATER}number of skipped iterations:\s+(?P<skipped>\d+))?", adds=True),
     _row("deepspeed", "skipped=", rf"\bstep={_STEP}, skipped=(?P<skipped>\d+)"),
@@ -98,8 +100,6 @@ STEP_FORMATS: tuple[StepFormat, ...] = (
          r"rate:(?:(?P<rate>[\d.]+)it/s|(?P<s>[\d.]+)s/it)?", Rank.BAR),
     _row("litgpt", " step ", rf"\biter \d+ step {_STEP}\s*[|:](?:{_LATER}iter time: (?P<ms>[\d.]+) ms)?"),
     _row("torchtune", "|Loss: ", rf"\b\d+\|{_STEP}\|Loss: "),
-    _row("nemo", "iteration ", rf"\bTraining epoch \d+, iteration {_STEP_OF} \|"
-         rf"(?:{_LATER}train_step_timing in s: (?P<s>[\d.]+))?", zero=True),
     _row("composer", "[batch=", rf"\[batch={_STEP}(?:/(?P<total>\d+))?\]"),
     _row("llama_factory", '"current_steps"', rf'"current_steps": {_STEP}, "total_steps": (?P<total>\d+)'),
     _row("areal", "rain step ", rf"\bTrain step {_STEP_OF} done"),
@@ -112,6 +112,7 @@ STEP_FORMATS: tuple[StepFormat, ...] = (
     _row("opennmt", "Step ", rf"\bStep {_STEP_OF};"),
     _row("marian", " Up. ", rf"\bEp\. \d+ : Up\. {_STEP} :"),
     _row("flair", " - iter ", rf"\bepoch (?P<epoch>\d+) - iter {_N_OF} - loss", base=1),
+    _row("t5x", "Training: step", rf"\bTraining: step {_STEP}\s*$"),
     _row("flax", "Step... (", rf"\bStep\.\.\. \({_STEP}(?:/(?P<total>\d+))? \| Loss"),
     # reinforcement learning
     _row("rsl_rl", "Learning iteration", rf"Learning iteration\s+{_STEP_OF}", zero=True),
@@ -155,6 +156,7 @@ STEP_FORMATS: tuple[StepFormat, ...] = (
     # general trainers
     _row("keras", "loss:", rf"^\s*{_N_OF} (?:\[[=>.]+\]|[━╸╺ ]{{3,}})"
          r"(?:.{0,40}?(?:(?P<s>\d+)s|(?P<ms>\d+)ms)/step)?.{0,99}? - .{0,400}?loss:", base=1),
+    _row("keras", "loss:", rf"^\s*{_N_OF} - (?:(?P<s>\d+)s|\d+ms)(?:/epoch)? - .{{0,400}}?loss:", base=1),
     _row("keras", "val_", r"\bEpoch (?P<epoch>\d+): val_\w+ (?:improved|did not)", Rank.EPOCH, base=1),
     _row("lightning", "━", rf"\bEpoch (?P<epoch>\d+)/(?P<last>-?\d+)\s+[━╸╺ ]+\s{_N_OF}\b", base=0),
     _row("rich", "━", rf"(?i)\btrain[^━]{{0,60}}━[━╸╺ ]*[^━]{{0,12}}?\b{_N_OF}\b", Rank.BAR),
@@ -197,13 +199,20 @@ TABLE_FORMATS: tuple[tuple[re.Pattern[str], StepFormat], ...] = (
     (re.compile(r"^\s*Step \(% Done\)"), _row("nerfstudio", "%)", rf"^\s*{_STEP} \([\d.]+%\)\s+(?P<ms>[\d.]+) ms")),
     (re.compile(r"^\s*E\s+#\s+LOSS "), _row("spacy", " ", rf"^\s*\d+\s+{_STEP}(?:\s+\d+\.\d+){{2,}}\s*$")),
     (
-        re.compile(r"^\s*epoch\s+train_loss\s"),
-        _row("fastai", " ", r"^\s*(?P<epoch>\d+)(?:\s+(?:-?\d+\.\d+|nan|#na#))+\s+\d+:[\d:]+\s*$", zero=True, base=0),
+        re.compile(r"^\s*epoch\s+(?:\w+\s+)?train_loss\s"),
+        _row("fastai", " ", r"^\s*(?P<epoch>\d+)(?:\s+(?:-?\d+\.\d+|nan|#na#))+\s+(?:\d+:[\d:]+|\d+\.\d+)\s*$",
+             zero=True),
+    ),
+    (
+        re.compile(r"^\s*Iter\s+Train Loss\s"),
+        _row("scikit-learn", " ", rf"^\s*{_STEP}(?:\s+-?\d+\.\d+)+\s+[\d.]+[smh]\s*$"),
     ),
 )
 
 _NUMBER = re.compile(r"[0-9]|[nN][aA][nN]|\binf\b")
-_NO_NUMBER = re.compile(r"raining (?:is )?(?:comp|finish|done)|inished (?i:training)|Trainer\.fit|_loss  |LOSS |% Done")
+_NO_NUMBER = re.compile(
+    r"raining (?:is )?(?:comp|finish|done)|inished (?i:training)|Trainer\.fit|_loss  |LOSS |% Done|Train Loss "
+)
 
 
 # fmt: off

@@ -26,6 +26,9 @@ HEADLINES = (
     "grad_norm",
     "fps",
     "accuracy",
+    "error",
+    "loss_d",
+    "loss_g",
 )  # what a run's status shows, in this order
 
 _MAX_NAMES = 4_096  # names that contain a number must not fill the memory
@@ -38,7 +41,7 @@ _NAMED_VALUE = compile_pattern(
     r"['\"]?\s*+(?:[:=|#\uff1a│]|[-=]>)?\s*+['\"\[(]*+(?:(?:tensor|[Aa]rray|(?:np|numpy)\.float\d\d)\(['\"\[]*+)?"
     r"(?P<value>[-+]?(?:\d{1,3}(?:,\d{3})++(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
     r"|(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?!\w| iter)))(?P<power>[kKM](?![\w/]))?"
-    r"(?:(?: ?/ ?| of )(?P<of>\d+)(?!\d|[:/-]\d))?"
+    r"(?:(?: ?/ ?| of )(?P<of>\d{1,3}(?:,\d{3})+|\d+)(?!\d|[:/-]\d))?"
 )
 _find_values = find_all(_NAMED_VALUE, "name", "value", "power", "of")
 MAX_COUNT = 10**15  # larger numbers are not counts
@@ -98,11 +101,11 @@ _STEPS = frozenset({
     "train_iter", "training_iteration", "env_step", "env_steps", "env_frames", "learner_steps", "current_step",
     "current_steps", "cur_step", "cur_iter", "opt_step", "optimizer_step", "optimizer_steps", "num_updates",
     "n_updates", "num_timesteps", "total_timesteps", "iter_num", "batch", "batch_idx", "minibatch", "idx",
-    "步", "步数", "迭代",
+    "步", "步数", "步骤", "迭代", "迭代次数", "训练步", "训练步数", "训练步骤", "全局步数", "当前步数",
 })  # fmt: skip
 _EPOCHS = frozenset({
     "epoch", "ep", "episode", "episodes", "round", "gen", "generation", "train_epoch", "cur_epoch", "current_epoch",
-    "轮", "轮次", "轮数", "训练轮数", "回合",
+    "轮", "轮次", "轮数", "训练轮数", "训练轮次", "回合", "周期", "训练周期",
 })  # fmt: skip
 # A count with one of these words is a plan, a best value, or does not count training steps.
 _NOT_SO_FAR = frozenset({
@@ -151,6 +154,10 @@ _HEADLINE_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"|mean_token_accuracy)(?:[ _/.-]?(?:train|avg|top-?1))*"
         ),
     ),
+    ("error", re.compile(r"(?:(?:train|training|avg|average|mean|batch|running|epoch)[ _/.-])*error(?:[ _]rate)?")),
+    # A GAN has no total loss.
+    ("loss_d", re.compile(r"loss[ _/]?d|(?:d|disc|discriminator|netd)[ _/]?loss|loss[ _/]discriminator")),
+    ("loss_g", re.compile(r"loss[ _/]?g|(?:g|gen|generator|netg)[ _/]?loss|loss[ _/]generator")),
 )
 
 # "Loss is nan, skipping this batch" speaks of a value that the training did not use, or of any such value.
@@ -224,8 +231,8 @@ def parse_number(text: str) -> float:
 
 
 def parse_integer(text: str) -> int:
-    """Return the integer that ``text`` (digits) spells, at most ``MAX_COUNT``."""
-    return min(int(text), MAX_COUNT)
+    """Return the integer that ``text`` (digits, commas) spells, at most ``MAX_COUNT``."""
+    return min(int(text.replace(",", "")), MAX_COUNT)
 
 
 def find_named_values(line: str) -> list[NamedValue]:

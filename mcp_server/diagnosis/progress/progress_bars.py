@@ -22,10 +22,12 @@ _COUNT = re.compile(r"(?<!\d)(\d{1,15})it \[(\d+:[\d:]+), ([^\]]{0,1000})")
 _SPEED = re.compile(r"(?<![\d.,])([\d.,]{1,15})([kKMG]?) ?(?:(s)/[A-Za-z]+|([A-Za-z]+)/s)")
 _DIGITS = re.compile(r"\d+")
 _LABEL = re.compile(r"(?:\([^()]*\)|\[[^\[\]]*\]:?|\d+:|[\d:., -]+\|)\s*")  # (Trainer pid=1), [rank0]:, 0:
-_EPOCH = re.compile(r"(?i)\b(?:epochs?|ep)\W{0,3}_?(\d+)(?:\s?(?:/|of)\s?(\d+))?|^\[?(\d+)/(\d+)\]?$|epoch_(\d+)")
+_EPOCH = re.compile(
+    r"(?i)\b(?:epochs?|ep|episodes?)\W{0,3}_?(\d+)(?:\s?(?:/|of)\s?(\d+))?|^\[?(\d+)/(\d+)\]?$|epoch_(\d+)"
+)
 
 _OTHER = re.compile(
-    r"(?i)\b(?:map|filter|(?:pre|re|down|up|un)?-?load|fetch|token|eval|valid|val\b|test|infer|predict|generat|preproc|prepar|extract"
+    r"(?i)\b(?:map|filter|(?:pre|re|down|up|un)?-?load|pre-?(?:comput|calculat|encod|extract|fetch|fill)|random|fetch|token|eval|valid|val\b|test|infer|predict|generat|preproc|prepar|extract"
     r"|sav(?:e|ing)|shard|creat|sanity|warm|compil|captur|profil|comput|pack|read|build|cach|scan|plot|collect|encod|decod"
     r"|quant|writ|copy|convert|apply|truncat|resolv|pull|verif|import|index|cast|concat|flatten|render|dev\b|adding|dropping"
     r"|class\b|search|merg|measur|pars|hash|split|shuffl|unpack|unzip|install|init|rollout|simulat|denois|check|prun"

@@ -128,9 +128,7 @@ class RoundCounter:
             return None
         if len(place) > 1:
             return self._judge_epochs(place)
-        is_far = (
-            self._is_lap_complete or self._top[0] - place[0] >= SMALL_LEAD * self._stride
-        )  # other ranks may be behind
+        is_far = self._is_lap_complete or self.moves > SMALL_LEAD  # at first other ranks may be behind
         is_again = place <= self._first or (self._is_lap_complete and place[0] <= last[0] // 2)
         if reading.step is None and reading.n is not None:  # a position in an epoch without a number
             is_again = is_again or self._is_lap_complete or (last[0] >= SMALL_LEAD and place[0] <= last[0] // 2)

@@ -19,6 +19,7 @@ from mcp_server.diagnosis.progress.named_values import (
     COUNTS,
     HEADLINES,
     NamedValue,
+    classify_name,
     find_named_values,
     is_remark,
     parse_integer,
@@ -41,6 +42,7 @@ _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
 # not a sign of life.
 _ALIVE, _SUCCEEDS, _REPLACES = 3, 20, 2_000
 _WARNS = re.compile(r":\d+: \w*Warning: ")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
 _USER_KEY = "user"  # of the counter of the user's own pattern
 
 
@@ -105,6 +107,7 @@ class ProgressTracker:
         self._last_format: StepFormat | None = None
         self._last_was_bar = False
         self._open_table: StepFormat | None = None
+        self._columns: list[str] = []  # of the table
         self._unmatched_templates: set[str] = set()  # lines without their digits that no format matches
         self._outer_bar: ProgressBar | None = None
         self._new_bar: tuple[ProgressBar, str] | None = None
@@ -164,9 +167,9 @@ class ProgressTracker:
                     return self._read_format(step_format, match, line, at_s)
             if (bar := find_bar(line)) is not None:
                 return self._read_bar(bar, line, at_s)
-            self._open_table = next(
-                (step_format for header, step_format in TABLE_FORMATS if header.search(line)), self._open_table
-            )
+            for header, step_format in TABLE_FORMATS:
+                if header.search(line):
+                    self._open_table, self._columns = step_format, _read_cells(line)
             if len(self._unmatched_templates) >= _MAX_TEMPLATES:
                 self._unmatched_templates.clear()
             if len(template) <= _MAX_TEMPLATE_CHARS:
@@ -207,7 +210,7 @@ class ProgressTracker:
             return built_in
         else:
             reading = StepReading(Rank.LOSS, _USER_KEY, mark=self.advances + 1)
-        counter = self._move_counter(reading, at_s)
+        counter = self._move_counter(reading, line, at_s)
         metrics = {name.text: value for name, value, _ in find_named_values(line) if not name.bits & COUNTS}
         printed = counter.counter.step if counter is self._leader else built_in and built_in.step
         return MetricLine(printed, metrics, line, round=self.round)
@@ -215,7 +218,7 @@ class ProgressTracker:
     def _read_format(self, step_format: StepFormat, match: re.Match[str], line: str, at_s: float) -> MetricLine | None:
         if step_format.rank is Rank.NONE and any("rror" in before for before in self._lines_before):
             return None  # scripts print that training is over even after an error
-        values = find_named_values(line)
+        values = self._read_row(line) if step_format is self._open_table else find_named_values(line)
         reading = self._read_groups(step_format, match.groupdict())
         if reading is not None:
             self._last_format, self._last_was_bar = step_format, False
@@ -223,6 +226,15 @@ class ProgressTracker:
                 mark = next((value for name, value, _ in values if name.text == "epoch"), None)
                 reading = reading._replace(rank=Rank.EPOCH, mark=mark)
         return self._apply_reading(reading, values, line, at_s)
+
+    def _read_row(self, line: str) -> list[NamedValue]:
+        """Return the numbers of a table's row, by the names of its columns."""
+        cells, values = _read_cells(line), []
+        for column, cell in zip(self._columns, cells) if len(cells) == len(self._columns) else ():
+            name = classify_name(column)
+            if name is not None and _NUMBER.fullmatch(cell):
+                values.append((name, float(cell), ""))
+        return values
 
     def _read_groups(self, step_format: StepFormat, groups: dict[str, str | None]) -> StepReading | None:
         """Return the step that the groups of a format hold, or None for a position before the first step."""
@@ -299,7 +311,7 @@ class ProgressTracker:
         self, reading: StepReading | None, values: list[NamedValue], line: str, at_s: float
     ) -> MetricLine:
         """Update the counter and the headline metrics, and return the line's step and metrics."""
-        metrics = self._take_metrics(values, line)
+        metrics = self._take_metrics(values, line, is_counted=reading is not None)
         if reading is None:
             return MetricLine(None, metrics, line, round=self.round)
         if self._search_user is None:
@@ -310,14 +322,14 @@ class ProgressTracker:
         if not reading.has_position:
             return MetricLine(None, metrics, line, round=self.round)
         former_round = self.round
-        counter = self._move_counter(reading, at_s)
+        counter = self._move_counter(reading, line, at_s)
         if self.round > former_round:
             self.metrics = {}
-            self._take_metrics(values, line)
+            self._take_metrics(values, line, is_counted=True)
         step = counter.counter.step if counter is self._leader or reading.skipped is not None else None
         return MetricLine(step, metrics, line, reading.skipped, self.round)
 
-    def _take_metrics(self, values: list[NamedValue], line: str) -> dict[str, float]:
+    def _take_metrics(self, values: list[NamedValue], line: str, *, is_counted: bool) -> dict[str, float]:
         """Return the metrics of a line, and keep those for the headlines."""
         metrics = {}
         for name, value, _ in values:
@@ -326,14 +338,16 @@ class ProgressTracker:
                 continue
             metrics[name.text] = value
             # HF Trainer ends with means over the whole run; they count only when nothing else was printed.
-            if name.headline and not ("train_runtime" in line and name.headline in self.metrics):
+            # "Error: 5 files failed" is none.
+            is_last = "train_runtime" in line and name.headline in self.metrics
+            if name.headline and not is_last and (is_counted or name.headline != "error"):
                 self._keep_headline(name.headline, value)
         return metrics
 
-    def _move_counter(self, reading: StepReading, at_s: float) -> RoundCounter:
+    def _move_counter(self, reading: StepReading, line: str, at_s: float) -> RoundCounter:
         counter = self._find_counter(reading)
         was_leader = counter is self._leader
-        move = counter.update(reading, self._epoch_named_elsewhere(reading), self.advances)
+        move = counter.update(reading, self._epoch_named_elsewhere(reading, line), self.advances)
         grew = move is not Move.STILL
         if was_leader and move is Move.NEW_ROUND and (outer := self._find_outer(counter)) is not None:
             counter.is_nested, self._leader = True, outer
@@ -351,12 +365,12 @@ class ProgressTracker:
             self._speed.printed_s = reading.step_s
         return counter
 
-    def _epoch_named_elsewhere(self, reading: StepReading) -> NamedEpoch | None:
+    def _epoch_named_elsewhere(self, reading: StepReading, line: str) -> NamedEpoch | None:
         """Return the epoch that the output named last, by a heading or with a loss, on other lines than this one."""
         headings, named = self._custom_loop.headings, self._named_epoch
         if self._custom_loop.epoch is not None and (named is None or named.headings != headings):
             self._named_epoch = NamedEpoch(*self._custom_loop.epoch, headings)
-        elif reading.rank is Rank.EPOCH and reading.epoch is not None:
+        elif reading.rank is Rank.EPOCH and reading.epoch is not None and "'epoch'" not in line:  # HF Trainer counts on
             self._named_epoch = NamedEpoch(reading.epoch, reading.epochs, headings)
         return None if reading.rank is Rank.EPOCH else self._named_epoch
 
@@ -462,3 +476,8 @@ class ProgressTracker:
     def _note_first_step(self, line: str) -> None:
         if not self.first_step_seen:
             self.first_step_seen, self.first_step_line = True, line
+
+
+def _read_cells(line: str) -> list[str]:
+    """Return the cells of a table's line: two spaces, at least, separate them."""
+    return re.split(r"\s{2,}", line.strip())

@@ -1,0 +1,58 @@
+"""Healthy output of many frameworks: the right first step, place and metrics, and no alarm, live and at the end.
+
+The samples are short and written for these tests, in the words of each framework. `labels.json` has what is right.
+"""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis.log_file import examine_log
+from mcp_server.diagnosis.output_monitor import OutputEvent, OutputMonitor
+from mcp_server.text.lines import split_lines
+from tests.support.logs import DATA
+
+LOGS = DATA / "framework_logs"
+LABELS: dict[str, dict[str, Any]] = json.loads((LOGS / "labels.json").read_text())
+LINE = re.compile(rb"[^\n\r]*[\n\r]|[^\n\r]+$")
+EVERY_S = 3.0
+
+
+def monitor_log(name: str, times: int = 1) -> tuple[OutputMonitor, list[OutputEvent]]:
+    """Return the monitor after a log that is printed ``times`` times, and all events."""
+    monitor, events, at_s = OutputMonitor({}, 0.0), [], 0.0
+    for line in LINE.findall((LOGS / f"{name}.log").read_bytes() * times):
+        at_s += EVERY_S
+        events += monitor.read_output(line, at_s)
+    return monitor, events + monitor.read_end(at_s)
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_the_place_and_the_metrics_are_right_and_nothing_is_an_alarm(name: str) -> None:
+    label, (monitor, events) = LABELS[name], monitor_log(name)
+    progress = monitor.progress
+    (first,) = split_lines(progress.first_step_line)
+    assert label["first"] in first
+    expected = label["round"], label["step"], label["total"]
+    assert (progress.round, progress.step, progress.total_steps) == expected
+    assert {m: progress.metrics.get(m) for m in label["metrics"]} == pytest.approx(label["metrics"])
+    assert [event.kind for event in events] == ["first_step"]
+
+
+@pytest.mark.parametrize("exit_code", [None, 0])
+@pytest.mark.parametrize("name", LABELS)
+def test_nothing_failed(name: str, exit_code: int | None) -> None:
+    assert examine_log(LOGS / f"{name}.log", exit_code).failure is None
+
+
+@pytest.mark.parametrize(
+    "name", ["keras_2", "keras_verbose_2", "lightning", "hf_trainer", "timm", "ultralytics", "seeds"]
+)
+def test_a_log_that_is_printed_again_is_as_many_rounds_more(name: str) -> None:
+    monitor, events = monitor_log(name, times=3)
+    label = LABELS[name]
+    assert monitor.progress.round == 3 * label["round"]
+    assert (monitor.progress.step, monitor.progress.total_steps) == (label["step"], label["total"])
+    assert [event.kind for event in events] == ["first_step"]
