@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcp_server.backends.base import RunProcess
@@ -45,6 +45,74 @@ class Questions:
         """Close the oldest question; return whether its answer came too soon for a person, false if none is known."""
         times = self._asked_s.get((caller, run_id))
         return self._clock() - times.pop(0) < _PERSON_S if times else False
+
+
+@dataclass(frozen=True)
+class RunSet:
+    """The runs that a question named, with the attempt of each, and when it was asked."""
+
+    attempts: Mapping[str, int]
+    question: str
+    asked_s: float = 0.0
+
+
+class RunSets:
+    """Confirmations of several runs at once. Each is bound to the runs that its question named, and to no others.
+
+    A question to a person is found again by its caller and words: a set that has changed since needs a question of
+    its own. Tokens are for agents. Both are used once, and valid for 10 minutes.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._asked: dict[tuple[str | None, tuple[str, ...]], list[RunSet]] = {}
+        self._granted: dict[str, tuple[tuple[str, ...], RunSet]] = {}
+
+    def ask(self, caller: str | None, words: Sequence[str], attempts: Mapping[str, int], question: str) -> None:
+        """Note that ``caller`` is asked now."""
+        oldest_s = self._clock() - TOKEN_VALID_S
+        self._asked = {
+            key: kept
+            for key, sets in self._asked.items()
+            if (kept := [each for each in sets if each.asked_s > oldest_s])
+        }
+        self._asked.setdefault((caller, tuple(words)), []).append(RunSet(dict(attempts), question, self._clock()))
+
+    def find_question(self, caller: str | None, words: Sequence[str]) -> str | None:
+        """Return the newest open question."""
+        sets = self._asked.get((caller, tuple(words)))
+        return sets[-1].question if sets else None
+
+    def answer(self, caller: str | None, words: Sequence[str]) -> RunSet | None:
+        """Close the questions; return what was asked, None where several open ones named other runs."""
+        sets = self._asked.pop((caller, tuple(words)), [])
+        is_clear = len({each.question for each in sets}) == 1 and self._clock() - sets[-1].asked_s < TOKEN_VALID_S
+        return sets[-1] if is_clear else None
+
+    def grant_token(self, words: Sequence[str], attempts: Mapping[str, int]) -> str:
+        """Return a new token for these runs; an older one for the same words becomes void."""
+        key = tuple(words)
+        self._granted = {token: grant for token, grant in self._granted.items() if grant[0] != key}
+        token = secrets.token_urlsafe(9)
+        self._granted[token] = (key, RunSet(dict(attempts), "", self._clock()))
+        return token
+
+    def redeem_token(self, token: str, words: Sequence[str]) -> RunSet:
+        """Use a token up, and return the runs that it confirms.
+
+        Raises:
+            KillNotConfirmed: the token is unknown, used, expired, or for other words.
+        """
+        key, confirmed = self._granted.pop(token, (None, None))
+        if confirmed is None or key != tuple(words):
+            cause = "the confirm_token is unknown, used, or for other runs"
+        elif self._clock() - confirmed.asked_s >= TOKEN_VALID_S:
+            cause = "the confirm_token has expired (10 min)"
+        else:
+            return confirmed
+        raise KillNotConfirmed(
+            "Kill not confirmed:", f"no run was stopped; {cause}.", "Call kill_run without confirm_token for a new one."
+        )
 
 
 class Confirmations:

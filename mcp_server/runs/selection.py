@@ -15,7 +15,7 @@ from mcp_server.errors import BadArgument, RunNotFound
 from mcp_server.record.state import Run
 from mcp_server.store.run_store import RunStore
 
-LIVE, _TAG = "live", "tag:"
+LIVE, TAG = "live", "tag:"
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ def select(
         BadArgument: no run has a tag; names similar ones.
     """
     words = list(dict.fromkeys(names))
-    tags = tuple(word.removeprefix(_TAG) for word in words if word.startswith(_TAG))
+    tags = tuple(word.removeprefix(TAG) for word in words if word.startswith(TAG))
     for tag in tags:
         _check_tag(store, tag)
-    named = [_find(store, word) for word in words if word != LIVE and not word.startswith(_TAG)]
+    named = [_find(store, word) for word in words if word != LIVE and not word.startswith(TAG)]
     selection = Selection(tuple(dict.fromkeys(run.run_id for run in named)), tags, LIVE in words)
     if selection.live:
         if left_out is None:
@@ -106,14 +106,14 @@ def _find(store: RunStore, name: str) -> Run:
     except RunNotFound as error:
         if type(error) is not RunNotFound or error.near:
             raise
-        others = [LIVE, *(f"{_TAG}{tag}" for tag in store.list_tags()), *store.list_names()]
+        others = [LIVE, *(f"{TAG}{tag}" for tag in store.list_tags()), *store.list_names()]
         raise RunNotFound(name, _similar(name, others)) from None
 
 
 def _check_tag(store: RunStore, tag: str) -> None:
     tags = store.list_tags()
     if tag not in tags:
-        near = [f"{_TAG}{other}" for other in _similar(tag, tags)]
+        near = [f"{TAG}{other}" for other in _similar(tag, tags)]
         remedy = f"Did you mean {' or '.join(near)}?" if near else "Call list_runs."
         raise BadArgument("run_ids", f"no run has the tag {tag[:80]!r}.", remedy)
 

@@ -14,7 +14,7 @@ from mcp.server.mcpserver import Context
 
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
-from mcp_server.runs.confirmation import Confirmations, Questions, check_owner
+from mcp_server.runs.confirmation import Confirmations, Questions, RunSets, check_owner
 from mcp_server.runs.cursors import CallerCursors
 from mcp_server.runs.open_waits import OpenWaits
 from mcp_server.store.cursor_files import CursorFiles
@@ -40,6 +40,7 @@ class ServerContext:
     cursors: CallerCursors = field(default_factory=CallerCursors)
     confirmations: Confirmations = field(default_factory=Confirmations)
     questions: Questions = field(default_factory=Questions)
+    run_sets: RunSets = field(default_factory=RunSets)
     open_waits: OpenWaits = field(default_factory=OpenWaits)
     wait_files: WaitFiles = field(init=False)
     cursor_files: CursorFiles = field(init=False)

@@ -1,5 +1,6 @@
 """kill_run: stopping a run, confirmed by a person or by a token."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Elicit, ElicitationResult, Resolve
@@ -15,16 +16,27 @@ from mcp_server.runs.confirmation import describe_for_confirmation
 from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
+from mcp_server.tools.kill_several import (
+    Stops,
+    Targets,
+    are_several,
+    find_targets_in_thread,
+    state_after,
+    stop_several,
+)
 from mcp_server.tools.schema import tool
 from mcp_server.views.run_status import Leftover
 
-KillStatus = Literal["killed", "declined", "confirmation_required", "already_ended"]
+KillStatus = Literal["killed", "incomplete", "declined", "confirmation_required", "already_ended"]
 
 
 class Confirm(BaseModel):
     """The form that a person fills in."""
 
-    run_id: str = Field(default="", description="Type the run id to stop it; anything else leaves it alone")
+    run_id: str = Field(
+        default="",
+        description="Type the run id, of several runs their number, to stop; anything else leaves them alone",
+    )
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -33,13 +45,22 @@ class Confirm(BaseModel):
         return {name: value for name, value in schema.items() if name not in ("title", "description")}
 
 
-class KillResult(Answer):
-    """Result of a kill. ``survivors`` must be empty after killed."""
+class StoppedRun(Answer):
+    """One of several runs, and why it was left as it is."""
 
-    status: KillStatus
     run_id: str
     state: RunState
+    problem: str | None = None
+
+
+class KillResult(Answer):
+    """Result of a kill. ``survivors`` must be empty after killed. ``runs``: of several, each."""
+
+    status: KillStatus
+    run_id: str | None = None
+    state: RunState | None = None
     message: str
+    runs: list[StoppedRun] | None = None
     confirm_token: str | None = None
     signals_sent: list[str] | None = None
     survivors: list[Leftover] | None = None
@@ -47,10 +68,15 @@ class KillResult(Answer):
 
 
 async def _ask_person(
-    run_id: str, confirm_token: str | None, force_other_owner: bool, ctx: Call
+    run_id: str | list[str], confirm_token: str | None, force_other_owner: bool, ctx: Call
 ) -> Confirm | Elicit[Confirm]:
     # Called once per round of the conversation: it only reads.
     server = server_of(ctx)
+    if isinstance(run_id, list) and not are_several(run_id):
+        run_id = run_id[0]
+    if isinstance(run_id, list) or are_several([run_id]):
+        words = run_id if isinstance(run_id, list) else [run_id]
+        return await _ask_about_several(ctx, words, confirm_token, force=force_other_owner)
     run = await run_in_thread(server.store.find, run_id)
     if confirm_token is not None or await run_in_thread(_is_over, run) or not _can_ask(ctx):
         return Confirm(run_id="")
@@ -61,21 +87,41 @@ async def _ask_person(
     return Elicit(f"Stop this run? {describe_for_confirmation(run, leftovers)}", Confirm)
 
 
+async def _ask_about_several(
+    ctx: Call, words: list[str], confirm_token: str | None, *, force: bool
+) -> Confirm | Elicit[Confirm]:
+    server, name = server_of(ctx), caller(ctx)
+    if confirm_token is not None or not _can_ask(ctx):
+        return Confirm(run_id="")
+    if not ctx.input_responses:
+        targets = await find_targets_in_thread(ctx, words, force=force)
+        if not targets.runs:
+            return Confirm(run_id="")
+        server.run_sets.ask(name, words, targets.attempts, f"Stop these runs? {targets.question}")
+        server.questions.ask(name, " ".join(words))
+    # In a later round it is the question that was asked, whatever has joined since.
+    question = server.run_sets.find_question(name, words)
+    return Confirm(run_id="") if question is None else Elicit(question, Confirm)
+
+
 async def kill_run(
-    run_id: Annotated[str, Field(description="A run, or its name")],
+    run_id: Annotated[str | list[str], Field(description="A run or its name, several, or tag:NAME")],
     answer: Annotated[ElicitationResult[Confirm], Resolve(_ask_person)],
     ctx: Call,
     reason: Annotated[str, Field(description="Why; kept with the run")] = "",
     confirm_token: Annotated[str | None, Field(description="From an earlier confirmation_required")] = None,
     force_other_owner: Annotated[bool, Field(description="Also another owner's run")] = False,
 ) -> KillResult:
-    """Stop a run and everything it started, after confirmation. Irreversible.
+    """Stop a run, or several by one confirmation, and all that they started. Irreversible.
 
     A person is asked where possible. Otherwise nothing is stopped yet: you get confirm_token; check that
     this is the run you mean, then call again with it. Waits for the processes to be gone.
     """
+    words = [run_id] if isinstance(run_id, str) else run_id
+    if are_several(words):
+        return await _kill_several(ctx, words, answer, reason, confirm_token, force=force_other_owner)
     server = server_of(ctx)
-    run = await run_in_thread(server.store.find, run_id)
+    run = await run_in_thread(server.store.find, words[0])
     came_at_once = server.questions.answer(caller(ctx), run.run_id)
     if await run_in_thread(_is_over, run):
         return _result("already_ended", run, f"{run.run_id} has ended already: {run.state}.")
@@ -105,6 +151,98 @@ TOOL = tool(
     annotations=_DESTRUCTIVE,
     search_hint="stop, cancel, abort, terminate a training job, scancel, pkill",
 )
+
+
+async def _kill_several(
+    ctx: Call,
+    words: list[str],
+    answer: ElicitationResult[Confirm],
+    reason: str,
+    confirm_token: str | None,
+    *,
+    force: bool,
+) -> KillResult:
+    """Stop the runs that a question or a token named, whatever the words mean by now."""
+    server, name = server_of(ctx), caller(ctx)
+    targets = await find_targets_in_thread(ctx, words, force=force)
+    by, stopped_by = server.actor(ctx), "agent"
+    if confirm_token is not None:
+        if _humans_only(server):
+            raise KillNotConfirmed(_describe_several_for_people(targets))
+        confirmed = server.run_sets.redeem_token(confirm_token, words)
+        attempts: Mapping[str, int | None] = confirmed.attempts
+    elif not _can_ask(ctx):
+        return _require_confirmation_of_several(server, words, targets)
+    else:
+        came_at_once = server.questions.answer(name, " ".join(words))
+        asked = server.run_sets.answer(name, words)
+        if asked is None and not targets.runs:
+            return KillResult(status="already_ended", message=f"All {len(targets.ended)} have ended already.")
+        if answer.action == "cancel" and came_at_once:
+            return _require_confirmation_of_several(server, words, targets)
+        typed = answer.data.run_id.strip() if answer.action == "accept" else ""
+        if asked is None or typed not in (str(len(asked.attempts)), f"{len(asked.attempts)} runs"):
+            return KillResult(
+                status="declined",
+                message="Kill not confirmed: declined, dismissed, or another number was typed. No run was stopped. "
+                f"{_COMMANDS_FOR_PEOPLE}",
+            )
+        attempts = dict.fromkeys(asked.attempts)  # a person means the run, whatever its attempt
+        by, stopped_by = "a person, asked through the client", "person"
+    chosen = [run for run in targets.runs if attempts.get(run.run_id, 0) in (None, run.attempt)]
+    stops = await stop_several(ctx, chosen, by=by, reason=reason, stopped_by=stopped_by)
+    return _describe_stops(targets, attempts, stops)
+
+
+_COMMANDS_FOR_PEOPLE = "A person can stop each on this machine: runward kill RUN_ID"
+
+
+def _require_confirmation_of_several(server: ServerContext, words: list[str], targets: Targets) -> KillResult:
+    if not targets.runs:
+        return KillResult(status="already_ended", message=f"All {len(targets.ended)} have ended already.")
+    if _humans_only(server):
+        return KillResult(status="confirmation_required", message=_describe_several_for_people(targets))
+    message = f"Kill not confirmed: all still live. {targets.question}. To stop exactly these, call again with "
+    token = server.run_sets.grant_token(words, targets.attempts)
+    return KillResult(status="confirmation_required", message=f"{message}confirm_token.", confirm_token=token)
+
+
+def _describe_several_for_people(targets: Targets) -> str:
+    return (
+        f"Kill not confirmed: {targets.question}. On this machine only a person may stop runs. {_COMMANDS_FOR_PEOPLE}"
+    )
+
+
+def _describe_stops(targets: Targets, attempts: Mapping[str, int | None], stops: Stops) -> KillResult:
+    runs, joined = [], []
+    for run in targets.runs:
+        problem = stops.problems.get(run.run_id)
+        if run.run_id not in attempts:
+            joined.append(run.run_id)
+            problem = "It was not in the question: left alone."
+        elif run.run_id not in stops.results and problem is None:
+            problem = "Another attempt runs since the question: left alone."
+        runs.append(StoppedRun(run_id=run.run_id, state=state_after(stops, run), problem=problem))
+    ended = [run.run_id for run in targets.ended if run.run_id in attempts]
+    survivors = [Leftover.of(process) for result in stops.results.values() for process in result.survivors]
+    far = [result.message for result in stops.results.values() if result.far_side or result.unsupervised]
+    parts = [
+        f"{len(stops.results)} runs were stopped.",
+        f"{len(ended)} had ended before: {', '.join(ended)}." if ended else "",
+        f"Left alone, because not in the question: {', '.join(joined)}." if joined else "",
+        *far,
+        *(text for released, text in stops.gpu_memory.values() if not released),
+    ]
+    meant = [run for run in runs if run.run_id in attempts]
+    is_whole = not survivors and not any(run.problem for run in meant)
+    return KillResult(
+        status="already_ended" if not meant else "killed" if is_whole else "incomplete",
+        message=" ".join(filter(None, parts)),
+        runs=runs,
+        signals_sent=list(dict.fromkeys(sign for result in stops.results.values() for sign in result.signals_sent)),
+        survivors=survivors,
+        gpu_memory_released=all(released for released, _ in stops.gpu_memory.values()) if stops.gpu_memory else None,
+    )
 
 
 def _read_decision(

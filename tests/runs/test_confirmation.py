@@ -12,6 +12,7 @@ from mcp_server.runs.confirmation import (
     TOKEN_VALID_S,
     Confirmations,
     Questions,
+    RunSets,
     check_owner,
     describe_for_confirmation,
 )
@@ -192,3 +193,46 @@ def test_the_same_question_is_asked_in_the_same_words() -> None:
     assert describe_for_confirmation(RUN, []) == describe_for_confirmation(
         replace(RUN, events=({"seq": 1, "kind": "started"},)), []
     )
+
+
+def test_a_question_about_several_is_bound_to_the_runs_that_it_named() -> None:
+    sets = RunSets()
+    sets.ask("client", ["tag:a"], {"x-1": 1}, "Stop x-1?")
+    assert sets.find_question("client", ["tag:a"]) == "Stop x-1?"
+    assert sets.find_question("bob", ["tag:a"]) is None
+    answered = sets.answer("client", ["tag:a"])
+    assert answered is not None
+    assert answered.attempts == {"x-1": 1}
+    assert sets.answer("client", ["tag:a"]) is None, "used once"
+
+
+def test_of_two_open_questions_that_named_other_runs_no_answer_is_clear() -> None:
+    sets = RunSets()
+    for attempts in ({"x-1": 1, "x-2": 1}, {"x-2": 1, "x-3": 1}):
+        sets.ask(None, ["tag:a"], attempts, f"Stop {', '.join(attempts)}?")
+    assert sets.answer(None, ["tag:a"]) is None
+    sets.ask(None, ["tag:a"], {"x-1": 1}, "Stop x-1?")
+    sets.ask(None, ["tag:a"], {"x-1": 1}, "Stop x-1?")
+    assert sets.answer(None, ["tag:a"]) is not None, "the same question twice"
+
+
+def test_a_question_and_a_token_are_valid_for_10_minutes() -> None:
+    clock = Clock()
+    sets = RunSets(clock)
+    sets.ask("client", ["tag:a"], {"x-1": 1}, "Stop x-1?")
+    token = sets.grant_token(["tag:a"], {"x-1": 1})
+    clock.now_s += TOKEN_VALID_S
+    assert sets.answer("client", ["tag:a"]) is None
+    with pytest.raises(KillNotConfirmed, match="expired"):
+        sets.redeem_token(token, ["tag:a"])
+
+
+def test_a_token_for_several_is_for_its_words_and_one_use() -> None:
+    sets = RunSets()
+    old = sets.grant_token(["tag:a"], {"x-1": 1})
+    token = sets.grant_token(["tag:a"], {"x-1": 2})
+    assert sets.redeem_token(token, ["tag:a"]).attempts == {"x-1": 2}
+    other = sets.grant_token(["a", "b"], {"a": 1})
+    for void, words in ((old, ["tag:a"]), (token, ["tag:a"]), (other, ["a"]), (other, ["a", "b"])):
+        with pytest.raises(KillNotConfirmed, match="no run was stopped; the confirm_token is unknown, used"):
+            sets.redeem_token(void, words)
