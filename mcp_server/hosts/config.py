@@ -22,6 +22,7 @@ from mcp_server.text.regex import compile_user_pattern
 from mcp_server.text.secret_patterns import has_service_token, holds_a_secret, names_a_secret
 
 NO_ENVIRONMENT = "none"
+_OTHER_MACHINE = "Its own server starts it: `ssh HOST runward serve` is one over stdio, as guide://other_machines says."
 _NAME = re.compile(r"[\w.\-]{1,64}")
 
 
@@ -212,11 +213,10 @@ def find_this_host(site: Site, name: str | None = None) -> Host:
         return here
     other = next((host for host in site.hosts.values() if host.is_called(name)), None)
     if other is not None:
-        raise BadArgument(
-            "host", f"{other.name} is another machine, this is {here.name}: a run is started on the machine itself."
-        )
+        cause = f"{other.name} is another machine, this is {here.name}: a run is started on the machine itself."
+        raise BadArgument("host", cause, _OTHER_MACHINE)
     known = ", ".join(dict.fromkeys([here.name, *site.hosts]))
-    raise BadArgument("host", f"{name[:80]!r} is not known. There are {known}; this is {here.name}.")
+    raise BadArgument("host", f"{name[:80]!r} is not known. There are {known}; this is {here.name}.", _OTHER_MACHINE)
 
 
 def read_gpu_limits(home: StateHome) -> Requirements:
