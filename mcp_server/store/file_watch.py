@@ -155,13 +155,17 @@ def is_inotify_available() -> bool:
     return True
 
 
-@functools.lru_cache(maxsize=64)
 def is_shared_filesystem(path: Path) -> bool:
-    """Return whether ``path`` is on a filesystem that other hosts write to."""
+    """Return whether ``path`` is on a filesystem that other hosts write to, or that is unknown now."""
     try:
-        mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+        return _find_shared_filesystem(path)
     except OSError:
         return True
+
+
+@functools.lru_cache(maxsize=64)
+def _find_shared_filesystem(path: Path) -> bool:
+    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
     target = str(path.resolve())
     matches = [(len(at), kind) for at, kind in mounts if target == at or target.startswith(at.rstrip("/") + "/")]
     return max(matches, default=(0, ""))[1].startswith(_SHARED_FILESYSTEMS)

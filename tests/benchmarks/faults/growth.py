@@ -43,6 +43,7 @@ class Size:
     threads: int
     list_ms: tuple[float, float]
     wait_ms: tuple[float, float]
+    fastest_ms: float  # of list_runs: that of a busy machine varies least
 
     @classmethod
     def of(cls, client: RawClient, run_id: str) -> Size:
@@ -59,6 +60,7 @@ class Size:
             threads,
             (percentile(took["list"], 50), percentile(took["list"], 99)),
             (percentile(took["wait"], 50), percentile(took["wait"], 99)),
+            min(took["list"]),
         )
 
     @property
@@ -109,7 +111,13 @@ def _measure(sandbox: Sandbox) -> Table:
             bar="≤ 2",
             ok=last.descriptors - before.descriptors <= 2,
         ),
-        measured("list_runs p50 at the end", last.list_ms[0], "ms", baseline=before.list_ms[0], ratio_at_most=_LEVEL),
+        measured(
+            "list_runs at the end, the fastest of 40",
+            last.fastest_ms,
+            "ms",
+            baseline=before.fastest_ms,
+            ratio_at_most=_LEVEL,
+        ),
         Row("the server during the soak, of one core", amount(core, "%")),
     ]
     return Table("Growth: 2,000 waits, 500 runs, 50 live, a soak", tuple(rows))

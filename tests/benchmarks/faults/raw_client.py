@@ -46,7 +46,8 @@ class RawClient:
         self._lock = threading.Lock()
         self._open: dict[int, Future[Any]] = {}
         self._gone = False
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         try:
             self._request("initialize", _INITIALIZE, _ANSWER_S)
             self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -84,6 +85,7 @@ class RawClient:
         with contextlib.suppress(OSError):
             self.process.kill()
         self.process.wait()
+        self._reader.join()
 
     def _request(self, method: str, params: Mapping[str, Any], answer_s: float) -> dict[str, Any]:
         number, answer = next(self._numbers), Future[Any]()
@@ -112,12 +114,14 @@ class RawClient:
             raise ServerGone("its input is closed") from error
 
     def _read(self) -> None:
-        for line in self.process.stdout or ():
-            with contextlib.suppress(ValueError):
-                message = json.loads(line)
-                answer = self._open.get(message.get("id"))
-                if answer is not None and ("result" in message or "error" in message):
-                    answer.set_result(message)
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    message = json.loads(line)
+                    answer = self._open.get(message.get("id"))
+                    if answer is not None and ("result" in message or "error" in message):
+                        answer.set_result(message)
         with self._lock:
             self._gone = True
             waiting = list(self._open.values())

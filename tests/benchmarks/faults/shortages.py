@@ -20,7 +20,7 @@ from tests.benchmarks.harness import REPOSITORY, NotMeasured, Sandbox
 from tests.benchmarks.report import Row, Table
 
 LONGEST_S = 400.0
-_SHORT_S, _RECOVERS_S = 4.0, 20.0
+_SHORT_S, _RECOVERS_S = 2.0, 20.0
 _DISK_MIB, _MEMORY_MIB = 4, 24
 
 
