@@ -14,6 +14,7 @@ import anyio
 from tests.benchmarks import (
     attribution,
     canary,
+    day,
     flood,
     frameworks,
     fuzz,
@@ -51,6 +52,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "startup": startup.measure,
     "listing": listing.measure,
     "tokens": tokens.measure,
+    "day": day.measure,
     "gpus": gpus.measure,
     "leases": leases.measure,
     "scalars": scalars.measure,

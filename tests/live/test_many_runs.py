@@ -73,6 +73,11 @@ async def test_starts_first_steps_and_retries_wake_nobody(sandbox: Sandbox) -> N
         assert beat["runs"] == []
         assert beat["unchanged"] == {"running": 2}
         assert tokens(beat) <= 45
+        for _ in range(2):  # what was no decision is not repeated with every heartbeat
+            alone = await agent.call("wait_run", run_ids=run_id, until="decision", timeout_s=0)
+            assert alone["reason"] == "heartbeat"
+            assert "events" not in alone["runs"][0]
+            assert tokens(alone) <= 45
         told = await agent.call("wait_run", run_ids=run_id, timeout_s=0)
         assert told["reason"] == "retrying", "a wait for every event returns what was no decision"
         end(sandbox, "cfm")
