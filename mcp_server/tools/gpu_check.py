@@ -8,14 +8,10 @@ from typing import Annotated
 from pydantic import Field, WithJsonSchema
 
 from mcp_server.errors import BadArgument
-from mcp_server.gpus.leases import Leases, lease_directory
-from mcp_server.gpus.query import query_gpus
-from mcp_server.gpus.request import parse_requirements
-from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
-from mcp_server.views.gpu_report import GpuReport, read_usage, report_machine, report_run, uses_gpus_now
+from mcp_server.views.gpu_answer import GpuReport
 
 _WITHIN_S = 1.9  # an agent waits for the answer
 
@@ -40,7 +36,13 @@ async def gpu_check(
     Call it before a launch that needs GPUs, or when a run is slow. free holds UUIDs, or beginnings of them,
     which launch_run's gpus takes. It changes nothing and leases nothing. Without a driver it is an error.
     """
-    from mcp_server.hosts.config import read_gpu_limits  # noqa: PLC0415 - a server starts without hosts
+    # Here and below: a server starts 15 ms earlier without the rooms of GPUs and hosts.
+    from mcp_server.gpus.leases import Leases, lease_directory  # noqa: PLC0415
+    from mcp_server.gpus.query import query_gpus  # noqa: PLC0415
+    from mcp_server.gpus.request import parse_requirements  # noqa: PLC0415
+    from mcp_server.gpus.snapshot import Snapshot  # noqa: PLC0415
+    from mcp_server.hosts.config import read_gpu_limits  # noqa: PLC0415
+    from mcp_server.views.gpu_report import read_usage, report_machine, report_run, uses_gpus_now  # noqa: PLC0415
 
     server = server_of(ctx)
     try:

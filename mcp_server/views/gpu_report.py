@@ -1,4 +1,4 @@
-"""The GPU report of a machine or a run: model and text. Common values appear once, healthy GPUs in a few words."""
+"""The GPU report of a machine or a run. Common values appear once, healthy GPUs in a few words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
 from mcp_server.gpus.health import assess_gpus, find_faults, list_notes
 from mcp_server.gpus.placement import describe_availability
@@ -20,6 +19,7 @@ from mcp_server.gpus.usage_stats import UsageFigures, find_imbalance
 from mcp_server.record.state import Run, posix
 from mcp_server.system.files import read_regular_file
 from mcp_server.text.formatting import join_ranges
+from mcp_server.views.gpu_answer import GpuReport
 
 # A whole UUID is 26 tokens. Every argument that takes a UUID takes a unique prefix as well.
 _WHOLE_UUIDS = 4
@@ -41,17 +41,6 @@ class GpusUnknown(RunwardError):
             'Next: launch_run without gpus, or with gpus="cpu" for a cpu slot.',
         )
         self.trouble = snapshot.trouble
-
-
-class GpuReport(Answer):
-    """Whether all is well and why not, then the free GPUs, then one line a GPU. ``header``: their common values."""
-
-    ok: bool
-    reasons: list[str]
-    free: list[str]
-    header: str | None = None
-    driver: str | None = None
-    gpus: list[str]
 
 
 def report_machine(
