@@ -39,11 +39,15 @@ class NoScalars(RunwardError):
 
 @dataclass(frozen=True, eq=False)
 class ScalarReading:
-    """The series of one run by tag. ``notes`` is what a reader of the numbers should know."""
+    """The series of one run by tag. ``notes`` is what a reader of the numbers should know.
+
+    ``source``: where they are from, if that is not where the run writes its scalars.
+    """
 
     name: str
     series: Mapping[str, Series]
     notes: tuple[str, ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -156,14 +156,23 @@ def _list_choices(target: Target, now_s: float) -> ScalarReport:
 def _read_target(
     target: Target, scalars: Scalars, store: RunStore, printed: Mapping[str, ScalarReading], since_step: int | None
 ) -> ScalarReading:
-    reading = printed.get(target.run_id or "") or scalars.read(target.locations, target.name)
+    try:
+        reading = printed.get(target.run_id or "") or scalars.read(target.locations, target.name)
+    except NoScalars as error:  # files in a format that needs a package, or that another user keeps private
+        of_output = read_printed(store.find(target.run_id), store) if target.run_id else None
+        if of_output is None or not of_output[1].series:
+            raise
+        why = str(error).replace(
+            f"{target.path.parent}/", ""
+        )  # a note is cut in its middle or end: the remedy is there
+        reading = replace(of_output[1], notes=(why, *of_output[1].notes), source=str(of_output[0].path))
     if not reading.series and target.run_id and (of_output := read_printed(store.find(target.run_id), store)):
-        reading = of_output[1]  # its event file has no scalars yet
+        reading = replace(of_output[1], source=str(of_output[0].path))  # its event file has no scalars yet
     if since_step is None:
         return reading
     later = {tag: points_since(series, since_step) for tag, series in reading.series.items()}
     later = {tag: series for tag, series in later.items() if len(series.values)}
-    return ScalarReading(reading.name, later, (*reading.notes, f"Only steps from {since_step} on."))
+    return replace(reading, series=later, notes=(*reading.notes, f"Only steps from {since_step} on."))
 
 
 def _select_tags(query: ScalarQuery, readings: Sequence[ScalarReading]) -> tuple[list[str], list[str]]:
@@ -214,7 +223,7 @@ def _report_one(
             columns = "tag last[@step]"
     ages = [summary.age_s for summary in summaries.values() if summary.age_s is not None]
     return ScalarReport(
-        source=str(target.path),
+        source=reading.source or str(target.path),
         run_id=target.run_id,
         step=None if full else text.common_step(summaries),
         age_s=None if full or not ages else round_seconds(min(ages)),

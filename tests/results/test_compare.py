@@ -170,7 +170,7 @@ def test_a_killed_run_says_why(runs: Runs) -> None:
     runs.add("cfm-aaaa")
     runs.add("cfm-bbbb", "killed")
     path = runs.home.runs / "cfm-bbbb" / "events.jsonl"
-    path.write_text(path.read_text().replace("killed: exit code 1.", "killed: SIGINT (alice: it diverged)."))
+    path.write_text(path.read_text().replace("killed: exit code 1.", "killed: SIGINT (it diverged; alice)."))
     rows = table(build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"]))
     assert [row["why"] for row in rows] == ["", "alice: it diverged"]
 
