@@ -162,9 +162,7 @@ def _read_target(
         of_output = read_printed(store.find(target.run_id), store) if target.run_id else None
         if of_output is None or not of_output[1].series:
             raise
-        why = str(error).replace(
-            f"{target.path.parent}/", ""
-        )  # a note is cut in its middle or end: the remedy is there
+        why = str(error).replace(f"{target.path.parent}/", "")  # a long note is cut, and the remedy is its end
         reading = replace(of_output[1], notes=(why, *of_output[1].notes), source=str(of_output[0].path))
     if not reading.series and target.run_id and (of_output := read_printed(store.find(target.run_id), store)):
         reading = replace(of_output[1], source=str(of_output[0].path))  # its event file has no scalars yet
