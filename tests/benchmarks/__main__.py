@@ -28,6 +28,7 @@ from tests.benchmarks import (
     shapes,
     startup,
     swarm,
+    tasks,
     tokens,
     watching,
 )
@@ -38,6 +39,7 @@ from tests.benchmarks.report import Row, Table, machine
 _LONGEST_S = 150.0
 _LONGER_S = {
     "frameworks": frameworks.LONGEST_S,
+    "tasks": tasks.LONGEST_S,
     "deaths": deaths.LONGEST_S,
     "growth": growth.LONGEST_S,
     "shortages": shortages.LONGEST_S,
@@ -57,6 +59,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "leases": leases.measure,
     "scalars": scalars.measure,
     "swarm": swarm.measure,
+    "tasks": tasks.measure,
     "attribution": attribution.measure,
     "kill": kill.measure,
     "canary": canary.measure,

@@ -36,25 +36,25 @@ async def measure(sandbox: Sandbox) -> Table:
     tokens = Tokens(StateHome(sandbox.home))
     names = [f"agent-{number}" for number in range(_AGENTS)]
     given = {name: tokens.add(name) for name in [*names, "caller"]}
-    async with _server(sandbox) as (url, pid):
+    async with serve(sandbox) as (url, pid):
         alone_mib = processes.memory_mib(pid)[0]
         gate = sandbox.work / "gate"
         os.mkfifo(gate)  # every run opens it to read, which none can before somebody opens it to write
-        async with _agent(url, given["caller"]) as caller:
+        async with connect(url, given["caller"]) as caller:
             runs = [await _launch(caller, gate, sandbox.work / name, name) for name in names]
-        quiet = await _calls(sandbox, url, given["caller"], runs[0])
+        quiet = await measure_calls(sandbox, url, given["caller"], runs[0])
         agents = {name: {"token": given[name], "run_id": run} for name, run in zip(names, runs, strict=True)}
         shares = [dict(list(agents.items())[number::_CROWDS]) for number in range(_CROWDS)]
         crowds = [_helper(sandbox, "wait", {"url": url, "agents": share}) for share in shares]
         if not await until(lambda: _waits(url) == _AGENTS, within_s=40, every_s=0.2):
             raise NotMeasured(f"{_waits(url)} of {_AGENTS} waits were open")
         used_s, begun_s = processes.cpu_s(pid), time.monotonic()
-        busy = await _calls(sandbox, url, given["caller"], runs[0])
+        busy = await measure_calls(sandbox, url, given["caller"], runs[0])
         core = (processes.cpu_s(pid) - used_s) / (time.monotonic() - begun_s) * 100
         single = await _singles(sandbox, url, given["caller"])
         used_s = processes.cpu_s(pid)
         gate.write_text("")
-        told = [await _told(crowd) for crowd in crowds]
+        told = [await read_answer(crowd) for crowd in crowds]
         telling_ms = (processes.cpu_s(pid) - used_s) * 1000
         most_mib = processes.memory_mib(pid)[0]
     answers = {name: answer for part in told for name, answer in part.items()}
@@ -86,11 +86,17 @@ async def measure(sandbox: Sandbox) -> Table:
     )
 
 
-@contextlib.asynccontextmanager
-async def _server(sandbox: Sandbox) -> AsyncIterator[tuple[str, int]]:
+def free_port() -> int:
+    """Return a port that nothing listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def serve(sandbox: Sandbox, port: int | None = None) -> AsyncIterator[tuple[str, int]]:
+    """Serve over HTTP; yield the address and the server's process id."""
+    port = port or free_port()
     with (sandbox.root / "server.log").open("a") as log:
         argv = [sys.executable, "-m", "mcp_server", "serve", "--http", f"127.0.0.1:{port}"]
         process = subprocess.Popen(argv, env=sandbox.environment(), stderr=log)
@@ -100,7 +106,8 @@ async def _server(sandbox: Sandbox) -> AsyncIterator[tuple[str, int]]:
             raise NotMeasured("the server does not answer")
         yield url, process.pid
     finally:
-        process.terminate()
+        if process.poll() is None:  # unless the measurement killed it
+            process.terminate()
         process.wait()
 
 
@@ -113,7 +120,8 @@ def _waits(url: str) -> int | None:
 
 
 @contextlib.asynccontextmanager
-async def _agent(url: str, token: str) -> AsyncIterator[Client]:
+async def connect(url: str, token: str) -> AsyncIterator[Client]:
+    """Connect a client of the SDK."""
     async with (
         httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=300) as http,
         Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client,
@@ -137,15 +145,17 @@ def _helper(sandbox: Sandbox, what: str, facts: Any) -> subprocess.Popen[str]:
     )
 
 
-async def _told(helper: subprocess.Popen[str]) -> Any:
+async def read_answer(helper: subprocess.Popen[str]) -> Any:
+    """Return what a helper process prints at its end."""
     said, _ = await anyio.to_thread.run_sync(helper.communicate)
     if helper.returncode:
         raise NotMeasured("a process of clients failed")
     return json.loads(said)
 
 
-async def _calls(sandbox: Sandbox, url: str, token: str, run_id: str) -> list[float]:
-    found: list[float] = await _told(_helper(sandbox, "call", {"url": url, "token": token, "run_id": run_id}))
+async def measure_calls(sandbox: Sandbox, url: str, token: str, run_id: str) -> list[float]:
+    """Call the tools that only look from another process; return what each call took in ms."""
+    found: list[float] = await read_answer(_helper(sandbox, "call", {"url": url, "token": token, "run_id": run_id}))
     return found
 
 
@@ -164,7 +174,7 @@ def _late_ms(stamp: Path, answer: dict[str, Any]) -> float:
 async def _singles(sandbox: Sandbox, url: str, token: str) -> list[float]:
     """Launch short runs one after the other and wait for each; return how old the news of its end was, in ms."""
     found = []
-    async with _agent(url, token) as client:
+    async with connect(url, token) as client:
         for number in range(_SINGLES):
             stamp = sandbox.work / f"single-{number}"
             launch = {"command": program("worker", "--stamp", stamp, "--seconds", 0.4, "--exit", 3), "name": "single"}
@@ -184,7 +194,7 @@ async def _wait_all(url: str, agents: dict[str, dict[str, str]]) -> dict[str, An
     answers: dict[str, Any] = {}
 
     async def wait(name: str, token: str, run_id: str) -> None:
-        async with _agent(url, token) as client:
+        async with connect(url, token) as client:
             arguments = {"run_ids": run_id, "until": "end", "timeout_s": 240, "since": 0}
             told = (await client.call_tool("wait_run", arguments)).structured_content or {}
             run = told["runs"][0]
@@ -209,7 +219,7 @@ async def _call_often(url: str, token: str, run_id: str) -> list[float]:
         "read_log": {"run_id": run_id},
     }
     took: list[float] = []
-    async with _agent(url, token) as client:
+    async with connect(url, token) as client:
         for number in range(_CALLS):
             tool = _TOOLS[number % len(_TOOLS)]
             begun_s = time.perf_counter()
