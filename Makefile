@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: setup check test bench frameworks conformance demo
+.PHONY: setup check test bench frameworks conformance clients demo
 setup:
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[dev]'
@@ -22,6 +22,9 @@ frameworks:  ## real trainings; RUNWARD_FRAMEWORKS_PYTHON names a Python with to
 
 conformance:  ## the official MCP suite over HTTP; needs Node 22 or newer and npm
 	$(PYTHON) -m tests.conformance
+
+clients:  ## the interactive Claude Code with a scripted model; RUNWARD_CLAUDE names it where it is not in PATH
+	$(PYTHON) -m tests.clients
 
 demo:
 	$(PYTHON) -m mcp_server demo

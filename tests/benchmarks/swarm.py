@@ -102,7 +102,7 @@ async def serve(sandbox: Sandbox, port: int | None = None) -> AsyncIterator[tupl
         process = subprocess.Popen(argv, env=sandbox.environment(), stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
-        if not await until(lambda: _waits(url) == 0):
+        if not await until(lambda: _waits(url) is not None, within_s=60):
             raise NotMeasured("the server does not answer")
         yield url, process.pid
     finally:

@@ -27,7 +27,7 @@ from tests.benchmarks.swarm import connect, free_port, measure_calls, read_answe
 
 _AGENTS, _KILLS = 64, 20
 _VERSION, _TASKS = "2026-07-28", "io.modelcontextprotocol/tasks"
-_RETRY_S = 0.1  # of a client whose server is gone
+_RETRY_S = 0.5  # of a client whose server is gone
 _POLLED_S, LONGEST_S = 300.0, 600.0
 
 

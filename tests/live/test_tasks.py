@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from mcp.shared.exceptions import MCPError
+from mcp.types import ElicitResult
 from mcp_types import SubscriptionFilter, SubscriptionsListenRequest, SubscriptionsListenRequestParams
 
 from tests.support.sandbox import Agent, Sandbox, until_async
@@ -113,6 +114,19 @@ async def test_several_runs_are_one_task_whose_message_counts_them(sandbox: Sand
         gate.write_text("\n")
         answer = (await tasks.poll(task["taskId"]))["result"]["structuredContent"]
         assert (answer["reason"], sorted(run["state"] for run in answer["runs"])) == ("ended", ["finished", "running"])
+
+
+async def test_a_run_that_begins_later_completes_the_task_of_its_tag(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process(extensions=TASKS) as agent:
+        tasks = TaskClient(agent.client)
+        await agent.launch("sleep 600", tags=["night"])
+        task = await tasks.create(run_ids="tag:night", until="decision")
+        later = await agent.launch("exit 3", tags=["night"])
+        answer = (await tasks.poll(task["taskId"]))["result"]["structuredContent"]
+        assert (answer["reason"], [(run["run_id"], run["state"]) for run in answer["runs"]]) == (
+            "ended",
+            [(later, "failed")],
+        )
 
 
 async def test_a_condition_completes_a_task_with_the_value_that_met_it(sandbox: Sandbox, gate: Path) -> None:
@@ -292,6 +306,21 @@ async def test_a_foreign_task_is_answered_like_one_that_does_not_exist(sandbox: 
             async with sandbox.agent(extensions=TASKS) as local:
                 assert await refusal(TaskClient(local.client).get(task["taskId"])) == (-32602, NO_SUCH_TASK)
             assert (await TaskClient(alice.client).get(task["taskId"]))["status"] == "working"
+
+
+async def test_a_client_with_tasks_is_asked_before_a_stop_in_the_call_itself(sandbox: Sandbox) -> None:
+    async def elicit(_context: Any, _params: Any) -> ElicitResult:
+        return ElicitResult(action="decline")
+
+    async with sandbox.agent(extensions=TASKS, elicit=elicit) as agent:
+        run_id = await agent.launch("sleep 600")
+        asked = await TaskClient(agent.client).call("kill_run", allow_input_required=True, run_id=run_id)
+        assert asked["resultType"] == "input_required"
+        (question,) = asked["inputRequests"].values()
+        assert run_id in question["params"]["message"]
+        assert (await agent.call("kill_run", run_id=run_id))["status"] == "declined"
+    assert sandbox.run(run_id).state == "running"
+    assert files(sandbox) == []
 
 
 # --- damage

@@ -57,9 +57,11 @@ class TaskClient:
 
     client: Client
 
-    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """The answer to a call: a task, or a result."""
-        answer = await self.client.session.call_tool(tool, arguments, allow_claimed=True, read_timeout_seconds=90)
+    async def call(self, tool: str, *, allow_input_required: bool = False, **arguments: Any) -> dict[str, Any]:
+        """The answer to a call: a task, a result, or a question where that is allowed."""
+        answer = await self.client.session.call_tool(
+            tool, arguments, allow_claimed=True, read_timeout_seconds=90, allow_input_required=allow_input_required
+        )
         return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def create(self, **arguments: Any) -> dict[str, Any]:

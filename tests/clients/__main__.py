@@ -1,0 +1,207 @@
+"""`python -m tests.clients`: the interactive Claude Code with a scripted model, as agents and people meet it.
+
+Needs Claude Code 2.1.330 or newer (`npm install @anthropic-ai/claude-code`), in PATH or in RUNWARD_CLAUDE, and tmux.
+Nothing leaves this machine: the model is a script on loopback, and the key a placeholder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp_server.record.state import Run, posix
+from tests.clients.scripted_model import Block, Conversation, ScriptedModel, say, use
+from tests.support.sandbox import Sandbox
+
+_KEY = "placeholder-not-a-key"
+_PATIENCE_S = 120.0
+_PREFIX = "mcp__runward__"
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Claude Code in a tmux session of its own."""
+
+    sandbox: Sandbox
+    claude: str
+    url: str
+
+    @property
+    def screen(self) -> str:
+        return self.sandbox.tmux("capture-pane", "-p", "-t", "claude")
+
+    def start(self, *words: str) -> None:
+        path = self.sandbox.path
+        environ = {
+            "HOME": str(path),
+            "PATH": os.environ["PATH"],
+            "TERM": "xterm-256color",
+            "LANG": "C.UTF-8",
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": _KEY,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        }
+        variables = [f"{name}={value}" for name, value in environ.items()]
+        command = ["env", "-i", *variables, self.claude, "--mcp-config", str(path / "mcp.json"), "--strict-mcp-config"]
+        place = str(path / "project")
+        self.sandbox.tmux("new-session", "-d", "-s", "claude", "-x", "150", "-y", "45", "-c", place, *command, *words)
+        self.wait_for("shift+tab")  # below the prompt
+
+    def type(self, text: str) -> None:
+        self.sandbox.tmux("send-keys", "-t", "claude", "-l", text)
+        self.wait_for(text)
+        self.press("Enter")
+
+    def press(self, key: str) -> None:
+        self.sandbox.tmux("send-keys", "-t", "claude", key)
+
+    def wait_for(self, text: str) -> None:
+        _until(lambda: text in self.screen, f"{text!r} on the screen", lambda: self.screen)
+
+    def leave(self) -> None:
+        """Quit Claude Code, also where it asks what to do with open tasks."""
+        self.type("/exit")
+        _until(lambda: "Exit and stop" in self.screen or not self.is_open, "the exit", lambda: self.screen)
+        if self.is_open:
+            self.press("Enter")
+        _until(lambda: not self.is_open, "the exit", lambda: self.screen)
+
+    @property
+    def is_open(self) -> bool:
+        return "claude" in self.sandbox.tmux("list-sessions", "-F", "#{session_name}").split()
+
+
+def main() -> int:
+    """Try what only a real client can show; return 1 when something else came out."""
+    claude = os.environ.get("RUNWARD_CLAUDE") or shutil.which("claude")
+    if claude is None:
+        print("Claude Code is needed: npm install @anthropic-ai/claude-code, or name it in RUNWARD_CLAUDE.")
+        return 2
+    version = subprocess.run([claude, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    print(f"Claude Code {version}")
+    for attempt in (_try_task, _try_escape):
+        with tempfile.TemporaryDirectory(prefix="runward-clients-") as place:
+            sandbox = Sandbox(Path(place), f"runward-clients-{os.getpid()}")
+            try:
+                print(attempt(sandbox, claude), flush=True)
+            except AssertionError as error:
+                print(f"FAILED {attempt.__name__}: {error}", flush=True)
+                return 1
+            finally:
+                sandbox.close()
+    return 0
+
+
+def _try_task(sandbox: Sandbox, claude: str) -> str:
+    """Launch, wait as a task, leave, continue at a new server, end the run: the model is woken with the answer."""
+    os.mkfifo(gate := sandbox.path / "gate")
+
+    def script(conversation: Conversation) -> Block:
+        if "<task-notification>" in conversation.text:
+            return say("I was woken.")
+        if not conversation.uses:
+            return use(f"{_PREFIX}launch_run", command=f"read -r < {gate}; exit 3")
+        if len(conversation.uses) == 1:
+            return use(f"{_PREFIX}wait_run", run_ids=_run_id(conversation), until="end")
+        return say("My turn ends.")
+
+    model = ScriptedModel(script)
+    with model.serve() as url:
+        terminal = _prepare(sandbox, claude, url)
+        terminal.start()
+        terminal.type("Watch a run")
+        terminal.wait_for("My turn ends.")
+        terminal.wait_for("1 MCP task")
+        terminal.leave()
+        terminal.start("--continue")
+        terminal.wait_for("1 MCP task")
+        asked = len(model.conversations)
+        gate.write_text("\n")
+        terminal.wait_for("I was woken.")
+        woken = model.conversations[asked]
+    run = _only_run(sandbox)
+    assert len(model.conversations) == asked + 1, "the model was asked more than once"
+    assert re.search(r"exit_code\W+3\b", woken.text), woken.text[-2000:]
+    late_s = woken.at_s - posix(str(run.ended_at))
+    return f"A task over /exit and --continue: woken {late_s:.2f} s after the end, asked nothing in between."
+
+
+def _try_escape(sandbox: Sandbox, claude: str) -> str:
+    """Ask to stop a run, and press Esc in the dialog: the run goes on."""
+
+    def script(conversation: Conversation) -> Block:
+        if not conversation.uses:
+            return use(f"{_PREFIX}launch_run", command="sleep 600")
+        if len(conversation.uses) == 1:
+            return use(f"{_PREFIX}kill_run", run_id=_run_id(conversation))
+        return say(
+            f"The answer was {re.findall(r'declined|killed|confirmation_required', conversation.results[-1])[0]}."
+        )
+
+    model = ScriptedModel(script)
+    with model.serve() as url:
+        terminal = _prepare(sandbox, claude, url)
+        terminal.start()
+        terminal.type("Stop a run")
+        terminal.wait_for("Stop this run?")
+        time.sleep(1)  # a person reads
+        terminal.press("Escape")
+        terminal.wait_for("The answer was")
+        assert "The answer was declined." in terminal.screen, terminal.screen
+    assert _only_run(sandbox).state == "running"
+    return "Esc in the dialog of kill_run: declined, the run goes on."
+
+
+def _prepare(sandbox: Sandbox, claude: str, url: str) -> Terminal:
+    """Write the settings of a person who has used Claude Code before, and knows this server."""
+    path = sandbox.path
+    (path / "project").mkdir()
+    (path / ".claude").mkdir()
+    trusted = {"hasTrustDialogAccepted": True, "hasCompletedProjectOnboarding": True, "allowedTools": []}
+    _write(
+        path / ".claude.json",
+        {
+            "hasCompletedOnboarding": True,
+            "theme": "dark",
+            "customApiKeyResponses": {"approved": [_KEY[-20:]], "rejected": []},
+            "projects": {str(path / "project"): trusted},
+        },
+    )
+    _write(path / ".claude" / "settings.json", {"permissions": {"allow": ["mcp__runward"]}})
+    server = {"command": sys.executable, "args": ["-m", "mcp_server"], "env": sandbox.environ}
+    _write(path / "mcp.json", {"mcpServers": {"runward": server}})
+    return Terminal(sandbox, claude, url)
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value))
+
+
+def _run_id(conversation: Conversation) -> str:
+    return str(re.findall(r"run_id\W+([a-z0-9-]+)", conversation.results[0])[0])
+
+
+def _only_run(sandbox: Sandbox) -> Run:
+    (run,) = sandbox.store.list_runs()
+    return run
+
+
+def _until(condition: Callable[[], bool], what: str, shown: Callable[[], str]) -> None:
+    give_up_s = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_s, f"{what} did not come about:\n{shown()}"
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
