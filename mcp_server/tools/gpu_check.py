@@ -36,7 +36,7 @@ async def gpu_check(
     Call it before a launch that needs GPUs, or when a run is slow. free holds UUIDs, or beginnings of them,
     which launch_run's gpus takes. It changes nothing and leases nothing. Without a driver it is an error.
     """
-    # Here and below: a server starts 15 ms earlier without the rooms of GPUs and hosts.
+    # Here and below: a server starts without the report of GPUs and without hosts.
     from mcp_server.gpus.leases import Leases, lease_directory  # noqa: PLC0415
     from mcp_server.gpus.query import query_gpus  # noqa: PLC0415
     from mcp_server.gpus.request import parse_requirements  # noqa: PLC0415

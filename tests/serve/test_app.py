@@ -26,7 +26,7 @@ def test_a_server_starts_without_the_rooms_of_rare_calls_and_collects_garbage_af
     for room in (
         "scalars.run_scalars",
         "store.attribution",
-        "gpus.placement",
+        "gpus.health",
         "hosts",
         "diagnosis",
         "blueprints.apply",
