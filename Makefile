@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: setup check test bench frameworks conformance clients demo
+.PHONY: setup check test bench frameworks conformance clients tmux-versions demo
 setup:
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[dev]'
@@ -25,6 +25,9 @@ conformance:  ## the official MCP suite over HTTP; needs Node 22 or newer and np
 
 clients:  ## the interactive Claude Code with a scripted model; RUNWARD_CLAUDE names it where it is not in PATH
 	$(PYTHON) -m tests.clients
+
+tmux-versions:  ## the tests about tmux on each version; TMUX_SOURCE is a clone of its repository
+	sh tests/benchmarks/tmux_versions.sh "$(TMUX_SOURCE)" "$(PYTHON)"
 
 demo:
 	$(PYTHON) -m mcp_server demo

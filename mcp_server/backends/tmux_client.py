@@ -62,6 +62,10 @@ def new_session(name: str, argv: Sequence[str], *, socket: str) -> None:
     command = ["-L", socket, "new-session", "-d", "-s", name, "-x", str(_COLUMNS), "-y", str(_ROWS), "--", *argv]
     command += [";", "set-option", "-p", "-t", target, "remain-on-exit", "on"]
     command += [";", "set-option", "-t", target, "destroy-unattached", "off"]
+    # tmux 3.2a makes 80 columns of -x 200 until a client is attached. Resizing sets the window to a fixed size, which
+    # the second command takes back.
+    command += [";", "resize-window", "-t", target, "-x", str(_COLUMNS), "-y", str(_ROWS)]
+    command += [";", "set-option", "-w", "-u", "-t", target, "window-size"]
     # A server that exits when its last session is closed looks like one that died. A run survives tmux's death, but
     # not the closing of its session. A command of its own: the tmux server keeps the command line of the client that
     # started it, and `pkill -f python` shall not find the name of a program there.

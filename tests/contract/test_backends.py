@@ -159,6 +159,7 @@ async def test_a_start_that_fails_leaves_nothing(bench: Bench) -> None:
 
 
 async def test_a_supervisor_that_is_late_finds_a_stop_request(bench: Bench) -> None:
+    await bench.until_dead(await bench.start("true"))  # now its program is in place, and the screens' server runs
     directory, spec, handover = await bench.prepare("sleep 300")
     bench.monkeypatch.setattr("mcp_server.backends.local._STARTED_WITHIN_S", 0.5)
     with pytest.raises(LaunchFailed, match="If it starts later, it stops at once"):

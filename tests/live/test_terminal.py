@@ -55,7 +55,7 @@ async def test_the_window_follows_the_size_of_the_attached_client(sandbox: Sandb
     script = "import os, time\nwhile True: print('size', *os.get_terminal_size(), flush=True); time.sleep(0.1)"
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch([PYTHON, "-c", script])
-        await until_async(lambda: "size 200 " in sandbox.log(run_id))  # tmux 3.2a takes a line for its status
+        await until_async(lambda: "size 200 50" in sandbox.log(run_id))
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 31, 113, 0, 0))
         attached = subprocess.Popen(

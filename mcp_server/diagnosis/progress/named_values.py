@@ -217,12 +217,17 @@ def is_remark(line: str, name: str) -> bool:
     """Return whether ``line`` speaks of a NaN or infinite ``name`` in words, and does not report it as a metric."""
     if _speaks_of_skipping(line):
         return True
-    return not _VERBS.isdisjoint(name.split()) and _COUNTED.search(line) is None
+    return not _VERBS.isdisjoint(name.split()) and not _counts_something(line)
 
 
 @functools.lru_cache(maxsize=1)  # a line may hold hundreds of values
 def _speaks_of_skipping(line: str) -> bool:
     return _SKIPS.search(line) is not None
+
+
+@functools.lru_cache(maxsize=1)
+def _counts_something(line: str) -> bool:
+    return _COUNTED.search(line) is not None
 
 
 def parse_number(text: str) -> float:
