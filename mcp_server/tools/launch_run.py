@@ -118,8 +118,8 @@ async def launch_run(
     idempotency_key: Annotated[str | None, Field(description="A repeated key returns the first run")] = None,
     dry_run: Annotated[bool, Field(description="Only check, and show the script")] = False,
     wait_s: Annotated[
-        float, Field(ge=0, le=_LONGEST_WAIT_S, description="Answer with end and output if it ends by then")
-    ] = 0,
+        float | None, Field(gt=0, le=_LONGEST_WAIT_S, description="Answer with end and output if it ends by then")
+    ] = None,
     verbose: Annotated[bool, Field(description="Paths and attach command too")] = False,
 ) -> Launched:
     """Start a training run (or any long command) that outlives this call, this agent and this server.

@@ -110,7 +110,7 @@ def _validation_message(name: str, error: ValidationError) -> str:
 def _shorten_schema(schema: Any) -> Any:
     """Return ``schema`` without what only costs tokens.
 
-    Titles, null as default or alternative, integers beside numbers, and the permission of any further property.
+    Titles, null and false as default, null as alternative, integers beside numbers, and that any property is allowed.
     """
     if isinstance(schema, list):
         return [_shorten_schema(item) for item in schema]
@@ -122,7 +122,7 @@ def _shorten_schema(schema: Any) -> Any:
         else _shorten_schema(part)
         for name, part in schema.items()
         if name != "title"
-        and not (name == "default" and part is None)
+        and not (name == "default" and (part is None or part is False))
         and not (name == "additionalProperties" and part is True)
     }
     options = slim.get("anyOf")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _TAIL = {"failed": (6, 440), "lost": (6, 440), "finished": (3, 300)}
 _HEARTBEAT_TAIL, _TAIL_OF_SEVERAL = (1, 80), (1, 120)
 _NO_DECISION = frozenset({"queued", "first_step", "retrying", "resumed", "requeued"})
-_MOST_ROWS = 8  # of more runs, those without news are only counted
+_MOST_ROWS = 8  # of more runs, those without news are only counted, and of more news one is in full
 
 
 class WaitResult(Answer):
@@ -103,7 +103,7 @@ def _describe_several(server: ServerContext, spec: WaitSpec, outcome: WaitOutcom
     for run in changed:
         status = _describe_one_of_several(server, run, spec, shows_owner)
         tokens = estimate_answer(status)
-        if full and spent + tokens > FULL_TOKENS:
+        if full and (spent + tokens > FULL_TOKENS or len(changed) > _MOST_ROWS):
             break
         full.append(status)
         spent += tokens

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 SNAPSHOTS = Path(__file__).parents[1] / "data" / "snapshots"
 CORE = {"launch_run", "wait_run", "capture_pane", "gpu_check", "read_tb", "kill_run", "list_runs", "read_log"}
 ALWAYS_LOADED = {"launch_run", "wait_run"}
+HEADINGS = 47  # tokens around the parts, by the difference of two requests of 2.1.330
 LOOKING = {"wait_run", "list_runs", "capture_pane", "read_log", "gpu_check", "read_tb"}
 LOOKING |= {"check_blueprint", "preflight", "compare_runs"}
 
@@ -112,7 +113,7 @@ async def test_a_request_of_claude_code_before_any_use_costs_few_tokens(tmp_path
     }
     tokens = {name: int(openai.o200k_base().count(text)) for name, text in parts.items()}
     assert tokens["agents"] <= 300, tokens
-    assert sum(tokens.values()) <= 1600, tokens
+    assert sum(tokens.values()) + HEADINGS <= 1600, tokens
 
 
 VOLATILE = (

@@ -116,17 +116,17 @@ async def test_several_runs_are_one_task_whose_message_counts_them(sandbox: Sand
         assert (answer["reason"], sorted(run["state"] for run in answer["runs"])) == ("ended", ["finished", "running"])
 
 
-async def test_a_run_that_begins_later_completes_the_task_of_its_tag(sandbox: Sandbox) -> None:
+async def test_a_run_that_joins_the_tag_completes_the_task_of_the_tag(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process(extensions=TASKS) as agent:
         tasks = TaskClient(agent.client)
         await agent.launch("sleep 600", tags=["night"])
         task = await tasks.create(run_ids="tag:night", until="decision")
-        later = await agent.launch("exit 3", tags=["night"])
+        joined = await agent.launch("exit 3", tags=["night"])
         answer = (await tasks.poll(task["taskId"]))["result"]["structuredContent"]
-        assert (answer["reason"], [(run["run_id"], run["state"]) for run in answer["runs"]]) == (
-            "ended",
-            [(later, "failed")],
-        )
+        assert (answer["reason"], [run["run_id"] for run in answer["runs"]]) == ("ended", [joined])
+        assert answer["unchanged"] == {"running": 1}
+        later = await agent.call("wait_run", run_ids="tag:night", until="decision", since=answer["cursor"], timeout_s=0)
+        assert later["reason"] == "heartbeat"
 
 
 async def test_a_condition_completes_a_task_with_the_value_that_met_it(sandbox: Sandbox, gate: Path) -> None:

@@ -249,7 +249,7 @@ def test_an_agent_file_is_what_claude_code_expects(name: str) -> None:
     assert agent.facts["name"] == agent.name
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", agent.name)
     assert agent.facts["model"] in {"inherit", "sonnet", "opus", "haiku"}
-    assert agent.description.startswith("Use this agent ")
+    assert re.match(r"[A-Z][a-z]+s .*\.$", agent.description)
     assert re.findall(r"\{\{|\}\}", agent.text) == []
 
 

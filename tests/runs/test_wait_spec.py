@@ -12,6 +12,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.metric_wait import MetricPosition
+from mcp_server.runs.selection import Selection
 from mcp_server.runs.wait_spec import WaitSpec, look_once, positions_from_facts, positions_to_facts
 from mcp_server.scalars.formats.detect import ScalarSource
 from mcp_server.scalars.locate import EventFiles
@@ -32,6 +33,9 @@ def test_a_wait_survives_a_file() -> None:
     spec = WaitSpec((A, B), cursors, "loss < 0.5", 3600, {A: MetricPosition("loss", None, 12, (3, 4), 1, 17.5)})
     assert through_a_file(spec) == spec
     assert through_a_file(WaitSpec((A,), {A: Cursor()})) == WaitSpec((A,), {A: Cursor()})
+    selection = Selection((A,), ("sweep-a",), live=True, left_out=frozenset({B}))
+    joined = WaitSpec((A,), {A: Cursor()}, "decision", selection=selection, since="cabcdefghjk")
+    assert through_a_file(joined) == joined
 
 
 @pytest.mark.parametrize(
