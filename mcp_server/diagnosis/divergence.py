@@ -107,6 +107,7 @@ class _Streak:
     ever_good: bool = False
     has_nan: bool = False
     since: int | None = None
+    first_line: str = ""
     losses: list[float] = field(default_factory=list)
     _steps: int = 0
     _repeats: int = 0
@@ -119,7 +120,7 @@ class _Streak:
 
     def add_line(self, metric_line: MetricLine) -> None:
         if self._last is None:
-            self.since = metric_line.step
+            self.since, self.first_line = metric_line.step, metric_line.line
         step, line = self._last or (None, "")
         if metric_line.step is None or metric_line.step != step:
             self._steps += 1
@@ -144,6 +145,7 @@ class DivergenceDetector:
         self.line: str | None = None
         self.text: str | None = None
         self.summary = ""  # what ``line`` shows, in one sentence
+        self.first_line = ""  # the first of the bad lines, where it is known
         self.since_step: int | None = None
         self.recovered = False
         self._rule = ""
@@ -199,7 +201,7 @@ class DivergenceDetector:
         if self.text is not None and result.grade < Grade.PROVEN:
             return
         self.line, self.since_step, self._rule, self._good_lines = line, result.since, result.rule, 0
-        self.summary = result.text
+        self.summary, self.first_line = result.text, result.first_line
         if result.grade is Grade.PROVEN:
             self.text, self.recovered = result.text, False
 
@@ -278,7 +280,7 @@ class DivergenceDetector:
         if grade := streak.grade(self._limits_for(streak, metric_line.line)):
             text = f"{name} has been {value} in {streak.count} readings in a row{_since(streak.since)}."
             signs = {Sign.LOSS} | ({Sign.LONG} if streak.count >= _LONG else set())
-            yield RuleResult(rule, grade, text, streak.since, frozenset(signs))
+            yield RuleResult(rule, grade, text, streak.since, frozenset(signs), streak.first_line)
 
     def _limits_for(self, streak: _Streak, line: str) -> _StreakLimits:
         if self._is_rl and not streak.ever_good:
@@ -306,9 +308,10 @@ class DivergenceDetector:
         if grade := streak.grade(_GRADIENT_ALONE) if is_loss_alive else dead.grade(_DEAD_GRADIENT):
             count = streak.count if is_loss_alive else dead.count
             of_loss = "the loss does not fall" if is_loss_alive else f"the loss is {self._last_loss:g}"
-            text = f"The gradient norm has been {norms[0]} in {count} readings in a row while {of_loss}."
+            readings = f"{count} readings in a row{_since(streak.since)}"
+            text = f"The gradient norm has been {norms[0]} in {readings} while {of_loss}."
             signs = frozenset({Sign.GRADIENT, Sign.NO_FALL if is_loss_alive else Sign.LOSS})
-            yield RuleResult("gradient", grade, text, streak.since, signs)
+            yield RuleResult("gradient", grade, text, streak.since, signs, streak.first_line)
 
     def _check_zero_loss(self, has_loss: bool, held_out: list[float], metric_line: MetricLine) -> Iterator[RuleResult]:
         if has_loss:
@@ -319,7 +322,8 @@ class DivergenceDetector:
             streak = self._streaks.get("zero", _Streak())
             if grade := streak.grade(_ZERO_LOSS):
                 text = f"The loss is 0 and NaN on held-out data{_since(streak.since)}."
-                yield RuleResult("zero", grade, text, streak.since, frozenset({Sign.LOSS, Sign.HELD_OUT}))
+                signs = frozenset({Sign.LOSS, Sign.HELD_OUT})
+                yield RuleResult("zero", grade, text, streak.since, signs, streak.first_line)
 
 
 def _falls(losses: list[float]) -> bool:

@@ -67,7 +67,8 @@ def examine_log(path: Path, exit_code: int | None = None, signal: str | None = N
             if divergence.line == metric_line.line:
                 numbers[metric_line.line] = number
     diverged = None if divergence.recovered else divergence.line
-    run_facts = RunFacts(diverged=diverged, diverged_number=numbers.get(diverged or ""))
+    since = (divergence.summary, divergence.first_line)
+    run_facts = RunFacts(diverged=diverged, diverged_number=numbers.get(diverged or ""), diverged_since=since)
     failure = diagnose(lines, exit_code, signal, run_facts)
     if failure is not None and size > _NUMBERED_BYTES:
         failure = replace(failure, line_number=None)

@@ -54,6 +54,7 @@ class RuleResult(NamedTuple):
     text: str = ""
     since: int | None = None
     signs: frozenset[Sign] = frozenset()
+    first_line: str = ""
 
 
 class SkippedSteps:

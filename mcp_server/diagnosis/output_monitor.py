@@ -49,7 +49,7 @@ class Suspect:
     """A line that could prove a failure.
 
     ``offset``: its position in the log, bytes. ``number``: its line number. ``at_s``: arrival, monotonic seconds.
-    ``advances``: steps counted by then.
+    ``advances``, ``round``: steps and rounds counted by then.
     """
 
     line: str
@@ -57,6 +57,7 @@ class Suspect:
     number: int
     at_s: float
     advances: int
+    round: int = 0  # before the first step
     dismissed: bool = False
 
 
@@ -89,6 +90,7 @@ class OutputMonitor:
         self._is_fixed = spec.get("stall_timeout_s") is not None
         self.divergence = DivergenceDetector()
         self.suspect: Suspect | None = None
+        self.passed_over: Suspect | None = None  # the first one after which another round began
         self.line_feeds = 0
         self.last_line = ""
         self.checkpoint: str | None = None
@@ -192,10 +194,17 @@ class OutputMonitor:
         self.last_line, self.output_s = lines[-1], at_s
         advances, former_round = self.progress.advances, self.progress.round
         new = self.suspect is not None and self.suspect.offset >= self._bytes
-        for metric_line in self.progress.read_lines(lines, at_s):
-            self.divergence.read_metrics(metric_line)
+        before = (
+            lines.index(self.suspect.line) + 1 if new and self.suspect and self.suspect.line in lines else len(lines)
+        )
+        for number, some in enumerate((lines[:before], lines[before:])):
+            for metric_line in self.progress.read_lines(some, at_s):
+                self.divergence.read_metrics(metric_line)
+            if number == 0 and new and self.suspect is not None:
+                self.suspect.round = self.progress.round if self.progress.first_step_seen else 0
         if new and self.suspect is not None:  # the diagnosis decides which steps of this piece followed it
             self.suspect.advances = self.progress.advances
+        self._note_passed_over()
         for line in lines:
             if ("heckpoint" in line or "ckpt" in line) and (name := find_checkpoint(line)):
                 self.checkpoint = name
@@ -235,6 +244,12 @@ class OutputMonitor:
         if resumed:
             events.append(OutputEvent("resumed", "The run makes progress again."))
         return events
+
+    def _note_passed_over(self) -> None:
+        """Note that another round began after the suspect line: the script went on after an error."""
+        suspect = self.suspect
+        if suspect is not None and self.passed_over is None and self.progress.round > suspect.round > 0:
+            self.passed_over = suspect
 
     def _find_suspect(self, piece: bytes, at_s: float) -> None:
         """Set ``suspect`` to the first line of ``piece`` that could prove a failure, unless there is one already."""

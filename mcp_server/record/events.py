@@ -35,6 +35,7 @@ EventKind = Literal[
     "log_lost",
     "sampler_lost",
     "observer_error",
+    "exception_printed",
 ]
 
 
@@ -70,6 +71,7 @@ TRAITS: Mapping[EventKind, KindTraits] = {
     "screen_lost": KindTraits(),
     "log_lost": KindTraits(),
     "sampler_lost": KindTraits(),
+    "exception_printed": KindTraits(),  # although the exit code is 0
     "judging_lost": KindTraits(),  # for a time or for good: a stall or an error may go unseen
     "observer_error": KindTraits(),
 }

@@ -35,7 +35,10 @@ T = TypeVar("T")
 
 _DUMP = re.compile(rb"(?m)^(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):\n(?:  .*\n?)+")
 
+_EXCEPTION = re.compile(r"(?:\[\w ]+\]:? ?)*[\w.]+(?:Error|Exception|Interrupt|Exit|Warning|Expired|NotFound)\b(?::|$)")
+
 _WRITE_S, _SLOWER_S = 5.0, 0.5  # between two writes of progress.json; so much longer each time until then
+_SILENT_S = 10.0  # of silence, after which the processor time is measured
 _MARK_S = 30.0  # between two measurements of the processor time used
 _IDLE = 0.05  # of one core
 _STACK_LIMIT_S, _STACK_CHARS, _STACK_TAIL_BYTES = 5.0, 2000, 65536
@@ -93,6 +96,7 @@ class Observer:
         self._published: dict[str, Any] = {}
         self._written_s, self._writes = 0.0, 0
         self._write_due_s: float | None = None
+        self._silent_mark: tuple[float, float] | None = None  # the same, once since the last progress
         self._mark = (time.monotonic(), 0.0)  # when the processor time was measured last, and how much it was
         self._oom_kills = 0
         self._noted_checkpoint: str | None = None
@@ -156,6 +160,22 @@ class Observer:
             lambda: within(_CHECK_LIMIT_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
         )
 
+    def hidden_failure(self) -> str | None:
+        """Return what the output of a finished attempt says against its exit code of 0, or None: one sentence."""
+        return self._safely(lambda: within(_CHECK_LIMIT_S, self._find_hidden_failure))
+
+    def _find_hidden_failure(self) -> str | None:
+        failure, passed = self._examine(None, None), self._reader.passed_over
+        if failure is not None:
+            line, number = failure.line, failure.line_number
+        elif passed is not None:
+            line, number = passed.line, passed.number
+        else:
+            return None
+        what = "An exception" if _EXCEPTION.match(line) else "A failure"
+        where = "" if number is None else f" at line {number}"
+        return f"{what} was printed{where}, although the exit code is 0: {self._redact(line)[:LINE_CHARS]}"
+
     def note_stopping(self) -> None:
         """Note that the attempt is being stopped: from now on nothing is reported, and the log so far is diagnosed."""
         if self._is_stopping:
@@ -213,7 +233,15 @@ class Observer:
     def _earliest_due_s(self, monitor: OutputMonitor) -> float | None:
         if self._unread:
             return 0.0
-        return min((t for t in (monitor.next_check_s, self._write_due_s) if t is not None), default=None)
+        due_s = (monitor.next_check_s, self._write_due_s, self._silence_due_s(monitor))
+        return min((t for t in due_s if t is not None), default=None)
+
+    def _silence_due_s(self, monitor: OutputMonitor) -> float | None:
+        """Return when to measure the processor time from which a stall counts it: soon after the last progress."""
+        last_s, stall_s = monitor.stall_detector.last_sign_s, monitor.stall_check_s
+        if stall_s is None or (self._silent_mark is not None and self._silent_mark[0] >= last_s):
+            return None
+        return last_s + min(_SILENT_S, (stall_s - last_s) / 10)
 
     def _read_pieces(self, turn_s: float | None = None) -> None:
         if not self._unread:
@@ -258,12 +286,14 @@ class Observer:
             self._write()
         if self._is_stopping:
             return
+        if (silence_s := self._silence_due_s(monitor)) is not None and now_s >= silence_s:
+            self._silent_mark = (now_s, processes.cpu_s(os.getpid()))
         if monitor.check_first_step_timeout(now_s):
             self._on_first_step_timeout(now_s - monitor.started_s)
         if (due_s := monitor.stall_check_s) is not None and now_s >= due_s:
-            used_s, idle = self._cpu_since_measured()
+            idle = self._cpu_since_measured()[1]
             if monitor.stall_detector.detect_stall(now_s, idle):
-                self._on_stall(now_s, used_s)
+                self._on_stall(now_s)
             elif not idle:
                 self._measure_cpu()
         if monitor.suspect is not None:
@@ -299,8 +329,10 @@ class Observer:
         self._events.append("first_step_timeout", text, then=then)
         self._request_stop("first_step_timeout", f"no training step came within {waited_s:.0f} s")
 
-    def _on_stall(self, now_s: float, used_s: float) -> None:
+    def _on_stall(self, now_s: float) -> None:
         monitor = self._reader
+        since_s, before_s = self._silent_mark or self._mark
+        used_s = max(0.0, processes.cpu_s(os.getpid()) - before_s)
         usual = (
             f"; usual is one in {monitor.stall_detector.median_gap_s:.3g} s"
             if monitor.stall_detector.median_gap_s
@@ -309,7 +341,7 @@ class Observer:
         place = f" after {monitor.progress.place}" if monitor.progress.place else ""
         text = (
             f"No progress for {now_s - monitor.stall_detector.last_sign_s:.0f} s{place}{usual}. "
-            f"Processor time used since: {used_s:.1f} s. {self._last_line}"
+            f"Processor time used in the last {now_s - since_s:.0f} s of it: {used_s:.1f} s. {self._last_line}"
         )
         living = self._living()
         stack = self._dump_stack(living) or self._printed_stack()
@@ -377,6 +409,7 @@ class Observer:
         run_facts = RunFacts(
             oom_killed=ended and processes.oom_kills() > self._oom_kills,
             diverged=diverged,
+            diverged_since=(monitor.divergence.summary, monitor.divergence.first_line),
             stopped_for=self._stopped_for if ended else None,
         )
         if exit_code == 0 and run_facts.diverged is None:

@@ -196,6 +196,10 @@ class Supervision:
         if ending.state not in ("failed", "finished") and not by_policy:
             return ending, None
         failure = attempt.observer.failure(ending)
+        if failure is None and ending.state == "finished":
+            hidden = attempt.observer.hidden_failure()
+            if hidden is not None:
+                self._control.events.append("exception_printed", hidden)
         if failure is None or ending.state != "failed":
             return ending, failure
         from mcp_server.diagnosis.failure.diagnose import is_of_scheduler, read_far_side  # noqa: PLC0415 - failed runs

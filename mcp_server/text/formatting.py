@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+# The blank part of a bar ends at its frame.
+_GLYPHS = r"\u2501\u2578-\u257b\u2580-\u2595\u25a0-\u25ab"
+_BAR = re.compile(
+    rf"[{_GLYPHS}#]{{3,}}[ .\u2500-]*(?=[|\]])|[{_GLYPHS}]{{3,}}|(?<=\|) {{6,}}(?=\|)|=*>?\.{{6,}}|={{12,}}"
+)
 
 
 def shorten_middle(text: str, chars: int, *, head: int | None = None) -> str:
@@ -83,3 +90,8 @@ def format_size(size_bytes: int) -> str:
     while size_bytes >= 1000 * 1024**power and power < len(_SIZE_UNITS) - 1:
         power += 1
     return f"{size_bytes / 1024**power:.3g} {_SIZE_UNITS[power]}"
+
+
+def fold_bars(text: str) -> str:
+    """Return ``text`` with each drawn bar folded to an ellipsis: a glyph of a bar is a token or two."""
+    return _BAR.sub("…", text)

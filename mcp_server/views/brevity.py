@@ -20,7 +20,7 @@ MANY_TOKENS = 1900  # of an answer about any number of runs
 FULL_TOKENS = 1200  # of them for statuses in full
 _TAIL_CHARS = 40
 # What a heartbeat says without fail, and what else as far as it fits, the most useful first.
-_ALWAYS = ("run_id", "state", "attempt", "queue_position", "reason", "step")
+_ALWAYS = ("run_id", "state", "attempt", "queue_position", "reason", "round", "step")
 _AS_FITS = ("next_timeout_s", "eta_s", "metrics", "last_output_s", "tail", "total_steps", "elapsed_s", "step_s")
 _URGENCY = ("failed", "lost", "killed", "timed_out", "stalled", "running", "retrying", "starting", "queued", "finished")
 # News, which a heartbeat must not shorten.
@@ -56,7 +56,12 @@ def shorten_heartbeat(status: RunStatus, next_timeout_s: float) -> tuple[RunStat
 def row_of(status: RunStatus) -> RunStatus:
     """Return a status as one short line of a list: the run, its state, how far it is or how it ended."""
     facts = status.model_dump()
-    names = ("run_id", "state", "owner", *(() if status.state in ENDED else ("queue_position", "reason", "step")))
+    names = (
+        "run_id",
+        "state",
+        "owner",
+        *(() if status.state in ENDED else ("queue_position", "reason", "round", "step")),
+    )
     row = {name: facts[name] for name in names if name in facts}
     if status.failure is not None:
         row["failure"] = Failure(kind=status.failure.kind)

@@ -39,7 +39,8 @@ def _describe_run(run: Run, now_s: float) -> str:
         parts.append(f"place {run.queue_position}")
     if isinstance(step := progress.get("step"), int | float):
         total = progress.get("total_steps")
-        parts.append(f"step {step}/{total}" if total else f"step {step}")
+        place = f"step {step}/{total}" if total else f"step {step}"
+        parts.append(f"round {progress['round']}, {place}" if "round" in progress else place)
         metrics = progress.get("metrics") or {}
         for name, value in first_metrics(metrics) if run.made_a_step else ():
             parts.append(f"{name} {value:.3g}" if isinstance(value, int | float) else f"{name} {value}")

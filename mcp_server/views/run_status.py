@@ -13,7 +13,7 @@ from mcp_server.record.state import Run, RunState
 from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
-from mcp_server.text.formatting import round_seconds, shorten_middle, significant
+from mcp_server.text.formatting import fold_bars, round_seconds, shorten_middle, significant
 from mcp_server.views.progress_text import first_metrics
 
 # A failed run's whole status has 300 tokens.
@@ -104,6 +104,7 @@ class RunStatus(Answer):
     last_output_s: float | None = None
     tracker: Tracker | None = None
     failure: Failure | None = None
+    note: str | None = None
     leftovers: list[Leftover] | None = None
     events: list[Event] | None = None
     tail: list[str] | None = None
@@ -208,6 +209,7 @@ def describe(
         last_output_s=_round(silent_s),
         tracker=tracker,
         failure=_failure(run.failure, listed=listed) if run.failure else None,
+        note=None if brief or listed else _note(run),
         leftovers=leftovers or None,
         events=[_event(e) for e in new] or None,
         tail=tail or None,
@@ -218,6 +220,14 @@ def _reason(run: Run) -> str | None:
     """Return the reason of a state, with the last known step of a lost run: how far it came is not known."""
     known = f"Its last known step: {run.last_known_step}." if run.last_known_step else ""
     return " ".join(filter(None, (run.reason, known))) or None
+
+
+def _note(run: Run) -> str | None:
+    """Return what is at odds with the run's end: an exception in the output of a run with exit code 0."""
+    if run.state != "finished":
+        return None
+    printed = [event for event in run.events if event["kind"] == "exception_printed"]
+    return shorten_middle(printed[-1].get("text", ""), _EVENT_CHARS) if printed else None
 
 
 def _shows_gpus(run: Run, since: int, *, brief: bool, failed: bool) -> bool:
@@ -262,11 +272,11 @@ def _event(event: Mapping[str, Any]) -> Event:
 
 def _failure(failure: Mapping[str, Any], *, listed: bool) -> Failure:
     """Return ``failure`` with shortened lines: the whole line is in the log, at its line number."""
-    line = shorten_middle(str(failure.get("line", "")), _LINE_CHARS)
+    line = shorten_middle(fold_bars(str(failure.get("line", ""))), _LINE_CHARS)
     if listed:
         return Failure(kind=str(failure.get("kind")), line=line)
     lines = [str(text) for text in failure.get("context") or ()]
-    around = [shorten_middle(text, _CONTEXT_CHARS) for text in lines if text.strip() != failure.get("line")]
+    around = [shorten_middle(fold_bars(text), _CONTEXT_CHARS) for text in lines if text.strip() != failure.get("line")]
     facts = {name: failure.get(name) for name in ("line_number", "retryable", "action", "advice")}
     return Failure(kind=str(failure.get("kind")), line=line, context=around[-_CONTEXT_LINES:] or None, **facts)
 

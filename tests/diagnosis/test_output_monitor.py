@@ -290,3 +290,12 @@ def test_errors_that_steps_follow_in_turns_wake_an_agent_three_times_and_then_on
     assert all(later[0] - earlier[0] >= 600 for earlier, later in pairwise(reports[2:]))
     assert len(reports) > 10
     assert ["once in 600 s" in remark for _, remark in reports[:4]] == [False, False, True, True]
+
+
+def test_an_exception_after_which_another_round_began_is_remembered_and_a_caught_one_is_not() -> None:
+    first = b"".join(step(n) for n in range(1, 20))
+    for text, line in ((first + TRACEBACK + first, 23), (first + TRACEBACK + step(20) + step(21) + step(22), None)):
+        monitor = OutputMonitor({}, started_s=0)
+        for n, one in enumerate(text.splitlines(keepends=True)):
+            monitor.read_output(one, n)
+        assert (monitor.passed_over and monitor.passed_over.number) == line

@@ -234,3 +234,18 @@ def test_of_many_parameters_those_that_changed_are_shown_first() -> None:
     many = replace(HALVED, spec=replace(SPEC, params=params), events=(STARTED, changed, event(3, "started", attempt=2)))
     shown = describe(many, now_s=BEGAN_S, listed=True).params
     assert shown == {"p29": 0, "p0": 0, "p1": 1, "p2": 2, "p3": 3, "p4": 4, "…": "24 more"}
+
+
+def test_bars_in_the_lines_around_a_failure_are_folded() -> None:
+    bar = " 97%|█████████▋| 4001/4100 [30:59<30:42,  1.21it/s]"
+    context = [
+        bar * 2,
+        f"{bar}torch.OutOfMemoryError: CUDA out of memory",
+        "20/40 ━━━━━━━━━━╸━━━━━━━━━ 1s 9ms/step - loss: 0.3",
+    ]
+    facts = {"kind": "oom_gpu", "line": f"{bar}torch.OutOfMemoryError: CUDA out of memory", "context": context}
+    failure = describe(Run(SPEC, "failed", failure=facts), now_s=BEGAN_S).failure
+    assert failure is not None
+    assert failure.line == " 97%|…| 4001/4100 [30:59<30:42,  1.21it/s]torch.OutOfMemoryError: CUDA out of memory"
+    assert failure.context is not None
+    assert not set("█▋━╸") & set("".join(failure.context))

@@ -69,6 +69,7 @@ class RunFacts:
     oom_killed: bool = False  # the kernel's OOM killer counted a kill in this run's cgroup
     diverged: str | None = None  # the metric line that proves divergence, from the whole run
     diverged_number: int | None = None
+    diverged_since: tuple[str, str] = ("", "")  # what the metrics show, in one sentence, and the first line of it
     stopped_for: str | None = None  # "stall" or "first_step_timeout" when the recovery policy stopped the attempt
 
 
@@ -102,12 +103,26 @@ def diagnose(
     if exit_code == 0 and evidence and evidence.kind != "divergence":
         evidence = None
     if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):
-        return _build_failure("divergence", run_facts.diverged.strip(), run_facts.diverged_number, ())
+        return _build_divergence(lines, run_facts.diverged, run_facts)
     if evidence and run_facts.diverged is not None and evidence.kind == "python_error" and _NAN.search(evidence.text):
         return _failure_from(lines, evidence, "divergence")
     if not failed:
         return _failure_from(lines, evidence, evidence.kind) if evidence else None
     return _diagnose_failed_run(lines, evidence, exit_code, signal, run_facts)
+
+
+def _build_divergence(lines: Sequence[Line], diverged: str, run_facts: RunFacts) -> Failure:
+    """Return the failure that the newest metric line proves, and since which step and line."""
+    number = run_facts.diverged_number or _find_number(lines, diverged)
+    sentence, first_line = run_facts.diverged_since
+    first = _find_number(lines, first_line) if first_line else None
+    context = (f"{sentence.rstrip('.')}{f', line {first}' if first else ''}.",) if sentence else ()
+    return _build_failure("divergence", diverged.strip(), number, context)
+
+
+def _find_number(lines: Sequence[Line], text: str) -> int | None:
+    """Return the number of the last line that is ``text``."""
+    return next((line.number for line in reversed(lines) if line.text == text), None)
 
 
 def find_lost_session(lines: Sequence[Line]) -> Line | None:

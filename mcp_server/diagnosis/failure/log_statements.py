@@ -192,6 +192,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("topping", r".*\b(?:NaNs?|nan|[Ii]nf) (?:was )?(?:detected |found |encountered )?in .{0,60}[Ss]topping"),
         ("topping", r".*\b(?:NaN|nan|non-finite) (?:loss|grad)\w*\b.{0,60}[Ss]topping"),
         ("xiting", r".*\b[Ll]oss .{0,20}\b(?:[Nn]a[Nn]|[Ii]nf|infinite|non-finite)\b.{0,60}[Ee]xiting"),
+        ("nvalid loss", r".*\b[Ii]nvalid loss\b.{0,60}\b(?:[Tt]erminat|[Ss]topp|[Aa]bort)ing"),
         ("is not finite", r".*is not finite\. Previous best value was"),
         ("loss scale already", r".*loss scale already at minimum"),
     )),

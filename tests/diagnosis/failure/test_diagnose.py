@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -282,3 +283,12 @@ def test_every_fatal_line_holds_a_fatal_word() -> None:
     assert len(telling) > 250
     for line in telling:
         assert not may_be_fatal(line) or any(word in line for word in FATAL_WORDS)
+
+
+def test_a_divergence_says_since_which_step_and_line() -> None:
+    lines = [Line(n, f"step {n} loss {0.5 if n < 9 else math.nan}") for n in range(1, 40)]
+    since = ("loss has been nan in 31 readings in a row, since step 9.", lines[8].text)
+    failure = diagnose(lines, 0, run_facts=RunFacts(diverged=lines[-1].text, diverged_since=since))
+    assert failure is not None
+    assert (failure.kind, failure.line_number) == ("divergence", 39)
+    assert failure.context == ("loss has been nan in 31 readings in a row, since step 9, line 9.",)
