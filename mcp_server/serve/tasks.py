@@ -14,8 +14,10 @@ from typing import Any, Literal, TypeVar
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolRequestParams
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, MISSING_REQUIRED_CLIENT_CAPABILITY, RequestParams, Result
+from mcp_types.jsonrpc import HEADER_MISMATCH
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_server.store.wait_files import WaitNotFound, WaitRecord, WaitUnreadable
@@ -115,8 +117,8 @@ class Tasks(Extension):
     async def _get(self, ctx: Request, params: TaskParams) -> TaskAnswer:
         call = _call(ctx)
         with use_threads_of(caller(call)):
-            record = await self._find(ctx, params.task_id)
-            state = await _answer(observe_wait(self._server, record))
+            _check(ctx, params)
+            record, state = await _answer(observe_wait(self._server, params.task_id, identity(call)))
         if state.status == "completed":
             is_confirmed = delivery_of(call) is not None
             when_answered(call, lambda: remember_delivery(self._server, caller(call), state, is_confirmed=is_confirmed))
@@ -133,22 +135,22 @@ class Tasks(Extension):
     async def _update(self, ctx: Request, params: UpdateParams) -> Acknowledgement:
         # A wait asks nothing, so no answer is outstanding: the specification ignores others.
         with use_threads_of(caller(_call(ctx))):
-            await self._find(ctx, params.task_id)
+            await self._find(ctx, params)
         return Acknowledgement()
 
     async def _cancel(self, ctx: Request, params: TaskParams) -> Acknowledgement:
         with use_threads_of(caller(_call(ctx))):
-            await _answer(cancel_wait(self._server, await self._find(ctx, params.task_id)))
+            await _answer(cancel_wait(self._server, await self._find(ctx, params)))
         return Acknowledgement()
 
-    async def _find(self, ctx: Request, task_id: str) -> WaitRecord:
+    async def _find(self, ctx: Request, params: TaskParams) -> WaitRecord:
         """Return the wait that a request names.
 
         Raises:
-            MCPError: its client did not declare the extension, or there is no such task of its owner.
+            MCPError: the request is not in order, or there is no such task of its owner.
         """
-        _require_declaration(ctx)
-        return await _answer(run_in_thread(self._server.wait_files.read, task_id, identity(_call(ctx))))
+        _check(ctx, params)
+        return await _answer(run_in_thread(self._server.wait_files.read, params.task_id, identity(_call(ctx))))
 
 
 async def refuse_undeclared_subscriptions(ctx: Request, call_next: CallNext) -> HandlerResult:
@@ -174,6 +176,14 @@ def _declares_tasks(ctx: Request) -> bool:
     for name in ("_meta", CLIENT_CAPABILITIES_META_KEY, "extensions"):
         declared = declared.get(name) if isinstance(declared, Mapping) else None
     return isinstance(declared, Mapping) and IDENTIFIER in declared
+
+
+def _check(ctx: Request, params: TaskParams) -> None:
+    """Refuse a request that does not declare the extension, or whose header for routing names another task."""
+    _require_declaration(ctx)
+    name = (_call(ctx).headers or {}).get(MCP_NAME_HEADER)
+    if name is not None and decode_header_value(name) != params.task_id:
+        raise MCPError(HEADER_MISMATCH, f"The header {MCP_NAME_HEADER} does not name the task of the request.")
 
 
 def _require_declaration(ctx: Request) -> None:

@@ -88,17 +88,18 @@ class WaitState:
             raise ValueError(f"not the end of a wait: {error!r}") from error
 
 
-async def observe_wait(server: ServerContext, record: WaitRecord) -> WaitState:
-    """Return how a wait stands. Its first end is kept, so that every server answers with the same from then on.
+async def observe_wait(server: ServerContext, wait_id: str, owner: str | None) -> tuple[WaitRecord, WaitState]:
+    """Return a wait of ``owner``, and how it stands. Its first end is kept: every server answers with it from then on.
 
     Raises:
-        WaitNotFound: it was removed.
+        WaitNotFound: there is none, or it is another owner's.
         WaitUnreadable: its record is damaged, or cannot be read now.
     """
-    if record.end is not None:
-        return _read_end(record, record.end)
-    state = await _look(server, record)
-    return state if state.status == "working" else await _keep(server, record, state)
+    record, observation = await run_in_thread(_read, server, wait_id, owner)  # once: clients poll often
+    state = observation if isinstance(observation, WaitState) else await _decide(server, record, observation)
+    if record.end is None and state.status != "working":
+        state = await _keep(server, record, state)
+    return record, state
 
 
 async def cancel_wait(server: ServerContext, record: WaitRecord) -> None:
@@ -125,25 +126,50 @@ def remember_delivery(server: ServerContext, name: str | None, state: WaitState,
         server.cursors.remember_positions(name, parse_condition(state.until).text, state.positions)
 
 
-async def _look(server: ServerContext, record: WaitRecord) -> WaitState:
+@dataclass(frozen=True)
+class _Observation:
+    """What an open wait is for, its runs now, and when the newest of their events and output was."""
+
+    spec: WaitSpec
+    runs: tuple[Run, ...]
+    updated_at: str
+
+
+def _read(server: ServerContext, wait_id: str, owner: str | None) -> tuple[WaitRecord, WaitState | _Observation]:
+    record = server.wait_files.read(wait_id, owner)
+    if record.end is not None:
+        return record, _read_end(record, record.end)
     try:
         spec = WaitSpec.from_facts(record.facts)
     except ValueError as error:
         raise WaitUnreadable(record.wait_id, "it is damaged") from error
     try:
-        runs = await run_in_thread(spec.observe, server.store)
-        metric = wait_run.start_metric_wait(server, spec)
+        runs = spec.observe(server.store)
+        return record, _Observation(spec, runs, _updated_at(server, record, runs))
+    except (RunwardError, OSError) as error:
+        return record, _refuse(error)
+
+
+async def _decide(server: ServerContext, record: WaitRecord, observation: _Observation) -> WaitState:
+    """Return how an open wait stands, by the rules of a blocking one."""
+    try:
+        metric = wait_run.start_metric_wait(server, observation.spec)
         check = metric.check if metric is not None else None
-        outcome = await look_once(runs, spec, waited_s=record.age_s, check_condition=check)
-    except (RunUnreadable, OSError) as error:  # the next poll may see more
+        outcome = await look_once(observation.runs, observation.spec, waited_s=record.age_s, check_condition=check)
+        if outcome is None:
+            return WaitState("working", observation.updated_at, describe_progress(observation.runs, time.time()))
+        shows_owner = record.facts.get("owner") is not None
+        return await _complete(server, observation.spec, outcome, metric, shows_owner=shows_owner)
+    except (RunwardError, OSError) as error:
+        return _refuse(error)
+
+
+def _refuse(error: RunwardError | OSError) -> WaitState:
+    """Return how a wait stands whose runs gave ``error``: as a blocking wait answers, unless the next look may see."""
+    if isinstance(error, RunUnreadable | OSError):
         return WaitState("working", now(), str(error))
-    except RunwardError as error:  # what the call itself would have answered
-        refusal = CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)
-        return WaitState("completed", now(), error.cause, _dump(refusal))
-    if outcome is None:
-        updated_at = await run_in_thread(_updated_at, server, record, runs)
-        return WaitState("working", updated_at, describe_progress(runs, time.time()))
-    return await _complete(server, spec, outcome, metric, shows_owner=record.facts.get("owner") is not None)
+    refusal = CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)
+    return WaitState("completed", now(), error.cause, _dump(refusal))
 
 
 async def _complete(

@@ -19,6 +19,28 @@ ERAS = ("2026-07-28", "2025-11-25")
 BASELINE = Path(__file__).with_name("baseline.yml")
 _OLDEST_NODE = 22
 # Of server-stateless, a whole scenario, what needs the suite's tool test_missing_capability. All else in it must pass.
+_TASKS = ("lifecycle", "capability-negotiation", "wire-fields", "request-headers", "dispatch-and-envelope")
+# Of the Tasks extension, what calls the suite's own tools; those that need a task of theirs follow from these.
+_OF_TOOLS = frozenset(
+    (
+        "sep-2663-result-type-task-on-create",
+        "sep-2663-tasks-get-status-working",
+        "sep-2663-tasks-get-status-completed",
+        "sep-2663-tool-error-uses-completed-status",
+        "sep-2663-tasks-get-status-failed",
+        "sep-2663-cancel-ack-empty-result",
+        "tasks-cancel-terminal-idempotent-ack",
+        "tasks-per-request-meta-opt-in",
+        "tasks-wire-field-renames",
+        "tasks-no-early-ttl-expiry",
+        "tasks-no-related-task-meta-on-inlined-result",
+        "tasks-headers-tolerate-mcp-method-on-tools-call",
+        "sep-2663-routing-headers-accepted-on-tasks-get",
+        "sep-2663-server-rejects-mismatched-mcp-name-on-tasks-get",
+        "tasks-server-directed-creation-no-hint",
+        "sep-2663-durable-create-strong-consistency",
+    )
+)
 _EXCUSED = frozenset(("sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400"))
 
 
@@ -36,6 +58,7 @@ def main() -> int:
         try:
             with serve(sandbox) as service:
                 statuses = [_run(service.url, era, Path(place)) for era in ERAS]
+                statuses += [_run_tasks(service.url, Path(place))]
                 noise = "Traceback" in service.log.read_text()
         finally:
             sandbox.close()
@@ -77,6 +100,28 @@ def _run(url: str, era: str, place: Path) -> int:
     if wrong:
         print(f"Unexpected failures inside server-stateless: {', '.join(sorted(wrong))}")
     return done.returncode or int(bool(wrong))
+
+
+def _run_tasks(url: str, place: Path) -> int:
+    """Run the scenarios of the Tasks extension; all checks must pass that need no tools of the suite's own."""
+    print("\n=== Tasks extension ===", flush=True)
+    checks: dict[str, str] = {}
+    for name in _TASKS:
+        output = place / name
+        words = [SUITE, "server", "--url", url, "--scenario", f"tasks-{name}", "--output-dir", str(output)]
+        environ = {**os.environ, "NO_COLOR": "1"}
+        subprocess.run(
+            ["npx", "--yes", *words], env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False
+        )
+        for file in output.rglob("checks.json"):
+            checks |= {f"{name}: {check['id']}": check["status"] for check in json.loads(file.read_text())}
+    failed = [check for check, status in checks.items() if status == "FAILURE"]
+    wrong = [check for check in failed if check.partition(": ")[2] not in _OF_TOOLS]
+    passed = sum(status == "SUCCESS" for status in checks.values())
+    print(f"{passed} of {len(checks)} checks passed, {len(failed) - len(wrong)} need the suite's tools")
+    if wrong or not passed:
+        print(f"Unexpected failures: {', '.join(wrong) or 'nothing was checked'}")
+    return int(bool(wrong) or not passed)
 
 
 if __name__ == "__main__":

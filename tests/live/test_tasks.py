@@ -16,7 +16,7 @@ from mcp_types import SubscriptionFilter, SubscriptionsListenRequest, Subscripti
 
 from tests.support.sandbox import Agent, Sandbox, until_async
 from tests.support.service import serve, tokens
-from tests.support.task_client import ANYTHING, IDENTIFIER, TASKS, TaskClient
+from tests.support.task_client import ANYTHING, IDENTIFIER, TASKS, TaskClient, TaskParams, TaskRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -289,6 +289,19 @@ async def test_a_subscription_to_tasks_needs_the_declaration(sandbox: Sandbox) -
     async with sandbox.agent() as agent:
         code, _ = await refusal(agent.client.session.send_request(request, ANYTHING, 30))
         assert code == -32021
+
+
+async def test_a_header_that_names_another_task_is_refused(sandbox: Sandbox) -> None:
+    class Misrouted(TaskRequest):
+        name_param = "other"
+
+    with serve(sandbox) as service:
+        async with service.agent(extensions=TASKS) as agent:
+            task = await TaskClient(agent.client).create(run_ids=await agent.launch("sleep 600"))
+            params = TaskParams.model_validate({"taskId": task["taskId"], "other": NOWHERE})
+            request = Misrouted(method="tasks/get", params=params)
+            code, message = await refusal(agent.client.session.send_request(request, ANYTHING, 30))
+            assert (code, "Mcp-Name".lower() in message.lower()) == (-32020, True)
 
 
 async def test_a_foreign_task_is_answered_like_one_that_does_not_exist(sandbox: Sandbox) -> None:
