@@ -33,7 +33,7 @@ async def test_a_run_belongs_to_the_token_it_was_launched_with_and_others_may_on
             await until_async(lambda: "begun" in sandbox.log(run_id), "output")
             assert (await bob.call("wait_run", run_ids=run_id, timeout_s=0))["runs"][0]["state"] == "running"
             assert "begun" in await bob.text("read_log", run_id=run_id)
-            assert [r["run_id"] for r in (await bob.call("list_runs"))["runs"]] == [run_id]
+            assert [(r["run_id"], r["owner"]) for r in (await bob.call("list_runs"))["runs"]] == [(run_id, "alice")]
             for force in (False, True):
                 told = await bob.refusal("kill_run", run_id=run_id, force_other_owner=force)
                 assert "belongs to 'alice'" in told
