@@ -40,7 +40,7 @@ class NamedEpoch(NamedTuple):
 class RoundCounter:
     """One counter through its rounds. ``counter`` counts the present one.
 
-    ``moves``: how often it grew in this round. ``moved_at``: the tracker's advances at its last growth. ``is_nested``:
+    ``moves``: how often it grew in this round. ``moved_at``: the tracker's readings at its last growth. ``is_nested``:
     it counts inside the steps of another counter.
     """
 
@@ -81,7 +81,7 @@ class RoundCounter:
 
     @property
     def former_lap_began(self) -> int:
-        """The tracker's advances when the round before began; for the first round, when this one did."""
+        """The tracker's readings when the round before began; for the first round, when this one did."""
         return self.lap_began if self._former is None else self._former.lap_began
 
     def continues(self, reading: StepReading) -> bool:
@@ -89,27 +89,27 @@ class RoundCounter:
         place = _place(reading)
         return len(place) == len(self._last) and self._last <= place <= self._after(self._last)
 
-    def update(self, reading: StepReading, named: NamedEpoch | None, advances: int) -> Move:
+    def update(self, reading: StepReading, named: NamedEpoch | None, readings: int) -> Move:
         """Take the step of a line."""
         place = _place(reading)
         if not place:
             grew = self.counter.update(reading)
-            return self._note_move(Move.FURTHER if grew else Move.STILL, advances)
+            return self._note_move(Move.FURTHER if grew else Move.STILL, readings)
         move = self._judge(place, reading, named) if self._last else None
         if move is Move.NEW_ROUND:
-            self._begin_round(advances)
+            self._begin_round(readings)
         if not self._last:
-            self._first, self._lap_epoch, self.lap_began = place, named, advances
+            self._first, self._lap_epoch, self.lap_began = place, named, readings
         elif self._top and place > self._top and place[:-1] == self._top[:-1]:
             self._stride = max(self._stride, place[-1] - self._top[-1])
         self._last, self._top = place, max(self._top, place)
         self.total = reading.total if reading.step is not None else reading.epochs if reading.n is None else reading.per
         grew = self.counter.update(self._by_epoch(reading, place))
-        return self._note_move(move or (Move.FURTHER if grew else Move.STILL), advances)
+        return self._note_move(move or (Move.FURTHER if grew else Move.STILL), readings)
 
-    def _note_move(self, move: Move, advances: int) -> Move:
+    def _note_move(self, move: Move, readings: int) -> Move:
         if move is not Move.STILL:
-            self.moves, self.moved_at = self.moves + 1, advances + 1
+            self.moves, self.moved_at = self.moves + 1, readings
         return move
 
     def _judge(self, place: tuple[int, ...], reading: StepReading, named: NamedEpoch | None) -> Move | None:
@@ -163,11 +163,11 @@ class RoundCounter:
             return (place[0] + 1, place[1] + _STRIDES * self._stride)
         return (place[0] + _STRIDES * self._stride,)
 
-    def _begin_round(self, advances: int) -> None:
+    def _begin_round(self, readings: int) -> None:
         self._former = None
         former = self._copy()
         self.counter = StepCounter(self.rank)
-        self.moves, self.rounds, self.lap_began = 0, self.rounds + 1, advances
+        self.moves, self.rounds, self.lap_began = 0, self.rounds + 1, readings
         self._first = self._last = self._top = ()
         self._lap_epoch, self._is_by_epoch = None, False
         self._former, self._pending = former, None

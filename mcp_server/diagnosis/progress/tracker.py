@@ -99,6 +99,7 @@ class ProgressTracker:
         self._leader: RoundCounter | None = None  # its steps are ``step``
         self._silent_leader: tuple[RoundCounter, int] | None = None  # the one before, and the round it was in
         self._named_epoch: NamedEpoch | None = None
+        self._readings = 0
         self._moves_of_others = 0
         self._lent_total: int | None = None
         self._skipped_steps = 0
@@ -152,6 +153,8 @@ class ProgressTracker:
                 metric_line = self._read_user_match(match, metric_line, at_s, advanced=self.advances > advances)
             if metric_line is not None:
                 metric_lines.append(metric_line)
+                if metric_line.step is not None:
+                    self._lines_before.clear()  # the work that they announced is done
             else:
                 self._lines_before.append(line)
         return metric_lines
@@ -345,9 +348,10 @@ class ProgressTracker:
         return metrics
 
     def _move_counter(self, reading: StepReading, line: str, at_s: float) -> RoundCounter:
+        self._readings += 1
         counter = self._find_counter(reading)
         was_leader = counter is self._leader
-        move = counter.update(reading, self._epoch_named_elsewhere(reading, line), self.advances)
+        move = counter.update(reading, self._epoch_named_elsewhere(reading, line), self._readings)
         grew = move is not Move.STILL
         if was_leader and move is Move.NEW_ROUND and (outer := self._find_outer(counter)) is not None:
             counter.is_nested, self._leader = True, outer
@@ -442,8 +446,10 @@ class ProgressTracker:
 
     def _moves_needed(self, counter: RoundCounter, leader: RoundCounter) -> int:
         """Return how often other counters must move, and the leader not, before ``counter`` takes the lead."""
-        # After the training bar, a shorter unlabelled bar is usually an evaluation.
         is_shorter_bar = counter.rank is Rank.UNLABELLED and (counter.counter.total or 0) < (leader.counter.total or 0)
+        # After the training bar, a shorter bare bar is usually an evaluation, unless losses are printed beside it.
+        losses = (one for one in self._counters.values() if one.rank is Rank.EPOCH)
+        is_shorter_bar = is_shorter_bar and not any(one.moved_at > counter.lap_began for one in losses)
         if counter.is_nested:
             return _REPLACES
         if leader.rank is Rank.USER and counter.total is not None:
