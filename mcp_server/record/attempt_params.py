@@ -24,7 +24,11 @@ class AttemptParams:
 
 
 def find_attempt_params(spec: RunSpec, events: Iterable[Event]) -> AttemptParams:
-    """Return what the newest attempt in ``events`` runs with. A retry that did not start has changed nothing."""
+    """Return what the newest attempt in ``events`` runs with. A retry that did not start has changed nothing.
+
+    ``{run_id}`` and ``{attempt}`` in a parameter are the run's own, as they were for its command.
+    """
+    attempt = 1
     params: dict[str, Any] = dict(spec.params)
     environment: dict[str, str] = {}
     histories: dict[str, str] = {}
@@ -32,14 +36,24 @@ def find_attempt_params(spec: RunSpec, events: Iterable[Event]) -> AttemptParams
     for event in events:
         if event["kind"] == "retrying":
             planned = event
-        elif event["kind"] == "started" and planned is not None:
+        if event["kind"] == "started":
+            attempt = int(event.get("attempt") or attempt)
+        if event["kind"] == "started" and planned is not None:
             after = f"after attempt {planned.get('attempt', 1)}"
             new_params = _mapping(planned.get("params")) or params
             new_environment = {name: str(value) for name, value in _mapping(planned.get("environment")).items()}
             _note(histories, params, new_params, after)
             _note(histories, {**spec.env, **environment}, {**spec.env, **new_environment}, after)
             params, environment, planned = new_params, new_environment, None
-    return AttemptParams(params, environment, histories)
+    names = {"{run_id}": spec.run_id, "{attempt}": str(attempt)}
+    return AttemptParams({name: _fill(value, names) for name, value in params.items()}, environment, histories)
+
+
+def _fill(value: object, names: Mapping[str, str]) -> object:
+    if isinstance(value, str):
+        for name, text in names.items():
+            value = value.replace(name, text)
+    return value
 
 
 def _note(histories: dict[str, str], old: Mapping[str, Any], new: Mapping[str, Any], after: str) -> None:

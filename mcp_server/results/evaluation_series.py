@@ -119,28 +119,58 @@ class _Labels:
 
 
 _Key = tuple[str, str, str]
+_Points = dict[_Key, list[EvaluationPoint]]  # of one file, in the order written
 
 
 def build_series(evaluations: Sequence[Evaluation]) -> list[EvaluationSeries]:
-    """Return the series in all evaluations, which are given newest first. What two files say alike counts once."""
-    points: dict[_Key, list[tuple[Path, EvaluationPoint]]] = {}
+    """Return the series in all evaluations, which are given newest first. What two files say alike counts once.
+
+    A file without steps that repeats the newest evaluations of one with steps has those steps.
+    """
+    files: dict[Path, _Points] = {}
     names: dict[_Key, str] = {}
     for evaluation in reversed(evaluations):
+        of_file = files.setdefault(evaluation.source, {})
         for labels, metric, point in _read_rows(evaluation):
             key = (labels.model, labels.benchmark, _PREFIX.sub("", metric).lower())
-            known = points.setdefault(key, [])
             names.setdefault(key, metric)
-            twin = next((n for n, (path, one) in enumerate(known) if _is_twin(path, one, evaluation.source, point)), -1)
-            if twin < 0:
-                known.append((evaluation.source, point))
-            elif known[twin][1].error is None and point.error is not None:
-                known[twin] = known[twin][0], point
+            of_file.setdefault(key, []).append(point)
+    points: dict[_Key, list[tuple[Path, EvaluationPoint]]] = {key: [] for key in names}
+    for source, of_file in files.items():
+        steps = next(filter(None, (_find_steps(of_file, other) for other in files.values())), ())
+        for key, own in of_file.items():
+            known = points[key]
+            for point in (replace(one, step=step) for one, step in zip(own, steps, strict=True)) if steps else own:
+                twin = next((n for n, (path, one) in enumerate(known) if _is_twin(path, one, source, point)), -1)
+                if twin < 0:
+                    known.append((source, point))
+                elif known[twin][1].error is None and point.error is not None:
+                    known[twin] = known[twin][0], point
     series = []
     for key, known in points.items():
         ordered = sorted((point for _, point in known), key=lambda p: math.inf if p.step is None else p.step)
         sources = tuple(dict.fromkeys(path for path, _ in known))
         series.append(EvaluationSeries(names[key], tuple(ordered), key[1], key[0], sources))
     return series
+
+
+def _find_steps(points: _Points, other: _Points) -> tuple[int, ...]:
+    """Return the step of each evaluation in a file without steps, where ``other`` ends with the same values at steps.
+
+    Empty where it does not: a file with other values, or another number of them for one of its metrics, has no steps.
+    """
+    lengths = {len(own) for own in points.values()}
+    shared = [key for key in points if key in other and not is_count(key[2])]
+    if not shared or len(lengths) > 1 or any(point.step is not None for own in points.values() for point in own):
+        return ()
+    newest: set[tuple[int, ...]] = set()
+    for key in shared:
+        steps = {point.step: point for point in other[key] if point.step is not None}
+        ends = [steps[step] for step in sorted(steps)][-len(points[key]) :]
+        if len(ends) < len(points[key]) or not all(map(_is_equal, points[key], ends)):
+            return ()
+        newest.add(tuple(point.step for point in ends if point.step is not None))
+    return newest.pop() if len(newest) == 1 else ()
 
 
 def _is_twin(source: Path, one: EvaluationPoint, other_source: Path, other: EvaluationPoint) -> bool:

@@ -32,6 +32,15 @@ def test_a_halved_value_says_from_what_and_after_which_attempt() -> None:
     assert list(found.changed.values()) == ["num_envs 8192 → 4096 after attempt 1"]
 
 
+def test_names_of_the_run_and_the_attempt_are_filled_in_as_for_the_command() -> None:
+    spec = RunSpec(run_id="cfm-7kqz", params={"run_name": "{run_id}-{attempt}", "lr": 1e-3, "tag": "{cell}"})
+    retried = retrying(2, 1, params=dict(spec.params))
+    assert find_attempt_params(spec, []).params["run_name"] == "cfm-7kqz-1"
+    found = find_attempt_params(spec, [started(1, 1), retried, started(3, 2)])
+    assert found.params == {"run_name": "cfm-7kqz-2", "lr": 1e-3, "tag": "{cell}"}
+    assert found.changed == {}
+
+
 def test_a_retry_that_has_not_started_changed_nothing() -> None:
     found = find_attempt_params(SPEC, [started(1, 1), HALVED])
     assert (found.params["num_envs"], found.changed) == (8192, {})

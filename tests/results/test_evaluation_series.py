@@ -181,6 +181,28 @@ def test_the_same_evaluation_in_two_files_counts_once(read: Read) -> None:
     ]
 
 
+def test_a_file_without_steps_that_repeats_the_newest_evaluations_of_another_has_their_steps(read: Read) -> None:
+    steps = "".join(f'{{"step": {step}, "acc": {acc}, "total_tasks": 50}}\n' for step, acc in ((0, 0.1), (20, 0.2)))
+    more = "".join(f'{{"acc": {acc}, "total_tasks": 50, "score": {acc * 10}}}\n' for acc in (0.1, 0.2))
+    for files in ({"val__jsonl": steps, "val2__jsonl": more}, {"val2__jsonl": more, "val__jsonl": steps}):
+        both = read(**files)
+        assert values(both["acc"]) == [(0, 0.1), (20, 0.2)]
+        assert values(both["total_tasks"]) == [(0, 50), (20, 50)]
+        assert values(both["score"]) == [(0, 1.0), (20, 2.0)]
+    newest = read(val__jsonl=steps, all_results__json='{"acc": 0.2, "total_tasks": 50}')
+    assert values(newest["acc"]) == [(0, 0.1), (20, 0.2)]
+
+
+@pytest.mark.parametrize("accs", [(0.1,), (0.2, 0.1), (0.1, 0.2, 0.2), (0.1, 0.25)], ids=str)
+def test_a_file_without_steps_keeps_none_where_its_values_are_not_the_newest_of_another(
+    read: Read, accs: tuple[float, ...]
+) -> None:
+    steps = '{"step": 0, "acc": 0.1}\n{"step": 20, "acc": 0.2}\n'
+    other = "".join(f'{{"acc": {acc}}}\n' for acc in accs)
+    found = values(read(val__jsonl=steps, val2__jsonl=other)["acc"])
+    assert found == [(0, 0.1), (20, 0.2), *((None, acc) for acc in accs)]
+
+
 def test_an_evaluation_that_is_repeated_in_a_file_is_two_points(read: Read) -> None:
     text = block("10", "50%", 0.5) + block("10", "50%", 0.5)
     assert values(read(val_results__md=text)["mean_reward"]) == [(10, 0.5), (10, 0.5)]
