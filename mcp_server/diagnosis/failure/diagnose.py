@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mcp_server.diagnosis.failure import kinds, log_statements, root_cause, tracebacks
+from mcp_server.diagnosis.failure import kinds, log_shapes, log_statements, root_cause, tracebacks
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
@@ -99,7 +99,9 @@ def diagnose(
     if exit_code == _SSH_FAILED and (lost := find_lost_session(lines)) is not None:
         return Failure("network_error", lost.text.strip(), lost.number, False, "stop", kinds.LOST_SESSION)
     failed = exit_code != 0 and bool(exit_code or signal or run_facts.stopped_for or run_facts.oom_killed)
-    evidence = root_cause.find_root_cause(lines, collect_evidence(lines), failed=failed)
+    lines = log_shapes.normalize_lines(lines)
+    stalled = run_facts.stopped_for == "stall"
+    evidence = root_cause.find_root_cause(lines, collect_evidence(lines), failed=failed, stalled=stalled)
     if exit_code == 0 and evidence and evidence.kind != "divergence":
         evidence = None
     if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):
@@ -162,7 +164,7 @@ def _diagnose_failed_run(
         return _failure_from(lines, evidence, "oom_host")
     if run_facts.stopped_for in _KINDS_OF_STOP and not (evidence and is_own_cause and evidence.sure):
         kind, last = _KINDS_OF_STOP[run_facts.stopped_for], root_cause.find_last_work_line(lines)
-        failure = _build_failure(kind, last.text.strip(), last.number, ()) if last else _failure_from(lines, None, kind)
+        failure = _build_failure(kind, last.text, last.number, ()) if last else _failure_from(lines, None, kind)
         return replace(failure, advice=kinds.NO_FIRST_STEP) if kind == "timeout" else failure
     by_signal = ("segfault" if signal in _CRASHES else "killed") if signal else None
     if evidence is None:
@@ -179,15 +181,22 @@ def _has_usage(lines: Sequence[Line]) -> bool:
 def _failure_from(lines: Sequence[Line], evidence: FailureEvidence | None, kind: str, signal: str = "") -> Failure:
     if evidence is not None:
         line = lines[evidence.at]
-        return _build_failure(kind, line.text.strip() or evidence.text, line.number, _context(lines, evidence), signal)
+        return _build_failure(
+            kind,
+            line.text.strip() or evidence.text,
+            line.number,
+            _context(lines, evidence),
+            signal,
+        )
     at = next((n for n in range(len(lines) - 1, -1, -1) if not _MEANINGLESS.match(lines[n].text[:400])), len(lines) - 1)
     if at < 0:
         return _build_failure(kind, _NO_OUTPUT, None, (), signal)
-    context = tuple(line.text.strip() for line in lines[max(at - _FORE_LINES, 0) : at + 1])
-    return _build_failure(kind, lines[at].text.strip() or _NO_OUTPUT, lines[at].number, context, signal)
+    *context, last = (tracebacks.without_mark(line.text).strip() for line in lines[max(at - _FORE_LINES, 0) : at + 1])
+    return _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context, last), signal)
 
 
 def _build_failure(kind: str, line: str, number: int | None, context: tuple[str, ...], signal: str = "") -> Failure:
+    line = tracebacks.without_mark(line).strip()
     retryable = kinds.KINDS[kind].retryable
     if kind == "killed":
         retryable = _is_retryable_kill(line, signal)

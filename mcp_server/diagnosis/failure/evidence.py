@@ -32,10 +32,14 @@ _SURVIVED = re.compile(
 )
 # ... nor do these, if the exception was caught. Above an uncaught exception they refer to something else.
 _SKIPPED = re.compile(r"(?i:skipp(?:ing|ed)|ignor(?:ing|ed)).{0,80}$")
+_THREAD = re.compile(r"(?:Exception|Unhandled exception) in thread ")
 _OVERFLOW_WORDS = re.compile(r"(?i:overflow|loss.?scale|gradient|Skipping step)")
 # Functions that run after all work is done.
 _AT_EXIT = re.compile(r", in (?:_exitfunc|_run_exitfuncs|_exit_function|_run_finalizers|__del__)\b")
-_CHILD = re.compile(r"Process \S{1,60}:|-- Process \d+ terminated|Original Traceback|RemoteTraceback|^\W{0,3}\"\"\"")
+_CHILD = re.compile(
+    r"Process \S{1,60}:|-- Process \d+ terminated|Original Traceback|RemoteTraceback"
+    r"|(?:Base)?ExceptionGroup: |^\W{0,3}\"\"\""
+)
 _WHOLE_PROGRAM = re.compile(
     r"Error executing job with overrides|Unhandled exception|Uncaught exception|has been caught in function '<module>'"
 )
@@ -44,7 +48,7 @@ _WHOLE_PROGRAM = re.compile(
 _ECHO_TYPES = frozenset(
     """ChildFailedError CalledProcessError ProcessRaisedException ProcessExitedException RayTaskError TuneError
     EngineDeadError AsyncEngineDeadError BrokenPipeError SystemExit BrokenProcessPool TerminatedWorkerError
-    RemoteTraceback JaxStackTraceBeforeTransformation FailedJobError""".split()  # noqa: SIM905 - a list of words
+    ExceptionGroup BaseExceptionGroup RemoteTraceback JaxStackTraceBeforeTransformation FailedJobError""".split()  # noqa: SIM905 - a list of words
 )
 _ECHO_TEXT = re.compile(
     r"EOFError$|Caught [\w.]+ in (?:DataLoader worker|replica|pin memory)|Engine (?:core|loop|process)"
@@ -100,6 +104,7 @@ class FailureEvidence:
     frames: tuple[int, ...] = ()
     child: bool = False  # raised in a worker; its parent reports it too
     launcher: bool = False  # raised in a launcher, which ends that launch
+    thread: bool = False  # ended a thread; the process went on
 
 
 def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
@@ -190,7 +195,7 @@ def _assess_exception(lines: Sequence[Line], raised: RaisedException) -> Failure
     launcher = any(_LAUNCHER.search(file) for file in files[-6:])
     return FailureEvidence(
         raised.start, raised.end, raised.end, weight, kind, raised.text, raised.tag, sure or child, raised.chained,
-        raised.frames, child, launcher,
+        raised.frames, child, launcher, bool(_THREAD.match(raised.context)),
     )  # fmt: skip
 
 

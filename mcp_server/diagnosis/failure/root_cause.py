@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcp_server.diagnosis.failure import last_lines, tracebacks
 from mcp_server.diagnosis.failure.cause_ranking import choose_cause, resolve_general_message
@@ -27,6 +27,14 @@ _UNSURE_LINES = 3  # after a traceback that may have been caught
 _LAUNCHER_WORK = 400  # lines that other ranks may print until their launcher stops them
 _PEERS_WORK = 40  # ... or until they wait for the lost rank
 
+_QUEUED_WORK = 400  # lines that a loop may print until it has used up what a dead thread left in a queue
+_STARVED = re.compile(
+    r"(?:\w+\.)*(?:Empty|Full)\b|.*(?i:\bstarv"
+    r"|\bno (?:new )?(?:batch|data|sample|item)\w*\b.{0,40}\b(?:for|in|within|after) \d"
+    r"|\b(?:queue|prefetch\w*|loader|dataloader|producer|worker thread|reader|thread)\b.{0,60}"
+    r"\b(?:empty|time[ds]? ?out|dead|died|stopped|closed|exited|not alive|no longer alive)\b"
+    r"|time[ds]? ?out.{0,60}\b(?:queue|batch|data|prefetch\w*|loader)\b)"
+)
 _UNTRACED_LINES = 2  # last lines in which an exception without a traceback is accepted
 _PYTHON_EXCEPTION = re.compile(
     r"(?:\w+\.)+\w+: |(?:Runtime|Value|Type|Key|Attribute|Assertion|Import|ModuleNotFound|OS|FileNotFound|Index)Error: "
@@ -114,12 +122,30 @@ def count_work(lines: Sequence[Line], start: int, end: int) -> WorkCount:
 
 
 def find_root_cause(
-    lines: Sequence[Line], evidence: Sequence[FailureEvidence], *, failed: bool
+    lines: Sequence[Line], evidence: Sequence[FailureEvidence], *, failed: bool, stalled: bool = False
 ) -> FailureEvidence | None:
     """Return the evidence to quote, or None when nothing at the end of ``lines`` proves a failure.
 
-    ``failed``: the exit status shows a failure; then a hint is accepted.
+    ``failed``: the exit status shows a failure; then a hint is accepted. ``stalled``: it was stopped for a stall.
     """
+    cause = _find_cause(lines, evidence, failed=failed)
+    is_starved = stalled and (cause is None or not cause.sure)
+    if is_starved or (cause is not None and _STARVED.match(cause.text[:_FIRST_CHARS])):
+        return _dead_thread(lines, evidence) or cause
+    return cause
+
+
+def _dead_thread(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:
+    """Return the last exception that ended a thread. What the thread had already produced was used up after it."""
+    for one in reversed(evidence):
+        if one.thread:
+            work = count_work(lines, one.end + 1, len(lines))
+            used_up = work.bars + work.lines <= _QUEUED_WORK
+            return replace(one, weight=Weight.OWN, sure=True) if used_up else None
+    return None
+
+
+def _find_cause(lines: Sequence[Line], evidence: Sequence[FailureEvidence], *, failed: bool) -> FailureEvidence | None:
     proofs = _drop_survived(lines, [one for one in evidence if one.weight > Weight.HINT])
     final = _final_evidence(lines, proofs)
     chosen = choose_cause(lines, final) if final else None

@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from mcp_server.text.lines import Line
 
-_HEADER = "Traceback (most recent call last)"
+HEADER = "Traceback (most recent call last)"
+# log_shapes.py puts the source of a line between these characters, in place of a prefix that no pattern below knows.
+SOURCE_START, SOURCE_WARNS, SOURCE_END = "\x02", "\x03", "\x04"
 _MAX_LINES = 1_000  # of one traceback, including the lines of other ranks in between
 _MAX_OTHER_LINES = 12  # consecutive unrelated lines: the traceback was cut off
 
@@ -80,6 +82,10 @@ class RaisedException:
 def strip_prefixes(text: str) -> StrippedLine:
     """Return ``text`` without its prefixes."""
     tag, at, stamped = "", 0, 0
+    if text.startswith(SOURCE_START):
+        source, _, rest = text[1:].partition(SOURCE_END)
+        inner = strip_prefixes(rest)
+        return StrippedLine(source.rstrip(SOURCE_WARNS) + inner.tag, inner.text, source.endswith(SOURCE_WARNS))
     if "it/s" in text or "s/it" in text:  # the text continues a progress bar's line
         bar = _BAR.search(text)
         if bar and text[bar.end() :].strip():
@@ -95,6 +101,11 @@ def strip_prefixes(text: str) -> StrippedLine:
             break
         at = match.end()
     return StrippedLine(tag, text[at:], bool(stamped and _WARNING_LEVEL.search(text[:at])))
+
+
+def without_mark(text: str) -> str:
+    """Return ``text`` without the mark that log_shapes.py puts in place of an unknown prefix."""
+    return text.partition(SOURCE_END)[2] if text.startswith(SOURCE_START) else text
 
 
 def match_exception(text: str, *, after_frames: bool) -> re.Match[str] | None:
@@ -114,8 +125,8 @@ def match_exception(text: str, *, after_frames: bool) -> re.Match[str] | None:
 
 def is_header(text: str) -> bool:
     """Return whether ``text`` is the header of a traceback."""
-    at = text.find(_HEADER)
-    return at >= 0 and not text[at + len(_HEADER) :].strip(" :─━-╮│|")
+    at = text.find(HEADER)
+    return at >= 0 and not text[at + len(HEADER) :].strip(" :─━-╮│|")
 
 
 def is_frame(text: str) -> bool:
@@ -172,12 +183,12 @@ def _context_above(lines: Sequence[Line], header: int, tag: str) -> tuple[str, s
     """Return the line above ``header``, and how it links the exception to the previous one."""
     for at in range(header - 1, max(header - 6, -1), -1):
         line_tag, text, _ = strip_prefixes(lines[at].text)
-        if line_tag != tag:
-            continue
         text = text.strip()
+        if line_tag != tag or not text:
+            continue
         if text.startswith(_CHAINED):
             return text, "cause" if text.startswith(_CHAINED[1]) else "handling"
-        return lines[at].text.strip()[-300:], ""
+        return without_mark(lines[at].text).strip()[-300:], ""
     return "", ""
 
 
