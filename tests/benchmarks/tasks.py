@@ -170,19 +170,21 @@ async def _poll_all(url: str, agents: Mapping[str, Mapping[str, str]]) -> dict[s
         async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
             arguments = {"run_ids": run_id, "until": "end"}
             task = await _ask(http, url, "tools/call", "wait_run", {"name": "wait_run", "arguments": arguments})
-            task_id = task["taskId"]
-            while task["status"] == "working":
-                await anyio.sleep(task["pollIntervalMs"] / 1000)
-                task = await _ask(http, url, "tasks/get", task_id, {"taskId": task_id})
+            result = again = task  # where a kill cut the first answer off, the run may have ended before the second
+            if (task_id := task.get("taskId")) is not None:
+                while task["status"] == "working":
+                    await anyio.sleep(task["pollIntervalMs"] / 1000)
+                    task = await _ask(http, url, "tasks/get", task_id, {"taskId": task_id})
+                result = task["result"]
             at_ns = time.time_ns()
-            again = await _ask(http, url, "tasks/get", task_id, {"taskId": task_id})
-            told = task["result"]["structuredContent"]
-            same = again["result"] == task["result"]
+            if task_id is not None:
+                again = (await _ask(http, url, "tasks/get", task_id, {"taskId": task_id}))["result"]
+            told = result["structuredContent"]
             answers[name] = {
                 "at_ns": at_ns,
                 "reason": told["reason"],
                 "exit_code": told["runs"][0].get("exit_code"),
-                "same": same,
+                "same": again == result,
             }
 
     with anyio.move_on_after(_POLLED_S):
