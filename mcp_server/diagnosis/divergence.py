@@ -227,19 +227,24 @@ class DivergenceDetector:
             yield from self._check_finite(_TOTAL, name, finite[0] if finite else value, metric_line)
         if components:
             yield from self._check_components(components, metric_line)
-        self._note_second_signs("held out", Sign.HELD_OUT, list(values_by_role[_Role.HELD_OUT].values()))
-        self._note_second_signs("reward", Sign.REWARD, list(values_by_role[_Role.RL].values()))
-        yield from self._check_gradient(list(values_by_role[_Role.GRADIENT].values()), metric_line)
-        yield from self._check_zero_loss(bool(totals), list(values_by_role[_Role.HELD_OUT].values()), metric_line)
+        held_out = values_by_role[_Role.HELD_OUT]
+        self._note_second_signs("held out", Sign.HELD_OUT, held_out)
+        self._note_second_signs("reward", Sign.REWARD, values_by_role[_Role.RL])
+        if gradients := values_by_role[_Role.GRADIENT]:
+            yield from self._check_gradient(list(gradients.values()), metric_line)
+        if totals or held_out:
+            yield from self._check_zero_loss(bool(totals), list(held_out.values()), metric_line)
         yield from self._skips.check(metric_line)
         if finite and not self._is_rl:
             yield from self._history.check(finite[0], metric_line.step)
 
-    def _note_second_signs(self, rule: str, sign: Sign, values: list[float]) -> None:
+    def _note_second_signs(self, rule: str, sign: Sign, values: Mapping[str, float]) -> None:
         """Note held-out losses or rewards that are NaN. They prove nothing by themselves."""
-        if values and all(map(math.isnan, values)):
+        if not values:
+            return
+        if all(map(math.isnan, values.values())):
             self._signs[rule] = frozenset({sign})
-        elif values:
+        else:
             self._signs.pop(rule, None)
 
     def _role(self, name: str) -> _Role:
@@ -292,8 +297,6 @@ class DivergenceDetector:
         return _NAN if streak.ever_good else _NEVER_FINITE
 
     def _check_gradient(self, norms: list[float], metric_line: MetricLine) -> Iterator[RuleResult]:
-        if not norms:
-            return
         is_bad = not math.isfinite(norms[0])
         streak = self._update_streak("gradient", is_bad=is_bad, metric_line=metric_line)
         is_loss_alive = self._last_loss is None or (math.isfinite(self._last_loss) and self._last_loss != 0)
@@ -308,8 +311,8 @@ class DivergenceDetector:
         if grade := streak.grade(_GRADIENT_ALONE) if is_loss_alive else dead.grade(_DEAD_GRADIENT):
             count = streak.count if is_loss_alive else dead.count
             of_loss = "the loss does not fall" if is_loss_alive else f"the loss is {self._last_loss:g}"
-            readings = f"{count} readings in a row{_since(streak.since)}"
-            text = f"The gradient norm has been {norms[0]} in {readings} while {of_loss}."
+            readings = f"{count} readings in a row while {of_loss}{_since(streak.since)}"
+            text = f"The gradient norm has been {norms[0]} in {readings}."
             signs = frozenset({Sign.GRADIENT, Sign.NO_FALL if is_loss_alive else Sign.LOSS})
             yield RuleResult("gradient", grade, text, streak.since, signs, streak.first_line)
 

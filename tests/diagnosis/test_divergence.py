@@ -169,7 +169,7 @@ def test_a_gradient_norm_that_is_nan_with_a_loss_of_zero_is_proof_after_five() -
     ill = [row(step, {"loss": 0.0, "grad_norm": NAN}) for step in range(3, 8)]
     assert after(*start, *ill[:4]).text is None
     divergence = after(*start, *ill)
-    assert divergence.text == "The gradient norm has been nan in 5 readings in a row while the loss is 0."
+    assert divergence.text == "The gradient norm has been nan in 5 readings in a row while the loss is 0, since step 3."
     assert (divergence.line, divergence.since_step) == (ill[-1].line, 3)
 
 
@@ -179,7 +179,10 @@ def test_a_gradient_norm_alone_is_proof_only_where_the_loss_does_not_fall() -> N
     falling = losses(*(11.7 * 0.97**n for n in range(200)), grad_norm=NAN)
     never = [row(n, {"grad_norm": INF, "lr": 0.1}) for n in range(99)]
     assert after(*flat[:39]).text is None
-    assert after(*flat).text == "The gradient norm has been nan in 40 readings in a row while the loss does not fall."
+    assert (
+        after(*flat).text
+        == "The gradient norm has been nan in 40 readings in a row while the loss does not fall, since step 1."
+    )
     assert after(*falling).line is None
     assert after(*never).line is None
 

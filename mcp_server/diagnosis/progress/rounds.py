@@ -60,6 +60,7 @@ class RoundCounter:
     _lap_epoch: NamedEpoch | None = None
     _is_by_epoch: bool = False  # its count restarts with each epoch that other lines name
     _former: RoundCounter | None = None
+    _seen_pending: tuple[int, ...] = ()  # a place where the count may have started again is a sign of life once
     _pending: tuple[tuple[int, ...], RoundCounter] | None = None
 
     def __post_init__(self) -> None:
@@ -105,6 +106,8 @@ class RoundCounter:
         self._last, self._top = place, max(self._top, place)
         self.total = reading.total if reading.step is not None else reading.epochs if reading.n is None else reading.per
         grew = self.counter.update(self._by_epoch(reading, place))
+        grew = grew or (self._pending is not None and self._pending[0] == place != self._seen_pending)
+        self._seen_pending = self._pending[0] if self._pending is not None else ()
         return self._note_move(move or (Move.FURTHER if grew else Move.STILL), readings)
 
     def _note_move(self, move: Move, readings: int) -> Move:

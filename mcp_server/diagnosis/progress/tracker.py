@@ -97,7 +97,7 @@ class ProgressTracker:
         )
         self._counters: dict[str, RoundCounter] = {}
         self._leader: RoundCounter | None = None  # its steps are ``step``
-        self._silent_leader: tuple[RoundCounter, int] | None = None  # the one before, and the round it was in
+        self._silent_leader: tuple[RoundCounter, int, int] | None = None  # the one before, its rounds, and the run's
         self._named_epoch: NamedEpoch | None = None
         self._readings = 0
         self._moves_of_others = 0
@@ -429,15 +429,16 @@ class ProgressTracker:
             ):
                 return False  # the number of the user's pattern has another unit
             before = self._silent_leader
-            if before is not None and before[0] is counter and move is Move.FURTHER:  # it goes on after an inner loop
+            goes_on = before is not None and before[0] is counter and before[1] == counter.rounds
+            if before is not None and goes_on and move is Move.FURTHER:  # after an inner loop
                 leader.is_nested, self._silent_leader = True, None
-                self._begin_round(before[1])
+                self._begin_round(before[2])
             else:
                 if counter.rank <= leader.rank or counter.is_nested:
                     self._moves_of_others += move is not Move.STILL
                     if self._moves_of_others < self._moves_needed(counter, leader):
                         return False
-                self._silent_leader = (leader, self.round) if counter.rank <= leader.rank else None
+                self._silent_leader = (leader, leader.rounds, self.round) if counter.rank <= leader.rank else None
                 if self._follows(counter, leader):
                     self._begin_round(self.round + 1)
         self._leader = counter
