@@ -1,5 +1,6 @@
 """Leases of cpu slots on a machine without GPUs: leased, refused, queued for and released as GPUs are."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -238,5 +239,8 @@ def _is_shut_out(pid: int) -> None:
 
 
 def _opened(pid: int) -> list[str]:
-    fds = [fd for fd in Path(f"/proc/{pid}/fd").iterdir() if os.path.lexists(fd)]
-    return [fd.name for fd in fds if str(fd.readlink()).endswith("/.door")]
+    opened = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since
+            opened += [fd.name] if str(fd.readlink()).endswith("/.door") else []
+    return opened

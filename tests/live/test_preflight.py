@@ -32,7 +32,7 @@ async def test_data_that_a_config_names_and_that_is_missing_stops_all_three_befo
 ) -> None:
     (sandbox.path / "train.py").write_text("print('epoch 1')\n")
     (sandbox.path / "config.yaml").write_text("data:\n  train_files: ./data/none.parquet\n")
-    command, cwd = "python train.py --config config.yaml", str(sandbox.path)
+    command, cwd = "python3 train.py --config config.yaml", str(sandbox.path)
     async with sandbox.agent_in_process() as agent:
         launched = await agent.refusal("launch_run", command=command, cwd=cwd)
         rehearsed = await agent.refusal("launch_run", command=command, cwd=cwd, dry_run=True)
