@@ -44,7 +44,8 @@ async def measure(sandbox: Sandbox) -> Table:
         "`RUNWARD_LOGS=DIR` adds a directory of labelled logs.",
         "Simulated: steps of 0.01 s to 20 min, pauses of 10 steps, slow-downs, buffered output; baseline: 60 s.",
         f"The stream: {_STREAM_BYTES // _MIB} MiB in pieces of {_PIECE_BYTES // 1024} KiB, fastest of {_ROUNDS} in "
-        "turn, of processor time; baseline: `bytes.splitlines` and one pattern a line. A piece of that length is a flood: all of it is "
+        "turn, of processor time; "
+        "baseline: `bytes.splitlines` and one pattern a line. A piece of that length is a flood: all of it is "
         "searched for errors, and only its newest lines are read for steps. Line by line, everything is read.",
         f"The large file: {_LARGE_BYTES / 1e9:g} GB of training lines, a traceback at its end; page cache warm.",
     ]
