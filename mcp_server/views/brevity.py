@@ -11,7 +11,7 @@ from mcp_server.answer import Answer
 from mcp_server.record.state import ENDED, Run
 from mcp_server.text.formatting import duration, round_seconds, shorten_middle
 from mcp_server.text.token_estimate import estimate_tokens
-from mcp_server.views.run_status import Failure, RunStatus
+from mcp_server.views.run_status import Failure, RunStatus, printed_exception
 
 HEARTBEAT_TOKENS = 45
 # Of {"reason":"heartbeat","runs":[{"run_id":"","state":"running"}]}, and of ,"step": and the like.
@@ -62,7 +62,7 @@ def row_of(status: RunStatus) -> RunStatus:
         "owner",
         *(() if status.state in ENDED else ("queue_position", "reason", "round", "step")),
     )
-    row = {name: facts[name] for name in names if name in facts}
+    row = {name: facts[name] for name in (*names, "note") if name in facts}
     if status.failure is not None:
         row["failure"] = Failure(kind=status.failure.kind)
     if status.exit_code:
@@ -81,7 +81,8 @@ def line_of(run: Run) -> str:
     end = f", exit {run.exit_code}" if run.exit_code else f", {run.signal}" if run.signal else ""
     elapsed_s = run.elapsed_s(0.0) if run.ended else None
     took = f", {duration(round_seconds(elapsed_s))}" if elapsed_s is not None else ""
-    return f"{run.run_id} {run.state}{kind}{end}{took}"
+    odd = ", printed an exception" if printed_exception(run) is not None else ""
+    return f"{run.run_id} {run.state}{kind}{end}{took}{odd}"
 
 
 def sort_by_urgency(runs: Iterable[Run]) -> list[Run]:

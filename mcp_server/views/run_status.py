@@ -209,7 +209,7 @@ def describe(
         last_output_s=_round(silent_s),
         tracker=tracker,
         failure=_failure(run.failure, listed=listed) if run.failure else None,
-        note=None if brief or listed else _note(run),
+        note=None if brief else _note(run, short=listed),
         leftovers=leftovers or None,
         events=[_event(e) for e in new] or None,
         tail=tail or None,
@@ -222,12 +222,18 @@ def _reason(run: Run) -> str | None:
     return " ".join(filter(None, (run.reason, known))) or None
 
 
-def _note(run: Run) -> str | None:
-    """Return what is at odds with the run's end: an exception in the output of a run with exit code 0."""
+def printed_exception(run: Run) -> str | None:
+    """Return the sentence about an exception in the output of a run that ended with exit code 0, None without one."""
     if run.state != "finished":
         return None
-    printed = [event for event in run.events if event["kind"] == "exception_printed"]
-    return shorten_middle(printed[-1].get("text", ""), _EVENT_CHARS) if printed else None
+    return next((e.get("text", "") for e in reversed(run.events) if e["kind"] == "exception_printed"), None)
+
+
+def _note(run: Run, *, short: bool) -> str | None:
+    """Return what is at odds with the run's end."""
+    if (text := printed_exception(run)) is None:
+        return None
+    return "printed an exception" if short else shorten_middle(text, _EVENT_CHARS)
 
 
 def _shows_gpus(run: Run, since: int, *, brief: bool, failed: bool) -> bool:

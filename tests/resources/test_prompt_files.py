@@ -19,6 +19,7 @@ from mcp_server.cli.parser import make_parser
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.gpus.request import parse_requirements
 from mcp_server.hosts.config import Environment, Host, Ray, Site
+from mcp_server.record.events import TRAITS
 from mcp_server.record.state import RunState
 from mcp_server.recovery import policy
 from mcp_server.resources.documents import Document, Shelf, list_files, parse_document, read_documents
@@ -96,7 +97,7 @@ def known_words() -> set[str]:
         *Config.model_fields,
         *NotifySettings.model_fields,
     }
-    words |= {*policy.KEYS, *policy.WHEN_KEYS, *policy.STEP_KEYS, "gpu_indices", *read_documents("prompts")}
+    words |= {*TRAITS, *policy.KEYS, *policy.WHEN_KEYS, *policy.STEP_KEYS, "gpu_indices", *read_documents("prompts")}
     words |= {*Host.model_fields, *Environment.model_fields, *Ray.model_fields, policy.NEXT_PORT}
     for tool in tools().values():
         words |= {*words_of(tool["inputSchema"]), *words_of(tool.get("outputSchema", {}))}

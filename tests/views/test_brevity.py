@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mcp_server.record.events import Event as EventRecord
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.text.token_estimate import estimate_tokens
@@ -84,6 +85,14 @@ def test_a_row_is_the_run_its_state_and_how_it_ended() -> None:
     assert row_of(RunStatus(run_id=SHORT, **RUNNING)).model_dump() == {"run_id": SHORT, "state": "running", "step": 240}
     other = RunStatus(run_id=SHORT, state="failed", exit_code=3, owner="bob")
     assert row_of(other).model_dump() == {"run_id": SHORT, "state": "failed", "owner": "bob", "exit_code": 3}
+
+
+def test_a_short_row_and_a_line_name_an_exception_behind_an_exit_code_of_0() -> None:
+    printed = EventRecord(seq=2, kind="exception_printed", text="An exception was printed at line 7.")
+    run = Run(RunSpec(run_id=SHORT), "finished", (printed,), exit_code=0)
+    assert line_of(run) == f"{SHORT} finished, printed an exception"
+    row = row_of(RunStatus(run_id=SHORT, state="finished", note="printed an exception"))
+    assert row.note == "printed an exception"
 
 
 def test_an_ended_run_is_one_line_of_text() -> None:
