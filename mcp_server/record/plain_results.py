@@ -15,6 +15,7 @@ from mcp_server.record.events import read_events
 from mcp_server.record.experiment_log import append_end, list_later_launches
 from mcp_server.record.result_directory import (
     EXPERIMENT_LOG,
+    FINISH_FLAG,
     choose_document_path,
     make_directory,
     read_additions,
@@ -43,8 +44,9 @@ def write_end(
     failure: Mapping[str, Any] | None,
     attempts: int,
     elapsed_s: float,
+    flag: bool = True,
 ) -> str | None:
-    """Write log entry, plain results and flag into the ``result_dir`` of ``spec``.
+    """Write log entry, plain results and ``flag`` into the ``result_dir`` of ``spec``.
 
     Return what failed, or None.
 
@@ -72,7 +74,7 @@ def write_end(
             changed=tuple(find_attempt_params(run_spec, read_events(rundir.events)).changed.values()),
             tracker=read_tracker_link(rundir.log(attempts)),
         )
-        return "; ".join(_write_files(end, Path(str(result_dir)), rundir, run_spec)) or None
+        return "; ".join(_write_files(end, Path(str(result_dir)), rundir, run_spec, flag=flag)) or None
 
     try:
         problem = _call_with_timeout(write_all)
@@ -81,8 +83,24 @@ def write_end(
     return f"Not all results could be left in {result_dir}: {problem}." if problem else None
 
 
-def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, spec: RunSpec) -> Iterator[str]:
-    """Write log entry, document and flag.
+def is_repaired(result_dir: str, run_id: str) -> bool:
+    """Return whether a failed run needs no flag any more: there is one, or a later launch will write its own.
+
+    False while a file server does not answer.
+    """
+
+    def look() -> bool:
+        directory = Path(result_dir)
+        return (directory / FINISH_FLAG).exists() or bool(list_later_launches(directory, run_id))
+
+    try:
+        return _call_with_timeout(look) is True
+    except OSError:
+        return False
+
+
+def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, spec: RunSpec, *, flag: bool) -> Iterator[str]:
+    """Write log entry, document and ``flag``.
 
     Yield each failure. A failure of one does not prevent the others.
     """
@@ -108,7 +126,7 @@ def _write_files(end: RunEnd, result_dir: Path, rundir: RunDir, spec: RunSpec) -
     except OSError as error:
         yield _describe(error)
     try:
-        if _find_later_live_run(result_dir, rundir) is None:
+        if flag and _find_later_live_run(result_dir, rundir) is None:
             write_flag(result_dir, {**end.facts, **written})
     except OSError as error:
         yield _describe(error)

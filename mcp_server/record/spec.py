@@ -67,6 +67,7 @@ class RunSpec(LaunchRequest):
     gpu_window_s: float = 120.0
     result_dir: str | None = None
     stop_grace_s: float = 5.0
+    repair_grace_s: float = 0.0
     created_at: str = ""
     boot_id: str = ""
     session: str = ""

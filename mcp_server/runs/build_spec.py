@@ -24,6 +24,7 @@ def build_spec(launch: ResolvedLaunch) -> RunSpec:
         gpu_window_s=launch.config.gpu_window_s,
         result_dir=launch.result_dir,
         stop_grace_s=launch.config.stop_grace_s,
+        repair_grace_s=launch.config.repair_grace_s,
         created_at=launch.created_at,
         boot_id=launch.boot_id,
     )

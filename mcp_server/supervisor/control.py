@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 
 from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import CTRL_C, STOPPERS, StopRequest
@@ -20,6 +21,7 @@ _RETRY_S = 5.0  # until a full disk is tried again
 _LONGEST_POLL_S = 3600.0  # poll(2) counts milliseconds in an int
 _REPORTED_ERRORS = 5
 _ERROR_PAUSE_S = 0.05
+_LOOK_S = 5.0  # after the end, for a repair
 # tmux closes the panes a moment before it is gone itself; then it is asked whether it goes on.
 _TMUX_DEATH_S, _TMUX_ANSWER_S = 2.0, 30.0
 # A request from another process namespace, or another host, comes without a signal.
@@ -200,6 +202,26 @@ class ControlInputs:
                     self._read_keys(self.pane)
             self.check_deadlines()
         return self.stop_request is None
+
+    def wait_after_end(self, wait_s: float, is_over: Callable[[], bool]) -> None:
+        """Wait ``wait_s`` after the run's end, or until ``is_over``, SIGTERM, Ctrl-C or the end of the pane.
+
+        No event may follow an end, so nothing is recorded.
+        """
+        until_s = time.monotonic() + wait_s
+        while (left_s := until_s - time.monotonic()) > 0 and not is_over():
+            poll = select.poll()
+            poll.register(self._wakeup_fd, select.POLLIN)
+            if self.pane and self.pane.is_open:
+                poll.register(self.pane.fd, select.POLLIN)
+            for fd, _ in poll.poll(round(1000 * min(left_s, _LOOK_S)) + 1):
+                if fd == self._wakeup_fd:
+                    is_ended = bool({signal.SIGTERM, signal.SIGHUP}.intersection(os.read(fd, 4096)))
+                else:
+                    keys = self.pane.read_keys() if self.pane else None
+                    is_ended = keys is None or _INTERRUPT in keys
+                if is_ended:
+                    return
 
     def _read_keys(self, pane: Pane) -> None:
         pane.write()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ from mcp_server.supervisor.observer import LINE_CHARS, event_facts
 from mcp_server.supervisor.start_command import supervisor_identity, write_script
 from mcp_server.system.lock_files import release_lock, take_lock
 from mcp_server.system.time_limit import within
+from mcp_server.text.formatting import duration
 
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
@@ -189,6 +192,17 @@ class Supervision:
             self._end(attempt, ending, failure, why)
             return ending.status
 
+    def _leave_flag(self, end: Mapping[str, Any]) -> None:
+        """Write the flag of a failed run unless it is repaired: launched again, or finished by its executor."""
+        control, spec = self._control, self._spec
+        with contextlib.suppress(Exception):  # the end is recorded: there is nobody left to hear of it
+            from mcp_server.record.plain_results import is_repaired, write_end  # noqa: PLC0415 - few runs need it
+
+            result_dir, run_id = str(spec.result_dir), control.rundir.run_id
+            control.wait_after_end(spec.repair_grace_s, lambda: is_repaired(result_dir, run_id))
+            if not is_repaired(result_dir, run_id):
+                write_end(spec.facts(), control.rundir, **end)
+
     def _diagnose(self, attempt: Attempt) -> tuple[Ending, Failure | None]:
         """Return how the attempt ended and why it failed: an end that was requested from outside is not a failure."""
         ending = attempt.ending
@@ -296,11 +310,20 @@ class Supervision:
             "failure": event_facts(failure),
             "elapsed_s": round(elapsed_s, 3),
         }
-        _write_results(control, text=text, attempts=attempt.number, **end)
+        # Who waits for the flag must not take an experiment for over while its executor repairs it.
+        waits = bool(self._spec.result_dir and self._spec.repair_grace_s and _may_be_retried(ending) and not survivors)
+        results = {**end, "text": text, "attempts": attempt.number}
+        _write_results(control, **results, flag=not waits)
+        if waits:
+            follows = f"finish.flag follows in {duration(self._spec.repair_grace_s)}, unless it is launched again."
+            control.show(f"{follows} Ctrl-C writes it now.")
+            text = f"{text} {follows}"
         facts = {**end_facts, "stopped_by": ending.stopped_by, "far_side": ending.far_side or None}
         control.events.append("ended", text, then=then or None, attempt=attempt.number, **end, **facts)
         release_lock(self._lock)  # until here a reader sees a living supervisor, and believes no end
         attempt.close_outputs()
+        if waits:
+            self._leave_flag(results)
         if pane and pane.is_open:
             pane.restore()
 

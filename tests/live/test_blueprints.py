@@ -91,14 +91,71 @@ async def test_a_blueprint_is_checked_launched_ended_and_finished(sandbox: Sandb
     assert left(sandbox) >= {"experiment_log.md", "results.md", "finish.flag"}
 
 
-async def test_a_failure_leaves_its_results_and_its_flag_as_well(sandbox: Sandbox, blueprint: Path) -> None:
+def pids(sandbox: Sandbox) -> list[int]:
+    """The processes of the sandbox; those that tmux has not yet waited for have ended."""
+    return [process.pid for process in sandbox.own_processes()]
+
+
+@pytest.mark.parametrize("grace_s", [0, 0.3])
+async def test_a_failure_leaves_its_results_and_its_flag_as_well(
+    sandbox: Sandbox, blueprint: Path, grace_s: float
+) -> None:
+    (sandbox.path / "state" / "config.toml").write_text(f"repair_grace_s = {grace_s}\n")
     (sandbox.path / "code" / "fail").touch()
+    flag = sandbox.path / "results" / "finish.flag"
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
         end = await agent.end(run_id)
         assert (end["state"], end["failure"]["kind"]) == ("failed", "python_error")
-    assert json.loads((sandbox.path / "results" / "finish.flag").read_text())["state"] == "failed"
-    assert "KeyError: 'lr'" in (sandbox.path / "results" / "results.md").read_text()
+        assert "KeyError: 'lr'" in (sandbox.path / "results" / "results.md").read_text()
+        if grace_s:
+            await until_async(flag.exists, "the flag after the grace")
+    assert json.loads(flag.read_text())["state"] == "failed"
+    assert sandbox.run(run_id).events[-1]["kind"] == "ended"  # nothing follows an end
+
+
+async def test_nobody_sees_a_flag_while_a_failed_run_is_repaired(sandbox: Sandbox, blueprint: Path) -> None:
+    fault, results = sandbox.path / "code" / "fail", sandbox.path / "results"
+    fault.touch()
+    async with sandbox.agent_in_process() as agent:
+        first = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
+        end = await agent.end(first)
+        assert end["events"][-1]["text"].endswith("finish.flag follows in 30 min, unless it is launched again.")
+        supervisor = sandbox.supervisor(first)
+        assert supervisor in pids(sandbox)
+        assert left(sandbox) >= {"experiment_log.md", "results.md"}
+        assert "finish.flag" not in left(sandbox)
+        fault.unlink()
+        second = await agent.launch(None, blueprint=str(blueprint))  # type: ignore[arg-type]
+        assert (await agent.end(second))["state"] == "finished"
+    assert json.loads((results / "finish.flag").read_text())["run_id"] == second
+    await until_async(lambda: supervisor not in pids(sandbox), "the end of the first supervisor")
+    assert json.loads((results / "finish.flag").read_text())["run_id"] == second
+
+
+@pytest.mark.parametrize("end", ["finish_blueprint", "SIGTERM", "session"])
+async def test_a_failed_run_that_nobody_repairs_has_its_flag_before_the_grace_is_over(
+    sandbox: Sandbox, blueprint: Path, end: str
+) -> None:
+    (sandbox.path / "code" / "fail").touch()
+    flag = sandbox.path / "results" / "finish.flag"
+    async with sandbox.agent_in_process() as agent:
+        run = await agent.call("launch_run", blueprint=str(blueprint))
+        run_id, session = run["run_id"], run["session"]
+        await agent.end(run_id)
+        supervisor = sandbox.supervisor(run_id)
+        assert supervisor in pids(sandbox)
+        assert not flag.exists()
+        if end == "finish_blueprint":
+            await agent.call("finish_blueprint", run_id=run_id, summary="It cannot be repaired.")
+        elif end == "SIGTERM":
+            os.kill(supervisor, signal.SIGTERM)
+        else:
+            sandbox.tmux("kill-session", "-t", f"={session}")
+        await until_async(flag.exists, "the flag")
+        await until_async(lambda: supervisor not in pids(sandbox), "the end of the supervisor")
+    assert json.loads(flag.read_text())["state"] == "failed"
+    assert ("It cannot be repaired." in (flag.parent / "results.md").read_text()) is (end == "finish_blueprint")
 
 
 async def test_what_is_said_explicitly_wins(sandbox: Sandbox, blueprint: Path) -> None:

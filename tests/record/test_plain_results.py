@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from mcp_server.record import plain_results, result_directory
-from mcp_server.record.plain_results import write_end
+from mcp_server.record.experiment_log import append_launch
+from mcp_server.record.plain_results import is_repaired, write_end
 from mcp_server.record.result_directory import choose_document_path, read_origin, write_text
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd, failure_lines, gpu_lines, origin_line
 from mcp_server.record.run_directory import RunDir
+from mcp_server.record.spec import RunSpec
 from mcp_server.system.lock_files import take_lock
 
 FAILURE = {
@@ -249,6 +251,27 @@ def test_a_directory_that_cannot_be_created_is_reported(rundir: RunDir, tmp_path
     assert (tmp_path / "a file").read_text() == ""
 
 
+def test_a_flag_may_be_left_to_a_repair_and_then_be_written(rundir: RunDir, tmp_path: Path) -> None:
+    there, run_id = tmp_path / "out", rundir.run_id
+    assert leave(rundir, there, flag=False) is None
+    assert names(there) == ["experiment_log.md", "results.md"]
+    assert not is_repaired(str(there), run_id)
+    text = (there / "experiment_log.md").read_text()
+    assert leave(rundir, there) is None
+    assert flag(there)["state"] == "failed"
+    assert (there / "experiment_log.md").read_text() == text
+    assert is_repaired(str(there), run_id)
+
+
+def test_a_launch_into_the_directory_repairs_the_runs_before_it(tmp_path: Path) -> None:
+    launches = [RunSpec(run_id=run_id, command="true", name="a", created_at="2026-11-21") for run_id in ("a-1", "a-2")]
+    for spec in launches:
+        append_launch(tmp_path, spec)
+    assert is_repaired(str(tmp_path), "a-1")
+    assert not is_repaired(str(tmp_path), "a-2")
+    assert not is_repaired(str(tmp_path / "gone"), "a-1")
+
+
 def test_a_file_server_that_never_answers_does_not_hold_up_the_end(
     rundir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +279,7 @@ def test_a_file_server_that_never_answers_does_not_hold_up_the_end(
 
     never = threading.Event()
     monkeypatch.setattr(plain_results, "_FILE_SERVER_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(plain_results, "_write_files", lambda *_: never.wait(20) and [])
+    monkeypatch.setattr(plain_results, "_write_files", lambda *_, **__: never.wait(20) and [])
     problem = leave(rundir, tmp_path)
     never.set()
     assert problem == f"Not all results could be left in {tmp_path}: no answer within 0.05 s."
