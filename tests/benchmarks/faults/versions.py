@@ -167,7 +167,7 @@ def _row_of_version(
     return Row(
         f"runs of the {who} version, through a server of the other",
         f"{codes} of 4 exact ends, {ended} of 4 recorded, {kinds} of 3 kinds, {attempts} of 2 retries, "
-        f"{'a' if flag.exists() else 'no'} flag, a stop {'complete' if stopped else 'incomplete'}",
+        f"{'' if results.exists() else 'no '}results, a stop {'complete' if stopped else 'incomplete'}",
         bar="all",
         ok=ok,
     )
