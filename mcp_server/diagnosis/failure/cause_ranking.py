@@ -13,6 +13,7 @@ from dataclasses import replace
 from mcp_server.diagnosis.failure import tracebacks
 from mcp_server.diagnosis.failure.error_patterns import match_error_kind
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
+from mcp_server.diagnosis.failure.exception_types import exception_kind
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
 
@@ -51,6 +52,13 @@ _BARE_WHAT = re.compile(r"what\(\): +std::\w+$")
 _THROWN = re.compile(r"terminate called after throwing an instance of")
 _NOT_ON_HUB = re.compile(r".*(?:on the Hugging Face Hub|on the Hub|cached files|huggingface\.co)")
 _TUNE = re.compile(r"(?:ray\.)?(?:tune\.)?(?:error\.)?TuneError: ")
+# Hydra names the object that it could not build, and below it the exception as Python represents it.
+_CALL = re.compile(r"(?:[\w.]*InstantiationException: )?Error (?:in call to|locating) target '")
+_REPRESENTED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)\((?P<args>.*)\)$")
+_CALL_LINES = 4
+# OpenBLAS interrupts its own process.
+_NO_THREADS = re.compile(r".*(?:pthread_create failed|libgomp: Thread creation failed)")
+_RAY_OUT_OF_MEMORY = re.compile(r".*\b[1-9]\d* Workers? .{0,40}killed due to memory pressure")
 _NODE_LOST = re.compile(
     r".{0,80}\bnode with (?:node )?id.{1,300}marked dead|.*\(raylet\).{1,80}Exiting because this node"
     r"|The (?:actor|task|worker) .{0,40}because (?:its|the) node"
@@ -205,6 +213,18 @@ def _lost_trial(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvid
     return evidence
 
 
+def _inner_exception(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
+    """Return the exception that Hydra names below the object that it could not build."""
+    for at in range(evidence.at, min(evidence.at + _CALL_LINES, len(lines))):
+        text = tracebacks.strip_prefixes(lines[at].text).text.strip()
+        match = _REPRESENTED.match(text)
+        name = match["name"].rpartition(".")[2] if match else ""
+        if match and tracebacks.match_exception(f"{name}: x", after_frames=True):
+            kind = exception_kind(name, f"{name}: {match['args']}")
+            return replace(evidence, at=at, end=at, kind=kind, text=text)
+    return evidence
+
+
 def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
     """Replace a general message by the nearby line that states the specific cause."""
     text = evidence.text.strip()
@@ -214,15 +234,30 @@ def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) ->
             kind = None if tracebacks.is_frame(text_near) or text_near[:1].isspace() else match_error_kind(text_near)
             if kind:
                 return replace(evidence, at=at, end=at, kind=kind, text=text_near)
-    before: re.Pattern[str] | None = None
-    if _BARE_WHAT.match(text):
-        before = _THROWN
-    elif _TUNE.match(text):
+    if _TUNE.match(text):
         return _lost_trial(lines, evidence)
-    elif evidence.kind == "network_error" and _NOT_ON_HUB.match(text):
-        before = _REFUSED
-    for at in range(evidence.at - 1, max(evidence.at - _DETAIL_LINES, -1), -1) if before else ():
+    if _CALL.match(text):
+        return _inner_exception(lines, evidence)
+    cause, kind = _specific_cause(text, evidence.kind)
+    if cause is None:
+        return evidence
+    after = range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))) if cause is _RAY_OUT_OF_MEMORY else ()
+    for at in (*range(evidence.at - 1, max(evidence.at - _DETAIL_LINES, -1), -1), *after):
         text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
-        if before and before.match(text_near):
-            return replace(evidence, at=at, text=text_near, frames=())
+        if cause.match(text_near):
+            weight = max(evidence.weight, Weight.OWN) if kind != evidence.kind else evidence.weight
+            return replace(evidence, at=at, text=text_near, kind=kind, weight=weight, frames=())
     return evidence
+
+
+def _specific_cause(text: str, kind: str) -> tuple[re.Pattern[str] | None, str]:
+    """Return a pattern of the line that explains ``text``, a general message, and the kind that it proves."""
+    if _BARE_WHAT.match(text):
+        return _THROWN, kind
+    if kind == "network_error" and _NOT_ON_HUB.match(text):
+        return _REFUSED, kind
+    if text == "KeyboardInterrupt":
+        return _NO_THREADS, "other"
+    if kind == "ray_error" and _RAY_LOST_PROCESS.match(text):
+        return _RAY_OUT_OF_MEMORY, "oom_host"
+    return None, kind

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mcp_server.diagnosis.failure import kinds, log_shapes, log_statements, root_cause, tracebacks
+from mcp_server.diagnosis.failure import kinds, log_shapes, log_statements, next_steps, root_cause, tracebacks
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
@@ -21,6 +21,7 @@ _FIRST_CHARS = 1_000
 _NO_OUTPUT = "(no output)"
 _CONTEXT_LINES = 6
 _FORE_LINES, _AFTER_LINES = 2, 2
+_NEAR_LINES, _NEAR_FRAMES, _NEAR_CHARS = 8, 60, 200  # around the evidence: they name the framework
 _SIGNAL_BASE = 128
 _TIMED_OUT, _USAGE, _SSH_FAILED = 124, 2, 255
 _KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout"}
@@ -181,28 +182,33 @@ def _has_usage(lines: Sequence[Line]) -> bool:
 def _failure_from(lines: Sequence[Line], evidence: FailureEvidence | None, kind: str, signal: str = "") -> Failure:
     if evidence is not None:
         line = lines[evidence.at]
-        return _build_failure(
-            kind,
-            line.text.strip() or evidence.text,
-            line.number,
-            _context(lines, evidence),
-            signal,
-        )
+        near = _text_near(lines, max(evidence.start, evidence.at - _NEAR_FRAMES), evidence.at)
+        context = _context(lines, evidence)
+        return _build_failure(kind, line.text.strip() or evidence.text, line.number, context, signal, near)
     at = next((n for n in range(len(lines) - 1, -1, -1) if not _MEANINGLESS.match(lines[n].text[:400])), len(lines) - 1)
     if at < 0:
         return _build_failure(kind, _NO_OUTPUT, None, (), signal)
-    *context, last = (tracebacks.without_mark(line.text).strip() for line in lines[max(at - _FORE_LINES, 0) : at + 1])
-    return _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context, last), signal)
+    *context_above, last = (
+        tracebacks.without_mark(line.text).strip() for line in lines[max(at - _FORE_LINES, 0) : at + 1]
+    )
+    return _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context_above, last), signal)
 
 
-def _build_failure(kind: str, line: str, number: int | None, context: tuple[str, ...], signal: str = "") -> Failure:
+def _text_near(lines: Sequence[Line], first: int, last: int) -> str:
+    """Return the text around the lines ``first`` to ``last``."""
+    near = lines[max(first - _NEAR_LINES, 0) : last + _NEAR_LINES]
+    return "\n".join(line.text[:_NEAR_CHARS] for line in near)
+
+
+def _build_failure(
+    kind: str, line: str, number: int | None, context: tuple[str, ...], signal: str = "", near: str = ""
+) -> Failure:
     line = tracebacks.without_mark(line).strip()
-    retryable = kinds.KINDS[kind].retryable
-    if kind == "killed":
-        retryable = _is_retryable_kill(line, signal)
-    texts = f"{line} {signal}" if kind == "killed" else line
-    action = kinds.action_for(kind, line, retryable=retryable)
-    return Failure(kind, line, number, retryable, action, kinds.advice_for(kind, texts), context)
+    text = tracebacks.strip_prefixes(line).text.strip() or line
+    is_kill = kind == "killed"
+    retryable = _is_retryable_kill(line, signal) if is_kill else None
+    step = next_steps.propose_next_step(kind, f"{text} {signal}" if is_kill else text, near, retryable=retryable)
+    return Failure(kind, line, number, step.retryable, step.action, step.advice, context)
 
 
 def _is_retryable_kill(line: str, signal: str) -> bool:

@@ -216,7 +216,14 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("No space left", r"[\w./-]{1,60}: .*No space left on device"),
         ("uota exceeded", r"[\w./-]{1,60}: .*[Dd]isk quota exceeded"),
     )),
-    (Weight.OWN, "import_error", (("OMP: Error", r"OMP: Error #15"),)),
+    (Weight.OWN, "import_error", (
+        ("OMP: Error", r"OMP: Error #15"),
+        ("ERROR ", r"ERROR \S+\.py\S* - (?:ModuleNotFound|Import)Error"),  # pytest
+    )),
+    (Weight.OWN, "python_error", (
+        ("FAILED ", r"FAILED \S+\.py::\S+"),
+        ("ERROR ", r"ERROR \S+\.py(?:::\S+)?(?: - .*)?$"),
+    )),
     (Weight.OWN, "auth_error", (("api_key not configured", r"wandb: ERROR api_key not configured"),)),
     (Weight.ECHO, "killed", (("death signal", r"Received \d+ death signal"),)),
     (Weight.ECHO, "other", (

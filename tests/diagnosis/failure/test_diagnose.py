@@ -225,7 +225,7 @@ def test_the_context_is_a_handful_of_lines_with_the_root_line_among_them(raised:
 
 def test_a_faulty_gpu_asks_for_another_one() -> None:
     assert failure(f"{TRACE}RuntimeError: CUDA error: uncorrectable ECC error encountered").action == "retry_other_gpu"
-    assert failure(f"{TRACE}RuntimeError: CUDA error: device-side assert triggered").action == "retry"
+    assert failure(f"{TRACE}RuntimeError: CUDA error: device-side assert triggered").action == "stop"
 
 
 def test_a_window_of_numbered_lines_keeps_its_numbers() -> None:

@@ -6,16 +6,17 @@ import re
 
 import pytest
 
-from mcp_server.diagnosis.failure.kinds import ACTIONS, ADVICE_CHARS, KINDS, action_for, advice_for
+from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
+from mcp_server.diagnosis.failure.next_steps import ADVICE_CHARS, ALL_STEPS, propose_next_step
 
 
 def test_every_kind_proposes_a_known_action_and_one_short_sentence() -> None:
-    for kind, policy in KINDS.items():
+    for policy in KINDS.values():
         assert policy.action in ACTIONS
         assert policy.retryable == policy.action.startswith("retry")
         assert len(policy.advice) <= ADVICE_CHARS
-        for retryable in (True, False):
-            assert action_for(kind, "x", retryable=retryable).startswith("retry") == retryable
+    for retryable in (True, False):
+        assert propose_next_step("killed", "x", retryable=retryable).retryable == retryable
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,7 @@ def test_every_kind_proposes_a_known_action_and_one_short_sentence() -> None:
     [
         ("import_error", "ModuleNotFoundError: No module named 'flash_attn'", "flash_attn"),
         ("port_conflict", "failed to bind to [::]:29500 (errno: 98)", "Port 29500"),
+        ("port_conflict", "2025-03-01 09:46:12,001 OSError: [Errno 98] Address in use", "The port is taken"),
         ("port_conflict", "OSError: [Errno 98] Address already in use", "MASTER_PORT"),
         ("data_error", "FileNotFoundError: [Errno 2] No such file or directory: '/d/x.pt'", "/d/x.pt"),
         ("config_error", "t.py: error: unrecognized arguments: --lrr 3", "--lrr 3"),
@@ -42,12 +44,53 @@ def test_every_kind_proposes_a_known_action_and_one_short_sentence() -> None:
     ],
 )  # fmt: skip
 def test_advice_names_what_the_line_names(kind: str, line: str, words: str) -> None:
-    assert words in advice_for(kind, line)
+    assert words in propose_next_step(kind, line).advice
 
 
-def test_a_retry_waits_for_a_ray_that_does_not_answer() -> None:
-    assert action_for("ray_error", "Failed to connect to Ray cluster at 10.0.0.5:6379", retryable=True) == "retry_later"
-    assert action_for("ray_error", "The actor died unexpectedly", retryable=True) == "retry"
+# What the text of an advice must say, and what it must not, for each action.
+SAYS = {
+    "stop": (".", r"(?i)\bretry\b(?! (?:nothing))|as is\b"),
+    "retry": (r"(?i)\bretry|resume|start again", r"launch_run again"),
+    "retry_changed": (r"(?i)lower|halve|fewer|raise|less|change|smaller|PREALLOCATE", r"as is\b|(?i:retry once)"),
+    "retry_later": (r"later", r"as is\b"),
+    "retry_other_port": (r"(?i)port", r"as is\b"),
+    "retry_other_gpu": (r"another GPU", r"as is\b"),
+}
+
+
+def assert_advice_agrees(retryable: bool, action: str, advice: str) -> None:
+    must, must_not = SAYS[action]
+    assert retryable == (action != "stop")
+    assert re.search(must, advice), advice
+    assert not re.search(must_not, advice), advice
+    assert len(advice) <= ADVICE_CHARS
+    assert advice.count(";") <= 1, advice  # two steps at most
+
+
+@pytest.mark.parametrize(
+    "step", [*ALL_STEPS, *(tuple(policy) for policy in KINDS.values())], ids=lambda step: step[2][:40]
+)
+def test_no_advice_contradicts_its_action(step: tuple[bool, str, str]) -> None:
+    assert_advice_agrees(*step)
+
+
+def test_a_kill_that_was_meant_is_never_advised_to_be_retried() -> None:
+    for line in ("Killed", "CANCELLED AT x", "KeyboardInterrupt", "PREEMPTED", "TIME LIMIT", "x"):
+        for retryable in (True, False):
+            step = propose_next_step("killed", line, retryable=retryable)
+            assert step.retryable == retryable
+            assert_advice_agrees(*step)
+
+
+def test_a_process_that_holds_most_of_the_gpu_is_named() -> None:
+    line = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+        "79.15 GiB of which 1.00 GiB is free. Process {} has {} GiB memory in use. Including non-PyTorch memory, this "
+        "process has {} GiB memory in use."
+    )
+    other = propose_next_step("oom_gpu", line.format(4117, "70.20", "7.90"))
+    assert (other.action, "4117" in other.advice) == ("retry_other_gpu", True)
+    assert propose_next_step("oom_gpu", line.format(4117, "0.50", "77.60")).action == "retry"
 
 
 def test_advice_stays_short_whatever_the_line_holds() -> None:
@@ -57,12 +100,12 @@ def test_advice_stays_short_whatever_the_line_holds() -> None:
             "No module named '" + "x" * 4_000,
             "{0} No such file or directory: '{1}{2}" + "/a" * 900,
         ):
-            assert len(advice_for(kind, line)) <= ADVICE_CHARS
+            assert len(propose_next_step(kind, line).advice) <= ADVICE_CHARS
 
 
 def test_advice_names_no_tool_that_does_not_exist() -> None:
-    tools = {"launch_run", "wait_run", "read_log", "capture_pane", "list_runs", "kill_run"}
+    tools = {"launch_run", "wait_run", "read_log", "capture_pane", "list_runs", "kill_run", "gpu_check"}
     lines = ("CUDA out of memory", "No module named 'x'", "File exists: '/x'", "arguments are required: x", "wandb")
-    advice = {advice_for(kind, line) for kind in KINDS for line in lines}
+    advice = {propose_next_step(kind, line).advice for kind in KINDS for line in lines}
     named = {word for sentence in advice for word in re.findall(r"\b[a-z]+_(?:runs?|log|pane|check)\b", sentence)}
     assert named <= tools
