@@ -181,7 +181,7 @@ def _unfold(
         )
     if depth >= _DEEPEST:
         return
-    # In single quotes a substitution is text: those are not told apart here, so only a program that runs its words
+    # In single quotes a substitution is text: those are not distinguished here, so only a program that runs its words
     # as a command is looked into.
     if name not in TEXT_PROGRAMS:
         inner += [words[at] for at in _find_shell_texts(words)]

@@ -89,7 +89,7 @@ class Observer:
         self._stop_on = frozenset((control.spec.recovery or {}).get("stop_on", ()))
         self._stop_request: StopRequest | None = None
         self._stopped_for: str | None = None
-        # What the command prints while it is stopped answers signals: it is no news, and proves nothing.
+        # What the command prints while it is stopped answers signals: it is not news, and proves nothing.
         self._is_stopping = False
         self._stopping_from: int | None = None
         self._diverged_before_stop: str | None = None
