@@ -1,4 +1,4 @@
-"""Decides when a counter starts again: the next epoch, another round (seed, stage, job of a multirun), or nothing. Pure.
+"""Decides when a counter starts again: the next epoch, another round (seed, stage, multirun job), or nothing. Pure.
 
 A count that falls back to where it began has started again. If the output has named the next epoch since, the count
 goes on through the epochs; otherwise a new round begins. A count that was not complete needs a second line for it. A
