@@ -36,7 +36,9 @@ _KERNEL = re.compile(
     r".*(?:oom-kill:|invoked oom-killer|[Oo]ut of memory: Kill|Memory cgroup out of memory|oom_reaper)"
 )
 # A simulation without memory goes on, and fails with CUDA errors.
-_PHYSX_MEMORY = re.compile(r".*PhysX error: .{0,120}\b[Ff]ail(?:ed)? to allocate(?! pinned)")
+_PHYSX_MEMORY = re.compile(
+    r".*(?:PhysX error: .{0,120}\b[Ff]ail(?:ed)? to allocate(?! pinned)|Gym cuda error: out of memory)"
+)
 _RAY_LOST_PROCESS = re.compile(r".{0,80}(?:died|dead|unavailable|[Cc]rashed|unexpected)")
 # Kinds that a later, vaguer exception of the same chain does not replace.
 _HARD = frozenset({"oom_gpu", "oom_host", "disk_full", "cuda_error", "port_conflict", "divergence", "killed"})
@@ -108,7 +110,7 @@ def _pick_cause(lines: Sequence[Line], causes: Sequence[FailureEvidence], *, mul
     if not multi_process:
         child = next((one for one in causes if one.child), None)
         chosen = child or causes[-1]
-        if chosen.kind == "cuda_error":
+        if chosen.kind in {"cuda_error", *_VAGUE}:
             return next((one for one in causes if _PHYSX_MEMORY.match(one.text)), chosen)
         return chosen
     if causes[0].kind in _VAGUE and not causes[0].tag:

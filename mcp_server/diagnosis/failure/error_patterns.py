@@ -83,6 +83,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"|for|during) (?:\w+ ){0,4}(?:loss|grad)\w*)",
             r"(?i:detected (?:nan|inf)\b|found (?:nan|inf) in|nan ?(?:/|or) ?inf (?:loss|grad)|\b(?:nan|inf) loss"
             r"|diverged with loss)",
+            r"\bloss returned in .{1,60} is (?:nan|inf)\b",
             r"returned nan values in its \d+th output|invalid value \(nan\)|NanLossDuringTraining",
             r"(?i:gradients? (?:is|are|contains?) nan)",
             r"probability tensor contains either|to satisfy the constraint \w+\(.{0,80}found invalid values",
@@ -154,6 +155,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
         "ray_error",
         (
             r"(?:[Aa]ctor|[Rr]aylet|GCS|[Nn]ode) .{0,60}(?:died|is dead|is unavailable|unexpectedly|marked dead)",
+            r"Version mismatch: The cluster was started with",
             r"ActorDied|RayActorError|WorkerCrashed|RaySystemError",
             r"ray\.exceptions\.(?!RayTaskError|OutOfMemory|GetTimeoutError: .{0,40}nccl)\w|unexpected system error",
             r"[Ff]ailed to connect to (?:GCS|(?:the )?Ray\b)|[Uu]nable to connect to (?:GCS|(?:the )?Ray\b)",
@@ -194,6 +196,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"nodename nor servname|[Cc]ould not resolve|getaddrinfo failed|No address associated",
             r"unable to resolve|[Nn]etwork is unreachable|No route to host",
             r"[Cc]onnection (?:refused|timed out|aborted|error)",
+            r"\((?:SlowDown|Throttling\w*|RequestLimitExceeded|ServiceUnavailable|InternalError)\) when calling",
+            r"client_loop: send disconnect|packet_write_(?:wait|poll): Connection",
             r"[Rr]ead timed out|Remote end closed connection|[Hh]andshake (?:operation )?timed out",
             r"\[Errno (?:101|110|111|113|-2|-3|-5)\]|\bHTTP Error (?:429|5\d\d)",
             r"\b(?:429|5\d\d) (?:Client|Server) Error|Error code: (?:429|5\d\d)|Too Many Requests|[Rr]ate limit",

@@ -17,6 +17,7 @@ _SURE_TYPES = {
     "oom_host": "MemoryError _ArrayMemoryError ArrowMemoryError",
     "killed": "KeyboardInterrupt SignalException SIGTERMException UncompletedJobError",
     "auth_error": "GatedRepoError",
+    "network_error": "ProxyError",
 }
 # ... and types that decide only when no error pattern matches the message.
 _TYPES = {

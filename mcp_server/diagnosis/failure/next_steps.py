@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from mcp_server.diagnosis.failure.kinds import KINDS
+from mcp_server.diagnosis.failure.kinds import KINDS, LOST_SESSION
 
 ADVICE_CHARS = 160
 _LINE_CHARS, _NEAR_CHARS = 1_000, 8_000
@@ -54,6 +54,9 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
      "A disk failed to read or write: retry from the last checkpoint, and on another disk if it recurs."),
     ("", r"File name too long|Argument list too long", "", "stop",
      f"A name or the command line is too long: shorten the run's name or pass a config file, {_AGAIN}"),
+    ("", r"Docker daemon|docker\.sock", "", "stop",
+     "No Docker daemon answers: start it, or give the run access to docker.sock, then launch_run again."),
+    ("", r"client_loop: send disconnect|packet_write_(?:wait|poll): Connection", "", "stop", LOST_SESSION),
     # --- rendering
     ("", r"EGL|OSMesa|osmesa|gladLoadGL|GLFWError|GLError|glGetError|X11: The DISPLAY|OpenGL (?:context|platform)"
      r"|could not open display|cannot connect to X server|Cannot connect to .{0,20}display|windowless context"
@@ -65,6 +68,9 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
      r"GLFWError|X11: The DISPLAY|could not open display|cannot connect to X server|Cannot connect to .{0,20}display"
      r"|NoSuchDisplay|windowless context|no display name|Display \S+ cannot be opened", "", "stop",
      f"No display to render on: run without one (headless or rendering off, or xvfb-run), {_AGAIN}"),
+    ("", r"PxGpuDynamicsMemoryConfig::(\w{1,50}) to (\d{1,12})", "", "stop",
+     "Raise PhysX's {0} to {1} in the simulation's physx settings (gpu_...), or lower num_envs, then launch_run "
+     "again."),
     # --- vLLM and SGLang
     ("", r"[Ff]ree memory on device.{0,160}less than desired|less than desired GPU memory utilization", "",
      "retry_changed",
@@ -163,6 +169,8 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
     ("nccl_error", r"(?i:no socket interface|socketStartConnect|NCCL_SOCKET_IFNAME|connection refused|no route)", "",
      "stop",
      "NCCL cannot reach the other ranks: set NCCL_SOCKET_IFNAME to their common interface, then launch_run again."),
+    ("nccl_error", "", r"no socket interface found|socketStartConnect.{0,80}failed|No route to host", "stop",
+     "NCCL cannot reach the other ranks: set NCCL_SOCKET_IFNAME to their common interface, then launch_run again."),
     ("nccl_error", r"Expected to have finished reduction|collective .{0,40}mismatch|different (?:shapes|sizes)", "",
      "stop", "The ranks do different things: find unused parameters or uneven batches, then launch_run again."),
     # --- Ray
@@ -178,8 +186,9 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
      "Ray could not build the runtime_env: correct its packages or working_dir, then launch_run again."),
     ("ray_error", r"[Vv]ersion mismatch|different version", "", "stop",
      "Ray or Python differs between the nodes: install the same versions on all, then launch_run again."),
-    ("ray_error", r"infeasible|[Pp]lacement ?[Gg]roup|enough (?:GPUs|resources)|Total available GPUs", "", "stop",
-     "The cluster has fewer GPUs or CPUs than asked for: lower n_gpus_per_node or nnodes, or add nodes, then "
+    ("", r"Total (?:available|required) GPUs|infeasible re|resource request.{0,80}cannot be scheduled"
+     r"|[Pp]lacement ?[Gg]roup.{0,80}(?:infeasible|timed? ?out)|enough (?:GPUs|resources)|Total available GPUs", "",
+     "stop", "The cluster has fewer GPUs or CPUs than asked for: lower n_gpus_per_node or nnodes, or add nodes, then "
      "launch_run again."),
     ("port_conflict", r"does not match persisted value", "", "retry_other_port",
      "Another Ray has this port or directory: launch_run again, with --port=$RAY_PORT --temp-dir=$RAY_TMPDIR."),
@@ -247,7 +256,8 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
      "There is no configuration {0}: correct the name to one that Hydra lists, then launch_run again."),
     ("config_error", r"bf16|bfloat16", "", "stop",
      "This GPU or build has no bf16: set fp16=true (or bf16=false), then launch_run again."),
-    ("config_error", r"(?i)batch.{0,60}(?:divisible|multiple|check batch)|divisible.{0,60}batch", "", "stop",
+    ("config_error", r"(?i)batch.{0,60}(?:divisible|multiple|check batch)|check batch related|divisible.{0,60}batch",
+     "", "stop",
      "The batch sizes do not fit together: make the total a multiple of micro batch times GPUs, then launch_run "
      "again."),
     ("config_error", r"(?:Name|Namespace|Version)NotFound|[Ee]nvironment `?[\w/-]+`? (?:doesn't exist|not found)", "",
@@ -269,6 +279,12 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
     ("python_error", r"Expected to have finished reduction", "", "stop",
      "Some parameters got no gradient: find_unused_parameters=True in DistributedDataParallel, then launch_run "
      "again."),
+    ("", r"divisible by (?:the )?tensor[ _](?:model[ _])?parallel", "", "stop",
+     "Choose a tensor parallel size that divides the model's attention heads, then launch_run again."),
+    ("", r"does not have a padding token", "", "stop",
+     "The tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token, then launch_run again."),
+    ("", r"chat_template is not set", "", "stop",
+     "The tokenizer has no chat template: use the instruct model's, or give a chat_template, then launch_run again."),
     ("python_error", r"Cannot re-initialize CUDA in forked subprocess", "", "stop",
      "CUDA was used before a fork: set the start method 'spawn' (VLLM_WORKER_MULTIPROC_METHOD=spawn), then "
      "launch_run again."),
@@ -320,7 +336,7 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
      "The run is offline and its cache lacks these files: fetch them into the cache first, or let it go online."),
     ("network_error", r"insufficient_quota|exceeded your current quota", "", "stop",
      "The account's quota is used up: ask a person to raise it, or use another endpoint, then launch_run again."),
-    ("network_error", r"\b429\b|Too Many Requests|[Rr]ate limit", "", "retry_later",
+    ("network_error", r"\b429\b|Too Many Requests|[Rr]ate limit|SlowDown|[Tt]hrottl|request rate", "", "retry_later",
      "The service limits requests: retry later, with fewer requests at once."),
     ("network_error", r"(?i)wandb|CommError|Run initialization has timed out", "", "retry_later",
      "Weights & Biases cannot be reached: retry later, or set WANDB_MODE=offline in env."),
