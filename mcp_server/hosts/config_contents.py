@@ -12,7 +12,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.hosts.command_inputs import find_programs
 from mcp_server.hosts.hydra_configs import HydraConfigs, find_hydra_configs, read_yaml
 from mcp_server.hosts.named_data import find_named_data
-from mcp_server.hosts.path_checks import ForeignPath, Roots, find_foreign_line, is_missing, suggest_names
+from mcp_server.hosts.path_checks import ForeignPath, Roots, find_foreign_lines, is_missing, suggest_names
 from mcp_server.record.script import format_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.text.shell import ShellCommand
@@ -42,16 +42,21 @@ def find_config_files(request: LaunchRequest, command: ShellCommand, cwd: Path) 
     return list(files)[:_MOST_FILES]
 
 
+def find_config_roots(files: list[Path], roots: Roots) -> Iterator[ForeignPath]:
+    """Yield the lines of configuration files that name another host's path."""
+    for file in files if roots.foreign else ():
+        with suppress(OSError):
+            yield from find_foreign_lines(file, roots)
+
+
 def check_config_roots(files: list[Path], roots: Roots) -> None:
     """Refuse a launch whose configuration files name another host's path.
 
     Raises:
         BadArgument: names the file, the line, and what to write where that is known.
     """
-    for file in files:
-        with suppress(OSError):
-            if roots.foreign and (foreign := find_foreign_line(file, roots)) is not None:
-                raise BadArgument("command", foreign.cause, foreign.remedy)
+    for foreign in find_config_roots(files, roots):
+        raise BadArgument("command", foreign.cause, foreign.remedy)
 
 
 def find_missing_data(

@@ -181,21 +181,20 @@ def find_foreign_command_path(command: ShellCommand, roots: Roots) -> ForeignPat
     return None
 
 
-def find_foreign_line(config: Path, roots: Roots) -> ForeignPath | None:
-    """Return the first line of ``config`` that names another host's path; files over 1 MB are not read.
+def find_foreign_lines(config: Path, roots: Roots) -> Iterator[ForeignPath]:
+    """Yield the lines of ``config`` that name another host's path; files over 1 MB are not read.
 
     Raises:
         OSError: the file cannot be read.
     """
     data = read_regular_file(config, max_bytes=_LONGEST_CONFIG + 1)
     if len(data) > _LONGEST_CONFIG:
-        return None
+        return
     for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
         if not line.lstrip().startswith("#") and (rewrite := roots.rewrite(line)) is not None:
             cause = f"{config}, line {number}: {rewrite.path} is a path of another host, and this is {roots.host}."
             remedy = f"Write `{rewrite.text.strip()[:200]}`." if rewrite.is_known else "Write what it is here."
-            return ForeignPath("path", cause, remedy)
-    return None
+            yield ForeignPath("path", cause, remedy)
 
 
 def _find_foreign_paths(request: LaunchRequest, command: ShellCommand, roots: Roots) -> Iterator[ForeignPath]:

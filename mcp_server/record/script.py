@@ -13,6 +13,10 @@ from mcp_server.text.shell import ShellCommand, parse
 
 LONGEST_NAME = 64
 PARAMS = "{params}"
+_NO_PARAMS: Mapping[str, object] = {}
+# Settings by which programs name an experiment, the most telling first.
+_EXPERIMENT_NAMES = ("experiment_name", "exp_name", "run_name")
+_PLAIN_NAME = re.compile(r"(?!(?:true|false|none|null)$)[A-Za-z][\w.-]{1,63}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -131,8 +135,14 @@ def takes_arguments(command: ShellCommand) -> bool:
     return command.is_one_program
 
 
-def name_of(command: ShellCommand) -> str:
-    """Return a label for a command: its script, its module, else its first program."""
+def name_of(command: ShellCommand, params: Mapping[str, object] = _NO_PARAMS) -> str:
+    """Return a label for a command: its own name of the experiment, its script, its module, else its first program."""
+    settings = {**command.split_options()[0], **params}
+    for key in _EXPERIMENT_NAMES:
+        for setting, value in settings.items():
+            is_named = setting.rpartition(".")[2].lower().replace("-", "_") == key
+            if is_named and isinstance(value, str) and _PLAIN_NAME.fullmatch(value):
+                return value
     words = command.words
     for before, word in zip(["", *words], words):
         if word.endswith((".py", ".sh")):

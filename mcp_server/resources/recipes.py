@@ -19,12 +19,17 @@ _DOCUMENTS = frozenset({"guide", "template"})  # runward's own
 _MOST_NAMED = 20
 
 
+def find_project_blueprints(directory: Path) -> dict[str, Path]:
+    """Return the blueprints below ``directory`` by the name of their file."""
+    files: list[Path] = []
+    with suppress(OSError):
+        files = sorted((directory / _DIRECTORY).glob("*.md"))
+    return {file.stem: file for file in files if file.stem not in _DOCUMENTS}
+
+
 def find_blueprints(store: RunStore, directory: Path) -> dict[str, Path]:
     """Return blueprints by the name of their file: those below ``directory`` first, then those of the newest runs."""
-    paths: dict[str, Path] = {}
-    with suppress(OSError):
-        for file in sorted((directory / _DIRECTORY).glob("*.md")):
-            paths.setdefault(file.stem, file)
+    paths = find_project_blueprints(directory)
     for run in store.list_runs():
         if run.spec.blueprint and (path := Path(run.spec.blueprint)).is_file():
             paths.setdefault(path.stem, path)

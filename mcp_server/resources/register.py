@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
@@ -42,7 +43,7 @@ from mcp_server.views.run_status import status_of
 
 _MARKDOWN, _JSON = "text/markdown", "application/json"
 _LOG_LINES = 200
-_NEWEST_RUNS = 10
+_NEWEST_RUNS, _MOST_RECIPES = 10, 50
 _MAX_COMPLETIONS = 100  # limit of the protocol
 _MOST_CELLS = 200
 _OPTIONAL = "Optional. "
@@ -65,10 +66,14 @@ class ResourceServer(MCPServer[ServerContext]):
         _add_completions(self, context)
 
     async def list_resources(self) -> Any:
-        """List documents and agent files, and the newest runs, which a person can then name with @."""
+        """List documents and agent files, the project's blueprints, and the newest runs: a person names them with @."""
+        from mcp_server.resources.recipes import find_project_blueprints  # noqa: PLC0415 - see below
+
         self._add_documents()
+        recipes = await run_in_thread(find_project_blueprints, Path.cwd())
         runs = await run_in_thread(self._context.store.list_runs)
-        return [*await super().list_resources(), *map(_list_run, runs[:_NEWEST_RUNS])]
+        listed = [_list_recipe(name, path) for name, path in list(recipes.items())[:_MOST_RECIPES]]
+        return [*await super().list_resources(), *listed, *map(_list_run, runs[:_NEWEST_RUNS])]
 
     async def read_resource(self, *arguments: Any, **more: Any) -> Any:
         """Read a document, a run's status or a run's log."""
@@ -114,6 +119,11 @@ def _make_resource(uri: str, document: Document) -> FunctionResource:
     return FunctionResource(
         uri=uri, name=document.name, title=title, description=description, mime_type=_MARKDOWN, fn=lambda: document.text
     )
+
+
+def _list_recipe(name: str, path: Path) -> Resource:
+    text = f"A blueprint of this project: launch_run(blueprint={str(path)!r})"
+    return Resource(uri=f"blueprint://{quote(name)}", name=name, title=name, description=text, mime_type=_MARKDOWN)
 
 
 def _list_run(run: Run) -> Resource:

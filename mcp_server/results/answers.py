@@ -33,7 +33,7 @@ class Comparison(Answer):
 
     A metric shows its last value, then its best with its step where it differs. An evaluation shows its last value ±
     one standard error @step, then its best. Settings are those of the newest attempt; ``notes`` says how a retry
-    changed them. ``root``: the directory of checkpoint paths.
+    changed them. ``root``: the directory of checkpoint paths. Of a single run ``checkpoints`` has the newest 20.
     """
 
     columns: str | None = None
@@ -42,4 +42,5 @@ class Comparison(Answer):
     same: dict[str, str] | None = None
     benchmarks: list[BenchmarkTable] | None = None
     root: str | None = None
+    checkpoints: list[str] | None = None
     notes: list[str] | None = None

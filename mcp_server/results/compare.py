@@ -21,6 +21,7 @@ from mcp_server.results.checkpoints import Checkpoint
 from mcp_server.results.comparison_cells import (
     Cells,
     checkpoint_cell,
+    describe_checkpoint,
     fact_cells,
     find_differences,
     fit,
@@ -47,8 +48,10 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.text.near_names import find_near_names
 
 _LONGEST_TAG = 32
-_MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS = 20, 8, 6, 6
-_FACTS = frozenset({"run", "state", "why", "attempts", "step", "time", "peak GPU GiB", "episodes", "checkpoint"})
+_MOST_RUNS, _MOST_DIFFERENCES, _MOST_METRICS, _MOST_EVALUATIONS, _MOST_CHECKPOINTS = 20, 8, 6, 6, 20
+_FACTS = frozenset(
+    {"run", "state", "why", "attempts", "step", "time", "peak GPU GiB", "mean GPU %", "episodes", "checkpoint"}
+)
 _MAIN = ("eval", "val", "test", "success", "reward", "return", "accuracy", "loss")
 
 
@@ -151,8 +154,16 @@ def build_comparison(
         benchmarks=None if as_markdown else benchmarks or None,
         same={name: value for name, value in same.items() if value} or None,
         root=root or None,
+        checkpoints=_list_checkpoints(entries, root),
         notes=notes or None,
     )
+
+
+def _list_checkpoints(entries: Sequence[ComparedRun], root: str) -> list[str] | None:
+    """Return the newest checkpoints of a single run that has several, as paths below ``root``."""
+    if len(entries) != 1 or len(entries[0].checkpoints) < 2:  # noqa: PLR2004 - one is in the table
+        return None
+    return [describe_checkpoint(one, root) for one in entries[0].checkpoints[:_MOST_CHECKPOINTS]]
 
 
 def _select_runs(store: RunStore, run_ids: Sequence[str], tags: Sequence[str]) -> tuple[list[Run], list[str]]:

@@ -91,6 +91,7 @@ def fact_cells(run: Run, step: int | None, elapsed_s: float | None) -> Cells:
         "step": run.last_known_step or ("" if step is None else str(step)),
         "time": "" if elapsed_s is None else _elapsed(elapsed_s),
         "peak GPU GiB": _peak_memory(run),
+        "mean GPU %": _mean_use(run),
     }
 
 
@@ -141,11 +142,15 @@ def checkpoint_cell(checkpoints: Sequence[Checkpoint], root: str) -> Cells:
     """Return the newest checkpoint, as a path below ``root``, and the number of others."""
     if not checkpoints:
         return {}
-    one, more = checkpoints[0], len(checkpoints) - 1
+    more = len(checkpoints) - 1
+    return {"checkpoint": f"{describe_checkpoint(checkpoints[0], root)}{f' +{more}' if more else ''}"}
+
+
+def describe_checkpoint(one: Checkpoint, root: str) -> str:
+    """Return a checkpoint as a path below ``root`` with its size, and its step where the path does not show it."""
     path = os.path.relpath(one.path, root)
     step = "" if one.step is None or re.search(rf"(?<!\d)0*{one.step}(?!\d)", path) else f" step {one.step}"
-    size = one.size.replace(" ", "")
-    return {"checkpoint": f"{path}{step} {size}{f' +{more}' if more else ''}"}
+    return f"{path}{step} {one.size.replace(' ', '')}"
 
 
 def _plain(text: str) -> str:
@@ -161,10 +166,21 @@ def _elapsed(seconds: float) -> str:
 
 def _peak_memory(run: Run) -> str:
     """Return the highest memory use among the GPUs of the newest attempt, in GiB."""
-    usages = run.progress.get("gpus")
-    peaks = [
-        usage["peak_mib"]
-        for usage in (usages.values() if isinstance(usages, Mapping) else ())
-        if isinstance(usage, Mapping) and isinstance(usage.get("peak_mib"), int | float)
-    ]
+    peaks = _usage_figures(run, "peak_mib")
     return f"{max(peaks) / _MIB_PER_GIB:.1f}" if peaks else ""
+
+
+def _mean_use(run: Run) -> str:
+    """Return the mean utilisation over the GPUs of the newest attempt, in percent."""
+    means = _usage_figures(run, "mean_util")
+    return f"{sum(means) / len(means):.0f}" if means else ""
+
+
+def _usage_figures(run: Run, name: str) -> list[float]:
+    """Return a figure of each GPU of the newest attempt that has it."""
+    usages = run.progress.get("gpus")
+    return [
+        usage[name]
+        for usage in (usages.values() if isinstance(usages, Mapping) else ())
+        if isinstance(usage, Mapping) and isinstance(usage.get(name), int | float)
+    ]

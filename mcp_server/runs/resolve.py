@@ -115,7 +115,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     config_files = find_config_files(request, command, cwd)
     check_config_roots(config_files, roots)
     check_config_data(config_files, request, command, cwd)
-    name = request.name or "".join(filter(str.isprintable, name_of(command)))[:LONGEST_NAME]
+    name = request.name or "".join(filter(str.isprintable, name_of(command, request.params)))[:LONGEST_NAME]
     run_id = next(run_id for run_id in _generate_ids(slug(name)) if not (home.runs / run_id).exists())
     config = home.read_config()
     return ResolvedLaunch(

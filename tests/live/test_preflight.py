@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from tests.support.sandbox import Sandbox
@@ -45,3 +47,23 @@ async def test_data_that_a_config_names_and_that_is_missing_stops_all_three_befo
         (sandbox.path / "data").mkdir()
         (sandbox.path / "data" / "none.parquet").touch()
         assert (await agent.end(await agent.launch(command, cwd=cwd)))["state"] == "finished"
+
+
+async def test_every_line_of_a_config_with_another_hosts_path_is_named_at_once(sandbox: Sandbox) -> None:
+    sandbox.store.home.create()
+    here, there = sandbox.path / "lab", sandbox.path / "lab2"
+    here.mkdir()
+    own = f'[hosts.here]\nhostnames = ["{socket.gethostname()}"]\nroots = ["{here}"]\n'
+    (sandbox.path / "state" / "hosts.toml").write_text(f'{own}[hosts.there]\nroots = ["{there}"]\n')
+    (here / "train.py").write_text("print('epoch 1')\n")
+    (here / "cfm.yaml").write_text(f"model: {there}/ckpt\nlr: 0.1\ndata:\n  root: {there}/data\n")
+    command = "python3 train.py --config cfm.yaml"
+    async with sandbox.agent_in_process() as agent:
+        refused = await agent.refusal("launch_run", command=command, cwd=str(here))
+        for arguments in ({"command": command}, {"paths": ["cfm.yaml"]}):
+            problems = (await agent.call("preflight", cwd=str(here), **arguments))["problems"]
+            assert [each["remedy"] for each in problems] == [
+                f"Write `model: {here}/ckpt`.",
+                f"Write `root: {here}/data`.",
+            ]
+            assert problems[0]["text"] in refused

@@ -236,6 +236,26 @@ def test_a_run_is_named_after_its_script_its_module_or_its_program(command: str 
 
 
 @pytest.mark.parametrize(
+    ("command", "params", "name"),
+    [
+        ("python train.py trainer.experiment_name=agent-7b", {}, "agent-7b"),
+        (["python", "-m", "verl.main", "--exp-name", "kl_0.01"], {}, "kl_0.01"),
+        ("python train.py --run_name a1 --experiment_name lift", {}, "lift"),
+        ("python train.py --run_name a1", {"run_name": "b2"}, "b2"),
+        ("python train.py", {"trainer.experiment_name": "agent-7b", "lr": 1}, "agent-7b"),
+        ("python train.py", {"run_name": "{run_id}-{attempt}"}, "train"),
+        ("python train.py --run_name $NAME", {"experiment_name": 7}, "train"),
+        ("python train.py --run_name=/data/x", {"exp_name": None}, "train"),
+        ("python train.py --run_name", {}, "train"),
+    ],
+)
+def test_a_run_whose_settings_name_the_experiment_has_that_name(
+    command: str | list[str], params: dict[str, object], name: str
+) -> None:
+    assert name_of(parse(command), params) == name
+
+
+@pytest.mark.parametrize(
     ("name", "label"),
     [
         ("cfm", "cfm"),

@@ -228,6 +228,10 @@ async def test_blueprints_of_the_project_and_of_former_runs_have_names(
     assert "There are: cfm, ppo." in await refusal(home, "blueprint://zzzz")
     reference = ResourceTemplateReference(uri="blueprint://{name}")
     assert await complete(home, reference, "name", "") == ["cfm", "ppo"]
+    async with client(home) as c:
+        listed = {resource.uri: resource.description for resource in (await c.list_resources()).resources}
+    assert f"launch_run(blueprint='{project}/blueprints/cfm.md')" in str(listed["blueprint://cfm"])
+    assert "blueprint://ppo" not in listed  # of a former run, elsewhere
 
 
 async def test_a_link_to_a_directory_without_a_spec_is_not_a_run(tmp_path: Path) -> None:

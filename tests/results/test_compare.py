@@ -56,6 +56,13 @@ def two(runs: Runs) -> Comparison:
     return build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"])
 
 
+def test_a_single_run_has_its_checkpoints_listed_and_several_have_not(runs: Runs) -> None:
+    assert two(runs).checkpoints is None
+    alone = build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa"])
+    assert alone.checkpoints == ["checkpoint-100 2KiB", "checkpoint-1 2KiB"]
+    assert str(alone.root).endswith("cfm-aaaa/ckpt")
+
+
 def test_a_row_has_the_settings_that_differ_and_the_results(runs: Runs, tmp_path: Path) -> None:
     comparison = two(runs)
     first, second = table(comparison)
@@ -159,11 +166,17 @@ def test_a_halved_run_is_compared_with_the_value_that_ran(runs: Runs) -> None:
     assert "cfm-aaaa: num_envs 8192 → 4096 after attempt 1." in (comparison.notes or [])
 
 
-def test_the_gpu_that_used_most_memory_counts(runs: Runs) -> None:
-    for run_id, peak in (("cfm-aaaa", 40536), ("cfm-bbbb", 20480)):
-        runs.add(run_id, progress={"gpus": {"GPU-1": {"peak_mib": peak}, "GPU-2": {"peak_mib": 1024}}})
+def test_the_gpu_that_used_most_memory_counts_and_the_mean_use_of_all(runs: Runs) -> None:
+    for run_id, peak, use in (("cfm-aaaa", 40536, 90.0), ("cfm-bbbb", 20480, 40.5)):
+        gpus = {
+            "GPU-1": {"peak_mib": peak, "mean_util": use},
+            "GPU-2": {"peak_mib": 1024, "mean_util": 70},
+            "GPU-3": {},
+        }
+        runs.add(run_id, progress={"gpus": gpus})
     rows = table(build_comparison(runs.store, runs.scalars, run_ids=["cfm-aaaa", "cfm-bbbb"]))
     assert [row["peak GPU GiB"] for row in rows] == ["39.6", "20.0"]
+    assert [row["mean GPU %"] for row in rows] == ["80", "55"]
 
 
 def test_a_killed_run_says_why(runs: Runs) -> None:

@@ -23,12 +23,12 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus, parse_requirements, takes_several
 from mcp_server.hosts.command_inputs import find_first_program, find_inputs
 from mcp_server.hosts.config import Environment, Host, Site
-from mcp_server.hosts.config_contents import check_config_roots, find_config_files, find_missing_data
+from mcp_server.hosts.config_contents import find_config_files, find_config_roots, find_missing_data
 from mcp_server.hosts.environment import find_secrets
 from mcp_server.hosts.path_checks import (
     Roots,
     check_foreign_paths,
-    find_foreign_line,
+    find_foreign_lines,
     find_missing_inputs,
     is_missing,
     suggest_names,
@@ -152,10 +152,11 @@ def check_command(context: CheckContext) -> Iterator[Problem | str]:
     for missing in find_missing_inputs(request, command, context.site, context.host, context.environment):
         yield describe_error(missing.argument, missing)
     configs = find_config_files(request, command, context.cwd)
-    check_config_roots(configs, roots)
-    absent = find_missing_data(configs, command, context.request.params, context.cwd)
-    for foreign in islice(absent, _MOST_LISTED):
-        yield Problem(what="command", text=foreign.cause, remedy=foreign.remedy)
+    faults = list(islice(find_config_roots(configs, roots), _MOST_LISTED))
+    faults = faults or list(
+        islice(find_missing_data(configs, command, context.request.params, context.cwd), _MOST_LISTED)
+    )
+    yield from (Problem(what="command", text=fault.cause, remedy=fault.remedy) for fault in faults)
     program = find_first_program(command)
     if program and "/" not in program and shutil.which(program, path=context.env.get("PATH")) is None:
         text = f"{program} is on no directory of PATH."
@@ -198,12 +199,11 @@ def check_files(context: CheckContext) -> Iterator[Problem | str]:
 def _check_content(path: Path, roots: Roots, context: CheckContext) -> Iterator[Problem]:
     if path.suffix.lower() not in _CONFIGS or not path.is_file():
         return
-    if foreign := find_foreign_line(path, roots):
-        yield Problem(what="path", text=foreign.cause, remedy=foreign.remedy)
-        return
-    command = parse(context.request.command or "true")
-    for missing in islice(find_missing_data([path], command, context.request.params, context.cwd), _MOST_LISTED):
-        yield Problem(what="path", text=missing.cause, remedy=missing.remedy)
+    faults = list(islice(find_foreign_lines(path, roots), _MOST_LISTED))
+    if not faults:
+        command = parse(context.request.command or "true")
+        faults = list(islice(find_missing_data([path], command, context.request.params, context.cwd), _MOST_LISTED))
+    yield from (Problem(what="path", text=fault.cause, remedy=fault.remedy) for fault in faults)
 
 
 def check_disk(context: CheckContext) -> Iterator[Problem | str]:
