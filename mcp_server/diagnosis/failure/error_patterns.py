@@ -127,7 +127,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"(?:Xla|Jax)RuntimeError: (?:INTERNAL|UNIMPLEMENTED|FAILED_PRECONDITION|UNKNOWN|NOT_FOUND|ABORTED)"
             r"(?!.{0,80}(?:NCCL|nccl|RCCL))",
             r"valid cuDNN algorithm|unable to find an engine to execute|CUDA failure \d+",
-            r"Unable to initialize backend '(?:cuda|gpu|rocm)'|failed call to cuInit",
+            r"libdevice not found|Unable to initialize backend '(?:cuda|gpu|rocm|tpu)'|failed call to cuInit",
             r"CUDA ?(?:backend|driver).{0,40}(?:failed|not (?:found|initialized))|nvrtc: error|NVRTC_ERROR",
             r"(?:PhysX|PhysX Internal CUDA) error|(?i:gpu.foundation.{0,80}(?:failed|no device))",
             r"[Ff]ailed to create any GPU devices|fail to launch|(?i:gym cuda error)",
@@ -216,7 +216,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "import_error",
         (
-            r"is not currently imported|[Hh]ave you installed",
+            r"Could not load lib\w+\b|is not currently imported|[Hh]ave you installed",
             r"numpy\.\w+ size changed|_ARRAY_API not found|NumPy 1\.x|partially initialized module",
             r"No module named|cannot import name|DLL load failed|Failed to import \w|ModuleNotFoundError",
             r"packages that were not found in your environment|(?i:incompatible with (?:numpy|torch|python))",

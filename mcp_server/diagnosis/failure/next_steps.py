@@ -45,8 +45,10 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
     ("", r"Too many open files|\[Errno 24\]", "", "stop",
      f"Raise the limit (ulimit -n 65536); with DataLoader workers, set_sharing_strategy('file_system') too, {_AGAIN}"),
     ("", r"OpenBLAS.{0,80}(?:pthread_create|thread)|pthread_create failed|can't start new thread"
-     r"|[Rr]esource temporarily unavailable|libgomp: Thread creation", "", "stop",
+     r"|(?:fork|clone|thread)\b.{0,60}[Rr]esource temporarily unavailable|libgomp: Thread creation", "", "stop",
      f"No more threads for this user: set OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1, or raise ulimit -u, {_AGAIN}"),
+    ("", r"unable to lock file|file locking", "", "stop",
+     "This file system has no locks, or another process holds the file: set HDF5_USE_FILE_LOCKING=FALSE to read it."),
     ("", r"Stale file handle|\[Errno 116\]|Transport endpoint is not connected", "", "retry",
      "The network file system dropped the file: retry from the last checkpoint; if it recurs, use a local disk."),
     ("", r"Read-only file system", "", "stop", f"The file system is read-only: write to another directory, {_AGAIN}"),
@@ -71,6 +73,9 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
     ("", r"PxGpuDynamicsMemoryConfig::(\w{1,50}) to (\d{1,12})", "", "stop",
      "Raise PhysX's {0} to {1} in the simulation's physx settings (gpu_...), or lower num_envs, then launch_run "
      "again."),
+    ("cuda_error other segfault", "",
+     r"(?i:vkCreateInstance|vulkan.{0,60}(?:not supported|fail|error))|ERROR_INCOMPATIBLE_DRIVER", "stop",
+     "Vulkan does not work here: install the GPU's graphics driver (in a container, NVIDIA_DRIVER_CAPABILITIES=all)."),
     # --- vLLM and SGLang
     ("", r"[Ff]ree memory on device.{0,160}less than desired|less than desired GPU memory utilization", "",
      "retry_changed",
@@ -87,7 +92,7 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
      "--max-running-requests."),
     ("oom_gpu", "", r"\bverl\b|actor_rollout_ref|ppo_(?:micro|mini)|WorkerDict", "retry_changed",
      "Lower ppo_micro_batch_size_per_gpu (or ppo_max_token_len_per_gpu), or rollout.gpu_memory_utilization."),
-    ("oom_gpu", "", r"OpenRLHF|openrlhf", "retry_changed",
+    ("oom_gpu", "", r"OpenRLHF|openrlhf|LLMRayActor", "retry_changed",
      "Halve --micro_train_batch_size or --micro_rollout_batch_size, or lower --vllm_gpu_memory_utilization."),
     ("oom_gpu", "", _VLLM, "retry_changed",
      "vLLM ran out of GPU memory: lower gpu_memory_utilization, or max_model_len and max_num_seqs."),
@@ -134,11 +139,16 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
     ("oom_host", r"pinned memory", "", "retry_changed",
      "Pinned host memory ran out: halve num_envs, or use more memory."),
     # --- CUDA
+    ("", r"libdevice", "", "stop",
+     "XLA does not find CUDA: install its toolkit and set XLA_FLAGS=--xla_gpu_cuda_data_dir=..., then launch_run "
+     "again."),
+    ("", r"TPU is already in use by process with pid (\d+)", "", "stop",
+     "Process {0} holds the TPU: wait for its end or stop it, then launch_run again."),
     ("cuda_error", r"[Oo]ut ?[Oo]f ?[Rr]esources?: ?shared memory|shared memory, Required|OutOfResources", "", "stop",
      "A Triton kernel wants more shared memory than this GPU has: smaller block sizes or num_stages, or another "
      "attention backend."),
     ("cuda_error", r"no kernel image|below version|sm_\d+ is not compatible|only supports Ampere|compute capability"
-     r"|PTX (?:JIT|was compiled)|unsupported toolchain", "", "stop",
+     r"|PTX (?:JIT|was compiled)|unsupported toolchain|--gpu-architecture", "", "stop",
      "This build does not support this GPU: install one for its compute capability, or use a GPU that it supports."),
     ("cuda_error",
      r"(?i)driver.{0,80}(?:insufficient|too old|mismatch)|Driver/library version mismatch|forward compatibility", "",
@@ -211,6 +221,8 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
      "The system's {0} is older than the package needs: use a build for this system or a container."),
     ("import_error", r"([\w.+-]{1,60}\.so[\w.]{0,20}): cannot open shared object", "", "stop",
      "{0} is not found: install it or set LD_LIBRARY_PATH, then launch_run again."),
+    ("", r"libtorchcodec|[Ff][Ff]mpeg (?:is not|not) ", "", "stop",
+     "FFmpeg is missing or of another version: install one that torchcodec knows, or another video backend."),
     ("import_error", r"undefined symbol: \S", "", "stop",
      "A compiled package does not match the others, mostly PyTorch: reinstall it for the installed version."),
     ("import_error", r"numpy\.\w+ size changed|NumPy 1\.x|_ARRAY_API", "", "stop",
@@ -221,9 +233,8 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
     ("data_error", r"[Pp]arquet|magic bytes|ArrowInvalid", "", "stop",
      "A Parquet file is cut or damaged: delete it and fetch or write it again, then launch_run again."),
     ("data_error", r"PytorchStreamReader|central directory|invalid load key|Ran out of input|pickle data was truncated"
-     r"|HeaderTooLarge"
-     r"|InvalidHeader|MetadataIncomplete|deserializing header|unexpected EOF|[Tt]runcated file|truncated file", "",
-     "stop",
+     r"|HeaderTooLarge" r"|InvalidHeader|MetadataIncomplete|deserializing header|unexpected EOF|[Uu]nexpected end of"
+     r"|[Tt]runcated file|truncated file", "", "stop",
      "The file is cut or damaged: resume from the checkpoint before it, or fetch it again, then launch_run again."),
     ("data_error", r"Weights only load failed", "", "stop",
      "torch.load refuses code in the file: pass weights_only=False if its source is trusted, then launch_run again."),
@@ -260,6 +271,8 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
      "", "stop",
      "The batch sizes do not fit together: make the total a multiple of micro batch times GPUs, then launch_run "
      "again."),
+    ("", r"(?i)world.?size.{0,40}(?:not )?divisible", "", "stop",
+     "The parallel sizes do not fit: their product (tensor, pipeline, context) must divide the number of GPUs."),
     ("config_error", r"(?:Name|Namespace|Version)NotFound|[Ee]nvironment `?[\w/-]+`? (?:doesn't exist|not found)", "",
      "stop",
      "The task is not registered: correct its name, or import the package that registers it, then launch_run again."),
@@ -295,9 +308,9 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
      "Tensors are on different devices: move the one at the last frame with .to(device), then launch_run again."),
     ("python_error", r"modified by an inplace operation", "", "stop",
      "An in-place operation spoils the gradient: set_detect_anomaly(True) shows which; then launch_run again."),
-    ("python_error",
-     r"longer than the (?:specified )?maximum|max_position_embeddings|exceeds? .{0,40}(?:context|sequence) length", "",
-     "stop", "An input is longer than the model allows: truncate it or lower max_length, then launch_run again."),
+    ("python_error", r"longer than the (?:specified )?maximum|maximum context length|max_position_embeddings"
+     r"|exceeds? .{0,40}(?:context|sequence) length", "", "stop",
+     "An input is longer than the model allows: truncate it or lower max_length, then launch_run again."),
     ("", r"^(?:FAILED|ERROR) (\S{1,80}\.py\S{0,60})", "", "stop",
      "The test {0} fails: correct the code or the test, then launch_run again."),
     # --- access
