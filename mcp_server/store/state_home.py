@@ -78,7 +78,7 @@ class Config(BaseModel):
     kill_policy: Literal["confirm", "human"] = "confirm"
     owner: str = ""
     stop_grace_s: float = Field(default=5.0, ge=0, le=3600)
-    repair_grace_s: float = Field(default=1800.0, ge=0, le=86400)
+    repair_grace_s: float = Field(default=0.0, ge=0, le=86400)
     keep_sessions: int = Field(default=50, ge=0)
     cpu_slots: int | None = Field(default=None, ge=0, le=10_000)  # None: one per core
     gpu_sample_s: float = Field(default=5.0, ge=0.1, le=600)

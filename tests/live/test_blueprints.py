@@ -115,6 +115,7 @@ async def test_a_failure_leaves_its_results_and_its_flag_as_well(
 
 
 async def test_nobody_sees_a_flag_while_a_failed_run_is_repaired(sandbox: Sandbox, blueprint: Path) -> None:
+    (sandbox.path / "state" / "config.toml").write_text("repair_grace_s = 1800\n")
     fault, results = sandbox.path / "code" / "fail", sandbox.path / "results"
     fault.touch()
     async with sandbox.agent_in_process() as agent:
@@ -137,6 +138,7 @@ async def test_nobody_sees_a_flag_while_a_failed_run_is_repaired(sandbox: Sandbo
 async def test_a_failed_run_that_nobody_repairs_has_its_flag_before_the_grace_is_over(
     sandbox: Sandbox, blueprint: Path, end: str
 ) -> None:
+    (sandbox.path / "state" / "config.toml").write_text("repair_grace_s = 1800\n")
     (sandbox.path / "code" / "fail").touch()
     flag = sandbox.path / "results" / "finish.flag"
     async with sandbox.agent_in_process() as agent:

@@ -52,7 +52,6 @@ async def test_a_run_keeps_its_failure_its_retries_and_its_flag_when_the_package
     code.mkdir()
     (code / "fail.sh").write_text(FAILS)
     sandbox.store.home.create()
-    (sandbox.path / "state" / "config.toml").write_text("repair_grace_s = 0\n")
     blueprint = sandbox.path / "upgrade.md"
     facts = {"code": code, "python": sys.executable, "command": "bash fail.sh", "results": sandbox.path / "results"}
     blueprint.write_text(BLUEPRINT.format(**facts))

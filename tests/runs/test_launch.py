@@ -113,7 +113,7 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
         "blueprint": None,
         "result_dir": None,
         "stop_grace_s": 5.0,
-        "repair_grace_s": 1800.0,
+        "repair_grace_s": 0.0,
         "idempotency_key": "k1",
         "session": spec.run_id,
         "tmux_socket": "test",
