@@ -26,7 +26,7 @@ from mcp_server.results import checkpoints, configuration, document, evaluations
 from mcp_server.results.answers import Finished
 from mcp_server.results.document import ResultFacts
 from mcp_server.results.printed_evaluations import read_printed_evaluations
-from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.scalars.run_scalars import Scalars, list_located_events
 from mcp_server.store.attribution import describe_uncertain
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state
@@ -103,6 +103,7 @@ def write_results(
     code = replace(code, diff=mask_secrets(code.diff, secrets), subject=mask_secrets(code.subject, secrets))
     own = scalars.attribution.of(run).with_result_directory(directory)
     numbers = metrics.read_metrics(run, scalars, rundir=rundir)
+    own.learn(list_located_events(scalars.locate(run).locations))
     written = configuration.find_written_configs(own)
     run_evaluations = evaluations.find_run_evaluations(run, own)
     run_checkpoints = checkpoints.find_run_checkpoints(run, own)

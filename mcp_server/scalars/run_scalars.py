@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run
 from mcp_server.store.attribution import Attribution, describe_uncertain
+from mcp_server.store.claims import FileFacts
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 
@@ -61,6 +62,17 @@ class RunLocations:
     def note(self) -> str | None:
         """What was left out, as a sentence."""
         return describe_uncertain(self.uncertain)
+
+
+def list_located_events(locations: Iterable[MetricLocation]) -> list[FileFacts]:
+    """Return the event files among ``locations`` that exist."""
+    from mcp_server.scalars.locate import EventFiles  # noqa: PLC0415 - numpy starts slowly
+
+    facts = []
+    for path in (one.path / name for one in locations if isinstance(one, EventFiles) for name in one.names):
+        with contextlib.suppress(OSError):
+            facts.append(FileFacts.of(path, path.stat()))
+    return facts
 
 
 class Scalars:

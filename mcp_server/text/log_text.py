@@ -86,7 +86,7 @@ def clean_lines(data: bytes, first_number: int = 1) -> list[Line]:
     return [line for line in screen.lines if line is not None]
 
 
-def collapse(lines: Iterable[Line]) -> list[Line]:
+def collapse(lines: Iterable[Line], line_chars: int = LINE_CHARS) -> list[Line]:
     """Return one line for each series of equal ones ("… (x12)") or of one bar's updates ("… (12 updates)").
 
     Of a bar the newest update stays, drawn at most 10 wide. Blank lines become one. Long lines are shortened.
@@ -95,18 +95,18 @@ def collapse(lines: Iterable[Line]) -> list[Line]:
     for (is_bar, name), group in groupby(lines, key=_identity):
         run = list(group)
         newest, repeats = run[-1], len(run) - 1 if is_bar or name else 0
-        text = shorten(_WIDE.sub(lambda run: run[1] * 10, newest.text))
+        text = shorten(_WIDE.sub(lambda run: run[1] * 10, newest.text), longest=line_chars)
         if repeats:
             text += f" ({len(run):,} updates)" if is_bar else f" (x{len(run):,})"
         out.append(Line(newest.number, text, run[0].since, repeats))
     return out
 
 
-def shorten(text: str, at: int = 0) -> str:
-    """Return ``text`` cut to about 600 characters: both its ends, or the part at ``at`` if in neither."""
-    if len(text) <= LINE_CHARS:
+def shorten(text: str, at: int = 0, longest: int = LINE_CHARS) -> str:
+    """Return ``text`` cut to about ``longest`` characters: both its ends, or the part at ``at`` if in neither."""
+    if len(text) <= longest:
         return text
-    half = LINE_CHARS // 2 - 12
+    half = longest // 2 - 12
     if at < half or at >= len(text) - half:
         return f"{text[:half]}…[+{len(text) - 2 * half:,} chars]…{text[-half:]}"
     start, end = at - half // 2, at + 3 * half // 2

@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 from mcp_server.store.timed_search import SEARCH_S, TimedSearch
 from mcp_server.system.files import is_absent, open_regular
-from mcp_server.text.log_text import Line, clean_lines, collapse, fit_lines, shorten
+from mcp_server.text.log_text import LINE_CHARS, Line, clean_lines, collapse, fit_lines, shorten
 from mcp_server.threads import stop_if_abandoned
 
 MAX_BYTES = 8192
@@ -83,7 +83,8 @@ def slice_lines(path: Path, start_line: int, count: int = 50, max_bytes: int = M
         return _fit(
             max_bytes, lambda _: LogExcerpt(f"[output of {label} has {total:,} lines, no line {start:,} yet.]", "")
         )
-    lines = collapse(clean_lines(data, start))
+    # Of few lines each may be long: a command, or a dict.
+    lines = collapse(clean_lines(data, start), max(LINE_CHARS, 3 * max_bytes // (4 * max(1, count))))
     read_to = _last_number(start, data)
     asked_to = max(read_to, min(start + count - 1, total))
 

@@ -86,3 +86,46 @@ async def test_a_run_whose_supervisor_was_killed_is_finished_as_lost(sandbox: Sa
         assert "| mean_reward | 10.0 |" in Path(answer["results_path"]).read_text()
         for process in processes.find_by_variable("RUNWARD_RUN_ID", run_id):
             processes.send_signal(process, signal.SIGKILL)
+
+
+ISAAC = """
+import argparse, os, time
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+parser = argparse.ArgumentParser()
+parser.add_argument("--run_name")
+parser.add_argument("--num_envs", type=int)
+options = parser.parse_args()
+directory = f"logs/rsl_rl/cube/2026-11-22_{options.run_name}"
+writer = EventFileWriter(directory)
+os.mkdir(f"{directory}/params")
+with open(f"{directory}/params/env.yaml", "w") as file:
+    file.write(f"scene:\\n  num_envs: {options.num_envs}\\n")
+for step in range(3):
+    value = Summary.Value(tag="Train/mean_reward", simple_value=step * options.num_envs)
+    writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
+    writer.flush()
+    print(f"Learning iteration {step}/3", flush=True)
+writer.close()
+"""
+
+
+async def test_results_have_the_configuration_that_a_simulator_wrote_beside_its_event_file(sandbox: Sandbox) -> None:
+    cwd = sandbox.path / "isaac"
+    cwd.mkdir()
+    (cwd / "train.py").write_text(ISAAC)
+    async with sandbox.agent_in_process() as agent:
+        launches = [
+            await agent.launch(
+                [sys.executable, "train.py"], cwd=str(cwd), params={"num_envs": number, "run_name": "{run_id}"}
+            )
+            for number in (64, 32)
+        ]
+        for run_id, number in zip(launches, (64, 32), strict=True):
+            assert (await agent.end(run_id))["params"] == {"num_envs": number, "run_name": run_id}
+            answer = await agent.call("finish_blueprint", run_id=run_id, result_dir=str(sandbox.path / run_id))
+            text = Path(answer["results_path"]).read_text()
+            assert text.count("/params/env.yaml") == 1
+            assert f"2026-11-22_{run_id}/params/env.yaml" in text
+            assert f"num_envs: {number}" in text

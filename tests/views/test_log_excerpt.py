@@ -35,6 +35,17 @@ def part(log: Path, start: int, count: int = 50, max_bytes: int = 8192) -> LogEx
     return slice_lines(log, start, count, max_bytes, label="run cfm-7kqz")
 
 
+def test_a_line_that_is_asked_for_alone_is_whole(log: Path) -> None:
+    command = "python train.py " + " ".join(f"option_{number}={number}" for number in range(250))
+    assert len(command) > 3_000
+    log.write_text(f"first\n{command}\nlast\n")
+    assert part(log, 2, 1).body == command
+    assert "chars]…" in part(log, 2, 2).body
+    assert "chars]…" in tail(log).body
+    log.write_text("x" * 50_000 + "\n")
+    assert len(part(log, 1, 1).text.encode()) <= 8192
+
+
 # --- the end
 
 
