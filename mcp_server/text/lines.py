@@ -10,6 +10,8 @@ import re
 from typing import NamedTuple
 
 LINE_CHARS = 4_000  # of a line that are read; error messages are shorter
+_TRACEBACK_CHARS = 65_536  # ... and of a line that holds a whole traceback as a string of JSON
+_TRACEBACK = "Traceback (most recent call last):\\n"
 _ENDS = re.compile(r"\r\n|\n|\r")
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erasing
@@ -26,12 +28,12 @@ class Line(NamedTuple):
     text: str
 
 
-def split_lines(text: str) -> list[str]:
+def split_lines(text: str, line_chars: int = LINE_CHARS) -> list[str]:
     r"""Return the lines of ``text``, split at ``\n`` and ``\r``, without empty ones; long ones are cut."""
     if "\x1b" in text or "\b" in text or "\0" in text:
         text = _ESCAPES.sub("", text)
     lines = text.split("\n") if "\r" not in text else _ENDS.split(text)
-    return [line[:LINE_CHARS] for line in lines if line and not line.isspace()]
+    return [line[:line_chars] for line in lines if line and not line.isspace()]
 
 
 def number_lines(data: bytes, first_number: int = 1) -> list[Line]:
@@ -39,5 +41,5 @@ def number_lines(data: bytes, first_number: int = 1) -> list[Line]:
     return [
         Line(number, text)
         for number, raw in enumerate(data.decode(errors="replace").split("\n"), first_number)
-        for text in split_lines(raw)
+        for text in split_lines(raw, _TRACEBACK_CHARS if _TRACEBACK in raw else LINE_CHARS)
     ]

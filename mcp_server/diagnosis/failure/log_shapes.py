@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mcp_server.diagnosis.failure.tracebacks import HEADER, SOURCE_END, SOURCE_START, SOURCE_WARNS, strip_prefixes
-from mcp_server.text.lines import Line
+from mcp_server.text.lines import LINE_CHARS, Line
 
 _MAX_HEADERS = 100  # the last ones are examined
 _MAX_SHAPES = 16
@@ -73,7 +73,7 @@ def _read_string(text: str) -> list[str]:
         if held is None:  # no quotes around it, or the line was cut
             held = text[text.index(HEADER) :].strip("\"'}")
         unescaped = _unescape(held.replace("#012", "\\n"))
-        return [part for part in unescaped.split("\n") if part.strip()]
+        return [part[:LINE_CHARS] for part in unescaped.split("\n") if part.strip()]
     if not _SEVERE.search(text):
         return []
     try:

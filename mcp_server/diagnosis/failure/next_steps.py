@@ -359,6 +359,8 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
      "The proxy refuses: correct HTTPS_PROXY and NO_PROXY in env, then launch_run again."),
     ("network_error", r"CERTIFICATE_VERIFY_FAILED|SSLCertVerification", "", "stop",
      "The server's certificate is not trusted: set SSL_CERT_FILE or REQUESTS_CA_BUNDLE, then launch_run again."),
+    ("network_error", r"^ssh: |kex_exchange_identification|banner exchange", "", "retry_later",
+     "ssh could not connect: check the host, its port and its sshd; retry later."),
     ("network_error", r"localhost|127\.0\.0\.1|0\.0\.0\.0", "", "stop",
      "No server answers on this host: start it or correct its address and port, then launch_run again."),
     ("network_error", "", r"site-packages[/\\](?:transformers|huggingface_hub|datasets)[/\\]", "retry_later",

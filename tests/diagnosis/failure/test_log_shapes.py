@@ -115,6 +115,12 @@ def test_a_traceback_in_a_field_of_json_is_read(field: str, kind: str) -> None:
     assert found.line.startswith(ROOTS[kind])
 
 
+def test_a_long_traceback_in_json_is_read_to_its_end() -> None:
+    frames = "".join(f'  File "/lib/torch/nn/module.py", line {n}, in forward\n    return x\n' for n in range(200))
+    raised = f"Traceback (most recent call last):\n{frames}ValueError: bad batch"
+    assert failure(json.dumps({"level": "error", "exc_info": raised})).line == "ValueError: bad batch"
+
+
 def test_an_exception_in_a_field_of_json_is_read_where_the_level_is_error() -> None:
     lines = [json.dumps({"level": level, "error": "ValueError: bad batch"}) for level in ("warning", "error")]
     assert failure("\n".join(lines), 1).line == "ValueError: bad batch"
