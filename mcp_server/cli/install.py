@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if project is None:
         done = [_register_user(command, sure=sure)]
     else:
-        change = partial(settings.in_mcp_json, command=_in_project(command, project))
+        change = partial(settings.in_mcp_json, command=in_project(command, project))
         done = [apply_edit(Edit(project / ".mcp.json", project, change), sure=sure)]
         if done[0]:
             print("Claude Code asks once whether this project may start it: until then `claude mcp list` says Pending.")
@@ -151,7 +151,7 @@ def server_command(python: str) -> list[str]:
     return [str(beside), "serve"] if os.access(beside, os.X_OK) else [python, "-m", "mcp_server", "serve"]
 
 
-def _in_project(command: Sequence[str], project: Path) -> list[str]:
+def in_project(command: Sequence[str], project: Path) -> list[str]:
     """Return a command for a project's file, which others share: a program inside the project is searched upwards."""
     program = Path(command[0])
     if not program.is_relative_to(project):

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import mcp_server
+from mcp_server.cli.client_settings import NAME
+from mcp_server.cli.install import in_project
 from mcp_server.resources.documents import Document, parse_document, read_documents
 
 
@@ -80,6 +82,7 @@ def test_the_readme_proves_the_name_in_the_registry() -> None:
 
 
 def test_the_repository_offers_its_own_server_to_claude_code() -> None:
-    assert json.loads((ROOT / ".mcp.json").read_text()) == {
-        "mcpServers": {"runward": {"type": "stdio", "command": ".venv/bin/runward", "args": ["serve"]}}
-    }
+    program = ROOT / ".venv" / "bin" / NAME
+    command = in_project([str(program), "serve"], ROOT)  # found from every sub-directory
+    (server,) = json.loads((ROOT / ".mcp.json").read_text())["mcpServers"].values()
+    assert server == {"type": "stdio", "command": command[0], "args": command[1:]}
