@@ -1,7 +1,8 @@
-"""`python -m tests.clients`: the interactive Claude Code with a scripted model, as agents and people meet it.
+"""`python -m tests.clients`: the interactive Claude Code, and Codex, with a scripted model, as people meet them.
 
 Needs Claude Code 2.1.330 or newer (`npm install @anthropic-ai/claude-code`), in PATH or in RUNWARD_CLAUDE, and tmux.
-Nothing leaves this machine: the model is a script on loopback, and the key a placeholder.
+Codex (`npm install @openai/codex`), in PATH or in RUNWARD_CODEX, is tried where it is installed. Nothing leaves this
+machine: the models are scripts on loopback, and the keys placeholders.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.record.state import Run, posix
+from tests.clients.codex import try_declining
 from tests.clients.scripted_model import Block, Conversation, ScriptedModel, say, use
 from tests.support.sandbox import Sandbox
 
@@ -89,11 +91,14 @@ def main() -> int:
         return 2
     version = subprocess.run([claude, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     print(f"Claude Code {version}")
-    for attempt in (_try_task, _try_escape):
+    attempts: list[tuple[Callable[[Sandbox, str], str], str]] = [(_try_task, claude), (_try_escape, claude)]
+    if codex := os.environ.get("RUNWARD_CODEX") or shutil.which("codex"):
+        attempts.append((try_declining, codex))
+    for attempt, program in attempts:
         with tempfile.TemporaryDirectory(prefix="runward-clients-") as place:
             sandbox = Sandbox(Path(place), f"runward-clients-{os.getpid()}")
             try:
-                print(attempt(sandbox, claude), flush=True)
+                print(attempt(sandbox, program), flush=True)
             except AssertionError as error:
                 print(f"FAILED {attempt.__name__}: {error}", flush=True)
                 return 1

@@ -1,0 +1,111 @@
+"""Codex with a scripted model behind the Responses API on loopback: its own question, and the one that nobody hears."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from mcp_server.cli.client_settings import in_codex_toml
+from tests.support.sandbox import Sandbox
+
+_LIMIT_S = 120
+_APPROVED = ("launch_run", "kill_run")
+
+
+def try_declining(sandbox: Sandbox, codex: str) -> str:
+    """Let `codex exec`, which declines every form, ask to stop a run: nothing is stopped, and the answer says how."""
+    outputs: list[str] = []
+
+    def answer(items: list[dict[str, Any]]) -> dict[str, Any]:
+        outputs[:] = [str(item["output"]) for item in items if item.get("type") == "function_call_output"]
+        if not outputs:
+            return _call("launch_run", command="sleep 600")
+        if len(outputs) == 1:
+            (run,) = sandbox.store.list_runs()
+            return _call("kill_run", run_id=run.run_id)
+        return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "My turn ends."}]}
+
+    with _serve(answer) as url:
+        _write_settings(sandbox.path / ".codex", url, sandbox)
+        words = [codex, "exec", "--skip-git-repo-check", "Stop a run"]
+        environ = {**sandbox.environ, "PATH": os.environ["PATH"], "PLACEHOLDER_KEY": "placeholder-not-a-key"}
+        done = subprocess.run(
+            words,
+            env=environ,
+            cwd=sandbox.path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    (run,) = sandbox.store.list_runs()
+    assert len(outputs) == 2, done.stderr[-2000:]
+    assert run.state == "running", run.state
+    assert '"declined"' in outputs[1], outputs[1]
+    assert f"runward kill {run.run_id}" in outputs[1], outputs[1]
+    return "codex exec declines the question of kill_run: the run goes on, and the answer names runward kill."
+
+
+def _call(tool: str, **arguments: Any) -> dict[str, Any]:
+    facts = {"type": "function_call", "call_id": f"call_{tool}", "name": tool, "namespace": "mcp__runward"}
+    return {**facts, "arguments": json.dumps(arguments)}
+
+
+def _write_settings(directory: Path, url: str, sandbox: Sandbox) -> None:
+    """Write what `runward install codex` writes, and a provider of models on loopback."""
+    directory.mkdir()
+    provider = f'name = "script"\nbase_url = "{url}/v1"\nwire_api = "responses"\nenv_key = "PLACEHOLDER_KEY"\n'
+    text = f'model = "script"\nmodel_provider = "script"\n[model_providers.script]\n{provider}'
+    text = in_codex_toml(text, [sys.executable, "-m", "mcp_server", "serve"])
+    text += "".join(f'\n[mcp_servers.runward.tools.{tool}]\napproval_mode = "approve"\n' for tool in _APPROVED)
+    variables = "\n".join(f"{name} = {json.dumps(value)}" for name, value in sandbox.environ.items())
+    (directory / "config.toml").write_text(f"{text}\n[mcp_servers.runward.env]\n{variables}\n")
+
+
+@contextlib.contextmanager
+def _serve(answer: Any) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - of the base class
+            """Write nothing."""
+
+        def do_GET(self) -> None:
+            self._send(b'{"data": [], "models": []}', "application/json")
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
+            usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+            events = [
+                ("response.created", {"response": {"id": "response"}}),
+                ("response.output_item.done", {"item": answer(body.get("input") or [])}),
+                ("response.completed", {"response": {"id": "response", "usage": usage}}),
+            ]
+            lines = [f"event: {kind}\ndata: {json.dumps({'type': kind, **facts})}\n\n" for kind, facts in events]
+            self._send("".join(lines).encode(), "text/event-stream")
+
+        def _send(self, data: bytes, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            with contextlib.suppress(OSError):  # a client that has gone
+                self.wfile.write(data)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
