@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from mcp_server.system import processes
+
 HIGHEST_PORT = 65535
 _LOWEST_USUAL, _HIGHEST_USUAL = 20_000, 59_999  # above services, below most ranges of outgoing connections
 _TRIES = 200
@@ -67,7 +69,10 @@ def current_port(name: str, params: Mapping[str, object], env: Mapping[str, str]
 
 
 def find_listener(port: int) -> str | None:
-    """Return the process that listens on ``port``, e.g. ``python (pid 4711)``; None where that is not visible."""
+    """Return the process that listens on ``port``, e.g. ``python (pid 4711)``; None where that is not visible.
+
+    Of several it is the one that started first: a child has its parent's sockets until it becomes another program.
+    """
     inodes = set()
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -77,11 +82,13 @@ def find_listener(port: int) -> str | None:
                     inodes.add(f"socket:[{words[9]}]")
     if not inodes:
         return None
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError), os.scandir(process / "fd") as files:
+    listeners = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError), os.scandir(directory / "fd") as files:
             if any(_link_target(file.path) in inodes for file in files):
-                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-    return None
+                listeners.append(processes.find_process(int(directory.name)))
+    first = min(filter(None, listeners), key=lambda process: process.started, default=None)
+    return f"{first.name} (pid {first.pid})" if first is not None else None
 
 
 def _link_target(link: str) -> str:
