@@ -1,0 +1,1 @@
+"""Sweeps: many runs that answer one question."""
