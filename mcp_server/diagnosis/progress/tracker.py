@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from mcp_server.diagnosis.progress.counter_lead import CounterLead
 from mcp_server.diagnosis.progress.custom_loops import NO_DIGITS, CustomLoopReader, announces_other_work
 from mcp_server.diagnosis.progress.frameworks import STEP_FORMATS, TABLE_FORMATS, Rank, StepFormat, may_show_progress
 from mcp_server.diagnosis.progress.named_values import (
@@ -25,22 +26,13 @@ from mcp_server.diagnosis.progress.named_values import (
     parse_integer,
 )
 from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar, find_bar
-from mcp_server.diagnosis.progress.rounds import Move, NamedEpoch, RoundCounter
-from mcp_server.diagnosis.progress.step_counters import (
-    StepReading,
-    StepSpeed,
-    parse_count,
-    seconds_per_step,
-)
+from mcp_server.diagnosis.progress.rounds import NamedEpoch
+from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count, seconds_per_step
 from mcp_server.text.regex import compile_pattern, first_group
 
 _MAX_HEADLINES = 4
-_MAX_COUNTERS = 64
+_MAX_BARS = 64
 _MAX_TEMPLATES, _MAX_TEMPLATE_CHARS = 512, 512
-# Updates of other counters, without any of the leading one, after which they count as steps; after which a counter of
-# equal rank takes the lead; after which one of lower rank does. A step printed on two lines, flushed after an error, is
-# not a sign of life.
-_ALIVE, _SUCCEEDS, _REPLACES = 3, 20, 2_000
 _WARNS = re.compile(r":\d+: \w*Warning: ")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
 _USER_KEY = "user"  # of the counter of the user's own pattern
@@ -76,34 +68,24 @@ class ProgressTracker:
 
     ``first_step_pattern``: a regular expression of the user; only a line that matches it is the first step. Its first
     group, if it is a number, is the step, unless the output counts steps of a known total in another unit. Steps,
-    totals and metrics are read from matching lines as from all others. ``advances`` counts the lines that showed
-    progress. ``search`` searches a line for that pattern; without it nothing limits how long that takes.
+    totals and metrics are read from matching lines as from all others. ``search`` searches a line for that pattern;
+    without it nothing limits how long that takes.
     """
 
     def __init__(
         self, first_step_pattern: str | None = None, search: Callable[[str], LineMatch | None] | None = None
     ) -> None:
-        self.step: int | None = None
-        self.total_steps: int | None = None
         self.first_step_seen = False
         self.first_step_line = ""
-        self.round = 1
-        self.advances = 0
         self.metrics: dict[str, float] = {}
         user_pattern = compile_pattern(first_step_pattern) if first_step_pattern else None
         self._user_group = first_group(user_pattern) if user_pattern else None
         self._search_user: Callable[[str], LineMatch | None] | None = (
             (search or user_pattern.search) if user_pattern else None
         )
-        self._counters: dict[str, RoundCounter] = {}
-        self._leader: RoundCounter | None = None  # its steps are ``step``
-        self._silent_leader: tuple[RoundCounter, int, int] | None = None  # the one before, its rounds, and the run's
+        self._lead = CounterLead()
         self._named_epoch: NamedEpoch | None = None
-        self._readings = 0
-        self._moves_of_others = 0
-        self._lent_total: int | None = None
         self._skipped_steps = 0
-        self._speed = StepSpeed()
         self._custom_loop = CustomLoopReader()
         self._last_format: StepFormat | None = None
         self._last_was_bar = False
@@ -117,6 +99,26 @@ class ProgressTracker:
         self._line_above = ""
 
     @property
+    def step(self) -> int | None:
+        """The step of the present round; None before the first."""
+        return self._lead.step
+
+    @property
+    def total_steps(self) -> int | None:
+        """The steps of the present round, as printed."""
+        return self._lead.total_steps
+
+    @property
+    def round(self) -> int:
+        """The training of several in one run, from 1."""
+        return self._lead.round
+
+    @property
+    def advances(self) -> int:
+        """How many lines showed progress."""
+        return self._lead.advances
+
+    @property
     def place(self) -> str:
         """Where training is, in words: `step 8 of 12`, `round 2, step 8`; empty before the first step."""
         if self.step is None:
@@ -127,7 +129,7 @@ class ProgressTracker:
     @property
     def step_s(self) -> float | None:
         """Seconds per step: observed, or as printed by the framework when all lines arrived at once."""
-        return self._speed.step_s
+        return self._lead.speed.step_s
 
     @property
     def eta_s(self) -> float | None:
@@ -205,17 +207,14 @@ class ProgressTracker:
         text = (match[self._user_group] or "").replace(",", "") if self._user_group else ""
         if text.isdecimal():
             step = parse_integer(text)
-            counters = (self._counters[key] for key in self._counters if key != _USER_KEY)
-            same = (c.counter for c in counters if c.counter.step == step)
-            total = next((counter.total for counter in same if counter.total is not None), None)
-            reading = StepReading(Rank.USER, _USER_KEY, step, total)
+            reading = StepReading(Rank.USER, _USER_KEY, step, self._lead.find_total(step, except_key=_USER_KEY))
         elif advanced and built_in is not None:
             return built_in
         else:
             reading = StepReading(Rank.LOSS, _USER_KEY, mark=self.advances + 1)
-        counter = self._move_counter(reading, line, at_s)
+        counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s)
         metrics = {name.text: value for name, value, _ in find_named_values(line) if not name.bits & COUNTS}
-        printed = counter.counter.step if counter is self._leader else built_in and built_in.step
+        printed = counter.counter.step if counter is self._lead.leader else built_in and built_in.step
         return MetricLine(printed, metrics, line, round=self.round)
 
     def _read_format(self, step_format: StepFormat, match: re.Match[str], line: str, at_s: float) -> MetricLine | None:
@@ -298,11 +297,11 @@ class ProgressTracker:
         The lines before it decide, once. A bar with a title does not, unless training has already begun.
         """
         if key not in self._unlabelled_bars:
-            if len(self._unlabelled_bars) >= _MAX_COUNTERS:
+            if len(self._unlabelled_bars) >= _MAX_BARS:
                 self._unlabelled_bars = {}
             is_announced = any(announces_other_work(line) for line in self._lines_before if "100%" not in line)
             self._unlabelled_bars[key] = not is_announced and (not bar.title.key or self.first_step_seen)
-        elif self.first_step_seen and self._leader is None and not bar.title.key:
+        elif self.first_step_seen and self._lead.leader is None and not bar.title.key:
             self._unlabelled_bars[key] = True  # training goes on, and no other counter has steps
         outer = self._outer_bar
         if outer is None or outer.total == bar.total or outer.total is None or bar.total is None:
@@ -325,11 +324,11 @@ class ProgressTracker:
         if not reading.has_position:
             return MetricLine(None, metrics, line, round=self.round)
         former_round = self.round
-        counter = self._move_counter(reading, line, at_s)
+        counter = self._lead.move_counter(reading, self._epoch_named_elsewhere(reading, line), at_s)
         if self.round > former_round:
             self.metrics = {}
             self._take_metrics(values, line, is_counted=True)
-        step = counter.counter.step if counter is self._leader or reading.skipped is not None else None
+        step = counter.counter.step if counter is self._lead.leader or reading.skipped is not None else None
         return MetricLine(step, metrics, line, reading.skipped, self.round)
 
     def _take_metrics(self, values: list[NamedValue], line: str, *, is_counted: bool) -> dict[str, float]:
@@ -347,28 +346,6 @@ class ProgressTracker:
                 self._keep_headline(name.headline, value)
         return metrics
 
-    def _move_counter(self, reading: StepReading, line: str, at_s: float) -> RoundCounter:
-        self._readings += 1
-        counter = self._find_counter(reading)
-        was_leader = counter is self._leader
-        move = counter.update(reading, self._epoch_named_elsewhere(reading, line), self._readings)
-        grew = move is not Move.STILL
-        if was_leader and move is Move.NEW_ROUND and (outer := self._find_outer(counter)) is not None:
-            counter.is_nested, self._leader = True, outer
-            self._begin_round(self.round - counter.rounds + 2)
-            self._adopt(outer, None)
-        if counter is not self._leader and not self._takes_lead(counter, move):
-            self.advances += grew and self._moves_of_others >= _ALIVE
-            return counter
-        if was_leader and move in (Move.NEW_ROUND, Move.TAKEN_BACK):
-            self._begin_round(self.round + (1 if move is Move.NEW_ROUND else -1))
-        self._moves_of_others = 0
-        self.advances += grew
-        self._adopt(counter, at_s if grew else None)
-        if reading.step_s is not None:
-            self._speed.printed_s = reading.step_s
-        return counter
-
     def _epoch_named_elsewhere(self, reading: StepReading, line: str) -> NamedEpoch | None:
         """Return the epoch that the output named last, by a heading or with a loss, on other lines than this one."""
         headings, named = self._custom_loop.headings, self._named_epoch
@@ -377,102 +354,6 @@ class ProgressTracker:
         elif reading.rank is Rank.EPOCH and reading.epoch is not None and "'epoch'" not in line:  # HF Trainer counts on
             self._named_epoch = NamedEpoch(reading.epoch, reading.epochs, headings)
         return None if reading.rank is Rank.EPOCH else self._named_epoch
-
-    def _adopt(self, rounds: RoundCounter, at_s: float | None) -> None:
-        """Take step and total from the leading counter. ``at_s``: when it grew, or None."""
-        counter = rounds.counter
-        if counter.step is not None:
-            self.step = counter.step
-            self.total_steps = counter.total if counter.total is not None else self._lent_total
-            if at_s is not None:
-                self._speed.note_step(at_s, counter.step)
-
-    def _begin_round(self, number: int) -> None:
-        self.round = max(1, number)
-        self._speed, self._lent_total = StepSpeed(), None
-        self.step = self.total_steps = None
-
-    def _find_counter(self, reading: StepReading) -> RoundCounter:
-        """Return the counter of ``reading``. The same words with another total may belong to another loop."""
-        key = reading.key
-        counter = self._counters.get(key)
-        if counter is not None and reading.step is not None and reading.total != counter.total is not None:
-            other = f"{key} of {reading.total}"
-            if other in self._counters or (reading.total is not None and not counter.continues(reading)):
-                key, counter = other, self._counters.get(other)
-        if counter is None:
-            if len(self._counters) >= _MAX_COUNTERS:
-                self._counters = {k: c for k, c in self._counters.items() if c is self._leader}
-            counter = self._counters[key] = RoundCounter(reading.rank, reading.key)
-        return counter
-
-    def _find_outer(self, inner: RoundCounter) -> RoundCounter | None:
-        """Return the counter of equal rank, if any, that only grew while ``inner`` began again and again."""
-        for counter in self._counters.values():
-            is_outer = counter.rank == inner.rank and counter is not inner and not counter.is_nested
-            if is_outer and counter.rounds == 1 and counter.moves and counter.moved_at > inner.former_lap_began:
-                return counter
-        return None
-
-    def _takes_lead(self, counter: RoundCounter, move: Move) -> bool:
-        """Whether ``counter`` leads from now on: the one of highest rank does, until it is silent for long."""
-        leader = self._leader
-        if leader is not None:
-            self._lend_total(counter, leader)
-            if counter.rank is Rank.USER and leader.rounds > 1 and not leader.is_nested:
-                leader.is_nested = True  # it counts inside the steps of the user's pattern
-                self._begin_round(self.round - leader.rounds + 1)
-            elif (
-                counter.rank is Rank.USER
-                and leader.counter.total is not None
-                and (leader.counter.step != counter.counter.step)
-            ):
-                return False  # the number of the user's pattern has another unit
-            before = self._silent_leader
-            goes_on = before is not None and before[0] is counter and before[1] == counter.rounds
-            if before is not None and goes_on and move is Move.FURTHER:  # after an inner loop
-                leader.is_nested, self._silent_leader = True, None
-                self._begin_round(before[2])
-            else:
-                if counter.rank <= leader.rank or counter.is_nested:
-                    self._moves_of_others += move is not Move.STILL
-                    if self._moves_of_others < self._moves_needed(counter, leader):
-                        return False
-                self._silent_leader = (leader, leader.rounds, self.round) if counter.rank <= leader.rank else None
-                if self._follows(counter, leader):
-                    self._begin_round(self.round + 1)
-        self._leader = counter
-        self._speed = StepSpeed()
-        return True
-
-    def _moves_needed(self, counter: RoundCounter, leader: RoundCounter) -> int:
-        """Return how often other counters must move, and the leader not, before ``counter`` takes the lead."""
-        is_shorter_bar = counter.rank is Rank.UNLABELLED and (counter.counter.total or 0) < (leader.counter.total or 0)
-        # After the training bar, a shorter bare bar is usually an evaluation, unless losses are printed beside it.
-        losses = (one for one in self._counters.values() if one.rank is Rank.EPOCH)
-        is_shorter_bar = is_shorter_bar and not any(one.moved_at > counter.lap_began for one in losses)
-        if counter.is_nested:
-            return _REPLACES
-        if leader.rank is Rank.USER and counter.total is not None:
-            return _ALIVE  # the user's pattern matches some steps only, or the first one alone
-        if self._follows(counter, leader) and not is_shorter_bar:
-            return 1 if counter.key == leader.key else _ALIVE
-        return _SUCCEEDS if counter.rank == leader.rank and not is_shorter_bar else _REPLACES
-
-    def _follows(self, counter: RoundCounter, leader: RoundCounter) -> bool:
-        """Whether ``counter`` counts another training, which began after that of ``leader`` was complete."""
-        is_later = counter.lap_began >= leader.moved_at and counter.rank > Rank.LOSS
-        return is_later and leader.is_complete and leader.moves > 1 and not leader.is_nested
-
-    def _lend_total(self, one: RoundCounter, other: RoundCounter) -> None:
-        """Take the total of a training bar at the same step as a better counter: verl prints its total nowhere else."""
-        is_worse = one.rank < other.rank
-        worse, better = (one.counter, other.counter) if is_worse else (other.counter, one.counter)
-        if worse.rank < Rank.BAR or worse.total is None or worse.step is None or better.step is None:
-            return
-        if abs(worse.step - better.step) <= 1 and worse.total >= better.step:
-            self._lent_total = worse.total
-            self.total_steps = self.total_steps or worse.total
 
     def _keep_headline(self, headline: str, value: float) -> None:
         self.metrics[headline] = value

@@ -1,0 +1,161 @@
+"""Chooses the counter whose steps are the training steps of a run, among all counters that its output shows.
+
+The counter of highest rank leads. Another takes the lead where the leader is silent for long, where it begins a later
+training, or where the leader turns out to count inside its steps. A round of the leader is a round of the run.
+"""
+
+from __future__ import annotations
+
+from mcp_server.diagnosis.progress.frameworks import Rank
+from mcp_server.diagnosis.progress.rounds import Move, NamedEpoch, RoundCounter
+from mcp_server.diagnosis.progress.step_counters import StepReading, StepSpeed
+
+_MAX_COUNTERS = 64
+# Updates of other counters, without any of the leading one, after which they count as steps; after which a counter of
+# equal rank takes the lead; after which one of lower rank does. A step printed on two lines, flushed after an error, is
+# not a sign of life.
+_ALIVE, _SUCCEEDS, _REPLACES = 3, 20, 2_000
+
+
+class CounterLead:
+    """All counters of a run. ``step``, ``total_steps`` and ``speed`` are those of ``leader`` in its present round.
+
+    ``round``: the training of several in one run, from 1. ``advances`` counts the lines that showed progress.
+    """
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.total_steps: int | None = None
+        self.round = 1
+        self.advances = 0
+        self.leader: RoundCounter | None = None
+        self.speed = StepSpeed()
+        self._counters: dict[str, RoundCounter] = {}
+        self._silent_leader: tuple[RoundCounter, int, int] | None = None  # the one before, its rounds, and the run's
+        self._readings = 0
+        self._moves_of_others = 0
+        self._lent_total: int | None = None
+
+    def find_total(self, step: int, *, except_key: str) -> int | None:
+        """Return the total of a counter at ``step``, if one has a total."""
+        counters = (self._counters[key].counter for key in self._counters if key != except_key)
+        return next((one.total for one in counters if one.step == step and one.total is not None), None)
+
+    def move_counter(self, reading: StepReading, named: NamedEpoch | None, at_s: float) -> RoundCounter:
+        """Update the counter of ``reading``, and return it. ``named``: the epoch that other lines named last."""
+        self._readings += 1
+        counter = self._find_counter(reading)
+        was_leader = counter is self.leader
+        move = counter.update(reading, named, self._readings)
+        grew = move is not Move.STILL
+        if was_leader and move is Move.NEW_ROUND and (outer := self._find_outer(counter)) is not None:
+            counter.is_nested, self.leader = True, outer
+            self._begin_round(self.round - counter.rounds + 2)
+            self._adopt(outer, None)
+        if counter is not self.leader and not self._takes_lead(counter, move):
+            self.advances += grew and self._moves_of_others >= _ALIVE
+            return counter
+        if was_leader and move in (Move.NEW_ROUND, Move.TAKEN_BACK):
+            self._begin_round(self.round + (1 if move is Move.NEW_ROUND else -1))
+        self._moves_of_others = 0
+        self.advances += grew
+        self._adopt(counter, at_s if grew else None)
+        if reading.step_s is not None:
+            self.speed.printed_s = reading.step_s
+        return counter
+
+    def _adopt(self, rounds: RoundCounter, at_s: float | None) -> None:
+        """Take step and total from the leading counter. ``at_s``: when it grew, or None."""
+        counter = rounds.counter
+        if counter.step is not None:
+            self.step = counter.step
+            self.total_steps = counter.total if counter.total is not None else self._lent_total
+            if at_s is not None:
+                self.speed.note_step(at_s, counter.step)
+
+    def _begin_round(self, number: int) -> None:
+        self.round = max(1, number)
+        self.speed, self._lent_total = StepSpeed(), None
+        self.step = self.total_steps = None
+
+    def _find_counter(self, reading: StepReading) -> RoundCounter:
+        """Return the counter of ``reading``. The same words with another total may belong to another loop."""
+        key = reading.key
+        counter = self._counters.get(key)
+        if counter is not None and reading.step is not None and reading.total != counter.total is not None:
+            other = f"{key} of {reading.total}"
+            if other in self._counters or (reading.total is not None and not counter.continues(reading)):
+                key, counter = other, self._counters.get(other)
+        if counter is None:
+            if len(self._counters) >= _MAX_COUNTERS:
+                self._counters = {k: c for k, c in self._counters.items() if c is self.leader}
+            counter = self._counters[key] = RoundCounter(reading.rank, reading.key)
+        return counter
+
+    def _find_outer(self, inner: RoundCounter) -> RoundCounter | None:
+        """Return the counter of equal rank, if any, that only grew while ``inner`` began again and again."""
+        for counter in self._counters.values():
+            is_outer = counter.rank == inner.rank and counter is not inner and not counter.is_nested
+            if is_outer and counter.rounds == 1 and counter.moves and counter.moved_at > inner.former_lap_began:
+                return counter
+        return None
+
+    def _takes_lead(self, counter: RoundCounter, move: Move) -> bool:
+        """Whether ``counter`` leads from now on: the one of highest rank does, until it is silent for long."""
+        leader = self.leader
+        if leader is not None:
+            self._lend_total(counter, leader)
+            if counter.rank is Rank.USER and leader.rounds > 1 and not leader.is_nested:
+                leader.is_nested = True  # it counts inside the steps of the user's pattern
+                self._begin_round(self.round - leader.rounds + 1)
+            elif (
+                counter.rank is Rank.USER
+                and leader.counter.total is not None
+                and (leader.counter.step != counter.counter.step)
+            ):
+                return False  # the number of the user's pattern has another unit
+            before = self._silent_leader
+            goes_on = before is not None and before[0] is counter and before[1] == counter.rounds
+            if before is not None and goes_on and move is Move.FURTHER:  # after an inner loop
+                leader.is_nested, self._silent_leader = True, None
+                self._begin_round(before[2])
+            else:
+                if counter.rank <= leader.rank or counter.is_nested:
+                    self._moves_of_others += move is not Move.STILL
+                    if self._moves_of_others < self._moves_needed(counter, leader):
+                        return False
+                self._silent_leader = (leader, leader.rounds, self.round) if counter.rank <= leader.rank else None
+                if self._follows(counter, leader):
+                    self._begin_round(self.round + 1)
+        self.leader = counter
+        self.speed = StepSpeed()
+        return True
+
+    def _moves_needed(self, counter: RoundCounter, leader: RoundCounter) -> int:
+        """Return how often other counters must move, and the leader not, before ``counter`` takes the lead."""
+        is_shorter_bar = counter.rank is Rank.UNLABELLED and (counter.counter.total or 0) < (leader.counter.total or 0)
+        # After the training bar, a shorter bare bar is usually an evaluation, unless losses are printed beside it.
+        losses = (one for one in self._counters.values() if one.rank is Rank.EPOCH)
+        is_shorter_bar = is_shorter_bar and not any(one.moved_at > counter.lap_began for one in losses)
+        if counter.is_nested:
+            return _REPLACES
+        if leader.rank is Rank.USER and counter.total is not None:
+            return _ALIVE  # the user's pattern matches some steps only, or the first one alone
+        if self._follows(counter, leader) and not is_shorter_bar:
+            return 1 if counter.key == leader.key else _ALIVE
+        return _SUCCEEDS if counter.rank == leader.rank and not is_shorter_bar else _REPLACES
+
+    def _follows(self, counter: RoundCounter, leader: RoundCounter) -> bool:
+        """Whether ``counter`` counts another training, which began after that of ``leader`` was complete."""
+        is_later = counter.lap_began >= leader.moved_at and counter.rank > Rank.LOSS
+        return is_later and leader.is_complete and leader.moves > 1 and not leader.is_nested
+
+    def _lend_total(self, one: RoundCounter, other: RoundCounter) -> None:
+        """Take the total of a training bar at the same step as a better counter: verl prints its total nowhere else."""
+        is_worse = one.rank < other.rank
+        worse, better = (one.counter, other.counter) if is_worse else (other.counter, one.counter)
+        if worse.rank < Rank.BAR or worse.total is None or worse.step is None or better.step is None:
+            return
+        if abs(worse.step - better.step) <= 1 and worse.total >= better.step:
+            self._lent_total = worse.total
+            self.total_steps = self.total_steps or worse.total
