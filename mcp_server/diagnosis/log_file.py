@@ -15,7 +15,8 @@ from mcp_server.text.lines import number_lines
 _TAIL_BYTES = 4 * 2**20  # read to diagnose a log file on its own
 _HEAD_BYTES, _NEWEST_BYTES = 2**18, 2**19  # read for steps, of a large file: 10 µs per line
 _LIVE_TAIL_BYTES = 2**20  # read when an attempt ends: an agent is waiting
-_AROUND_BYTES = 65536  # read around an earlier suspect line
+_AROUND_BYTES = 65536  # read from an earlier suspect line on ...
+_BEFORE_BYTES = 16384  # ... and above it: the header of its traceback
 _NUMBERED_BYTES = 256 * 2**20  # in larger files lines are not counted: that would take as long as reading them
 _BLOCK_BYTES = 2**20
 
@@ -99,8 +100,10 @@ def examine_log_end(
         tail = _read_bytes(file, start, size - start)
         lines = number_lines(tail[: until - start], max(0, line_feeds - tail.count(b"\n")) + 1)
         if suspect is not None and suspect[0] < start:
-            around = _read_bytes(file, suspect[0], min(_AROUND_BYTES, start - suspect[0]))
-            lines = number_lines(around, suspect[1]) + lines
+            first = max(0, suspect[0] - _BEFORE_BYTES)
+            around = _read_bytes(file, first, min(suspect[0] + _AROUND_BYTES, start) - first)
+            first_number = suspect[1] - around.count(b"\n", 0, suspect[0] - first)
+            lines = number_lines(around, first_number) + lines
     return diagnose(lines, exit_code, signal, run_facts)
 
 

@@ -14,12 +14,13 @@ from typing import Any
 
 from mcp_server.diagnosis.checkpoint_lines import find_checkpoint
 from mcp_server.diagnosis.divergence import DivergenceDetector
-from mcp_server.diagnosis.failure.diagnose import FATAL_WORDS, may_be_fatal
+from mcp_server.diagnosis.failure.diagnose import FATAL_WORDS
+from mcp_server.diagnosis.failure.live_prefixes import LivePrefixes
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.diagnosis.report_limit import ReportLimit
 from mcp_server.diagnosis.stall import StallDetector
 from mcp_server.record.events import EventKind
-from mcp_server.text.lines import LINE_CHARS, split_lines
+from mcp_server.text.lines import ESCAPED_TRACEBACK, LINE_CHARS, TRACEBACK_CHARS, split_lines
 
 _FIRST_STEP_TIMEOUT_S = 1200.0
 # Output is read completely up to this burst size and this lasting rate. Above that, only the newest bytes are read, at
@@ -62,10 +63,13 @@ class Suspect:
 
 
 def _read_line_at(piece: bytes, start: int) -> str:
-    """Return the line that begins at ``start``."""
-    cut = piece[start : start + LINE_CHARS]
-    ends = [at for at in (cut.find(b"\n"), cut.find(b"\r")) if at >= 0]
-    lines = split_lines(cut[: min(ends, default=len(cut))].decode(errors="replace"))
+    """Return the line that begins at ``start``; one that holds a whole traceback as a string is cut later."""
+    for chars in (LINE_CHARS, TRACEBACK_CHARS):
+        cut = piece[start : start + chars]
+        ends = [at for at in (cut.find(b"\n"), cut.find(b"\r")) if at >= 0]
+        if ends or ESCAPED_TRACEBACK not in cut:
+            break
+    lines = split_lines(cut[: min(ends, default=len(cut))].decode(errors="replace"), TRACEBACK_CHARS)
     return lines[0] if lines else ""
 
 
@@ -90,6 +94,7 @@ class OutputMonitor:
         self._is_fixed = spec.get("stall_timeout_s") is not None
         self.divergence = DivergenceDetector()
         self.suspect: Suspect | None = None
+        self._prefixes = LivePrefixes()
         self.passed_over: Suspect | None = None  # the first one after which another round began
         self.line_feeds = 0
         self.last_line = ""
@@ -255,6 +260,7 @@ class OutputMonitor:
         """Set ``suspect`` to the first line of ``piece`` that could prove a failure, unless there is one already."""
         if self.suspect is not None:
             return
+        self._prefixes.read_output(piece)
         starts = set()
         for word in _FATAL_WORDS:
             at = piece.find(word)
@@ -265,7 +271,7 @@ class OutputMonitor:
                 at = piece.find(word, at + len(word))
         for start in sorted(starts):
             line = _read_line_at(piece, start)
-            if may_be_fatal(line):
+            if self._prefixes.may_be_fatal(line):
                 number = self.line_feeds + piece.count(b"\n", 0, start) + 1
                 self.suspect = Suspect(line, self._bytes + start, number, at_s, self.progress.advances)
                 return

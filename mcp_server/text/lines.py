@@ -10,8 +10,9 @@ import re
 from typing import NamedTuple
 
 LINE_CHARS = 4_000  # of a line that are read; error messages are shorter
-_TRACEBACK_CHARS = 65_536  # ... and of a line that holds a whole traceback as a string of JSON
-_TRACEBACK = "Traceback (most recent call last):\\n"
+TRACEBACK_CHARS = 65_536  # ... and of a line that holds a whole traceback as a string of JSON
+_ESCAPED = "Traceback (most recent call last):\\n"
+ESCAPED_TRACEBACK = _ESCAPED.encode()
 _ENDS = re.compile(r"\r\n|\n|\r")
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erasing
@@ -41,5 +42,5 @@ def number_lines(data: bytes, first_number: int = 1) -> list[Line]:
     return [
         Line(number, text)
         for number, raw in enumerate(data.decode(errors="replace").split("\n"), first_number)
-        for text in split_lines(raw, _TRACEBACK_CHARS if _TRACEBACK in raw else LINE_CHARS)
+        for text in split_lines(raw, TRACEBACK_CHARS if _ESCAPED in raw else LINE_CHARS)
     ]

@@ -126,10 +126,10 @@ async def test_an_error_of_a_process_that_does_not_end_is_reported(sandbox: Sand
     code = f"""{GO_ON}
 import traceback
 for step in range(1, 5):
-    print(f"step {{step}} loss 0.5", flush=True)
+    print(f"node3 | step {{step}} loss 0.5", flush=True)
     time.sleep(1.2)  # fewer, faster steps would be no pace
 try: {{}}['missing']
-except KeyError: traceback.print_exc()
+except KeyError: print("".join(f"node3 | {{line}}\\n" for line in traceback.format_exc().splitlines()), flush=True)
 until('end')
 """
     async with sandbox.agent_in_process() as agent:

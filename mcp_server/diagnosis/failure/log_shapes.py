@@ -42,7 +42,7 @@ _SEVERE = re.compile(r"(?i)\"(?:level|levelname|severity|lvl|log_level)\": ?\"(?
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?:: |$)")
 
 
-class _Shape(NamedTuple):
+class Shape(NamedTuple):
     """The shape of a prefix, its words, and the groups whose numbers name a source."""
 
     pattern: re.Pattern[str]
@@ -59,14 +59,14 @@ def _expand_json_lines(lines: Sequence[Line]) -> Sequence[Line]:
     """Replace every line that holds a whole traceback as an escaped string by the lines of that traceback."""
     expanded: list[Line] = []
     for line in lines:
-        may_hold_error = '": "' in line.text or '":"' in line.text or _ESCAPED.search(line.text)
-        texts = _read_string(line.text) if may_hold_error else []
-        expanded += [Line(line.number, text) for text in texts] or [line]
+        expanded += [Line(line.number, text) for text in read_json_error(line.text)] or [line]
     return expanded
 
 
-def _read_string(text: str) -> list[str]:
+def read_json_error(text: str) -> list[str]:
     """Return the lines of the traceback that ``text`` holds as a string, or of an exception; empty if there is none."""
+    if '": "' not in text and '":"' not in text and not _ESCAPED.search(text):
+        return []
     if _ESCAPED.search(text):
         strings = [match[1] or match[2] or "" for match in _STRING.finditer(text)]
         held = next((string for string in strings if _ESCAPED.search(string)), None)
@@ -98,19 +98,24 @@ def _unescape(string: str) -> str:
 def _mark_unknown_prefixes(lines: Sequence[Line]) -> Sequence[Line]:
     """Replace prefixes that the headers of tracebacks show, and that are not known otherwise, by marks."""
     headers = [at for at, line in enumerate(lines) if HEADER in line.text][-_MAX_HEADERS:]
-    unknown = [at for at in headers if not _KNOWN.match(strip_prefixes(lines[at].text).text)]
-    shapes: list[_Shape] = []
+    unknown = [at for at in headers if has_unknown_prefix(lines[at].text)]
+    shapes: list[Shape] = []
     for at in reversed(unknown):
         if len(shapes) >= _MAX_SHAPES:
             break
         if any(shape.pattern.match(lines[at].text) for shape in shapes):
             continue
-        if shape := _learn_shape(lines, at, headers):
+        if shape := learn_shape(lines, at, headers):
             shapes.append(shape)
-    return [_mark(line, shapes) for line in lines] if shapes else lines
+    return [Line(line.number, mark_prefix(line.text, shapes)) for line in lines] if shapes else lines
 
 
-def _learn_shape(lines: Sequence[Line], header: int, headers: Sequence[int]) -> _Shape | None:
+def has_unknown_prefix(header: str) -> bool:
+    """Return whether the text before the header of a traceback is a prefix that tracebacks.py does not know."""
+    return not _KNOWN.match(strip_prefixes(header).text)
+
+
+def learn_shape(lines: Sequence[Line], header: int, headers: Sequence[int]) -> Shape | None:
     """Return the shape of the prefix of a header, if lines below have it too."""
     prefix = lines[header].text.partition(HEADER)[0]
     if len(prefix) > _PREFIX_CHARS:
@@ -132,7 +137,7 @@ def _learn_shape(lines: Sequence[Line], header: int, headers: Sequence[int]) -> 
     sources = [
         group for group in groups if _names_source([int(row[group - 1]) for row in values], own_headers, of_logger)
     ]
-    return _Shape(pattern, "" if of_logger else prefix.strip(), tuple(sources))
+    return Shape(pattern, "" if of_logger else prefix.strip(), tuple(sources))
 
 
 def _generalize(parts: Sequence[re.Match[str]]) -> Iterator[str]:
@@ -159,14 +164,15 @@ def _names_source(numbers: Sequence[int], headers: int, of_logger: bool) -> bool
     return distinct * _LINES_PER_SOURCE <= len(numbers) and not (counts_up and distinct > headers)
 
 
-def _mark(line: Line, shapes: Sequence[_Shape]) -> Line:
+def mark_prefix(text: str, shapes: Sequence[Shape]) -> str:
+    """Return ``text`` with a mark in place of a prefix of one of these shapes."""
     for shape in shapes:
-        if match := shape.pattern.match(line.text):
+        if match := shape.pattern.match(text):
             numbers = ",".join(match[group] for group in shape.source_groups)
             warns = _WARNS.search(match[0])
             tag = (shape.name + numbers) + (SOURCE_WARNS if warns else "")
-            return Line(line.number, f"{SOURCE_START}{tag}{SOURCE_END}{line.text[match.end() :]}")
-    return line
+            return f"{SOURCE_START}{tag}{SOURCE_END}{text[match.end() :]}"
+    return text
 
 
 def _flatten_groups(lines: Sequence[Line]) -> Sequence[Line]:

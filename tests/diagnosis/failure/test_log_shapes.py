@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
 import pytest
 
 from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
+from mcp_server.diagnosis.output_monitor import OutputMonitor
 from mcp_server.text.lines import number_lines
 
 MAIN = """Traceback (most recent call last):
@@ -81,6 +82,15 @@ def failure(text: str, exit_code: int | None = None) -> Failure:
     return found
 
 
+def read_live(log: str) -> Iterator[str | None]:
+    """Yield the line that a monitor suspects, where the log arrives at once and line by line."""
+    for pieces in ([f"{log}\n".encode()], [f"{line}\n".encode() for line in log.split("\n")]):
+        monitor = OutputMonitor({}, started_s=0)
+        for at_s, piece in enumerate(pieces, 1):
+            monitor.read_output(piece, at_s)
+        yield monitor.suspect.line if monitor.suspect else None
+
+
 @pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize("name", PREFIXES)
 def test_a_prefix_is_learned_from_the_header_of_the_traceback(name: str, kind: str) -> None:
@@ -90,6 +100,9 @@ def test_a_prefix_is_learned_from_the_header_of_the_traceback(name: str, kind: s
     for found in (failure(log), failure(log, 1)):
         assert found.kind == kind
         assert ROOTS[kind] in found.line
+    for live in read_live(log):
+        assert live is not None, "the run may go on for hours"
+        assert ROOTS[kind] in live or "KeyError: 'labels'" in live
 
 
 @pytest.mark.parametrize("prefix", ["[Rank {}] ", "rank {}: ", "node{} | ", "[trainer{}]:[rank{}]: ", "10:00:07 [{}] "])
@@ -118,7 +131,9 @@ def test_a_traceback_in_a_field_of_json_is_read(field: str, kind: str) -> None:
 def test_a_long_traceback_in_json_is_read_to_its_end() -> None:
     frames = "".join(f'  File "/lib/torch/nn/module.py", line {n}, in forward\n    return x\n' for n in range(200))
     raised = f"Traceback (most recent call last):\n{frames}ValueError: bad batch"
-    assert failure(json.dumps({"level": "error", "exc_info": raised})).line == "ValueError: bad batch"
+    log = json.dumps({"level": "error", "exc_info": raised})
+    assert failure(log).line == "ValueError: bad batch"
+    assert None not in list(read_live(log))
 
 
 def test_an_exception_in_a_field_of_json_is_read_where_the_level_is_error() -> None:
@@ -152,6 +167,7 @@ def test_the_first_exception_of_a_group_is_the_cause(prefix: str) -> None:
     for found in (failure(log), failure(log, 1)):
         assert (found.kind, found.line_number) == ("data_error", 10)
         assert found.line.endswith("FileNotFoundError: [Errno 2] No such file or directory: '/d/x.pt'")
+    assert all(live is not None and "FileNotFoundError" in live for live in read_live(log))
 
 
 STEPS = "".join(f"step {n} loss {9 / n:.3f}\n" for n in range(1, 60))

@@ -1,0 +1,82 @@
+"""Learns the prefixes of launchers and loggers while a run prints, so that its errors are seen before its end. Pure.
+
+Only what follows the header of a traceback is read, and only until its first frame: a log without tracebacks costs one
+search for the header.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mcp_server.diagnosis.failure.diagnose import may_be_fatal
+from mcp_server.diagnosis.failure.log_shapes import (
+    Shape,
+    has_unknown_prefix,
+    learn_shape,
+    mark_prefix,
+    read_json_error,
+)
+from mcp_server.diagnosis.failure.tracebacks import HEADER, is_header
+from mcp_server.text.lines import Line, split_lines
+
+_HEADER = HEADER.encode()
+_MAX_HEADERS = 8  # in one piece of output
+_BELOW_LINES, _BELOW_BYTES = 60, 8192  # below a header, until its first frame, of interleaved ranks
+_MAX_SHAPES = 16
+_MAX_FAILURES = 64  # of headers without a frame: the log only speaks of tracebacks
+_GROUP = "Exception Group " + HEADER
+_GROUP_BORDER = re.compile(r"(?:  )+[|] (?=[A-Za-z_])")
+
+
+class LivePrefixes:
+    """The prefixes that the tracebacks of one attempt have shown so far."""
+
+    def __init__(self) -> None:
+        self._shapes: list[Shape] = []
+        self._lines: list[Line] = []  # a header, and what followed it without a frame
+        self._failures = 0
+        self._has_groups = False
+
+    def read_output(self, piece: bytes) -> None:
+        """Learn from ``piece``, which consists of whole lines."""
+        if self._lines:
+            self._read_below(piece[:_BELOW_BYTES])
+        at = piece.find(_HEADER)
+        for _ in range(_MAX_HEADERS):
+            if at < 0 or self._failures >= _MAX_FAILURES or len(self._shapes) >= _MAX_SHAPES:
+                return
+            start = max(piece.rfind(b"\n", 0, at), piece.rfind(b"\r", 0, at)) + 1
+            self._read_header(piece[start : at + _BELOW_BYTES])
+            at = piece.find(_HEADER, at + len(_HEADER))
+
+    def may_be_fatal(self, line: str) -> bool:
+        """Return whether ``line``, behind any known or learned prefix, or in a field of JSON, could prove a failure."""
+        text = mark_prefix(line, self._shapes)
+        if self._has_groups:
+            text = _GROUP_BORDER.sub("", text, count=1)
+        return may_be_fatal(text) or any(map(may_be_fatal, read_json_error(line)))
+
+    def _read_header(self, text: bytes) -> None:
+        lines = split_lines(text.decode(errors="replace"))
+        header = lines[0] if lines else ""
+        self._has_groups = self._has_groups or _GROUP in header
+        if not is_header(header) or not has_unknown_prefix(header):
+            return
+        if any(shape.pattern.match(header) for shape in self._shapes):
+            return
+        self._failures += bool(self._lines)
+        self._lines = [Line(0, line) for line in lines[:_BELOW_LINES]]
+        self._learn()
+
+    def _read_below(self, text: bytes) -> None:
+        left = _BELOW_LINES - len(self._lines)
+        self._lines += [Line(0, line) for line in split_lines(text.decode(errors="replace"))[:left]]
+        self._learn()
+
+    def _learn(self) -> None:
+        shape = learn_shape(self._lines, 0, [0])
+        if shape:
+            self._shapes.append(shape)
+        if shape or len(self._lines) >= _BELOW_LINES:
+            self._failures += not shape
+            self._lines = []
