@@ -40,12 +40,11 @@ class ChunkedLog(ABC):
         """Drop all state, and return the offset to read from.
 
         Raises:
-            ScalarsUnreadable: the file is not the program's, or a package that reads it is not installed.
+            ScalarsUnreadable: the file is not the program's.
         """
         head = os.pread(fd, len(self.magic), 0)
         if not self.magic.startswith(head):
             raise unreadable_error(self.path, f"it does not begin like {self.program}'s files")
-        self._load()
         self.damaged = 0
         self._left_out = max(0, size - MOST_BYTES) // _BLOCK_BYTES * _BLOCK_BYTES
         return self._left_out
@@ -95,13 +94,6 @@ class ChunkedLog(ABC):
             if kind in {_FULL, _LAST}:
                 yield position, record or b""
                 record = None
-
-    def _load(self) -> None:  # noqa: B027 - not every format needs it
-        """Load what reads the records.
-
-        Raises:
-            ScalarsUnreadable: a package is not installed.
-        """
 
     @abstractmethod
     def _read_record(self, record: bytes) -> Iterable[tuple[str, Any]] | None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import struct
-import zlib
 from pathlib import Path
 
 import pytest
 
 from mcp_server.scalars.formats.detect import ScalarSource, SourceReader, find_sources
 from mcp_server.scalars.series import ScalarsUnreadable
-from tests.support.scalar_files import points, read
+from tests.support.scalar_files import chunked_log, field, points, read, varint
 
 HEADER = b":SWL\xd6\xe1\x02"
-BLOCK_BYTES = 32_768
 # Of a run of SwanLab 0.10.3: swanlab.log({"train/loss": 1.0, "val/acc": 0.0}, step=0), then 0.5 and 0.1 at step 10.
 RECORDS = tuple(
     bytes.fromhex(record)
@@ -32,18 +30,6 @@ RECORDS = tuple(
 )
 
 
-def field(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
-
-
 def scalar(key: str, step: int, value: float) -> bytes:
     """Return a record as SwanLab writes it."""
     time = b"\x08" + varint(1_790_000_000)
@@ -51,31 +37,10 @@ def scalar(key: str, step: int, value: float) -> bytes:
     return b"\x08\x09" + field(13, body + field(5, b"\x09" + struct.pack("<d", value)))
 
 
-def write(*records: bytes) -> bytes:
-    """Return a log with ``records``, in LevelDB's format."""
-    data = bytearray(HEADER)
-    for record in records:
-        left, kind = record, 1
-        while True:
-            room = BLOCK_BYTES - len(data) % BLOCK_BYTES
-            if room < 7:
-                data += bytes(room)
-                continue
-            part, rest = left[: room - 7], left[room - 7 :]
-            kind = {(False, False): 1, (False, True): 2, (True, True): 3, (True, False): 4}[
-                left is not record, bool(rest)
-            ]
-            data += struct.pack("<IHB", zlib.crc32(part, zlib.crc32(bytes([kind]))), len(part), kind) + part
-            left = rest
-            if not left:
-                break
-    return bytes(data)
-
-
 def test_swanlab_runs_are_found_and_what_it_wrote_is_read(tmp_path: Path) -> None:
     run = tmp_path / "swanlog" / "run-20261122_180117-p4ruwmdd"
     run.mkdir(parents=True)
-    (run / "run-p4ruwmdd.swanlab").write_bytes(write(*RECORDS))
+    (run / "run-p4ruwmdd.swanlab").write_bytes(chunked_log(HEADER, *RECORDS))
     expected = [ScalarSource("swanlab", run / "run-p4ruwmdd.swanlab")]
     assert find_sources(tmp_path) == find_sources(tmp_path / "swanlog") == find_sources(run) == expected
     scalars = SourceReader().read(expected[0])
@@ -87,7 +52,7 @@ def test_swanlab_runs_are_found_and_what_it_wrote_is_read(tmp_path: Path) -> Non
 
 def test_a_growing_log_is_read_to_its_last_whole_record_and_around_damage(tmp_path: Path) -> None:
     records = [record for n in range(2_000) for record in (scalar("loss", n, n / 8), field(12, b"x" * 20))]
-    whole = write(*records, scalar("loss", 5_000, math.nan))
+    whole = chunked_log(HEADER, *records, scalar("loss", 5_000, math.nan))
     part, reader = ScalarSource("swanlab", tmp_path / "part.swanlab"), SourceReader()
     for end in (3, 7, 20, 32_770, 40_000, len(whole) - 3, len(whole)):
         part.path.write_bytes(whole[:end])
@@ -103,7 +68,9 @@ def test_a_growing_log_is_read_to_its_last_whole_record_and_around_damage(tmp_pa
 
 def test_records_that_are_no_scalars_are_skipped_and_broken_ones_are_counted(tmp_path: Path) -> None:
     broken = field(13, field(1, b"loss") + b"\x2a\x7f")  # a value longer than the record
-    (tmp_path / "run-a.swanlab").write_bytes(write(field(14, b"image"), broken, b"\xff" * 12, scalar("loss", 1, 2.0)))
+    (tmp_path / "run-a.swanlab").write_bytes(
+        chunked_log(HEADER, field(14, b"image"), broken, b"\xff" * 12, scalar("loss", 1, 2.0))
+    )
     (source,) = find_sources(tmp_path)
     scalars = SourceReader().read(source)
     assert points(scalars, "loss") == [(1, 2.0)]
@@ -119,7 +86,7 @@ def test_the_json_records_of_older_versions_are_read(tmp_path: Path) -> None:
         '"create_time": "2026-11-22T18:05:54.510070+00:00"}, "key": "__swanlab__.cpu.pct", "step": 0, "epoch": 1}}',
         '{"model_type": "Scalar"}',
     )
-    data = write(*(f"{text}\n".encode() for text in texts))
+    data = chunked_log(HEADER, *(f"{text}\n".encode() for text in texts))
     (tmp_path / "backup.swanlab").write_bytes(data[:6] + b"\x01" + data[7:])
     scalars = SourceReader().read(ScalarSource("swanlab", tmp_path / "backup.swanlab"))
     assert set(scalars.series) == {"train/loss"}
