@@ -15,28 +15,9 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 if TYPE_CHECKING:
     from mcp_server.record.handover import Handover
     from mcp_server.record.run_directory import RunDir
+    from mcp_server.record.run_processes import ReapResult, RunProcess
     from mcp_server.record.spec import RunSpec
     from mcp_server.record.state import LivenessReport, Run
-
-
-@dataclass(frozen=True)
-class RunProcess:
-    """A process of a run, by number and program. Its arguments are left out: they may hold secrets."""
-
-    pid: int
-    program: str
-
-
-@dataclass(frozen=True)
-class ReapResult:
-    """Result of stopping a run without its supervisor's help.
-
-    ``unsupervised``: the supervisor was already dead, so a daemon that cleaned its environment cannot be found.
-    """
-
-    signals_sent: tuple[str, ...]
-    survivors: tuple[RunProcess, ...]
-    unsupervised: bool
 
 
 @dataclass(frozen=True)

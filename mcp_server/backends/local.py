@@ -8,10 +8,8 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import sys
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,32 +19,37 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.backends import tmux_client
-from mcp_server.backends.base import ReapResult, Record, RunProcess
+from mcp_server.backends.base import Record
 from mcp_server.backends.supervisor_copy import supervisor_program
 from mcp_server.errors import BadArgument, LaunchFailed, RunElsewhere, RunwardError
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
+from mcp_server.record.run_directory import RunDir, now, write_json
+from mcp_server.record.run_processes import (
+    REAP_STEP_S,
+    Reaping,
+    ReapResult,
+    RunProcess,
+    ThisHost,
+    name_processes,
+    supervisor_of,
+)
 from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, posix
+from mcp_server.record.state import LivenessReport, Run
 from mcp_server.system import processes
-from mcp_server.system.lock_files import is_locked, may_be_locked
-from mcp_server.system.process_title import supervised_run
-from mcp_server.system.stop_sequence import StopSequence, stop_stages
+from mcp_server.system.lock_files import may_be_locked
 from mcp_server.threads import run_in_thread
 
 _STARTED_WITHIN_S = 15.0
 _DISCARDED_WITHIN_S = 2.0  # the refusal is not delayed longer by a tmux that does not answer
 _POLL_S = 0.01
 _F_SETPIPE_SZ = 1031
-_REAP_STEP_S = 0.05
-_KILLED_WITHIN_S = 3.0
 
 
 class LocalBackend:
     """Runs supervisors in tmux sessions of this host. The run's state never comes from tmux."""
 
     def __init__(self) -> None:
-        self._boot_id, self._host = boot_id(), socket.gethostname()
+        self._host = ThisHost()
 
     def check_usable(self) -> None:
         """Check that tmux is installed.
@@ -125,17 +128,7 @@ class LocalBackend:
         Raises:
             OSError: the lock cannot be read now.
         """
-        if is_locked(directory.lock):
-            return LivenessReport(Liveness.ALIVE)
-        if not self._supervises(spec):
-            reason = f"Supervised on {spec.host}: only that host can say whether it still lives."
-            return LivenessReport(Liveness.UNKNOWN, reason)
-        if not self._is_this_boot(spec):
-            return LivenessReport(Liveness.DEAD, "The machine was rebooted while it ran.")
-        # A clock that was set back leaves a launch in the future: it is not under way for as long.
-        if abs(time.time() - posix(spec.created_at)) < STARTING_S and not directory.events.exists():
-            return LivenessReport(Liveness.PENDING)
-        return LivenessReport(Liveness.DEAD)
+        return self._host.liveness(directory, spec)
 
     def check_stoppable(self, spec: RunSpec) -> None:
         """Check that the run is of this host.
@@ -143,7 +136,7 @@ class LocalBackend:
         Raises:
             RunElsewhere: another host supervises it.
         """
-        if not self._supervises(spec):
+        if not self._host.supervises(spec):
             raise RunElsewhere(spec.run_id, spec.host)
 
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
@@ -153,26 +146,14 @@ class LocalBackend:
 
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
         """Stop every process of the run stage by stage, then kill a supervisor that is stuck."""
-        unsupervised = supervisor_of(directory.path, run) is None
-        left: list[processes.Process] = []
-        stopping = StopSequence(stop_stages(run.spec.stop_grace_s))
-        while True:
-            supervisor = supervisor_of(directory.path, run)
-            if stopping.step(self._living(run, supervisor), time.monotonic()):
-                break
-            await anyio.sleep(_REAP_STEP_S)
-        sent = stopping.sent
-        if supervisor is not None and processes.send_signal(supervisor, signal.SIGKILL):
-            sent = [*sent, *([] if "SIGKILL" in sent else ["SIGKILL"])]
-            with anyio.move_on_after(_KILLED_WITHIN_S):  # a process that waits for a disk outlives SIGKILL
-                while processes.find_process(supervisor.pid) == supervisor:  # noqa: ASYNC110 - no event announces it
-                    await anyio.sleep(_REAP_STEP_S)
-            left = [p for p in [processes.find_process(supervisor.pid)] if p == supervisor]
-        return ReapResult(tuple(sent), tuple(_named([*left, *self._living(run, None)])), unsupervised)
+        reaping = Reaping(self._host, directory.path, run)
+        while (result := reaping.step()) is None:  # noqa: ASYNC110 - no event announces the end of a process
+            await anyio.sleep(REAP_STEP_S)
+        return result
 
     def find_leftovers(self, run: Run) -> list[RunProcess]:
         """Return the processes of a run whose supervisor died, found by its id in their environment or by session."""
-        return _named(self._leftovers(run))
+        return name_processes(self._host.find_leftovers(run))
 
     async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
         """Return the lines of the run's pane.
@@ -209,70 +190,6 @@ class LocalBackend:
         """
         await tmux_client.query_in_thread(partial(_close_old_sessions, spec.tmux_socket, keep, ended))
 
-    def _is_this_boot(self, spec: RunSpec) -> bool:
-        return spec.boot_id in ("", self._boot_id)
-
-    def _supervises(self, spec: RunSpec) -> bool:
-        """Return whether the run belongs to this host, in this boot or an earlier one."""
-        return self._is_this_boot(spec) or spec.host in ("", self._host)
-
-    def _leftovers(self, run: Run) -> list[processes.Process]:
-        if not run.abandoned or run.started_at is None or not self._is_this_boot(run.spec):
-            return []
-        marked = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id)
-        return list(dict.fromkeys(marked + _members_of_session(run, marked)))
-
-    def _living(self, run: Run, supervisor: processes.Process | None) -> list[processes.Process]:
-        """Return the run's processes: its supervisor's descendants, else all that carry its id; never this process."""
-        if supervisor is not None:
-            members = processes.descendants(supervisor.pid)
-        else:
-            members = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id) + self._leftovers(run)
-        own = set(processes.ancestors(os.getpid()))
-        return [p for p in dict.fromkeys(members) if p.pid not in own]
-
-
-def _members_of_session(run: Run, marked: Collection[processes.Process]) -> list[processes.Process]:
-    """Return the processes of the run's session, without its guard, which exits by itself in a moment.
-
-    The number of a session is used again once its last process has ended. The session is the run's if its guard lives,
-    if a process with the run's id is in it, or if a process of it is older than the supervisor's last event.
-    """
-    guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
-    if not isinstance(guard, int) or not isinstance(started, int):
-        return []
-    all_processes = processes.list_processes()
-    leader = next((p for p in all_processes if p.pid == guard), None)
-    if leader is not None and not _is_guard(leader, run):
-        return []
-    members = [p for p in all_processes if p.session == guard != p.pid and p.started >= started]
-    heard_s = _last_event_up_s(run, started)
-    is_own = (
-        leader is not None
-        or any(p.session == guard for p in marked)
-        or any(processes.started_up_s(p.started) <= heard_s for p in members)
-    )
-    return members if is_own else []
-
-
-def _last_event_up_s(run: Run, started: int) -> float:
-    """Return how long this machine had been up at the run's last event; the least, where the clock was set meanwhile.
-
-    ``started`` is the start of the newest command, which its event reports.
-    """
-    heard_s = max((posix(event["at"]) for event in run.events if "at" in event), default=0.0)
-    begun_s = max((posix(e["at"]) for e in run.events if e["kind"] == "started" and "at" in e), default=heard_s)
-    by_start = processes.started_up_s(started) + heard_s - begun_s
-    return min(by_start, heard_s - time.time() + processes.up_s())
-
-
-def _is_guard(leader: processes.Process, run: Run) -> bool:
-    """Return whether a process with the guard's number is the guard: it is older than the command."""
-    guard_started = run.at_start.get("guard_started")
-    if isinstance(guard_started, int):
-        return leader.started == guard_started
-    return bool(leader.started <= run.at_start["pid_started"])
-
 
 def tmux_socket(environ: Mapping[str, str]) -> str:
     """Return the name of the tmux server (``tmux -L``): ``$RUNWARD_TMUX_SOCKET``, else the user's ordinary one.
@@ -294,17 +211,6 @@ def supervisor_argv(python: str, run_dir: Path) -> list[str]:
     The supervisor shows another command line as soon as it runs (system/process_title.py).
     """
     return [python, "-I", "-S", "-X", "utf8", str(supervisor_program(run_dir.parents[1])), str(run_dir)]
-
-
-def supervisor_of(path: Path, run: Run) -> processes.Process | None:
-    """Return the run's supervisor: the process with the recorded number and start time; None when it is gone."""
-    pid, started = run.at_start.get("supervisor_pid"), run.at_start.get("supervisor_started")
-    process = processes.find_process(pid) if isinstance(pid, int) else None
-    if process is None:
-        return None
-    if started is None and supervised_run(processes.command_words(process.pid)) != path.name:
-        return None
-    return process if started in (None, process.started) else None
 
 
 async def capture_session(name: str, environ: Mapping[str, str], *, history: bool) -> list[str]:
@@ -349,10 +255,6 @@ def _close_old_sessions(server: str, keep: int, ended: Callable[[], Sequence[Run
         return
     for spec in [spec for spec in ended() if spec.session in sessions][keep:]:
         tmux_client.close_session(spec.session, socket=server)
-
-
-def _named(members: Iterable[processes.Process]) -> list[RunProcess]:
-    return [RunProcess(p.pid, processes.program_name(p)) for p in members]
 
 
 async def _write_handover(fifo: int, data: bytes) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -15,84 +12,16 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-from mcp_server.errors import LaunchFailed, ScreenNotAnswering, ScreenNotFound, TmuxMissing
+from mcp_server.errors import ScreenNotAnswering, TmuxMissing
+from mcp_server.system.tmux import attach_command, capture_command, check_installed, new_session, read_capture
+
+__all__ = ["attach_command", "check_installed", "new_session"]
 
 T = TypeVar("T")
 
-# Wide enough for the tables that trainers print. An attached terminal replaces the size by its own.
-_COLUMNS, _ROWS = 200, 50
 _ANSWER_WITHIN_S = 10.0
 _MOST_THREADS = 8
 _LIMITER: RunVar[anyio.CapacityLimiter | None] = RunVar("tmux")
-# All that a tmux server may inherit: the environment of the process that starts it becomes every session's.
-_INHERITED = (
-    "HOME",
-    "PATH",
-    "SHELL",
-    "USER",
-    "LOGNAME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TMUX_TMPDIR",
-    "XDG_RUNTIME_DIR",
-)
-
-
-def check_installed() -> None:
-    """Check that tmux is installed.
-
-    Raises:
-        TmuxMissing: it is not.
-    """
-    if shutil.which("tmux") is None:
-        raise TmuxMissing
-
-
-def new_session(name: str, argv: Sequence[str], *, socket: str) -> None:
-    """Start a detached session whose pane runs ``argv`` and stays readable after it has ended.
-
-    Raises:
-        LaunchFailed: tmux refused, with its error message, or does not answer.
-    """
-    env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    env = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "PATH": os.defpath, **env}
-    # One invocation, and so not libtmux: as two, a pane that ends at once is gone before the option is set.
-    target = f"={name}:"
-    command = ["-L", socket, "new-session", "-d", "-s", name, "-x", str(_COLUMNS), "-y", str(_ROWS), "--", *argv]
-    command += [";", "set-option", "-p", "-t", target, "remain-on-exit", "on"]
-    command += [";", "set-option", "-t", target, "destroy-unattached", "off"]
-    # tmux 3.2a makes 80 columns of -x 200 until a client is attached. Resizing sets the window to a fixed size, which
-    # the second command takes back.
-    command += [";", "resize-window", "-t", target, "-x", str(_COLUMNS), "-y", str(_ROWS)]
-    command += [";", "set-option", "-w", "-u", "-t", target, "window-size"]
-    # A server that exits when its last session is closed looks like one that died. A run survives tmux's death, but
-    # not the closing of its session. A command of its own: the tmux server keeps the command line of the client that
-    # started it, and `pkill -f python` shall not find the name of a program there.
-    _change(["-L", socket, "start-server", ";", "set-option", "-s", "exit-empty", "off"], env)
-    result = _change(command, env)
-    if result.returncode != 0:
-        raise LaunchFailed(f"tmux could not start the session: {result.stderr.strip()}.", "Nothing was started.")
-
-
-def _change(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run tmux and return its result.
-
-    Raises:
-        LaunchFailed: it does not answer.
-    """
-    try:
-        return subprocess.run(
-            ["tmux", *command],
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=_ANSWER_WITHIN_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise LaunchFailed(f"tmux does not answer (waited {_ANSWER_WITHIN_S:g} s).", "Nothing was started.") from error
 
 
 def list_sessions(socket: str) -> list[str]:
@@ -114,22 +43,8 @@ def capture_pane(session: str, *, socket: str, history: bool) -> list[str]:
     Raises:
         ScreenNotFound: there is no session of exactly this name.
     """
-    target = ["-t", f"={session}:"]
-    state = ["display-message", "-p", *target, "#{pane_dead} #{history_size}", ";"]
-    # One line more than is visible: tmux scrolls a pane that dies by one, for its own last line.
-    output = _query(socket, *state, "capture-pane", "-p", "-J", *target, "-S", "-" if history else "-1")
-    if not output:
-        raise ScreenNotFound(f"There is no tmux session {session!r} on this host.")
-    dead, scrolled = output[0].split()
-    lines = output[1:] if history or dead == "1" or scrolled == "0" else output[2:]
-    return [line.rstrip() for line in lines]
-
-
-def attach_command(session: str, socket: str) -> str:
-    """Return the shell command that shows a person the session."""
-    server = [] if socket == "default" else ["-L", socket]
-    # Quoted: zsh expands a word that begins with `=` to a command's path.
-    return f"{shlex.join(['tmux', *server, 'attach', '-t'])} '={session}'"
+    output = _query(socket, *capture_command(session, history=history))
+    return read_capture(output, session, history=history)
 
 
 def become_client(session: str, socket: str) -> NoReturn:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcp_server.backends.base import RunProcess
 from mcp_server.errors import ForeignRun, KillNotConfirmed
+from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.state import Run
 
 TOKEN_VALID_S = 600.0

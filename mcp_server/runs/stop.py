@@ -11,12 +11,13 @@ from typing import Any
 
 import anyio
 
-from mcp_server.backends.base import RunProcess, backend_of
+from mcp_server.backends.base import backend_of
 from mcp_server.errors import StopNotSeen, StopUnknown
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.expiry import expiry
 from mcp_server.record.run_directory import RunDir, now, write_json
+from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.state import Liveness, Run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcp_server.answer import Answer
-from mcp_server.backends.base import RunProcess, backend_of
+from mcp_server.backends.base import backend_of
 from mcp_server.record.run_directory import boot_id
+from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.state import Run, RunState
 from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore

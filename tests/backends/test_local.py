@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from mcp_server.backends import local
 from mcp_server.backends.base import backend_of, load_backend
-from mcp_server.backends.local import LocalBackend, supervisor_of, tmux_socket
+from mcp_server.backends.local import LocalBackend, tmux_socket
 from mcp_server.errors import BadArgument, RunElsewhere
+from mcp_server.record import run_processes
 from mcp_server.record.run_directory import RunDir, boot_id
+from mcp_server.record.run_processes import supervisor_of
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Liveness, Run
 from mcp_server.system import processes
@@ -183,7 +184,7 @@ def test_a_clock_that_was_set_gives_a_lost_run_no_stranger(monkeypatch: pytest.M
     ]
     run = replace(RUN, events=tuple(events), at_start={})  # type: ignore[arg-type]
     monkeypatch.setattr(time, "time", lambda: begun_s + jump_s)
-    heard_s = local._last_event_up_s(run, round((up_s - 100) * ticks))
+    heard_s = run_processes._last_event_up_s(run, round((up_s - 100) * ticks))
     assert heard_s <= up_s - 89
     if jump_s <= 0:  # after a jump ahead it takes fewer for its own
         assert heard_s == pytest.approx(up_s - 90, abs=1)

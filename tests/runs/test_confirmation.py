@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_server.backends.base import RunProcess
 from mcp_server.errors import ForeignRun, KillNotConfirmed
+from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_server.backends.base import RunProcess
+from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.stop import StopResult, check_gpu_memory

@@ -1,0 +1,192 @@
+"""The processes of a run on this host, and whether its supervisor lives, as its record proves. Below the backends.
+
+The servers of this host and the relay of a far one use the same rules: what a record says of processes is true only on
+the host, and in the boot, that the run is of.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_server.record.run_directory import RunDir, boot_id
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, posix
+from mcp_server.system import processes
+from mcp_server.system.lock_files import is_locked
+from mcp_server.system.process_title import supervised_run
+from mcp_server.system.stop_sequence import StopSequence, stop_stages
+
+REAP_STEP_S = 0.05
+_KILLED_WITHIN_S = 3.0
+
+
+@dataclass(frozen=True)
+class RunProcess:
+    """A process of a run, by number and program. Its arguments are left out: they may hold secrets."""
+
+    pid: int
+    program: str
+
+
+@dataclass(frozen=True)
+class ReapResult:
+    """Result of stopping a run without its supervisor's help.
+
+    ``unsupervised``: the supervisor was already dead, so a daemon that cleaned its environment cannot be found.
+    """
+
+    signals_sent: tuple[str, ...]
+    survivors: tuple[RunProcess, ...]
+    unsupervised: bool
+
+
+class ThisHost:
+    """The host that this process is on, in its present boot."""
+
+    def __init__(self) -> None:
+        self.boot_id, self.name = boot_id(), socket.gethostname()
+
+    def is_this_boot(self, spec: RunSpec) -> bool:
+        """Return whether the run was started in the present boot of this host."""
+        return spec.boot_id in ("", self.boot_id)
+
+    def supervises(self, spec: RunSpec) -> bool:
+        """Return whether the run belongs to this host, in this boot or an earlier one."""
+        return self.is_this_boot(spec) or spec.host in ("", self.name)
+
+    def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
+        """Return ``alive`` while the supervisor holds its lock; a reused process number cannot deceive it.
+
+        Without the lock: ``unknown`` for a run of another host, ``pending`` in the first 15 s of a launch, else
+        ``dead``.
+
+        Raises:
+            OSError: the lock cannot be read now.
+        """
+        if is_locked(directory.lock):
+            return LivenessReport(Liveness.ALIVE)
+        if not self.supervises(spec):
+            reason = f"Supervised on {spec.host}: only that host can say whether it still lives."
+            return LivenessReport(Liveness.UNKNOWN, reason)
+        if not self.is_this_boot(spec):
+            return LivenessReport(Liveness.DEAD, "The machine was rebooted while it ran.")
+        # A clock that was set back leaves a launch in the future: it is not under way for as long.
+        if abs(time.time() - posix(spec.created_at)) < STARTING_S and not directory.events.exists():
+            return LivenessReport(Liveness.PENDING)
+        return LivenessReport(Liveness.DEAD)
+
+    def find_leftovers(self, run: Run) -> list[processes.Process]:
+        """Return the processes of a run whose supervisor died, found by its id in their environment or by session."""
+        if not run.abandoned or run.started_at is None or not self.is_this_boot(run.spec):
+            return []
+        marked = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id)
+        return list(dict.fromkeys(marked + _members_of_session(run, marked)))
+
+    def find_living(self, run: Run, supervisor: processes.Process | None) -> list[processes.Process]:
+        """Return the run's processes: its supervisor's descendants, else all that carry its id; never this process."""
+        if supervisor is not None:
+            members = processes.descendants(supervisor.pid)
+        else:
+            members = processes.find_by_variable("RUNWARD_RUN_ID", run.run_id) + self.find_leftovers(run)
+        own = set(processes.ancestors(os.getpid()))
+        return [p for p in dict.fromkeys(members) if p.pid not in own]
+
+
+class Reaping:
+    """Stops every process of a run stage by stage, then kills a supervisor that is stuck.
+
+    Call ``step`` every ``REAP_STEP_S`` until it returns the result.
+    """
+
+    def __init__(self, host: ThisHost, path: Path, run: Run) -> None:
+        self._host, self._path, self._run = host, path, run
+        self._unsupervised = supervisor_of(path, run) is None
+        self._stopping = StopSequence(stop_stages(run.spec.stop_grace_s))
+        self._killed: processes.Process | None = None
+        self._kill_until_s = 0.0
+        self._sent: list[str] | None = None
+
+    def step(self) -> ReapResult | None:
+        """Send what is due; return the result once nothing is left to do.
+
+        Raises:
+            OSError: no descriptor or memory is left to look for processes.
+        """
+        if self._sent is None:
+            supervisor = supervisor_of(self._path, self._run)
+            if not self._stopping.step(self._host.find_living(self._run, supervisor), time.monotonic()):
+                return None
+            self._sent = self._stopping.sent
+            if supervisor is not None and processes.send_signal(supervisor, signal.SIGKILL):
+                self._sent = [*self._sent, *([] if "SIGKILL" in self._sent else ["SIGKILL"])]
+                # A process that waits for a disk outlives SIGKILL.
+                self._killed, self._kill_until_s = supervisor, time.monotonic() + _KILLED_WITHIN_S
+        left = [self._killed] if self._killed and processes.find_process(self._killed.pid) == self._killed else []
+        if left and time.monotonic() < self._kill_until_s:
+            return None
+        survivors = name_processes([*left, *self._host.find_living(self._run, None)])
+        return ReapResult(tuple(self._sent), tuple(survivors), self._unsupervised)
+
+
+def supervisor_of(path: Path, run: Run) -> processes.Process | None:
+    """Return the run's supervisor: the process with the recorded number and start time; None when it is gone."""
+    pid, started = run.at_start.get("supervisor_pid"), run.at_start.get("supervisor_started")
+    process = processes.find_process(pid) if isinstance(pid, int) else None
+    if process is None:
+        return None
+    if started is None and supervised_run(processes.command_words(process.pid)) != path.name:
+        return None
+    return process if started in (None, process.started) else None
+
+
+def name_processes(members: Iterable[processes.Process]) -> list[RunProcess]:
+    """Return processes by number and program."""
+    return [RunProcess(p.pid, processes.program_name(p)) for p in members]
+
+
+def _members_of_session(run: Run, marked: Collection[processes.Process]) -> list[processes.Process]:
+    """Return the processes of the run's session, without its guard, which exits by itself in a moment.
+
+    The number of a session is used again once its last process has ended. The session is the run's if its guard lives,
+    if a process with the run's id is in it, or if a process of it is older than the supervisor's last event.
+    """
+    guard, started = run.at_start.get("guard_pid"), run.at_start.get("pid_started")
+    if not isinstance(guard, int) or not isinstance(started, int):
+        return []
+    all_processes = processes.list_processes()
+    leader = next((p for p in all_processes if p.pid == guard), None)
+    if leader is not None and not _is_guard(leader, run):
+        return []
+    members = [p for p in all_processes if p.session == guard != p.pid and p.started >= started]
+    heard_s = _last_event_up_s(run, started)
+    is_own = (
+        leader is not None
+        or any(p.session == guard for p in marked)
+        or any(processes.started_up_s(p.started) <= heard_s for p in members)
+    )
+    return members if is_own else []
+
+
+def _last_event_up_s(run: Run, started: int) -> float:
+    """Return how long this machine had been up at the run's last event; the least, where the clock was set meanwhile.
+
+    ``started`` is the start of the newest command, which its event reports.
+    """
+    heard_s = max((posix(event["at"]) for event in run.events if "at" in event), default=0.0)
+    begun_s = max((posix(e["at"]) for e in run.events if e["kind"] == "started" and "at" in e), default=heard_s)
+    by_start = processes.started_up_s(started) + heard_s - begun_s
+    return min(by_start, heard_s - time.time() + processes.up_s())
+
+
+def _is_guard(leader: processes.Process, run: Run) -> bool:
+    """Return whether a process with the guard's number is the guard: it is older than the command."""
+    guard_started = run.at_start.get("guard_started")
+    if isinstance(guard_started, int):
+        return leader.started == guard_started
+    return bool(leader.started <= run.at_start["pid_started"])
