@@ -29,9 +29,10 @@ _MAYBE = r"keys?|tokens?|pat|auth|credentials?"
 _IS = r"(?:\\{0,3}[\"'])?\]?\s*(?:[:=]|,\s*(?=[\"']))[\s\\]*[\"']?(?!\w{1,60}[\"']?\s*[:=]\s)"
 _VALUE = rf"[^\s\"'(){{}}\[\],;<>$]{{{SHORTEST_SECRET},}}+(?![(\[])"
 _SETTING = compile_pattern(
-    rf"(?P<name>(?<![\w\[-])(?:[\w-]{{0,60}}[_-])?(?:{_SURE})(?:_?\d+)?{_IS})(?P<value>{_VALUE})", re.IGNORECASE
+    rf"(?P<name>(?=[\w-])(?<![\w\[-])(?:[\w-]{{0,60}}[_-])?(?:{_SURE})(?:_?\d+)?{_IS})(?P<value>{_VALUE})",
+    re.IGNORECASE,
 )
-_PERHAPS = compile_pattern(rf"(?P<name>(?<!\w)\w{{0,60}}(?:{_MAYBE}){_IS})(?P<value>{_VALUE})", re.IGNORECASE)
+_PERHAPS = compile_pattern(rf"(?P<name>(?=\w)(?<!\w)\w{{0,60}}(?:{_MAYBE}){_IS})(?P<value>{_VALUE})", re.IGNORECASE)
 _ARGUMENT = compile_pattern(
     rf"(?P<name>(?<![\w.-])--[\w.-]{{0,60}}(?:{_SURE}|token|{_SERVICE}[_-]?key)[ ]+[\"']?)(?P<value>(?!-){_VALUE})",
     re.IGNORECASE,
@@ -55,18 +56,32 @@ _WORDS_OF_LOGIN = 4
 _SHORTEST_DISTINCT = 8
 _DISTINCT = re.compile(r"[A-Za-z][^A-Za-z]*\d|\d[^0-9]*[A-Za-z]|^\S{16}")  # letters and digits, or long
 _LONGEST_VALUE = 500  # characters of a value that are searched
-# Formats of services, recognised under any name: OpenAI, Hugging Face, GitHub, AWS, Google, Slack, GitLab, wandb, JWT,
-# Stripe, SendGrid, npm, PyPI, Telegram, and addresses to which whoever knows them can post.
+# Formats of services, recognised under any name, by how they begin and go on: OpenAI, Hugging Face, GitHub, AWS,
+# Google, Slack, GitLab, wandb, Stripe, SendGrid, npm, PyPI, addresses to which who knows them can post, JWT, Telegram.
+_SERVICE_TOKENS = (
+    ("sk-", r"[A-Za-z0-9_-]{16,}"),
+    ("hf_", r"[A-Za-z0-9]{16,}"),
+    ("gh", r"[pousr]_[A-Za-z0-9]{16,}"),
+    ("github_pat_", r"\w{16,}"),
+    ("AKIA", r"[0-9A-Z]{12,}"),
+    ("AIza", r"[\w-]{30,}"),
+    ("xox", r"[abprs]-[\w-]{10,}"),
+    ("glpat-", r"[\w-]{16,}"),
+    ("wandb_v", r"\d_\w{16,}"),
+    ("[rs]k_", r"(?:live|test)_\w{16,}"),
+    (r"SG\.", r"[\w-]{16,100}\.[\w-]{16,}"),
+    ("npm_", r"[A-Za-z0-9]{30,}"),
+    ("pypi-", r"[\w-]{16,}"),
+    (r"hooks\.slack", r"(?:-gov)?\.com/(?:services|workflows|triggers)/[\w/-]{10,}"),
+    ("discord", r"(?:app)?\.com/api/webhooks/\d{1,30}/[\w-]{10,}"),
+    (r"open\.", r"(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook/[\w-]{10,}"),
+    (r"qyapi\.", r"weixin\.qq\.com/cgi-bin/webhook/send\?key=[\w-]{10,}"),
+    ("eyJ", r"[\w-]{10,1000}\.[\w-]{10,1000}\.[\w-]*"),
+)
+# The beginning before the word boundary: a search then looks only at characters with which one of them begins.
 _SERVICE_TOKEN = re.compile(
-    r"\bsk-[A-Za-z0-9_-]{16,}|\bhf_[A-Za-z0-9]{16,}|\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}"
-    r"|\bAKIA[0-9A-Z]{12,}|\bAIza[\w-]{30,}|\bxox[abprs]-[\w-]{10,}|\bglpat-[\w-]{16,}|\bwandb_v\d_\w{16,}"
-    r"|\b[rs]k_(?:live|test)_\w{16,}|\bSG\.[\w-]{16,100}\.[\w-]{16,}|\bnpm_[A-Za-z0-9]{30,}|\bpypi-[\w-]{16,}"
-    r"|(?<![A-Za-z0-9])(?:bot)?\d{8,10}:AA[\w-]{30,}"
-    r"|\bhooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/[\w/-]{10,}"
-    r"|\bdiscord(?:app)?\.com/api/webhooks/\d{1,30}/[\w-]{10,}"
-    r"|\bopen\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook/[\w-]{10,}"
-    r"|\bqyapi\.weixin\.qq\.com/cgi-bin/webhook/send\?key=[\w-]{10,}"
-    r"|\beyJ[\w-]{10,1000}\.[\w-]{10,1000}\.[\w-]*"
+    "|".join(rf"{begin}(?<=\b{begin}){rest}" for begin, rest in _SERVICE_TOKENS)
+    + r"|bot(?<=(?<![A-Za-z0-9])bot)\d{8,10}:AA[\w-]{30,}|\d(?<=(?<![A-Za-z0-9])\d)\d{7,9}:AA[\w-]{30,}"
 )
 _BEARER = re.compile(r"(?P<name>\b(?:Bearer|Basic)\s+)(?P<value>[\w\-.~+/]{12,}=*)")
 _LOGIN = re.compile(r"(?P<name>://[^/\s:@]{0,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address

@@ -19,6 +19,8 @@ _SHORTEST_FOLDED = 12  # characters of a value whose case and separators do not 
 _PIECE, _PIECE_STEP, _LONGEST_IN_PIECES = 8, 4, 128
 _FEWEST_CHANGES = 2  # between letters and digits in a piece, which no word and no number has
 _CHANGE = re.compile(rb"[a-z](?=[0-9])|[0-9](?=[a-z])")
+# As input methods and normalised East Asian text write ASCII.
+_FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 _MIXTURE = re.compile(rb"[a-z](?=[A-Z0-9])|[A-Z](?=[a-z0-9])|[0-9](?=[A-Za-z])")
 _FEWEST_IN_A_MIXTURE = 3
 
@@ -103,7 +105,9 @@ def list_spellings(value: str) -> Iterator[Spelling]:
     if len(raw) >= SHORTEST_SECRET:
         for text in _list_digits(raw):
             yield Spelling(DIGITS, text)
-    letters = LETTERS.fold(raw)
+    letters, in_address = LETTERS.fold(raw), LETTERS.fold(quote(raw, safe="").encode())
+    if len(in_address) >= _SHORTEST_FOLDED:
+        yield Spelling(LETTERS, in_address)
     if len(letters) >= _SHORTEST_FOLDED:
         for text in (letters, letters[::-1]):
             yield Spelling(LETTERS, text)
@@ -134,6 +138,7 @@ def _list_quoted(plain: str) -> Iterator[str]:
     for text in (quote(raw), quote(raw, safe=""), quote_plus(raw), quote(quote(raw, safe=""), safe="")):
         yield text
         yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), text)
+    yield plain.translate(_FULL_WIDTH)
     yield shlex.quote(plain).strip("'")
     yield plain.replace("'", "'\\''")
     yield re.sub(r"([$`\"\\])", r"\\\1", plain)

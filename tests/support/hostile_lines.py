@@ -122,7 +122,9 @@ def hostile_lines(pattern: re.Pattern[str], chars: int, rounds: int, chance: ran
         yield (piece * (chars // len(piece) + 1))[:chars]
     for _ in range(rounds):
         begin, end = (chance.choice(["", chance.choice(singles)]) for _ in range(2))
-        parts = [chance.choice(pieces if chance.random() < 0.7 else singles) for _ in range(chance.randint(1, 4))]
+        parts = [
+            chance.choice(pieces if pieces and chance.random() < 0.7 else singles) for _ in range(chance.randint(1, 4))
+        ]
         parts = [part * chance.choice([1, 1, 1, 2, 7]) for part in parts]
         body = "".join(parts)
         room = max(0, chars - len(begin) - len(end))

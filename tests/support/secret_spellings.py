@@ -31,6 +31,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "shell": lambda v: shlex.quote(v + " "),
     "HTML": html.escape,
     "URL": lambda v: quote(v, safe=""),
+    "full width": lambda v: v.translate({code: code + 0xFEE0 for code in range(33, 127)}),
     "URL twice": lambda v: quote(quote(v, safe=""), safe=""),
     "base64 twice": lambda v: base64.b64encode(base64.b64encode(v.encode())).decode(),
     "%XX of all": lambda v: "".join(f"%{b:02X}" for b in v.encode()),

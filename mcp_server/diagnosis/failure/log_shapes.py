@@ -19,6 +19,7 @@ from mcp_server.text.lines import LINE_CHARS, Line
 
 _MAX_HEADERS = 100  # the last ones are examined
 _MAX_SHAPES = 16
+_MAX_IN_STRING = 10  # each is read to its end: a line of nothing but headers took 17 ms
 _PREFIX_CHARS = 160
 _NEAR_LINES = 200  # below a header, of interleaved ranks
 _KNOWN = re.compile(r"\W*(?:(?:Exception Group|Original) )?" + re.escape(HEADER))
@@ -73,7 +74,9 @@ def read_json_error(text: str) -> list[str]:
         if held is None:  # no quotes around it, or the line was cut
             held = text[text.index(HEADER) :].strip("\"'}")
         unescaped = _unescape(held.replace("#012", "\\n"))
-        return [part[:LINE_CHARS] for part in unescaped.split("\n") if part.strip()]
+        parts = [part[:LINE_CHARS] for part in unescaped.split("\n") if part.strip()]
+        headers = [at for at, part in enumerate(parts) if HEADER in part]
+        return parts[headers[-_MAX_IN_STRING] :] if len(headers) > _MAX_IN_STRING else parts
     if not _SEVERE.search(text):
         return []
     try:
