@@ -151,6 +151,26 @@ def test_there_are_two_hundred_of_them() -> None:
     ],
 )
 def test_what_is_outside_is_answered_alike_whether_it_exists_or_not(siege: Siege, ask: Callable[[str], bytes]) -> None:
+    _assert_answered_alike(siege, ask)
+
+
+def test_with_read_roots_a_launch_outside_of_them_is_refused_alike_whether_its_cwd_exists_or_not(siege: Siege) -> None:
+    settings = siege.service.sandbox.path / "state" / "config.toml"
+    allowed = siege.service.sandbox.path / "allowed"
+    allowed.mkdir()
+    try:
+        settings.write_text(f"read_roots = [{str(allowed)!r}]\n")
+        (allowed / "way_out").symlink_to(siege.words["trap"])
+        _assert_answered_alike(siege, lambda path: hostile_requests.call("launch_run", command="true", cwd=path))
+        inside = siege.service.send(siege.filled(hostile_requests.call("launch_run", command="true", cwd=str(allowed))))
+        assert b'"state":"' in inside[1]
+        through_link = hostile_requests.call("launch_run", command="true", cwd=str(allowed / "way_out" / "events"))
+        assert b"this token may read" in siege.service.send(siege.filled(through_link))[1]
+    finally:
+        settings.unlink()
+
+
+def _assert_answered_alike(siege: Siege, ask: Callable[[str], bytes]) -> None:
     answers = set()
     for path in ("secret", "events", "fifo", "link", "loop", "absent", "events/absent", "secret/absent"):
         name = f"{{trap}}/{path}"
