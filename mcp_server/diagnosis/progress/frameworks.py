@@ -37,7 +37,8 @@ class StepFormat(NamedTuple):
     """One format in which a framework prints a step.
 
     ``zero``: a printed step 0 is a finished step. ``base``: the number of the first epoch, None where that varies.
-    ``adds``: ``skipped`` counts since the last line, not since the start.
+    ``adds``: ``skipped`` counts since the last line, not since the start. ``always``: each line is a step, also without
+    a number.
     """
 
     name: str
@@ -47,6 +48,7 @@ class StepFormat(NamedTuple):
     zero: bool = False
     base: int | None = None
     adds: bool = False
+    always: bool = False
 
 
 def _row(
@@ -58,8 +60,9 @@ def _row(
     zero: bool = False,
     base: int | None = None,
     adds: bool = False,
+    always: bool = False,
 ) -> StepFormat:
-    return StepFormat(name, needle, compile_pattern(pattern), rank, zero, base, adds)
+    return StepFormat(name, needle, compile_pattern(pattern), rank, zero, base, adds, always)
 
 
 _STEP = r"(?P<step>\d+)"
@@ -129,6 +132,10 @@ STEP_FORMATS: tuple[StepFormat, ...] = (
     _row("td_mpc2", "train ", r"\btrain +E: [\d,]+ +I: (?P<step>[\d,]+)"),
     _row("acme", "Learner Steps", rf"\bLearner Steps = {_STEP}"),
     _row("rllib", "training_iteration", rf"\btraining_iteration['\"]?: {_STEP}"),
+    _row("rllib", "finished iteration ", rf"\b(?:Trial \S+|Training) finished iteration {_STEP} at "),
+    _row("tune", " reported ", r"\bTrial \S+ reported (?=[\w/.-]+=)(?:.{0,600}?(?<!\w)(?:global_|train_)?"
+         r"(?:(?:training_)?iteration|iter|step|num_env_steps_sampled_lifetime|timesteps_total)=(?P<step>\d+)\b"
+         r"|.{0,600}?(?<!\w)epoch=(?P<epoch>\d+)\b)?", zero=True, always=True),
     _row("mujoco_playground", "reward", rf"^\s*{_STEP}: reward ?[=:]", Rank.STEP),
     _row("dreamer", "─ Step ", r"─ Step (?P<step>\d[\d_,]*) ─"),
     # vision and speech
@@ -211,7 +218,7 @@ TABLE_FORMATS: tuple[tuple[re.Pattern[str], StepFormat], ...] = (
 
 _NUMBER = re.compile(r"[0-9]|[nN][aA][nN]|\binf\b")
 _NO_NUMBER = re.compile(
-    r"raining (?:is )?(?:comp|finish|done)|inished (?i:training)|Trainer\.fit|_loss  |LOSS |% Done|Train Loss "
+    r"raining (?:is )?(?:comp|finish|done)|inished (?i:training)|Trainer\.fit|_loss  |LOSS |% Done|Train Loss |Trial name"
 )
 
 
@@ -226,5 +233,5 @@ def may_show_progress(line: str) -> bool:
         or "Iter" in line or "rain" in line or "eward" in line or "eturn" in line or "pisode" in line
         or "pdate" in line or "_rew" in line or "score" in line or "norm" in line or "fps" in line or "FPS" in line
         or "SPS" in line or "STEP" in line or "LOSS" in line or "learn:" in line or "kimg" in line or " Up. " in line
-        or "[batch=" in line or "━" in line or "失" in line or "奖" in line
+        or "[batch=" in line or "━" in line or "Trial " in line or "失" in line or "奖" in line
     ) and (_NUMBER.search(line) is not None or _NO_NUMBER.search(line) is not None)

@@ -28,6 +28,7 @@ from mcp_server.diagnosis.progress.named_values import (
 from mcp_server.diagnosis.progress.progress_bars import BarSubject, ProgressBar, find_bar
 from mcp_server.diagnosis.progress.rounds import NamedEpoch
 from mcp_server.diagnosis.progress.step_counters import StepReading, parse_count, seconds_per_step
+from mcp_server.diagnosis.progress.trial_tables import TrialTables
 from mcp_server.text.regex import compile_pattern, first_group
 
 _MAX_HEADLINES = 4
@@ -91,6 +92,7 @@ class ProgressTracker:
         self._last_was_bar = False
         self._open_table: StepFormat | None = None
         self._columns: list[str] = []  # of the table
+        self._trial_tables = TrialTables()
         self._unmatched_templates: set[str] = set()  # lines without their digits that no format matches
         self._outer_bar: ProgressBar | None = None
         self._new_bar: tuple[ProgressBar, str] | None = None
@@ -146,7 +148,8 @@ class ProgressTracker:
             if match is not None:
                 self._note_first_step(line)
             advances = self.advances
-            is_candidate = match is not None or may_show_progress(line) or self._open_table is not None
+            in_table = self._open_table is not None or self._trial_tables.is_open
+            is_candidate = match is not None or in_table or may_show_progress(line)
             if is_candidate and line[:2] == "  " and _WARNS.search(self._line_above):
                 is_candidate = False  # Python prints the source line below a warning
             metric_line = self._read_line(line, at_s) if is_candidate else None
@@ -163,6 +166,10 @@ class ProgressTracker:
 
     def _read_line(self, line: str, at_s: float) -> MetricLine | None:
         """Try all readers. The first match wins, and the reader of the last line is tried first."""
+        if self._trial_tables.is_open or "Trial name" in line:
+            trial = self._trial_tables.read_line(line)
+            if trial is not None:
+                return self._apply_reading(*trial, line, at_s)
         if (metric_line := self._read_like_last_line(line, at_s)) is not None:
             return metric_line
         template = line.translate(NO_DIGITS)
@@ -220,11 +227,14 @@ class ProgressTracker:
     def _read_format(self, step_format: StepFormat, match: re.Match[str], line: str, at_s: float) -> MetricLine | None:
         if step_format.rank is Rank.NONE and any("rror" in before for before in self._lines_before):
             return None  # scripts print that training is over even after an error
-        values = self._read_row(line) if step_format is self._open_table else find_named_values(line)
+        text = line.partition(step_format.needle)[2] if step_format.always else line
+        values = self._read_row(line) if step_format is self._open_table else find_named_values(text)
         reading = self._read_groups(step_format, match.groupdict())
         if reading is not None:
             self._last_format, self._last_was_bar = step_format, False
-            if reading.step is None and reading.n is None and reading.epoch is None:
+            if step_format.always and reading.step is None and reading.epoch is None:
+                reading = reading._replace(rank=Rank.EPOCH, mark=self.advances + 1)
+            elif reading.step is None and reading.n is None and reading.epoch is None:
                 mark = next((value for name, value, _ in values if name.text == "epoch"), None)
                 reading = reading._replace(rank=Rank.EPOCH, mark=mark)
         return self._apply_reading(reading, values, line, at_s)

@@ -569,3 +569,20 @@ def test_text_that_only_looks_like_a_number_does_not_break_reading(line: str) ->
     progress = ProgressTracker()
     progress.read_lines([line, "step 7/100 loss 0.5"])
     assert progress.metrics["loss"] is not None
+
+
+def test_a_status_table_of_tune_is_a_sign_of_life_only_where_a_trial_has_gone_on() -> None:
+    def table(*iterations: int) -> list[str]:
+        rows = [f"│ PPO_{n}   RUNNING   64   0.01   {at}   {at * 2.5}   12.5 │" for n, at in enumerate(iterations)]
+        return ["╭──────╮", "│ Trial name   status   batch   lr   iter   total time (s)   reward │", *rows, "╰──────╯"]
+
+    tracker = ProgressTracker()
+    advances = []
+    for lines in (table(), table(1, 1), table(5, 3), table(5, 3), table(5, 3), table(5, 4)):
+        tracker.read_lines([*lines, "Trial status: 2 RUNNING"])
+        advances.append(tracker.advances)
+    assert (advances[0], tracker.step, tracker.metrics) == (0, 5, {"reward": 12.5})
+    assert advances[1] < advances[2] == advances[3] == advances[4]
+    reports = ProgressTracker()
+    reports.read_lines(["Trial PPO_x_00000 reported num_healthy_workers=2.", "Trial PPO_x_00000 reported lr=0.1."] * 2)
+    assert (reports.first_step_seen, reports.step, reports.advances) == (True, None, 4)
