@@ -218,7 +218,8 @@ TABLE_FORMATS: tuple[tuple[re.Pattern[str], StepFormat], ...] = (
 
 _NUMBER = re.compile(r"[0-9]|[nN][aA][nN]|\binf\b")
 _NO_NUMBER = re.compile(
-    r"raining (?:is )?(?:comp|finish|done)|inished (?i:training)|Trainer\.fit|_loss  |LOSS |% Done|Train Loss |Trial name"
+    r"raining (?:is )?(?:comp|finish|done)|inished (?i:training)|Trainer\.fit|_loss  |LOSS |% Done|Train Loss "
+    r"|Trial name"
 )
 
 

@@ -166,10 +166,6 @@ class ProgressTracker:
 
     def _read_line(self, line: str, at_s: float) -> MetricLine | None:
         """Try all readers. The first match wins, and the reader of the last line is tried first."""
-        if self._trial_tables.is_open or "Trial name" in line:
-            trial = self._trial_tables.read_line(line)
-            if trial is not None:
-                return self._apply_reading(*trial, line, at_s)
         if (metric_line := self._read_like_last_line(line, at_s)) is not None:
             return metric_line
         template = line.translate(NO_DIGITS)
@@ -194,6 +190,8 @@ class ProgressTracker:
     def _read_like_last_line(self, line: str, at_s: float) -> MetricLine | None:
         """Read ``line`` with the reader of the last line, if it matches."""
         last_format, open_table = self._last_format, self._open_table
+        if (trial := self._trial_tables.read_line(line)) is not None:
+            return self._apply_reading(*trial, line, at_s)
         if last_format is not None and last_format.needle in line and (match := last_format.pattern.search(line)):
             return self._read_format(last_format, match, line, at_s)
         metric_line = None

@@ -33,7 +33,7 @@ class TrialTables:
 
     def read_line(self, line: str) -> tuple[StepReading, list[NamedValue]] | None:
         """Return the iteration and the metrics of a trial that has gone on; None for any other line."""
-        if _HEADER.match(line):
+        if "Trial name" in line and _HEADER.match(line):
             self._columns = _read_cells(line)
             return None
         if not self._columns:
