@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
 from mcp_server.errors import BadArgument
+from mcp_server.sweeps.sources.cell import Scalar, SourceCell, SourceQuery
+from mcp_server.sweeps.sources.doit_source import read_doit_source
+from mcp_server.sweeps.sources.hydra_source import read_hydra_source
+from mcp_server.sweeps.sources.run_name import propose_run_name
 
-Scalar = str | int | float | bool | None
+__all__ = ["Scalar", "SourceCell", "propose_run_name", "read_source"]
+
+_READERS = {"doit": read_doit_source, "hydra": read_hydra_source, "verl": read_hydra_source}
 _LANGUAGE = "A source is doit:TASK, doit:TASK1,TASK2, doit:train-*, hydra:CONFIG.yaml or verl:CONFIG.yaml."
-
-
-@dataclass(frozen=True)
-class SourceCell:
-    """One cell of a source.
-
-    ``name`` is a short label, unique in the source and usable in the name of a run. ``launch`` holds arguments of
-    launch_run by name, ``param_style`` among them; without ``command`` the program is the caller's to name. ``params``
-    are the parameters that the source itself sets, with the caller's overrides applied: they belong into launch_run's
-    ``params``, where those of the cell follow and win. ``notes`` are what a person should know.
-    """
-
-    name: str
-    launch: Mapping[str, Any]
-    params: Mapping[str, Scalar]
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class SourceQuery:
-    """What a source is read with: ``rest`` follows its kind and the colon; the others are those of ``read_source``."""
-
-    rest: str
-    cwd: str | None
-    overrides: Mapping[str, Scalar]
-    gpus: int | None
-    environ: Mapping[str, str]
-    python: str | None
-
-
-_READERS: Mapping[str, Callable[[SourceQuery], list[SourceCell]]] = {}
 
 
 def read_source(
@@ -65,4 +38,4 @@ def read_source(
     reader = _READERS.get(kind.strip()) if colon else None
     if reader is None:
         raise BadArgument("source", f"is not of a known kind: {source[:80]!r}.", _LANGUAGE)
-    return reader(SourceQuery(rest.strip(), cwd, overrides, gpus, environ, python))
+    return reader(SourceQuery(kind.strip(), rest.strip(), cwd, overrides, gpus, environ, python))

@@ -1,0 +1,140 @@
+"""The program that loads a project's dodo.py and writes its tasks as JSON. Its Python is the project's, with doit.
+
+usage: doit_child.py REQUEST RESULT_FILE: REQUEST is JSON with ``patterns``, the tasks whose commands Python code may
+be called for, and ``options``, values for the options of tasks. It imports nothing of its own package, starts no task
+and leaves doit's database alone: that of this process is a file beside RESULT_FILE, which is never written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+NO_DOIT = 86  # exit status
+
+
+def main() -> int:
+    """Write the tasks; return the exit status: that of doit, or NO_DOIT."""
+    request, result = json.loads(sys.argv[1]), sys.argv[2]
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - starts faster without pathlib
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100
+    try:
+        import doit  # noqa: F401, PLC0415 - only some Pythons have it
+    except ImportError:
+        return NO_DOIT
+    from doit.doit_cmd import DoitMain  # noqa: PLC0415
+
+    command = _make_command(request, result)
+
+    class Main(DoitMain):  # type: ignore[misc]
+        """Doit with one more command."""
+
+        DOIT_CMDS = (*DoitMain.DOIT_CMDS, command)
+
+    doit_main = Main()
+    doit_main.config = _Config(doit_main.config, request["options"])
+    return int(doit_main.run([command.get_name(), "--backend=json", f"--db-file={result}.db"]) or 0)
+
+
+class _Config(dict):  # type: ignore[type-arg] # the Python may be older than dict[str, …]
+    """Doit's configuration, with ``options`` as defaults of every task: doit ignores those a task does not have."""
+
+    def __init__(self, config: Any, options: Any) -> None:
+        super().__init__(config)
+        self.options = options
+
+    def __bool__(self) -> bool:
+        return True  # doit replaces an empty configuration
+
+    def __contains__(self, key: object) -> bool:
+        return (isinstance(key, str) and key.startswith("task:")) or super().__contains__(key)
+
+    def __missing__(self, key: str) -> Any:
+        return dict(self.options) if key.startswith("task:") else {}
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        return {**value, **self.options} if key.startswith("task:") else value
+
+
+def _make_command(request: Any, result: str) -> Any:
+    from doit.cmd_base import DoitCmdBase  # noqa: PLC0415
+    from doit.control import TaskControl  # noqa: PLC0415
+
+    class RunwardTasks(DoitCmdBase):  # type: ignore[misc]
+        """Writes all tasks."""
+
+        doc_purpose, doc_usage, doc_description, cmd_options = "", "", None, ()
+
+        def _execute(self) -> int:
+            TaskControl(self.task_list)  # completes the dependencies
+            tasks = [_describe(task, request) for task in self.task_list]
+            with open(result, "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
+                json.dump({"cwd": os.getcwd(), "tasks": tasks}, file)  # noqa: PTH109
+            return 0
+
+    return RunwardTasks
+
+
+def _describe(task: Any, request: Any) -> Any:
+    import fnmatch  # noqa: PLC0415
+
+    names = (task.name, task.subtask_of or task.name)
+    is_chosen = any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in request["patterns"])
+    fault = ""
+    try:
+        task.init_options()
+    except Exception as error:  # a choice that does not exist, a text that is not a number
+        task.options, fault = {}, f"{type(error).__name__}: {error}"
+    return {
+        "name": task.name,
+        "doc": task.doc or "",
+        "group": task.subtask_of or "",
+        "is_group": bool(task.has_subtask),
+        "is_delayed": bool(getattr(task, "loader", None)),
+        "needs": [*task.task_dep, *task.setup_tasks],
+        "teardown": len(task.teardown),
+        "options": {str(name): repr(value) for name, value in task.options.items()},
+        "fault": fault,
+        "actions": [_describe_action(action, is_chosen) for action in task.actions],
+    }
+
+
+def _describe_action(action: Any, is_chosen: bool) -> Any:
+    from doit.action import CmdAction  # noqa: PLC0415
+    from doit.tools import create_folder  # noqa: PLC0415
+
+    if not isinstance(action, CmdAction):
+        function = getattr(action, "py_callable", None)
+        arguments = [*(getattr(action, "args", None) or ()), *(getattr(action, "kwargs", None) or {}).values()]
+        if function is create_folder and len(arguments) == 1:
+            return {"kind": "folder", "path": os.fspath(arguments[0])}
+        return {"kind": "python", "name": getattr(function, "__name__", None) or str(action)}
+    if not is_chosen and not isinstance(action._action, (str, list)):  # noqa: SLF001 - has no public name
+        return {"kind": "later"}
+    try:
+        command = action.expand_action()
+    except Exception as error:  # code of the project
+        return {"kind": "fault", "text": f"{type(error).__name__}: {error}"}
+    settings = dict(action.pkwargs)
+    cwd, env = settings.pop("cwd", None), settings.pop("env", None)
+    described = {
+        "kind": "argv" if isinstance(command, list) else "shell",
+        "command": command,
+        "cwd": os.path.abspath(cwd) if cwd else "",  # noqa: PTH100
+        "env": {},
+        "unset": [],
+        "settings": sorted(settings),
+    }
+    if env is not None:
+        described["env"] = {str(k): str(v) for k, v in env.items() if os.environ.get(k) != v}
+        described["unset"] = sorted(set(os.environ) - set(env))
+    if isinstance(command, list) and action.shell:
+        described["settings"].append("shell")  # the first word is a script, and the others are its arguments
+    return described
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Cells from the YAML of a Hydra program: ``hydra:CONFIG.yaml``, and ``verl:CONFIG.yaml`` with VERL's own checks.
+
+Each value of the file becomes an override, ``key=value``. The program itself comes from the sweep's ``command``.
+"""
+
+from __future__ import annotations
+
+import glob
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mcp_server.errors import BadArgument
+from mcp_server.hosts.named_data import find_named_data
+from mcp_server.hosts.path_checks import is_missing, suggest_names
+from mcp_server.record.script import format_arguments, slug
+from mcp_server.sweeps.sources.cell import Scalar, SourceCell, SourceQuery
+from mcp_server.sweeps.sources.hydra_values import NotAnOverride, list_overrides
+from mcp_server.sweeps.sources.hydra_yaml import find_config, read_config
+from mcp_server.sweeps.sources.verl_config import (
+    PRIMARY,
+    SECTIONS,
+    check_gpu_count,
+    find_packaged_keys,
+    find_unknown_keys,
+)
+
+_STYLE = "k=v"
+_MOST_FILES, _MOST_NAMES = 200, 3
+_MISSING = "???"  # Hydra's word for a value that must be given
+
+
+def read_hydra_source(query: SourceQuery) -> list[SourceCell]:
+    """Return a cell for each config that the source means; a pattern means all files that it meets.
+
+    Raises:
+        BadArgument: a config is missing, cannot be an override list, lacks a section of VERL, or names data that is
+            not here.
+    """
+    cwd = Path(query.cwd).expanduser() if query.cwd is not None else None
+    files = list(dict.fromkeys(file for word in query.words for file in _find_files(word, cwd)))
+    if not files:
+        raise BadArgument(
+            "source", f"names no config: {query.kind}:{query.rest[:80]}.", "Write the path of a YAML file."
+        )
+    cells: list[SourceCell] = []
+    for file in files:
+        name = slug(file.stem)
+        while any(name == cell.name for cell in cells):
+            name = f"{name}-2"
+        cells.append(_build_cell(name, file, cwd, query))
+    return cells
+
+
+def _find_files(word: str, cwd: Path | None) -> Iterator[Path]:
+    if not glob.has_magic(word):
+        yield find_config(word, cwd)
+        return
+    found = sorted(glob.glob(str(Path(word).expanduser()), root_dir=cwd))  # noqa: PTH207 - has root_dir, absolute too
+    if len(found) > _MOST_FILES:
+        raise BadArgument("source", f"{word[:80]} meets {len(found)} files, more than {_MOST_FILES}.")
+    yield from (find_config(each, cwd) for each in found if each.endswith((".yaml", ".yml")))
+
+
+def _build_cell(name: str, file: Path, cwd: Path | None, query: SourceQuery) -> SourceCell:
+    config = read_config(file)
+    notes = list(_read_defaults(config, file, query.kind))
+    if query.kind == "verl":
+        _check_sections(config, file)
+    try:
+        settings = dict(list_overrides(config))
+    except NotAnOverride as error:
+        raise BadArgument("source", f"{file}: {error} cannot be written as an override of Hydra.") from None
+    params = _apply_overrides(settings, query.overrides)
+    if missing := [key for key, value in params.items() if value == f'"{_MISSING}"']:
+        notes.append(f"{', '.join(missing)} must be given, in params or in the grid: the file says {_MISSING}.")
+        params = {key: value for key, value in params.items() if key not in missing}
+    _check_data(params, file, cwd)
+    if query.kind == "verl":
+        notes += [*_check_keys(params, query, cwd), *check_gpu_count(params, query.gpus)]
+    return SourceCell(name, {"param_style": _STYLE}, params, tuple(notes))
+
+
+def _read_defaults(config: dict[str, Any], file: Path, kind: str) -> Iterator[str]:
+    """Remove the list of defaults from ``config``; yield what stands for it.
+
+    Raises:
+        BadArgument: it names configs that no override names.
+    """
+    entries = config.pop("defaults", None)
+    names = [entry for entry in entries or [] if entry != "_self_"]
+    if not names:
+        return
+    if kind == "verl" and all(name in PRIMARY for name in names):
+        yield f"{file.name} builds on {', '.join(names)}: the command must start from it, as VERL's own programs do."
+        return
+    words = f"--config-dir={file.parent} --config-name={file.stem}"
+    cause = f"{file} has a list of defaults, which only Hydra itself can compose: {str(names[0])[:80]}."
+    raise BadArgument("source", cause, f"Leave source out, and write {words} behind the program in command.")
+
+
+def _check_sections(config: Mapping[str, object], file: Path) -> None:
+    missing = [name for name in SECTIONS if not isinstance(config.get(name), dict)]
+    if missing:
+        cause = f"{file} has no section {', '.join(missing)}, and VERL's {', '.join(SECTIONS)} are expected."
+        raise BadArgument("source", cause, "For another Hydra program write hydra:CONFIG.")
+
+
+def _apply_overrides(settings: Mapping[str, Scalar], overrides: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the settings with the overrides in the places of those they replace; ``+`` in front does not count."""
+    replaced = {name.lstrip("+~"): name for name in overrides}
+    params: dict[str, Scalar] = {}
+    for key, value in settings.items():
+        name = replaced.get(key.lstrip("+~"))
+        params[key if name is None or name[0] not in "+~" else name] = value if name is None else overrides[name]
+    known = {key.lstrip("+~") for key in settings}
+    return params | {name: value for name, value in overrides.items() if name.lstrip("+~") not in known}
+
+
+def _check_data(params: Mapping[str, Scalar], file: Path, cwd: Path | None) -> None:
+    """Refuse data files and models that are not here, as far as that is certain.
+
+    Raises:
+        BadArgument: names the keys and the paths.
+    """
+    missing: list[str] = []
+    remedy = ""
+    for name, value in params.items():
+        for named in find_named_data(format_arguments({name: value}, _STYLE), evaluates=False):
+            path = Path(named.path).expanduser()
+            if not named.is_certain or (cwd is None and not path.is_absolute()):
+                continue
+            path = (cwd or Path("/")) / path
+            if is_missing(path) and not (named.may_be_output and path.parent.is_dir()):
+                missing.append(f"{name}: there is no {named.kind} {named.path}")
+                remedy = remedy or suggest_names(path)
+    if missing:
+        more = f"; and {len(missing) - _MOST_NAMES} more" if len(missing) > _MOST_NAMES else ""
+        raise BadArgument("source", f"{file}: {'; '.join(missing[:_MOST_NAMES])}{more}.", remedy)
+
+
+def _check_keys(params: Mapping[str, Scalar], query: SourceQuery, cwd: Path | None) -> list[str]:
+    """Return which keys VERL does not have, or that this is not known."""
+    path = query.environ.get("PATH")
+    python = query.python or shutil.which("python", path=path) or shutil.which("python3", path=path)
+    if python is None:
+        return ["The keys were not compared with VERL's: PATH has no python."]
+    keys = find_packaged_keys(python, query.environ, cwd or Path("/"))
+    if isinstance(keys, str):
+        return [f"The keys were not compared with VERL's: {keys}."]
+    return find_unknown_keys(list(params), keys)
