@@ -23,6 +23,7 @@ from mcp_server.views.brevity import (
     fit,
     line_of,
     row_of,
+    shorten_failure,
     shorten_heartbeat,
     sort_by_urgency,
     without_details,
@@ -76,7 +77,7 @@ async def describe_outcome(
         status = await run_in_thread(_describe_run, server, run, spec, shows_owner)
         answer = WaitResult(
             reason=outcome.reason,
-            runs=[status],
+            runs=[shorten_failure(status)],
             waited_s=round(outcome.waited_s, 1),
             next_timeout_s=outcome.next_timeout_s,
         )

@@ -14,6 +14,10 @@ from mcp_server.text.token_estimate import estimate_tokens
 from mcp_server.views.run_status import Failure, RunStatus, printed_exception
 
 HEARTBEAT_TOKENS = 45
+FAILURE_TOKENS = 300
+_FAILURE_FRAME_TOKENS = 24  # of the reason, the wait and its schedule
+# What a failure that is too long leaves out, in this order: characters of its line, and of each line around it.
+_FAILURE_CHARS = ((180, 60), (140, 60), (140, 40), (100, 40), (100, 0))
 # Of {"reason":"heartbeat","runs":[{"run_id":"","state":"running"}]}, and of ,"step": and the like.
 _FRAME_TOKENS, _KEY_TOKENS = 18, {"step": 3, "metrics": 2, "tail": 3, "last_output_s": 5, "next_timeout_s": 5}
 MANY_TOKENS = 1900  # of an answer about any number of runs
@@ -51,6 +55,23 @@ def shorten_heartbeat(status: RunStatus, next_timeout_s: float) -> tuple[RunStat
             kept[name] = value
     next_timeout = kept.pop("next_timeout_s", None)
     return RunStatus.model_validate(kept), next_timeout
+
+
+def shorten_failure(status: RunStatus) -> RunStatus:
+    """Return the ``status`` of a run that failed, so that the whole answer has 300 tokens.
+
+    What to do stays whole. The whole line is in the log, at its line number.
+    """
+    failure = status.failure
+    if failure is None or failure.line is None:
+        return status
+    for chars, around in _FAILURE_CHARS:
+        if estimate_answer(status) <= FAILURE_TOKENS - _FAILURE_FRAME_TOKENS:
+            break
+        context = [shorten_middle(line.strip(), around) for line in failure.context or ()] if around else None
+        shorter = {"line": shorten_middle(failure.line, chars), "context": context or None}
+        status = status.model_copy(update={"failure": failure.model_copy(update=shorter)})
+    return status
 
 
 def row_of(status: RunStatus) -> RunStatus:

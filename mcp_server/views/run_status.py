@@ -182,7 +182,8 @@ def describe(
     silent_s = max(0.0, now_s - last_output_at_s) if last_output_at_s is not None and not run.ended else None
     progress, failed = run.progress, run.failure is not None
     most = _MOST_EVENTS_OF_FAILED if failed else _MOST_EVENTS
-    new = [e for e in run.events if e["seq"] > since and e["kind"] != "started"][-most:]
+    old_news = {"started", "first_step"} if failed and progress.get("step") is not None else {"started"}
+    new = [e for e in run.events if e["seq"] > since and e["kind"] not in old_news][-most:]
     return RunStatus(
         run_id=run.run_id,
         name=None if brief or (failed and not listed) else run.spec.name,

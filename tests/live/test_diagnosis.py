@@ -1,5 +1,6 @@
 """Live runs: first steps, progress, stalls, errors and divergence are reported while the run goes on."""
 
+import json
 import re
 import sys
 from typing import Any
@@ -304,3 +305,31 @@ async def test_a_stack_shows_no_secret(sandbox: Sandbox) -> None:
     stalled = next(e for e in sandbox.run(run_id).events if e["kind"] == "stalled")
     assert "main train.py:3" in stalled["stack"]
     assert secret not in sandbox.rundir(run_id).events.read_text()
+
+
+BARS = """
+import sys, time
+def draw(at):
+    full, rest = "█" * at, " " * (30 - at)
+    bars = [f"Epoch {n}: {at * 3}%|{full}▌{rest}| {at}/30 [00:0{n}<00:41, 1.2{n}it/s, loss=0.23]" for n in range(5)]
+    bars += [f"{at}/30 {'━' * at}╸{'━' * (29 - at)} 0:00:0{n} 4{n}ms/step - loss: 0.3{n}" for n in range(3)]
+    bars += [f"{at}/30 [{'=' * at}>{'.' * (29 - at)}] - ETA: {n}s - loss: 0.4{n}" for n in range(2)]
+    sys.stderr.write("".join(f"\\r{bar}" for bar in bars) if at % 2 else "\\n".join(bars))
+for at in range(1, 31):
+    draw(at)
+sys.stderr.write("\\r" + "  7%|██▏       | 7/99 [00:01<00:13,  6.9it/s]")
+raise RuntimeError("mat1 and mat2 shapes cannot be multiplied (64x512 and 768x768)" + " of a long message" * 30)
+"""
+
+
+async def test_the_answer_about_a_failure_amid_ten_bars_has_300_tokens(sandbox: Sandbox) -> None:
+    openai = pytest.importorskip("rs_bpe").openai
+    async with sandbox.agent_in_process() as agent:
+        facts = {"name": "qwen2-7b-sft-lr2e-4", "params": {"lr": 1e-4, "num_envs": 64}}
+        run_id = await agent.launch(python(sandbox, BARS), cwd=str(sandbox.path), **facts)
+        answer = await agent.call("wait_run", run_ids=run_id, until="end", timeout_s=60)
+    failure = answer["runs"][0]["failure"]
+    assert (failure["kind"], failure["line"][:40]) == ("python_error", "RuntimeError: mat1 and mat2 shapes canno")
+    text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+    assert not set("█▌━╸") & set(text)
+    assert openai.o200k_base().count(text) <= 300, text
