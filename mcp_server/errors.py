@@ -124,6 +124,26 @@ class RunNameAmbiguous(RunNotFound):
         self.run_id, self.near = name, run_ids
 
 
+class SweepNotFound(RunwardError):
+    """No sweep has this id or name."""
+
+    def __init__(self, name: str, near: list[str]) -> None:
+        hint = f"Did you mean {' or '.join(near)}?" if near else "runward sweep lists all."
+        super().__init__(f"Sweep not found: {name[:80]!r}.", remedy=hint)
+        self.name, self.near = name, near
+
+
+class NotOfSweeps(RunwardError):
+    """A call that takes runs was given a sweep."""
+
+    def __init__(self, sweep_id: str) -> None:
+        super().__init__(
+            f"{sweep_id} is a sweep, and this takes one run.",
+            "Nothing was done.",
+            f"list_runs(sweep={sweep_id!r}) names its runs; wait_run, kill_run, compare_runs(sweep=...) take sweeps.",
+        )
+
+
 class RunUnreadable(RunwardError):
     """The record of a run is there, and cannot be read now."""
 

@@ -93,7 +93,7 @@ class LocalBackend:
                     if not may_be_locked(directory.lock):
                         shutil.rmtree(directory.path, ignore_errors=True)
                         raise
-                await _write_handover(fifo, handover.encode())
+                await write_handover(fifo, handover.encode())
                 await first_event()
                 return
             with contextlib.suppress(OSError):
@@ -257,7 +257,7 @@ def _close_old_sessions(server: str, keep: int, ended: Callable[[], Sequence[Run
         tmux_client.close_session(spec.session, socket=server)
 
 
-async def _write_handover(fifo: int, data: bytes) -> None:
+async def write_handover(fifo: int, data: bytes) -> None:
     """Write ``data`` into the FIFO, which holds 64 KiB unless its size is raised."""
     with contextlib.suppress(OSError):
         fcntl.fcntl(fifo, _F_SETPIPE_SZ, max(65536, len(data)))

@@ -19,7 +19,16 @@ from mcp_server.text.timestamps import parse_time
 LiveState = Literal["queued", "starting", "running", "stalled", "retrying"]
 # Kinds that deserve a decision, the most urgent first.
 Noteworthy = Literal[
-    "error_seen", "stalled", "retrying", "gpu_deviation", "first_step_timeout", "judging_lost", "first_step"
+    "cell_failed",
+    "launch_refused",
+    "error_seen",
+    "stalled",
+    "retrying",
+    "gpu_deviation",
+    "first_step_timeout",
+    "judging_lost",
+    "phase_done",
+    "first_step",
 ]
 EventKind = Literal[
     Noteworthy,
@@ -36,6 +45,12 @@ EventKind = Literal[
     "sampler_lost",
     "observer_error",
     "exception_printed",
+    # Those of a sweep, which its conductor writes.
+    "conducting",
+    "cell_started",
+    "cell_ended",
+    "cell_measured",
+    "cell_resumed",
 ]
 
 
@@ -74,6 +89,14 @@ TRAITS: Mapping[EventKind, KindTraits] = {
     "exception_printed": KindTraits(),  # although the exit code is 0
     "judging_lost": KindTraits(),  # for a time or for good: a stall or an error may go unseen
     "observer_error": KindTraits(),
+    "conducting": KindTraits(live_state="running"),  # a conductor took over
+    "cell_started": KindTraits(),
+    "cell_ended": KindTraits(),
+    "cell_failed": KindTraits(is_trouble=True),
+    "cell_measured": KindTraits(),
+    "cell_resumed": KindTraits(),  # after a stop: the cell is started again
+    "launch_refused": KindTraits(is_trouble=True),  # no cell can be launched now; tried again
+    "phase_done": KindTraits(),
 }
 # The columns of the table, for readers. Kinds of newer versions are in none of them.
 NOTEWORTHY: tuple[Noteworthy, ...] = get_args(Noteworthy)
@@ -125,6 +148,16 @@ class Event(_Numbered, total=False):
     stack: str
     cpu_used_s: float
     waits_in: str
+    cell: str
+    run_id: str
+    phase: str
+    session: str
+    value: float
+    value_step: int
+    curves: str
+    metrics: dict[str, Any]
+    step_s: float
+    peak_mib: float
 
 
 class EventLog:
@@ -249,6 +282,15 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "gpus": (list, dict),
     "position": int,
     "elapsed_s": (int, float),
+    "cell": str,
+    "run_id": str,
+    "phase": str,
+    "session": str,
+    "value": (int, float),
+    "value_step": int,
+    "curves": str,
+    "peak_mib": (int, float),
+    "params": dict,
 }
 _TIMES = ("at", "started_at", "ended_at")
 

@@ -37,6 +37,8 @@ class LaunchRequest:
     blueprint: str | None = None
     host: str | None = None
     environment: str | None = None
+    sweep: str | None = None  # the id of the sweep that launches it as one of its cells
+    cell: str | None = None
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> LaunchRequest:

@@ -17,7 +17,10 @@ from mcp_server.runs.cursors import Cursor
 # Which word in the policy's ``stop_on`` says that the policy stops an attempt for an event of this kind.
 _STOPPED_ON: Mapping[str, str] = {"stalled": "stall", "first_step_timeout": "first_step_timeout"}
 _SETTLED_BY_AN_ATTEMPT: tuple[Noteworthy, ...] = ("error_seen", "stalled", "first_step_timeout")
-_DECISIONS: tuple[Noteworthy, ...] = (*_SETTLED_BY_AN_ATTEMPT, "gpu_deviation", "judging_lost")
+_DECISIONS: tuple[Noteworthy, ...] = (
+    *(*_SETTLED_BY_AN_ATTEMPT, "gpu_deviation", "judging_lost"),
+    *("cell_failed", "launch_refused", "phase_done"),  # of a sweep
+)
 
 
 def find_decisions(run: Run, cursor: Cursor) -> set[Noteworthy]:

@@ -49,6 +49,10 @@ class IdempotencyKey:
             return None  # refused
         return None if await run_in_thread(_stop_before_start, directory) else run
 
+    def read(self) -> str:
+        """Return the id that this key has; empty where it has none."""
+        return _read_run_id(self.file)
+
     def remember(self, run_id: str) -> None:
         """Write which run has this key. The file is not replaced: its lock belongs to the inode."""
         self.file.write_text(run_id + "\n")

@@ -61,7 +61,7 @@ class Selection:
         runs = []
         for run_id in ids:
             try:
-                runs.append(store.observe(run_id))
+                runs.append(store.observe_any(run_id))
             except RunNotFound:
                 if run_id in self.run_ids:
                     raise
@@ -102,7 +102,7 @@ def select(
 
 def _find(store: RunStore, name: str) -> Run:
     try:
-        return store.find(name)
+        return store.find_any(name)
     except RunNotFound as error:
         if type(error) is not RunNotFound or error.near:
             raise

@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import RunNameAmbiguous, RunNotFound, RunUnreadable
+from mcp_server.errors import NotOfSweeps, RunNameAmbiguous, RunNotFound, RunUnreadable, SweepNotFound
 from mcp_server.record.event_reader import EventsRead, read_new_events
 from mcp_server.record.events import Event, is_time, read_record, read_stop
 from mcp_server.record.run_directory import RunDir, load_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Liveness, Run, attempt_of, fold, posix
 from mcp_server.store.state_home import StateHome
+from mcp_server.store.sweep_store import SweepRun, SweepStore
 
 _MOST_READ = 256  # live runs whose events are kept in memory
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
@@ -32,6 +33,7 @@ class RunStore:
 
     def __init__(self, home: StateHome) -> None:
         self.home = home
+        self.sweeps = SweepStore(home.sweeps)
         self._specs: dict[str, RunSpec] = {}
         self._ended: dict[str, Run] = {}
         self._events: dict[str, EventsRead] = {}
@@ -42,9 +44,12 @@ class RunStore:
 
         Raises:
             RunNotFound: no run has this id; names similar ids.
+            NotOfSweeps: it is a sweep's id.
         """
         directory = RunDir(self.home.runs / run_id)
         if not _RUN_ID.fullmatch(run_id) or not directory.spec.is_file():
+            if run_id in self.sweeps.list_ids():
+                raise NotOfSweeps(run_id)
             raise RunNotFound(run_id, difflib.get_close_matches(run_id, self._list_ids(), n=3, cutoff=0.7))
         return directory
 
@@ -70,13 +75,48 @@ class RunStore:
         return run
 
     def observe_all(self, run_ids: Iterable[str]) -> tuple[Run, ...]:
-        """Return these runs as they are now.
+        """Return these runs, and sweeps in the form of runs, as they are now.
 
         Raises:
             RunNotFound: a run is gone.
             RunUnreadable: the state of a run is unknown now.
         """
-        return tuple(self.observe(run_id) for run_id in run_ids)
+        return tuple(self.observe_any(run_id) for run_id in run_ids)
+
+    def observe_any(self, run_id: str) -> Run:
+        """Return the run, or the sweep in the form of a run, as it is now.
+
+        Raises:
+            RunNotFound: neither has this id.
+            RunUnreadable: its state is unknown now.
+        """
+        try:
+            return self.observe(run_id)
+        except NotOfSweeps:
+            return SweepRun.of(self.sweeps.observe(run_id))
+
+    def find_any(self, name: str) -> Run:
+        """Return the run, or the sweep in the form of a run, with this id or name: see ``find`` of both stores.
+
+        Raises:
+            RunNotFound: no run and no sweep has this id or name; names similar ids.
+            RunNameAmbiguous: several runs have this name; names their ids.
+        """
+        try:
+            return self.find(name)
+        except NotOfSweeps:
+            return SweepRun.of(self.sweeps.observe(name))
+        except RunNameAmbiguous:
+            raise
+        except RunNotFound:
+            with contextlib.suppress(SweepNotFound):
+                return SweepRun.of(self.sweeps.find(name))
+            raise
+
+    def directory_of(self, run_id: str) -> Path:
+        """Return the directory in which a run, or a sweep, announces its changes; it may be missing."""
+        run = self.home.runs / run_id
+        return run if run.is_dir() else self.sweeps.path / run_id
 
     def resolve(self, names: Iterable[str]) -> list[Run]:
         """Return the runs that ``names`` mean (see ``find``), in their order and each once.

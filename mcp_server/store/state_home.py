@@ -119,6 +119,11 @@ class StateHome:
         return self.path / "runs"
 
     @property
+    def sweeps(self) -> Path:
+        """Holds one directory per sweep."""
+        return self.path / "sweeps"
+
+    @property
     def keys(self) -> Path:
         """Holds one file per idempotency key, with the id of its run."""
         return self.path / "keys"

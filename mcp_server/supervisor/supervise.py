@@ -170,6 +170,8 @@ class Supervision:
         """
         placeholders = self._allocation.placeholders if self._allocation else {}
         names = {"{run_id}": self._control.rundir.run_id, "{attempt}": str(number)}
+        if self._spec.sweep:  # whose command is a template
+            placeholders = {**placeholders, **names}
         inputs = AttemptInputs(self._params, number > 1, self._changed, placeholders, names)
         return Attempt.start(self._control, self._handover, self._allocation, number, inputs)
 

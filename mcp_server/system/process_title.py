@@ -15,6 +15,7 @@ from pathlib import Path
 SUPERVISOR = "runward-supervisor"
 GPU_SAMPLER = "runward-gpu"
 _NOTIFIER = "runward-notifier"
+_CONDUCTOR = "runward-conductor"
 _LEASE_KEEPER = "runward-lease"
 _NAME = "runward"  # at most 15 bytes
 # The command line of a supervisor that could not change it, and of former versions: this, and then the directory.
@@ -28,6 +29,11 @@ def supervisor_title(run_id: str) -> list[str]:
     A person can read the id, and no pattern matches a word in it: a run is mostly named after its script.
     """
     return [SUPERVISOR, ".".join(run_id)]
+
+
+def conductor_title(sweep_id: str) -> list[str]:
+    """Return the words that the process shows which advances a sweep."""
+    return [_CONDUCTOR, ".".join(sweep_id)]
 
 
 def notifier_title(run_id: str) -> list[str]:

@@ -14,6 +14,7 @@ from mcp_server.errors import KillNotConfirmed
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.confirmation import describe_for_confirmation
 from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
+from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, caller, server_of
 from mcp_server.tools.kill_several import (
@@ -24,6 +25,7 @@ from mcp_server.tools.kill_several import (
     state_after,
     stop_several,
 )
+from mcp_server.tools.kill_sweep import describe_sweep_for_confirmation, find_sweep
 from mcp_server.tools.schema import tool
 from mcp_server.views.run_status import Leftover
 
@@ -77,6 +79,13 @@ async def _ask_person(
     if isinstance(run_id, list) or are_several([run_id]):
         words = run_id if isinstance(run_id, list) else [run_id]
         return await _ask_about_several(ctx, words, confirm_token, force=force_other_owner)
+    if (sweep := await run_in_thread(find_sweep, server, run_id)) is not None:
+        if confirm_token is not None or sweep.ended or not _can_ask(ctx):
+            return Confirm(run_id="")
+        server.check_owner(ctx, sweep, force=force_other_owner)
+        if not ctx.input_responses:
+            server.questions.ask(caller(ctx), sweep.run_id)
+        return Elicit(f"Stop this sweep? {describe_sweep_for_confirmation(sweep)}", Confirm)
     run = await run_in_thread(server.store.find, run_id)
     if confirm_token is not None or await run_in_thread(_is_over, run) or not _can_ask(ctx):
         return Confirm(run_id="")
@@ -105,7 +114,7 @@ async def _ask_about_several(
 
 
 async def kill_run(
-    run_id: Annotated[str | list[str], Field(description="A run or its name, several, or tag:NAME")],
+    run_id: Annotated[str | list[str], Field(description="A run or its name, several, tag:NAME, or a sweep")],
     answer: Annotated[ElicitationResult[Confirm], Resolve(_ask_person)],
     ctx: Call,
     reason: Annotated[str, Field(description="Why; kept with the run")] = "",
@@ -121,11 +130,13 @@ async def kill_run(
     if are_several(words):
         return await _kill_several(ctx, words, answer, reason, confirm_token, force=force_other_owner)
     server = server_of(ctx)
-    run = await run_in_thread(server.store.find, words[0])
+    sweep = await run_in_thread(find_sweep, server, words[0])
+    run: Run = sweep if sweep is not None else await run_in_thread(server.store.find, words[0])
     came_at_once = server.questions.answer(caller(ctx), run.run_id)
-    if await run_in_thread(_is_over, run):
+    if sweep.ended if sweep is not None else await run_in_thread(_is_over, run):
         return _result("already_ended", run, f"{run.run_id} has ended already: {run.state}.")
-    backend_of(run.spec).check_stoppable(run.spec)
+    if sweep is None:
+        backend_of(run.spec).check_stoppable(run.spec)
     server.check_owner(ctx, run, force=force_other_owner)
     by, stopped_by = server.actor(ctx), "agent"
     if confirm_token is not None:
@@ -139,6 +150,8 @@ async def kill_run(
         if decision is None:
             return await run_in_thread(_require_confirmation, server, run)
         by, stopped_by = "a person, asked through the client", "person"
+    if sweep is not None:
+        return await _kill_sweep(server, sweep, by=by, reason=reason, stopped_by=stopped_by)
     result = await stop_run(run, server.store, server.file_watch, by=by, reason=reason, stopped_by=stopped_by)
     return _describe_result(result, await check_gpu_memory(result.run, server.environ))
 
@@ -151,6 +164,29 @@ TOOL = tool(
     annotations=_DESTRUCTIVE,
     search_hint="stop, cancel, abort, terminate a training job, scancel, pkill",
 )
+
+
+async def _kill_sweep(server: ServerContext, run: SweepRun, *, by: str, reason: str, stopped_by: str) -> KillResult:
+    """Stop a sweep and its live runs, which the question counted."""
+    from mcp_server.sweeps.stop import stop_sweep  # noqa: PLC0415 - a server starts without sweeps
+
+    stop = await stop_sweep(
+        run.sweep, server.store, server.file_watch, server.environ, by=by, reason=reason, stopped_by=stopped_by
+    )
+    survivors = [Leftover.of(process) for result in stop.results.values() for process in result.survivors]
+    whole = stop.sweep.ended and not survivors and not stop.problems
+    skipped = stop.sweep.count().get("skipped", 0)
+    runs = [StoppedRun(run_id=run_id, state=result.run.state) for run_id, result in stop.results.items()]
+    runs += [StoppedRun(run_id=name, state="running", problem=problem) for name, problem in stop.problems.items()]
+    return KillResult(
+        status="killed" if whole else "incomplete",
+        run_id=run.run_id,
+        state=stop.sweep.state,
+        message=f"{len(stop.results)} runs were stopped; {skipped} cells were not started. "
+        f'launch_sweep(name="{stop.sweep.spec.name}") continues it.',
+        runs=runs or None,
+        survivors=survivors,
+    )
 
 
 async def _kill_several(
@@ -268,7 +304,10 @@ def _require_confirmation(server: ServerContext, run: Run) -> KillResult:
     """Return a token to confirm with; under the policy ``human``, the command for a person to type."""
     if _humans_only(server):
         return _result("confirmation_required", run, _for_people(run))
-    about = describe_for_confirmation(run, backend_of(run.spec).find_leftovers(run))
+    if isinstance(run, SweepRun):
+        about = describe_sweep_for_confirmation(run)
+    else:
+        about = describe_for_confirmation(run, backend_of(run.spec).find_leftovers(run))
     message = f"Kill not confirmed: still {run.state}. {about}. To stop it, call again with confirm_token."
     return _result("confirmation_required", run, message, confirm_token=server.confirmations.grant_token(run))
 

@@ -13,6 +13,7 @@ from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.wait import Reason, WaitOutcome, find_cursor
 from mcp_server.runs.wait_spec import WaitSpec
 from mcp_server.store.cursor_files import Seen
+from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import ServerContext
 from mcp_server.views.brevity import (
@@ -30,6 +31,7 @@ from mcp_server.views.brevity import (
 )
 from mcp_server.views.output_tail import read_tail
 from mcp_server.views.run_status import RunStatus, status_of
+from mcp_server.views.sweep_status import SweepStatus, describe_sweep
 
 if TYPE_CHECKING:
     from mcp_server.runs.metric_wait import MetricWait
@@ -50,6 +52,7 @@ class WaitResult(Answer):
 
     reason: Reason
     runs: list[RunStatus]
+    sweep: SweepStatus | None = None
     brief: list[str] | None = None
     unchanged: dict[str, int] | None = None
     more: str | None = None
@@ -72,6 +75,8 @@ async def describe_outcome(
 ) -> Described:
     """Return the answer to a wait that has ended so."""
     is_heartbeat = outcome.reason == "heartbeat"
+    if isinstance(outcome.runs[0], SweepRun):
+        return await run_in_thread(_describe_sweep, server, spec, outcome, outcome.runs[0])
     if len(outcome.runs) == 1:
         (run,) = outcome.runs
         status = await run_in_thread(_describe_run, server, run, spec, shows_owner)
@@ -94,6 +99,20 @@ async def describe_outcome(
     note = metric.describe_missing_tag() if metric is not None and is_heartbeat else None
     cursor = await run_in_thread(_keep_cursor, server, spec, cursors) if spec.gives_cursor else None
     return Described(answer.model_copy(update={"met": outcome.met, "note": note, "cursor": cursor}), cursors)
+
+
+def _describe_sweep(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, run: SweepRun) -> Described:
+    """Return the answer to a wait for one sweep; its cells are not listed one by one."""
+    is_heartbeat = outcome.reason == "heartbeat"
+    status = describe_sweep(run.sweep, server.store, since=find_cursor(spec.cursors, run).listed_after(run))
+    answer = WaitResult(
+        reason=outcome.reason,
+        runs=[],
+        sweep=status,
+        waited_s=None if is_heartbeat else round(outcome.waited_s, 1),
+        next_timeout_s=outcome.next_timeout_s,
+    )
+    return Described(answer, outcome.cursors)
 
 
 def _describe_several(server: ServerContext, spec: WaitSpec, outcome: WaitOutcome, shows_owner: bool) -> Described:

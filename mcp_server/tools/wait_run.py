@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 from pydantic import Field
 
 from mcp_server.errors import BadArgument
@@ -14,9 +15,11 @@ from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.selection import select
 from mcp_server.runs.wait import WaitOutcome, wait_for_runs
 from mcp_server.runs.wait_spec import WaitSpec, look_once
+from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, caller, delivery_of, identity, server_of, when_answered
 from mcp_server.tools.schema import READ_ONLY, tool
+from mcp_server.tools.sweep_revival import revive
 from mcp_server.tools.task_offer import TaskOffer
 from mcp_server.tools.wait_answer import WaitResult, describe_outcome
 from mcp_server.views.progress_text import describe_progress
@@ -24,10 +27,12 @@ from mcp_server.views.progress_text import describe_progress
 if TYPE_CHECKING:
     from mcp_server.runs.metric_wait import MetricWait
 
+_COALESCE_S = 0.3  # several cells of a sweep often end together, and the last one ends it
+
 
 async def wait_run(
     ctx: Call,
-    run_ids: Annotated[str | list[str], Field(description="Ids, names, tag:NAME, live")],
+    run_ids: Annotated[str | list[str], Field(description="Ids, names, tag:NAME, live, a sweep")],
     timeout_s: Annotated[
         float | None,
         Field(ge=0, le=86400, description="Default: backoff 30 s to 16 min. 0: state now"),
@@ -52,6 +57,7 @@ async def wait_run(
     server, name = server_of(ctx), caller(ctx)
     names = [run_ids] if isinstance(run_ids, str) else run_ids
     spec, runs = await run_in_thread(_plan, server, name, names, until, timeout_s, since)
+    await revive(server, runs)
     condition = spec.condition
     metric = start_metric_wait(server, spec)
     outcome = None
@@ -63,6 +69,9 @@ async def wait_run(
     with server.open_waits.open(name, spec.run_ids, is_bounded=delivery is None) as opened:
         with opened.scope, delivery.cancel_when_lost(opened.scope) if delivery is not None else nullcontext():
             outcome = outcome or await _block(ctx, spec, metric, timeout_s)
+            if isinstance(outcome.runs[0], SweepRun) and outcome.reason not in ("ended", "heartbeat"):
+                await anyio.sleep(_COALESCE_S)
+                outcome = await _block(ctx, spec, metric, 0)
         if outcome is None:  # given up, as far as this server can know
             opened.newest_for.clear()
             outcome = await _block(ctx, spec, metric, 0)
@@ -93,10 +102,11 @@ async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout
 
     async def observe(_: Sequence[str]) -> tuple[Run, ...]:
         runs = await run_in_thread(spec.observe, server.store)
-        subscription.extend(server.home.runs / run.run_id for run in runs)
+        await revive(server, runs)
+        subscription.extend(server.store.directory_of(run.run_id) for run in runs)
         return runs
 
-    directories = [server.home.runs / run_id for run_id in spec.run_ids]
+    directories = [server.store.directory_of(run_id) for run_id in spec.run_ids]
     if spec.selection is not None:
         directories.append(server.home.runs)  # where those appear that join
     with server.file_watch.subscribe(directories) as subscription:
@@ -155,6 +165,8 @@ def _plan(
     selection, runs = select(server.store, names, left_out=left_out, was_alive=was_alive)
     if not runs and word is None:
         raise BadArgument("run_ids", "no run is live." if selection.live else "names no run.", "Call list_runs.")
+    if any(isinstance(run, SweepRun) for run in runs) and len(runs) > 1:
+        raise BadArgument("run_ids", "a sweep is waited for alone.", "Pass its id and no other.")
     cursors = {}
     for run in runs:
         cursor = server.cursors.recall(name, run)

@@ -30,6 +30,7 @@ from mcp_server.text.timestamps import format_time
 from mcp_server.threads import run_in_thread
 from mcp_server.tools import wait_run
 from mcp_server.tools.context import ServerContext
+from mcp_server.tools.sweep_revival import revive
 from mcp_server.tools.wait_answer import describe_outcome
 from mcp_server.views.progress_text import describe_progress
 
@@ -153,6 +154,7 @@ def _read(server: ServerContext, wait_id: str, owner: str | None) -> tuple[WaitR
 async def _decide(server: ServerContext, record: WaitRecord, observation: _Observation) -> WaitState:
     """Return how an open wait stands, by the rules of a blocking one."""
     try:
+        await revive(server, observation.runs)
         metric = wait_run.start_metric_wait(server, observation.spec)
         check = metric.check if metric is not None else None
         outcome = await look_once(observation.runs, observation.spec, waited_s=record.age_s, check_condition=check)

@@ -117,6 +117,8 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
         "idempotency_key": "k1",
         "session": spec.run_id,
         "tmux_socket": "test",
+        "sweep": None,
+        "cell": None,
     }
     assert handover.secrets == {"HF_TOKEN": "hf_9x7QwErTy"}
     assert handover.env == {"HOME": "/home/alice", "PATH": "/usr/bin:/bin", "LANG": "en_GB.UTF-8", "PIN": "1234"}

@@ -1,0 +1,64 @@
+"""A sweep as it was asked for: what ``spec.json`` of its directory holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+BEST = "best"  # as ``promote`` of a phase: the best cell so far
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep. ``params`` tell it from the others; ``launch`` holds the arguments of ``launch_run``.
+
+    ``promote``: its parameters are those of the best cell when its phase begins.
+    """
+
+    name: str
+    phase: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    launch: Mapping[str, Any] = field(default_factory=dict)
+    promote: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """A sweep with nothing left open. Every field has a default, so that specs of other versions stay readable.
+
+    ``max_failures``: so many failed cells stop it, None for no limit. ``cell_failures``: so many failed runs fail a
+    cell.
+    """
+
+    sweep_id: str = ""
+    name: str = ""
+    owner: str = ""
+    created_at: str = ""
+    cells: tuple[Cell, ...] = ()
+    max_parallel: int | None = None
+    max_failures: int | None = None
+    cell_failures: int = 1
+    metric: str | None = None
+    goal: str = "max"
+    search: Mapping[str, Any] | None = None
+    halving: Mapping[str, Any] | None = None
+    tmux_socket: str = "default"
+    layout: int = 1
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The names of the phases, in order."""
+        return tuple(dict.fromkeys(cell.phase for cell in self.cells))
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> SweepSpec:
+        """Return the spec that ``facts`` hold; raises what a wrong type raises."""
+        known = {name: facts[name] for name in cls.__dataclass_fields__ if name in facts}
+        cells = tuple(Cell(**{**cell, "notes": tuple(cell.get("notes") or ())}) for cell in known.pop("cells", ()))
+        return cls(**known, cells=cells)

@@ -1,0 +1,158 @@
+"""The state of a sweep, folded from its events: which cells wait, run and have ended. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mcp_server.record.events import Event
+from mcp_server.record.state import Liveness, RunState
+from mcp_server.record.sweep_spec import Cell, SweepSpec
+
+# Of a cell: waiting (its run is not launched yet), live (its run lives, as far as the conductor has noted), skipped
+# (the sweep ended first), else the state in which its last run ended.
+WAITING, LIVE, SKIPPED = "waiting", "live", "skipped"
+INTERRUPTED = ("lost", "interrupted")
+
+
+@dataclass(frozen=True)
+class CellState:
+    """One cell: its state, its runs so far, and what came of the last one.
+
+    ``failures`` counts its failed runs, ``interruptions`` those that ended by nobody's wish. ``value`` is the sweep's
+    metric, at its best. ``params``: those of the newest attempt.
+    """
+
+    cell: Cell
+    number: int
+    state: str = WAITING
+    runs: tuple[str, ...] = ()
+    failures: int = 0
+    interruptions: int = 0
+    params: Mapping[str, Any] = field(default_factory=dict)
+    end: Mapping[str, Any] = field(default_factory=dict)
+    value: float | None = None
+    value_step: int | None = None
+    curves: str | None = None
+
+    @property
+    def run_id(self) -> str | None:
+        """The newest run."""
+        return self.runs[-1] if self.runs else None
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is started for it."""
+        return self.state not in (WAITING, LIVE)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as its directory proves it. ``conducted``: its conductor lives."""
+
+    spec: SweepSpec
+    state: RunState
+    cells: tuple[CellState, ...]
+    events: tuple[Event, ...] = ()
+    conducted: bool = False
+    stop: Mapping[str, Any] | None = None
+    reason: str | None = None
+
+    @property
+    def sweep_id(self) -> str:
+        """The sweep's id, also the name of its directory."""
+        return self.spec.sweep_id
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is started."""
+        return self.state in ("finished", "failed", "killed")
+
+    @property
+    def phase(self) -> str | None:
+        """The first phase that is not done; None once all are."""
+        return next((cell.cell.phase for cell in self.cells if not cell.done), None)
+
+    @property
+    def failed(self) -> tuple[CellState, ...]:
+        """The cells that failed, in the order in which they did."""
+        failed = [cell for cell in self.cells if cell.state in ("failed", "lost")]
+        return tuple(sorted(failed, key=lambda cell: cell.end.get("seq", 0)))
+
+    @property
+    def best(self) -> CellState | None:
+        """The cell with the best value of the metric; None without a metric, or before any value."""
+        valued = [cell for cell in self.cells if cell.value is not None and cell.state != "failed"]
+        sign = 1 if self.spec.goal == "max" else -1
+        return max(valued, key=lambda cell: sign * (cell.value or 0.0), default=None)
+
+    @property
+    def session(self) -> str:
+        """The tmux session of its newest conductor."""
+        named = [event["session"] for event in self.events if event["kind"] == "conducting" and "session" in event]
+        return named[-1] if named else self.sweep_id
+
+    def count(self) -> dict[str, int]:
+        """Return how many cells are in each state, ``queued`` for those that wait."""
+        counts = Counter(
+            "queued" if c.state == WAITING else "running" if c.state == LIVE else c.state for c in self.cells
+        )
+        return {"total": len(self.cells), **dict(sorted(counts.items()))}
+
+
+def fold_sweep(
+    spec: SweepSpec,
+    events: Sequence[Event],
+    liveness: Liveness = Liveness.UNKNOWN,
+    stop: Mapping[str, Any] | None = None,
+) -> Sweep:
+    """Return the sweep that its spec and events prove."""
+    cells = {cell.name: CellState(cell, number, params=dict(cell.params)) for number, cell in enumerate(spec.cells, 1)}
+    state: RunState = "starting"
+    reason = None
+    for event in events:
+        kind = event["kind"]
+        if kind == "conducting":
+            state, reason = "running", None
+        elif kind == "ended":
+            state, reason = _end_state(event), event.get("text")
+            cells = {n: replace(c, state=SKIPPED) if c.state == WAITING else c for n, c in cells.items()}
+        elif (cell := cells.get(event.get("cell", ""))) is not None:
+            cells[cell.cell.name] = _apply(cell, event)
+    if state == "starting" and liveness is not Liveness.ALIVE:
+        reason = "Its conductor has not begun."
+    conducted = liveness is Liveness.ALIVE
+    if state == "running" and not conducted:
+        reason = "Its conductor is gone: the next call about this sweep starts it again. Its live runs go on."
+    return Sweep(spec, state, tuple(cells.values()), tuple(events), conducted, stop, reason)
+
+
+def _end_state(event: Event) -> RunState:
+    state = event.get("state")
+    return state if state in ("finished", "failed", "killed") else "finished"  # type: ignore[return-value]
+
+
+def _apply(cell: CellState, event: Event) -> CellState:
+    """Return the cell after an event about it."""
+    kind = event["kind"]
+    if kind == "cell_started":
+        runs = cell.runs if event.get("run_id", "") in cell.runs else (*cell.runs, event.get("run_id", ""))
+        return replace(cell, state=LIVE, runs=runs, end={}, params=event.get("params") or cell.params)
+    if kind == "cell_resumed":
+        return replace(cell, state=WAITING, end={})
+    if kind == "cell_measured":
+        measured = event.get("value"), event.get("value_step"), event.get("curves")
+        return replace(cell, value=measured[0], value_step=measured[1], curves=measured[2])
+    if kind in ("cell_ended", "cell_failed"):
+        state = str(event.get("state"))
+        cell = replace(cell, end=event, params=event.get("params") or cell.params)
+        if state == "failed":
+            cell = replace(cell, failures=cell.failures + 1)
+        if state in INTERRUPTED:
+            cell = replace(cell, interruptions=cell.interruptions + 1)
+        if event.get("then") == "again":
+            return replace(cell, state=WAITING)
+        return replace(cell, state="lost" if state == "interrupted" else state)
+    return cell

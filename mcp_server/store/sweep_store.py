@@ -1,0 +1,146 @@
+"""Read access to all sweeps on disk. A sweep can be waited for as if it were a run."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mcp_server.errors import RunNameAmbiguous, RunUnreadable, SweepNotFound
+from mcp_server.record.event_reader import EventsRead, read_new_events
+from mcp_server.record.run_directory import load_json
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Liveness, Run
+from mcp_server.record.sweep_directory import SweepDir
+from mcp_server.record.sweep_spec import SweepSpec
+from mcp_server.record.sweep_state import Sweep, fold_sweep
+from mcp_server.system.lock_files import is_locked
+from mcp_server.text.near_names import find_near_names
+
+_SWEEP_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
+_MOST_READ = 64  # sweeps whose events are kept in memory
+
+
+class SweepStore:
+    """Returns sweeps as their directories prove them. A spec never changes, so it is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._specs: dict[str, SweepSpec] = {}
+        self._events: dict[str, EventsRead] = {}
+
+    def directory(self, sweep_id: str) -> SweepDir:
+        """Return the directory of a sweep.
+
+        Raises:
+            SweepNotFound: no sweep has this id; names similar ones.
+        """
+        directory = SweepDir(self.path / sweep_id)
+        if not _SWEEP_ID.fullmatch(sweep_id) or not directory.spec.is_file():
+            raise SweepNotFound(sweep_id, list(find_near_names(sweep_id, self.list_ids())))
+        return directory
+
+    def observe(self, sweep_id: str) -> Sweep:
+        """Return the sweep as it is now.
+
+        Raises:
+            SweepNotFound: no sweep has this id.
+            RunUnreadable: its state is unknown now.
+        """
+        directory = self.directory(sweep_id)
+        try:
+            spec = self._read_spec(directory)
+            # Liveness first: once the conductor is dead, the events hold its last word.
+            liveness = Liveness.ALIVE if is_locked(directory.lock) else Liveness.DEAD
+            record = read_new_events(directory.events, self._events.get(sweep_id))
+            stop = load_json(directory.stop)
+        except (OSError, ValueError, TypeError) as error:
+            cause = error if isinstance(error, OSError) else OSError(0, f"its spec.json is damaged ({error})")
+            raise RunUnreadable(sweep_id, cause) from error
+        self._events[sweep_id] = record
+        for oldest in list(self._events)[:-_MOST_READ]:
+            self._events.pop(oldest, None)
+        return fold_sweep(spec, record.events, liveness, stop)
+
+    def find(self, name: str) -> Sweep:
+        """Return the sweep with this id, else the newest with this name.
+
+        Raises:
+            SweepNotFound: no sweep has this id or name; names similar ones.
+        """
+        try:
+            return self.observe(name)
+        except SweepNotFound:
+            named = self.list_named(name)
+            if not named:
+                raise
+            return self.observe(named[0])
+
+    def find_unfinished(self, name: str) -> Sweep | None:
+        """Return the only sweep with this id or name that has cells to start, or None.
+
+        Raises:
+            RunNameAmbiguous: there are several.
+        """
+        named = [name] if name in self.list_ids() else self.list_named(name)
+        sweeps = [self.observe(sweep_id) for sweep_id in named]
+        open_ones = [sweep for sweep in sweeps if not sweep.ended or sweep.state == "killed"]
+        if len(open_ones) > 1:
+            raise RunNameAmbiguous(name, [sweep.sweep_id for sweep in open_ones])
+        return open_ones[0] if open_ones else None
+
+    def list_named(self, name: str) -> list[str]:
+        """Return the ids of the sweeps with this name, newest first."""
+        specs = [spec for spec in self._list_specs() if spec.name == name]
+        return [spec.sweep_id for spec in sorted(specs, key=lambda spec: spec.created_at, reverse=True)]
+
+    def list_ids(self) -> list[str]:
+        """Return the ids of all sweeps."""
+        with contextlib.suppress(FileNotFoundError):
+            return [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
+        return []
+
+    def list_sweeps(self) -> list[Sweep]:
+        """Return all sweeps that can be read now, newest first."""
+        sweeps = []
+        for sweep_id in self.list_ids():
+            with contextlib.suppress(SweepNotFound, RunUnreadable):
+                sweeps.append(self.observe(sweep_id))
+        return sorted(sweeps, key=lambda sweep: (sweep.spec.created_at, sweep.sweep_id), reverse=True)
+
+    def _list_specs(self) -> list[SweepSpec]:
+        specs = []
+        for sweep_id in self.list_ids():
+            with contextlib.suppress(SweepNotFound, OSError, ValueError, TypeError):
+                specs.append(self._read_spec(self.directory(sweep_id)))
+        return specs
+
+    def _read_spec(self, directory: SweepDir) -> SweepSpec:
+        if (spec := self._specs.get(directory.sweep_id)) is None:
+            facts = load_json(directory.spec) or {}
+            spec = SweepSpec.from_facts({**facts, "sweep_id": directory.sweep_id})
+            self._specs[directory.sweep_id] = spec
+        return spec
+
+
+@dataclass(frozen=True)
+class SweepRun(Run):
+    """A sweep in the form of a run, so that waits, cursors and tasks treat it as one."""
+
+    sweep: Sweep = field(kw_only=True)
+
+    @classmethod
+    def of(cls, sweep: Sweep) -> SweepRun:
+        """Return the run for ``sweep``."""
+        spec = sweep.spec
+        run_spec = RunSpec(run_id=spec.sweep_id, name=spec.name, owner=spec.owner, created_at=spec.created_at)
+        return cls(
+            run_spec,
+            sweep.state,
+            sweep.events,
+            started_at=sweep.events[0].get("at") if sweep.events else None,
+            ended_at=sweep.events[-1].get("at") if sweep.ended and sweep.events else None,
+            reason=sweep.reason,
+            sweep=sweep,
+        )

@@ -1,0 +1,94 @@
+"""Starts the conductor of a sweep: in a tmux session of its own, with this process's environment passed in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from functools import partial
+
+import anyio
+import anyio.to_thread
+
+from mcp_server.backends import tmux_client
+from mcp_server.backends.local import write_handover
+from mcp_server.errors import LaunchFailed, RunwardError
+from mcp_server.record.handover import Handover
+from mcp_server.record.sweep_directory import SweepDir
+from mcp_server.record.sweep_state import Sweep
+from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.run_store import RunStore
+from mcp_server.system.lock_files import may_be_locked
+from mcp_server.system.processes import read_umask
+from mcp_server.threads import run_in_thread
+
+_STARTED_WITHIN_S = 15.0
+
+
+def needs_conductor(sweep: Sweep) -> bool:
+    """Return whether anything is left to do for a sweep and nobody does it."""
+    return not sweep.ended and not sweep.conducted
+
+
+async def ensure_conductor(sweep: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]) -> None:
+    """Start a conductor where the sweep needs one; several processes may try at once, and one conductor stays.
+
+    Raises:
+        LaunchFailed: tmux refused, or the conductor did not begin within 15 s.
+    """
+    if needs_conductor(sweep):
+        await start_conductor(store.sweeps.directory(sweep.sweep_id), sweep, store, file_watch, environ)
+
+
+async def start_conductor(
+    directory: SweepDir, sweep: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
+) -> None:
+    """Start a conductor and return once it advances the sweep.
+
+    Raises:
+        LaunchFailed: tmux refused, or it did not begin within 15 s.
+    """
+    tmux_client.check_installed()
+    socket = sweep.spec.tmux_socket
+    number = sum(event["kind"] == "conducting" for event in sweep.events) + 1
+    # A former session may be open still, with a person in it.
+    session = sweep.sweep_id if number == 1 else f"{sweep.sweep_id}-{number}"
+    fifo = directory.path / f"handover-{secrets.token_hex(4)}"
+    os.mkfifo(fifo, 0o600)
+    fd = os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    argv = [sys.executable, "-I", "-X", "utf8", "-m", "mcp_server.sweeps.conductor", str(directory.path)]
+    try:
+        with file_watch.subscribe([directory.path]) as changes, anyio.move_on_after(_STARTED_WITHIN_S):
+            start = partial(tmux_client.new_session, session, [*argv, str(fifo), session], socket=socket)
+            try:
+                await anyio.to_thread.run_sync(start, abandon_on_cancel=True)
+            except LaunchFailed:
+                if not await run_in_thread(may_be_locked, directory.lock):
+                    raise
+                return  # another process was faster, and took the session's name
+            await write_handover(fd, Handover(dict(environ), {}, read_umask()).encode())
+            while not await run_in_thread(_is_conducted, store, sweep):
+                await changes.next_change()
+            if number > 1:  # the dead one's screen
+                former = sweep.session
+                close = partial(tmux_client.close_session, former, socket=socket)
+                with contextlib.suppress(RunwardError):
+                    await tmux_client.query_in_thread(close)
+            return
+    finally:
+        os.close(fd)
+        fifo.unlink(missing_ok=True)
+    raise LaunchFailed(
+        f"The conductor of {sweep.sweep_id} did not begin within {_STARTED_WITHIN_S:g} s.",
+        "The sweep is kept; its live runs go on.",
+        "Call again; runward doctor says what is wrong.",
+    )
+
+
+def _is_conducted(store: RunStore, before: Sweep) -> bool:
+    """Return whether a conductor has begun since ``before``, perhaps another process's."""
+    sweep = store.sweeps.observe(before.sweep_id)
+    newer = sweep.events[len(before.events) :]
+    return any(event["kind"] == "conducting" for event in newer)

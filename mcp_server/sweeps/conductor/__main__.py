@@ -1,0 +1,50 @@
+"""Advances one sweep: `python -I -m mcp_server.sweeps.conductor SWEEP_DIR HANDOVER`, in a tmux session of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from mcp_server.system.core_dumps import forbid_core_dumps
+from mcp_server.system.process_title import conductor_title, set_title
+
+_NOT_OURS = 75  # EX_TEMPFAIL of sysexits.h
+_LOCK_PATIENCE_S = 5.0  # the conductor of an ended sweep that is continued may be about to exit
+# Closing the session, or Ctrl-C in it, ends no sweep: kill_run and `runward kill` do, and say what they stop.
+_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE)
+
+
+def main() -> int:
+    """Advance the sweep until it has ended; return the exit status. 75: another process advances it."""
+    path, fifo, session = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    set_title(conductor_title(path.name))
+    forbid_core_dumps()
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    from mcp_server.record.handover import HandoverError, receive_handover  # noqa: PLC0415 - the title comes first
+    from mcp_server.record.sweep_directory import SweepDir  # noqa: PLC0415
+    from mcp_server.system.lock_files import take_lock  # noqa: PLC0415
+
+    directory = SweepDir(path)
+    lock = take_lock(directory.lock, _LOCK_PATIENCE_S)
+    if lock is None:
+        fifo.unlink(missing_ok=True)
+        return _NOT_OURS
+    try:
+        handover = receive_handover(fifo)
+    except HandoverError as error:
+        print(f"This conductor ends: {error}. The next call about the sweep starts another one.", flush=True)
+        return 1
+    os.environ.clear()
+    os.environ.update(handover.env)
+    if handover.umask is not None:
+        os.umask(handover.umask)
+    from mcp_server.sweeps.conductor.conductor import conduct  # noqa: PLC0415 - takes half a second
+
+    return conduct(directory, dict(handover.env), session)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

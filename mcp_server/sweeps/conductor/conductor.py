@@ -1,0 +1,370 @@
+"""The conductor of a sweep: launches cells, notes their ends, and ends the sweep.
+
+It alone writes the events of the sweep. Whatever it was doing when it died, the next one does again without harm: the
+events say which runs were launched, and a launch that no event reports is repeated with the same key, which returns the
+run that it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import anyio
+
+from mcp_server.backends.base import backend_of
+from mcp_server.errors import (
+    ConfigInvalid,
+    GpusNotFree,
+    LaunchFailed,
+    RunNotFound,
+    RunUnreadable,
+    RunwardError,
+    SecretNotSet,
+    SecretsFileOpen,
+    SecretsFileUnreadable,
+    StateUnusable,
+    TmuxMissing,
+)
+from mcp_server.record.events import Event, EventKind, EventLog
+from mcp_server.record.run_directory import now
+from mcp_server.record.state import Run
+from mcp_server.record.sweep_directory import SweepDir
+from mcp_server.record.sweep_spec import BEST, Cell
+from mcp_server.record.sweep_state import LIVE, CellState, Sweep, fold_sweep
+from mcp_server.runs.cursors import Cursor
+from mcp_server.runs.decision import find_decisions
+from mcp_server.runs.launch import launch
+from mcp_server.runs.stop import stop_run
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.conductor.table import Screen
+from mcp_server.sweeps.decide import find_end, find_finished_phases, find_next, judge_end
+from mcp_server.sweeps.figures import measure
+from mcp_server.sweeps.log import write_log
+from mcp_server.sweeps.plan import fill_names
+from mcp_server.sweeps.requests import make_request
+from mcp_server.threads import run_in_thread
+from mcp_server.views.progress_text import first_metrics
+
+_TICK_S = 5.0  # between two looks where nothing is announced: output, steps
+_SETTLE_S = 0.05  # a supervisor releases its lock a moment after its last word
+_STRAGGLERS_S = 20.0  # whoever asked for the stop stops the runs itself within that time
+_RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0  # of launches that the machine refuses
+_NOT_NOW = (
+    ConfigInvalid,
+    LaunchFailed,
+    SecretNotSet,
+    SecretsFileOpen,
+    SecretsFileUnreadable,
+    StateUnusable,
+    TmuxMissing,
+)
+
+
+@dataclass
+class _Refusal:
+    """A launch that this machine refuses now: when it is tried again, and why it was refused."""
+
+    retry_at_s: float
+    pause_s: float
+    cause: str
+
+
+@dataclass
+class Conductor:
+    """One sweep under way."""
+
+    directory: SweepDir
+    store: RunStore
+    environ: Mapping[str, str]
+    events: EventLog
+    session: str
+    file_watch: FileWatch = field(default_factory=FileWatch)
+    live: dict[str, Run] = field(default_factory=dict)  # by cell, as last observed
+    _unmeasured: list[tuple[CellState, Run]] = field(default_factory=list)  # ended, and their metric is not noted yet
+    refusal: _Refusal | None = None
+    _seen: dict[str, Cursor] = field(default_factory=dict)  # by run, whose trouble was noted up to there
+    _is_stopping: bool = False
+    _stopping_since_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.scalars = Scalars(self.store.home, self.store)
+        self.screen = Screen()
+
+    async def run(self) -> None:
+        """Advance the sweep until it has ended."""
+        await run_in_thread(self._begin)
+        with self.file_watch.subscribe([self.directory.requests]) as changes:
+            while True:
+                sweep = await self._advance()
+                changes.extend(self.store.run_directory(run.run_id).path for run in self.live.values())
+                await run_in_thread(self._show, sweep)
+                if sweep.ended:
+                    return
+                with anyio.move_on_after(self._pause_s()):
+                    await changes.next_change()
+                    await anyio.sleep(_SETTLE_S)
+
+    def _pause_s(self) -> float:
+        if self.refusal is not None:
+            return max(0.0, min(_TICK_S, self.refusal.retry_at_s - time.monotonic()))
+        return _TICK_S
+
+    def read(self) -> Sweep:
+        """Return the sweep as its directory proves it now."""
+        return self.store.sweeps.observe(self.directory.sweep_id)
+
+    def _note(self, kind: EventKind, text: str, **facts: Any) -> None:
+        self.events.append(kind, text, **facts)
+
+    def _begin(self) -> None:
+        before = self.read()
+        measured = {event.get("run_id") for event in before.events if event["kind"] == "cell_measured"}
+        for cell in before.cells:
+            if cell.end and cell.run_id is not None and cell.run_id not in measured:
+                with contextlib.suppress(RunwardError):
+                    self._unmeasured.append((cell, self.store.observe(cell.run_id)))
+        how = "Another conductor takes over." if before.events else "The sweep begins."
+        self._note("conducting", how, session=self.session)
+        if before.ended and before.stop is None:  # stopped, and continued
+            for cell in before.cells:
+                if cell.state not in ("finished", "timed_out"):
+                    self._note("cell_resumed", f"{cell.cell.name} is started again.", cell=cell.cell.name)
+
+    async def _advance(self) -> Sweep:
+        """Note what has happened, launch what is due, and return the sweep afterwards."""
+        sweep = await run_in_thread(self.read)
+        ended = await self._observe_live(sweep)
+        for cell, run in ended:
+            await run_in_thread(self._note_end, cell, run, sweep)
+        if ended:
+            sweep = await run_in_thread(self.read)
+        if sweep.stop is not None:
+            await run_in_thread(self._note_stop, sweep.stop)
+            await self._stop_stragglers()
+        self._unmeasured += ended
+        sweep = await self._launch_due(sweep)
+        if self._unmeasured:
+            for cell, run in self._unmeasured:
+                await run_in_thread(self._measure, sweep, cell, run)
+            self._unmeasured = []
+            sweep = await self._launch_due(await run_in_thread(self.read))
+        for phase in find_finished_phases(sweep):
+            cells = [cell for cell in sweep.cells if cell.cell.phase == phase]
+            failed = sum(cell.state in ("failed", "lost") for cell in cells)
+            best = sweep.best
+            value = f" Best so far: {best.cell.name}, {best.value:g}." if best is not None else ""
+            self._note("phase_done", f"Phase {phase}: {len(cells)} cells done, {failed} failed.{value}", phase=phase)
+            sweep = await run_in_thread(self.read)
+        if (end := find_end(sweep)) is not None and not sweep.ended:
+            state, text = end
+            event: Event = {"seq": len(sweep.events) + 1, "kind": "ended", "at": now(), "text": text, "state": state}
+            with contextlib.suppress(OSError):  # before the event that readers wait for
+                last = fold_sweep(sweep.spec, [*sweep.events, event])
+                await run_in_thread(write_log, self.directory, last, self.live)
+            self._note("ended", text, state=state)
+        return await run_in_thread(self.read)
+
+    async def _observe_live(self, sweep: Sweep) -> list[tuple[CellState, Run]]:
+        """Observe the runs of live cells; return those that have ended."""
+        ended: list[tuple[CellState, Run]] = []
+        for cell in sweep.cells:
+            name = cell.cell.name
+            if cell.state != LIVE or cell.run_id is None:
+                self.live.pop(name, None)
+                continue
+            try:
+                run = await run_in_thread(self.store.observe, cell.run_id)
+            except RunUnreadable:
+                continue
+            except RunNotFound:  # somebody removed its directory
+                self._note("cell_failed", "Its run directory is gone.", cell=name, run_id=cell.run_id, state="lost")
+                self.live.pop(name, None)
+                continue
+            if run.ended:
+                self.live.pop(name, None)
+                ended.append((cell, run))
+            else:
+                self.live[name] = run
+                self._note_trouble(name, run)
+        return ended
+
+    def _note_trouble(self, cell: str, run: Run) -> None:
+        """Note what somebody has to decide about a live run, once."""
+        kinds = find_decisions(run, self._seen.get(run.run_id, Cursor()))
+        noted = {(e.get("run_id"), e["kind"], e.get("position")) for e in self.read().events} if kinds else set()
+        for kind in kinds:
+            event = next(e for e in reversed(run.events) if e["kind"] == kind)
+            if (run.run_id, kind, event["seq"]) not in noted:
+                text = f"{cell}: {event.get('text', kind)}"
+                self._note(kind, text, cell=cell, run_id=run.run_id, position=event["seq"])
+        self._seen[run.run_id] = Cursor.at(run)
+
+    def _note_end(self, cell: CellState, run: Run, sweep: Sweep) -> None:
+        backend = backend_of(run.spec)
+        end = judge_end(
+            run,
+            cell,
+            sweep.spec.cell_failures,
+            has_leftovers=bool(run.state == "lost" and backend.find_leftovers(run)),
+            stopping=sweep.stop is not None,
+        )
+        name = cell.cell.name
+        failed = not end.again and end.state in ("failed", "lost")
+        failure = run.failure if end.state != "finished" else None
+        why = (failure or {}).get("kind") or run.signal or (f"exit code {run.exit_code}" if run.exit_code else "")
+        text = f"{name}: {end.state}{f' ({why})' if why else ''}.{f' {end.why}' if end.why else ''}"
+        if end.again:
+            text += " It is started again."
+        self._note(
+            "cell_failed" if failed else "cell_ended",
+            text,
+            cell=name,
+            run_id=run.run_id,
+            state=end.state,
+            then="again" if end.again else None,
+            attempt=run.attempt,
+            exit_code=run.exit_code,
+            signal=run.signal,
+            stopped_by=run.stopped_by,
+            failure=failure,
+            step=run.progress.get("step"),
+            params=_effective_params(cell, run),
+            started_at=run.started_at,
+            ended_at=run.ended_at,
+            elapsed_s=run.elapsed_s(time.time()),
+            step_s=run.progress.get("step_s"),
+            metrics=dict(first_metrics(run.progress.get("metrics") or {})) or None,
+            gpus=list(run.gpu_names) or None,
+            peak_mib=_peak_mib(run),
+        )
+
+    def _measure(self, sweep: Sweep, cell: CellState, run: Run) -> None:
+        """Note the value of the sweep's metric that a run has reached."""
+        spec, name = sweep.spec, cell.cell.name
+        with contextlib.suppress(RunwardError, OSError):
+            figure = measure(run, self.store, self.scalars, spec.metric, spec.goal)
+            text = f"{name}: {spec.metric} {figure.value:g}" if figure.value is not None else f"{name}: no value."
+            self._note(
+                "cell_measured",
+                text,
+                cell=name,
+                run_id=run.run_id,
+                value=figure.value,
+                value_step=figure.step,
+                curves=figure.curves,
+            )
+
+    async def _launch_due(self, sweep: Sweep) -> Sweep:
+        """Launch the cells that are due, one after the other; return the sweep afterwards."""
+        while self.refusal is None or time.monotonic() >= self.refusal.retry_at_s:
+            due = find_next(sweep, self.live)
+            if not due or (due[0].cell.promote and self._unmeasured):
+                break
+            if not await self._launch(sweep, due[0]):
+                break
+            sweep = await run_in_thread(self.read)
+        return sweep
+
+    async def _launch(self, sweep: Sweep, state: CellState) -> bool:
+        """Launch a cell; return whether another one may be tried now."""
+        cell = state.cell
+        if cell.promote == BEST:
+            best = sweep.best
+            if best is None:
+                text = f"{cell.name}: no cell has a value of {sweep.spec.metric}, so none is the best."
+                self._note("cell_failed", text, cell=cell.name, state="failed")
+                return True
+            cell = _promote(cell, best.params, sweep.sweep_id)
+        request = make_request(sweep.spec, cell, len(state.runs) + 1)
+        try:
+            run = await launch(request, self.store, self.file_watch, self.environ)
+        except _NOT_NOW as error:
+            self._refuse_for_now(cell, error)
+            return False
+        except GpusNotFree as error:
+            if not error.never:
+                self._refuse_for_now(cell, error)
+                return False
+            self._note("cell_failed", f"{cell.name}: {error}", cell=cell.name, state="failed")
+            return True
+        except RunwardError as error:
+            self._note("cell_failed", f"{cell.name} cannot be launched: {error}", cell=cell.name, state="failed")
+            return True
+        except OSError as error:
+            self._refuse_for_now(cell, error)
+            return False
+        self.refusal = None
+        params = dict(cell.params) if state.cell.promote else None
+        text = f"{cell.name} is launched as {run.run_id}."
+        self._note("cell_started", text, cell=cell.name, run_id=run.run_id, params=params)
+        if not run.ended:
+            self.live[cell.name] = run
+        return True
+
+    def _refuse_for_now(self, cell: Cell, error: Exception) -> None:
+        """Pause the launches: what this machine lacks now would fail every cell."""
+        former = self.refusal
+        pause_s = min(_LONGEST_RETRY_S, former.pause_s * 2) if former else _RETRY_S
+        if former is None or former.cause != str(error):
+            self._note(
+                "launch_refused", f"{cell.name} cannot be launched now: {error} It is tried again.", what=cell.name
+            )
+        self.refusal = _Refusal(time.monotonic() + pause_s, pause_s, str(error))
+
+    def _note_stop(self, stop: Mapping[str, Any]) -> None:
+        """Note that from now on nothing is launched, once: whoever asked for the stop waits for that."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            reason = f": {stop['reason']}" if stop.get("reason") else ""
+            self._note("stopping", f"Stopped by {stop.get('by', 'somebody')}{reason}.")
+
+    async def _stop_stragglers(self) -> None:
+        """Stop the runs that still live some time after a stop request: its requester may have died."""
+        now_s = time.monotonic()
+        self._stopping_since_s = self._stopping_since_s or now_s
+        if now_s - self._stopping_since_s < _STRAGGLERS_S:
+            return
+        for run in list(self.live.values()):
+            with contextlib.suppress(RunwardError):
+                await stop_run(
+                    run, self.store, self.file_watch, by="its sweep", reason="the sweep was stopped", stopped_by="sweep"
+                )
+
+    def _show(self, sweep: Sweep) -> None:
+        with contextlib.suppress(OSError):
+            write_log(self.directory, sweep, self.live)
+        self.screen.show(sweep, self.live)
+
+
+def _promote(cell: Cell, params: Mapping[str, Any], sweep_id: str) -> Cell:
+    own = cell.launch.get("params")
+    merged = {**params, **(own if isinstance(own, Mapping) else {})}
+    return fill_names(replace(cell, params=merged, promote=None), sweep_id)
+
+
+def _effective_params(cell: CellState, run: Run) -> dict[str, Any] | None:
+    """Return the parameters that tell the cell apart, as the newest attempt had them; None where none was changed."""
+    effective = run.attempt_params.params
+    params = {name: effective.get(name, value) for name, value in cell.params.items()}
+    return params if params != dict(cell.params) else None
+
+
+def _peak_mib(run: Run) -> float | None:
+    usages = run.progress.get("gpus")
+    peaks = [u.get("peak_mib") for u in (usages or {}).values() if isinstance(u, Mapping)] if usages else []
+    return max((peak for peak in peaks if isinstance(peak, int | float)), default=None)
+
+
+def conduct(directory: SweepDir, environ: Mapping[str, str], session: str) -> int:
+    """Advance the sweep in ``directory`` until it has ended; the caller holds its lock. Return the exit status."""
+    store = RunStore(StateHome(directory.path.parents[1]))
+    conductor = Conductor(directory, store, environ, EventLog(directory.events), session)
+    anyio.run(conductor.run)
+    return 0

@@ -1,0 +1,93 @@
+"""What a sweep does next: which cells to launch, and what the end of a run means for its cell. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mcp_server.record.state import Run
+from mcp_server.record.sweep_state import LIVE, WAITING, CellState, Sweep
+
+# Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
+# and another agent's launch waits for no more than these.
+AHEAD = 2
+MOST_INTERRUPTIONS = 3  # of one cell: a run that is lost again and again is not started for ever
+
+
+@dataclass(frozen=True)
+class CellEnd:
+    """What the end of a run means: the state to note, and whether the cell is started again."""
+
+    state: str
+    again: bool
+    why: str = ""
+
+
+def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: bool, stopping: bool) -> CellEnd:
+    """Return what the end of ``run``, the newest of ``cell``, means.
+
+    - A run that finished, or ran for its time limit, is a result. So is one that a person or an agent stopped.
+    - A run that failed, or that its policy stopped, counts as a failure; below ``cell_failures`` the cell starts again.
+    - A run that ended by nobody's wish (lost, killed from outside, preempted) is started again, at most three times,
+      and never beside processes that it left behind.
+    """
+    if run.state in ("finished", "timed_out"):
+        return CellEnd(run.state, again=False)
+    if run.state == "failed" or run.stopped_by == "policy":
+        again = cell.failures + 1 < cell_failures and not stopping
+        return CellEnd("failed", again)
+    if run.state == "killed" and run.stopped_by in ("person", "agent", "sweep", "time_limit"):
+        return CellEnd("killed", again=False)
+    if has_leftovers:
+        return CellEnd("lost", again=False, why="Processes of it still live: it is not started beside them.")
+    if cell.interruptions + 1 > MOST_INTERRUPTIONS:
+        return CellEnd("lost", again=False, why=f"It was interrupted {cell.interruptions + 1} times.")
+    return CellEnd("interrupted", again=not stopping)
+
+
+def find_next(sweep: Sweep, live: Mapping[str, Run]) -> list[CellState]:
+    """Return the cells to launch now, in order. ``live`` holds the runs of live cells, by cell.
+
+    Only cells of the first phase that is not done. At most ``max_parallel`` live at once; without it, as many as get
+    GPUs, and a few that wait in line for them.
+    """
+    if sweep.stop is not None or has_too_many_failures(sweep):
+        return []
+    waiting = [cell for cell in sweep.cells if cell.state == WAITING and cell.cell.phase == sweep.phase]
+    in_line = sum(run.state in ("queued", "starting") for run in live.values())
+    limit = sweep.spec.max_parallel
+    room = AHEAD - in_line if limit is None else limit - count_live(sweep)
+    return waiting[: max(0, room)]
+
+
+def has_too_many_failures(sweep: Sweep) -> bool:
+    """Return whether the ceiling of failed cells is reached."""
+    return sweep.spec.max_failures is not None and len(sweep.failed) >= sweep.spec.max_failures
+
+
+def count_live(sweep: Sweep) -> int:
+    """Return how many cells have a live run."""
+    return sum(cell.state == LIVE for cell in sweep.cells)
+
+
+def find_end(sweep: Sweep) -> tuple[Literal["finished", "failed", "killed"], str] | None:
+    """Return the state in which the sweep ends now, and the reason; None while anything is left to do."""
+    if count_live(sweep):
+        return None
+    done = sum(cell.done for cell in sweep.cells)
+    tally = f"{done} of {len(sweep.cells)} cells are done, {len(sweep.failed)} failed."
+    if done == len(sweep.cells):
+        return "finished", tally
+    if sweep.stop is not None:
+        return "killed", f"Stopped by {sweep.stop.get('by', 'somebody')}: {tally}"
+    if has_too_many_failures(sweep):
+        return "failed", f"Its ceiling of {sweep.spec.max_failures} failed cells is reached: {tally}"
+    return None
+
+
+def find_finished_phases(sweep: Sweep) -> Sequence[str]:
+    """Return the phases whose cells are all done and that no event has reported, but for the last."""
+    reported = {event.get("phase") for event in sweep.events if event["kind"] == "phase_done"}
+    phases = sweep.spec.phases[:-1]
+    return [p for p in phases if p not in reported and all(c.done for c in sweep.cells if c.cell.phase == p)]

@@ -1,0 +1,71 @@
+"""The value of a sweep's metric that a run has reached."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp_server.record.state import Run
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.run_store import RunStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_server.results.metrics import Metric
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The best value and the step at which it was reached, None where unknown; ``curves``: the files of its scalars."""
+
+    value: float | None = None
+    step: int | None = None
+    curves: str | None = None
+
+
+def measure(run: Run, store: RunStore, scalars: Scalars, metric: str | None, goal: str) -> Figure:
+    """Return the best value of ``metric`` (a tag, a glob, or its last part) that a run has reached.
+
+    Reads files: call it in a thread. An evaluation in a result file counts where no scalar has the name.
+    """
+    from mcp_server.results.metrics import PRINTED, read_metrics  # noqa: PLC0415 - numpy starts slowly
+
+    metrics = read_metrics(run, scalars, [metric] if metric else ["*"], store.run_directory(run.run_id))
+    curves = metrics.source if metrics.source not in ("", PRINTED) else None
+    if metric is None:
+        return Figure(curves=curves)
+    value, step = _best_of(metrics.metrics, goal) or _best_evaluation(run, store, scalars, metric, goal) or (None, None)
+    return Figure(value, step, curves)
+
+
+def _best_of(metrics: Sequence[Metric], goal: str) -> tuple[float, int | None] | None:
+    for one in metrics:
+        value = one.high if goal == "max" else one.low
+        if value is None and isinstance(one.last, int | float):
+            value = float(one.last)
+        if value is not None and math.isfinite(value):
+            step = one.best_step if value == one.best else one.last_step if value == one.last else None
+            return float(value), step
+    return None
+
+
+def _best_evaluation(
+    run: Run, store: RunStore, scalars: Scalars, metric: str, goal: str
+) -> tuple[float, int | None] | None:
+    from mcp_server.results import evaluations  # noqa: PLC0415 - only where no scalar has the metric
+    from mcp_server.results.evaluation_series import build_series  # noqa: PLC0415
+    from mcp_server.results.printed_evaluations import read_printed_evaluations  # noqa: PLC0415
+    from mcp_server.scalars.condition import match_tags  # noqa: PLC0415
+
+    own = scalars.attribution.of(run)
+    files = evaluations.find_run_evaluations(run, own)
+    printed = read_printed_evaluations(run, store.run_directory(run.run_id))
+    series = {one.name: one for one in build_series([*printed, *files])}
+    for name in match_tags(metric, series):
+        points = [point for point in series[name].points if math.isfinite(point.value)]
+        if points:
+            best = (max if goal == "max" else min)(points, key=lambda point: point.value)
+            return float(best.value), best.step
+    return None

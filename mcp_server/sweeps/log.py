@@ -1,0 +1,178 @@
+"""``sweep_log.md`` and ``results.tsv``: the plan of a sweep, and what became of every cell, made from its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mcp_server.record.run_directory import RunDir
+from mcp_server.record.state import Run
+from mcp_server.record.sweep_directory import SweepDir
+from mcp_server.record.sweep_state import LIVE, CellState, Sweep
+from mcp_server.results.evaluation_text import render_table
+from mcp_server.store.cell_notes import read_notes
+from mcp_server.system.files import read_regular_file, write_atomic
+from mcp_server.text.formatting import duration, significant
+
+_MIB_PER_GIB = 1024
+_LONGEST_TEXT = 120
+
+
+def write_log(directory: SweepDir, sweep: Sweep, live: Mapping[str, Run]) -> None:
+    """Bring both files up to date; a file whose content is right is left alone.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    notes = read_notes(directory)
+    files = {directory.log: render_log(directory, sweep, live, notes), directory.results: render_rows(sweep, notes)}
+    for path, text in files.items():
+        data = text.encode(errors="replace")
+        try:
+            current = read_regular_file(path)
+        except OSError:
+            current = b""
+        if current != data:
+            write_atomic(path, data)
+
+
+def render_log(directory: SweepDir, sweep: Sweep, live: Mapping[str, Run], notes: Mapping[str, str]) -> str:
+    """Return the log. It changes only with the record, not with the time."""
+    spec = sweep.spec
+    counts = sweep.count()
+    tally = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
+    lines = [f"# Sweep {spec.sweep_id}", "", f"State: {sweep.state}; {counts['total']} cells: {tally}"]
+    if sweep.reason:
+        lines.append(f"{sweep.reason}")
+    limit = f"at most {spec.max_parallel} at once" if spec.max_parallel else "as many at once as get a lease"
+    lines.append(f"Owner: {spec.owner or 'unknown'}; planned {spec.created_at}; {limit}")
+    if spec.metric:
+        best = sweep.best
+        value = f": {_number(best.value)} by {best.cell.name} ({best.run_id})" if best is not None else ": none yet"
+        lines.append(f"Best {spec.metric} ({spec.goal}){value}")
+    lines += ["", "## Plan", ""]
+    names = _varying(sweep.cells)
+    headers = [
+        "#",
+        "phase",
+        "cell",
+        *names,
+        "GPUs",
+        "limit",
+        "status",
+        "step",
+        "steps/s",
+        spec.metric or "metrics",
+        "note",
+    ]
+    rows = [_plan_row(cell, names, live.get(cell.cell.name), notes, spec.metric) for cell in sweep.cells]
+    lines += render_table(*_without_empty(headers, rows))
+    lines += ["", "## Runs", ""]
+    headers = ["cell", "run", "began", "ended", "state", "why", "tries", "peak GPU GiB", "log", "curves"]
+    home = directory.path.parents[1]
+    run_rows = [_run_row(cell, run_id, sweep, live, home) for cell in sweep.cells for run_id in cell.runs]
+    lines += render_table(*_without_empty(headers, run_rows)) if run_rows else ["No run has begun."]
+    return "\n".join(lines) + "\n"
+
+
+def render_rows(sweep: Sweep, notes: Mapping[str, str]) -> str:
+    """Return one row a cell, with tabs between: what programs read."""
+    names = list(dict.fromkeys(name for cell in sweep.cells for name in cell.params))
+    lines = ["\t".join(["cell", "phase", "state", "run", *names, "value", "step", "elapsed_s", "why", "note"])]
+    for cell in sweep.cells:
+        values = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id or "", *(cell.params.get(n) for n in names)]
+        values += [cell.value, cell.value_step if cell.value is not None else cell.end.get("step")]
+        values += [cell.end.get("elapsed_s"), _why(cell), notes.get(cell.cell.name, "")]
+        lines.append("\t".join(" ".join(str("" if value is None else value).split()) for value in values))
+    return "\n".join(lines) + "\n"
+
+
+def _plan_row(
+    cell: CellState, names: Sequence[str], run: Run | None, notes: Mapping[str, str], metric: str | None
+) -> list[str]:
+    end, launch = cell.end, cell.cell.launch
+    progress: Mapping[str, Any] = run.progress if run is not None else end
+    step, step_s = end.get("step"), progress.get("step_s")
+    value = _number(cell.value) if cell.value is not None else ""
+    if metric is None:
+        value = ", ".join(f"{name} {_number(v)}" for name, v in list((end.get("metrics") or {}).items())[:2])
+    gpus = (list(run.gpu_names) if run is not None else end.get("gpus")) or launch.get("gpus")
+    limit_s = launch.get("time_limit_s")
+    status = run.state if run is not None else "running" if cell.state == LIVE else cell.state
+    return [
+        str(cell.number),
+        cell.cell.phase,
+        cell.cell.name,
+        *(_change(cell, name) for name in names),
+        "" if gpus is None else ",".join(map(str, gpus)) if isinstance(gpus, list) else str(gpus),
+        duration(limit_s) if isinstance(limit_s, int | float) else "",
+        status,
+        "" if step is None else str(step),
+        f"{1 / step_s:.3g}" if isinstance(step_s, int | float) and step_s > 0 and run is None else "",
+        value,
+        _shorten(notes.get(cell.cell.name) or _why(cell)),
+    ]
+
+
+def _change(cell: CellState, name: str) -> str:
+    """Return a parameter of a cell, with the value it was planned with where a retry has changed it."""
+    planned, value = cell.cell.params.get(name), cell.params.get(name)
+    return f"{planned} → {value}" if planned != value and planned is not None else "" if value is None else str(value)
+
+
+def _run_row(cell: CellState, run_id: str, sweep: Sweep, live: Mapping[str, Run], home: Any) -> list[str]:
+    events = [event for event in sweep.events if event.get("run_id") == run_id]
+    end: Mapping[str, Any] = next((e for e in reversed(events) if e["kind"] in ("cell_ended", "cell_failed")), {})
+    begin: Mapping[str, Any] = next((e for e in events if e["kind"] == "cell_started"), {})
+    measured: Mapping[str, Any] = next((e for e in reversed(events) if e["kind"] == "cell_measured"), {})
+    run = live.get(cell.cell.name) if run_id == cell.run_id else None
+    attempt = run.attempt if run is not None else end.get("attempt") or 1
+    failure = end.get("failure") or {}
+    peak = end.get("peak_mib")
+    return [
+        cell.cell.name,
+        run_id,
+        str(end.get("started_at") or begin.get("at") or "")[:19],
+        str(end.get("ended_at") or "")[:19],
+        run.state if run is not None else str(end.get("state") or "running"),
+        _shorten(": ".join(filter(None, [failure.get("kind"), failure.get("line")]))) or str(end.get("signal") or ""),
+        str(attempt) if attempt > 1 else "",
+        f"{peak / _MIB_PER_GIB:.1f}" if isinstance(peak, int | float) else "",
+        str(RunDir(home / "runs" / run_id).log(attempt)),
+        str(measured.get("curves") or ""),
+    ]
+
+
+def _why(cell: CellState) -> str:
+    """Return why a cell has no result."""
+    failure = cell.end.get("failure") or {}
+    if cell.state in ("finished", "timed_out", LIVE):
+        return ""
+    if failure:
+        return f"{failure.get('kind')}: {failure.get('line') or ''}".rstrip(": ")
+    return str(cell.end.get("text") or "") if cell.state in ("failed", "lost") else ""
+
+
+def _varying(cells: Iterable[CellState]) -> list[str]:
+    """Return the parameters that differ between cells, in their order."""
+    values: dict[str, set[str]] = {}
+    cells = list(cells)
+    for cell in cells:
+        for name in cell.params:
+            values.setdefault(name, set()).update(str(other.params.get(name)) for other in cells)
+    return [name for name, seen in values.items() if len(seen) > 1]
+
+
+def _without_empty(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Return a table without the columns that are empty in every row."""
+    kept = [number for number in range(len(headers)) if any(row[number] for row in rows)]
+    return [headers[number] for number in kept], [[row[number] for number in kept] for row in rows]
+
+
+def _number(value: Any) -> str:
+    return f"{significant(value):g}" if isinstance(value, int | float) else str(value)
+
+
+def _shorten(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"

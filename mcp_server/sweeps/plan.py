@@ -1,0 +1,260 @@
+"""From the arguments of ``launch_sweep`` to its cells. Pure.
+
+A phase varies its settings by a grid, a list of cells, blueprints, or a source. Where it has several of these, each
+combines with each. ``common`` holds the arguments of ``launch_run`` for all cells; phases and cells may override them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from mcp_server.errors import BadArgument
+from mcp_server.record.spec import LaunchRequest
+from mcp_server.record.sweep_spec import BEST, Cell
+from mcp_server.sweeps.sources.source import SourceCell
+
+MOST_CELLS = 1000
+LONGEST_CELL_NAME = 40
+# What a sweep decides by itself, and what only makes sense for one run.
+_OF_THE_SWEEP = {"name", "owner", "queue", "idempotency_key", "sweep", "cell", "params_file"}
+_LAUNCH_ARGUMENTS = frozenset(each.name for each in fields(LaunchRequest)) - _OF_THE_SWEEP
+_FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
+_PHASE_KEYS = frozenset({"name", "common", "grid", "cells", "blueprints", "source", "promote"})
+_NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable of the shell
+_SEED = re.compile(r"(?:^|[._-])(?:random_)?seed$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase as it was asked for, with its source read. ``promote``: a run id, or ``best``."""
+
+    name: str
+    common: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] | None = None
+    cells: Sequence[Mapping[str, Any]] | None = None
+    blueprints: Sequence[str] | None = None
+    source: str | None = None
+    source_cells: Sequence[SourceCell] | None = None
+    promote: str | None = None
+    promoted: Mapping[str, Any] | None = None
+
+
+def parse_phases(
+    phases: Sequence[Mapping[str, Any]] | None, only: Mapping[str, Any], common: Mapping[str, Any]
+) -> list[Phase]:
+    """Return the phases of a sweep; ``only`` holds the arguments of a sweep without ``phases``.
+
+    Raises:
+        BadArgument: a phase has an unknown field, no name, or defines no cells.
+    """
+    check_common("common", common)
+    given = {name: value for name, value in only.items() if value is not None}
+    if phases is None:
+        return [_make_phase("", {"name": "1", **given}, common)]
+    if given:
+        raise BadArgument(next(iter(given)), "belongs into one of the phases.", "Each phase has its own.")
+    if not phases:
+        raise BadArgument("phases", "is empty.")
+    result: list[Phase] = []
+    for number, facts in enumerate(phases, 1):
+        where = f"phases[{number - 1}]"
+        if unknown := set(facts) - _PHASE_KEYS:
+            known = ", ".join(sorted(_PHASE_KEYS))
+            raise BadArgument("phases", f"{where} has an unknown field {min(unknown)!r}; there are {known}.")
+        own = facts.get("common") or {}
+        check_common(f"{where}.common", own)
+        phase = _make_phase(where, {"name": str(number), **facts}, _merge(common, own))
+        if phase.name in {each.name for each in result}:
+            raise BadArgument("phases", f"two are named {phase.name!r}.")
+        result.append(phase)
+    return result
+
+
+def _make_phase(where: str, facts: Mapping[str, Any], common: Mapping[str, Any]) -> Phase:
+    phase = Phase(**{**facts, "name": str(facts["name"]), "common": common})
+    defining = [phase.grid, phase.cells, phase.blueprints, phase.source, phase.promote]
+    if all(value is None for value in defining):
+        raise BadArgument(where or "grid", "names no cells.", "Pass grid, cells, blueprints, source or promote.")
+    if phase.promote is not None and any(value is not None for value in defining[:-1]):
+        raise BadArgument("promote", "takes its parameters from a run: leave grid, cells, blueprints and source out.")
+    return phase
+
+
+def check_common(argument: str, launch: Mapping[str, Any]) -> None:
+    """Refuse arguments that no launch of a cell takes.
+
+    Raises:
+        BadArgument: names the argument.
+    """
+    if not isinstance(launch, Mapping):
+        raise BadArgument(argument, "must be an object with arguments of launch_run.")
+    for name in launch:
+        if name in _OF_THE_SWEEP:
+            raise BadArgument(argument, f"{name} is set by the sweep: leave it out.")
+        if name not in _LAUNCH_ARGUMENTS:
+            known = ", ".join(sorted(_LAUNCH_ARGUMENTS))
+            raise BadArgument(argument, f"launch_run has no argument {name!r}; there are {known}.")
+
+
+def expand(phases: Sequence[Phase], sweep_id: str) -> tuple[Cell, ...]:
+    """Return the cells of all phases in order, each with a name of its own.
+
+    Raises:
+        BadArgument: a value is no parameter, a name is used twice, there are no cells, or more than 1,000.
+    """
+    cells: list[Cell] = []
+    names: set[str] = set()
+    for phase in phases:
+        for unnamed in _expand_phase(phase):
+            if len(cells) == MOST_CELLS:
+                raise BadArgument("grid", f"makes more than {MOST_CELLS:,} cells.", "Use several sweeps.")
+            cell = replace(unnamed, name=_make_unique(unnamed.name, names))
+            names.add(cell.name)
+            cells.append(cell if cell.promote else fill_names(cell, sweep_id))
+    if not cells:
+        raise BadArgument("grid", "makes no cells: a parameter has no values.")
+    return tuple(cells)
+
+
+def _expand_phase(phase: Phase) -> Iterable[Cell]:
+    if phase.promote is not None:
+        # The parameters of the best cell are known when the phase begins; those of a run are known now.
+        params = dict(phase.promoted or {})
+        name = "promotion" if phase.promote == BEST else f"from-{phase.promote}"
+        promote = BEST if phase.promote == BEST else None
+        launch = _merge(phase.common, {"params": params} if params else {})
+        yield Cell(_label(name), phase.name, params, launch, promote)
+        return
+    sources = phase.source_cells if phase.source_cells is not None else [SourceCell("", {}, {})]
+    blueprints = phase.blueprints if phase.blueprints is not None else [None]
+    points = _expand_grid(phase.grid) if phase.grid is not None else [{}]
+    listed = phase.cells if phase.cells is not None else [{}]
+    varying = _varying_names(phase.grid, phase.cells)
+    for source, blueprint, entry, point in itertools.product(sources, blueprints, listed, points):
+        own = entry.get("launch") or {}
+        label = own.get("name") if isinstance(own, Mapping) else None
+        own = {name: value for name, value in own.items() if name != "name"}
+        check_common("cells[].launch", own)
+        params = {**{name: value for name, value in entry.items() if name != "launch"}, **point}
+        for name, value in params.items():
+            _check_value(name, value)
+        settings = {"params": dict(source.params)} if source.params else {}
+        launch = _merge(_merge(_merge(settings, source.launch), phase.common), own)
+        if blueprint is not None:
+            launch = {**launch, "blueprint": blueprint}
+        shown = {name: params[name] for name in varying if name in params}
+        parts = [label] if label else [source.name, _stem(blueprint), _describe(shown)]
+        name = _label("-".join(str(part) for part in parts if part))
+        yield Cell(name, phase.name, params, launch, notes=source.notes)
+
+
+def _expand_grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the cross product; the last parameter varies fastest.
+
+    Raises:
+        BadArgument: a parameter has no list of values.
+    """
+    if not isinstance(grid, Mapping) or not grid:
+        raise BadArgument("grid", 'must be an object of lists, e.g. {"lr": [0.001, 0.0001], "seed": [1, 2, 3]}.')
+    for name, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise BadArgument(
+                "grid", f"{name} must be a list of values.", f'E.g. {{"{name}": [{json.dumps(values)}]}}.'
+            )
+    count = 1
+    for values in grid.values():
+        count *= len(values)
+    if count > MOST_CELLS:
+        raise BadArgument("grid", f"makes {count:,} cells; at most {MOST_CELLS:,} are taken.")
+    return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
+
+
+def _varying_names(grid: Mapping[str, Sequence[Any]] | None, cells: Sequence[Mapping[str, Any]] | None) -> list[str]:
+    """Return the parameters whose values differ between cells, in their order."""
+    names = [name for name, values in (grid or {}).items() if len(values) > 1]
+    values: dict[str, set[str]] = {}
+    for entry in cells or ():
+        if not isinstance(entry, Mapping):
+            raise BadArgument("cells", "must be a list of objects: parameter names with their values.")
+        for name in entry:
+            if name != "launch":
+                values.setdefault(name, set()).update(json.dumps(each.get(name), default=str) for each in cells or ())
+    return list(dict.fromkeys([*(name for name, seen in values.items() if len(seen) > 1), *names]))
+
+
+def _merge(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return launch arguments with those of ``own`` instead; variables and parameters are added to the common ones."""
+    merged = {**common, **own}
+    for name in ("env", "params"):
+        if isinstance(common.get(name), Mapping) and isinstance(own.get(name), Mapping):
+            merged[name] = {**common[name], **own[name]}
+    return merged
+
+
+def fill_names(cell: Cell, sweep_id: str) -> Cell:
+    """Return ``cell`` with its parameters in its launch: where ``{name}`` stands for one, else among ``params``.
+
+    ``{cell}`` and ``{sweep}`` are filled in as well. The supervisor fills in ``{run_id}`` and ``{attempt}``.
+    """
+    names = {"sweep": sweep_id, "cell": cell.name} | {name: _as_text(value) for name, value in cell.params.items()}
+    used: set[str] = set()
+
+    def replace_name(match: re.Match[str]) -> str:
+        used.add(match[1])
+        return names.get(match[1], match[0])
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, str):
+            return _NAME.sub(replace_name, value)
+        if isinstance(value, Mapping):
+            return {name: fill(inner) for name, inner in value.items()}
+        return [fill(inner) for inner in value] if isinstance(value, list) else value
+
+    launch = {name: fill(value) if name in _FILLED else value for name, value in cell.launch.items()}
+    rest = {name: value for name, value in cell.params.items() if name not in used}
+    common = launch.get("params")
+    launch["params"] = {**(common if isinstance(common, Mapping) else {}), **rest}
+    return replace(cell, launch=launch)
+
+
+def is_seed(name: str) -> bool:
+    """Return whether a parameter is a random seed: cells that differ in nothing else repeat one experiment."""
+    return _SEED.search(name) is not None
+
+
+def _check_value(name: str, value: object) -> None:
+    if not isinstance(value, str | int | float | bool | None):
+        raise BadArgument("grid", f"{name} must have plain values (text, number, true, false, null), not {value!r}.")
+
+
+def _label(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.=+]+", "-", text)[:LONGEST_CELL_NAME].strip("-.")
+
+
+def _describe(params: Mapping[str, Any]) -> str:
+    return "-".join(f"{name.rpartition('.')[2]}{_as_text(value)}" for name, value in params.items())
+
+
+def _as_text(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
+
+
+def _stem(path: str | None) -> str:
+    return path.rpartition("/")[2].rpartition(".")[0] if path else ""
+
+
+def _make_unique(name: str, names: set[str]) -> str:
+    name = name or "cell"
+    for number in itertools.count(2):
+        if name not in names:
+            return name
+        root = name if number == 2 else name.rpartition("-")[0]  # noqa: PLR2004 - the first attempt has no number yet
+        name = f"{root[: LONGEST_CELL_NAME - 5]}-{number}"
+    raise AssertionError

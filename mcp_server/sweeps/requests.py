@@ -1,0 +1,39 @@
+"""The launch of a cell: its arguments, and the key under which it starts once. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mcp_server.record.script import LONGEST_NAME
+from mcp_server.record.spec import LaunchRequest
+from mcp_server.record.sweep_spec import Cell, SweepSpec
+from mcp_server.runs.gpu_admission import requests_gpus
+
+
+def make_request(spec: SweepSpec, cell: Cell, number: int) -> LaunchRequest:
+    """Return the request for run ``number``, from 1, of a cell.
+
+    The key makes each such run start once, however often a conductor dies and another one launches it again.
+    """
+    arguments: dict[str, Any] = {
+        **cell.launch,
+        "name": f"{spec.name}-{cell.name}"[:LONGEST_NAME].strip("-"),
+        "owner": spec.owner or None,
+        "idempotency_key": f"sweep {spec.sweep_id} {cell.name} {number}",
+        "sweep": spec.sweep_id,
+        "cell": cell.name,
+    }
+    if "params" in arguments and isinstance(arguments["params"], str):
+        arguments["params_file"] = arguments.pop("params")
+    request = LaunchRequest.from_arguments(arguments)
+    if requests_gpus(request.gpus, request.require):
+        request = replace(request, queue=True)
+    return request
+
+
+def with_slots(cell: Cell, max_parallel: int | None) -> Cell:
+    """Return ``cell`` with a lease that limits how many run at once: without GPUs and without a limit, a cpu slot."""
+    if max_parallel is not None or requests_gpus(cell.launch.get("gpus"), cell.launch.get("require")):
+        return cell
+    return replace(cell, launch={**cell.launch, "gpus": "cpu"})

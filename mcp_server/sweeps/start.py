@@ -1,0 +1,310 @@
+"""Starting a sweep, or continuing one: the plan is made, checked and written, then a conductor starts."""
+
+from __future__ import annotations
+
+import secrets as random
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+from mcp_server.backends.local import tmux_socket
+from mcp_server.errors import BadArgument, RunwardError, StateUnusable
+from mcp_server.gpus.request import parse_gpus
+from mcp_server.record.run_directory import now, write_json
+from mcp_server.record.script import LONGEST_NAME, command_text, slug
+from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.record.sweep_directory import SweepDir
+from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
+from mcp_server.record.sweep_state import Sweep
+from mcp_server.runs.arguments import check_name
+from mcp_server.runs.idempotency import hold_key
+from mcp_server.runs.launch import rehearse
+from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.conducting import start_conductor
+from mcp_server.sweeps.plan import Phase, expand, parse_phases
+from mcp_server.sweeps.requests import make_request, with_slots
+from mcp_server.sweeps.sources.source import read_source
+from mcp_server.threads import run_in_thread
+
+_ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
+_LONGEST_SWEEP_NAME = 40
+_MOST_REHEARSED = 24  # cells whose launch is checked in full; the others differ from one of these in values alone
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """The arguments of a sweep as the caller gave them."""
+
+    name: str
+    common: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] | None = None
+    cells: Sequence[Mapping[str, Any]] | None = None
+    blueprints: Sequence[str] | None = None
+    source: str | None = None
+    promote: str | None = None
+    phases: Sequence[Mapping[str, Any]] | None = None
+    max_parallel: int | None = None
+    max_failures: int | None = None
+    cell_failures: int = 1
+    metric: str | None = None
+    goal: Literal["max", "min"] = "max"
+    resume: Literal["continue", "wipe"] | None = None
+    owner: str | None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedSweep:
+    """A sweep that could be started: its spec, and the run of each cell that was checked in full, by cell."""
+
+    spec: SweepSpec
+    checked: Mapping[str, RunSpec]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StartedSweep:
+    """A sweep under way. ``how``: what this call did."""
+
+    sweep: Sweep
+    how: Literal["started", "continued", "repeated"]
+    warnings: tuple[str, ...] = ()
+
+
+async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> PlannedSweep:
+    """Return the plan of a sweep; checks the launch of its cells, and writes nothing.
+
+    Raises:
+        RunwardError: the sweep cannot be started; names the cell.
+    """
+    spec = await run_in_thread(_make_spec, request, store, environ)
+    checked: dict[str, RunSpec] = {}
+    for cell in _choose_to_rehearse(spec.cells):
+        try:
+            checked[cell.name] = await rehearse(make_request(spec, cell, 1), store.home, environ)
+        except RunwardError as error:
+            raise SweepRefused(cell, error) from error
+    warnings = [f"{cell.name}: {note}" if len(spec.cells) > 1 else note for cell in spec.cells for note in cell.notes]
+    return PlannedSweep(spec, checked, tuple(dict.fromkeys(warnings)))
+
+
+class SweepRefused(RunwardError):
+    """The launch of a cell would be refused."""
+
+    def __init__(self, cell: Cell, error: RunwardError) -> None:
+        super().__init__(f"Cell {cell.name}: {error.cause}", "No cell was started.", error.remedy)
+        self.cell = cell.name
+
+
+async def start_sweep(
+    request: SweepRequest, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
+) -> StartedSweep:
+    """Start a sweep; or continue the one of this name, or return the one of this key.
+
+    Raises:
+        RunwardError: nothing was started.
+    """
+    check_name(request.name)
+    await run_in_thread(store.home.create)
+    async with hold_key(store, f"sweep name {request.name}"), hold_key(store, _key_of(request)) as key:
+        if key is not None and (first := await run_in_thread(_find_of_key, store, key.read())) is not None:
+            await _continue_unless_ended(first, store, file_watch, environ)
+            return StartedSweep(await run_in_thread(store.sweeps.observe, first.sweep_id), "repeated")
+        former = await run_in_thread(_find_former, request, store)
+        if former is not None and request.resume != "wipe":
+            return await _continue(request, former, store, file_watch, environ)
+        if former is not None:
+            await run_in_thread(_check_wipe, former)
+        planned = await plan_sweep(request, store, environ)
+        directory = await run_in_thread(_create, planned.spec, store)
+        if key is not None:
+            await run_in_thread(key.remember, planned.spec.sweep_id)
+        sweep = await run_in_thread(store.sweeps.observe, directory.sweep_id)
+        await start_conductor(directory, sweep, store, file_watch, environ)
+        sweep = await run_in_thread(store.sweeps.observe, directory.sweep_id)
+        return StartedSweep(sweep, "started", planned.warnings)
+
+
+def _key_of(request: SweepRequest) -> str | None:
+    return None if request.idempotency_key is None else f"sweep {request.idempotency_key}"
+
+
+def _find_of_key(store: RunStore, sweep_id: str) -> Sweep | None:
+    return store.sweeps.observe(sweep_id) if sweep_id in store.sweeps.list_ids() else None
+
+
+def _find_former(request: SweepRequest, store: RunStore) -> Sweep | None:
+    """Return the newest sweep of this name or id that a call with this request may mean."""
+    if request.name in store.sweeps.list_ids():
+        return store.sweeps.observe(request.name)
+    named = store.sweeps.list_named(request.name)
+    if not named:
+        return None
+    newest = store.sweeps.observe(named[0])
+    has_open_cells = any(cell.state not in ("finished", "timed_out") for cell in newest.cells)
+    is_meant = not newest.ended or newest.state in ("killed", "failed")
+    return newest if is_meant or (request.resume == "continue" and has_open_cells) else None
+
+
+def _check_wipe(former: Sweep) -> None:
+    if not former.ended:
+        raise BadArgument(
+            "resume",
+            f"{former.sweep_id} is under way, and a wipe stops no run.",
+            f'Stop it first: kill_run(run_id="{former.sweep_id}").',
+        )
+
+
+async def _continue(
+    request: SweepRequest, former: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
+) -> StartedSweep:
+    """Continue a sweep whose plan is the same; one under way goes on as it is."""
+    if request.cells or request.grid or request.phases or request.blueprints or request.source or request.promote:
+        spec = await run_in_thread(_make_spec, request, store, environ, former.sweep_id)
+        if _outline(spec) != _outline(former.spec):
+            raise BadArgument(
+                "resume",
+                f"{former.sweep_id} is {'unfinished' if former.ended else 'under way'} and has another plan "
+                f"({len(former.cells)} cells, this call {len(spec.cells)}).",
+                'Pass resume="wipe" to begin anew (its runs are kept), or another name.',
+            )
+    await _continue_unless_ended(former, store, file_watch, environ, reopen=True)
+    return StartedSweep(await run_in_thread(store.sweeps.observe, former.sweep_id), "continued")
+
+
+async def _continue_unless_ended(
+    sweep: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str], *, reopen: bool = False
+) -> None:
+    directory = store.sweeps.directory(sweep.sweep_id)
+    # The conductor of an ended sweep is about to exit.
+    if not reopen if sweep.ended else sweep.conducted:
+        return
+    if sweep.ended:
+        await run_in_thread(partial(directory.stop.unlink, missing_ok=True))
+    await start_conductor(directory, sweep, store, file_watch, environ)
+
+
+def _outline(spec: SweepSpec) -> list[tuple[str, str, str]]:
+    return [(cell.name, cell.phase, repr(sorted(cell.params.items()))) for cell in spec.cells]
+
+
+def _make_spec(
+    request: SweepRequest, store: RunStore, environ: Mapping[str, str], sweep_id: str | None = None
+) -> SweepSpec:
+    """Return the spec of a sweep. Reads its sources: call it in a thread."""
+    check_name(request.name)
+    _check_numbers(request)
+    if sweep_id is None:
+        sweep_id = _choose_id(request.name, store)
+    only = {name: getattr(request, name) for name in ("grid", "cells", "blueprints", "source", "promote")}
+    phases = [_read(phase, store, environ) for phase in parse_phases(request.phases, only, request.common)]
+    if any(phase.promote == BEST for phase in phases) and request.metric is None:
+        raise BadArgument("promote", '"best" needs metric: the figure that says which cell is the best.')
+    cells = tuple(with_slots(cell, request.max_parallel) for cell in expand(phases, sweep_id))
+    for cell in cells:
+        if not cell.launch.get("command") and not cell.launch.get("blueprint"):
+            raise BadArgument("common", f"holds no command, and cell {cell.name} brings none.", "Pass common.command.")
+    return SweepSpec(
+        sweep_id=sweep_id,
+        name=request.name,
+        owner=request.owner or store.home.owner(environ),
+        created_at=now(),
+        cells=cells,
+        max_parallel=request.max_parallel,
+        max_failures=request.max_failures,
+        cell_failures=request.cell_failures,
+        metric=request.metric,
+        goal=request.goal,
+        tmux_socket=tmux_socket(environ),
+    )
+
+
+def _check_numbers(request: SweepRequest) -> None:
+    if len(request.name) > _LONGEST_SWEEP_NAME:
+        raise BadArgument("name", f"has {len(request.name)} characters; at most {_LONGEST_SWEEP_NAME}.")
+    for argument, least in (("max_parallel", 1), ("max_failures", 1), ("cell_failures", 1)):
+        value = getattr(request, argument)
+        if value is not None and value < least:
+            raise BadArgument(argument, f"must be at least {least}.")
+
+
+def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
+    """Return ``phase`` with its source, or the run that it promotes, read."""
+    if phase.promote is not None and phase.promote != BEST:
+        run = store.find(phase.promote)
+        return replace(phase, promoted=dict(run.attempt_params.params))
+    if phase.source is None:
+        return phase
+    common = phase.common
+    own_environ = {**environ, **{str(name): str(value) for name, value in (common.get("env") or {}).items()}}
+    params = common.get("params")
+    cells = read_source(
+        phase.source,
+        cwd=common.get("cwd"),
+        overrides=params if isinstance(params, Mapping) else {},
+        gpus=_count_gpus(common.get("gpus")),
+        environ=own_environ,
+    )
+    return replace(phase, source_cells=cells)
+
+
+def _count_gpus(gpus: Any) -> int | None:
+    try:
+        request = parse_gpus(gpus)
+    except ValueError:
+        return None  # refused with the launch
+    return request.count if request is not None and not request.cpu else None
+
+
+def _choose_id(name: str, store: RunStore) -> str:
+    label = slug(name)[: LONGEST_NAME - 5]
+    while True:
+        sweep_id = f"{label}-{''.join(random.choice(_ID_LETTERS) for _ in range(4))}"
+        if not (store.home.sweeps / sweep_id).exists() and not (store.home.runs / sweep_id).exists():
+            return sweep_id
+
+
+def _choose_to_rehearse(cells: Sequence[Cell]) -> list[Cell]:
+    """Return cells whose launches differ in more than the values of parameters; of equal ones, the first."""
+    chosen: dict[str, Cell] = {}
+    for cell in cells:
+        if cell.promote is not None:
+            continue
+        launch = {name: value for name, value in cell.launch.items() if name not in ("command", "params", "env")}
+        chosen.setdefault(repr((cell.phase, sorted(launch.items(), key=lambda item: item[0]))), cell)
+    return list(chosen.values())[:_MOST_REHEARSED]
+
+
+def _create(spec: SweepSpec, store: RunStore) -> SweepDir:
+    """Make the sweep's directory appear whole.
+
+    Raises:
+        StateUnusable: it cannot be written; nothing is left of it.
+    """
+    directory = SweepDir(store.home.sweeps / spec.sweep_id)
+    new = SweepDir(directory.path.with_name(f".new-{spec.sweep_id}"))
+    try:
+        store.home.sweeps.mkdir(mode=0o700, exist_ok=True)
+        new.path.mkdir(mode=0o700)
+        new.requests.mkdir(mode=0o700)
+        write_json(new.spec, spec.facts())
+        new.path.rename(directory.path)
+    except OSError as error:
+        shutil.rmtree(new.path, ignore_errors=True)
+        raise StateUnusable(store.home.path, str(error.strerror)) from error
+    return directory
+
+
+def describe_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]) -> str:
+    """Return the exact command of a cell, as the supervisor will run it, but for what is known at its start only."""
+    run_spec = checked.get(cell.name)
+    if run_spec is None:
+        request = make_request(spec, cell, 1)
+        known = {each: getattr(request, each) for each in LaunchRequest.__dataclass_fields__}
+        if not request.command:
+            return f"blueprint {request.blueprint}"
+        run_spec = RunSpec(**known)
+    return command_text(run_spec)

@@ -1,0 +1,146 @@
+"""launch_sweep: many runs from one plan, advanced by a conductor."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from mcp.types import ToolAnnotations
+from pydantic import Field, WithJsonSchema
+
+from mcp_server.answer import Answer
+from mcp_server.backends import tmux_client
+from mcp_server.record.state import RunState
+from mcp_server.record.sweep_state import Sweep
+from mcp_server.threads import run_in_thread
+from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.schema import tool
+
+_PLAN_CHARS = 16_000  # of a dry run's answer
+_Objects = Annotated[list[dict[str, Any]] | None, WithJsonSchema({"type": "array", "items": {"type": "object"}})]
+_Object = Annotated[dict[str, Any] | None, WithJsonSchema({"type": "object"})]
+
+
+class StartedSweepAnswer(Answer):
+    """A sweep that was started or continued; with dry_run its plan, a line a cell with its command."""
+
+    sweep_id: str | None = None
+    state: RunState | None = None
+    cells: dict[str, int]
+    plan: list[str] | None = None
+    sweep_log: str | None = None
+    session: str | None = None
+    attach_command: str | None = None
+    warnings: list[str] | None = None
+    next_step: str
+
+
+async def launch_sweep(
+    ctx: Call,
+    name: Annotated[str, Field(description="Short; the same name continues an unfinished sweep")],
+    common: Annotated[
+        _Object,
+        Field(
+            description="launch_run arguments of all cells: command, cwd, gpus, recovery, time_limit_s, … {lr} in them "
+            "is the parameter; also {cell} {sweep} {run_id} {attempt}. Other parameters become arguments"
+        ),
+    ] = None,
+    grid: Annotated[_Object, Field(description='Cross product: {"lr": [0.001, 0.0001], "seed": [1, 2]}')] = None,
+    cells: Annotated[_Objects, Field(description='Parameters each; "launch" overrides common')] = None,
+    blueprints: Annotated[list[str] | None, Field(description="Paths")] = None,
+    source: Annotated[str | None, Field(description="doit:TASK,TASK2 | hydra:CONFIG.yaml | verl:CONFIG.yaml")] = None,
+    phases: Annotated[
+        _Objects, Field(description="One after the other: name, and grid, cells, …, promote, common each")
+    ] = None,
+    max_parallel: Annotated[int | None, Field(description="Default: what leases allow")] = None,
+    max_failures: Annotated[int | None, Field(description="Failed cells, then no more start")] = None,
+    cell_failures: Annotated[int, Field(description="Failed runs, then the cell is failed")] = 1,
+    metric: Annotated[str | None, Field(description="What best means, e.g. Train/mean_reward")] = None,
+    goal: Annotated[Literal["max", "min"], Field(description="Of metric")] = "max",
+    promote: Annotated[
+        str | None, Field(description="One cell with the parameters of this run, or in a phase of the best cell: best")
+    ] = None,
+    resume: Annotated[
+        Literal["continue", "wipe"] | None,
+        Field(description="Where the name exists: go on (cells without result start again), or a new sweep"),
+    ] = None,
+    owner: Annotated[str | None, Field(description="Default: the server's")] = None,
+    idempotency_key: Annotated[str | None, Field(description="A repeated key returns the first sweep")] = None,
+    dry_run: Annotated[bool, Field(description="Only check, and show each cell's command")] = False,
+) -> StartedSweepAnswer:
+    """Start many runs over the GPUs from one plan; goes on unattended, whatever happens to agents and servers.
+
+    Each cell is an ordinary run. Then wait_run(sweep_id, until="decision"), compare_runs(sweep=...). Call it with
+    dry_run first.
+    """
+    # A server starts without sweeps.
+    from mcp_server.sweeps.start import SweepRequest, describe_command, plan_sweep, start_sweep  # noqa: PLC0415
+
+    arguments = {each: value for each, value in locals().items() if each in SweepRequest.__dataclass_fields__}
+    server = server_of(ctx)
+    arguments |= {"common": common or {}, "owner": server.owner(ctx, owner)}
+    arguments |= {"idempotency_key": server.idempotency_key(ctx, idempotency_key)}
+    request = SweepRequest(**arguments)
+    await run_in_thread(server.check_readable, ctx, _list_paths(request.common, blueprints, source), None)
+    if dry_run:
+        planned = await plan_sweep(request, server.store, server.environ)
+        lines = [
+            f"{number} {cell.phase} {cell.name}: {describe_command(planned.spec, cell, planned.checked)}"
+            for number, cell in enumerate(planned.spec.cells, 1)
+        ]
+        return StartedSweepAnswer(
+            cells={"total": len(lines)},
+            plan=_shorten_plan(lines),
+            warnings=list(planned.warnings) or None,
+            next_step="Nothing was started: call launch_sweep without dry_run.",
+        )
+    started = await start_sweep(request, server.store, server.file_watch, server.environ)
+    return _describe(started.sweep, server.store.sweeps.directory(started.sweep.sweep_id).log, started)
+
+
+_STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
+TOOL = tool(
+    launch_sweep,
+    title="Launch sweep",
+    annotations=_STARTS,
+    search_hint="hyperparameter sweep, grid search, many runs, seeds, ablation, overnight, queue of experiments, doit",
+)
+
+
+def _describe(sweep: Sweep, log: object, started: Any) -> StartedSweepAnswer:
+    steps = {
+        "started": "",
+        "continued": "The sweep of this name goes on. ",
+        "repeated": "This key started the sweep before. ",
+    }
+    return StartedSweepAnswer(
+        sweep_id=sweep.sweep_id,
+        state=sweep.state,
+        cells=sweep.count(),
+        sweep_log=str(log),
+        session=sweep.session,
+        attach_command=tmux_client.attach_command(sweep.session, sweep.spec.tmux_socket),
+        warnings=list(started.warnings) or None,
+        next_step=f'{steps[started.how]}Call wait_run("{sweep.sweep_id}", until="decision").',
+    )
+
+
+def _shorten_plan(lines: list[str]) -> list[str]:
+    """Return the first lines of a plan that fit, and how many cells the others are."""
+    shown: list[str] = []
+    left = _PLAN_CHARS
+    for number, line in enumerate(lines):
+        left -= len(line)
+        if left < 0:
+            return [*shown, f"… {len(lines) - number} more cells"]
+        shown.append(line)
+    return shown
+
+
+def _list_paths(common: Any, blueprints: list[str] | None, source: str | None) -> dict[str, Any]:
+    """Return the arguments that name files to read, for callers whose reading is limited."""
+    paths: dict[str, Any] = {"blueprints": blueprints or (), "cwd": common.get("cwd")}
+    if source is not None:
+        paths["source"] = source.partition(":")[2] if source.startswith(("hydra:", "verl:")) else common.get("cwd")
+    if isinstance(common.get("params"), str):
+        paths["params"] = common["params"]
+    return {name: value for name, value in paths.items() if value}

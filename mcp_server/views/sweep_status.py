@@ -1,0 +1,151 @@
+"""Response model for a sweep's status: counts, the best cell, what failed, what is live. 600 tokens for 200 cells."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp_server.answer import Answer
+from mcp_server.errors import RunwardError
+from mcp_server.record.events import Event
+from mcp_server.record.state import Run, RunState, posix
+from mcp_server.record.sweep_state import LIVE, WAITING, CellState, Sweep
+from mcp_server.store.run_store import RunStore
+from mcp_server.text.formatting import round_seconds, shorten_middle, significant
+
+_MOST_FAILED, _MOST_LIVE, _MOST_EVENTS = 3, 4, 4
+_LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS = 110, 160, 140
+# Of a sweep's events, those that its counts do not show.
+_SHOWN = frozenset({"launch_refused", "stalled", "error_seen", "gpu_deviation", "first_step_timeout", "phase_done"})
+
+
+class BestCell(Answer):
+    """The cell with the best value of the sweep's metric; ``step``: where it was reached."""
+
+    cell: str
+    run_id: str | None = None
+    params: dict[str, Any] | None = None
+    value: float
+    step: int | None = None
+
+
+class FailedCell(Answer):
+    """A cell that is not started again, why, and what to do. ``note``: why there is no failure to show."""
+
+    cell: str
+    run_id: str | None = None
+    kind: str | None = None
+    line: str | None = None
+    advice: str | None = None
+    note: str | None = None
+
+
+class SweepStatus(Answer):
+    """The state of a sweep. ``cells`` counts them by state. ``failed``: the newest; ``live``: cell, run and step."""
+
+    sweep_id: str
+    state: RunState
+    reason: str | None = None
+    phase: str | None = None
+    cells: dict[str, int]
+    metric: str | None = None
+    best: BestCell | None = None
+    failed: list[FailedCell] | None = None
+    live: list[str] | None = None
+    eta_s: float | None = None
+    events: list[str] | None = None
+
+
+def describe_sweep(sweep: Sweep, store: RunStore, *, since: int = 0) -> SweepStatus:
+    """Return the status of a sweep, with what happened after event ``since``. Reads its live runs: use a thread."""
+    return summarise_sweep(sweep, observe_live_cells(sweep, store), now_s=time.time(), since=since)
+
+
+def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, since: int = 0) -> SweepStatus:
+    """Return the status of a sweep, whose live runs are ``live`` by cell. Pure."""
+    best, failed = sweep.best, sweep.failed
+    return SweepStatus(
+        sweep_id=sweep.sweep_id,
+        state=sweep.state,
+        reason=sweep.reason if sweep.state != "running" or not sweep.conducted else None,
+        phase=sweep.phase if len(sweep.spec.phases) > 1 else None,
+        cells=_count(sweep, live),
+        metric=sweep.spec.metric,
+        best=None if best is None else _describe_best(best),
+        failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
+        live=[_describe_live(cell, run) for cell, run in list(live.items())[:_MOST_LIVE]] or None,
+        eta_s=_estimate_s(sweep, live, now_s),
+        events=_describe_events(sweep.events, since) or None,
+    )
+
+
+def observe_live_cells(sweep: Sweep, store: RunStore) -> dict[str, Run]:
+    """Return the live runs of a sweep, by cell; those that cannot be read now are left out."""
+    live = {}
+    for cell in sweep.cells:
+        if cell.state == LIVE and cell.run_id is not None:
+            try:
+                live[cell.cell.name] = store.observe(cell.run_id)
+            except RunwardError:
+                continue
+    return live
+
+
+def _count(sweep: Sweep, live: Mapping[str, Run]) -> dict[str, int]:
+    """Return how many cells are in each state, live ones by the states of their runs; in line counts as queued."""
+    states = [
+        "queued" if cell.state == WAITING else live[cell.cell.name].state if cell.cell.name in live else cell.state
+        for cell in sweep.cells
+    ]
+    counts = Counter("running" if state in (LIVE, "starting") else state for state in states)
+    return {"total": len(states), **dict(sorted(counts.items()))}
+
+
+def _describe_best(cell: CellState) -> BestCell:
+    return BestCell(
+        cell=cell.cell.name,
+        run_id=cell.run_id,
+        params=dict(cell.params) or None,
+        value=significant(cell.value or 0.0),
+        step=cell.value_step,
+    )
+
+
+def _describe_failed(cell: CellState) -> FailedCell:
+    failure: Mapping[str, Any] = cell.end.get("failure") or {}
+    line, advice = failure.get("line"), failure.get("advice")
+    return FailedCell(
+        cell=cell.cell.name,
+        run_id=cell.run_id,
+        kind=failure.get("kind") or (cell.state if cell.state == "lost" else None),
+        line=shorten_middle(line, _LINE_CHARS) if line else None,
+        advice=shorten_middle(advice, _ADVICE_CHARS) if advice else None,
+        note=None if failure else shorten_middle(str(cell.end.get("text") or ""), _ADVICE_CHARS) or None,
+    )
+
+
+def _describe_live(cell: str, run: Run) -> str:
+    progress = run.progress
+    step = f" step {progress['step']}" if "step" in progress else ""
+    total = f"/{progress['total_steps']}" if step and "total_steps" in progress else ""
+    return f"{cell} {run.run_id} {run.state}{step}{total}"
+
+
+def _estimate_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> float | None:
+    """Return about how long the rest takes, by the mean of the ended cells and how many ran at once; None unknown."""
+    took = [cell.end.get("elapsed_s") for cell in sweep.cells if cell.state in ("finished", "timed_out")]
+    known = [seconds for seconds in took if isinstance(seconds, int | float)]
+    running = [run for run in live.values() if run.state != "queued"]
+    if not known or not running or sweep.ended:
+        return None
+    mean_s = sum(known) / len(known)
+    waiting = sum(cell.state == WAITING for cell in sweep.cells) + len(live) - len(running)
+    left_s = [max(0.0, mean_s - (now_s - posix(run.started_at))) if run.started_at else mean_s for run in running]
+    return round_seconds(waiting * mean_s / len(running) + max(left_s))
+
+
+def _describe_events(events: Sequence[Event], since: int) -> list[str]:
+    news = [event for event in events if event["seq"] > since and event["kind"] in _SHOWN]
+    return [shorten_middle(str(event.get("text", event["kind"])), _EVENT_CHARS) for event in news[-_MOST_EVENTS:]]

@@ -1,0 +1,196 @@
+"""Sweeps through a real client: real conductors, runs, deaths and stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.record.sweep_state import Sweep
+from mcp_server.system import processes
+from tests.support.sandbox import Agent, Sandbox, until, until_async
+
+pytestmark = pytest.mark.anyio
+
+TRAIN = """
+import argparse, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.0)
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--steps", type=int, default=3)
+arguments = parser.parse_args()
+for step in range(1, arguments.steps + 1):
+    print(f"step {step}/{arguments.steps} reward {arguments.lr * 100 + arguments.seed + step:.3f}", flush=True)
+    time.sleep(0.02)
+if arguments.seed == 3:
+    raise ValueError("bad seed")
+"""
+
+
+def script(sandbox: Sandbox) -> dict[str, str]:
+    path = sandbox.path / "train.py"
+    path.write_text(TRAIN)
+    return {"command": f"python3 {path}", "cwd": str(sandbox.path)}
+
+
+def observe(sandbox: Sandbox, sweep_id: str) -> Sweep:
+    return sandbox.store.sweeps.observe(sweep_id)
+
+
+def conductor(sandbox: Sandbox) -> int:
+    """The process number of the living conductor."""
+
+    def find() -> int | None:
+        shown = (p for p in processes.list_processes() if processes.command_words(p.pid)[:1] == ["runward-conductor"])
+        return next((p.pid for p in shown if p in sandbox.own_processes()), None)
+
+    return int(until(find, "a conductor"))
+
+
+async def to_end(agent: Agent, sweep_id: str) -> list[dict[str, Any]]:
+    """Wait until the sweep has ended; return every answer."""
+    answers: list[dict[str, Any]] = []
+    while not answers or answers[-1]["reason"] != "ended":
+        answers.append(await agent.call("wait_run", run_ids=sweep_id, until="decision", timeout_s=60))
+        assert answers[-1]["reason"] != "heartbeat", answers[-1]
+    return answers
+
+
+async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sandbox: Sandbox) -> None:
+    async with sandbox.agent() as agent:
+        arguments: dict[str, Any] = {
+            "name": "night",
+            "common": script(sandbox),
+            "grid": {"lr": [0.1, 0.2], "seed": [1, 2, 3]},
+            "metric": "reward",
+            "max_parallel": 3,
+        }
+        plan = await agent.call("launch_sweep", dry_run=True, **arguments)
+        assert plan["cells"] == {"total": 6}
+        assert plan["plan"][1].endswith("train.py --lr 0.1 --seed 2")
+        assert not (sandbox.path / "state" / "sweeps").exists()
+        sweep = await agent.call("launch_sweep", **arguments)
+        sweep_id = sweep["sweep_id"]
+        again = await agent.call("launch_sweep", **arguments)
+        assert (again["sweep_id"], "goes on" in again["next_step"]) == (sweep_id, True)
+        answers = await to_end(agent, sweep_id)
+        status = answers[-1]["sweep"]
+        assert (status["state"], status["cells"]) == ("finished", {"total": 6, "failed": 2, "finished": 4})
+        assert (status["best"]["cell"], status["best"]["value"]) == ("lr0.2-seed2", 25)
+        assert {cell["kind"] for cell in status["failed"]} == {"python_error"}
+        log = Path(sweep["sweep_log"]).read_text()
+        assert "State: finished; 6 cells: 2 failed, 4 finished" in log
+        assert "| 5 | 1 | lr0.2-seed2 | 0.2 | 2 | finished | 3 |" in log
+        assert "ValueError: bad seed" in log
+        assert "is a sweep" in await agent.refusal("read_log", run_id=sweep_id)
+        other = {**arguments, "grid": {"lr": [0.1]}}
+        assert "another plan" not in (await agent.call("launch_sweep", dry_run=True, **other))["next_step"]
+
+
+async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost_or_launched_twice(
+    sandbox: Sandbox,
+) -> None:
+    common = {**script(sandbox), "params": {"steps": 10}}
+    async with sandbox.agent() as agent:
+        sweep = await agent.call(
+            "launch_sweep", name="night", common=common, grid={"lr": list(range(12))}, max_parallel=3
+        )
+    sweep_id = sweep["sweep_id"]
+    for count in (2, 5, 8):  # each time with another server, which starts the next conductor
+
+        def has_ends(least: int = count) -> bool:
+            return observe(sandbox, sweep_id).count().get("finished", 0) >= least
+
+        await until_async(has_ends, "some ends")
+        os.kill(conductor(sandbox), signal.SIGKILL)
+        async with sandbox.agent():
+            await until_async(lambda: observe(sandbox, sweep_id).conducted, "another conductor")
+    async with sandbox.agent() as agent:
+        answers = await to_end(agent, sweep_id)
+    assert answers[-1]["sweep"]["cells"] == {"total": 12, "finished": 12}
+    runs = [run for run in sandbox.store.list_runs() if run.spec.sweep == sweep_id]
+    # A launch that died with its conductor leaves a record of a command that never started.
+    started = [run for run in runs if run.started_at is not None]
+    assert Counter(run.spec.cell for run in started) == Counter(f"lr{n}" for n in range(12))
+    assert {run.state for run in started} == {"finished"}
+    kinds = Counter(event["kind"] for event in observe(sandbox, sweep_id).events)
+    assert (kinds["conducting"], kinds["cell_ended"], kinds["ended"]) == (4, 12, 1)
+
+
+async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(sandbox: Sandbox) -> None:
+    flag = sandbox.path / "go"
+    command = f'echo step 1/2 loss 1; while [ ! -e {flag} ]; do sleep 0.05; done; echo "{{run_id}} {{cell}} $n"'
+    plan: dict[str, Any] = {
+        "name": "long",
+        "common": {"command": command, "cwd": str(sandbox.path), "env": {"n": "{n}"}},
+        "cells": [{"n": n} for n in range(5)],
+        "max_parallel": 2,
+    }
+    async with sandbox.agent_in_process() as agent:
+        sweep_id = (await agent.call("launch_sweep", **plan))["sweep_id"]
+        await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 2, "two live cells")
+        asked = await agent.call("kill_run", run_id=sweep_id, reason="enough")
+        assert asked["status"] == "confirmation_required"
+        assert "2 live runs are stopped, 3 of 5 cells are not started" in asked["message"]
+        done = await agent.call("kill_run", run_id="long", confirm_token=asked["confirm_token"], reason="enough")
+        assert (done["status"], done["survivors"], len(done["runs"])) == ("killed", [], 2)
+        stopped = observe(sandbox, sweep_id)
+        assert (stopped.state, stopped.count()) == ("killed", {"total": 5, "killed": 2, "skipped": 3})
+        assert (await agent.call("kill_run", run_id=sweep_id))["status"] == "already_ended"
+        flag.touch()
+        other = {**plan, "cells": [{"n": 9}]}
+        assert "another plan" in await agent.refusal("launch_sweep", **other)
+        assert (await agent.call("launch_sweep", **plan))["sweep_id"] == sweep_id
+        answers = await to_end(agent, sweep_id)
+    assert answers[-1]["sweep"]["cells"] == {"total": 5, "finished": 5}
+    cells = {cell.cell.name: cell for cell in observe(sandbox, sweep_id).cells}
+    assert [len(cells[f"n{n}"].runs) for n in range(5)] == [2, 2, 1, 1, 1]
+    run_id = str(cells["n3"].run_id)
+    assert f"{run_id} n3 3" in sandbox.log(run_id)
+
+
+async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        phases = [
+            {"name": "search", "grid": {"lr": [0.1, 0.5, 0.3]}},
+            {"name": "final", "promote": "best", "common": {"params": {"steps": 7}}},
+        ]
+        sweep_id = (
+            await agent.call("launch_sweep", name="evening", common=script(sandbox), phases=phases, metric="reward")
+        )["sweep_id"]
+        answers = await to_end(agent, sweep_id)
+        assert [answer["reason"] for answer in answers][-1] == "ended"
+        assert any("Phase search" in text for answer in answers for text in answer["sweep"].get("events", ()))
+        promoted = observe(sandbox, sweep_id).cells[-1]
+        assert (promoted.state, promoted.params["lr"]) == ("finished", 0.5)
+        assert sandbox.run(str(promoted.run_id)).spec.params == {"steps": 7, "lr": 0.5}
+        keyed = {"name": "one", "common": script(sandbox), "grid": {"lr": [1]}, "idempotency_key": "k"}
+        first = await agent.call("launch_sweep", **keyed)
+        assert (await agent.call("launch_sweep", **keyed))["sweep_id"] == first["sweep_id"]
+        await to_end(agent, first["sweep_id"])
+        promotion = await agent.call(
+            "launch_sweep", name="wide", common={**script(sandbox), "params": {"seed": 2}}, promote=str(promoted.run_id)
+        )
+        await to_end(agent, promotion["sweep_id"])
+        (cell,) = observe(sandbox, promotion["sweep_id"]).cells
+        assert sandbox.run(str(cell.run_id)).spec.params == {"steps": 7, "lr": 0.5, "seed": 2}
+
+
+async def test_a_sweep_that_cannot_start_is_refused_and_leaves_nothing(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        common = script(sandbox)
+        refused = await agent.refusal("launch_sweep", name="x", common={"cwd": str(sandbox.path)}, grid={"lr": [1]})
+        assert "holds no command" in refused
+        missing = {**common, "cwd": "/nowhere"}
+        refused = await agent.refusal("launch_sweep", name="x", common=missing, grid={"lr": [1]})
+        assert "Cell cell: " in refused
+        assert "No cell was started." in refused
+        no_metric = [{"grid": {"lr": [1]}}, {"promote": "best"}]
+        assert "needs metric" in await agent.refusal("launch_sweep", name="x", common=common, phases=no_metric)
+        assert not list((sandbox.path / "state" / "sweeps").glob("*"))
+        assert json.dumps(sandbox.store.list_runs(), default=str) == "[]"

@@ -1,0 +1,143 @@
+"""What a sweep does next, by value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcp_server.record.events import Event
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Liveness, Run
+from mcp_server.record.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweep_state import CellState, Sweep, fold_sweep
+from mcp_server.sweeps.decide import CellEnd, find_end, find_finished_phases, find_next, judge_end
+
+
+def make(count: int = 4, *events: dict[str, Any], phases: int = 1, **spec: Any) -> Sweep:
+    cells = tuple(Cell(f"c{n}", str(1 + n * phases // count), {"n": n}) for n in range(count))
+    numbered: list[Any] = [{"seq": n, **event} for n, event in enumerate([{"kind": "conducting"}, *events], 1)]
+    stop = spec.pop("stop", None)
+    return fold_sweep(SweepSpec("s-abcd", "s", cells=cells, **spec), numbered, Liveness.ALIVE, stop)
+
+
+def started(cell: str, run: str = "") -> dict[str, Any]:
+    return {"kind": "cell_started", "cell": cell, "run_id": run or f"r-{cell}"}
+
+
+def ended(cell: str, state: str = "finished", **more: Any) -> dict[str, Any]:
+    kind = "cell_failed" if state in ("failed", "lost") and more.get("then") != "again" else "cell_ended"
+    return {"kind": kind, "cell": cell, "run_id": f"r-{cell}", "state": state, **more}
+
+
+def run(state: Any, stopped_by: str | None = None) -> Run:
+    return Run(RunSpec(run_id="r"), state, stopped_by=stopped_by)
+
+
+def names(cells: list[CellState]) -> list[str]:
+    return [cell.cell.name for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("ended_run", "expected"),
+    [
+        (run("finished"), CellEnd("finished", again=False)),
+        (run("timed_out"), CellEnd("timed_out", again=False)),
+        (run("killed", "person"), CellEnd("killed", again=False)),
+        (run("killed", "sweep"), CellEnd("killed", again=False)),
+        (run("failed"), CellEnd("failed", again=False)),
+        (run("killed", "policy"), CellEnd("failed", again=False)),
+        (run("killed"), CellEnd("interrupted", again=True)),
+        (run("lost"), CellEnd("interrupted", again=True)),
+    ],
+)
+def test_an_end_is_a_result_a_failure_or_an_interruption(ended_run: Run, expected: CellEnd) -> None:
+    cell = CellState(Cell("c", "1"), 1)
+    assert judge_end(ended_run, cell, 1, has_leftovers=False, stopping=False) == expected
+
+
+def test_failures_and_interruptions_of_a_cell_have_ceilings() -> None:
+    cell = CellState(Cell("c", "1"), 1, failures=1, interruptions=3)
+    assert judge_end(run("failed"), cell, 3, has_leftovers=False, stopping=False).again
+    assert not judge_end(run("failed"), cell, 2, has_leftovers=False, stopping=False).again
+    assert not judge_end(run("failed"), cell, 3, has_leftovers=False, stopping=True).again
+    assert judge_end(run("lost"), cell, 1, has_leftovers=False, stopping=False).state == "lost"
+    beside = judge_end(run("lost"), CellState(Cell("c", "1"), 1), 1, has_leftovers=True, stopping=False)
+    assert (beside.state, beside.again) == ("lost", False)
+
+
+def test_without_a_limit_two_runs_wait_in_line_beside_those_that_run() -> None:
+    sweep = make(6, started("c0"), started("c1"), started("c2"))
+    live = {"c0": run("running"), "c1": run("queued"), "c2": run("running")}
+    assert names(find_next(sweep, live)) == ["c3"]
+    assert names(find_next(sweep, live | {"c2": run("queued")})) == []
+
+
+def test_a_limit_counts_all_live_cells() -> None:
+    sweep = make(6, started("c0"), started("c1"), max_parallel=3)
+    assert names(find_next(sweep, {"c0": run("queued"), "c1": run("running")})) == ["c2"]
+    assert names(find_next(make(6, started("c0"), started("c1"), max_parallel=2), {})) == []
+
+
+def test_a_phase_begins_when_the_one_before_is_done() -> None:
+    sweep = make(4, started("c0"), ended("c0"), started("c1"), phases=2, max_parallel=4)
+    assert (sweep.phase, find_next(sweep, {}), find_finished_phases(sweep)) == ("1", [], [])
+    sweep = make(4, started("c0"), ended("c0"), started("c1"), ended("c1", "failed"), phases=2, max_parallel=4)
+    assert (sweep.phase, names(find_next(sweep, {})), find_finished_phases(sweep)) == ("2", ["c2", "c3"], ["1"])
+
+
+def test_nothing_starts_after_a_stop_or_above_the_ceiling_and_the_end_waits_for_live_cells() -> None:
+    failed = [started("c0"), ended("c0", "failed"), started("c1"), ended("c1", "failed"), started("c2")]
+    sweep = make(4, *failed, max_failures=2)
+    assert (find_next(sweep, {}), find_end(sweep)) == ([], None)
+    end = find_end(make(4, *failed, ended("c2"), max_failures=2))
+    assert end is not None
+    assert end[0] == "failed"
+    sweep = make(4, started("c0"), stop={"by": "maria"})
+    assert (find_next(sweep, {}), find_end(sweep)) == ([], None)
+    end = find_end(make(4, started("c0"), ended("c0", "killed"), stop={"by": "maria"}))
+    assert end == ("killed", "Stopped by maria: 1 of 4 cells are done, 0 failed.")
+    assert find_end(make(1, started("c0"), ended("c0", "failed"))) == ("finished", "1 of 1 cells are done, 1 failed.")
+
+
+def test_the_fold_counts_names_the_best_and_remembers_every_run() -> None:
+    sweep = make(
+        4,
+        started("c0"),
+        ended("c0", "interrupted", then="again"),
+        started("c0", "r2"),
+        ended("c0", step=5, params={"n": 4}),
+        {"kind": "cell_measured", "cell": "c0", "value": 2.0, "value_step": 5},
+        started("c1"),
+        ended("c1", "failed"),
+        {"kind": "cell_measured", "cell": "c1", "value": 9.0},
+        started("c2"),
+        metric="reward",
+    )
+    assert sweep.count() == {"total": 4, "failed": 1, "finished": 1, "queued": 1, "running": 1}
+    best = sweep.best
+    assert best is not None
+    assert (best.cell.name, best.runs, best.interruptions, best.params) == ("c0", ("r-c0", "r2"), 1, {"n": 4})
+    assert names(list(sweep.failed)) == ["c1"]
+
+
+def test_an_ended_sweep_that_is_continued_starts_what_has_no_result() -> None:
+    events = [
+        started("c0"),
+        ended("c0"),
+        started("c1"),
+        ended("c1", "killed"),
+        {"kind": "ended", "state": "killed", "text": "Stopped."},
+    ]
+    sweep = make(3, *events)
+    assert (sweep.state, sweep.reason, sweep.count()["skipped"]) == ("killed", "Stopped.", 1)
+    resumed = [{"kind": "conducting"}, *({"kind": "cell_resumed", "cell": name} for name in ("c1", "c2"))]
+    sweep = make(3, *events, *resumed, max_parallel=5)
+    assert (sweep.state, names(find_next(sweep, {}))) == ("running", ["c1", "c2"])
+
+
+def test_a_sweep_whose_conductor_died_says_so() -> None:
+    events: list[Event] = [{"seq": 1, "kind": "conducting"}]
+    sweep = fold_sweep(SweepSpec("s", "s", cells=(Cell("c", "1"),)), events, Liveness.DEAD)
+    assert (sweep.state, sweep.conducted) == ("running", False)
+    assert "starts it again" in str(sweep.reason)

@@ -1,0 +1,125 @@
+"""The cells of a sweep, by value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcp_server.errors import BadArgument
+from mcp_server.record.sweep_spec import Cell
+from mcp_server.sweeps.plan import Phase, expand, fill_names, is_seed, parse_phases
+from mcp_server.sweeps.sources.source import SourceCell
+
+COMMON = {"command": "python train.py", "cwd": "/w"}
+
+
+def plan(common: dict[str, Any] | None = None, phases: list[dict[str, Any]] | None = None, **only: Any) -> list[Cell]:
+    return list(expand(parse_phases(phases, only, common or COMMON), "night-abcd"))
+
+
+def test_a_grid_is_a_cross_product_whose_last_parameter_varies_fastest() -> None:
+    cells = plan(grid={"lr": [1e-3, 3e-4], "seed": [1, 2]})
+    assert [cell.name for cell in cells] == ["lr0.001-seed1", "lr0.001-seed2", "lr0.0003-seed1", "lr0.0003-seed2"]
+    assert cells[1].params == {"lr": 1e-3, "seed": 2}
+    assert cells[1].launch == {**COMMON, "params": {"lr": 1e-3, "seed": 2}}
+
+
+def test_a_parameter_in_the_command_is_filled_in_and_no_argument() -> None:
+    common = {
+        "command": "python t.py --out /o/{sweep}/{cell} --lr {lr} ${lr} {run_id} {other}",
+        "env": {"SEED": "{seed}"},
+    }
+    (cell,) = plan(common, grid={"lr": [0.1], "seed": [7], "n": [4]})
+    assert cell.launch["command"] == "python t.py --out /o/night-abcd/cell --lr 0.1 ${lr} {run_id} {other}"
+    assert cell.launch["env"] == {"SEED": "7"}
+    assert cell.launch["params"] == {"n": 4}
+
+
+def test_cells_override_common_and_name_themselves() -> None:
+    common = {**COMMON, "params": {"epochs": 3}, "env": {"A": "1"}, "gpus": 1}
+    cells = plan(
+        common,
+        cells=[{"lr": 0.1}, {"lr": 0.1, "launch": {"name": "wide one", "gpus": 2, "env": {"B": "2"}}}, {"lr": 0.2}],
+        grid={"seed": [1]},
+    )
+    assert [cell.name for cell in cells] == ["lr0.1", "wide-one", "lr0.2"]
+    assert [cell.launch["gpus"] for cell in cells] == [1, 2, 1]
+    assert cells[1].launch["env"] == {"A": "1", "B": "2"}
+    assert cells[1].launch["params"] == {"epochs": 3, "lr": 0.1, "seed": 1}
+
+
+def test_every_cell_has_a_name_of_its_own_that_fits() -> None:
+    cells = plan(cells=[{"launch": {"name": "x" * 90}}, {"launch": {"name": "x" * 90}}, {"launch": {"name": "x" * 90}}])
+    assert len({cell.name for cell in cells}) == 3
+    assert max(len(cell.name) for cell in cells) <= 40
+
+
+def test_a_source_combines_with_a_grid_and_its_settings_yield_to_the_cell() -> None:
+    source = [
+        SourceCell("reach", {"command": "python reach.py"}, {"num_envs": 4096, "lr": 1.0}, ("a note",)),
+        SourceCell("lift", {"command": "python lift.py"}, {}),
+    ]
+    phase = Phase("1", {"cwd": "/w", "params": {"epochs": 2}}, grid={"lr": [0.1, 0.2]}, source_cells=source)
+    cells = expand([phase], "s-abcd")
+    assert [cell.name for cell in cells] == ["reach-lr0.1", "reach-lr0.2", "lift-lr0.1", "lift-lr0.2"]
+    assert cells[0].launch["params"] == {"num_envs": 4096, "lr": 0.1, "epochs": 2}
+    assert cells[0].notes == ("a note",)
+    assert cells[0].params == {"lr": 0.1}
+
+
+def test_phases_have_their_own_cells_and_common_arguments() -> None:
+    cells = plan(
+        phases=[
+            {"name": "coarse", "grid": {"lr": [0.1, 0.2]}},
+            {"name": "fine", "common": {"time_limit_s": 60}, "cells": [{"lr": 0.15}]},
+            {"name": "four", "promote": "best", "common": {"gpus": 4}},
+        ]
+    )
+    assert [(cell.phase, cell.name) for cell in cells] == [
+        ("coarse", "lr0.1"),
+        ("coarse", "lr0.2"),
+        ("fine", "cell"),
+        ("four", "promotion"),
+    ]
+    assert cells[2].launch["time_limit_s"] == 60
+    assert cells[3].promote == "best"
+    promoted = fill_names(Cell("promotion", "four", {"lr": 0.2}, {**COMMON, "gpus": 4}), "night-abcd")
+    assert promoted.launch["params"] == {"lr": 0.2}
+
+
+def test_blueprints_are_cells() -> None:
+    cells = plan({"cwd": "/w"}, blueprints=["/b/one.md", "/b/two.md"])
+    assert [(cell.name, cell.launch["blueprint"]) for cell in cells] == [("one", "/b/one.md"), ("two", "/b/two.md")]
+
+
+@pytest.mark.parametrize(
+    ("common", "only", "words"),
+    [
+        (None, {}, "names no cells"),
+        (None, {"grid": {}}, "object of lists"),
+        (None, {"grid": {"lr": 0.1}}, "must be a list"),
+        (None, {"grid": {"lr": "abc"}}, "must be a list"),
+        (None, {"grid": {"lr": []}}, "no values"),
+        (None, {"grid": {"lr": [[1]]}}, "plain values"),
+        (None, {"grid": {"a": list(range(40)), "b": list(range(40))}}, "1,600 cells"),
+        (None, {"cells": [3]}, "list of objects"),
+        (None, {"cells": [{"launch": {"colour": 1}}]}, "no argument 'colour'"),
+        ({"command": "x", "name": "y"}, {"grid": {"a": [1]}}, "set by the sweep"),
+        (None, {"phases": []}, "is empty"),
+        (None, {"phases": [{"grid": {"a": [1]}, "colour": 2}]}, "unknown field"),
+        (None, {"phases": [{"name": "a", "grid": {"a": [1]}}, {"name": "a", "grid": {"a": [1]}}]}, "two are named"),
+        (None, {"phases": [{"grid": {"a": [1]}}], "grid": {"b": [1]}}, "one of the phases"),
+        (None, {"promote": "x", "grid": {"b": [1]}}, "leave grid"),
+    ],
+)
+def test_a_plan_that_means_nothing_is_refused(common: dict[str, Any] | None, only: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadArgument, match=words):
+        plan(common, **only)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("seed", True), ("trainer.seed", True), ("random_seed", True), ("seeds", False)]
+)
+def test_seeds_repeat_an_experiment(name: str, expected: bool) -> None:
+    assert is_seed(name) is expected
