@@ -87,15 +87,27 @@ class LeaseHolder:
         """Return the holder of an open lock file; ``pids``: the process that holds a lock, as the kernel lists them.
 
         The text of the file is its last writer's, who may be dead or hostile, so the kernel's list counts first: the
-        text is believed where the holder's user alone can have written it.
+        text is believed where the holder's user alone can have written it. The list still names a process that has
+        ended, where a child has inherited the lock.
         """
         pid, writer = pids.get(lock_files.lock_key(fd)), lock_files.writer_of(fd)
         if writer is None:
             return cls.of_process(pid)
         holder = cls.from_json(lock_files.read_facts(fd))
-        if pid is None:  # of another process namespace: what the owner of the file says
+        # Of another process namespace, or of one that has ended: what the owner of the file says.
+        if pid is None or (pid == holder.pid and _has_ended(pid)):
             return holder
         return holder if pid == holder.pid and _user_of(pid) == writer else cls.of_process(pid)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _user_of(pid: int) -> int | None:

@@ -1,6 +1,7 @@
 """GPU leases and their queue: lock files that the kernel releases when their holder dies.
 
-A lease is a file named by the GPU's UUID. The supervisor of the run locks it for as long as the run lives. A queue
+A lease is a file named by the GPU's UUID. The supervisor of the run locks it for as long as the run lives; the guard of
+its command holds the lock as well, so that a command that outlives its supervisor keeps its GPU or cpu slot. A queue
 ticket is a file as well: its number gives the order, its lock shows that its holder lives. Taking a lease or a queue
 ticket requires the allocation mutex (``.door``), so the two are atomic. Files of leases are never removed by runward.
 
@@ -57,8 +58,9 @@ class Waiter:
 
 
 class HeldLeases:
-    """Leases of this process, until it releases them or dies. ``indices``: in the order of ``uuids``.
+    """Leases of this process, until it releases them, or dies and all that inherited ``fds`` with it.
 
+    ``indices``: in the order of ``uuids``.
     ``companions``: the path and the descriptor of a further lock of some leases, by UUID.
     """
 
@@ -98,11 +100,11 @@ class HeldLeases:
         for uuid in self.uuids if uuids is None else uuids:
             if (fd := self._fds.pop(uuid, None)) is not None:
                 lock_files.write_text(fd, "")
-                os.close(fd)
+                lock_files.release_lock(fd)
             if (companion := self._companions.pop(uuid, None)) is not None:
                 with contextlib.suppress(OSError):
                     companion[0].unlink()
-                os.close(companion[1])
+                lock_files.release_lock(companion[1])
 
 
 class Leases:

@@ -57,6 +57,11 @@ class GpuAllocation:
         return tuple(uuid for uuid in self.uuids if not uuid.startswith(("cpu-", "MIG-")))
 
     @property
+    def lease_fds(self) -> tuple[int, ...]:
+        """Descriptors of the locks that are the leases."""
+        return self._own_leases.fds if self._own_leases is not None else ()
+
+    @property
     def environment(self) -> dict[str, str]:
         """Variables that restrict the command to its GPUs; ``CUDA_VISIBLE_DEVICES`` is absent where it chooses itself.
 

@@ -9,7 +9,7 @@ import os
 import signal
 import struct
 import termios
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -49,8 +49,10 @@ class Child:
         os.close(self.gate_fd)
 
 
-def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None) -> Child:
+def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None, lock_fds: Sequence[int] = ()) -> Child:
     """Start ``argv`` on a new pty, with exactly ``env``; it begins when ``Child.let_go`` is called.
+
+    ``lock_fds``: locks that the guard holds as well, until the command has ended, also where the supervisor dies.
 
     Raises:
         OSError: the pty or the process could not be created; nothing was started.
@@ -67,7 +69,7 @@ def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None)
     gate_end, gate_fd = os.pipe()
     guard = os.fork()
     if guard == 0:
-        _run_guard(argv, env, cwd, slave, (status_end, release_end, gate_end))
+        _run_guard(argv, env, cwd, slave, (status_end, release_end, gate_end), lock_fds)
     for fd in (slave, status_end, release_end, gate_end):
         os.close(fd)
     os.set_blocking(master, False)
@@ -83,11 +85,16 @@ def read_number(status_fd: int) -> int | None:
 
 
 def _run_guard(
-    argv: list[str], env: Mapping[str, str], cwd: str, slave: int, pipe_ends: tuple[int, int, int]
+    argv: list[str],
+    env: Mapping[str, str],
+    cwd: str,
+    slave: int,
+    pipe_ends: tuple[int, int, int],
+    lock_fds: Sequence[int],
 ) -> NoReturn:
     """Lead the session, start the command, and report its pid and its wait status.
 
-    ``pipe_ends``: of the status, the release and the gate.
+    ``pipe_ends``: of the status, the release and the gate. ``lock_fds`` stay open here, and not in the command.
     """
     try:
         signal.set_wakeup_fd(-1)  # it is the supervisor's, and its number may soon belong to another file
@@ -97,9 +104,9 @@ def _run_guard(
             signal.signal(number, signal.SIG_DFL)
         for fd in (0, 1, 2):
             os.dup2(slave, fd)
-        # Nothing else stays open here, above all not the lock, which must be released when the supervisor dies.
+        # Nothing else stays open here, above all not the run's lock, which must be released when the supervisor dies.
         status_end, release_end, gate_end = ends = [os.dup(end) for end in pipe_ends]
-        kept = [2, *sorted(ends), 65536]
+        kept = [2, *sorted([*ends, *(os.dup(fd) for fd in lock_fds)]), 65536]
         for above, below in zip(kept, kept[1:]):
             os.closerange(above + 1, below)
         os.setsid()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,14 @@ from mcp_server.system.files import open_private
 
 
 def start_command(
-    control: ControlInputs, handover: Handover, number: int, inputs: AttemptInputs, gpu_environment: Mapping[str, str]
+    control: ControlInputs,
+    handover: Handover,
+    number: int,
+    inputs: AttemptInputs,
+    gpu_environment: Mapping[str, str],
+    lock_fds: Sequence[int],
 ) -> pty.Child:
-    """Start the command as attempt ``number``.
+    """Start the command as attempt ``number``; its guard holds the locks of ``lock_fds`` as well.
 
     Raises:
         OSError, StoppedBeforeStart: it was not started.
@@ -47,7 +52,7 @@ def start_command(
         stop = load_json(rundir.stop)
         if stop is not None and not stop.get("carried_out") and not has_expired(stop):
             raise StoppedBeforeStart
-        return pty.spawn(argv, env, str(rundir.path), size)
+        return pty.spawn(argv, env, str(rundir.path), size, lock_fds)
     finally:
         os.umask(0o077)
 

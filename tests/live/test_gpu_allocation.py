@@ -93,7 +93,9 @@ async def test_a_run_that_waits_can_be_stopped_and_leaves_the_queue(one_slot: Sa
 
 
 @pytest.mark.parametrize("who", ["holder", "waiter"])
-async def test_a_killed_supervisor_releases_its_lease_or_ticket(one_slot: Sandbox, who: str) -> None:
+async def test_the_slot_of_a_killed_supervisor_is_free_once_its_command_ends_and_its_ticket_at_once(
+    one_slot: Sandbox, who: str
+) -> None:
     sandbox = one_slot
     async with sandbox.agent_in_process() as agent:
         first = await agent.launch(waits(sandbox, "a"), gpus="cpu")
@@ -101,8 +103,11 @@ async def test_a_killed_supervisor_releases_its_lease_or_ticket(one_slot: Sandbo
         third = await agent.launch("true", gpus="cpu", queue=True)
         if who == "holder":
             os.kill(sandbox.supervisor(first), signal.SIGKILL)
+            await until_async(lambda: sandbox.run(first).state == "lost", "the end of the supervisor")
+            assert f"leased by {first}" in await agent.refusal("launch_run", command="true", gpus=["cpu-0"])
+            assert sandbox.run(second).state == "queued"
+            assert (await agent.kill(first))["survivors"] == []  # what is left of it
             assert (await agent.end(second))["state"] == "finished"
-            go(sandbox, "a")
         else:
             pid = Leases(sandbox.path / "leases").waiters()[0].holder.pid
             assert pid is not None

@@ -229,14 +229,19 @@ async def test_kill_reports_whether_gpu_memory_was_released_as_far_as_known(
         assert words in killed["message"]
 
 
-async def test_a_killed_supervisor_leaves_no_lease_and_no_sampler(sandbox: Sandbox, gpus: Machine) -> None:
+async def test_a_killed_supervisor_leaves_no_sampler_and_no_lease_once_its_command_has_ended(
+    sandbox: Sandbox, gpus: Machine
+) -> None:
+    leases = Leases(Path(gpus.environ["RUNWARD_LEASES"]))
     async with sandbox.agent_in_process() as agent:
-        run_id = await agent.launch(waits(sandbox, "a"), gpus=1)
+        run_id = await agent.launch(waits(sandbox, "a"), gpus=[0])
         await until_async(lambda: samplers(sandbox), "a sampler")
         os.kill(sandbox.supervisor(run_id), signal.SIGKILL)
-        await until_async(lambda: not Leases(Path(gpus.environ["RUNWARD_LEASES"])).holders(), "the lease to be free")
         await until_async(lambda: not samplers(sandbox), "the end of the sampler")
+        await until_async(lambda: sandbox.run(run_id).state == "lost", "the end of the supervisor")
+        assert f"leased by {run_id}" in await agent.refusal("launch_run", command="true", gpus=[0])
         go(sandbox, "a")
+        await until_async(lambda: not leases.holders(), "the lease to be free")
 
 
 async def test_a_retry_gets_another_gpu_than_the_one_that_failed(sandbox: Sandbox, gpus: Machine) -> None:
