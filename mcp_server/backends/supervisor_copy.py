@@ -10,7 +10,6 @@ under its exclusive lock, so none that a launch under way has chosen.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -24,7 +23,7 @@ from pathlib import Path
 
 from mcp_server.backends.zipapp import PACKAGE, source_files
 from mcp_server.system.files import open_private
-from mcp_server.system.lock_files import try_lock
+from mcp_server.system.lock_files import share_lock, try_lock
 from mcp_server.system.program_lock import LOCK_NAME
 
 _DIRECTORY = "supervisors"
@@ -96,7 +95,7 @@ def _hold(directory: Path) -> bool:
         fd = open_private(str(directory / LOCK_NAME), os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:
         return False
-    fcntl.flock(fd, fcntl.LOCK_SH)
+    share_lock(fd)
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(fd), (directory / LOCK_NAME).stat()):
             os.utime(directory)  # the newest copy is the one that was used last

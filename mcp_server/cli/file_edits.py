@@ -6,11 +6,13 @@ import difflib
 import os
 import re
 import shutil
+import stat
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from mcp_server.system.files import write_atomic
 
 # Control characters of a file could act on the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -126,9 +128,5 @@ def _write(path: Path, before: str | None, text: str | None) -> Path | None:
         return None
     backup = next(p for n in range(1000) if not os.path.lexists(p := path.with_name(f"{path.name}.bak{n or ''}")))
     shutil.copy2(path, backup)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor has no path
-        file.write(text)
-    shutil.copymode(path, temporary)
-    os.replace(temporary, path)  # noqa: PTH105 - as above
+    write_atomic(path, text.encode(), mode=stat.S_IMODE(path.stat().st_mode))
     return backup

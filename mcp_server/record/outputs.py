@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.record.run_directory import read_json
-from mcp_server.system.files import open_private
+from mcp_server.system.files import write_atomic
 
 LAYOUT = 1
 MOST_FILES = 2_000
@@ -139,10 +139,7 @@ def write_outputs(path: Path, outputs: Outputs) -> None:
     while len(text) > _MOST_BYTES and files:
         files = files[len(files) // 4 + 1 :]
         text = json.dumps({**facts, "cut": True, "files": files}, ensure_ascii=False)
-    part = path.with_name(f".{path.name}")
-    with open(part, "w", encoding="utf-8", errors="replace", opener=open_private) as file:
-        file.write(text + "\n")
-    part.rename(path)
+    write_atomic(path, f"{text}\n".encode(errors="replace"), durable=False)
 
 
 def _outsider_facts(outsider: Outsider) -> dict[str, Any]:

@@ -7,7 +7,6 @@ made. Its time of change is when the wait was last asked for.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ from mcp_server.record.run_directory import now
 from mcp_server.record.state import posix
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.files import is_absent, read_regular_file, write_atomic
+from mcp_server.system.lock_files import hold_lock
 
 KEPT_S = 30 * 86400.0  # since a wait was last asked for
 MOST_OF_OWNER = 500
@@ -196,12 +196,9 @@ def _locked(path: Path) -> Iterator[None]:
     Raises:
         WaitNotFound: there is no such file.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise WaitNotFound from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(hold_lock(path, create=False))
+        except FileNotFoundError:
+            raise WaitNotFound from None
         yield
-    finally:
-        os.close(fd)

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from mcp_server.record.exit_status import Ending, StopRequest
 from mcp_server.record.run_directory import now
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.system import processes
-from mcp_server.system.files import open_private, open_regular
+from mcp_server.system.files import write_atomic
 from mcp_server.system.time_limit import within
 
 if TYPE_CHECKING:
@@ -33,15 +32,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_DUMP = re.compile(rb"(?m)^(?:Thread|Current thread) 0x[0-9a-f]+.*\(most recent call first\):\n(?:  .*\n?)+")
-
 _EXCEPTION = re.compile(r"(?:\[\w ]+\]:? ?)*[\w.]+(?:Error|Exception|Interrupt|Exit|Warning|Expired|NotFound)\b(?::|$)")
 
 _WRITE_S, _SLOWER_S = 5.0, 0.5  # between two writes of progress.json; so much longer each time until then
 _SILENT_S = 10.0  # of silence, after which the processor time is measured
 _MARK_S = 30.0  # between two measurements of the processor time used
 _IDLE = 0.05  # of one core
-_STACK_LIMIT_S, _STACK_CHARS, _STACK_TAIL_BYTES = 5.0, 2000, 65536
+_STACK_CHARS = 2000
 # Far above what either takes: a pattern of the user's could match for ever.
 _FEED_LIMIT_S, _CHECK_LIMIT_S = 2.0, 20.0
 _FAULTS, _FAULTS_WITHIN_S, _REST_S = 3, 60.0, 60.0  # so many errors within this time, and judging rests
@@ -344,7 +341,7 @@ class Observer:
             f"Processor time used in the last {now_s - since_s:.0f} s of it: {used_s:.1f} s. {self._last_line}"
         )
         living = self._living()
-        stack = self._dump_stack(living) or self._printed_stack()
+        stack = self._stack(living)
         idle_s = self._gpu_monitor.idle_s() if self._gpu_monitor else None
         text += f" Its GPUs have been idle for {idle_s:.0f} s." if idle_s else ""
         text = f"{text} {monitor.stall_detector.report_limit.remark}".rstrip()
@@ -354,6 +351,12 @@ class Observer:
             "stalled", f"{text} {then}", then=then, cpu_used_s=round(used_s, 2), waits_in=waits, stack=stack
         )
         self._request_stop("stall", "it made no progress any more")
+
+    def _stack(self, living: list[processes.Process]) -> str | None:
+        from mcp_server.supervisor.python_stacks import dump_stack, find_printed_stack  # noqa: PLC0415 - few runs stall
+
+        stack = dump_stack(living, self._search_path)
+        return self._redact(stack)[:_STACK_CHARS] if stack else find_printed_stack(self._log_path, _STACK_CHARS)
 
     def _describe_following(self, kind: str, what_to_do: str) -> str:
         """Return what happens next: the recovery policy stops the attempt, or it goes on."""
@@ -369,32 +372,6 @@ class Observer:
     @property
     def _last_line(self) -> str:
         return f"Last line: {self._reader.newest_line[:LINE_CHARS]!r}."
-
-    def _dump_stack(self, living: list[processes.Process]) -> str | None:
-        """Return the Python stack of the busiest Python process, if py-spy is installed and has the permission."""
-        import subprocess  # noqa: PLC0415 - few runs stall
-
-        spy = shutil.which("py-spy", path=self._search_path)
-        pythons = [p for p in living if "python" in p.name or "python" in p.command.partition(" ")[0]]
-        if spy is None or not pythons:
-            return None
-        pid = max(pythons, key=lambda p: processes.cpu_used_s(p.pid)).pid
-        try:
-            dump = subprocess.run(
-                [spy, "dump", "--pid", str(pid)], capture_output=True, timeout=_STACK_LIMIT_S, check=True
-            ).stdout
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return self._redact(dump.decode(errors="replace"))[:_STACK_CHARS]
-
-    def _printed_stack(self) -> str | None:
-        """Return the last stack that the training's own faulthandler printed, if it did."""
-        tail = b""
-        with contextlib.suppress(OSError), open_regular(self._log_path) as file:
-            file.seek(max(0, file.seek(0, 2) - _STACK_TAIL_BYTES))
-            tail = file.read(_STACK_TAIL_BYTES)
-        dumps = list(_DUMP.finditer(tail))
-        return dumps[-1][0].decode(errors="replace")[:_STACK_CHARS] if dumps else None
 
     def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
         """Diagnose the log as it is now. Before the end the exit code is None, or 0 to consider the metrics alone."""
@@ -441,10 +418,7 @@ class Observer:
         if not facts or facts == self._published:
             return
         self._published = facts
-        part = self._progress_path.with_name(f".{self._progress_path.name}")
         try:
-            with open(part, "w", opener=open_private) as file:
-                json.dump({"at": now(), **facts}, file)
-            part.rename(self._progress_path)
+            write_atomic(self._progress_path, json.dumps({"at": now(), **facts}).encode(), durable=False)
         except OSError:  # a full disk: the next write may succeed
             self._published = {}

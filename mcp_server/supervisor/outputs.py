@@ -13,23 +13,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
-import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mcp_server.record.output_directories import configuration_words, find_in_command, find_in_configuration
-from mcp_server.record.outputs import MOST_FILES, Outputs, WrittenFile, write_outputs
+from mcp_server.record.outputs import Outputs, write_outputs
 from mcp_server.record.run_directory import now
 from mcp_server.supervisor.outsiders import OutsiderWatch
+from mcp_server.supervisor.seen_files import SETTLE_S, SeenFiles, may_be_listed
 from mcp_server.supervisor.write_sessions import WriteSessions
 from mcp_server.system import processes
-from mcp_server.system.directory_scan import DirectoryScan
 from mcp_server.system.files import read_regular_file
 from mcp_server.system.inotify import CREATED, MODIFIED, MOVED_TO, OPENED, Inotify
 from mcp_server.system.open_files import list_written_files
@@ -42,13 +39,9 @@ _SAMPLES_AT_ONCE, _SAMPLES_PER_S = 40, 5  # that changes cause
 _LOOKED_S, _QUIET_S, _MOST_LOOKED = 5.0, 0.05, 1000  # growing files
 _WRITE_S, _WRITE_SLOWER_S, _LONGEST_WRITE_S = 0.3, 0.2, 10.0  # between two writes of the record
 _FLUSH_S, _FINISH_S = 0.25, 3.0  # the end waits so long for what was seen, and afterwards for the listing
-# File times are as exact as the kernel's tick: what was written later than so long ago may have the same time.
-_SETTLES_NS, _SETTLE_S = 20 * 10**6, 0.03
 _OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE = 3.0, 200
-_LIST_S, _LIST_DEPTH, _LIST_ENTRIES = 1.0, 5, 20_000
 _MOST_WATCHES, _MOST_DIRECTORIES, _MOST_PIDS, _MOST_OPENED = 200, 200, 512, 10_000
-_MOST_CONFIG_BYTES, _MOST_EVENT_FILES = 1_000_000, 500
-_EVENT_FILE_PID = re.compile(r"tfevents\.\d+\.(?:.*\.)?(\d+)\.\d+(?:\D.*)?$")
+_MOST_CONFIG_BYTES = 1_000_000
 _SLACK_NS = 2 * 10**9
 
 
@@ -82,14 +75,12 @@ class OutputRecorder(threading.Thread):
         self._seen: dict[processes.Process, str] = {}  # by what name
         self._written: Outputs | None = None
         self._directories: dict[str, None] = {}
-        self._files: dict[tuple[int, int], _SeenFile] = {}  # by device and inode
         self._saved: dict[str, None] = {}
         self._saved_lock = threading.Lock()
-        self._cut = False
         self._inotify = Inotify(_MOST_WATCHES)
         self._sessions = WriteSessions()
+        self._files = SeenFiles(self._sessions, self._inotify, self._take_events)
         self._changes: dict[str, bool] = {}  # paths that changed, with whether that may be the first of many changes
-        self._event_files: dict[str, None] = {}  # that somebody created
         self._opened: set[str] = set()  # paths that were opened, and have not changed since
         self._overflows = 0
         self._outsiders, self._outsiders_due_s = OutsiderWatch(self._cwd, str(path.parents[4])), 0.0
@@ -122,10 +113,11 @@ class OutputRecorder(threading.Thread):
             with contextlib.closing(self._inotify):
                 self._watch()
                 self._sample_until_end()
-                self._close_files()
+                self._files.close(self._pids)
+                self._outsiders.look((), time.time())
             self._write()
             self._flushed.set()
-            self._list_changed_files()
+            self._files.list_changed(self._directories, self._begun_ns)
             self._write(ended=True)
         except Exception as error:
             self.problem = f"The files of the attempt were not recorded to the end: {error!r}"
@@ -143,7 +135,7 @@ class OutputRecorder(threading.Thread):
             is_whole = begun_s >= whole_due_s
             self._sample(is_whole=is_whole)
             self._watch()
-            is_settled = self._settle()
+            is_settled = self._files.settle()
             now_s = time.monotonic()
             earliest_s = now_s + _LEAST_PAUSE_S
             if is_whole:
@@ -156,7 +148,7 @@ class OutputRecorder(threading.Thread):
                 write_pause_s = min(write_pause_s + _WRITE_SLOWER_S, _LONGEST_WRITE_S)
             until_s = whole_due_s if time.monotonic() >= write_due_s else min(whole_due_s, write_due_s)
             if not is_settled:
-                until_s = min(until_s, max(earliest_s, time.monotonic() + _SETTLE_S))
+                until_s = min(until_s, max(earliest_s, time.monotonic() + SETTLE_S))
             if self._wait(earliest_s, until_s):
                 pause_s = min(pause_s, _AFTER_CHANGE_S)
 
@@ -207,28 +199,21 @@ class OutputRecorder(threading.Thread):
                 if not path.startswith(self._run_path):
                     open_inodes.add((status.st_dev, status.st_ino))
                     open_paths.add(path)
-                    self._note_open(path, status, append=append)
+                    self._files.note_open(path, status, append=append)
         self._take_events()
         self._sessions.end_sample(open_paths)
-        self._name_event_files()
-        for inode, file in self._files.items():
-            if inode in open_inodes:
-                file.unsure = self._sessions.may_hold_others(file.path, append=file.append)
-            elif file.open:
-                file.open, file.unsure = False, True  # until it is settled
-        if len(self._files) > MOST_FILES:
-            self._forget_files()
+        self._files.end_sample(open_inodes, self._pids)
 
     def _take_events(self) -> None:
         """Read what inotify has to say about files, and note which have changed."""
         for event in self._inotify.read_events():
             self._sessions.take(event)
             if event.kind == MOVED_TO and event.former:
-                self._follow(event.former, event.path)
+                self._files.follow(event.former, event.path)
             if event.is_directory and event.kind == CREATED:
-                self._find_event_files(event.path)
-            elif event.kind == CREATED and "tfevents" in event.path and len(self._event_files) < _MOST_EVENT_FILES:
-                self._event_files[event.path] = None
+                self._files.find_event_files(event.path)
+            elif event.kind == CREATED and "tfevents" in event.path:
+                self._files.note_event_file(event.path)
             if event.kind == OPENED:
                 self._opened.add(event.path)
             elif event.is_change:
@@ -240,50 +225,6 @@ class OutputRecorder(threading.Thread):
         if self._inotify.overflows != self._overflows:
             self._overflows = self._inotify.overflows
             self._sessions.forget_all()
-
-    def _find_event_files(self, directory: str) -> None:
-        """Note the event files that were created in a new directory before it was watched."""
-        scan = DirectoryScan(_LIST_DEPTH, max_entries=_MOST_EVENT_FILES, max_s=_LIST_S)
-        for _, paths in scan.walk(Path(directory), _event_file, skip=lambda name: name.startswith(".")):
-            self._event_files.update(dict.fromkeys(paths[:_MOST_EVENT_FILES]))
-
-    def _name_event_files(self) -> None:
-        """Record the event files that hold the number of a process of the attempt: some are open for instants only."""
-        known = {file.path for file in self._files.values()}
-        for path in [path for path in self._event_files if path not in known]:
-            match = _EVENT_FILE_PID.search(path)
-            if match is None or int(match[1]) not in self._pids:
-                continue
-            with contextlib.suppress(OSError):
-                status = os.stat(path)  # noqa: PTH116 - hot path
-                file = self._files[status.st_dev, status.st_ino] = _SeenFile(path, status.st_ino, unsure=True)
-                file.size, file.changed_ns = status.st_size, status.st_mtime_ns
-            del self._event_files[path]
-
-    def _follow(self, former: str, path: str) -> None:
-        """Know the files at or below ``former`` by their new paths."""
-        for file in self._files.values():
-            if file.path == former or file.path.startswith(former + "/"):
-                file.path = path + file.path[len(former) :]
-
-    def _settle(self) -> bool:
-        """Record size and time of closed files that hold what the attempt wrote; return whether none is left to do."""
-        proven = [(file, file.stat()) for file in self._files.values() if self._is_proven(file)]
-        latest_ns = time.time_ns() - _SETTLES_NS
-        if proven:
-            self._take_events()  # what changed them since is known now
-        for file, status in proven:
-            if status is not None and status.st_mtime_ns < latest_ns and self._is_proven(file, status.st_mtime_ns):
-                file.unsure, file.size, file.changed_ns = False, status.st_size, status.st_mtime_ns
-        return all(status is None or status.st_mtime_ns < latest_ns for _, status in proven)
-
-    def _is_proven(self, file: _SeenFile, changed_ns: int = 2**63) -> bool:
-        """Return whether an unsure file was closed, and changed by the attempt alone, last at ``changed_ns``."""
-        if file.open or not file.unsure or file.listed:
-            return False
-        directory = os.path.dirname(file.path)  # noqa: PTH120 - hot path
-        is_proven = self._sessions.is_proven(file.path, changed_ns, self._inotify.watched_ns(directory))
-        return is_proven and not (file.append and self._sessions.has_strangers(file.path))
 
     def _look_for_outsiders(self) -> None:
         begun_s = time.monotonic()
@@ -299,22 +240,6 @@ class OutputRecorder(threading.Thread):
         with contextlib.suppress(OSError):
             cwd = os.readlink(f"/proc/{process.pid}/cwd")  # noqa: PTH115 - a plain string is wanted
             self._add_directories(find_in_command(processes.command_words(process.pid), cwd))
-
-    def _note_open(self, path: str, status: os.stat_result, *, append: bool) -> None:
-        key = status.st_dev, status.st_ino
-        file = self._files.get(key)
-        if file is None:
-            file = self._files[key] = _SeenFile(path, status.st_ino)
-        file.path, file.open = path, True
-        file.append |= append
-        file.size, file.changed_ns = status.st_size, status.st_mtime_ns
-
-    def _forget_files(self) -> None:
-        """Forget the closed files that were seen first."""
-        self._cut = True
-        closed = [inode for inode, file in self._files.items() if not file.open]
-        for inode in closed[: len(self._files) - MOST_FILES]:
-            del self._files[inode]
 
     def _write(self, *, ended: bool = False) -> bool:
         """Write the record if a reader learns something from it, and return whether it was written."""
@@ -339,51 +264,11 @@ class OutputRecorder(threading.Thread):
             if len(self._directories) < _MOST_DIRECTORIES:
                 self._directories[path] = None
 
-    def _written_directories(self) -> list[str]:
-        return list(dict.fromkeys(os.path.dirname(file.path) for file in self._files.values()))  # noqa: PTH120 - hot path
-
     def _watch(self) -> None:
         """Watch the directories where files appear, so that a file that is open for an instant is seen as well."""
-        for path in [self._real_cwd, *self._directories, *self._written_directories()]:
-            if _is_root(path):
+        for path in [self._real_cwd, *self._directories, *self._files.directories()]:
+            if may_be_listed(path):
                 self._inotify.add(path)
-
-    # --- the end
-
-    def _close_files(self) -> None:
-        self._take_events()
-        self._name_event_files()
-        for file in self._files.values():
-            if file.open:
-                file.open, file.unsure = False, True
-        if not self._settle():
-            time.sleep(_SETTLE_S)
-            self._settle()
-        for file in self._files.values():
-            file.note_state()
-        self._outsiders.look((), time.time())
-
-    def _list_changed_files(self) -> None:
-        """List the files that changed during the attempt in the directories that it wrote or named."""
-        deadline_s = time.monotonic() + _LIST_S
-        roots = [path for path in dict.fromkeys([*self._directories, *self._written_directories()]) if _is_root(path)]
-        known = {file.path for file in self._files.values()}
-        for root in roots:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                self._cut = True
-                return
-            scan = DirectoryScan(_LIST_DEPTH, max_entries=_LIST_ENTRIES, max_s=left_s)
-            for _, entries in scan.walk(Path(root), _regular_file, skip=lambda name: name.startswith(".")):
-                for path, status in entries:
-                    key = status.st_dev, status.st_ino
-                    if path in known or status.st_mtime_ns < self._begun_ns or key in self._files:
-                        continue
-                    if len(self._files) >= MOST_FILES:
-                        self._cut = True
-                        return
-                    self._files[key] = _SeenFile(path, status.st_ino, status.st_size, status.st_mtime_ns, listed=True)
-            self._cut |= scan.cut
 
     def _outputs(self, *, ended: bool = False) -> Outputs:
         with self._saved_lock:
@@ -391,10 +276,10 @@ class OutputRecorder(threading.Thread):
         return Outputs(
             at=now(),
             ended=ended,
-            cut=self._cut,
+            cut=self._files.cut,
             pids=frozenset(self._pids),
             directories=tuple(self._directories),
-            files=tuple(file.written() for file in self._files.values()),
+            files=self._files.written(),
             saved=saved,
             outsiders=self._outsiders.outsiders(),
         )
@@ -417,40 +302,6 @@ class _Budget:
         return True
 
 
-@dataclass
-class _SeenFile:
-    """A file that was open for writing, or is listed at the end."""
-
-    path: str
-    inode: int
-    size: int = 0
-    changed_ns: int = 0
-    open: bool = False
-    append: bool = False
-    listed: bool = False
-    unsure: bool = False
-
-    def stat(self) -> os.stat_result | None:
-        """Return its status; None where it is gone or another file has its path."""
-        try:
-            status = os.stat(self.path)  # noqa: PTH116 - hot path
-        except OSError:
-            return None
-        return status if status.st_ino == self.inode else None
-
-    def note_state(self) -> None:
-        """Record size and time at the end. It is unsure if they are not those that were settled."""
-        status = self.stat()
-        if status is None or (self.size, self.changed_ns) == (status.st_size, status.st_mtime_ns):
-            return
-        self.unsure = True
-        self.size, self.changed_ns = status.st_size, status.st_mtime_ns
-
-    def written(self) -> WrittenFile:
-        facts = (self.path, self.inode, self.size, self.changed_ns)
-        return WrittenFile(*facts, open=self.open, append=self.append, listed=self.listed, unsure=self.unsure)
-
-
 def _news(outputs: Outputs) -> object:
     """Return what a reader learns from a record. That an open file grows is not news."""
     files = [(one.path, one.open, one.unsure, 0 if one.open else one.changed_ns) for one in outputs.files]
@@ -464,17 +315,3 @@ def _numbers(pid: int) -> list[int]:
             if line.startswith(b"NSpid:"):
                 return [pid, *(int(word) for word in line.split()[1:])]
     return [pid]
-
-
-def _regular_file(entry: os.DirEntry[str]) -> tuple[str, os.stat_result] | None:
-    status = entry.stat(follow_symlinks=False)
-    return (entry.path, status) if stat.S_ISREG(status.st_mode) else None
-
-
-def _event_file(entry: os.DirEntry[str]) -> str | None:
-    return entry.path if "tfevents" in entry.name else None
-
-
-def _is_root(path: str) -> bool:
-    """Return whether a directory may be listed. The temporary and home directories hold everybody's files."""
-    return path not in ("/", "/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~"))  # noqa: S108, PTH111

@@ -1,4 +1,8 @@
-"""One safe read of files that may be anything, and one atomic write."""
+"""One safe read of files that may be anything, and one atomic write.
+
+Only three things are renamed elsewhere: a directory, which appears or goes as a whole; `exit.json`, whose space on the
+disk is reserved before it is written; and a document that gets another name.
+"""
 
 from __future__ import annotations
 
@@ -67,10 +71,11 @@ def read_regular_file(path: Path, *, max_bytes: int | None = None, follow_links:
         return data
 
 
-def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
     """Replace ``path`` so that a reader sees all of ``data`` or the former content; survives a power cut.
 
     A symbolic link at ``path`` is replaced, not followed. The file has exactly ``mode``, whatever the umask is.
+    ``durable``: False for what is written again every few seconds, and may be lost in a power cut.
 
     Raises:
         OSError: nothing was changed.
@@ -82,13 +87,15 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         with os.fdopen(fd, "wb") as file:
             os.fchmod(fd, mode)
             file.write(data)
-            file.flush()
-            os.fsync(fd)
+            if durable:
+                file.flush()
+                os.fsync(fd)
         part.rename(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    if durable:
+        sync_directory(path.parent)
 
 
 def open_private(path: str, flags: int) -> int:

@@ -72,9 +72,13 @@ def release_lock(fd: int) -> None:
 
 
 @contextlib.contextmanager
-def hold_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, created if missing, for a ``with`` block; waits as long as another process holds it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def hold_lock(path: Path, *, create: bool = True) -> Iterator[None]:
+    """Hold the lock of a file for a ``with`` block; waits as long as another process holds it.
+
+    Raises:
+        OSError: the file cannot be opened; without ``create``, also where it is missing or a symbolic link.
+    """
+    fd = os.open(path, os.O_CLOEXEC | (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY | os.O_NOFOLLOW), 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
@@ -89,6 +93,11 @@ def try_lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def share_lock(fd: int) -> None:
+    """Share the lock of an open file; waits as long as another process holds it alone."""
+    fcntl.flock(fd, fcntl.LOCK_SH)
 
 
 def is_locked(path: Path) -> bool:
