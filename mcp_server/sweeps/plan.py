@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mcp_server.errors import BadArgument
+from mcp_server.record.script import takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweep_spec import BEST, Cell
-from mcp_server.sweeps.sources.source import SourceCell
+from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
+from mcp_server.text.shell import parse
 
 MOST_CELLS = 1000
 LONGEST_CELL_NAME = 40
@@ -77,11 +79,11 @@ def parse_phases(
 
 def _make_phase(where: str, facts: Mapping[str, Any], common: Mapping[str, Any]) -> Phase:
     phase = Phase(**{**facts, "name": str(facts["name"]), "common": common})
-    defining = [phase.grid, phase.cells, phase.blueprints, phase.source, phase.promote]
-    if all(value is None for value in defining):
+    defining = [phase.grid, phase.cells, phase.blueprints]
+    if all(value is None for value in [*defining, phase.source, phase.promote]):
         raise BadArgument(where or "grid", "names no cells.", "Pass grid, cells, blueprints, source or promote.")
-    if phase.promote is not None and any(value is not None for value in defining[:-1]):
-        raise BadArgument("promote", "takes its parameters from a run: leave grid, cells, blueprints and source out.")
+    if phase.promote is not None and any(value is not None for value in defining):
+        raise BadArgument("promote", "takes its parameters from a run: leave grid, cells and blueprints out.")
     return phase
 
 
@@ -127,10 +129,15 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
         params = dict(phase.promoted or {})
         name = "promotion" if phase.promote == BEST else f"from-{phase.promote}"
         promote = BEST if phase.promote == BEST else None
-        launch = _merge(phase.common, {"params": params} if params else {})
-        yield Cell(_label(name), phase.name, params, launch, promote)
+        if phase.source_cells is not None and len(phase.source_cells) != 1:
+            raise BadArgument(
+                "promote", f"has a source of {len(phase.source_cells)} cells.", "Name one task or config."
+            )
+        source = phase.source_cells[0] if phase.source_cells else None
+        launch = _merge(_add_source(source, phase.common), {"params": params} if params else {})
+        yield Cell(_label(name), phase.name, params, launch, promote, source.notes if source else ())
         return
-    sources = phase.source_cells if phase.source_cells is not None else [SourceCell("", {}, {})]
+    sources = phase.source_cells if phase.source_cells is not None else [None]
     blueprints = phase.blueprints if phase.blueprints is not None else [None]
     points = _expand_grid(phase.grid) if phase.grid is not None else [{}]
     listed = phase.cells if phase.cells is not None else [{}]
@@ -143,14 +150,33 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
         params = {**{name: value for name, value in entry.items() if name != "launch"}, **point}
         for name, value in params.items():
             _check_value(name, value)
-        settings = {"params": dict(source.params)} if source.params else {}
-        launch = _merge(_merge(_merge(settings, source.launch), phase.common), own)
+        launch = _merge(_add_source(source, phase.common), own)
         if blueprint is not None:
             launch = {**launch, "blueprint": blueprint}
         shown = {name: params[name] for name in varying if name in params}
-        parts = [label] if label else [source.name, _stem(blueprint), _describe(shown)]
+        parts = [label] if label else [source.name if source else "", _stem(blueprint), _describe(shown)]
         name = _label("-".join(str(part) for part in parts if part))
-        yield Cell(name, phase.name, params, launch, notes=source.notes)
+        yield Cell(name, phase.name, params, launch, notes=source.notes if source else ())
+
+
+def _add_source(source: SourceCell | None, common: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a source's cell: its own win over common ones, except for variables.
+
+    The parameters in ``common`` were read with the source: it has them where they belong.
+
+    Raises:
+        BadArgument: both have a command, or the parameters are in a file.
+    """
+    if source is None:
+        return common
+    if common.get("command") and source.launch.get("command"):
+        raise BadArgument("common", "holds a command, and the source brings its own.", "Leave one of them out.")
+    if isinstance(common.get("params"), str):
+        raise BadArgument("common", "names a file of params, and source sets parameters.", "Write them out.")
+    launch = {**common, **source.launch}
+    if "env" in source.launch:
+        launch["env"] = {**source.launch["env"], **(common.get("env") or {})}
+    return {**launch, "params": dict(source.params)}
 
 
 def _expand_grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -199,7 +225,8 @@ def _merge(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 def fill_names(cell: Cell, sweep_id: str) -> Cell:
     """Return ``cell`` with its parameters in its launch: where ``{name}`` stands for one, else among ``params``.
 
-    ``{cell}`` and ``{sweep}`` are filled in as well. The supervisor fills in ``{run_id}`` and ``{attempt}``.
+    ``{cell}`` and ``{sweep}`` are filled in as well. The supervisor fills in ``{run_id}`` and ``{attempt}``. A program
+    that would write beside other runs gets a name of its own (``sources/run_name``).
     """
     names = {"sweep": sweep_id, "cell": cell.name} | {name: _as_text(value) for name, value in cell.params.items()}
     used: set[str] = set()
@@ -219,7 +246,18 @@ def fill_names(cell: Cell, sweep_id: str) -> Cell:
     rest = {name: value for name, value in cell.params.items() if name not in used}
     common = launch.get("params")
     launch["params"] = {**(common if isinstance(common, Mapping) else {}), **rest}
+    launch["params"] |= _name_run(launch)
     return replace(cell, launch=launch)
+
+
+def _name_run(launch: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parameter that keeps the files of a run apart, where its program writes beside other runs."""
+    command = launch.get("command")
+    if not isinstance(command, str | list) or not takes_arguments(parse(command)):
+        return {}
+    proposal = propose_run_name(command, launch["params"], launch.get("param_style") or "--k v")
+    name, _, value = (proposal or "").partition("=")
+    return {name: value} if proposal else {}
 
 
 def is_seed(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets as random
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -12,6 +12,8 @@ from typing import Any, Literal
 from mcp_server.backends.local import tmux_socket
 from mcp_server.errors import BadArgument, RunwardError, StateUnusable
 from mcp_server.gpus.request import parse_gpus
+from mcp_server.hosts.config import find_this_host, read_hosts_file
+from mcp_server.record.environment import base_environment
 from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.script import LONGEST_NAME, command_text, slug
 from mcp_server.record.spec import LaunchRequest, RunSpec
@@ -21,6 +23,7 @@ from mcp_server.record.sweep_state import Sweep
 from mcp_server.runs.arguments import check_name
 from mcp_server.runs.idempotency import hold_key
 from mcp_server.runs.launch import rehearse
+from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import start_conductor
@@ -87,8 +90,18 @@ async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[st
             checked[cell.name] = await rehearse(make_request(spec, cell, 1), store.home, environ)
         except RunwardError as error:
             raise SweepRefused(cell, error) from error
-    warnings = [f"{cell.name}: {note}" if len(spec.cells) > 1 else note for cell in spec.cells for note in cell.notes]
-    return PlannedSweep(spec, checked, tuple(dict.fromkeys(warnings)))
+    return PlannedSweep(spec, checked, tuple(_list_warnings(spec.cells)))
+
+
+def _list_warnings(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield the notes of all cells, each once, with the cell it is about, or how many they are."""
+    names: dict[str, list[str]] = {}
+    for cell in cells:
+        for note in cell.notes:
+            names.setdefault(note, []).append(cell.name)
+    for note, concerned in names.items():
+        more = f" and {len(concerned) - 1} more" if len(concerned) > 1 else ""
+        yield note if len(concerned) == len(cells) else f"{concerned[0]}{more}: {note}"
 
 
 class SweepRefused(RunwardError):
@@ -239,16 +252,25 @@ def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
     if phase.source is None:
         return phase
     common = phase.common
-    own_environ = {**environ, **{str(name): str(value) for name, value in (common.get("env") or {}).items()}}
     params = common.get("params")
     cells = read_source(
         phase.source,
         cwd=common.get("cwd"),
         overrides=params if isinstance(params, Mapping) else {},
         gpus=_count_gpus(common.get("gpus")),
-        environ=own_environ,
+        environ=_find_environment(common, store, environ),
     )
     return replace(phase, source_cells=cells)
+
+
+def _find_environment(common: Mapping[str, Any], store: RunStore, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the runs, without secrets; the python of their environment comes first in PATH."""
+    site = read_hosts_file(store.home)
+    host = find_this_host(site, common.get("host"))
+    env = {str(name): str(value) for name, value in (common.get("env") or {}).items()}
+    request = LaunchRequest(env=env)
+    filled = apply_host_defaults(request, host, site.environment(common.get("environment"), host), environ)
+    return {**base_environment(environ), **filled.env}
 
 
 def _count_gpus(gpus: Any) -> int | None:

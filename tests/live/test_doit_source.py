@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.sweeps.sources import doit_process
 from mcp_server.sweeps.sources.cell import Scalar, SourceCell
 from mcp_server.sweeps.sources.source import read_source
+from tests.support.sandbox import Sandbox
 
 DODO = """
 import os
@@ -92,3 +94,42 @@ def test_a_dodo_that_fails_hangs_or_has_no_doit_is_refused(tmp_path: Path, monke
     monkeypatch.setattr(doit_process, "_LIMIT_S", 1.0)
     with pytest.raises(BadArgument, match=r"was still loading after 1 s, and was stopped"):
         read(tmp_path, "doit:cube", {}, None)
+
+
+@pytest.mark.anyio
+async def test_a_sweep_of_tasks_runs_their_commands_with_parameters_and_names_of_their_own(sandbox: Sandbox) -> None:
+    program = sandbox.path / "rsl_rl" / "train.py"
+    program.parent.mkdir()
+    program.write_text("import os, sys\nprint('scene', os.environ['SCENE'], *sys.argv[1:])\n")
+    (sandbox.path / "dodo.py").write_text(
+        "import os\nfrom doit.action import CmdAction\n"
+        "def task_walk():\n"
+        "    for robot in ('ant', 'go2'):\n"
+        "        def command(scene, robot=robot):\n"
+        "            return f'SCENE={scene} python rsl_rl/train.py --task {robot} --num_envs 64'\n"
+        "        yield {'name': robot, 'params': [{'name': 'scene', 'default': 'flat'}],\n"
+        "               'actions': ['echo begin', CmdAction(command)]}\n"
+    )
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    common = {"cwd": str(sandbox.path), "env": {"PATH": path}, "params": {"scene": "rough", "num_envs": 32}}
+    sweep: dict[str, Any] = {"name": "walks", "common": common, "source": "doit:walk", "grid": {"seed": [1, 2]}}
+    async with sandbox.agent_in_process() as agent:
+        plan = await agent.call("launch_sweep", dry_run=True, **sweep)
+        assert [line.split(": ")[0] for line in plan["plan"]] == [
+            "1 1 walk-ant-seed1",
+            "2 1 walk-ant-seed2",
+            "3 1 walk-go2-seed1",
+            "4 1 walk-go2-seed2",
+        ]
+        words = "rsl_rl/train.py --task go2 --num_envs 64 --num_envs 32 --seed 2 --run_name '{run_id}-{attempt}' )"
+        assert plan["plan"][3].endswith(words)
+        assert f"dodo.py was executed by {sys.executable} to read its tasks." in plan["warnings"]
+        sweep_id = (await agent.call("launch_sweep", **sweep))["sweep_id"]
+        while (answer := await agent.call("wait_run", run_ids=sweep_id, until="decision"))["reason"] != "ended":
+            pass
+    assert answer["sweep"]["cells"] == {"total": 4, "finished": 4}
+    last = sandbox.store.sweeps.observe(sweep_id).cells[3]
+    name = f"{last.run_id}-1"
+    assert f"scene rough --task go2 --num_envs 64 --num_envs 32 --seed 2 --run_name {name}" in sandbox.log(
+        str(last.run_id)
+    )

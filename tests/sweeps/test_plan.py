@@ -56,16 +56,34 @@ def test_every_cell_has_a_name_of_its_own_that_fits() -> None:
 
 
 def test_a_source_combines_with_a_grid_and_its_settings_yield_to_the_cell() -> None:
+    settings, notes = {"num_envs": 4096, "lr": 1.0}, ("a note",)
     source = [
-        SourceCell("reach", {"command": "python reach.py"}, {"num_envs": 4096, "lr": 1.0}, ("a note",)),
-        SourceCell("lift", {"command": "python lift.py"}, {}),
+        SourceCell(
+            "reach", {"command": "python reach.py", "cwd": "/w/sub", "env": {"A": "1", "B": "1"}}, settings, notes
+        ),
+        SourceCell("lift", {"command": "python rsl_rl/train.py"}, {}),
     ]
-    phase = Phase("1", {"cwd": "/w", "params": {"epochs": 2}}, grid={"lr": [0.1, 0.2]}, source_cells=source)
+    # The source has read the parameters in common: `scene` is an option of its task, and no argument of its program.
+    common = {"cwd": "/w", "env": {"B": "2"}, "params": {"num_envs": 4096, "scene": "flat"}}
+    phase = Phase("1", common, grid={"lr": [0.1, 0.2]}, source_cells=source)
     cells = expand([phase], "s-abcd")
     assert [cell.name for cell in cells] == ["reach-lr0.1", "reach-lr0.2", "lift-lr0.1", "lift-lr0.2"]
-    assert cells[0].launch["params"] == {"num_envs": 4096, "lr": 0.1, "epochs": 2}
-    assert cells[0].notes == ("a note",)
-    assert cells[0].params == {"lr": 0.1}
+    assert cells[0].launch["params"] == {"num_envs": 4096, "lr": 0.1}
+    assert (cells[0].launch["cwd"], cells[0].launch["env"]) == ("/w/sub", {"A": "1", "B": "2"})
+    assert (cells[0].notes, cells[0].params) == (("a note",), {"lr": 0.1})
+    assert cells[2].launch["params"] == {"lr": 0.1, "run_name": "{run_id}-{attempt}"}  # rsl_rl writes beside others
+    for wrong in ({"command": "python other.py"}, {"params": "params.yaml"}):
+        with pytest.raises(BadArgument, match="source"):
+            expand([Phase("1", wrong, source_cells=source)], "s-abcd")
+
+
+def test_a_promotion_takes_the_command_of_its_source() -> None:
+    source = SourceCell("cube-mgpu", {"command": "torchrun train.py"}, {"seed": 1}, ("the variant",))
+    (cell,) = expand([Phase("4", {"gpus": 4}, promote="r-abcd", promoted={"lr": 0.2}, source_cells=[source])], "s-abcd")
+    assert cell.launch == {"gpus": 4, "command": "torchrun train.py", "params": {"seed": 1, "lr": 0.2}}
+    assert cell.notes == ("the variant",)
+    with pytest.raises(BadArgument, match="has a source of 2 cells"):
+        expand([Phase("4", {}, promote="best", source_cells=[source, source])], "s-abcd")
 
 
 def test_phases_have_their_own_cells_and_common_arguments() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from mcp_server.errors import BadArgument
@@ -41,8 +40,7 @@ def _build_cells(query: SourceQuery, project: DoitProject, choices: list[Choice]
         while name in names:  # a:b and a-b
             name = f"{name}-2"
         names.add(name)
-        cell = SourceCell(name, launch.arguments, launch.params, (*choice.notes, *launch.notes))
-        yield cell if len(names) > 1 else replace(cell, notes=(*cell.notes, note))
+        yield SourceCell(name, launch.arguments, launch.params, (*choice.notes, *launch.notes, note))
 
 
 def _format_option(value: Scalar) -> str:
