@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mcp_server.blueprints.fields import NEGATION
 from mcp_server.blueprints.front_matter import YamlFault, fold_scalar
 from mcp_server.blueprints.markdown import SourceLine, code_spans
 from mcp_server.blueprints.sections import BlueprintFault, Section, SectionItem, is_explanation, read_items
@@ -60,6 +61,8 @@ _DETACHED = re.compile(r"\b(?:tmux\s+(?:\S+\s+)*?new(?:-session)?\b.*\s-\w*d|tmu
 _OUTPUT_TO_FILE = re.compile(r"(?<![\d&<>])(?:1|&)?>>?\s*(?P<file>(?!&|/dev/)[^\s&;|<>]+)(?:\s+2>(?:&1|\S+))?\s*$")
 
 
+_HTML = re.compile(r"</?(?:pre|code|span|font|table|t[rdh]|ul|ol|li|div|p)\b[^<>]*>", re.IGNORECASE)
+_LIST = re.compile(r"\[.*\]", re.DOTALL)
 Lines = list[tuple[int, str]]  # line numbers and texts
 
 
@@ -168,6 +171,8 @@ def looks_like_command(text: str) -> bool:
         first,
     ):
         return not re.search(r"[。！？]|[a-z]\.$", text)
+    if first not in _PROGRAMS and re.search(r"\s`[^`]+ [^`]+`", rest):
+        return False  # a sentence about a command
     is_program = bool(re.match(r"[a-z][\w.-]*$", first)) and not re.search(r"[。，；！？]|\.$|\w, \w", text)
     return is_program and (" -" in rest or "=" in rest or len(rest.split()) == 1)
 
@@ -194,14 +199,13 @@ def _find_pieces(section: Section, faults: list[BlueprintFault]) -> Iterator[Lin
         return
     items = [item for item in items if not item.is_code]
     lines = list(_unfenced_commands(section, items))
-    for number, text in _find_continuations(section, lines):
-        faults.append(BlueprintFault(number, f"goes on with {text[:40]!r}? Then end the line above with a backslash."))
+    faults += _find_continuations(section, lines)
+    faults += _find_unread(items, has_command=bool(lines))
     if lines:
         yield lines
         return
     for item in items:
-        spans = [span for span in code_spans(item.text) if " " in span.strip()]
-        if spans:
+        if spans := [span for span in code_spans(item.text) if " " in span.strip()]:
             yield [(item.line, span) for span in spans]
 
 
@@ -222,13 +226,24 @@ def _command_blocks(section: Section) -> list[Lines]:
     return []
 
 
-def _find_continuations(section: Section, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Yield lines of options right below a command that no backslash joins to it."""
+def _find_unread(items: Iterable[SectionItem], *, has_command: bool) -> Iterator[BlueprintFault]:
+    """Yield items outside of code blocks that belong to the command and are not read as such."""
+    for item in items:
+        if _HTML.match(item.text) or (has_command and item.label and _LIST.fullmatch(item.text)):
+            text = f"{item.text[:40]!r} is not read as part of the command: write the command in a code block."
+            yield BlueprintFault(item.line, text)
+        elif not has_command and code_spans(item.text) and NEGATION.search(re.sub(r"`[^`]*`", "", item.text)):
+            yield BlueprintFault(item.line, f"says more than a command: {item.text[:60]!r}. Write the command alone.")
+
+
+def _find_continuations(section: Section, lines: Sequence[tuple[int, str]]) -> Iterator[BlueprintFault]:
+    """Yield faults for lines of options right below a command that no backslash joins to it."""
     numbers = {number for number, _ in lines}
     for line in section.lines:
         is_below = line.number - 1 in numbers and line.number not in numbers
         if is_below and re.match(r"\s*--?[A-Za-z]", line.text):
-            yield line.number, line.text.strip()
+            text = line.text.strip()[:40]
+            yield BlueprintFault(line.number, f"goes on with {text!r}? Then end the line above with a backslash.")
 
 
 def _unfenced_commands(section: Section, items: Iterable[SectionItem]) -> Iterator[tuple[int, str]]:
@@ -241,8 +256,7 @@ def _unfenced_commands(section: Section, items: Iterable[SectionItem]) -> Iterat
         item = pending.pop(0) if is_item else None
         text = line.content if continues else item.text if item else ""
         if not text:
-            continues = False
-            continue
+            continue  # a command that ends with a backslash goes on behind an empty line, too, for who reads it
         quoted = re.fullmatch(r"`([^`]+)`|\"([^\"]+)\"|'([^']+)'", text.strip())
         bare = (quoted[1] or quoted[2] or quoted[3]).strip() if quoted else text
         prompted = line.content if line.content.startswith("$") else bare
@@ -350,7 +364,7 @@ def _keep_in_foreground(line: int, text: str) -> tuple[str, list[BlueprintFault]
     if _DETACHED.search(text):
         cause = "starts its own terminal session and ends at once: write the command that runs in it."
         faults.append(BlueprintFault(line, cause))
-    elif to_file := _OUTPUT_TO_FILE.search(text):
+    elif (to_file := _OUTPUT_TO_FILE.search(text)) and not _scan_quotes(text[: to_file.start()])[0]:
         cause = f"its output goes to {to_file['file']}, an unwatched file: remove that, the run is logged anyway."
         faults.append(BlueprintFault(line, cause, fatal=False))
     return text, faults

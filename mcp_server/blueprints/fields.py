@@ -31,11 +31,13 @@ _PATH = re.compile(
     r"|[\w.-]+\.(?:ya?ml|jsonc?|toml|py|cfg|ini|conf|gin)|\.{1,2}|\.\w[\w.-]*"
 )
 _PATH_START = re.compile(r"(?:~\w*|\.{1,2}|\$\{?\w+\}?|\{\w+\})?/|[\w.-]+/[\w.-]")
-_OTHER_MACHINE = re.compile(r"^\s*(?:[A-Za-z]:[\\/]|[\w.-]+@[\w.-]+:|[a-z][a-z0-9+.-]*://)")
+_OTHER_MACHINE = re.compile(
+    r"^\s*(?:[A-Za-z]:[\\/]|[\w.-]+@[\w.-]+:|[A-Za-z][\w.-]*[\d.-][\w.-]*:/(?!/)|[a-z][a-z0-9+.-]*://)"
+)
 # Parts of a path that somebody was to fill in, or that only a shell would.
 _OPEN_PART = re.compile(
     r"\$\([^)]*\)?|<[^<>/]*>|`[^`]*\b(?:date|whoami|hostname)\b[^`]*`|\$\{[^{}]*[:(][^{}]*\}|\{\{.*?\}\}|%[YmdHMSF](?![a-z])"
-    r"|(?<![A-Za-z])YYYY\S*|(?<![A-Za-z])yyyymmdd\S*|\{(?:timestamp|date|datetime|time)\}|\*+"
+    r"|(?<![A-Za-z])YYYY\S*|(?<![A-Za-z])yyyymmdd\S*|\{(?:timestamp|date|datetime|time)\}|\{[^{}]*,[^{}]*\}|\*+"
 )
 # Words that a comment behind a path has, and a directory's name does not.
 _COMMENT_WORDS = frozenset(
@@ -49,6 +51,12 @@ PLACEHOLDER = re.compile(
     r"<[A-Za-z\u4e00-\u9fff_](?:[^<>\n]{0,80}[\w\u4e00-\u9fff.])?>(?![\w/])|\b(?:TODO|TBD|FIXME|XXX+|CHANGEME)\b|\?\?\?"
     rf"|{_ELLIPSIS}|(?:^|/)path/to/"
     r"|\b[Yy]our[-_ ](?:path|name|user|project|dir|command|repo|code|venv|file)\w*"
+)
+# What turns a path or a command in a sentence into one that is not meant.
+NEGATION = re.compile(
+    r"\b(?:not|don'?t|never|instead of|rather than|no longer|formerly|previously|nicht|statt|niemals)\b"
+    r"|不要|不是|不再|不用|而非|切勿|请勿|禁止|代替",
+    re.IGNORECASE,
 )
 FILL_IN_WORD = re.compile(
     r"path|dir|name|your|file|command|port|config|value|number|model|dataset|task|purpose|question|expectation|hours|time"
@@ -169,7 +177,9 @@ class _PathCandidates:
                 f"[exp_{self.name}]: where does the path end in {value[:80]!r}? "
                 "Write it in backticks, and the rest on another line."
             )
-        elif (paths := _find_paths(value)) and "." not in label:
+        elif len(paths := _find_paths(value)) == 1 and NEGATION.search(value):
+            return f"[exp_{self.name}] says more than a path: {value[:80]!r}. Write the path that is meant, alone."
+        elif paths and "." not in label:
             self.in_text += [(item.line, path) for path in paths]
         elif is_content and self.name.endswith("_dir") and re.fullmatch(r"[\w][\w.-]*", value):
             self.words.append((item.line, value))

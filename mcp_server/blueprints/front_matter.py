@@ -203,6 +203,10 @@ def _read_entry(section: str, key: str, line: int, node: Node, first_line: int) 
         return FrontMatterEntry(section, line, key, "", data)
     words = list(_list_words(data))
     if section == "launch_command" and isinstance(data, list) and len(words) == len(data):
+        if " " in words[0].strip():
+            raise YamlFault(
+                line, f"{key} is one command, and a list holds its words: write several with && in one text"
+            )
         return FrontMatterEntry(section, line, key, shlex.join(words), data)
     if section == "purpose" and isinstance(data, list):
         return FrontMatterEntry(section, line, key, " ".join(words), data)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mcp_server.blueprints.markdown import SourceLine
@@ -92,10 +93,13 @@ _OWN_NAME = re.compile(r"^exp(?:[\s_-][A-Za-z]+){1,3}", re.IGNORECASE)
 _SEPARATOR = re.compile(r"^\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?:[:：=＝]|—|–|-\s|->|→|$)\s*")
 _MARKS_AND_PICTURES = re.compile(r"^[*_`~\s\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]+")
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+_REMOTE = re.compile(r"[A-Za-z][\w.-]*[\d.-][\w.-]*:/")
+_PATH_LABEL = re.compile(r"(?:content|value|path|dir|directory|file|folder|step)s?[\W_]*\d*$|.*[-_ ](?:path|dir|file)$")
 _LABEL_SIGN = re.compile("[:：=＝]")
 _DASHED = re.compile(r"^(.{2,40}?)\s+(?:[-–—=]|->|→)\s+(\S.*)$")
 _TWO_SCRIPTS = re.compile(r"(?<=[\u4e00-\u9fff])\s+(?=[A-Za-z])|(?<=[A-Za-z])\s+(?=[\u4e00-\u9fff])")
 _MAX_TWO_NAMES = 80
+_TABLE_LINE = re.compile(r"\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?\s*)?")
 _LABEL = re.compile(
     r"^(?P<label>[^:：=＝/\\\"'`|;{}$.<>]{1,60}?)\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?::(?!//)|：|(?<=\s)=\s|＝)\s*(?P<value>.*)$"
 )
@@ -192,9 +196,9 @@ def _find_alias(clean: str, level: int, *, is_bold: bool, is_listed: bool) -> He
     """Return the section of a heading in ordinary words: ``Launch command``, ``实验目的：…``."""
     words = clean.replace("**", "").replace("__", "").replace("`", "")
     label, value = split_label(words)
-    name = _find_in_words(label or words)
+    name = find_in_words(label or words)
     if name is None and (level != NO_HASHES or is_bold) and (parts := _DASHED.match(words)):
-        label, value, name = parts[1], parts[2], _find_in_words(parts[1])
+        label, value, name = parts[1], parts[2], find_in_words(parts[1])
     if name is None or name in OPTIONS or (is_listed and name == NOTES and not label):
         return None
     if level != NO_HASHES:
@@ -204,7 +208,7 @@ def _find_alias(clean: str, level: int, *, is_bold: bool, is_listed: bool) -> He
     return Heading(name, ALIAS_LABEL, level, clean, value) if label else None
 
 
-def _find_in_words(words: str) -> str | None:
+def find_in_words(words: str) -> str | None:
     """Return the section that the words of a heading mean, also in two languages: ``启动命令 / Launch command``."""
     plain = re.sub(r"[(（].*", "", words)
     if (name := find_section(plain)) is not None or len(plain) > _MAX_TWO_NAMES:
@@ -212,7 +216,7 @@ def _find_in_words(words: str) -> str | None:
     parts = [part for part in re.split(r"\s*[/|｜·&]\s*", plain) if part]
     if len(parts) == 1:
         parts = _TWO_SCRIPTS.split(plain)
-    names = {find_section(part) if len(parts) == 1 or part == plain else _find_in_words(part) for part in parts}
+    names = {find_section(part) if len(parts) == 1 or part == plain else find_in_words(part) for part in parts}
     return names.pop() if len(names) == 1 else None
 
 
@@ -223,14 +227,45 @@ def _read_row(text: str) -> Heading | None:
         cells = cells[1:]
     if len(cells) < 2:  # noqa: PLR2004 - name and value
         return None
-    name, is_own = _find_in_words(cells[0]), "exp" in cells[0].lower()
+    name, is_own = find_in_words(cells[0]), "exp" in cells[0].lower()
     if (
         name is None
         or (name in OPTIONS and not is_own and "[" not in cells[0])
-        or _find_in_words(cells[1]) not in (None, name)
+        or find_in_words(cells[1]) not in (None, name)
     ):
         return None
     return Heading(name, BRACKETED if is_own else ALIAS_LABEL, NO_HASHES, cells[0], cells[1], is_row=True)
+
+
+def unfold_wide_tables(lines: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return numbered lines with a row for each section instead of a table whose columns are the sections.
+
+    Such a table has one row of values: of several it is not known which is meant, and they stay.
+    """
+    unfolded: list[tuple[int, str]] = []
+    at = 0
+    while at < len(lines):
+        rows = [text.strip() for _, text in lines[at : at + 4]]
+        if rows[0].startswith("|") and (pairs := _read_wide_table(rows)):
+            unfolded += [(lines[at][0], ""), (lines[at + 1][0], "")]
+            unfolded += [(lines[at + 2][0], f"| {name} | {value} |") for name, value in pairs]
+            at += 3
+            continue
+        unfolded.append(lines[at])
+        at += 1
+    return unfolded
+
+
+def _read_wide_table(rows: Sequence[str]) -> list[tuple[str, str]]:
+    """Return names and values of a table of one row, or nothing where its columns are not sections."""
+    has_one_row = len(rows) > 2 and rows[2].startswith("|") and not (len(rows) > 3 and rows[3].startswith("|"))  # noqa: PLR2004 - names, line, values
+    if not has_one_row or not _TABLE_LINE.fullmatch(rows[1]):
+        return []
+    names, values = ([cell.strip() for cell in split_row(row)] for row in (rows[0], rows[2]))
+    sections = [find_in_words(_MARKS_AND_PICTURES.sub("", name).strip("*`")) for name in names]
+    is_wide = None not in sections and len(set(sections)) == len(sections) > 1
+    is_wide = is_wide and ("launch_command" in sections or all("exp" in name.lower() for name in names))
+    return list(zip(names, values, strict=True)) if is_wide and len(names) == len(values) else []
 
 
 def split_row(text: str) -> list[str]:
@@ -260,6 +295,8 @@ def split_label(text: str) -> tuple[str, str]:
     if is_clock or "@" in match["label"] or _DRIVE.match(text):  # 12:00:00, root@host:/data, C:/data
         return "", text
     label = match["label"].strip(" *_[]【】").lower()
+    if _REMOTE.match(text) and find_section(label) is None and not _PATH_LABEL.match(label):
+        return "", text  # host2:/data
     return label, match["value"].strip().removeprefix("**").strip()
 
 

@@ -23,6 +23,7 @@ _DEEP_INDENT = re.compile(r"^(?: {4}| {0,3}\t)[ \t]*")
 _COMMENT = re.compile(r"<!--.*?-->")
 _TICKS = re.compile("`+")
 _INLINE_SIGN = re.compile(r"`+|<!--|\*\*|\\[_*\[\]#.~()!{}<>`+-]")
+_TASK_BOX = re.compile(r"^\[[ xX]\]\s+")
 _QUOTE_MARKS = re.compile(r"^(?:[ \t]*>)+ ?")
 
 
@@ -82,7 +83,7 @@ def read_lines(texts: Sequence[str], *, with_fences: bool = True) -> tuple[list[
         elif token.type == "inline":
             lines |= {line.number: line for line in _inline_lines(token, source_lines, first + 1, level)}
             level = 0
-    return [replace(line, list_mark=marks.get(line.number, "")) for line in lines.values() if line is not None], fences
+    return [_mark_item(line, marks.get(line.number, "")) for line in lines.values() if line is not None], fences
 
 
 def strip_bold(text: str) -> str:
@@ -93,6 +94,14 @@ def strip_bold(text: str) -> str:
 def code_spans(text: str) -> list[str]:
     """Return the inline code in ``text``."""
     return _read_inline(text).spans if "`" in text else []
+
+
+def _mark_item(line: SourceLine, mark: str) -> SourceLine:
+    """Return a line with its mark of a list; the box of a task is no text."""
+    if not mark or line.fence is not None:
+        return replace(line, list_mark=mark)
+    content, plain = (_TASK_BOX.sub("", text, count=1) for text in (line.content, line.plain))
+    return replace(line, list_mark=mark, content=content, plain=plain)
 
 
 def _code_lines(fence: Fence, source_lines: Sequence[str], block: int, *, is_quoted: bool) -> Iterator[SourceLine]:

@@ -28,7 +28,9 @@ from mcp_server.blueprints.headings import (
     find_section,
     plain_text,
     split_label,
+    unfold_wide_tables,
 )
+from mcp_server.blueprints.html import rewrite_html
 from mcp_server.blueprints.markdown import SourceLine, read_lines, strip_bold
 from mcp_server.text.durations import find_durations, normalize
 
@@ -130,28 +132,30 @@ def split_sections(text: str) -> SectionedText:
     texts = _split_lines(text)
     front_matter = read_front_matter(texts)
     numbers, size_faults = _choose_lines(texts, front_matter.last_line)
-    lines, fence_faults = _read_blueprint_lines([texts[number - 1] for number in numbers])
-    if len(numbers) < len(texts):
-        lines = [replace(line, number=numbers[line.number - 1]) for line in lines]
-        fence_faults = [replace(fault, line=numbers[fault.line - 1]) for fault in fence_faults]
+    read = set(numbers)
+    body = unfold_wide_tables(rewrite_html([(number, texts[number - 1]) for number in numbers]))
+    lines, faults = _read_blueprint_lines([line for _, line in body])
     headings = {line.number: heading for line in lines if line.fence is None and (heading := find_heading(line))}
     headings |= _find_underlined(lines, headings)
     _drop_weaker_headings(headings, lines, front_matter)
-    sections = [*_front_sections(front_matter)]
-    notes = [
+    front = [*_front_sections(front_matter)]
+    sections, notes = [*front], list[SourceLine]()
+    title = _fill_sections(lines, headings, sections, notes)
+    faults += [*_adopt_strays(lines, headings, sections), *_find_misspelt(lines)]
+    numbers = [number for number, _ in body]
+    for section in sections[len(front) :]:
+        section.line = numbers[section.line - 1]
+        section.lines = [replace(line, number=numbers[line.number - 1]) for line in section.lines]
+    notes = [replace(note, number=numbers[note.number - 1]) for note in notes]
+    faults = [*size_faults, *(replace(fault, line=numbers[fault.line - 1]) for fault in faults)]
+    if front_matter.fault:
+        faults.append(BlueprintFault(front_matter.fault[0], f"front matter: {front_matter.fault[1]}."))
+    others = [
         SourceLine(number, texts[number - 1], texts[number - 1].strip(), texts[number - 1].strip())
         for number in front_matter.other
     ]
-    faults = [*size_faults, *fence_faults]
-    if front_matter.fault:
-        faults.append(BlueprintFault(front_matter.fault[0], f"front matter: {front_matter.fault[1]}."))
-    title = _fill_sections(lines, headings, sections, notes)
-    faults += _adopt_strays(lines, headings, sections)
-    faults += _find_misspelt(lines)
-    if len(numbers) + front_matter.last_line < len(texts):
-        read = set(numbers)
-        left = (n for n in range(front_matter.last_line + 1, len(texts) + 1) if n not in read)
-        notes += [SourceLine(number, texts[number - 1], "", "") for number in left]
+    left = (number for number in range(front_matter.last_line + 1, len(texts) + 1) if number not in read)
+    notes = [*others, *notes, *(SourceLine(number, texts[number - 1], "", "") for number in left)]
     return SectionedText(tuple(sections), tuple(notes), title, tuple(faults))
 
 

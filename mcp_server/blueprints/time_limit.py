@@ -42,6 +42,11 @@ _CLAUSE = re.compile(r"\s*(?:[()（）;；，。|•]|,(?!\d{3})|\.(?=\s|$)|(?<!
 _SENTENCE = re.compile(r"\s*(?:[()（）;；。|]|\.(?=\s|$)|(?<=[\s\w])[-–—]{1,2}\s)\s*")
 _PATTERN_LABEL = re.compile(r"first[-_ ]step[-_ ]pattern|首步(?:模式|正则)")
 _QUOTED_NAME = re.compile(r"[`\"“「']([A-Za-z][\w /_.@-]{2,60})[`\"”」']")
+_GROUPED = re.compile(
+    r"(?<![\d.,:])[1-9]\d{0,2}(?:\.\d{3}(?![\d.])(?=\s*[a-zäöüß])|,\d{3}(?=\s*(?:minuten|stunden|sekunden|tage)))"
+)
+_SHORT_CLOCK = re.compile(r"(?:2[4-9]|[3-9]\d|\d{3,}):[0-5]\d")  # 24:00 and more: to Slurm, minutes and seconds
+_SEVERAL = re.compile(r"[一二三四五六七八九两]{2,}(?=[个個小时時天日分周])")  # 三四个小时: three or four hours
 _RANGE = re.compile(
     r"\d\s*(?:[a-z\u4e00-\u9fff]{0,7})\s*(?:-|~|–|—|to|至|到|or|或)\s*\d+(?:\.\d+)?\s*[a-z个小天分]", re.IGNORECASE
 )
@@ -128,6 +133,18 @@ def read_time_limit(reader: BlueprintReader) -> float | None:
     return _choose_time_limit(reader, limits)
 
 
+def _find_unclear_number(value: str) -> str:
+    """Return why a number means one thing to one reader and another to the next, or an empty text."""
+    text = normalize(value)
+    if grouped := _GROUPED.search(text):
+        return f"{grouped[0]!r} is one number in English and another in German"
+    if clock := _SHORT_CLOCK.fullmatch(text.strip()):
+        return f"{clock[0]!r} may be hours and minutes, or minutes and seconds"
+    if several := _SEVERAL.search(text):
+        return f"{several[0]!r} is more than one number"
+    return ""
+
+
 def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tuple[float | None, str | None]:
     """Return the time to the first step in seconds and the pattern of its line.
 
@@ -201,6 +218,9 @@ def _read_limits(reader: BlueprintReader, item: SectionItem, value: str, heading
     """Yield the time limits in an item, and note what is written beside them."""
     if len(value) > _MAX_CHARS:
         reader.add_fault(item.line, f"[exp_max_time] is not a duration: it has {len(value):,} characters. {_REMEDY}.")
+        return
+    if unclear := _find_unclear_number(value):
+        reader.add_fault(item.line, f"[exp_max_time]: {unclear}. {_REMEDY}.")
         return
     seconds = parse_with_unit(value, heading)
     seconds = parse_with_unit(value, item.label) if seconds is None else seconds
