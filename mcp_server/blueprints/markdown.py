@@ -2,7 +2,8 @@
 
 Blueprints are written loosely, so that a few rules of markdown are off or changed. Indented lines are not code, and
 more than 3 blanks count as 3. Underlined headings and links are not read: `---` is a rule, `[exp_purpose]:`
-begins a section. Of HTML only comments count, because `<path>` is a placeholder. Text within a line is read here.
+begins a section. Of HTML only comments count here, because `<path>` is a placeholder; `html` rewrites the rest before.
+Text within a line is read here.
 """
 
 from __future__ import annotations
