@@ -37,7 +37,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import LivenessReport, Run
 from mcp_server.system import processes
 from mcp_server.system.lock_files import may_be_locked
-from mcp_server.threads import run_in_thread
+from mcp_server.threads import CallAbandoned, run_in_thread, stop_if_abandoned
 
 _STARTED_WITHIN_S = 15.0
 _DISCARDED_WITHIN_S = 2.0  # the refusal is not delayed longer by a tmux that does not answer
@@ -79,7 +79,7 @@ class LocalBackend:
         Raises:
             LaunchFailed: tmux refused, or no event came within 15 s.
         """
-        fifo = os.open(directory.handover, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        fifo = await run_in_thread(_open_handover, directory)
         try:
             with anyio.move_on_after(_STARTED_WITHIN_S):
                 argv = await run_in_thread(supervisor_argv, sys.executable, directory.path)
@@ -90,14 +90,15 @@ class LocalBackend:
                     )
                 except LaunchFailed:
                     # tmux also fails when it has made the session and then refuses one of its options.
-                    if not may_be_locked(directory.lock):
-                        shutil.rmtree(directory.path, ignore_errors=True)
+                    if not await run_in_thread(may_be_locked, directory.lock):
+                        await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
                         raise
                 await write_handover(fifo, handover.encode())
                 await first_event()
                 return
             with contextlib.suppress(OSError):
-                write_json(directory.stop, {"by": "launch_run", "reason": "it did not start in time", "at": now()})
+                stop = {"by": "launch_run", "reason": "it did not start in time", "at": now()}
+                await run_in_thread(write_json, directory.stop, stop)
         finally:
             os.close(fifo)
         raise LaunchFailed(
@@ -110,10 +111,10 @@ class LocalBackend:
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove directory and session of a refused launch, waiting up to 2 s for its supervisor to exit."""
         with anyio.move_on_after(_DISCARDED_WITHIN_S):
-            while may_be_locked(directory.lock):  # noqa: ASYNC110 - no event announces the end of a process
+            while await run_in_thread(may_be_locked, directory.lock):  # noqa: ASYNC110 - no event announces that
                 await anyio.sleep(_POLL_S)
             await tmux_client.query_in_thread(partial(tmux_client.close_session, spec.session, socket=spec.tmux_socket))
-            shutil.rmtree(directory.path, ignore_errors=True)
+            await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
 
     def open_record(self, directory: RunDir) -> Record:
         """Return the directory itself: the supervisor of this host writes it."""
@@ -189,6 +190,17 @@ class LocalBackend:
             ScreenNotAnswering: tmux does not answer.
         """
         await tmux_client.query_in_thread(partial(_close_old_sessions, spec.tmux_socket, keep, ended))
+
+
+def _open_handover(directory: RunDir) -> int:
+    """Return a descriptor of the handover's FIFO, open at both ends."""
+    fifo = os.open(directory.handover, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        stop_if_abandoned()
+    except CallAbandoned:
+        os.close(fifo)
+        raise
+    return fifo
 
 
 def tmux_socket(environ: Mapping[str, str]) -> str:

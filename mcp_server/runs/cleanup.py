@@ -35,7 +35,8 @@ async def clean_up(store: RunStore, spec: RunSpec) -> None:
     if time.monotonic() - _cleaned_s.get(store, -math.inf) > _EVERY_S:
         _cleaned_s[store] = time.monotonic()
         await run_in_thread(_remove_remains, store)
-    await backend_of(spec).close_old_screens(spec, store.home.read_config().keep_sessions, ended)
+    keep = (await run_in_thread(store.home.read_config)).keep_sessions
+    await backend_of(spec).close_old_screens(spec, keep, ended)
 
 
 def _remove_remains(store: RunStore) -> None:

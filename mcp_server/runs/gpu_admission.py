@@ -114,7 +114,7 @@ async def check_admission(spec: RunSpec, env: Mapping[str, str]) -> Snapshot | N
         snapshot = Snapshot()
         if not request.cpu:
             snapshot = await run_in_thread(partial(query_gpus, sys.executable, env, near=True))
-        holders = {uuid: holder.text for uuid, holder in leases.holders().items()}
+        holders = {uuid: holder.text for uuid, holder in (await run_in_thread(leases.holders)).items()}
         choice = choose_devices(snapshot, spec.cpu_slots, holders, request, requirements)
         if isinstance(choice, Placement) or (spec.queue and not choice.never and not choice.remedy):
             return snapshot

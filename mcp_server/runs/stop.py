@@ -113,7 +113,7 @@ async def _stop(
                 await _wait_until(longest_s, subscription.next_change, lambda: store.observe(run.run_id).ended)
             elif not reached and await run_in_thread(_lives, directory, run):
                 with contextlib.suppress(OSError):
-                    directory.stop.unlink()
+                    await run_in_thread(directory.stop.unlink)
                 raise StopNotSeen(run.run_id)
         run = await run_in_thread(store.observe, run.run_id)
         if run.ended and (run.state != "lost" or run.events[-1].get("far_side")):

@@ -5,14 +5,26 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 
+from mcp_server.threads import run_in_thread
+
 # On these, inotify reports nothing of what another host writes.
 _SHARED_FILESYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "ceph", "gpfs", "9p", "fuse")
 _POLL_S = 1.0
+
+
+@dataclass
+class _Watch:
+    """A watched directory. ``number``: of its watch, None until it is set up."""
+
+    users: int = 0
+    number: int | None = None
+    is_shared: bool = False  # what other hosts change is not announced
 
 
 class FileWatch:
@@ -23,7 +35,7 @@ class FileWatch:
 
     def __init__(self) -> None:
         self._inotify: Any = None  # opened by the first wait: a server starts sooner
-        self._watches: dict[Path, tuple[int, int]] = {}  # directory -> watch descriptor, number of subscriptions
+        self._watches: dict[Path, _Watch] = {}
         self._subscriptions: list[Subscription] = []
         self._reading = False
 
@@ -35,7 +47,7 @@ class FileWatch:
 
     @contextlib.contextmanager
     def subscribe(self, directories: Iterable[Path]) -> Iterator[Subscription]:
-        """Watch ``directories`` from now on; no change inside the block is missed."""
+        """Announce changes in ``directories``. Looks nothing up: that is left to the first ``next_change``."""
         self._inotify = self._inotify or _open_inotify()
         subscription = Subscription(self, polled=self._inotify is None)
         self._subscriptions.append(subscription)
@@ -48,17 +60,21 @@ class FileWatch:
                 self._remove_watch(path)
 
     def extend(self, subscription: Subscription, directories: Iterable[Path]) -> None:
-        """Watch further ``directories`` for ``subscription``: what changed in them before is not announced."""
+        """Announce changes in further ``directories``."""
         for path in directories:
             if path not in subscription.directories:
                 subscription.directories.append(path)
-                subscription.polled = subscription.polled or is_shared_filesystem(path.parent)
-                self._add_watch(path, subscription)
+                watch = self._watches.setdefault(path, _Watch())
+                watch.users += 1
+                if not self._use(subscription, watch):
+                    subscription.pending.append(path)
 
     async def wait_for_change(self, subscription: Subscription) -> None:
         """Return when something has changed for ``subscription`` since the last call."""
         subscription.waiting = True
         try:
+            if subscription.pending and not subscription.polled:
+                await self._set_up_watches(subscription)
             while not subscription.changed:
                 if subscription.polled:
                     await anyio.sleep(_POLL_S)
@@ -75,30 +91,38 @@ class FileWatch:
                 waiting = (other for other in self._subscriptions if other.waiting and not other.polled)
                 next(waiting, subscription).wake_up.set()
 
-    def _add_watch(self, path: Path, subscription: Subscription) -> None:
-        if self._inotify is None:
-            return
-        from inotify_simple import flags  # noqa: PLC0415 - see _open_inotify
+    async def _set_up_watches(self, subscription: Subscription) -> None:
+        """Watch the directories that are pending, in a thread: a look at a silent disk does not come back.
 
-        # CLOSE_WRITE: the kernel closes a killed supervisor's lock file.
-        mask = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE
-        try:
-            number, users = self._watches.get(path) or (self._inotify.add_watch(path, mask), 0)
-        except OSError:
-            subscription.polled = True  # the user's inotify limit is reached, or the directory is gone
-            return
-        self._watches[path] = (number, users + 1)
-        subscription.watch_numbers.add(number)
+        What changed in them before counts as a change now. A wait that is cancelled meanwhile is polled from then on.
+        """
+        paths, subscription.pending = subscription.pending, []
+        subscription.polled = True
+        found = await run_in_thread(_add_watches, self._inotify, paths)
+        subscription.polled, subscription.changed = False, True
+        for path in paths:
+            watch = self._watches[path]
+            watch.number, watch.is_shared = found.get(path, (watch.number, watch.is_shared))
+            if not self._use(subscription, watch):
+                subscription.polled = True
+
+    @staticmethod
+    def _use(subscription: Subscription, watch: _Watch) -> bool:
+        """Let ``subscription`` hear of a directory; return False if it has no watch."""
+        if watch.number is None:
+            return False
+        subscription.watch_numbers.add(watch.number)
+        subscription.polled = subscription.polled or watch.is_shared
+        return True
 
     def _remove_watch(self, path: Path) -> None:
-        if path in self._watches:
-            number, users = self._watches[path]
-            if users > 1:
-                self._watches[path] = (number, users - 1)
-                return
+        watch = self._watches[path]
+        watch.users -= 1
+        if not watch.users:
             del self._watches[path]
-            with contextlib.suppress(OSError):
-                self._inotify.rm_watch(number)
+            if watch.number is not None and self._inotify is not None:
+                with contextlib.suppress(OSError):
+                    self._inotify.rm_watch(watch.number)
 
     async def _read_changes(self) -> None:
         self._reading = True
@@ -121,6 +145,7 @@ class Subscription:
         self._watch = watch
         self.polled = polled
         self.directories: list[Path] = []
+        self.pending: list[Path] = []  # not looked at yet
         self.watch_numbers: set[int] = set()
         self.changed = self.waiting = False
         self.wake_up = anyio.Event()
@@ -132,8 +157,27 @@ class Subscription:
         self.changed = self.changed or len(self.directories) > before
 
     async def next_change(self) -> None:
-        """Return at the next change, or at once where one came since the last call."""
+        """Return at the next change, or at once where one came since the last call, or may have come unseen.
+
+        The first call returns at once where no other wait watches these directories: look at them again then.
+        """
         await self._watch.wait_for_change(self)
+
+
+def _add_watches(inotify: Any, paths: Iterable[Path]) -> dict[Path, tuple[int, bool]]:
+    """Return the watch of each directory, and whether it is shared. Blocks.
+
+    Those are left out that are gone, or for which the user's inotify limit leaves none.
+    """
+    from inotify_simple import flags  # noqa: PLC0415 - see _open_inotify
+
+    # CLOSE_WRITE: the kernel closes a killed supervisor's lock file.
+    mask = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE
+    found: dict[Path, tuple[int, bool]] = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found[path] = (inotify.add_watch(path, mask), is_shared_filesystem(path.parent))
+    return found
 
 
 def _open_inotify() -> Any:

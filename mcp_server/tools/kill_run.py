@@ -82,14 +82,14 @@ async def _ask_person(
     if (sweep := await run_in_thread(find_sweep, server, run_id)) is not None:
         if confirm_token is not None or sweep.ended or not _can_ask(ctx):
             return Confirm(run_id="")
-        server.check_owner(ctx, sweep, force=force_other_owner)
+        await run_in_thread(server.check_owner, ctx, sweep, force=force_other_owner)
         if not ctx.input_responses:
             server.questions.ask(caller(ctx), sweep.run_id)
         return Elicit(f"Stop this sweep? {describe_sweep_for_confirmation(sweep)}", Confirm)
     run = await run_in_thread(server.store.find, run_id)
     if confirm_token is not None or await run_in_thread(_is_over, run) or not _can_ask(ctx):
         return Confirm(run_id="")
-    server.check_owner(ctx, run, force=force_other_owner)
+    await run_in_thread(server.check_owner, ctx, run, force=force_other_owner)
     leftovers = await run_in_thread(backend_of(run.spec).find_leftovers, run)
     if not ctx.input_responses:
         server.questions.ask(caller(ctx), run.run_id)
@@ -137,10 +137,10 @@ async def kill_run(
         return _result("already_ended", run, f"{run.run_id} has ended already: {run.state}.")
     if sweep is None:
         backend_of(run.spec).check_stoppable(run.spec)
-    server.check_owner(ctx, run, force=force_other_owner)
-    by, stopped_by = server.actor(ctx), "agent"
+    await run_in_thread(server.check_owner, ctx, run, force=force_other_owner)
+    by, stopped_by = await run_in_thread(server.actor, ctx), "agent"
     if confirm_token is not None:
-        if _humans_only(server):
+        if await run_in_thread(_humans_only, server):
             raise KillNotConfirmed(_for_people(run))
         server.confirmations.redeem_token(confirm_token, run)
     else:
@@ -201,21 +201,21 @@ async def _kill_several(
     """Stop the runs that a question or a token named, whatever the words mean by now."""
     server, name = server_of(ctx), caller(ctx)
     targets = await find_targets_in_thread(ctx, words, force=force)
-    by, stopped_by = server.actor(ctx), "agent"
+    by, stopped_by = await run_in_thread(server.actor, ctx), "agent"
     if confirm_token is not None:
-        if _humans_only(server):
+        if await run_in_thread(_humans_only, server):
             raise KillNotConfirmed(_describe_several_for_people(targets))
         confirmed = server.run_sets.redeem_token(confirm_token, words)
         attempts: Mapping[str, int | None] = confirmed.attempts
     elif not _can_ask(ctx):
-        return _require_confirmation_of_several(server, words, targets)
+        return await run_in_thread(_require_confirmation_of_several, server, words, targets)
     else:
         came_at_once = server.questions.answer(name, " ".join(words))
         asked = server.run_sets.answer(name, words)
         if asked is None and not targets.runs:
             return KillResult(status="already_ended", message=f"All {len(targets.ended)} have ended already.")
         if answer.action == "cancel" and came_at_once:
-            return _require_confirmation_of_several(server, words, targets)
+            return await run_in_thread(_require_confirmation_of_several, server, words, targets)
         typed = answer.data.run_id.strip() if answer.action == "accept" else ""
         if asked is None or typed not in (str(len(asked.attempts)), f"{len(asked.attempts)} runs"):
             return KillResult(

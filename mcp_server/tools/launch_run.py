@@ -182,7 +182,7 @@ async def _wait_for_end(ctx: Call, run: Run, wait_s: float) -> Run:
     async def report(waited_s: float, limit_s: float, *_: object) -> None:
         await ctx.report_progress(waited_s, limit_s, f"{run.run_id} runs")
 
-    with server.file_watch.subscribe([server.store.run_directory(run.run_id).path]) as subscription:
+    with server.file_watch.subscribe([server.home.runs / run.run_id]) as subscription:
         outcome = await wait_for_runs(
             [run.run_id],
             lambda ids: run_in_thread(server.store.observe_all, ids),

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
@@ -101,15 +102,17 @@ async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout
         await ctx.report_progress(waited_s, limit_s, describe_progress(runs, time.time()))
 
     async def observe(_: Sequence[str]) -> tuple[Run, ...]:
-        runs = await run_in_thread(spec.observe, server.store)
+        runs, directories = await run_in_thread(look)
         await revive(server, runs)
-        subscription.extend(server.store.directory_of(run.run_id) for run in runs)
+        subscription.extend(directories)
         return runs
 
-    directories = [server.store.directory_of(run_id) for run_id in spec.run_ids]
-    if spec.selection is not None:
-        directories.append(server.home.runs)  # where those appear that join
-    with server.file_watch.subscribe(directories) as subscription:
+    def look() -> tuple[tuple[Run, ...], list[Path]]:
+        runs = spec.observe(server.store)
+        return runs, [server.store.directory_of(run.run_id) for run in runs]
+
+    # Of an open selection also where those appear that join.
+    with server.file_watch.subscribe([server.home.runs] if spec.selection is not None else []) as subscription:
         return await wait_for_runs(
             spec.run_ids,
             observe,

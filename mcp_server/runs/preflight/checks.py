@@ -292,7 +292,7 @@ async def check_gpus(context: CheckContext) -> CheckOutcome:
     gpus = check_gpu_arguments(request.gpus, request.require, {}, queue=False)
     wanted = parse_gpus(gpus)
     require = context.host.tighten(request.require) if takes_several(wanted) else request.require
-    slots = count_cpu_slots(context.store.home.read_config().cpu_slots)
+    slots = count_cpu_slots((await run_in_thread(context.store.home.read_config)).cpu_slots)
     leases = str(lease_directory(context.environ))
     spec = RunSpec(gpus=gpus, require=require, leases=leases, cpu_slots=slots, queue=request.queue)
     facts = [f"{slots} cpu slots"]

@@ -39,7 +39,7 @@ async def run_preflight(request: PreflightRequest, store: RunStore, environ: Map
     """
     first: list[Problem] = []
     given = request
-    context = _prepare(request, store, environ, first)
+    context = await run_in_thread(_prepare, request, store, environ, first)
     if request.blueprint is not None:
         roots = Roots.of(context.site, context.host)
         request = await run_in_thread(partial(_apply_blueprint, request, request.blueprint, first, roots))

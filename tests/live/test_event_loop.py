@@ -1,0 +1,69 @@
+"""A server looks nothing up on its event loop: a disk that does not answer holds up only those who use it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.loop_lookups import record_lookups
+from tests.support.sandbox import Sandbox
+
+pytestmark = pytest.mark.anyio
+BLUEPRINT = """## [exp_purpose]
+Finish at once
+
+## [exp_codebase_dir]
+{code}
+
+## [exp_launch_command]
+bash train.sh
+
+## [exp_result_dir]
+{results}
+"""
+
+
+async def test_no_tool_looks_a_file_up_on_the_event_loop(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = sandbox.path
+    (code / "train.sh").write_text("echo step 1 loss 0.5\n")
+    (code / "params.yaml").write_text("lr: 0.1\n")
+    blueprint = code / "short.md"
+    blueprint.write_text(BLUEPRINT.format(code=code, results=code / "results"))
+    async with sandbox.agent_in_process() as agent:
+        lookups = record_lookups(monkeypatch, sandbox.path)
+        there = {"cwd": str(code)}
+        runs = [await agent.launch("echo step 1 loss 0.5; exec sleep 300", **there) for _ in range(3)]
+        for key in ("a key", "a key"):
+            await agent.call("launch_run", command="true", wait_s=60, idempotency_key=key, **there)
+        end = (await agent.call("launch_run", blueprint=str(blueprint), gpus="cpu", queue=True))["run_id"]
+        await agent.end(end)
+        await agent.call("wait_run", run_ids="live", timeout_s=0.1)
+        await agent.call("wait_run", run_ids=runs[0], until="loss < 0.1", timeout_s=0.1)
+        for tool, arguments in _list_looks(runs[0], end, code):
+            await agent.client.call_tool(tool, arguments)  # some are refused
+        for address in (f"run://{runs[0]}", f"run://{runs[0]}/log"):
+            await agent.client.read_resource(address)
+        await agent.client.list_resources()
+        await agent.call("finish_blueprint", run_id=end)
+        assert (await agent.kill(runs[0]))["status"] == "killed"
+        several = await agent.call("kill_run", run_id=runs[1:])
+        await agent.call("kill_run", run_id=runs[1:], confirm_token=several["confirm_token"])
+    assert lookups == set()
+
+
+def _list_looks(run_id: str, ended: str, code: Path) -> list[tuple[str, dict[str, Any]]]:
+    paths = {"paths": [str(code / "params.yaml")], "params": str(code / "params.yaml")}
+    return [
+        ("read_tb", {"run_id": run_id}),
+        ("read_tb", {"logdir": str(code)}),
+        ("capture_pane", {"run_id": run_id}),
+        ("read_log", {"run_id": run_id}),
+        ("read_log", {"path": str(code / "short.md")}),
+        ("check_blueprint", {"path": str(code / "short.md")}),
+        ("compare_runs", {"run_ids": [run_id, ended]}),
+        ("list_runs", {"others": True}),
+        ("gpu_check", {"run_id": run_id}),
+        ("preflight", {"blueprint": str(code / "short.md"), "imports": ["numpy"], "gpus": "cpu", **paths}),
+        ("launch_run", {"command": "python train.py", "cwd": str(code), "dry_run": True, "params": paths["params"]}),
+        ("launch_run", {"command": "true", "gpus": ["cpu-0", "cpu-0"]}),
+    ]
