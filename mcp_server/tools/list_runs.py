@@ -13,8 +13,10 @@ from mcp_server.tools.context import Call, ServerContext, identity, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.brevity import MANY_TOKENS, count_states, fit, row_of
 from mcp_server.views.run_status import RunStatus, status_of
+from mcp_server.views.sweep_status import line_of_sweep
 
 _MOST_IN_DETAIL = 10  # of more runs, each is a short row
+_MOST_SWEEPS = 4
 
 
 class Others(Answer):
@@ -29,12 +31,16 @@ class Others(Answer):
 
 
 class RunList(Answer):
-    """Runs, newest first. ``states`` counts all that match; ``more`` is the call for those that did not fit."""
+    """Runs, newest first. ``states`` counts all that match; ``more`` is the call for those that did not fit.
+
+    ``sweeps``: those of the listed runs, and those under way, by state and cells.
+    """
 
     runs: list[RunStatus]
     total: int
     states: dict[str, int] | None = None
     more: str | None = None
+    sweeps: list[str] | None = None
     others: Others | None = None
     unreadable: list[str] | None = None  # runs whose state is unknown now
 
@@ -47,6 +53,7 @@ async def list_runs(
     ] = None,
     owner: Annotated[str | None, Field(description="Exactly this owner")] = None,
     tag: Annotated[str | None, Field(description="Launched with this tag")] = None,
+    sweep: Annotated[str | None, Field(description="Cells of this sweep (id or name)")] = None,
     name: Annotated[str | None, Field(description="Part of the name or run_id")] = None,
     before: Annotated[str | None, Field(description="Only runs launched before this run: the next page")] = None,
     limit: Annotated[int, Field(ge=1, le=500, description="At most so many")] = 20,
@@ -60,9 +67,10 @@ async def list_runs(
     shows_owner = identity(ctx) is not None
 
     def list_matching() -> RunList:
+        sweep_id = None if sweep is None else server.store.sweeps.find(sweep).sweep_id
         every = server.store.list_runs()
         unreadable = list(server.store.unreadable) or None
-        runs = [run for run in every if _matches(run, state, owner, tag, name)]
+        runs = [run for run in every if _matches(run, state, owner, tag, name) and sweep_id in (None, run.spec.sweep)]
         if state != "lost" and name is None:
             runs = [run for run in runs if not server.store.is_cut_off_launch(run)]
         page = runs
@@ -81,6 +89,7 @@ async def list_runs(
             more=f"{left} older: list_runs(before={rows[-1].run_id!r}) with the same filters"
             if left and rows
             else None,
+            sweeps=_list_sweeps(server, {row.sweep for row in rows}) if sweep is None else None,
             unreadable=unreadable,
         )
 
@@ -100,6 +109,14 @@ def _brief(server: ServerContext, run: Run, *, shows_owner: bool) -> RunStatus:
     """Return one entry of a list: no events, no output."""
     status = status_of(server.store, run, since=run.last_seq, listed=True)
     return status.model_copy(update={"owner": run.spec.owner}) if shows_owner else status
+
+
+def _list_sweeps(server: ServerContext, listed: set[str | None]) -> list[str] | None:
+    """Return a line about each of the newest sweeps that are under way or have runs in the list."""
+    if not server.home.sweeps.is_dir():
+        return None
+    sweeps = [one for one in server.store.sweeps.list_sweeps() if not one.ended or one.sweep_id in listed]
+    return [line_of_sweep(sweep) for sweep in sweeps[:_MOST_SWEEPS]] or None
 
 
 def _matches(run: Run, state: str | None, owner: str | None, tag: str | None, name: str | None) -> bool:

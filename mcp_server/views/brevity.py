@@ -81,6 +81,8 @@ def row_of(status: RunStatus) -> RunStatus:
         "run_id",
         "state",
         "owner",
+        "sweep",
+        "cell",
         *(() if status.state in ENDED else ("queue_position", "reason", "round", "step")),
     )
     row = {name: facts[name] for name in (*names, "note") if name in facts}

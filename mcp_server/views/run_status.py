@@ -84,6 +84,8 @@ class RunStatus(Answer):
     name: str | None = None
     state: RunState
     owner: str | None = None
+    sweep: str | None = None
+    cell: str | None = None
     reason: str | None = None
     attempt: int | None = None
     exit_code: int | None = None
@@ -188,6 +190,8 @@ def describe(
         run_id=run.run_id,
         name=None if brief or (failed and not listed) else run.spec.name,
         state=run.state,
+        sweep=None if brief else run.spec.sweep,
+        cell=None if brief else run.spec.cell,
         reason=_reason(run),
         attempt=run.attempt if run.started_at and (run.attempt > 1 or not brief) else None,
         exit_code=run.exit_code,

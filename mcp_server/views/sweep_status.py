@@ -81,6 +81,14 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
     )
 
 
+def line_of_sweep(sweep: Sweep) -> str:
+    """Return a sweep as one line of text: ``night-ab3d running: 6 cells, 2 finished, 4 running; best 25 by lr0.2``."""
+    counts = sweep.count()
+    tally = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
+    best = f"; best {significant(sweep.best.value or 0.0):g} by {sweep.best.cell.name}" if sweep.best else ""
+    return f"{sweep.sweep_id} {sweep.state}: {counts['total']} cells, {tally}{best}"
+
+
 def observe_live_cells(sweep: Sweep, store: RunStore) -> dict[str, Run]:
     """Return the live runs of a sweep, by cell; those that cannot be read now are left out."""
     live = {}
