@@ -13,7 +13,8 @@ BEST = "best"  # as ``promote`` of a phase: the best cell so far
 class Cell:
     """One run of a sweep. ``params`` tell it from the others; ``launch`` holds the arguments of ``launch_run``.
 
-    ``promote``: its parameters are those of the best cell when its phase begins.
+    ``promote``: its parameters are those of the best cell when its phase begins. Cells with the same ``variant`` differ
+    in nothing but parameters.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Cell:
     launch: Mapping[str, Any] = field(default_factory=dict)
     promote: str | None = None
     notes: tuple[str, ...] = ()
+    variant: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from mcp_server.record.sweep_spec import Cell, SweepSpec
 # (the sweep ended first), else the state in which its last run ended.
 WAITING, LIVE, SKIPPED = "waiting", "live", "skipped"
 INTERRUPTED = ("lost", "interrupted")
+RESULTS = ("finished", "timed_out", "killed")  # ends whose value of the metric counts
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,15 @@ class CellState:
     def done(self) -> bool:
         """Whether nothing more is started for it."""
         return self.state not in (WAITING, LIVE)
+
+    def planned(self, name: str) -> Any:
+        """Return the value of a parameter that the cell was planned with, its own or that of its launch."""
+        common = self.cell.launch.get("params")
+        return self.cell.params.get(name, common.get(name) if isinstance(common, Mapping) else None)
+
+    def setting(self, name: str) -> Any:
+        """Return the value of a parameter as the newest attempt had it."""
+        return self.params.get(name, self.planned(name))
 
 
 @dataclass(frozen=True)
@@ -83,8 +93,8 @@ class Sweep:
 
     @property
     def best(self) -> CellState | None:
-        """The cell with the best value of the metric; None without a metric, or before any value."""
-        valued = [cell for cell in self.cells if cell.value is not None and cell.state != "failed"]
+        """The cell with a result whose value of the metric is the best; None without a metric, or before any result."""
+        valued = [cell for cell in self.cells if cell.value is not None and cell.state in RESULTS]
         sign = 1 if self.spec.goal == "max" else -1
         return max(valued, key=lambda cell: sign * (cell.value or 0.0), default=None)
 
@@ -138,11 +148,13 @@ def _apply(cell: CellState, event: Event) -> CellState:
     """Return the cell after an event about it."""
     kind = event["kind"]
     if kind == "cell_started":
-        runs = cell.runs if event.get("run_id", "") in cell.runs else (*cell.runs, event.get("run_id", ""))
-        return replace(cell, state=LIVE, runs=runs, end={}, params=event.get("params") or cell.params)
+        run_id = event.get("run_id", "")
+        if run_id not in cell.runs:  # the value was a former run's
+            cell = replace(cell, runs=(*cell.runs, run_id), value=None, value_step=None, curves=None)
+        return replace(cell, state=LIVE, end={}, params=event.get("params") or cell.params)
     if kind == "cell_resumed":
         return replace(cell, state=WAITING, end={})
-    if kind == "cell_measured":
+    if kind == "cell_measured" and event.get("run_id", cell.run_id) == cell.run_id:
         measured = event.get("value"), event.get("value_step"), event.get("curves")
         return replace(cell, value=measured[0], value_step=measured[1], curves=measured[2])
     if kind in ("cell_ended", "cell_failed"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from mcp_server.answer import Answer
+from mcp_server.record.state import RunState
+from mcp_server.views.sweep_status import BestCell
 
 
 class Finished(Answer):
@@ -28,14 +30,31 @@ class BenchmarkTable(Answer):
     rows: list[str]
 
 
+class SweepFacts(Answer):
+    """A compared sweep. ``cells`` counts them by state; ``failed``: the newest, with the reason."""
+
+    sweep_id: str
+    state: RunState
+    reason: str | None = None
+    cells: dict[str, int]
+    metric: str | None = None
+    goal: str | None = None
+    best: BestCell | None = None
+    failed: list[str] | None = None
+
+
 class Comparison(Answer):
     """One table with a row per run, cells separated by ``|``. A column with one value for all runs is in ``same``.
 
     A metric shows its last value, then its best with its step where it differs. An evaluation shows its last value ±
     one standard error @step, then its best. Settings are those of the newest attempt; ``notes`` says how a retry
     changed them. ``root``: the directory of checkpoint paths. Of a single run ``checkpoints`` has the newest 20.
+
+    Of a sweep a row is a setting, the best first: the mean of its n cells with a result ± the deviation of the sample,
+    and ``cell``, the best of them. Further metrics are means of last values. ``more`` says what did not fit.
     """
 
+    sweep: SweepFacts | None = None
     columns: str | None = None
     rows: list[str] | None = None
     markdown: str | None = None
@@ -43,4 +62,5 @@ class Comparison(Answer):
     benchmarks: list[BenchmarkTable] | None = None
     root: str | None = None
     checkpoints: list[str] | None = None
+    more: str | None = None
     notes: list[str] | None = None

@@ -80,7 +80,7 @@ def render_rows(sweep: Sweep, notes: Mapping[str, str]) -> str:
     names = list(dict.fromkeys(name for cell in sweep.cells for name in cell.params))
     lines = ["\t".join(["cell", "phase", "state", "run", *names, "value", "step", "elapsed_s", "why", "note"])]
     for cell in sweep.cells:
-        values = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id or "", *(cell.params.get(n) for n in names)]
+        values = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id or "", *(cell.setting(n) for n in names)]
         values += [cell.value, cell.value_step if cell.value is not None else cell.end.get("step")]
         values += [cell.end.get("elapsed_s"), _why(cell), notes.get(cell.cell.name, "")]
         lines.append("\t".join(" ".join(str("" if value is None else value).split()) for value in values))
@@ -116,7 +116,7 @@ def _plan_row(
 
 def _change(cell: CellState, name: str) -> str:
     """Return a parameter of a cell, with the value it was planned with where a retry has changed it."""
-    planned, value = cell.cell.params.get(name), cell.params.get(name)
+    planned, value = cell.planned(name), cell.setting(name)
     return f"{planned} → {value}" if planned != value and planned is not None else "" if value is None else str(value)
 
 
@@ -159,7 +159,7 @@ def _varying(cells: Iterable[CellState]) -> list[str]:
     cells = list(cells)
     for cell in cells:
         for name in cell.params:
-            values.setdefault(name, set()).update(str(other.params.get(name)) for other in cells)
+            values.setdefault(name, set()).update(str(other.setting(name)) for other in cells)
     return [name for name, seen in values.items() if len(seen) > 1]
 
 

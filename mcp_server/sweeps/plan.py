@@ -6,6 +6,7 @@ combines with each. ``common`` holds the arguments of ``launch_run`` for all cel
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -115,12 +116,18 @@ def expand(phases: Sequence[Phase], sweep_id: str) -> tuple[Cell, ...]:
         for unnamed in _expand_phase(phase):
             if len(cells) == MOST_CELLS:
                 raise BadArgument("grid", f"makes more than {MOST_CELLS:,} cells.", "Use several sweeps.")
-            cell = replace(unnamed, name=_make_unique(unnamed.name, names))
+            cell = replace(unnamed, name=_make_unique(unnamed.name, names), variant=_describe_variant(unnamed))
             names.add(cell.name)
             cells.append(cell if cell.promote else fill_names(cell, sweep_id))
     if not cells:
         raise BadArgument("grid", "makes no cells: a parameter has no values.")
     return tuple(cells)
+
+
+def _describe_variant(cell: Cell) -> str:
+    """Return a short text that cells have in common whose launches differ in nothing but their own parameters."""
+    launch = json.dumps(cell.launch, default=str, sort_keys=True)
+    return hashlib.sha256(launch.encode(errors="replace")).hexdigest()[:8]
 
 
 def _expand_phase(phase: Phase) -> Iterable[Cell]:

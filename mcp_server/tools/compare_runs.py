@@ -1,13 +1,15 @@
 """compare_runs: several runs in one table."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
 from pydantic import Field
 
+from mcp_server.errors import BadArgument
 from mcp_server.results.answers import Comparison
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.context import Call, ServerContext, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 
 
@@ -15,6 +17,7 @@ async def compare_runs(
     ctx: Call,
     run_ids: Annotated[list[str] | None, Field(description="Run ids or names")] = None,
     tags: Annotated[list[str] | None, Field(description="All runs that were launched with all of these")] = None,
+    sweep: Annotated[str | None, Field(description="A sweep instead: its settings ranked, seeds grouped")] = None,
     metrics: Annotated[list[str] | None, Field(description="Scalar names or globs. None: the main ones")] = None,
     markdown: Annotated[bool, Field(description="A markdown table for people")] = False,
 ) -> Comparison:
@@ -23,6 +26,10 @@ async def compare_runs(
     Shows settings that differ, state, steps, time, metrics (last/best), evaluations, newest checkpoint.
     """
     server = server_of(ctx)
+    if sweep is not None:
+        if run_ids or tags:
+            raise BadArgument("sweep", "stands alone: leave run_ids and tags out.", "Nothing was compared.")
+        return await run_in_thread(_compare_sweep, server, sweep, metrics or (), markdown)
     from mcp_server.results.compare import build_comparison  # noqa: PLC0415 - loads numpy
 
     return await run_in_thread(
@@ -36,6 +43,13 @@ async def compare_runs(
             as_markdown=markdown,
         )
     )
+
+
+def _compare_sweep(server: ServerContext, name: str, metrics: Sequence[str], as_markdown: bool) -> Comparison:
+    from mcp_server.sweeps.comparison import compare_sweep  # noqa: PLC0415 - loads numpy
+
+    sweep = server.store.sweeps.find(name)
+    return compare_sweep(sweep, server.store, server.scalars, metrics, as_markdown=as_markdown)
 
 
 TOOL = tool(

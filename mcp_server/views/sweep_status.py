@@ -73,7 +73,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         phase=sweep.phase if len(sweep.spec.phases) > 1 else None,
         cells=_count(sweep, live),
         metric=sweep.spec.metric,
-        best=None if best is None else _describe_best(best),
+        best=None if best is None else describe_best(best),
         failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
         live=[_describe_live(cell, run) for cell, run in list(live.items())[:_MOST_LIVE]] or None,
         eta_s=_estimate_s(sweep, live, now_s),
@@ -111,7 +111,8 @@ def _count(sweep: Sweep, live: Mapping[str, Run]) -> dict[str, int]:
     return {"total": len(states), **dict(sorted(counts.items()))}
 
 
-def _describe_best(cell: CellState) -> BestCell:
+def describe_best(cell: CellState) -> BestCell:
+    """Return the answer for the best cell."""
     return BestCell(
         cell=cell.cell.name,
         run_id=cell.run_id,

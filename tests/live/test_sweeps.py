@@ -88,6 +88,22 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         assert "| 5 | 1 | lr0.2-seed2 | 0.2 | 2 | finished | 3 |" in log
         assert "ValueError: bad seed" in log
         assert "is a sweep" in await agent.refusal("read_log", run_id=sweep_id)
+        table = await agent.call("compare_runs", sweep="night")
+        assert (table["columns"], table["rows"][0]) == (
+            "lr|reward mean±sd|n|best@step|cell|state",
+            "0.2|24.5±0.71|2|25@3|lr0.2-seed2|1 failed python_error",
+        )
+        listed = await agent.call("list_runs", sweep="night", state="failed")
+        assert {(run["sweep"], run["cell"]) for run in listed["runs"]} == {
+            (sweep_id, "lr0.1-seed3"),
+            (sweep_id, "lr0.2-seed3"),
+        }
+        page = await agent.call("list_runs", sweep=sweep_id, limit=2)
+        assert (page["total"], len(page["runs"]), "4 older" in page["more"]) == (6, 2, True)
+        (line,) = (await agent.call("list_runs"))["sweeps"]
+        assert line == f"{sweep_id} finished: 6 cells, 2 failed, 4 finished; best 25 by lr0.2-seed2"
+        assert "Sweep not found" in await agent.refusal("list_runs", sweep="nigth")
+        assert "Sweep not found" in await agent.refusal("compare_runs", sweep="nigth")
         other = {**arguments, "grid": {"lr": [0.1]}}
         assert "another plan" not in (await agent.call("launch_sweep", dry_run=True, **other))["next_step"]
 

@@ -350,9 +350,13 @@ def _promote(cell: Cell, params: Mapping[str, Any], sweep_id: str) -> Cell:
 
 
 def _effective_params(cell: CellState, run: Run) -> dict[str, Any] | None:
-    """Return the parameters that tell the cell apart, as the newest attempt had them; None where none was changed."""
+    """Return the parameters that tell the cell apart, as the newest attempt had them, and those that retries changed.
+
+    None where none was changed.
+    """
     effective = run.attempt_params.params
     params = {name: effective.get(name, value) for name, value in cell.params.items()}
+    params |= {name: effective[name] for name in run.attempt_params.changed if name in effective}
     return params if params != dict(cell.params) else None
 
 

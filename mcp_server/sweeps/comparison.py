@@ -1,0 +1,233 @@
+"""A sweep as one table: its settings ranked by the metric, seeds grouped, only what differs; 600 tokens at most."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mcp_server.errors import RunwardError
+from mcp_server.record.state import Run
+from mcp_server.record.sweep_state import LIVE, RESULTS, WAITING, CellState, Sweep
+from mcp_server.results.answers import Comparison, SweepFacts
+from mcp_server.results.comparison_cells import fit as fit_cell
+from mcp_server.results.comparison_cells import shorten_names
+from mcp_server.results.evaluation_text import render_table
+from mcp_server.results.metrics import best_direction, read_metrics
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.cell_notes import read_notes
+from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.figures import measure
+from mcp_server.sweeps.ranking import Group, average, find_differing, rank_groups
+from mcp_server.text.formatting import shorten_middle
+from mcp_server.views.brevity import fit
+from mcp_server.views.sweep_status import describe_best
+
+_ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 330, 3, 24
+_MOST_SETTINGS, _MOST_METRICS, _MOST_FAILED = 8, 6, 3
+_MOST_LIVE, _MOST_READ = 16, 100  # runs whose files are read for one answer
+_WHY_CHARS, _NOTE_CHARS = 90, 60
+_FACTS = ("phase", "n", "best", "cell", "state", "note")
+
+Values = Mapping[str, Mapping[str, float]]  # of further metrics: by tag, then by cell
+
+
+def compare_sweep(
+    sweep: Sweep, store: RunStore, scalars: Scalars, metrics: Sequence[str] = (), *, as_markdown: bool = False
+) -> Comparison:
+    """Return the settings of a sweep, the best first; ``metrics`` become columns.
+
+    Values of ended cells are those that its conductor has noted; those of at most 16 live ones are read now, and do
+    not count. Reads files: call it in a thread.
+    """
+    spec, notes = sweep.spec, []
+    metric, goal, cells = spec.metric, spec.goal, sweep.cells
+    if metric is None and metrics:
+        metric, *metrics = metrics
+        goal = best_direction(metric) or "max"
+        cells = _measure(cells, store, scalars, metric, goal, {*RESULTS}, _MOST_READ)
+        notes.append(f"The sweep has no metric: ranked by {metric}, {goal}.")
+    elif metric is None:
+        notes.append('The sweep has no metric: in the order of the plan. metrics=["..."] ranks.')
+    if metric is not None:
+        cells = _measure(cells, store, scalars, metric, goal, {LIVE}, _MOST_LIVE)
+    groups = rank_groups(cells, goal)
+    remarks = read_notes(store.sweeps.directory(sweep.sweep_id))
+    shown = groups if as_markdown else groups[:_MOST_ROWS]
+    values = _read_metrics(shown, store, scalars, metrics, notes) if metrics else {}
+    columns, rows = _make_table(sweep, groups, shown, metric, values, remarks, notes)
+    count = len(rows) if as_markdown else fit(["|".join(row) for row in rows], _ROW_TOKENS, least=_FEWEST_ROWS)
+    left = len(groups) - count
+    failed = [_describe_failed(cell) for cell in sweep.failed]
+    facts = SweepFacts(
+        sweep_id=sweep.sweep_id,
+        state=sweep.state,
+        reason=sweep.reason if sweep.state != "running" or not sweep.conducted else None,
+        cells=sweep.count(),
+        metric=metric,
+        goal=goal if metric else None,
+        best=None if sweep.best is None else describe_best(sweep.best),
+        failed=(failed[-_MOST_FAILED:] if not as_markdown else failed) or None,
+    )
+    if len(failed) > _MOST_FAILED and not as_markdown:
+        notes.append(f"{len(failed)} cells failed: {_count_kinds(sweep.failed)}; the newest are in failed.")
+    table = "\n".join(render_table(columns, rows)) if as_markdown else None
+    return Comparison(
+        sweep=facts,
+        columns=None if as_markdown else "|".join(columns),
+        rows=None if as_markdown else ["|".join(row) for row in rows[:count]],
+        markdown=table,
+        more=f"{left} more settings, all worse or without a result: markdown=true has all." if left else None,
+        notes=notes or None,
+    )
+
+
+def _make_table(
+    sweep: Sweep,
+    groups: Sequence[Group],
+    shown: Sequence[Group],
+    metric: str | None,
+    values: Values,
+    remarks: Mapping[str, str],
+    notes: list[str],
+) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns that are not empty, and the rows of the ``shown`` groups."""
+    settings = find_differing(groups)
+    if len(settings) > _MOST_SETTINGS:
+        notes.append(f"More settings differ: {', '.join(settings[_MOST_SETTINGS:][:_MOST_SETTINGS])}.")
+        settings = settings[:_MOST_SETTINGS]
+    short = shorten_names(settings, _FACTS)
+    has_seeds = any(len(group.cells) > 1 for group in groups)
+    has_phases = len(sweep.spec.phases) > 1
+    rows = []
+    for group in shown:
+        row = {"phase": group.first.cell.phase} if has_phases else {}
+        row |= {short[name]: _setting(group, name) for name in settings}
+        if metric is not None and has_seeds:
+            row |= {f"{metric} mean±sd": _spread(group.mean, group.deviation), "n": str(len(group.results))}
+            row["best@step"] = _value(group.results[0]) if len(group.results) > 1 else ""
+        elif metric is not None:
+            row[f"{metric}@step"] = _value(group.results[0]) if group.results else ""
+        else:
+            row["step"] = str(group.first.end.get("step", ""))
+        for tag, known in values.items():
+            row[tag] = _spread(*average([known[c.cell.name] for c in group.results if c.cell.name in known]))
+        row |= {
+            "cell": group.first.cell.name,
+            "state": _describe_states(group, metric),
+            "note": _join_notes(group, remarks),
+        }
+        rows.append(row)
+    kept = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
+    return kept, [[row[name] for name in kept] for row in rows]
+
+
+def _setting(group: Group, name: str) -> str:
+    planned, value = group.cells[0].planned(name), group.settings.get(name)
+    return fit_cell(f"{planned}→{value}" if planned != value and planned is not None else _plain(value))
+
+
+def _plain(value: object) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _spread(mean: float | None, deviation: float | None) -> str:
+    if mean is None:
+        return ""
+    return f"{mean:.4g}" if deviation is None else f"{mean:.4g}±{deviation:.2g}"
+
+
+def _value(cell: CellState) -> str:
+    return "" if cell.value is None else f"{cell.value:.4g}{'' if cell.value_step is None else f'@{cell.value_step}'}"
+
+
+def _describe_states(group: Group, metric: str | None) -> str:
+    """Return what has not finished: ``1 failed oom_gpu, 1 running 12.3@500``; of a cell alone without the number."""
+    states: dict[str, list[str]] = {}
+    for cell in group.cells:
+        if cell.state == "finished" and cell in group.results:
+            continue
+        state = {LIVE: "running", WAITING: "queued"}.get(cell.state, cell.state)
+        if metric is not None and state == "finished":
+            state = "finished without value"
+        detail = _value(cell) if cell.state in (LIVE, "killed", "timed_out") else _kind(cell)
+        states.setdefault(state, []).append(detail)
+    parts = []
+    for state, details in states.items():
+        known = "/".join(filter(None, dict.fromkeys(details)))
+        parts.append(f"{len(details)} {state} {known}" if len(group.cells) > 1 else f"{state} {known}")
+    return ", ".join(part.strip() for part in parts)
+
+
+def _kind(cell: CellState) -> str:
+    return str((cell.end.get("failure") or {}).get("kind") or "") if cell.state == "failed" else ""
+
+
+def _join_notes(group: Group, remarks: Mapping[str, str]) -> str:
+    own = {cell.cell.name: remarks[cell.cell.name] for cell in group.cells if cell.cell.name in remarks}
+    if len(group.cells) == 1:
+        return shorten_middle(" ".join(own.values()), _NOTE_CHARS).replace("|", "¦")
+    return shorten_middle("; ".join(f"{name}: {text}" for name, text in own.items()), _NOTE_CHARS).replace("|", "¦")
+
+
+def _describe_failed(cell: CellState) -> str:
+    failure = cell.end.get("failure") or {}
+    why = ": ".join(filter(None, [failure.get("kind"), failure.get("line")])) or str(cell.end.get("text") or cell.state)
+    return f"{cell.cell.name}: {shorten_middle(' '.join(why.split()), _WHY_CHARS)}"
+
+
+def _count_kinds(failed: Sequence[CellState]) -> str:
+    kinds = Counter(str((cell.end.get("failure") or {}).get("kind") or cell.state) for cell in failed)
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(4))
+
+
+def _measure(
+    cells: Sequence[CellState],
+    store: RunStore,
+    scalars: Scalars,
+    metric: str,
+    goal: str,
+    states: set[str],
+    most: int,
+) -> tuple[CellState, ...]:
+    """Return the cells, those in ``states`` with the value that their run has now; at most ``most`` are read."""
+    measured = []
+    for cell in cells:
+        run = _observe(cell, store) if cell.state in states and most > 0 else None
+        if run is not None:
+            most -= 1
+            with contextlib.suppress(RunwardError, OSError):
+                figure = measure(run, store, scalars, metric, goal)
+                measured.append(replace(cell, value=figure.value, value_step=figure.step))
+                continue
+        measured.append(cell)
+    return tuple(measured)
+
+
+def _observe(cell: CellState, store: RunStore) -> Run | None:
+    with contextlib.suppress(RunwardError):
+        return store.observe(cell.run_id) if cell.run_id is not None else None
+    return None
+
+
+def _read_metrics(
+    groups: Sequence[Group], store: RunStore, scalars: Scalars, metrics: Sequence[str], notes: list[str]
+) -> Values:
+    """Return the last values of further metrics in the runs that count, by tag and cell."""
+    cells = [cell for group in groups for cell in group.results]
+    if len(cells) > _MOST_READ:
+        notes.append(f"Further metrics are those of the best {_MOST_READ} cells.")
+    values: dict[str, dict[str, float]] = {}
+    for cell in cells[:_MOST_READ]:
+        run = _observe(cell, store)
+        if run is None:
+            continue
+        for one in read_metrics(run, scalars, metrics, store.run_directory(run.run_id)).metrics:
+            if isinstance(one.last, int | float):
+                values.setdefault(one.tag, {})[cell.cell.name] = float(one.last)
+    if not values:
+        notes.append(f"No metric {', '.join(metrics)} in these runs.")
+    if len(values) > _MOST_METRICS:
+        notes.append(f"{len(values) - _MOST_METRICS} more metrics match.")
+    return dict(list(values.items())[:_MOST_METRICS])

@@ -1,0 +1,90 @@
+"""Ranks the cells of a sweep; those that differ in seeds alone are one group, with its mean and deviation. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_server.record.sweep_state import LIVE, RESULTS, WAITING, CellState
+from mcp_server.sweeps.plan import is_seed
+
+
+@dataclass(frozen=True)
+class Group:
+    """The cells of one setting, in the order of the plan. ``results``: those whose value counts, the best first.
+
+    A value counts where its cell ended with a result: of a cell that failed, was lost or still runs it is provisional.
+    ``deviation`` is that of a sample; a single value has none.
+    """
+
+    settings: Mapping[str, Any]
+    cells: tuple[CellState, ...]
+    results: tuple[CellState, ...]
+    mean: float | None = None
+    deviation: float | None = None
+
+    @property
+    def first(self) -> CellState:
+        """The best cell; without any result the first of the plan."""
+        return (self.results or self.cells)[0]
+
+
+def rank_groups(cells: Sequence[CellState], goal: str) -> list[Group]:
+    """Return the groups, the best mean first.
+
+    Behind them groups without a result: those that run, those that wait, those that have ended. Equal ones keep the
+    order of the plan.
+    """
+    grouped: dict[str, list[CellState]] = {}
+    names = list(dict.fromkeys(name for cell in cells for name in cell.params if not is_seed(name)))
+    for cell in cells:
+        grouped.setdefault(_key(cell, names), []).append(cell)
+    groups = [_make_group(names, members, goal) for members in grouped.values()]
+    return sorted(groups, key=lambda group: _rank(group, goal))
+
+
+def find_differing(groups: Sequence[Group]) -> list[str]:
+    """Return the settings whose values are not the same in all groups."""
+    names = dict.fromkeys(name for group in groups for name in group.settings)
+    return [name for name in names if len({_text(group.settings.get(name)) for group in groups}) > 1]
+
+
+def average(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the mean, and the deviation of the sample, of the finite ones of ``values``; None where unknown."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return None, None
+    return statistics.fmean(finite), statistics.stdev(finite) if len(finite) > 1 else None
+
+
+def _make_group(names: Sequence[str], members: Sequence[CellState], goal: str) -> Group:
+    sign = -1 if goal == "max" else 1
+    results = [cell for cell in members if cell.state in RESULTS and _value(cell) is not None]
+    results.sort(key=lambda cell: sign * (cell.value or 0.0))
+    mean, deviation = average([cell.value for cell in results if cell.value is not None])
+    settings = {name: members[0].setting(name) for name in names}
+    return Group(settings, tuple(members), tuple(results), mean, deviation)
+
+
+def _key(cell: CellState, names: Sequence[str]) -> str:
+    settings = [cell.setting(name) for name in names]
+    return _text([cell.cell.phase, cell.cell.variant, settings])
+
+
+def _rank(group: Group, goal: str) -> tuple[int, float]:
+    if group.mean is not None:
+        return 0, -group.mean if goal == "max" else group.mean
+    states = {cell.state for cell in group.cells}
+    return (1 if LIVE in states else 2 if WAITING in states else 3), 0.0
+
+
+def _value(cell: CellState) -> float | None:
+    return cell.value if cell.value is not None and math.isfinite(cell.value) else None
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=str, sort_keys=True)

@@ -1,0 +1,85 @@
+"""A sweep as one table, from its record."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.record.sweep_directory import SweepDir
+from mcp_server.record.sweep_spec import Cell
+from mcp_server.results.answers import Comparison
+from mcp_server.scalars.run_scalars import Scalars
+from mcp_server.store.cell_notes import append_note
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.comparison import compare_sweep
+from tests.support.sweeps import cell_events, write_sweep
+
+OOM = {"kind": "oom_gpu", "line": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"}
+
+
+def compare(directory: SweepDir, **arguments: Any) -> Comparison:
+    store = RunStore(StateHome(directory.path.parents[1]))
+    return compare_sweep(store.sweeps.find("night"), store, Scalars(store.home, store), **arguments)
+
+
+def small(home: Path, **spec: Any) -> SweepDir:
+    params = [{"lr": lr, "seed": seed} for lr in (0.1, 0.2) for seed in (1, 2, 3)]
+    cells = [Cell(f"lr{p['lr']}-seed{p['seed']}", "1", p) for p in params] + [Cell("lr0.3-seed1", "1", {"lr": 0.3})]
+    values = [1.0, 2.0, 3.0, 5.0, 7.0, None]
+    events = [
+        event
+        for cell, value in zip(cells, values, strict=False)
+        for event in cell_events(cell.name, value, OOM if value is None else None)
+    ]
+    return write_sweep(home, cells, events, metric="reward", **spec)
+
+
+def test_a_row_is_a_setting_with_the_mean_of_its_seeds_and_what_failed(tmp_path: Path) -> None:
+    directory = small(tmp_path)
+    append_note(directory, "lr0.2-seed2", "keep | best so far", "alice")
+    table = compare(directory)
+    assert table.columns == "lr|reward mean±sd|n|best@step|cell|state|note"
+    assert table.rows == [
+        "0.2|6±1.4|2|7@2800|lr0.2-seed2|1 failed oom_gpu|lr0.2-seed2: keep ¦ best so far",
+        "0.1|2±1|3|3@2800|lr0.1-seed3||",
+        "0.3||0||lr0.3-seed1|queued|",
+    ]
+    assert table.sweep is not None
+    assert table.sweep.best is not None
+    assert (table.sweep.best.run_id, table.sweep.best.value) == ("night-lr0.2-seed2-k7qz", 7)
+    assert table.sweep.failed == [f"lr0.2-seed3: oom_gpu: {OOM['line']}"]
+    text = compare(directory, as_markdown=True).markdown or ""
+    assert "| 0.2 | 6±1.4 | 2 | 7@2800 | lr0.2-seed2 | 1 failed oom_gpu |" in text
+
+
+def test_without_a_metric_the_order_is_that_of_the_plan_and_the_answer_says_so(tmp_path: Path) -> None:
+    cells = [Cell("a", "1", {"x": 1}), Cell("b", "1", {"x": 2})]
+    table = compare(write_sweep(tmp_path, cells, cell_events("b", None)))
+    assert (table.columns, table.rows) == ("x|step|cell|state", ["1||a|queued", "2|3000|b|finished"])
+    assert "no metric" in (table.notes or [""])[0]
+
+
+def test_two_hundred_cells_have_600_tokens(tmp_path: Path) -> None:
+    openai = pytest.importorskip("rs_bpe").openai
+    axes = itertools.product((1e-5, 3e-5, 1e-4, 3e-4, 1e-3), (1024, 2048, 4096, 8192), ("elu", "relu"), range(5))
+    params = [{"agent.learning_rate": a, "num_envs": b, "activation": c, "seed": s} for a, b, c, s in axes]
+    cells = [Cell(f"learning_rate{i}-num_envs{p['num_envs']}-s{i}", "1", p) for i, p in enumerate(params)]
+    events = [
+        event
+        for number, cell in enumerate(cells)
+        for event in cell_events(cell.name, 1234.5678 + number * 1.2345, OOM if number % 9 == 0 else None)
+    ]
+    table = compare(write_sweep(tmp_path, cells, events, metric="Train/mean_reward"))
+    facts = json.dumps(table.model_dump(), ensure_ascii=False, separators=(",", ":"))
+    assert openai.o200k_base().count(facts) <= 600, facts
+    assert len(table.rows or []) >= 5
+    assert (
+        table.more
+        == f"{40 - len(table.rows or [])} more settings, all worse or without a result: markdown=true has all."
+    )
+    assert (table.notes or [""])[0].startswith("23 cells failed: 23 oom_gpu")

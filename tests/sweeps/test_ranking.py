@@ -1,0 +1,78 @@
+"""How the cells of a sweep are ranked, by value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweep_state import CellState
+from mcp_server.sweeps.plan import Phase, expand
+from mcp_server.sweeps.ranking import Group, average, find_differing, rank_groups
+
+
+def cell(name: str, value: float | None = None, state: str = "finished", **params: Any) -> CellState:
+    return CellState(Cell(name, "1", params), 1, state, params=params, value=value)
+
+
+def outline(groups: list[Group]) -> list[tuple[list[str], float | None, float | None, int]]:
+    return [([c.cell.name for c in g.cells], g.mean, g.deviation, len(g.results)) for g in groups]
+
+
+CELLS = [
+    cell("a1", 1.0, lr=0.1, seed=1),
+    cell("a2", 3.0, lr=0.1, seed=2),
+    cell("a3", 5.0, "failed", lr=0.1, seed=3),
+    cell("b1", 4.0, "killed", lr=0.2, seed=1),
+    cell("b2", math.nan, "timed_out", lr=0.2, seed=2),
+    cell("c1", 9.0, "live", lr=0.3, seed=1),
+    cell("d1", None, "failed", lr=0.4, seed=1),
+    cell("e1", None, "waiting", lr=0.5, seed=1),
+]
+
+
+def test_cells_that_differ_in_seeds_are_one_group_and_only_results_count() -> None:
+    groups = rank_groups(CELLS, "max")
+    assert outline(groups) == [
+        (["b1", "b2"], 4.0, None, 1),
+        (["a1", "a2", "a3"], 2.0, pytest.approx(math.sqrt(2)), 2),
+        (["c1"], None, None, 0),
+        (["e1"], None, None, 0),
+        (["d1"], None, None, 0),
+    ]
+    assert [group.first.cell.name for group in groups] == ["b1", "a2", "c1", "e1", "d1"]
+    assert groups[1].settings == {"lr": 0.1}
+    assert find_differing(groups) == ["lr"]
+
+
+def test_the_lowest_is_the_best_where_the_goal_says_so_and_ties_keep_the_order_of_the_plan() -> None:
+    groups = rank_groups([*CELLS[:4], cell("z", 2.0, lr=0.9)], "min")
+    assert [(group.mean, group.first.cell.name) for group in groups] == [(2.0, "a1"), (2.0, "z"), (4.0, "b1")]
+
+
+def test_a_cell_that_a_retry_changed_is_not_averaged_with_those_that_ran_as_planned() -> None:
+    def planned(name: str, **changed: Any) -> CellState:
+        launch = {"params": {"num_envs": 4096}}
+        return CellState(Cell(name, "1", {}, launch), 1, "finished", params=changed, value=1.0)
+
+    groups = rank_groups([planned("a"), planned("b", num_envs=2048), planned("c")], "max")
+    assert [[c.cell.name for c in group.cells] for group in groups] == [["a", "c"], ["b"]]
+    assert [group.settings for group in groups] == [{"num_envs": 4096}, {"num_envs": 2048}]
+    assert find_differing(groups) == ["num_envs"]
+
+
+def test_cells_whose_launches_differ_are_not_one_group_whatever_their_names() -> None:
+    entries: list[dict[str, Any]] = [{"seed": 1}, {"seed": 2}, {"seed": 3, "launch": {"gpus": 4}}]
+    common = {"command": "train.py --out {cell} --seed {seed} --gpus 1"}
+    cells = expand([Phase("1", common, cells=entries), Phase("2", common, cells=entries[:1])], "s-abcd")
+    groups = rank_groups([CellState(c, n, "finished", value=1.0) for n, c in enumerate(cells)], "max")
+    assert [[c.cell.name for c in group.cells] for group in groups] == [["seed1", "seed2"], ["seed3"], ["cell"]]
+
+
+def test_an_average_is_of_what_is_known() -> None:
+    assert average([]) == (None, None)
+    assert average([math.inf, math.nan]) == (None, None)
+    assert average([3, math.nan]) == (3.0, None)
+    assert average([1, 2, 3]) == (2.0, 1.0)
