@@ -29,6 +29,7 @@ from mcp_server.system.program_lock import LOCK_NAME
 _DIRECTORY = "supervisors"
 _DIGITS = 16
 _TRIES = 5  # of what another process may remove in the same moment
+_COPY = re.compile(rf"[0-9a-f]{{{_DIGITS}}}")
 _PART = re.compile(r"\.[0-9a-f]{16}-[0-9a-f]{8}")
 _ABANDONED_S = 3600.0  # the writer of a half-made copy of that age has exited
 
@@ -54,9 +55,7 @@ def remove_unused_copies(home: Path, runs_live: Callable[[], bool]) -> None:
         for path in copies:
             if _PART.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED_S:
                 shutil.rmtree(path, ignore_errors=True)
-        whole = sorted(
-            (path for path in copies if not path.name.startswith(".")), key=lambda path: path.stat().st_mtime
-        )
+        whole = sorted((path for path in copies if _COPY.fullmatch(path.name)), key=lambda path: path.stat().st_mtime)
         for path in whole[:-1]:
             if (path / LOCK_NAME).exists() or not runs_live():
                 _remove_unless_used(path)

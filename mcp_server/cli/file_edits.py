@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcp_server.system.files import write_atomic
+from mcp_server.system.files import read_regular_file, write_atomic
 
 # Control characters of a file could act on the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -97,7 +97,7 @@ def _find_target(edit: Edit) -> Path:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular_file(path).decode()
     except FileNotFoundError:
         return None
 

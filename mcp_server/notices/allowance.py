@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from pathlib import Path
 
 from mcp_server.notices.target import Target
-from mcp_server.system.files import write_atomic
-from mcp_server.system.lock_files import hold_lock
+from mcp_server.system.files import read_regular_file, write_atomic
+from mcp_server.system.lock_files import take_lock
 
 _HOUR_S = 3600.0
+_PATIENCE_S = 5.0  # with the lock, which is held for milliseconds
 
 
 class Allowance:
@@ -24,12 +26,17 @@ class Allowance:
     def take(self, unix_s: float) -> tuple[bool, int]:
         """Return whether a notice may be sent now, and how many were left out since the last one that was sent.
 
-        Where the count cannot be kept, as on a full disk, the notice is sent.
+        Where the count cannot be kept, as on a full disk or while another process holds its lock, the notice is sent.
         """
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with hold_lock(self._file.with_suffix(".lock")):
+            lock = take_lock(self._file.with_suffix(".lock"), _PATIENCE_S)
+            if lock is None:
+                return True, 0
+            try:
                 return self._take(unix_s)
+            finally:
+                os.close(lock)
         return True, 0
 
     def _take(self, unix_s: float) -> tuple[bool, int]:
@@ -42,7 +49,7 @@ class Allowance:
 
     def _read(self) -> tuple[list[float], int]:
         try:
-            facts = json.loads(self._file.read_bytes())
+            facts = json.loads(read_regular_file(self._file, follow_links=False))
             return [float(at_s) for at_s in facts["sent"]][-self._limit :], int(facts["left_out"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return [], 0

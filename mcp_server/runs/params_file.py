@@ -42,7 +42,12 @@ def read_params_file(path: str, cwd: str | None) -> tuple[Path, dict[str, Any]]:
         raise BadArgument(_ARGUMENT, f"{file}, line {fault.line}: {fault.text}.") from None
     if not isinstance(table, dict):
         raise BadArgument(_ARGUMENT, f"{file} holds no table of names and values.")
-    return file, dict(_flatten(table, ""))
+    values: dict[str, Any] = {}
+    for name, value in _flatten(table, ""):
+        if name in values:
+            raise BadArgument(_ARGUMENT, f"{file} has {name[:200]!r} twice: as one name, and as names in names.")
+        values[name] = value
+    return file, values
 
 
 def _flatten(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -104,7 +104,7 @@ class WaitSpec:
                 selection=Selection.from_facts(facts["selection"]) if facts.get("selection") else None,
                 since=facts.get("since"),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a wait: {error!r}") from error
 
 

@@ -23,6 +23,7 @@ from mcp_server.system.files import read_regular_file, write_atomic
 MOST_FILES, _REMOVED_AT_ONCE = 1000, 100
 _LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _WORD = re.compile(rf"c[{_LETTERS}]{{10}}")
+_FILE = re.compile(rf"{_WORD.pattern}\.json")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class CursorFiles:
                 {str(run_id): (int(seq), str(state)) for run_id, (seq, state) in facts["runs"].items()},
                 None if left_out is None else frozenset(map(str, left_out)),
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise BadArgument(
                 "since",
                 f"{word[:40]!r} is not a cursor of this machine, or too old.",
@@ -104,7 +105,7 @@ class CursorFiles:
 
     def _make_room(self) -> None:
         """Remove the cursors that were not used for longest, where there are too many."""
-        paths = list(self._directory.iterdir())
+        paths = [path for path in self._directory.iterdir() if _FILE.fullmatch(path.name)]
         if len(paths) < MOST_FILES:
             return
         used_at_s: dict[Path, float] = {}

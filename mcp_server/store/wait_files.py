@@ -33,6 +33,8 @@ _TOUCHED_S = 60.0  # more often, its time of change is not set
 _LEFT_OVER_S = 3600.0  # a file that a dead server has begun
 _ID = re.compile(r"[0-9a-f]{12}-[A-Za-z0-9_-]{32}")
 _END = ".end"
+_FILE = re.compile(rf"({_ID.pattern})\.json")
+_PART = re.compile(rf"\.{_ID.pattern}(?:\.end)?\.json\.\d+-\d+")  # of write_atomic
 
 
 class WaitNotFound(RunwardError):
@@ -138,19 +140,22 @@ class WaitFiles:
         return now_s
 
     def _make_room(self, mark: str) -> bool:
-        """Remove waits that nobody has asked for in a month, and of too many the oldest; False if those are polled."""
+        """Remove waits that nobody has asked for in a month, and of too many the oldest; False if those are polled.
+
+        Files of other names are left alone: a link may lead the directory elsewhere.
+        """
         now_s, own = time.time(), {}
         for entry in list(os.scandir(self._directory)):
             with contextlib.suppress(OSError):  # removed meanwhile
                 changed_s = entry.stat(follow_symlinks=False).st_mtime
-                if entry.name.startswith("."):
+                if _PART.fullmatch(entry.name):
                     if now_s - changed_s > _LEFT_OVER_S:
                         Path(entry.path).unlink()
-                elif not entry.name.endswith(f"{_END}.json"):
+                elif name := _FILE.fullmatch(entry.name):
                     if now_s - changed_s > KEPT_S:
-                        self._remove(entry.name.removesuffix(".json"))
+                        self._remove(name[1])
                     elif entry.name.startswith(f"{mark}-"):
-                        own[entry.name.removesuffix(".json")] = changed_s
+                        own[name[1]] = changed_s
         oldest = sorted(own, key=lambda wait_id: own[wait_id])
         surplus = oldest[: max(0, len(oldest) + 1 - MOST_OF_OWNER)]
         if any(now_s - own[wait_id] < _POLLED_S for wait_id in surplus):
@@ -182,7 +187,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         if is_absent(error):
             return None
         raise WaitUnreadable(path.name, str(error.strerror or error)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WaitUnreadable(path.name, "it is damaged") from error
     if not isinstance(facts, dict):
         raise WaitUnreadable(path.name, "it is damaged")

@@ -1,6 +1,7 @@
 """read_tb: the scalars of training runs."""
 
 import base64
+import re
 import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,7 @@ from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 
-_PICTURES = 50
+_PICTURES, _PICTURE = 50, re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}\.png")
 
 if TYPE_CHECKING:
     from mcp_server.views.scalar_report import DrawableReport
@@ -85,7 +86,8 @@ def _save_picture(home: StateHome, png: bytes) -> str | None:
         home.create()
         directory.mkdir(mode=0o700, exist_ok=True)
         write_atomic(directory / name, png)
-        for old in sorted(directory.glob("*.png"))[:-_PICTURES]:
+        own = (path for path in directory.iterdir() if _PICTURE.fullmatch(path.name))  # others may have some there
+        for old in sorted(own)[:-_PICTURES]:
             old.unlink(missing_ok=True)
     except (StateUnusable, OSError):
         return None

@@ -85,7 +85,7 @@ class WaitState:
                 positions=positions_from_facts(facts["positions"]),
                 until=str(facts["until"]),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not the end of a wait: {error!r}") from error
 
 

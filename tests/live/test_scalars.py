@@ -58,6 +58,11 @@ async def test_the_curves_of_a_run_are_found_while_it_runs_and_after_its_end(san
 async def test_a_picture_is_added_to_the_answer(sandbox: Sandbox) -> None:
     rows = "".join(f"{step},{1 / (step + 1)},{step}\n" for step in range(500))
     (sandbox.path / "progress.csv").write_text(f"step,loss,reward\n{rows}")
+    pictures = sandbox.path / "state" / "pictures"
+    pictures.mkdir(mode=0o700, parents=True)
+    kept = [*(f"20200101-000000-{n:04x}.png" for n in range(60)), *(f"photo{n}.png" for n in range(60))]
+    for name in kept:
+        (pictures / name).touch()
     async with sandbox.agent_in_process() as agent:
         asked = {"logdir": str(sandbox.path / "progress.csv"), "tags": ["loss", "reward"], "plot": True}
         result = await agent.client.call_tool("read_tb", asked)
@@ -71,6 +76,8 @@ async def test_a_picture_is_added_to_the_answer(sandbox: Sandbox) -> None:
         assert struct.unpack(">II", png[16:24]) == (900, 500)
         assert len(png) <= 200_000
         assert Path(result.structured_content["picture"]).read_bytes() == png
+    left = [path.name for path in pictures.iterdir()]
+    assert (len(left), sum(name.startswith("photo") for name in left)) == (110, 60), "50 of its own, and all others"
     drawn = sandbox.runward("tb", "progress.csv", "--plot", "curves.png")
     assert drawn.returncode == 0, drawn.stderr
     assert "reward" in drawn.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from mcp_server.notices.delivery import DeliveryFailed, deliver
 from mcp_server.notices.notice import Run, make_notice
 from mcp_server.notices.sender import RETRIES_S, Sender
 from mcp_server.notices.target import Target
+from mcp_server.system.lock_files import hold_lock
 from mcp_server.text.redaction import Redactor
 from tests.support.receiver import Receiver, receive
 
@@ -122,12 +124,30 @@ def test_a_clock_that_went_back_locks_nothing_out(tmp_path: Path) -> None:
     assert allowance.take(1e9 - 7200) == (True, 0)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"sent": "x"}', '{"sent": [], "left_out": null}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", '{"sent": "x"}', '{"sent": [], "left_out": null}', "[" * 99_999, '{"sent": [], "left_out": 1e999}'],
+)
 def test_a_damaged_count_is_begun_anew(tmp_path: Path, content: str) -> None:
     target = Target("a", url="https://box/x")
     Allowance(tmp_path, target).take(0)
     next(tmp_path.glob("*.json")).write_text(content)
     assert Allowance(tmp_path, target).take(1) == (True, 0)
+
+
+def test_a_count_that_is_no_file_and_a_lock_that_is_never_released_stop_no_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mcp_server.notices.allowance._PATIENCE_S", 0.0)
+    allowance = Allowance(tmp_path, Target("a", url="https://box/x", max_per_hour=1))
+    allowance.take(0)
+    count = next(tmp_path.glob("*.json"))
+    count.unlink()
+    os.mkfifo(count)
+    assert allowance.take(1) == (True, 0)
+    assert allowance.take(2) == (False, 1), "it was replaced"
+    with hold_lock(next(tmp_path.glob("*.lock"))):
+        assert allowance.take(3) == (True, 0)
 
 
 def test_a_full_directory_of_counts_stops_no_notice(tmp_path: Path) -> None:

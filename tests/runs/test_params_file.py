@@ -41,6 +41,7 @@ def test_json_is_read_too(tmp_path: Path) -> None:
         (b"- 1\n", "no table"),
         (b"", "no table"),
         (b"a: 1\na: 2\n", "line 2: 'a' is there twice"),
+        (b"a.b: 1\na:\n  b: 2\n", "'a.b' twice"),
         (b"a: \xff\n", "UTF-8"),
     ],
 )

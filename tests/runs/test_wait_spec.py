@@ -58,6 +58,7 @@ def test_where_a_condition_was_checked_survives_a_file(location: Any) -> None:
         {"cursors": {}},
         {"cursors": None},
         {"cursors": {A: {"seq": "x", "state": "", "heartbeats": 0, "repeated": 0}}},
+        {"cursors": {A: {"seq": math.inf, "state": "", "heartbeats": 0, "repeated": 0}}},
         {"positions": 3},
         {"timeout_s": "soon"},
     ],

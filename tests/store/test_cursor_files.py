@@ -47,7 +47,14 @@ def test_an_unknown_word_is_refused_with_the_way_on(home: StateHome, word: str) 
 
 def test_a_damaged_file_is_refused(home: StateHome) -> None:
     word = CursorFiles(home).keep(SEEN)
-    for damage in ("", "[]", '{"runs": {"a": 3}, "left_out": null}', '{"runs": {}}'):
+    for damage in (
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"runs": {"a": [1e999, ""]}, "left_out": null}',
+        '{"runs": {"a": 3}, "left_out": null}',
+        '{"runs": {}}',
+    ):
         (home.path / "cursors" / f"{word}.json").write_text(damage)
         with pytest.raises(BadArgument, match="is not a cursor"):
             CursorFiles(home).read(word)

@@ -31,7 +31,7 @@ def test_a_run_whose_supervisor_starts_between_two_reads_is_not_lost(
             EventLog(run / "events.jsonl").append("started", "The command runs.")
         return held
 
-    monkeypatch.setattr("mcp_server.backends.local.is_locked", held_just_before_it_starts)
+    monkeypatch.setattr("mcp_server.record.run_processes.is_locked", held_just_before_it_starts)
     assert RunStore(StateHome(tmp_path)).observe("cfm-7kqz").state == "running"
 
 

@@ -96,9 +96,10 @@ def test_a_removed_wait_gets_no_end(files: WaitFiles, waits: Path) -> None:
 
 def test_a_damaged_end_is_an_error(files: WaitFiles, waits: Path) -> None:
     record = made(files)
-    (waits / f"{record.wait_id}.end.json").write_text("{")
-    with pytest.raises(WaitUnreadable, match="damaged"):
-        files.read(record.wait_id, "alice")
+    for damage in ("{", "[" * 100_000):
+        (waits / f"{record.wait_id}.end.json").write_text(damage)
+        with pytest.raises(WaitUnreadable, match="damaged"):
+            files.read(record.wait_id, "alice")
 
 
 def test_a_wait_that_nobody_asks_for_expires_and_one_that_is_polled_does_not(files: WaitFiles, waits: Path) -> None:
@@ -139,11 +140,14 @@ def test_an_owner_with_many_waits_loses_those_that_are_polled_no_more(
 
 
 def test_what_a_dead_server_began_is_removed(files: WaitFiles, waits: Path) -> None:
-    made(files)
-    part = waits / ".x.json.1-1"
+    record = made(files)
+    part, foreign = waits / f".{record.wait_id}.json.1-1", waits / ".bashrc"
     part.write_text("{")
+    foreign.write_text("of somebody else")
+    os.utime(foreign, (0, 0))
     made(files)
     assert part.exists(), "another server may be writing it"
     os.utime(part, (0, 0))
     made(files)
     assert not part.exists()
+    assert foreign.exists()
