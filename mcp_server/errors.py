@@ -176,6 +176,18 @@ class KillNotConfirmed(RunwardError):
     """A confirmation was wrong; nothing was signalled."""
 
 
+class HostUnreachable(RunwardError):
+    """A far host does not answer, so nothing new is known of its runs."""
+
+    def __init__(self, host: str, why: str, state: str = "", remedy: str = "") -> None:
+        super().__init__(
+            f"{host} cannot be reached: {why.rstrip('.')}.",
+            state or "What runs there goes on; nothing new is known of it.",
+            remedy or f"Call again later; a person can look with: runward hosts {host}",
+        )
+        self.host, self.why = host, why
+
+
 class RunElsewhere(RunwardError):
     """The run is supervised on another host."""
 

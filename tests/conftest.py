@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.backends.ssh_channel import close_channels
 from mcp_server.system.processes import read_umask
 from tests.support.sandbox import Sandbox
+from tests.support.sshd import FarHost
 
 
 @pytest.fixture
@@ -29,3 +31,14 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     sandbox = Sandbox(tmp_path, f"runward-test-{secrets.token_hex(4)}")
     yield sandbox
     sandbox.close()
+
+
+@pytest.fixture
+def far_host(sandbox: Sandbox) -> Iterator[FarHost]:
+    """A real sshd that plays another machine, reached as ``lab``."""
+    host = FarHost(sandbox, sandbox.path / "far")
+    host.start()
+    host.write_hosts()
+    yield host
+    close_channels(lambda mirror: mirror.is_relative_to(sandbox.path))
+    host.close()

@@ -10,9 +10,12 @@ import functools
 import importlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp_server.gpus.snapshot import Snapshot
     from mcp_server.record.handover import Handover
     from mcp_server.record.run_directory import RunDir
     from mcp_server.record.run_processes import ReapResult, RunProcess
@@ -26,6 +29,14 @@ class Record:
 
     directory: RunDir
     behind_s: float | None = None
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """The GPUs of a host, and who holds leases of them and of its cpu slots, by UUID or slot."""
+
+    snapshot: Snapshot
+    holders: Mapping[str, str]
 
 
 class Backend(Protocol):
@@ -44,6 +55,13 @@ class Backend(Protocol):
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
         """Return ``spec`` with the fields that only this backend knows, e.g. the session's name."""
 
+    def create(self, directory: RunDir, spec: RunSpec) -> None:
+        """Make the run's directory appear whole, with its spec and what ``start`` needs in it.
+
+        Raises:
+            OSError: it cannot be written; nothing is left of it.
+        """
+
     async def start(
         self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
     ) -> None:
@@ -60,6 +78,13 @@ class Backend(Protocol):
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove the directory and the screen of a launch that its supervisor has refused."""
 
+    async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
+        """Return whether a launch without events is under way; if not, it never starts from now on.
+
+        Raises:
+            HostUnreachable: nobody knows.
+        """
+
     def open_record(self, directory: RunDir) -> Record:
         """Return read access to the run's record, on this host or mirrored from another."""
 
@@ -73,10 +98,17 @@ class Backend(Protocol):
             RunElsewhere: only another host can.
         """
 
+    def put_stop_request(self, directory: RunDir, spec: RunSpec, request: Mapping[str, Any] | None) -> None:
+        """Write ``stop.json``; None withdraws the request.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
         """Ask a living supervisor to stop its run; return whether the request reached it.
 
-        The supervisor finds reason and requester in ``stop.json``, which the caller writes first.
+        The supervisor finds reason and requester in the stop request, which the caller puts there first.
         """
 
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
@@ -106,6 +138,12 @@ class Backend(Protocol):
             RunwardError: a program that this needs is missing.
         """
 
+    def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
+        """Return the GPUs of the host where the run is or will be. Without ``query``, only who holds cpu slots."""
+
+    def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
+        """Return the path of an attempt's log, as new as it can be had now."""
+
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
         """Close screens of ended runs until at most ``keep`` of them are open.
 
@@ -114,12 +152,15 @@ class Backend(Protocol):
         """
 
 
-_BACKENDS = {"local": "mcp_server.backends.local:LocalBackend"}
+_BACKENDS = {
+    "local": "mcp_server.backends.local:LocalBackend",
+    "ssh": "mcp_server.backends.ssh:SshBackend",
+}
 
 
 def backend_of(spec: RunSpec) -> Backend:
-    """Return the backend that ``spec`` names. A spec that names none is of this host: ``local``."""
-    return load_backend(getattr(spec, "backend", None) or "local")
+    """Return the backend of a run: ``ssh`` for one of a far host, else the one that its spec names, else ``local``."""
+    return load_backend("ssh" if spec.mirror else getattr(spec, "backend", None) or "local")
 
 
 @functools.cache

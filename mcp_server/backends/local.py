@@ -13,15 +13,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import anyio
 import anyio.to_thread
 
 from mcp_server.backends import tmux_client
-from mcp_server.backends.base import Record
+from mcp_server.backends.base import GpuState, Record
 from mcp_server.backends.supervisor_copy import supervisor_program
 from mcp_server.errors import BadArgument, LaunchFailed, RunElsewhere, RunwardError
+from mcp_server.gpus.leases import Leases
+from mcp_server.gpus.query import query_gpus
+from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, now, write_json
 from mcp_server.record.run_processes import (
@@ -36,12 +39,13 @@ from mcp_server.record.run_processes import (
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import LivenessReport, Run
 from mcp_server.system import processes
-from mcp_server.system.lock_files import may_be_locked
+from mcp_server.system.lock_files import may_be_locked, take_lock
 from mcp_server.threads import CallAbandoned, run_in_thread, stop_if_abandoned
 
 _STARTED_WITHIN_S = 15.0
 _DISCARDED_WITHIN_S = 2.0  # the refusal is not delayed longer by a tmux that does not answer
 _POLL_S = 0.01
+_PROBES_S = 0.1  # longer than readers hold a lock
 _F_SETPIPE_SZ = 1031
 
 
@@ -62,6 +66,22 @@ class LocalBackend:
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
         """Name the run's session after it, so that a launch that dies between two steps leaves something to find."""
         return replace(spec, session=spec.run_id, tmux_socket=tmux_socket(environ))
+
+    def create(self, directory: RunDir, spec: RunSpec) -> None:
+        """Make the directory with the spec and the FIFO of the handover.
+
+        Raises:
+            OSError: it cannot be written; nothing is left of it.
+        """
+        new = RunDir(directory.path.with_name(f".new-{spec.run_id}"))
+        new.path.mkdir(mode=0o700)
+        try:
+            os.mkfifo(new.handover, 0o600)
+            write_json(new.spec, spec.facts())
+            new.path.rename(directory.path)
+        except OSError:
+            shutil.rmtree(new.path, ignore_errors=True)
+            raise
 
     async def start(
         self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
@@ -116,6 +136,11 @@ class LocalBackend:
             await tmux_client.query_in_thread(partial(tmux_client.close_session, spec.session, socket=spec.tmux_socket))
             await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
 
+    async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
+        """Return whether a supervisor holds the lock; else leave a stop request for one that starts late."""
+        del spec
+        return not await run_in_thread(_stop_before_start, directory)
+
     def open_record(self, directory: RunDir) -> Record:
         """Return the directory itself: the supervisor of this host writes it."""
         return Record(directory)
@@ -139,6 +164,18 @@ class LocalBackend:
         """
         if not self._host.supervises(spec):
             raise RunElsewhere(spec.run_id, spec.host)
+
+    def put_stop_request(self, directory: RunDir, spec: RunSpec, request: Mapping[str, Any] | None) -> None:
+        """Write or remove ``stop.json``.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        del spec
+        if request is None:
+            directory.stop.unlink(missing_ok=True)
+        else:
+            write_json(directory.stop, dict(request))
 
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
         """Send SIGTERM to the supervisor, which then reads ``stop.json``."""
@@ -183,6 +220,16 @@ class LocalBackend:
             tmux_client.new_session(spec.session, follow, socket=spec.tmux_socket)
         tmux_client.become_client(spec.session, spec.tmux_socket)
 
+    def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
+        """Return the GPUs of this host, and who holds them."""
+        snapshot = query_gpus(sys.executable, env, near=near) if query else Snapshot()
+        return GpuState(snapshot, {uuid: holder.text for uuid, holder in Leases(Path(spec.leases)).holders().items()})
+
+    def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
+        """Return the log itself."""
+        del spec
+        return directory.log(attempt)
+
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
         """Close the sessions of the oldest ended runs: each holds some megabytes of tmux's memory.
 
@@ -223,6 +270,16 @@ def supervisor_argv(python: str, run_dir: Path) -> list[str]:
     The supervisor shows another command line as soon as it runs (system/process_title.py).
     """
     return [python, "-I", "-S", "-X", "utf8", str(supervisor_program(run_dir.parents[1])), str(run_dir)]
+
+
+def _stop_before_start(directory: RunDir) -> bool:
+    """Leave a stop request for a supervisor that starts late; return whether the run has none now."""
+    lock = take_lock(directory.lock, _PROBES_S)
+    if lock is None:
+        return False
+    write_json(directory.stop, {"by": "launch_run", "reason": "launched again with the same key", "at": now()})
+    os.close(lock)
+    return True
 
 
 async def capture_session(name: str, environ: Mapping[str, str], *, history: bool) -> list[str]:

@@ -1,6 +1,7 @@
 """The supervisor as one file for hosts without an installation: the rooms that need nothing but Python 3.9 or newer.
 
 `python3 -I -S FILE RUN_DIR` supervises a run, as `python -I -S mcp_server/supervisor RUN_DIR` does here.
+`python3 -I -S FILE --relay STATE` serves a server of another host, which started it over ssh.
 `python3 -I FILE --nvml …` queries the GPUs, as `mcp_server/gpus/nvml` does, if that Python has nvidia-ml-py.
 
 A supervisor reads modules from the file as it needs them. So give each content a name of its own, and never replace a
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from mcp_server.system.files import write_atomic
 
-ROOMS = ("text", "system", "record", "diagnosis", "recovery", "gpus", "notices", "supervisor")
+ROOMS = ("text", "system", "record", "diagnosis", "recovery", "gpus", "notices", "supervisor", "relay")
 MODULES = ("__init__.py", "errors.py")
 OLDEST_PYTHON = (3, 9)
 
@@ -36,7 +37,11 @@ if sys.argv[1:2] == ["--nvml"]:
 
     sys.exit(main())
 
-from mcp_server.supervisor.__main__ import main
+if sys.argv[1:2] == ["--relay"]:
+    del sys.argv[1]
+    from mcp_server.relay.__main__ import main
+else:
+    from mcp_server.supervisor.__main__ import main
 
 sys.exit(main())
 """
@@ -56,6 +61,15 @@ def build_zipapp(path: Path) -> None:
     Raises:
         OSError: nothing was changed.
     """
+    write_atomic(path, pack_zipapp(), mode=_FILE_MODE)
+
+
+def pack_zipapp() -> bytes:
+    """Return the content of the file.
+
+    Raises:
+        OSError: a source file cannot be read.
+    """
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:  # compressed, bytes depend on zlib's version
         for name, text in _sources():
@@ -63,7 +77,7 @@ def build_zipapp(path: Path) -> None:
             entry.external_attr = _FILE_MODE << 16
             entry.create_system = 3  # Unix
             archive.writestr(entry, text)
-    write_atomic(path, content.getvalue(), mode=_FILE_MODE)
+    return content.getvalue()
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:

@@ -51,7 +51,7 @@ def _log_and_end(arguments: argparse.Namespace) -> tuple[Path, int | None, str |
         return path, exit_code, signal_name
     store = RunStore(StateHome.of(os.environ))
     run = store.find(arguments.log)
-    path = store.run_directory(run.run_id).log(run.attempt)
+    path = store.fetch_log(run)
     if exit_code is None and signal_name is None:
         return path, run.exit_code, run.signal
     return path, exit_code, signal_name

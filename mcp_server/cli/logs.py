@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the newest lines, the matching lines, the path, or everything as it is written."""
     store = RunStore(StateHome.of(os.environ))
     run = store.find(arguments.run_id)
-    path = store.run_directory(run.run_id).log(run.attempt)
+    path = store.fetch_log(run)
     if arguments.path:
         print(path)
         return 0
@@ -58,6 +58,7 @@ def _follow(run: Run, store: RunStore, lines: int) -> int:
             while tail.poll() is None and run.attempt == number and not (follow and run.ended):
                 time.sleep(_POLL_S)
                 run = store.observe(run.run_id)
+                store.fetch_log(run, number)
             if tail.poll() is None:
                 time.sleep(_DRAIN_S)
                 tail.terminate()

@@ -22,7 +22,7 @@ from mcp_server.text.regex import compile_user_pattern
 from mcp_server.text.secret_patterns import has_service_token, holds_a_secret, names_a_secret
 
 NO_ENVIRONMENT = "none"
-_OTHER_MACHINE = "Its own server starts it: `ssh HOST runward serve` is one over stdio, as guide://other_machines says."
+_OTHER_MACHINE = "With ssh = ALIAS in its table of hosts.toml it is reached from here; guide://other_machines says how."
 _NAME = re.compile(r"[\w.\-]{1,64}")
 
 
@@ -42,6 +42,12 @@ def _check_variables(env: dict[str, str]) -> dict[str, str]:
         except BadArgument as error:
             raise ValueError(f"{name[:80]!r} cannot be set") from error
     return env
+
+
+def _check_alias(text: str) -> str:
+    if not re.fullmatch(r"[\w.@:%\[\]][\w.@:%\[\]\-]*", text):
+        raise ValueError(f"must be a name of ~/.ssh/config, not {text[:80]!r}")
+    return text
 
 
 def _check_port_range(text: str) -> str:
@@ -102,10 +108,14 @@ class Environment(_Table):
 class Host(_Table):
     """One machine. ``rewrites`` maps prefixes of other hosts' paths to those of this host.
 
+    ``ssh`` is its name in ``~/.ssh/config``; ``state`` its state directory, ``prepare`` a line of sh before each login.
     ``power_limit_w`` and ``max_sm_clock_mhz``: no launch of more than one GPU above them.
     """
 
     name: str = ""
+    ssh: Annotated[str, AfterValidator(_check_alias)] | None = None
+    state: Directory | None = None
+    prepare: str = ""
     hostnames: list[str] = Field(default_factory=list)
     roots: list[Directory] = Field(default_factory=list)
     rewrites: dict[Directory, Directory] = Field(default_factory=dict)
@@ -217,6 +227,18 @@ def find_this_host(site: Site, name: str | None = None) -> Host:
         raise BadArgument("host", cause, _OTHER_MACHINE)
     known = ", ".join(dict.fromkeys([here.name, *site.hosts]))
     raise BadArgument("host", f"{name[:80]!r} is not known. There are {known}; this is {here.name}.", _OTHER_MACHINE)
+
+
+def find_host(site: Site, name: str | None) -> tuple[Host, bool]:
+    """Return the table of the host ``name``, without a name this machine's, and whether it is reached by ssh.
+
+    Raises:
+        BadArgument: it is another machine that hosts.toml does not reach, or unknown.
+    """
+    other = next((host for host in site.hosts.values() if name is not None and host.is_called(name)), None)
+    if other is not None and other.ssh is not None and other.name != find_this_host(site).name:
+        return other, True
+    return find_this_host(site, name), False
 
 
 def read_gpu_limits(home: StateHome) -> Requirements:

@@ -61,10 +61,12 @@ class Roots:
     host: str
 
     @classmethod
-    def of(cls, site: Site, host: Host) -> Roots:
+    def of(cls, site: Site, host: Host, *, is_far: bool = False) -> Roots:
         """Return the roots as ``host`` sees them; a foreign root without a rewrite that exists here is not foreign."""
         roots = find_foreign_roots(site, host)
-        foreign = {root: here for root, here in roots.items() if root in host.rewrites or not Path(root).exists()}
+        foreign = {
+            root: here for root, here in roots.items() if is_far or root in host.rewrites or not Path(root).exists()
+        }
         return cls(foreign, tuple(host.roots), host.name)
 
     def rewrite(self, text: str) -> Rewrite | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-_NOT_KEPT = frozenset({"environment"})
+_NOT_KEPT = frozenset({"environment", "mirror"})
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class RunSpec(LaunchRequest):
     boot_id: str = ""
     session: str = ""
     tmux_socket: str = "default"
+    mirror: str = ""  # of a run on a far host: what this host knows of that host, `hosts/NAME` in the state directory
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> RunSpec:

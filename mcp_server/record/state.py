@@ -38,6 +38,7 @@ class LivenessReport:
 
     liveness: Liveness
     reason: str = ""
+    unreachable: Mapping[str, str] | None = None  # host, since, why: of a host that does not answer
 
 
 _NO_SUPERVISOR = LivenessReport(Liveness.DEAD)
@@ -85,6 +86,7 @@ class Run:
     queue_position: int | None = None
     abandoned: bool = False
     stopped_by: str | None = None  # one of exit_status.STOPPERS
+    unreachable: Mapping[str, str] | None = None  # host, since, why: the state is the last known one
     measured_s: float | None = None  # the seconds it took, by a clock that nobody sets
 
     @property
@@ -173,6 +175,7 @@ def fold(evidence: Evidence) -> Run:
         and not last
         and not carried_out,
         stopped_by=_find_stopper(state, evidence, last),
+        unreachable=None if state in ENDED else evidence.supervisor.unreachable,
         measured_s=_measured_s(evidence.events, last) if end_is_known else None,
     )
 

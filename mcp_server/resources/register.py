@@ -163,7 +163,7 @@ def _add_templates(server: MCPServer[ServerContext], context: ServerContext) -> 
     def read_run_log(run_id: str) -> str:
         def read_tail() -> str:
             run = context.store.find(run_id)
-            path = context.store.run_directory(run.run_id).log(run.attempt)
+            path = context.store.fetch_log(run)
             return tail_lines(path, _LOG_LINES, label=f"run {run.run_id}").text
 
         return _answer(read_tail)

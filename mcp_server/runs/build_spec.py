@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def build_spec(launch: ResolvedLaunch) -> RunSpec:
     """Return the specification of a run, without the fields that only its backend knows."""
-    arguments = {**vars(launch.request), "host": launch.hostname}
+    arguments = {**vars(launch.request), "host": launch.hostname, "mirror": launch.mirror}
     return RunSpec(
         **arguments,
         layout=LAYOUT,

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
 
+from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, GpusNotFree
-from mcp_server.gpus.leases import Leases
 from mcp_server.gpus.placeholders import PLACEHOLDERS, VISIBLE_DEVICES, find_placeholder
 from mcp_server.gpus.placement import Placement, choose_devices
-from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import parse_gpus, parse_requirements
 from mcp_server.gpus.snapshot import IDLE_MIB, Snapshot
 from mcp_server.record.spec import RunSpec
@@ -107,15 +103,13 @@ async def check_admission(spec: RunSpec, env: Mapping[str, str]) -> Snapshot | N
     request = parse_gpus(spec.gpus)
     if not request:
         return None
-    leases, requirements = Leases(Path(spec.leases)), parse_requirements(spec.require)
+    backend, requirements = backend_of(spec), parse_requirements(spec.require)
     for attempt in range(_ATTEMPTS):
         if attempt:
             await anyio.sleep(_BETWEEN_S)
-        snapshot = Snapshot()
-        if not request.cpu:
-            snapshot = await run_in_thread(partial(query_gpus, sys.executable, env, near=True))
-        holders = {uuid: holder.text for uuid, holder in (await run_in_thread(leases.holders)).items()}
-        choice = choose_devices(snapshot, spec.cpu_slots, holders, request, requirements)
+        state = await run_in_thread(backend.query_gpus, spec, env, near=True, query=not request.cpu)
+        snapshot = state.snapshot
+        choice = choose_devices(snapshot, spec.cpu_slots, state.holders, request, requirements)
         if isinstance(choice, Placement) or (spec.queue and not choice.never and not choice.remedy):
             return snapshot
         refusal = GpusNotFree(choice.text, never=choice.never, remedy=choice.remedy, slots=bool(request.cpu))

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import anyio
 
+from mcp_server.backends.base import backend_of
 from mcp_server.errors import LaunchFailed, RunNotFound
-from mcp_server.record.run_directory import RunDir, now, write_json
+from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.system.files import open_private, read_regular_file
-from mcp_server.system.lock_files import may_be_locked, take_lock, try_lock
+from mcp_server.system.lock_files import may_be_locked, try_lock
 from mcp_server.threads import run_in_thread
 
-_PROBES_S = 0.1  # longer than readers hold a lock
 _LONGEST_LAUNCH_S = 30.0
 _RETRY_S = 0.02
 
@@ -47,7 +47,8 @@ class IdempotencyKey:
             return run
         if run.events:
             return None  # refused
-        return None if await run_in_thread(_stop_before_start, directory) else run
+        # Nothing is started twice: the former launch never starts from now on, or it is the run.
+        return run if await backend_of(run.spec).settle_launch(directory, run.spec) else None
 
     def read(self) -> str:
         """Return the id that this key has; empty where it has none."""
@@ -94,16 +95,6 @@ async def hold_key(store: RunStore, key: str | None) -> AsyncIterator[Idempotenc
 
 def _is_starting(store: RunStore, directory: RunDir) -> bool:
     return may_be_locked(directory.lock) and not store.observe(directory.run_id).events
-
-
-def _stop_before_start(directory: RunDir) -> bool:
-    """Leave a stop request for a supervisor that starts late; return whether the run has none now."""
-    lock = take_lock(directory.lock, _PROBES_S)
-    if lock is None:
-        return False
-    write_json(directory.stop, {"by": "launch_run", "reason": "launched again with the same key", "at": now()})
-    os.close(lock)
-    return True
 
 
 def _was_accepted(run: Run) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,7 +13,7 @@ from mcp_server.backends.base import backend_of, load_backend
 from mcp_server.errors import GpusNotFree, LaunchFailed, RunwardError
 from mcp_server.gpus.request import parse_gpus
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import RunDir, write_json
+from mcp_server.record.run_directory import RunDir
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Run
 from mcp_server.runs.build_spec import build_spec
@@ -41,7 +39,7 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
 
     resolve_request = partial(resolve, request, home, environ)
     resolved = await run_in_thread(resolve_request)
-    backend = load_backend("local")
+    backend = load_backend("ssh" if resolved.mirror else "local")
     backend.check_usable()
     return backend.complete_spec(build_spec(resolved), environ), resolved.handover
 
@@ -88,20 +86,16 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
 
 
 def _create(spec: RunSpec, store: RunStore) -> RunDir:
-    """Make the run's directory appear whole, with its spec and the handover FIFO in it.
+    """Make the run's directory appear whole.
 
     Raises:
         LaunchFailed: it cannot be written; nothing is left of it.
     """
-    directory = RunDir(store.home.runs / spec.run_id)
-    new = RunDir(directory.path.with_name(f".new-{spec.run_id}"))
-    new.path.mkdir(mode=0o700)
+    runs = Path(spec.mirror) / "runs" if spec.mirror else store.home.runs
+    directory = RunDir(runs / spec.run_id)
     try:
-        os.mkfifo(new.handover, 0o600)
-        write_json(new.spec, spec.facts())
-        new.path.rename(directory.path)
+        backend_of(spec).create(directory, spec)
     except OSError as error:
-        shutil.rmtree(new.path, ignore_errors=True)
         raise LaunchFailed(f"{store.home.path}: {error.strerror}.", "Nothing was started.") from error
     return directory
 

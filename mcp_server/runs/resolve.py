@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets as random
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import lease_directory
 from mcp_server.gpus.placeholders import PLACEHOLDERS, find_placeholder
 from mcp_server.gpus.request import parse_gpus, takes_several
-from mcp_server.hosts.config import Environment, Host, find_this_host, read_hosts_file
+from mcp_server.hosts.config import Environment, Host, find_host, read_hosts_file
 from mcp_server.hosts.config_contents import check_config_data, check_config_roots, find_config_files
 from mcp_server.hosts.environment import find_distinct_secrets, find_secrets
 from mcp_server.hosts.notice_targets import find_targets
@@ -44,6 +44,7 @@ from mcp_server.system.ports import find_free_port
 from mcp_server.text.shell import parse
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
+_NO_BLUEPRINT = "Start it with the server of that machine, or pass command, cwd and params."
 _NOT_SEARCHED = frozenset({"cwd", "blueprint", "secrets"})  # for values of secrets
 
 
@@ -61,6 +62,7 @@ class ResolvedLaunch:
     lease_directory: str
     handover: Handover = field(repr=False)  # holds the values of secrets
     result_dir: str | None = None
+    mirror: str = ""  # of a run on another host
 
 
 def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> ResolvedLaunch:
@@ -80,23 +82,31 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         file, params = read_params_file(request.params_file, request.cwd)
         request = replace(request, params=params, params_file=str(file))
     site = read_hosts_file(home)
-    host = find_this_host(site, request.host)
+    host, is_far = find_host(site, request.host)
     environment = site.environment(request.environment, host)
-    roots = Roots.of(site, host)
+    roots = Roots.of(site, host, is_far=is_far)
     command = parse(request.command)
     given_variables = request.env
     check_foreign_paths(request, command, roots)
-    result_dir = None
+    result_dir, far = None, None
+    if is_far:
+        if request.blueprint is not None:
+            raise BadArgument(
+                "blueprint", f"it names files of this machine, and {host.name} is another one.", _NO_BLUEPRINT
+            )
+        from mcp_server.runs.far_host import reach  # noqa: PLC0415 - most launches stay here
+
+        far = reach(home, host)
     if request.blueprint is not None:
         path, blueprint = read_blueprint(request.blueprint, request.cwd)
         request = apply_blueprint(request, path, blueprint, host.keyword, environ, roots, check_options)
         request = replace(request, blueprint=str(path))
         result_dir = str(resolve_paths(path, blueprint).result_dir)
         command = parse(request.command)
-    request = check_arguments(apply_host_defaults(request, host, environment, environ), command)
+    request = check_arguments(apply_host_defaults(request, host, environment, far.environ if far else environ), command)
     if takes_several(parse_gpus(request.gpus)):
         request = replace(request, require=host.tighten(request.require))
-    cwd = find_directory(request.cwd)
+    cwd = Path(far.find_directory(request.cwd)) if far else find_directory(request.cwd)
     request = replace(
         request,
         cwd=str(cwd),
@@ -111,37 +121,48 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     check_no_secret(kept, {**others, **secrets})
     added_variables = {name: value for name, value in request.env.items() if name not in given_variables}
     check_foreign_variables(added_variables, roots)
-    check_inputs(request, command, site, host, environment, strict=False)
-    config_files = find_config_files(request, command, cwd)
-    check_config_roots(config_files, roots)
-    check_config_data(config_files, request, command, cwd)
+    if far:
+        far.check_inputs(request, command, environment, cwd)
+    else:
+        check_inputs(request, command, site, host, environment, strict=False)
+        config_files = find_config_files(request, command, cwd)
+        check_config_roots(config_files, roots)
+        check_config_data(config_files, request, command, cwd)
     name = request.name or "".join(filter(str.isprintable, name_of(command, request.params)))[:LONGEST_NAME]
-    run_id = next(run_id for run_id in _generate_ids(slug(name)) if not (home.runs / run_id).exists())
+    run_id = next(run_id for run_id in _generate_ids(slug(name)) if not _is_taken(home, run_id))
     config = home.read_config()
     return ResolvedLaunch(
         request=replace(
             request,
             name=name,
             tensorboard=request.tensorboard.replace("{run_id}", run_id) if request.tensorboard else None,
-            env={**find_ray_variables(environment, run_id), **request.env},
+            env={
+                **find_ray_variables(environment, run_id, far.find_free_port if far else None),
+                **request.env,
+            },
             secrets=list(secrets),
             owner=request.owner or home.owner(environ),
         ),
         run_id=run_id,
-        hostname=socket.gethostname(),
+        hostname=far.hostname if far else socket.gethostname(),
         boot_id=boot_id(),
         created_at=now(),
         config=config,
-        cpu_slots=count_cpu_slots(config.cpu_slots),
+        cpu_slots=far.cpu_slots if far else count_cpu_slots(config.cpu_slots),
         lease_directory=str(lease_directory(environ)),
         handover=Handover(
-            base_environment(environ),
+            {} if far else base_environment(environ),  # a far run gets that of the login there
             secrets,
             processes.read_umask(),
             others=others,
-            notify=[target.facts() for target in find_targets(config, environ, home.secrets)[0]],
+            notify=[
+                target.facts()
+                for target in find_targets(config, environ, home.secrets)[0]
+                if not (far and target.command)  # a command of this machine
+            ],
         ),
         result_dir=result_dir,
+        mirror=str(far.mirror) if far else "",
     )
 
 
@@ -172,7 +193,9 @@ def apply_host_defaults(
     )
 
 
-def find_ray_variables(environment: Environment, run_id: str) -> dict[str, str]:
+def find_ray_variables(
+    environment: Environment, run_id: str, find_port: Callable[[int, int], int | None] | None = None
+) -> dict[str, str]:
     """Return the variables of the run's own Ray, with a free port; empty where the environment defines no Ray.
 
     Raises:
@@ -182,7 +205,7 @@ def find_ray_variables(environment: Environment, run_id: str) -> dict[str, str]:
     if ray is None:
         return {}
     low, high = map(int, ray.ports.split("-"))
-    port = find_free_port(low, high)
+    port = (find_port or find_free_port)(low, high)
     if port is None:
         raise BadArgument("environment", f"no port of {ray.ports} is free for the run's own Ray.")
     room = LONGEST_RAY_DIRECTORY - len(ray.temp_dir.replace("{run_id}", ""))
@@ -215,6 +238,10 @@ def find_directory(cwd: str | None) -> Path:
     except (OSError, RuntimeError) as error:  # too long, not readable, or no such user
         raise BadArgument("cwd", f"cannot be used: {str(error)[:200]}.") from error
     return path
+
+
+def _is_taken(home: StateHome, run_id: str) -> bool:
+    return any((runs / run_id).exists() for runs in (home.runs, *(path / "runs" for path in home.list_mirrors())))
 
 
 def _generate_ids(label: str) -> Iterator[str]:

@@ -11,12 +11,12 @@ from typing import Any
 
 import anyio
 
-from mcp_server.backends.base import backend_of
-from mcp_server.errors import StopNotSeen, StopUnknown
+from mcp_server.backends.base import Backend, backend_of
+from mcp_server.errors import HostUnreachable, StopNotSeen, StopUnknown
 from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.expiry import expiry
-from mcp_server.record.run_directory import RunDir, now, write_json
+from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.run_processes import RunProcess
 from mcp_server.record.state import Liveness, Run
 from mcp_server.store.file_watch import FileWatch
@@ -92,13 +92,27 @@ async def _stop(
     run: Run, store: RunStore, file_watch: FileWatch, *, by: str, reason: str, stopped_by: str
 ) -> StopResult:
     backend = backend_of(run.spec)
-    backend.check_stoppable(run.spec)
+    await run_in_thread(backend.check_stoppable, run.spec)
+    try:
+        return await _stop_reachable(backend, run, store, file_watch, by=by, reason=reason, stopped_by=stopped_by)
+    except HostUnreachable as error:
+        raise HostUnreachable(
+            error.host,
+            error.why,
+            f"Whether {run.run_id} was stopped is unknown: the request may have arrived.",
+            "Call wait_run; once the host answers, kill_run again if it still runs.",
+        ) from error
+
+
+async def _stop_reachable(
+    backend: Backend, run: Run, store: RunStore, file_watch: FileWatch, *, by: str, reason: str, stopped_by: str
+) -> StopResult:
     directory = await run_in_thread(store.run_directory, run.run_id)
     request: dict[str, Any] = {"by": by, "reason": reason, "stopped_by": stopped_by, "at": now()}
     request |= expiry(_EXPIRES_S)
     if await run_in_thread(_lives, directory, run):
         with contextlib.suppress(OSError):  # on a full disk the signal alone stops the run
-            await run_in_thread(write_json, directory.stop, request)
+            await run_in_thread(backend.put_stop_request, directory, run.spec, request)
         with file_watch.subscribe([directory.path]) as subscription:
             # A supervisor that has not started its command yet reads the request by itself, or soon records its number.
             await _wait_until(
@@ -113,7 +127,7 @@ async def _stop(
                 await _wait_until(longest_s, subscription.next_change, lambda: store.observe(run.run_id).ended)
             elif not reached and await run_in_thread(_lives, directory, run):
                 with contextlib.suppress(OSError):
-                    await run_in_thread(directory.stop.unlink)
+                    await run_in_thread(backend.put_stop_request, directory, run.spec, None)
                 raise StopNotSeen(run.run_id)
         run = await run_in_thread(store.observe, run.run_id)
         if run.ended and (run.state != "lost" or run.events[-1].get("far_side")):
@@ -124,7 +138,7 @@ async def _stop(
         {} if result.survivors or lives else {"carried_out": {"at": now(), "signals_sent": list(result.signals_sent)}}
     )
     with contextlib.suppress(OSError):
-        await run_in_thread(write_json, directory.stop, {**request, **carried_out})
+        await run_in_thread(backend.put_stop_request, directory, run.spec, {**request, **carried_out})
     return StopResult(
         await run_in_thread(store.observe, run.run_id), result.signals_sent, result.survivors, result.unsupervised
     )

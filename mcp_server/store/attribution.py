@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mcp_server.record.outputs import read_outputs
-from mcp_server.record.run_directory import RunDir, boot_id, read_json
+from mcp_server.record.run_directory import boot_id, read_json
 from mcp_server.record.state import Run, posix
 from mcp_server.store.claim_records import add_open_files, build_claims, find_last_sign_s
 from mcp_server.store.claims import SLACK_S, Claims, FileFacts, Rank, Verdict, decide, is_within
@@ -128,7 +128,7 @@ class Attribution:
 
     def claims_of(self, run: Run) -> Claims:
         """Return the claims of one run, read again when its record has changed."""
-        rundir = RunDir(self._store.home.runs / run.run_id)
+        rundir = self._store.record_of(run)
         paths = [rundir.attribution, *(rundir.outputs(number) for number in range(1, run.attempt + 1))]
         key = (run.state, run.attempt, run.ended_at, run.spec.created_at, run.made_a_step, *map(_stamp, paths))
         with self._lock:
@@ -145,7 +145,7 @@ class Attribution:
 
     def stamp(self, run: Run) -> object:
         """Return a value that changes when a person corrects the attribution of a run."""
-        return _stamp(RunDir(self._store.home.runs / run.run_id).attribution)
+        return _stamp(self._store.record_of(run).attribution)
 
 
 def _overlap(run: Run, other: Run) -> bool:

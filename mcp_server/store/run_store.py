@@ -15,7 +15,7 @@ from mcp_server.backends.base import backend_of
 from mcp_server.errors import NotOfSweeps, RunNameAmbiguous, RunNotFound, RunUnreadable, SweepNotFound
 from mcp_server.record.event_reader import EventsRead, read_new_events
 from mcp_server.record.events import Event, is_time, read_record, read_stop
-from mcp_server.record.run_directory import RunDir, load_json
+from mcp_server.record.run_directory import RunDir, load_json, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Evidence, Liveness, Run, attempt_of, fold, posix
 from mcp_server.store.state_home import StateHome
@@ -48,6 +48,10 @@ class RunStore:
         """
         directory = RunDir(self.home.runs / run_id)
         if not _RUN_ID.fullmatch(run_id) or not directory.spec.is_file():
+            for mirror in self.home.list_mirrors() if _RUN_ID.fullmatch(run_id) else ():
+                directory = RunDir(mirror / "runs" / run_id)
+                if directory.spec.is_file():
+                    return directory
             if run_id in self.sweeps.list_ids():
                 raise NotOfSweeps(run_id)
             raise RunNotFound(run_id, difflib.get_close_matches(run_id, self._list_ids(), n=3, cutoff=0.7))
@@ -115,8 +119,8 @@ class RunStore:
 
     def directory_of(self, run_id: str) -> Path:
         """Return the directory in which a run, or a sweep, announces its changes; it may be missing."""
-        run = self.home.runs / run_id
-        return run if run.is_dir() else self.sweeps.path / run_id
+        places = (self.home.runs, *(mirror / "runs" for mirror in self.home.list_mirrors()))
+        return next((runs / run_id for runs in places if (runs / run_id).is_dir()), self.sweeps.path / run_id)
 
     def resolve(self, names: Iterable[str]) -> list[Run]:
         """Return the runs that ``names`` mean (see ``find``), in their order and each once.
@@ -191,6 +195,18 @@ class RunStore:
         except (OSError, RunNotFound):
             return None
 
+    def record_of(self, run: Run) -> RunDir:
+        """Return where the record of ``run`` is or was, on this host or mirrored."""
+        return RunDir((Path(run.spec.mirror) / "runs" if run.spec.mirror else self.home.runs) / run.run_id)
+
+    def fetch_log(self, run: Run, attempt: int | None = None) -> Path:
+        """Return the path of a log, of the newest attempt without ``attempt``; a far log is brought up to date."""
+        return backend_of(run.spec).fetch_log(self.record_of(run), run.spec, attempt or run.attempt)
+
+    def now_s(self, run: Run) -> float:
+        """Return the time at the host of the run, in POSIX time, to compare with times that its record holds."""
+        return time.time() + (self._clock_offset_s(Path(run.spec.mirror)) if run.spec.mirror else 0.0)
+
     def _list_ids_named(self, name: str) -> list[str]:
         """Return the ids of the runs with this name, newest first."""
         return [spec.run_id for spec in reversed(self._list_specs()) if spec.name == name]
@@ -204,15 +220,23 @@ class RunStore:
         return sorted(specs, key=lambda spec: (spec.created_at, spec.run_id))
 
     def _list_ids(self) -> list[str]:
-        try:
-            return [entry.name for entry in self.home.runs.iterdir() if not entry.name.startswith(".")]
-        except FileNotFoundError:
-            return []
+        ids: dict[str, None] = {}
+        for runs in (self.home.runs, *(mirror / "runs" for mirror in self.home.list_mirrors())):
+            with contextlib.suppress(FileNotFoundError):
+                ids.update((entry.name, None) for entry in runs.iterdir() if not entry.name.startswith("."))
+        return list(ids)
+
+    def _clock_offset_s(self, mirror: Path) -> float:
+        offset_s = (read_json(mirror / "host.json") or {}).get("clock_offset_s")
+        return float(offset_s) if isinstance(offset_s, int | float) else 0.0
 
     def _read_spec(self, directory: RunDir) -> RunSpec:
         if (spec := self._specs.get(directory.run_id)) is not None:
             return spec
         spec = RunSpec.from_facts(load_json(directory.spec) or {})  # without a readable spec it is still a run
+        mirror = directory.path.parents[1]
+        if mirror.parent == self.home.hosts:  # the far host's own name is of no use here
+            spec = replace(spec, host=mirror.name, mirror=str(mirror))
         spec = replace(
             spec,
             run_id=directory.run_id,

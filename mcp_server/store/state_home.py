@@ -124,6 +124,18 @@ class StateHome:
         return self.path / "sweeps"
 
     @property
+    def hosts(self) -> Path:
+        """Holds one directory per host that is reached by ssh, with a mirror of its runs; see ``backends/mirror``."""
+        return self.path / "hosts"
+
+    def list_mirrors(self) -> list[Path]:
+        """Return the directories of the hosts that were reached by ssh."""
+        try:
+            return sorted(path for path in self.hosts.iterdir() if not path.name.startswith("."))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    @property
     def keys(self) -> Path:
         """Holds one file per idempotency key, with the id of its run."""
         return self.path / "keys"

@@ -15,7 +15,7 @@ MOVED_FROM, MOVED_TO, CREATED, DELETED = 0x40, 0x80, 0x100, 0x200
 _OVERFLOW = 0x4000
 _DIRECTORY = 0x40000000  # of an event: it is about a directory
 _KINDS = MODIFIED | CLOSED_WRITE | CLOSED_READ | OPENED | MOVED_FROM | MOVED_TO | CREATED | DELETED
-_MASK = _KINDS | 0x01000000 | 0x02000000  # a directory only; not through a link
+_OF_DIRECTORIES = 0x01000000 | 0x02000000  # a directory only; not through a link
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name
 _READ_BYTES, _MOST_READS = 65536, 64
 _NEW_DEPTH = 6  # below a new directory, whose own new directories may have come before it was watched
@@ -39,11 +39,12 @@ class Inotify:
     """Watches directories, and new ones below them, at most ``most``.
 
     ``fd`` is readable after an event; None where the kernel has no inotify for this user. ``overflows`` counts how
-    often the kernel dropped events.
+    often the kernel dropped events. ``kinds``: what is reported; without ``follow`` new directories are not watched.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, kinds: int = _KINDS, *, follow: bool = True) -> None:
         self.fd: int | None = None
+        self._mask, self._follow = kinds | _OF_DIRECTORIES, follow
         self.overflows = 0
         self._most = most
         self._paths: dict[int, str] = {}  # by watch
@@ -57,7 +58,7 @@ class Inotify:
         """Watch a directory and those ``depth`` levels below it. One that does not exist yet may be added later."""
         if self.fd is None or path in self._watched_ns or len(self._watched_ns) >= self._most:
             return
-        watch = self._libc.inotify_add_watch(self.fd, os.fsencode(path), _MASK)
+        watch = self._libc.inotify_add_watch(self.fd, os.fsencode(path), self._mask)
         if watch < 0:
             return
         self._paths[watch] = path
@@ -99,7 +100,7 @@ class Inotify:
                     events.append(FileEvent(path, kind, is_directory, former))
                     if is_directory and kind in (CREATED, MOVED_TO):
                         self._move(former, path)
-                        if not name.startswith(b"."):
+                        if self._follow and not name.startswith(b"."):
                             self.add(path, _NEW_DEPTH)
         return events
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 SUPERVISOR = "runward-supervisor"
 GPU_SAMPLER = "runward-gpu"
+RELAY = "runward-relay"
 _NOTIFIER = "runward-notifier"
 _CONDUCTOR = "runward-conductor"
 _LEASE_KEEPER = "runward-lease"

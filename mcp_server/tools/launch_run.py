@@ -111,7 +111,7 @@ async def launch_run(
     ] = None,
     tensorboard: Annotated[str | None, Field(description="Its TensorBoard directory, for read_tb")] = None,
     environment: Annotated[str | None, Field(description="One of hosts.toml, or none")] = None,
-    host: Annotated[str | None, Field(description="Must be this machine")] = None,
+    host: Annotated[str | None, Field(description="Another machine, by its name in hosts.toml")] = None,
     backend: Annotated[Literal["tmux"], Field(description="How it is started")] = "tmux",
     owner: Annotated[str | None, Field(description="Default: the server's owner")] = None,
     tags: Annotated[list[str] | None, Field(description="Free words, for tag:WORD")] = None,
@@ -170,6 +170,8 @@ def _check_places(ctx: Call, blueprint: str | None, params_file: str | None, cwd
 
 
 async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] | None:
+    if spec.mirror:  # they are about files of this machine
+        return None
     from mcp_server.runs.warning_inputs import collect_warnings  # noqa: PLC0415 - a server starts without it
 
     return await run_in_thread(collect_warnings, spec, server.environ) or None

@@ -1,4 +1,4 @@
-"""list_runs: the runs of this machine."""
+"""list_runs: the runs of this machine, and those on other machines that were started from it."""
 
 from typing import Annotated, Literal
 
@@ -61,7 +61,7 @@ async def list_runs(
         bool, Field(description="Also tmux sessions, trainings, evaluations, vLLM, Ray that are not ours")
     ] = False,
 ) -> RunList:
-    """List runs of this machine, newest first; use it when you lost a run_id or to see what is going on."""
+    """List runs, newest first; use it when you lost a run_id or to see what is going on."""
     server = server_of(ctx)
 
     shows_owner = identity(ctx) is not None

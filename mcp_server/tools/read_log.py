@@ -49,10 +49,16 @@ async def read_log(
     def read_run() -> str:
         run = server.store.find(str(run_id))
         number = attempt or run.attempt
-        log = server.store.run_directory(run.run_id).log(number)
+        log = server.store.fetch_log(run, number)
         if not log.is_file():
             raise BadArgument("attempt", f"{run.run_id} ({run.state}) has no output of attempt {number}.")
-        return read(log, f"run {run.run_id}").text
+        whole = log.name == "output.log"
+        if not whole and (grep is not None or start_line is not None):
+            text = f"the log of {run.run_id} is large, and only its end was fetched from {run.spec.host}."
+            raise BadArgument("grep" if grep is not None else "start_line", text, "Search there, over ssh; tail works.")
+        label = f"run {run.run_id}" if whole else f"the end of the log of {run.run_id}, lines counted from there"
+        note = f"[{run.reason}]\n" if run.unreachable else ""
+        return note + read(log, label).text
 
     def read_path(word: str) -> str:
         from mcp_server.hosts.environment import list_known_secrets  # noqa: PLC0415 - a server starts without hosts

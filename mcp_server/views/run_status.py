@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,6 +72,14 @@ class Failure(Answer):
     context: list[str] | None = None
 
 
+class Unreachable(Answer):
+    """The host of a run does not answer: its state is the last known one."""
+
+    host: str
+    since: str
+    why: str
+
+
 class RunStatus(Answer):
     """The state of one run. Durations in seconds, times in ISO 8601 UTC.
 
@@ -82,7 +89,9 @@ class RunStatus(Answer):
 
     run_id: str
     name: str | None = None
+    host: str | None = None
     state: RunState
+    unreachable: Unreachable | None = None
     owner: str | None = None
     sweep: str | None = None
     cell: str | None = None
@@ -128,7 +137,7 @@ def status_of(
     """
     return describe(
         run,
-        now_s=time.time(),
+        now_s=store.now_s(run),
         since=since,
         last_output_at_s=store.output_at_s(run),
         tail=tail,
@@ -145,7 +154,7 @@ def _read_tracker(store: RunStore, run: Run, since: int, *, brief: bool, listed:
     is_news = any(e["kind"] == "first_step" and e["seq"] > since for e in run.events)
     if listed or run.failure is not None or not run.attempt or (brief and not is_news):
         return None
-    return Tracker.of(read_tracker_link(store.run_directory(run.run_id).log(run.attempt)))
+    return Tracker.of(read_tracker_link(store.fetch_log(run)))
 
 
 def _measure_running(run: Run) -> float | None:
@@ -189,30 +198,32 @@ def describe(
     return RunStatus(
         run_id=run.run_id,
         name=None if brief or (failed and not listed) else run.spec.name,
+        host=run.spec.host if run.spec.mirror and not brief else None,
         state=run.state,
         sweep=None if brief else run.spec.sweep,
         cell=None if brief else run.spec.cell,
-        reason=_reason(run),
+        unreachable=Unreachable(**run.unreachable) if run.unreachable else None,
+        reason=None if run.unreachable else _reason(run),
         attempt=run.attempt if run.started_at and (run.attempt > 1 or not brief) else None,
         exit_code=run.exit_code,
         signal=run.signal,
         stopped_by=run.stopped_by,
         started_at=None if brief else run.started_at,
         ended_at=run.ended_at,
-        elapsed_s=_round(elapsed_s),
+        elapsed_s=None if run.unreachable else _round(elapsed_s),
         queue_position=run.queue_position,
         gpus=list(run.gpu_names) or None if _shows_gpus(run, since, brief=brief, failed=failed) else None,
         round=None if run.state == "lost" else progress.get("round"),
         step=None if run.state == "lost" else progress.get("step"),
         total_steps=None if run.state == "lost" else progress.get("total_steps"),
         step_s=significant(progress["step_s"]) if "step_s" in progress and not run.ended else None,
-        eta_s=None if run.ended else _round(progress.get("eta_s")),
+        eta_s=None if run.ended or run.unreachable else _round(progress.get("eta_s")),
         metrics=None
         if listed or failed or not run.made_a_step or run.state == "lost"
         else _metrics(progress.get("metrics") or {}, brief=brief),
         params=None if brief else _params(run, short=failed or listed),
         params_changed=_changed_params(run, short=failed) if not brief or _has_started_since(run, since) else None,
-        last_output_s=_round(silent_s),
+        last_output_s=None if run.unreachable else _round(silent_s),
         tracker=tracker,
         failure=_failure(run.failure, listed=listed) if run.failure else None,
         note=None if brief else _note(run, short=listed),

@@ -17,13 +17,14 @@ from mcp_server.backends.base import Backend, load_backend
 from mcp_server.errors import LaunchFailed, ScreenNotFound
 from mcp_server.record.events import read_events
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import RunDir, now, write_json
+from mcp_server.record.run_directory import RunDir, now
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Liveness, Run
 from mcp_server.runs.launch import _create, plan
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from tests.support.sandbox import Sandbox, until_async
+from tests.support.sshd import NAME, FarHost, needs_sshd
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +38,7 @@ class Bench:
     backend: Backend
     sandbox: Sandbox
     monkeypatch: pytest.MonkeyPatch
+    far: FarHost | None = None  # where its runs are
 
     @property
     def store(self) -> RunStore:
@@ -47,7 +49,7 @@ class Bench:
         home = self.store.home
         home.create()
         (home.path / "config.toml").write_text("stop_grace_s = 0.25\n")
-        request = LaunchRequest(command=command, cwd=str(self.sandbox.path))
+        request = LaunchRequest(command=command, cwd=str(self.sandbox.path), host=NAME if self.far else None)
         spec, handover = await plan(request, home, self.sandbox.environ)
         return _create(spec, self.store), spec, handover
 
@@ -86,17 +88,20 @@ class Bench:
     def make_starts_fail(self) -> None:
         """Let the program that starts supervisors refuse."""
         tmux = self.sandbox.path / "bin" / "tmux"
-        tmux.parent.mkdir()
+        tmux.parent.mkdir(exist_ok=True)
         tmux.write_text("#!/bin/sh\necho no room >&2\nexit 1\n")
         tmux.chmod(0o755)
         self.monkeypatch.setenv("PATH", f"{tmux.parent}:{os.environ['PATH']}")
 
 
-@pytest.fixture(params=["local"])
+@pytest.fixture(params=["local", pytest.param("ssh", marks=needs_sshd)])
 def bench(request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    far = request.getfixturevalue("far_host") if request.param == "ssh" else None
+    if far is not None:
+        far.write_hosts(prepare=f"export PATH={sandbox.path}/bin:$PATH")
     for name, value in sandbox.environ.items():
         monkeypatch.setenv(name, value)
-    return Bench(load_backend(request.param), sandbox, monkeypatch)
+    return Bench(load_backend(request.param), sandbox, monkeypatch, far)
 
 
 # --- from start to end
@@ -127,7 +132,7 @@ async def test_the_environment_arrives_in_memory_and_leaves_no_file(bench: Bench
     await bench.until_dead(directory)
     assert bench.run(directory).exit_code == 0
     assert not directory.handover.exists()
-    files = [path.read_bytes() for path in directory.path.rglob("*") if path.is_file()]
+    files = [path.read_bytes() for path in bench.sandbox.path.rglob("*") if path.is_file()]
     assert not any(b"x" * 1000 in data for data in files)
 
 
@@ -136,7 +141,8 @@ async def test_a_record_can_be_read_while_the_run_lives_and_after_it(bench: Benc
     record = bench.backend.open_record(directory)
     assert record.behind_s is None or record.behind_s < 60
     assert [event["kind"] for event in read_events(record.directory.events)] == ["started"]
-    await until_async(lambda: b"hello" in record.directory.log(1).read_bytes())
+    spec = bench.run(directory).spec
+    await until_async(lambda: b"hello" in bench.backend.fetch_log(record.directory, spec, 1).read_bytes())
     (bench.sandbox.path / "go").touch()
     await bench.until_dead(directory)
     record = bench.backend.open_record(directory)
@@ -159,6 +165,8 @@ async def test_a_start_that_fails_leaves_nothing(bench: Bench) -> None:
 
 
 async def test_a_supervisor_that_is_late_finds_a_stop_request(bench: Bench) -> None:
+    if bench.far:
+        pytest.skip("the far host counts the seconds")
     await bench.until_dead(await bench.start("true"))  # now its program is in place, and the screens' server runs
     directory, spec, handover = await bench.prepare("sleep 300")
     bench.monkeypatch.setattr("mcp_server.backends.local._STARTED_WITHIN_S", 0.5)
@@ -189,7 +197,7 @@ async def test_a_stop_request_ends_the_run(bench: Bench) -> None:
     directory = await bench.start("sleep 300")
     run = bench.run(directory)
     bench.backend.check_stoppable(run.spec)
-    write_json(directory.stop, {"by": "a test", "reason": "enough", "at": now()})
+    bench.backend.put_stop_request(directory, run.spec, {"by": "a test", "reason": "enough", "at": now()})
     assert await bench.backend.request_stop(directory, run)
     await bench.until_dead(directory)
     ended = bench.run(directory)

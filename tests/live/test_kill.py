@@ -305,10 +305,10 @@ async def test_a_stop_that_nobody_answers_is_withdrawn_and_said(
         written.append(path)
 
     monkeypatch.setattr(stop, "_UNSEEN_ANSWER_WITHIN_S", 0.2)
-    monkeypatch.setattr(stop, "write_json", write_for_nobody)
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("until test -e go; do sleep 0.05; done", cwd=str(sandbox.path))
         monkeypatch.setattr(local, "supervisor_of", lambda *_: None)
+        monkeypatch.setattr(local, "write_json", write_for_nobody)
         confirmation = await agent.call("kill_run", run_id=run_id)
         refusal = await agent.refusal("kill_run", run_id=run_id, confirm_token=confirmation["confirm_token"])
         assert "Not stopped: the supervisor of" in refusal

@@ -1,0 +1,142 @@
+"""The mirror of a far host's runs: `hosts/NAME/runs/RUN_ID/`, in the layout of a run directory.
+
+It is a copy that may be behind, never a second truth. Several servers of one state directory may write it at the same
+time: they write the same bytes at the same places. What a host pushes can only change files of this layout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mcp_server.record.run_directory import RunDir, read_json
+from mcp_server.system.lock_files import is_locked
+
+LAUNCHING = "launching"  # a launch whose answer has not come: locked by the server that waits for it
+_LIVENESS = "liveness.json"
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
+_SMALL_FILE = re.compile(r"(?:spec|stop)\.json|attempts\.md|attempts/\d{1,6}/(?:exit|progress|outputs)\.json")
+
+
+class Mirror:
+    """What this host knows of one far host; ``path`` is `hosts/NAME` in the state directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.runs = path, path / "runs"
+
+    def create(self) -> None:
+        """Create the directories, with access for their owner alone.
+
+        Raises:
+            OSError: they cannot be created.
+        """
+        for directory in (self.path.parent, self.path, self.runs):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def directory(self, run_id: str) -> RunDir:
+        """Return the mirrored directory of a run, which may not exist yet."""
+        return RunDir(self.runs / run_id)
+
+    def list_known(self) -> tuple[dict[str, int], list[str]]:
+        """Return the bytes of events of each run that may change, and the ids of those that do not any more."""
+        have: dict[str, int] = {}
+        dead: list[str] = []
+        for path in self._directories():
+            if (path / LAUNCHING).exists():
+                continue
+            if self.read_dead(path.name) is not None:
+                dead.append(path.name)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    have[path.name] = 0
+                    have[path.name] = (path / "events.jsonl").stat().st_size
+        return have, dead
+
+    def list_unanswered_launches(self) -> list[str]:
+        """Return the ids of launches whose answer has not come, and that no server waits for."""
+        return [p.name for p in self._directories() if (p / LAUNCHING).exists() and not is_locked(p / LAUNCHING)]
+
+    def read_dead(self, run_id: str) -> str | None:
+        """Return why a run's supervisor is dead, maybe an empty text; None where it was not when last heard of."""
+        facts = read_json(self.runs / run_id / _LIVENESS) or {}
+        return str(facts.get("reason") or "") if facts.get("liveness") == "dead" else None
+
+    def apply(self, push: dict[str, Any], data: bytes) -> None:
+        """Write what a host pushed of a run. Its events come last, its liveness after everything else.
+
+        Raises:
+            OSError: it cannot be written.
+            ValueError: it is not a push of this protocol.
+        """
+        run_id = str(push["run"])
+        if not _RUN_ID.fullmatch(run_id):
+            raise ValueError(f"not a run id: {run_id[:80]!r}")
+        directory, at = self.runs / run_id, 0
+        directory.mkdir(mode=0o700, exist_ok=True)
+        for name, offset, count in push["files"]:
+            content, at = data[at : at + count], at + count
+            if name == "events.jsonl":
+                _write_at(directory / name, content, int(offset))
+            elif _SMALL_FILE.fullmatch(name):
+                _replace(directory / name, content)
+            else:
+                raise ValueError(f"not a file of a run: {name[:80]!r}")
+        if push.get("log"):
+            attempt, _, mtime_ns = map(int, push["log"])
+            _touch(RunDir(directory).log(attempt), mtime_ns)
+        if push.get("liveness"):
+            self.keep_liveness(run_id, str(push["liveness"]), str(push.get("reason") or ""))
+
+    def keep_liveness(self, run_id: str, liveness: str, reason: str) -> None:
+        """Write what a host said of a supervisor; this also wakes who waits for the run."""
+        content = json.dumps({"liveness": liveness, "reason": reason}).encode()
+        path = self.runs / run_id / _LIVENESS
+        with contextlib.suppress(OSError):
+            if path.read_bytes() == content:
+                return
+        _replace(path, content)
+
+    def write_log(self, log: Path, data: bytes, offset: int, mtime_ns: int) -> None:
+        """Add a part of a log."""
+        _write_at(log, data, offset)
+        os.utime(log, ns=(mtime_ns, mtime_ns))
+
+    def _directories(self) -> Iterator[Path]:
+        with contextlib.suppress(FileNotFoundError):
+            yield from (path for path in self.runs.iterdir() if _RUN_ID.fullmatch(path.name))
+
+
+def _write_at(path: Path, data: bytes, offset: int) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if os.fstat(fd).st_size < offset:
+            raise ValueError(f"{path} lacks what was before byte {offset}")
+        os.pwrite(fd, data, offset)
+    finally:
+        os.close(fd)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Replace a file atomically; it need not survive a power cut, as the truth is elsewhere."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
+    try:
+        part.write_bytes(content)
+        part.rename(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _touch(path: Path, mtime_ns: int) -> None:
+    """Give a log the time of its original, which is by the clock of the far host."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    os.utime(path, ns=(mtime_ns, mtime_ns))

@@ -1,0 +1,303 @@
+"""Supervisors on other hosts over ssh: the truth is in the run directories there, and this host keeps a mirror."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from mcp_server.backends.base import GpuState, Record
+from mcp_server.backends.mirror import LAUNCHING
+from mcp_server.backends.ssh_channel import Channel, channel_of, decompress, settle_launch
+from mcp_server.backends.ssh_settings import read_ssh_settings
+from mcp_server.errors import HostUnreachable, LaunchFailed, RunNotFound, RunwardError, ScreenNotFound
+from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import RunDir, write_json
+from mcp_server.record.run_processes import ReapResult, RunProcess
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import LivenessReport, Run
+from mcp_server.system.lock_files import take_lock
+from mcp_server.system.tmux import attach_command as tmux_attach_command
+
+T = TypeVar("T")
+
+_LAUNCHED_WITHIN_S = 30.0
+_SOUGHT_WITHIN_S = 30.0  # how long a launch whose answer was lost waits for the connection
+_MIRRORED_WITHIN_S = 10.0
+_REAPED_WITHIN_S = 120.0
+_CHUNK_BYTES = 8 * 2**20
+_MOST_LOG_BYTES, _END_BYTES = 64 * 2**20, 8 * 2**20  # of a log at once; beyond that, only its end
+_LOG_PATIENCE_S = 10.0
+
+
+class SshBackend:
+    """Runs supervisors on hosts that hosts.toml reaches by ssh."""
+
+    def __init__(self) -> None:
+        self._markers: dict[str, int] = {}  # locks of launches that this process has begun, by run id
+
+    def check_usable(self) -> None:
+        """Check that ssh is installed.
+
+        Raises:
+            RunwardError: it is not.
+        """
+        if shutil.which("ssh") is None:
+            raise RunwardError(
+                "ssh is not installed.",
+                "Nothing was started.",
+                "A person should run: sudo apt-get install openssh-client",
+            )
+
+    def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
+        """Name the session after the run; the host completes the rest."""
+        del environ
+        socket = str(_channel(spec).hello.get("tmux_socket") or "default")
+        return replace(spec, session=spec.run_id, tmux_socket=socket, host=Path(spec.mirror).name)
+
+    def create(self, directory: RunDir, spec: RunSpec) -> None:
+        """Make the run known here before its host hears of it, so that a launch whose answer is lost can be found.
+
+        Raises:
+            OSError: it cannot be written; nothing is left of it.
+        """
+        _channel(spec).mirror.create()
+        new = RunDir(directory.path.with_name(f".new-{spec.run_id}"))
+        try:
+            new.path.mkdir(mode=0o700)
+            marker = take_lock(new.path / LAUNCHING)
+            write_json(new.spec, spec.facts())
+            new.path.rename(directory.path)
+        except OSError:
+            shutil.rmtree(new.path, ignore_errors=True)
+            raise
+        if marker is not None:
+            self._markers[spec.run_id] = marker
+
+    async def start(
+        self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Let the host start the supervisor, and await its first event in the mirror.
+
+        Where the connection breaks meanwhile, the launch is asked for again: the host starts a run id at most once.
+
+        Raises:
+            LaunchFailed: nothing runs, or that is unknown, which the message says.
+        """
+        marker = self._markers.pop(spec.run_id)
+        try:
+            words = {"spec": spec.facts(), "handover": json.loads(handover.encode())}
+            await _in_thread(partial(_launch, _channel(spec), directory, spec, words))
+            (directory.path / LAUNCHING).unlink(missing_ok=True)
+        finally:
+            os.close(marker)
+        with anyio.move_on_after(_MIRRORED_WITHIN_S):
+            await first_event()
+
+    async def discard(self, directory: RunDir, spec: RunSpec) -> None:
+        """Remove the run there and here."""
+        with contextlib.suppress(RunwardError, OSError):
+            await _in_thread(partial(_channel(spec).ask, "discard", run=spec.run_id))
+        shutil.rmtree(directory.path, ignore_errors=True)
+
+    async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
+        """Return whether a launch whose answer was lost has reached its host; if not, it never starts from now on.
+
+        Raises:
+            HostUnreachable: nobody knows.
+        """
+        return await _in_thread(partial(settle_launch, _channel(spec), directory.run_id))
+
+    def open_record(self, directory: RunDir) -> Record:
+        """Return the mirror, and how old it may be."""
+        channel = channel_of(directory.path.parents[1])
+        return Record(directory, channel.behind_s)
+
+    def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
+        """Return what the host says, ``unreachable`` with since and why where there is no connection."""
+        return _channel(spec).report_liveness(directory.run_id)
+
+    def check_stoppable(self, spec: RunSpec) -> None:
+        """Check that the host can be reached now.
+
+        Raises:
+            HostUnreachable: it cannot; nothing was signalled.
+        """
+        try:
+            _channel(spec).open()
+        except HostUnreachable as error:
+            raise HostUnreachable(error.host, error.why, "Nothing was stopped: what runs there goes on.") from error
+
+    def put_stop_request(self, directory: RunDir, spec: RunSpec, request: Mapping[str, Any] | None) -> None:
+        """Let the host write the stop request, or withdraw it.
+
+        Raises:
+            OSError: it cannot.
+            HostUnreachable: nobody knows whether it has.
+        """
+        _channel(spec).ask("stop_request", run=directory.run_id, request=request)
+
+    async def request_stop(self, directory: RunDir, run: Run) -> bool:
+        """Let the host send SIGTERM to the supervisor, which then reads the stop request."""
+        answer, _ = await _in_thread(partial(_channel(run.spec).ask, "interrupt", run=directory.run_id))
+        return bool(answer["reached"])
+
+    async def reap(self, directory: RunDir, run: Run) -> ReapResult:
+        """Let the host stop every process of the run, and verify there."""
+        ask = partial(_channel(run.spec).ask, "reap", timeout_s=_REAPED_WITHIN_S, run=directory.run_id)
+        answer, _ = await _in_thread(ask)
+        return ReapResult(
+            tuple(answer["signals_sent"]),
+            tuple(RunProcess(pid, program) for pid, program in answer["survivors"]),
+            bool(answer["unsupervised"]),
+        )
+
+    def find_leftovers(self, run: Run) -> list[RunProcess]:
+        """Return what the host finds; none where it cannot be reached."""
+        if not run.abandoned or run.started_at is None:
+            return []
+        with contextlib.suppress(HostUnreachable):
+            answer, _ = _channel(run.spec).ask("leftovers", run=run.run_id)
+            return [RunProcess(pid, program) for pid, program in answer["processes"]]
+        return []
+
+    async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
+        """Return the lines of the run's pane there; without tmux, the end of its log."""
+        ask = partial(_channel(spec).ask, "screen", run=spec.run_id, history=history)
+        try:
+            answer, data = await _in_thread(ask)
+        except RunNotFound as error:
+            raise ScreenNotFound(f"{spec.host} has no run {spec.run_id}.") from error
+        lines = data.decode(errors="replace").splitlines()
+        if answer.get("is_log") and not lines:
+            raise ScreenNotFound(f"{spec.run_id} has neither a screen nor output: {spec.host} has no tmux.")
+        return lines
+
+    def attach_command(self, spec: RunSpec) -> str:
+        """Return the command that attaches over ssh."""
+        alias = shlex.quote(read_ssh_settings(Path(spec.mirror)).alias)
+        if not spec.session:
+            log = f"{_channel(spec).hello.get('state', '')}/runs/{spec.run_id}/attempts/1/output.log"
+            return f"ssh {alias} tail -n 200 -F {shlex.quote(log)}"
+        return f"ssh -t {alias} {shlex.quote(tmux_attach_command(spec.session, spec.tmux_socket))}"
+
+    def attach(self, directory: RunDir, run: Run) -> NoReturn:
+        """Become an ssh that shows the run's screen there."""
+        del directory
+        self.check_usable()
+        os.execvp("sh", ["sh", "-c", f"exec {self.attach_command(run.spec)}"])
+
+    async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+        """Let the host close the sessions of the oldest ended runs."""
+        ask = _channel(spec).ask
+        answer, _ = await _in_thread(partial(ask, "sessions", socket=spec.tmux_socket))
+        sessions = set(answer["sessions"])
+        if len(sessions) <= keep:
+            return
+        own = [one.run_id for one in ended() if one.mirror == spec.mirror and one.session in sessions]
+        if own[keep:]:
+            await _in_thread(partial(ask, "close_screens", ended=own[keep:]))
+
+    def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
+        """Return the GPUs of the host, and who holds them."""
+        wanted = {name: value for name, value in env.items() if name.startswith(("CUDA_", "NVIDIA_", "LD_LIBRARY"))}
+        return query_host_gpus(Path(spec.mirror), env=wanted, near=near, query=query)
+
+    def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
+        """Bring the mirrored log up to date, as far as the host answers; only what is new crosses the wire.
+
+        Of a log that has grown by more than 64 MiB, only the end is fetched, into a file of its own.
+        """
+        log = directory.log(attempt)
+        if (directory.path / LAUNCHING).exists():
+            return log
+        with contextlib.suppress(HostUnreachable, OSError):
+            return _fetch_log(_channel(spec), directory, attempt, log)
+        return log
+
+
+def query_host_gpus(
+    mirror: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    near: bool = False,
+    query: bool = True,
+    since_s: float | None = None,
+) -> GpuState:
+    """Return the GPUs of the host whose mirror is ``mirror``, and who holds them and its cpu slots.
+
+    Raises:
+        HostUnreachable: it does not answer.
+    """
+    answer, _ = channel_of(mirror).ask("gpus", env=dict(env or {}), near=near, query=query, since_s=since_s)
+    snapshot = Snapshot.from_json(answer["snapshot"]) if answer["snapshot"] else Snapshot()
+    return GpuState(snapshot, dict(answer["holders"]))
+
+
+def _channel(spec: RunSpec) -> Channel:
+    return channel_of(Path(spec.mirror))
+
+
+async def _in_thread(act: Callable[[], T]) -> T:
+    """Return ``act()``: it waits for another host, and is left alone where its caller has gone."""
+    return await anyio.to_thread.run_sync(act, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+
+
+def _launch(channel: Channel, directory: RunDir, spec: RunSpec, words: Mapping[str, Any]) -> None:
+    """Ask for a launch, again where the answer is lost.
+
+    Raises:
+        LaunchFailed: nothing runs, or that is unknown.
+    """
+    try:
+        channel.open()
+    except HostUnreachable as error:
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise LaunchFailed(str(error.cause), "Nothing was started.", error.remedy) from error
+    try:
+        try:
+            channel.ask("launch", timeout_s=_LAUNCHED_WITHIN_S, **words)
+        except HostUnreachable:
+            channel.ask("launch", timeout_s=_LAUNCHED_WITHIN_S, patience_s=_SOUGHT_WITHIN_S, **words)
+    except HostUnreachable as error:
+        raise LaunchFailed(
+            f"The connection to {channel.name} broke while it started {spec.run_id} ({error.why}): whether it runs is "
+            "unknown.",
+            "It is never started twice, and it is listed: once the host answers, it is there, or its state says that "
+            "nothing was started.",
+            f"Call wait_run({spec.run_id!r}), and launch it again only if nothing was started.",
+        ) from error
+    except LaunchFailed as error:
+        if "Nothing was started" in error.state:
+            shutil.rmtree(directory.path, ignore_errors=True)
+        raise LaunchFailed(f"{channel.name}: {error.cause}", error.state, error.remedy) from error
+
+
+def _fetch_log(channel: Channel, directory: RunDir, attempt: int, log: Path) -> Path:
+    path = f"runs/{directory.run_id}/attempts/{attempt}/output.log"
+    ask = partial(channel.ask, "read", patience_s=_LOG_PATIENCE_S, path=path)
+    have = log.stat().st_size if log.exists() else 0
+    while True:
+        answer, data = ask(offset=have, count=_CHUNK_BYTES)
+        size, mtime_ns, content = int(answer["size"]), int(answer["mtime_ns"]), decompress(data)
+        if size - have > _MOST_LOG_BYTES:
+            end = log.with_name("output.end.log")
+            answer, data = ask(offset=-_END_BYTES, count=_END_BYTES)
+            end.write_bytes(decompress(data).partition(b"\n")[2])
+            os.utime(end, ns=(mtime_ns, mtime_ns))
+            return end
+        channel.mirror.write_log(log, content, have, mtime_ns)
+        have += len(content)
+        if not content or have >= size:
+            return log

@@ -1,0 +1,521 @@
+"""One long-lived ssh process to one host, and the relay at its far end.
+
+A thread connects, reads what comes, and connects again with growing pauses when the connection breaks. It never tries
+again after a login that was refused: repeated attempts lock accounts. The refusal is kept in a file, for all servers of
+this state directory, until a person has looked (`runward hosts`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import random
+import secrets
+import subprocess
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mcp_server import errors
+from mcp_server.backends.mirror import Mirror
+from mcp_server.backends.ssh_bootstrap import render_bootstrap
+from mcp_server.backends.ssh_settings import SshSettings, read_ssh_settings
+from mcp_server.backends.zipapp import pack_zipapp
+from mcp_server.errors import HostUnreachable, RunwardError
+from mcp_server.record.run_directory import now, read_json, write_json
+from mcp_server.record.state import Liveness, LivenessReport
+from mcp_server.system.frames import FrameWriter, read_frame
+from mcp_server.text.secret_patterns import holds_a_secret
+
+# BatchMode: no question that nobody would answer. ControlMaster=no: a connection that a person has opened is used, and
+# ours never becomes one that others depend on. What is forwarded belongs to people's own sessions.
+OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes")
+_CONNECTED_WITHIN_S = 45.0  # with a slow login shell, and the program sent over a slow line
+_FIRST_ANSWER_S = 8.0  # how long the first question after a server's start waits for a connection
+_CLOSED_WITHIN_S = 3.0
+_PING_S, _SILENT_S = 10.0, 30.0
+_BACKOFF_S, _LONGEST_BACKOFF_S, _BACKOFF_FACTOR = 0.5, 20.0, 1.5
+_ERROR_BYTES = 4096
+_REFUSALS = ("permission denied", "host key verification failed", "too many authentication failures")
+_REFUSED_FILE, _HOST_FILE = "refused.json", "host.json"
+
+
+@dataclass(frozen=True)
+class _Down:
+    """Why there is no connection, and since when, in POSIX time. ``refused``: nobody tries again by itself."""
+
+    why: str
+    since_s: float
+    refused: bool = False
+
+
+class _ConnectionFailedError(Exception):
+    def __init__(self, why: str, *, refused: bool = False) -> None:
+        super().__init__(why)
+        self.why, self.refused = why, refused
+
+
+class Channel:
+    """The connection of this process to one host. All methods may be called by any thread."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self.mirror, self.name = mirror, mirror.path.name
+        self.hello: dict[str, Any] = {}
+        self._changed = threading.Condition()
+        self._is_open = False
+        self._down: _Down | None = None
+        self._tried = False  # one attempt has been made by this process
+        self._liveness: dict[str, LivenessReport] = {}
+        self._waiting: dict[int, Future[tuple[dict[str, Any], bytes]]] = {}
+        self._number = 0
+        self._link: _Link | None = None
+        self._thread: threading.Thread | None = None
+        self._hurry = threading.Event()
+        self._closed = False
+
+    def open(self, patience_s: float = _CONNECTED_WITHIN_S) -> None:
+        """Return once there is a connection, and the mirror is up to date.
+
+        Raises:
+            HostUnreachable: there is none within ``patience_s``.
+        """
+        self._start()
+        self._hurry.set()
+        give_up_s = time.monotonic() + patience_s
+        with self._changed:
+            before = self._down
+            while not self._is_open:
+                failed = self._down is not None and self._down is not before
+                if self._down is not None and (self._down.refused or failed):
+                    break
+                if not self._changed.wait(max(0.0, give_up_s - time.monotonic())):
+                    break
+            if self._is_open:
+                return
+            why = self._down.why if self._down else f"no connection within {patience_s:g} s"
+        raise HostUnreachable(self.name, why)
+
+    def ask(
+        self, name: str, *, timeout_s: float = 30.0, patience_s: float = _CONNECTED_WITHIN_S, **words: Any
+    ) -> tuple[dict[str, Any], bytes]:
+        """Return the relay's answer to a request, and the bytes that come with it.
+
+        Raises:
+            HostUnreachable: there is no connection, it breaks before the answer, or the answer does not come in time.
+            RunwardError, OSError: what the relay answered.
+        """
+        self.open(patience_s)
+        answer: Future[tuple[dict[str, Any], bytes]] = Future()
+        with self._changed:
+            link = self._link
+            if link is None:
+                raise HostUnreachable(self.name, "the connection broke")
+            self._number += 1
+            number = self._number
+            self._waiting[number] = answer
+        try:
+            link.writer.write({"id": number, "ask": name, **words})
+            return answer.result(timeout_s)
+        except FutureTimeout:
+            raise HostUnreachable(self.name, f"no answer to {name} within {timeout_s:g} s") from None
+        except BrokenPipeError:
+            raise HostUnreachable(self.name, "the connection broke") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def report_liveness(self, run_id: str) -> LivenessReport:
+        """Return what the host says of a run's supervisor now; ``unreachable`` where nobody can ask it."""
+        if (reason := self.mirror.read_dead(run_id)) is not None:
+            return LivenessReport(Liveness.DEAD, reason)
+        self._start()
+        with self._changed:
+            if not self._tried:
+                self._changed.wait_for(lambda: self._tried, _FIRST_ANSWER_S)
+            if self._is_open:
+                if (report := self._liveness.get(run_id)) is not None:
+                    return report
+                return LivenessReport(Liveness.PENDING)  # its launch is under way
+            down = self._down or _Down("it has not answered yet", self._last_contact_s())
+        return LivenessReport(Liveness.UNREACHABLE, _describe(self.name, down), self._facts(down))
+
+    @property
+    def behind_s(self) -> float:
+        """How many seconds ago the host was last heard of; 0 while it pushes what is new."""
+        with self._changed:
+            return 0.0 if self._is_open else max(0.0, time.time() - self._last_contact_s())
+
+    @property
+    def clock_offset_s(self) -> float:
+        """How far the host's clock is ahead of this one's, as it was when the connection was made. Only for showing."""
+        return float((read_json(self.mirror.path / _HOST_FILE) or {}).get("clock_offset_s") or 0.0)
+
+    def close(self) -> None:
+        """End the connection."""
+        with self._changed:
+            self._closed = True
+            link = self._link
+        self._hurry.set()
+        if link is not None:
+            link.kill()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_CLOSED_WITHIN_S)
+
+    def _facts(self, down: _Down) -> dict[str, str]:
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(down.since_s))
+        return {"host": self.name, "since": since, "why": down.why}
+
+    def _last_contact_s(self) -> float:
+        with contextlib.suppress(OSError):
+            return (self.mirror.path / _HOST_FILE).stat().st_mtime
+        return time.time()
+
+    def _start(self) -> None:
+        with self._changed:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name=f"ssh {self.name}", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        pause_s = _BACKOFF_S
+        while not self._closed:
+            self._hurry.clear()
+            try:
+                link = self._connect()
+                pause_s = _BACKOFF_S
+                try:
+                    self._read(link)
+                    why = link.describe_end() or "the connection broke"
+                finally:
+                    link.close()
+                self._set_down(_Down(why, time.time()))
+            except _ConnectionFailedError as error:
+                since_s = self._down.since_s if self._down else self._last_contact_s()
+                self._set_down(_Down(error.why, since_s, error.refused))
+                if error.refused:
+                    self._wait_for_permission()
+                    continue
+                # Somebody who asks does not wait for the pause, but a host that is away is not asked without end.
+                time.sleep(min(pause_s, 1.0))
+            except Exception as error:
+                self._set_down(_Down(f"{type(error).__name__}: {error}", time.time()))
+            self._hurry.wait(pause_s * random.uniform(0.75, 1.25))  # noqa: S311 - not a secret
+            pause_s = min(_BACKOFF_FACTOR * pause_s, _LONGEST_BACKOFF_S)
+
+    def _wait_for_permission(self) -> None:
+        """Wait until a person has removed the refusal, by `runward hosts`."""
+        while not self._closed and (self.mirror.path / _REFUSED_FILE).exists():
+            time.sleep(1.0)
+
+    def _set_down(self, down: _Down) -> None:
+        with self._changed:
+            self._is_open, self._tried, self._link, self._down = False, True, None, down
+            self._liveness.clear()
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
+            self._changed.notify_all()
+        for answer in waiting:
+            answer.set_exception(HostUnreachable(self.name, down.why))
+
+    def _connect(self) -> _Link:
+        refused = self.mirror.path / _REFUSED_FILE
+        if (facts := read_json(refused)) is not None:
+            raise _ConnectionFailedError(str(facts.get("why")), refused=True)
+        self.mirror.create()
+        try:
+            settings = read_ssh_settings(self.mirror.path)
+        except RunwardError as error:
+            raise _ConnectionFailedError(str(error)) from error
+        try:
+            link = _Link.open(settings)
+        except _ConnectionFailedError as error:
+            if error.refused:
+                write_json(refused, {"why": error.why, "at": now()})
+            raise
+        with self._changed:
+            self.hello, self._link = link.hello, link
+        offset_s = float(link.hello.get("time") or time.time()) - time.time()
+        write_json(self.mirror.path / _HOST_FILE, {**link.hello, "clock_offset_s": round(offset_s, 1)})
+        return link
+
+    def _read(self, link: _Link) -> None:
+        """Read frames until the connection ends."""
+        have, dead = self.mirror.list_known()
+        link.writer.write({"id": 0, "ask": "subscribe", "have": have, "dead": dead})
+        stop = threading.Event()
+        threading.Thread(target=self._keep_alive, args=(link, stop), daemon=True).start()
+        try:
+            while (frame := read_frame(link.stdout)) is not None:
+                link.heard_s = time.monotonic()
+                self._take(*frame)
+        except (OSError, ValueError):
+            pass
+        finally:
+            stop.set()
+
+    def _take(self, message: dict[str, Any], data: bytes) -> None:
+        push = message.get("push")
+        if push == "run":
+            with contextlib.suppress(OSError):  # a full disk here: what is missing comes with the next connection
+                self.mirror.apply(message, data)
+            if (word := message.get("liveness")) is not None:
+                report = LivenessReport(Liveness(word), str(message.get("reason") or ""))
+                with self._changed:
+                    self._liveness[str(message["run"])] = report
+                    self._changed.notify_all()
+        elif push == "gone":
+            self._take_gone(str(message["run"]))
+        elif push == "synced":
+            with self._changed:
+                self._is_open, self._tried, self._down = True, True, None
+                self._changed.notify_all()
+            threading.Thread(target=self._settle_launches, daemon=True).start()
+        elif (answer := self._waiting.pop(int(message.get("id") or 0), None)) is not None:
+            if "error" in message:
+                answer.set_exception(_read_error(message["error"]))
+            else:
+                answer.set_result((message.get("ok") or {}, data))
+
+    def _take_gone(self, run_id: str) -> None:
+        if (self.mirror.runs / run_id / "spec.json").exists():
+            reason = f"Its directory on {self.name} was removed."
+            self.mirror.keep_liveness(run_id, Liveness.DEAD.value, reason)
+
+    def _settle_launches(self) -> None:
+        """Look up the launches whose answer was lost: they are there, or are never started."""
+        with contextlib.suppress(RunwardError, OSError):
+            for run_id in self.mirror.list_unanswered_launches():
+                settle_launch(self, run_id)
+
+    def _keep_alive(self, link: _Link, stop: threading.Event) -> None:
+        while not stop.wait(_PING_S):
+            if time.monotonic() - link.heard_s > _SILENT_S:
+                link.silent = True
+                link.kill()
+                return
+            with contextlib.suppress(OSError):
+                link.writer.write({"id": 0, "ask": "ping"})
+                os.utime(self.mirror.path / _HOST_FILE)
+
+
+def settle_launch(channel: Channel, run_id: str) -> bool:
+    """Return whether a launch whose answer was lost has reached its host; if not, it never starts from now on.
+
+    Raises:
+        HostUnreachable: nobody knows.
+    """
+    from mcp_server.backends.mirror import LAUNCHING  # noqa: PLC0415
+
+    answer, _ = channel.ask("withdraw", run=run_id)
+    if answer["withdrawn"]:
+        reason = f"The launch never reached {channel.name}: nothing was started."
+        channel.mirror.keep_liveness(run_id, Liveness.DEAD.value, reason)
+    (channel.mirror.runs / run_id / LAUNCHING).unlink(missing_ok=True)
+    return not answer["withdrawn"]
+
+
+@dataclass
+class _Link:
+    """A connection that has been made: the ssh process, and the relay's first words."""
+
+    process: subprocess.Popen[bytes]
+    stdout: BinaryIO
+    writer: FrameWriter
+    errors: bytearray
+    hello: dict[str, Any] = field(default_factory=dict)
+    heard_s: float = field(default_factory=time.monotonic)
+    silent: bool = False
+
+    @classmethod
+    def open(cls, settings: SshSettings) -> _Link:
+        """Connect, install the relay where it is missing, and start it.
+
+        Raises:
+            _ConnectionFailedError: one of these did not work.
+        """
+        mark = f"RUNWARD-{secrets.token_hex(8)}"
+        environ = {name: value for name, value in os.environ.items() if not holds_a_secret(name, value)}
+        try:
+            process = subprocess.Popen(
+                ["ssh", "-T", *OPTIONS, "--", settings.alias, "exec /bin/sh"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environ,
+                start_new_session=True,  # a Ctrl-C in the terminal does not reach it
+            )
+        except OSError as error:
+            raise _ConnectionFailedError(f"ssh could not be started: {error.strerror}", refused=False) from error
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None  # noqa: S101, PT018
+        link = cls(process, process.stdout, FrameWriter(process.stdin.fileno()), bytearray())  # type: ignore[arg-type]
+        threading.Thread(target=link._drain_errors, daemon=True).start()
+        timer = threading.Timer(_CONNECTED_WITHIN_S, link.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            link._begin(settings, mark)
+        except _ConnectionFailedError:
+            link.close()
+            raise
+        except (OSError, ValueError) as error:
+            link.close()
+            raise _ConnectionFailedError(link.describe_end() or str(error), refused=link.was_refused) from error
+        finally:
+            timer.cancel()
+        return link
+
+    def _begin(self, settings: SshSettings, mark: str) -> None:
+        digest, program = _packed_program()
+        stdin = self.process.stdin
+        assert stdin is not None  # noqa: S101 - it is a pipe
+        stdin.write(render_bootstrap(settings, mark, digest).encode())
+        stdin.flush()
+        while True:
+            line = self.stdout.readline(1 << 20)
+            if not line:
+                self.process.wait(timeout=_CONNECTED_WITHIN_S)
+                why = self.describe_end() or "the login shell ended before /bin/sh could start"
+                raise _ConnectionFailedError(why, refused=self.was_refused)
+            _, marker, text = line.decode(errors="replace").partition(mark)
+            if not marker or not text.strip().startswith("{"):
+                continue
+            facts = json.loads(text)
+            if facts.get("failed"):
+                raise _ConnectionFailedError(_explain_failure(facts, settings))
+            if facts.get("need"):
+                stdin.write(b"%d\n" % len(program) + program)
+                stdin.flush()
+            if "state" in facts:
+                break
+        frame = read_frame(self.stdout)
+        if frame is None or frame[0].get("push") != "hello":
+            raise _ConnectionFailedError(self.describe_end() or "the relay did not start")
+        if "error" in frame[0]:
+            raise _ConnectionFailedError(str(frame[0]["error"]))
+        self.hello = frame[0]
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether the host, or this side, refused the login."""
+        text = self.errors.decode(errors="replace").lower()
+        return any(words in text for words in _REFUSALS)
+
+    def describe_end(self) -> str:
+        """Return why ssh ended, by its last words; empty where it said nothing."""
+        if self.silent:
+            return f"it was silent for {_SILENT_S:g} s"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=1.0)
+        lines = [line.strip() for line in self.errors.decode(errors="replace").splitlines() if line.strip()]
+        text = " ".join(lines)
+        if "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
+            return "its host key has changed, and is not accepted: a person should find out why, then ssh-keygen -R"
+        if "Host key verification failed" in text:
+            return "its host key is not known here: a person should connect once by hand, and check the key"
+        if self.was_refused:
+            return f"the login was refused ({lines[-1][:200]}): a person should log in once by hand"
+        return lines[-1][:300] if lines else ""
+
+    def kill(self) -> None:
+        """End the ssh process."""
+        with contextlib.suppress(OSError):
+            self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=5)
+
+    def close(self) -> None:
+        """End the ssh process, and close its pipes. Only the thread that reads them may."""
+        self.kill()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _drain_errors(self) -> None:
+        """Keep the last words of ssh; a daemon of a ProxyJump may keep the pipe open for ever."""
+        assert self.process.stderr is not None  # noqa: S101 - it is a pipe
+        with self.process.stderr as pipe, contextlib.suppress(OSError, ValueError):
+            while data := os.read(pipe.fileno(), 4096):
+                self.errors.extend(data)
+                del self.errors[:-_ERROR_BYTES]
+
+
+@functools.cache
+def _packed_program() -> tuple[str, bytes]:
+    """Return the name of the relay's content, and the content."""
+    program = pack_zipapp()
+    return hashlib.sha256(program).hexdigest()[:16], program
+
+
+def _explain_failure(facts: dict[str, Any], settings: SshSettings) -> str:
+    if facts["failed"] == "prepare":
+        problem = "takes longer than 10 s" if facts.get("found") == "slow" else "fails"
+        return f"its prepare line {problem}: {settings.prepare[:200]!r}"
+    if facts["failed"] == "python":
+        found = str(facts.get("found") or "").rstrip(", ") or "none at all"
+        return (
+            f"it has no Python 3.9 or newer (found: {found}): write python = or prepare = into hosts.{settings.name} "
+            "of hosts.toml, or have a person run `uv python install 3.12` there"
+        )
+    return f"its state directory cannot be used: {facts.get('found')}"
+
+
+def _describe(name: str, down: _Down) -> str:
+    since = time.strftime("%H:%M:%S", time.gmtime(down.since_s))
+    return f"{name} cannot be reached since {since}Z ({down.why}): this is the last known state."
+
+
+def _read_error(words: list[str]) -> Exception:
+    """Return the error that a relay answered with, as the class of that name."""
+    name, cause, state, remedy = (*map(str, words), "", "", "", "")[:4]
+    if name == "OSError":
+        return OSError(int(state) if state.isdigit() else 0, cause, remedy or None)
+    kind = getattr(errors, name, None)
+    error = RunwardError(cause, state, remedy)
+    if isinstance(kind, type) and issubclass(kind, RunwardError):
+        error = kind.__new__(kind)
+        RunwardError.__init__(error, cause, state, remedy)
+    return error
+
+
+_channels: dict[Path, Channel] = {}
+_lock = threading.Lock()
+
+
+def channel_of(mirror: Path) -> Channel:
+    """Return this process's channel to the host whose mirror is ``mirror``; it connects at its first use."""
+    with _lock:
+        if mirror not in _channels:
+            _channels[mirror] = Channel(Mirror(mirror))
+        return _channels[mirror]
+
+
+def forget_refusal(mirror: Path) -> None:
+    """Allow connections again to a host that refused a login: a person has looked."""
+    (mirror / _REFUSED_FILE).unlink(missing_ok=True)
+
+
+def close_channels(is_meant: Callable[[Path], bool] = lambda _: True) -> None:
+    """End the connections to the hosts that are meant."""
+    with _lock:
+        meant = [path for path in _channels if is_meant(path)]
+        channels = [_channels.pop(path) for path in meant]
+    for channel in channels:
+        channel.close()
+
+
+def decompress(data: bytes) -> bytes:
+    """Return what a relay compressed."""
+    return zlib.decompress(data)
+
+
+atexit.register(close_channels)

@@ -1,0 +1,239 @@
+"""What a relay answers: each function is a request of the server, with JSON values in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import glob
+import os
+import shutil
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mcp_server.gpus.leases import Leases, lease_directory
+from mcp_server.gpus.query import query_gpus
+from mcp_server.record.expiry import expiry
+from mcp_server.record.run_directory import RunDir, write_json
+from mcp_server.record.run_processes import (
+    REAP_STEP_S,
+    Reaping,
+    RunProcess,
+    ThisHost,
+    name_processes,
+    supervisor_of,
+)
+from mcp_server.record.spec import RunSpec
+from mcp_server.relay import start
+from mcp_server.relay.run_watch import RunWatch
+from mcp_server.relay.state import State
+from mcp_server.system import processes, tmux
+from mcp_server.system.files import open_regular
+from mcp_server.system.lock_files import may_be_locked
+from mcp_server.system.ports import find_free_port
+
+_DISCARDED_WITHIN_S = 2.0
+_POLL_S = 0.01
+_EXPIRES_S = 60.0  # a stop request that its server could not withdraw
+_MOST_BYTES = 8 * 2**20  # of one answer
+_MOST_NAMES, _NEAR, _MOST_NEAR = 5_000, 0.6, 3
+_MOST_FILES = 2_000
+_SCREEN_BYTES = 64 * 2**10
+
+Answer = "tuple[dict[str, Any], bytes]"
+
+
+class Answers:
+    """The requests of one server."""
+
+    def __init__(self, state: State, watch: RunWatch) -> None:
+        self._state, self._watch, self._host = state, watch, ThisHost()
+        self.by_name: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
+            name.removeprefix("answer_"): getattr(self, name) for name in dir(self) if name.startswith("answer_")
+        }
+
+    def answer_ping(self, _: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Show that the channel works."""
+        return {"time": time.time()}, b""
+
+    def answer_subscribe(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Push all runs from now on."""
+        self._watch.subscribe(wish["have"], wish["dead"])
+        return {}, b""
+
+    def answer_launch(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Start a run, at most once."""
+        try:
+            return start.launch(self._state, wish["spec"], wish["handover"]), b""
+        finally:
+            self._watch.push_now(str(wish["spec"]["run_id"]))
+
+    def answer_withdraw(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Make sure that a run which is not there is never started."""
+        return {"withdrawn": start.withdraw(self._state, wish["run"])}, b""
+
+    def answer_discard(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Remove directory and session of a refused launch."""
+        directory = self._state.directory(wish["run"])
+        spec = self._read_spec(directory)
+        give_up_s = time.monotonic() + _DISCARDED_WITHIN_S
+        while may_be_locked(directory.lock) and time.monotonic() < give_up_s:
+            time.sleep(_POLL_S)
+        self._close_session(spec)
+        shutil.rmtree(directory.path, ignore_errors=True)
+        self._watch.push_now(directory.run_id)
+        return {}, b""
+
+    def answer_stop_request(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Write the stop request of a run, or withdraw it."""
+        directory = self._state.directory(wish["run"])
+        if wish["request"] is None:
+            directory.stop.unlink(missing_ok=True)
+        else:
+            # Whether it has expired is a question to this host's clock.
+            renewed = expiry(_EXPIRES_S) if "expires_at" in wish["request"] else {}
+            write_json(directory.stop, {**wish["request"], **renewed})
+        self._watch.push_now(directory.run_id)
+        return {}, b""
+
+    def answer_interrupt(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Let a living supervisor read its stop request; say whether that reached it."""
+        directory = self._state.directory(wish["run"])
+        supervisor = supervisor_of(directory.path, self._state.read_run(directory.run_id, self._host))
+        return {"reached": supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)}, b""
+
+    def answer_reap(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Stop all processes of a run whose supervisor is dead or stuck, and verify."""
+        directory = self._state.directory(wish["run"])
+        reaping = Reaping(self._host, directory.path, self._state.read_run(directory.run_id, self._host))
+        while (result := reaping.step()) is None:
+            time.sleep(REAP_STEP_S)
+        self._watch.push_now(directory.run_id)
+        return {
+            "signals_sent": list(result.signals_sent),
+            "survivors": _pairs(list(result.survivors)),
+            "unsupervised": result.unsupervised,
+        }, b""
+
+    def answer_leftovers(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Name the processes that a run left behind when its supervisor died."""
+        run = self._state.read_run(wish["run"], self._host)
+        return {"processes": _pairs(name_processes(self._host.find_leftovers(run)))}, b""
+
+    def answer_screen(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the lines of a run's pane, of one without tmux the end of its log."""
+        directory = self._state.directory(wish["run"])
+        spec = self._read_spec(directory)
+        if not spec.session:
+            logs = sorted(directory.path.glob("attempts/*/output.log"), key=lambda path: int(path.parent.name))
+            data = zlib.decompress(_read_range(logs[-1], -_SCREEN_BYTES, _SCREEN_BYTES)[0]) if logs else b""
+            return {"is_log": True}, data
+        command = tmux.capture_command(spec.session, history=wish["history"])
+        lines = tmux.read_capture(tmux.query(spec.tmux_socket, command), spec.session, history=wish["history"])
+        return {}, "\n".join(lines).encode(errors="replace")
+
+    def answer_close_screens(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Close the sessions of ``ended`` runs, newest first, but for as many as shall be kept."""
+        closed = 0
+        for run_id in wish["ended"]:
+            with contextlib.suppress(Exception):
+                closed += self._close_session(self._read_spec(self._state.directory(run_id)))
+        return {"closed": closed}, b""
+
+    def answer_sessions(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Name the tmux sessions of a tmux server."""
+        names = tmux.query(wish["socket"], ["list-sessions", "-F", "#{session_name}"]) or []
+        return {"sessions": names}, b""
+
+    def answer_read(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return bytes of a file from ``offset`` on, compressed; ``path`` is absolute or below the state directory."""
+        data, status = _read_range(self._state.path / wish["path"], int(wish["offset"]), int(wish["count"]))
+        return {"size": status.st_size, "inode": status.st_ino, "mtime_ns": status.st_mtime_ns}, data
+
+    def answer_files(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return size, time and inode of the regular files that match the patterns."""
+        files: dict[str, list[int]] = {}
+        for pattern in wish["patterns"]:
+            for path in glob.iglob(str(self._state.path / os.path.expanduser(pattern)), recursive=True):  # noqa: PTH111, PTH207
+                with contextlib.suppress(OSError):
+                    status = os.stat(path)  # noqa: PTH116
+                    if os.path.isfile(path):  # noqa: PTH113
+                        files[path] = [status.st_size, status.st_mtime_ns, status.st_ino]
+                if len(files) >= _MOST_FILES:
+                    return {"files": files, "cut": True}, b""
+        return {"files": files}, b""
+
+    def answer_gpus(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the GPUs of this host, and who holds leases of them and of its cpu slots."""
+        snapshot: dict[str, Any] = {}
+        env = {**os.environ, **wish.get("env", {})}
+        if wish.get("query", True):
+            near, since_s = bool(wish.get("near")), wish.get("since_s")
+            snapshot = query_gpus(wish.get("python") or sys.executable, env, near=near, since_s=since_s).to_json()
+        holders = {uuid: holder.text for uuid, holder in Leases(lease_directory(os.environ)).holders().items()}
+        return {"snapshot": snapshot, "holders": holders, "cpu_slots": os.cpu_count() or 1}, b""
+
+    def answer_paths(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Say for each path what is there: ``directory``, ``file``, ``missing`` with near names, or ``unknown``."""
+        return {"paths": {path: _describe_path(path) for path in wish["paths"]}}, b""
+
+    def answer_free_port(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return a free port of a range, None where there is none."""
+        return {"port": find_free_port(int(wish["low"]), int(wish["high"]))}, b""
+
+    def answer_disk(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the free bytes on the disk of a directory."""
+        path = Path(wish["path"]).expanduser()
+        while not path.is_dir():
+            path = path.parent
+        usage = shutil.disk_usage(path)
+        return {"path": str(path), "free": usage.free, "total": usage.total, "writable": os.access(path, os.W_OK)}, b""
+
+    def _close_session(self, spec: RunSpec) -> bool:
+        if not spec.session:
+            return False
+        condition = ["-F", "-t", f"={spec.session}:", "#{?session_attached,0,1}"]
+        command = ["if-shell", *condition, f"kill-session -t ={spec.session}"]
+        return tmux.query(spec.tmux_socket, command) is not None
+
+    def _read_spec(self, directory: RunDir) -> RunSpec:
+        return self._state.read_run(directory.run_id, self._host).spec
+
+
+def _pairs(members: list[RunProcess]) -> list[list[Any]]:
+    return [[process.pid, process.program] for process in members]
+
+
+def _read_range(path: Path, offset: int, count: int) -> tuple[bytes, os.stat_result]:
+    """Return bytes of a file, compressed, and its status. A negative ``offset`` counts from the end."""
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        begin = max(0, status.st_size + offset) if offset < 0 else offset
+        data = os.pread(file.fileno(), max(0, min(count, _MOST_BYTES)), begin)
+    return zlib.compress(data, 1), status
+
+
+def _describe_path(text: str) -> dict[str, Any]:
+    try:
+        path = Path(text).expanduser()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return {"kind": "missing", "near": _near_names(path), "parent": path.parent.is_dir()}
+    except (OSError, ValueError, RuntimeError):
+        return {"kind": "unknown"}
+    return {"kind": "directory" if path.is_dir() else "file", "path": str(path)}
+
+
+def _near_names(path: Path) -> list[str]:
+    """Return existing paths that a missing one can mean."""
+    names: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            names.append(entry.name)
+            if len(names) >= _MOST_NAMES:
+                break
+    return [str(path.parent / name) for name in difflib.get_close_matches(path.name, names, _MOST_NEAR, _NEAR)]

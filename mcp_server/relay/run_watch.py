@@ -1,0 +1,263 @@
+"""Pushes what is new in the run directories of this host: bytes of the events, small files, liveness.
+
+A push of a run holds its liveness as it was *before* its files were read: once a supervisor is dead, the pushed events
+hold its last word. Runs whose supervisor is dead are pushed once more, and are not watched any longer.
+
+What is news is announced by inotify: it comes at once. Progress and the size of the log change all the time, and are
+looked at every second. Without inotify, events and locks are looked at every 0.25 s, on a local disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mcp_server.record.run_directory import RunDir, read_json
+from mcp_server.record.run_processes import ThisHost
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Liveness, LivenessReport
+from mcp_server.system.files import read_regular_file
+from mcp_server.system.inotify import CLOSED_WRITE, CREATED, MODIFIED, MOVED_TO, Inotify
+
+_POLL_S, _POLL_WITHOUT_INOTIFY_S = 1.0, 0.25
+_LOG_S = 5.0  # how often the size of a log is pushed that alone has changed
+_SETTLE_S = 0.02  # a flood of events is pushed at most 50 times a second
+_MOST_RUNS = 200  # ended runs of other launchers that are pushed, the newest
+_MOST_WATCHES = 4096
+_MOST_EVENT_BYTES, _MOST_FILE_BYTES = 4 * 2**20, 2 * 2**20  # of one push, of one small file
+_OWN_BACKENDS = (None, "", "local", "tmux")
+
+Send = Callable[[Mapping[str, Any], bytes], None]
+Stamp = "tuple[int, int, int]"
+
+
+class RunWatch:
+    """Watches all runs of a state directory for one server.
+
+    ``send`` takes a push and its bytes. It raises OSError where the server has gone, which ends the watch.
+    """
+
+    def __init__(self, runs: Path, send: Send) -> None:
+        self._runs, self._send, self._host = runs, send, ThisHost()
+        self._watched: dict[str, _WatchedRun] = {}
+        self._dead: set[str] = set()
+        self._lock = threading.Lock()
+        kinds = MODIFIED | CLOSED_WRITE | MOVED_TO | CREATED
+        self._inotify = Inotify(_MOST_WATCHES, kinds, follow=False)
+        self._push_lock = threading.Lock()  # what is new of a run is read and sent by one thread at a time
+
+    @property
+    def has_inotify(self) -> bool:
+        """Whether the kernel announces changes."""
+        return self._inotify.fd is not None
+
+    def subscribe(self, have: Mapping[str, int], dead: Iterable[str]) -> None:
+        """Push all runs from now on. ``have``: bytes of the events that the server has; ``dead``: of no interest."""
+        with self._lock:
+            self._dead = set(dead)
+            for run_id, offset in have.items():
+                self._watch(run_id, offset)
+            missing = [run_id for run_id in have if not (self._runs / run_id).is_dir()]
+        for run_id in missing:
+            self._send({"push": "gone", "run": run_id}, b"")
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def push_now(self, run_id: str) -> None:
+        """Push a run, also one that has ended: something was changed, or it is new. What follows comes after it.
+
+        Raises:
+            OSError: the server has gone.
+        """
+        with self._lock:
+            self._dead.discard(run_id)
+            self._watch(run_id, 0)
+        self._push([run_id])
+
+    def _watch(self, run_id: str, offset: int) -> None:
+        path = self._runs / run_id
+        if run_id not in self._watched and path.is_dir():
+            self._watched[run_id] = _WatchedRun(RunDir(path), offset)
+            self._inotify.add(str(path), 0)
+
+    def _run(self) -> None:
+        self._inotify.add(str(self._runs), 0)
+        self._find_runs()
+        polled_s = 0.0
+        with contextlib.suppress(OSError):
+            self._push(list(self._watched))
+            self._send({"push": "synced"}, b"")
+            while True:
+                poll_s = _POLL_S if self.has_inotify else _POLL_WITHOUT_INOTIFY_S
+                fds = [self._inotify.fd] if self._inotify.fd is not None else []
+                ready = select.select(fds, [], [], max(0.0, polled_s + poll_s - time.monotonic()))[0]
+                changed = self._read_changes(ready)
+                if time.monotonic() - polled_s >= poll_s:
+                    polled_s = time.monotonic()
+                    if not self.has_inotify:
+                        self._find_runs()
+                    changed = set(self._watched)
+                self._push(changed)
+                if ready:
+                    time.sleep(_SETTLE_S)
+
+    def _read_changes(self, ready: list[int]) -> set[str]:
+        """Return the runs in whose directories something has happened."""
+        changed: set[str] = set()
+        overflows = self._inotify.overflows
+        if self._inotify.fd in ready:
+            for event in self._inotify.read_events():
+                parent, name = os.path.split(event.path)
+                if Path(parent) == self._runs:
+                    with self._lock:
+                        self._watch(name, 0) if not name.startswith(".") else None
+                    changed.add(name)
+                else:
+                    changed.add(Path(parent).name)
+        with self._lock:
+            return set(self._watched) if self._inotify.overflows > overflows else changed & self._watched.keys()
+
+    def _find_runs(self) -> None:
+        """Watch the runs that are new, and of those that nobody named the newest."""
+        entries: list[tuple[float, str]] = []
+        with contextlib.suppress(OSError), os.scandir(self._runs) as names:
+            for entry in names:
+                if not entry.name.startswith(".") and entry.name not in self._dead:
+                    with contextlib.suppress(OSError):
+                        entries.append((entry.stat().st_mtime, entry.name))
+        newest = {name for _, name in sorted(entries)[-_MOST_RUNS:]}
+        with self._lock:
+            for _, name in entries:
+                if name in newest or ((self._runs / name / "supervisor.lock").exists() and self._lives(name)):
+                    self._watch(name, 0)
+
+    def _lives(self, run_id: str) -> bool:
+        with contextlib.suppress(OSError):
+            return self._host.liveness(RunDir(self._runs / run_id), RunSpec()).liveness is Liveness.ALIVE
+        return False
+
+    def _push(self, run_ids: Iterable[str]) -> None:
+        """Push what is new of these runs.
+
+        Raises:
+            OSError: the server has gone.
+        """
+        for run_id in list(run_ids):
+            with self._push_lock:
+                self._push_run(run_id)
+
+    def _push_run(self, run_id: str) -> None:
+        run = self._watched.get(run_id)
+        if run is not None:
+            if not run.directory.path.is_dir():
+                with self._lock:
+                    self._watched.pop(run_id, None)
+                self._send({"push": "gone", "run": run_id}, b"")
+                return
+            while True:
+                message, data, more = run.read_news(self._host)
+                if message is not None:
+                    self._send(message, data)
+                if not more:
+                    break
+            if run.is_dead:
+                with self._lock:
+                    self._watched.pop(run_id, None)
+                    self._dead.add(run_id)
+
+
+class _WatchedRun:
+    """What the server has of one run."""
+
+    def __init__(self, directory: RunDir, offset: int) -> None:
+        self.directory = directory
+        self.is_dead = False
+        self._offset = offset
+        self._stamps: dict[str, tuple[int, int, int]] = {}
+        self._liveness: LivenessReport | None = None
+        self._log: tuple[int, int, int] | None = None
+        self._log_sent_s = 0.0
+        self._spec: RunSpec | None = None
+        self._is_foreign = False
+
+    def read_news(self, host: ThisHost) -> tuple[dict[str, Any] | None, bytes, bool]:
+        """Return a push, or None where nothing is new, with its bytes; and whether more events follow."""
+        liveness = self._read_liveness(host)
+        files: list[list[Any]] = []
+        parts: list[bytes] = []
+        events, more = self._read_events()
+        for name in self._small_files():
+            if (content := self._read_changed(name)) is not None:
+                files.append([name, None, len(content)])
+                parts.append(content)
+        if events:  # after what they refer to, such as an exit record
+            files.append(["events.jsonl", self._offset, len(events)])
+            parts.append(events)
+            self._offset += len(events)
+        log = self._read_log()
+        is_news = bool(files) or liveness != self._liveness
+        if log != self._log and (is_news or time.monotonic() - self._log_sent_s >= _LOG_S):
+            is_news, self._log, self._log_sent_s = True, log, time.monotonic()
+        if not is_news:
+            return None, b"", False
+        self._liveness = liveness
+        message: dict[str, Any] = {"push": "run", "run": self.directory.run_id, "files": files, "log": self._log}
+        if not more:  # a liveness counts once everything before it was pushed
+            self.is_dead = liveness is not None and liveness.liveness is Liveness.DEAD
+            if liveness is not None:
+                message.update(liveness=liveness.liveness.value, reason=liveness.reason)
+        return message, b"".join(parts), more
+
+    def _read_liveness(self, host: ThisHost) -> LivenessReport | None:
+        """Return whether the supervisor lives, None where that is unknown now."""
+        if self._spec is None and (facts := read_json(self.directory.spec)) is not None:
+            self._spec, self._is_foreign = RunSpec.from_facts(facts), facts.get("backend") not in _OWN_BACKENDS
+        if self._is_foreign:
+            return LivenessReport(Liveness.UNKNOWN, "A scheduler of that host supervises it: ask there.")
+        try:
+            return host.liveness(self.directory, self._spec or RunSpec(created_at="1970-01-01T00:00:00Z"))
+        except OSError:
+            return self._liveness
+
+    def _small_files(self) -> list[str]:
+        names = ["spec.json", "stop.json", "attempts.md"]
+        with contextlib.suppress(OSError), os.scandir(self.directory.path / "attempts") as attempts:
+            for attempt in sorted(attempts, key=lambda entry: entry.name):
+                names += [f"attempts/{attempt.name}/{name}.json" for name in ("exit", "progress", "outputs")]
+        return names
+
+    def _read_changed(self, name: str) -> bytes | None:
+        """Return the content of a small file, None where it is missing or has not changed since the last push."""
+        path = self.directory.path / name
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if self._stamps.get(name) != stamp and status.st_size <= _MOST_FILE_BYTES:
+                content = read_regular_file(path)
+                self._stamps[name] = stamp
+                return content
+        return None
+
+    def _read_events(self) -> tuple[bytes, bool]:
+        """Return the next bytes of the events, and whether there are more."""
+        with contextlib.suppress(OSError):
+            with self.directory.events.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                data = os.pread(file.fileno(), min(_MOST_EVENT_BYTES, max(0, size - self._offset)), self._offset)
+            return data, bool(data) and self._offset + len(data) < size
+        return b"", False
+
+    def _read_log(self) -> tuple[int, int, int] | None:
+        """Return attempt, size and time (ns) of the newest log."""
+        newest = None
+        with contextlib.suppress(OSError, ValueError):
+            names = [path.name for path in (self.directory.path / "attempts").iterdir()]
+            for attempt in sorted(int(name) for name in names if name.isdigit())[-1:]:
+                status = self.directory.log(attempt).stat()
+                newest = (attempt, status.st_size, status.st_mtime_ns)
+        return newest

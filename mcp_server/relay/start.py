@@ -1,0 +1,179 @@
+"""Starts a supervisor on this host for a server elsewhere, at most once for each run id.
+
+A launch whose answer was lost is looked up by its run id: its directory is there, or it is withdrawn for good. Both are
+decided under one lock, so that a launch that is still under way cannot come after its withdrawal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mcp_server.errors import LaunchFailed
+from mcp_server.gpus.leases import lease_directory
+from mcp_server.record.environment import base_environment
+from mcp_server.record.event_reader import read_new_events
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
+from mcp_server.record.spec import RunSpec
+from mcp_server.relay.state import State
+from mcp_server.system import processes, tmux
+from mcp_server.system.archive import find_archive
+from mcp_server.system.lock_files import hold_lock, may_be_locked
+
+_STARTED_WITHIN_S = 15.0
+_POLL_S = 0.005
+_F_SETPIPE_SZ = 1031
+_SCOPE_CHECK_S = 3.0
+
+
+def launch(state: State, facts: dict[str, Any], handover: dict[str, Any]) -> dict[str, Any]:
+    """Start the run of ``facts``, a spec, unless it was started before; return its completed spec.
+
+    Raises:
+        LaunchFailed: nothing runs; a supervisor that comes late finds a stop request.
+    """
+    spec = complete_spec(RunSpec.from_facts(facts))
+    directory = RunDir(state.runs / spec.run_id)
+    with _decide(state):
+        if directory.path.exists():
+            return {"existed": True}
+        if (state.withdrawn / spec.run_id).exists():
+            raise LaunchFailed(f"{spec.run_id} was withdrawn.", "Nothing was started.")
+        _create(state, directory, spec.facts() | {n: v for n, v in facts.items() if n == "backend"})
+    _start(directory, spec, _complete_handover(handover))
+    return {"existed": False}
+
+
+def withdraw(state: State, run_id: str) -> bool:
+    """Make sure that a run which is not there is never started; return whether it is not there."""
+    with _decide(state):
+        if (state.runs / run_id).exists():
+            return False
+        (state.withdrawn / run_id).touch(mode=0o600)
+        return True
+
+
+def complete_spec(spec: RunSpec) -> RunSpec:
+    """Return ``spec`` with what only this host knows."""
+    has_tmux = shutil.which("tmux") is not None
+    return replace(
+        spec,
+        host=os.uname().nodename,
+        boot_id=boot_id(),
+        leases=str(lease_directory(os.environ)),
+        cpu_slots=spec.cpu_slots or os.cpu_count() or 1,
+        session=spec.run_id if has_tmux else "",
+        tmux_socket=os.environ.get("RUNWARD_TMUX_SOCKET") or "default",
+    )
+
+
+@contextlib.contextmanager
+def _decide(state: State) -> Iterator[None]:
+    with hold_lock(state.path / "launch.lock"):
+        yield
+
+
+def _create(state: State, directory: RunDir, facts: dict[str, Any]) -> None:
+    new = RunDir(state.runs / f".new-{directory.run_id}")
+    try:
+        shutil.rmtree(new.path, ignore_errors=True)
+        new.path.mkdir(mode=0o700)
+        os.mkfifo(new.handover, 0o600)
+        write_json(new.spec, facts)
+        new.path.rename(directory.path)
+    except OSError as error:
+        shutil.rmtree(new.path, ignore_errors=True)
+        raise LaunchFailed(f"{state.path}: {error.strerror}.", "Nothing was started.") from error
+
+
+def _complete_handover(values: dict[str, Any]) -> Handover:
+    """Return the handover with the environment of this host below what the server sends."""
+    environment = {**base_environment(os.environ), **values["env"]}
+    umask = processes.read_umask()
+    return Handover(
+        environment,
+        values["secrets"],
+        umask,
+        values.get("snapshot"),
+        values.get("others") or {},
+        values.get("notify") or (),
+    )
+
+
+def _start(directory: RunDir, spec: RunSpec, handover: Handover) -> None:
+    fifo = os.open(directory.handover, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        argv = [sys.executable, "-I", "-S", "-X", "utf8", str(_program()), str(directory.path)]
+        try:
+            if spec.session:
+                tmux.new_session(spec.session, argv, socket=spec.tmux_socket)
+            else:
+                _start_without_tmux(argv)
+        except (LaunchFailed, OSError) as error:
+            if not may_be_locked(directory.lock):
+                shutil.rmtree(directory.path, ignore_errors=True)
+                raise LaunchFailed(str(getattr(error, "cause", error)), "Nothing was started.") from error
+        give_up_s = time.monotonic() + _STARTED_WITHIN_S
+        _write_handover(fifo, handover.encode(), give_up_s)
+        while time.monotonic() < give_up_s:
+            if read_new_events(directory.events).events:
+                return
+            time.sleep(_POLL_S)
+        with contextlib.suppress(OSError):
+            write_json(directory.stop, {"by": "launch_run", "reason": "it did not start in time", "at": now()})
+    finally:
+        os.close(fifo)
+    raise LaunchFailed(
+        f"The supervisor of {spec.run_id} did not start its command within {_STARTED_WITHIN_S:g} s.",
+        "If it starts later, it stops at once.",
+        "Try again; runward doctor says what is wrong.",
+    )
+
+
+def _program() -> Path:
+    """Return what a supervisor runs from: the archive that this process runs from."""
+    return find_archive() or Path(__file__).resolve().parents[1] / "supervisor"
+
+
+def _start_without_tmux(argv: list[str]) -> None:
+    """Start a process that outlives this login: in a scope of the user's systemd where there is one."""
+    scope = ["systemd-run", "--user", "--scope", "--quiet", "--"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        devnull = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        if subprocess.run([*scope, "true"], check=False, timeout=_SCOPE_CHECK_S, **devnull).returncode == 0:  # type: ignore[call-overload]
+            argv = [*scope, *argv]
+    supervisor = subprocess.Popen(
+        argv,
+        env={**base_environment(os.environ), "TERM": "xterm-256color"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+    threading.Thread(target=supervisor.wait, daemon=True).start()  # no process remains as a zombie
+
+
+def _write_handover(fifo: int, data: bytes, give_up_s: float) -> None:
+    """Write ``data`` into the FIFO, which holds 64 KiB unless its size is raised."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fifo, _F_SETPIPE_SZ, max(65536, len(data)))
+    while data and time.monotonic() < give_up_s:
+        try:
+            data = data[os.write(fifo, data) :]
+        except OSError as error:  # noqa: PERF203 - a full FIFO is tried again
+            if error.errno != errno.EAGAIN:
+                raise
+            time.sleep(_POLL_S)

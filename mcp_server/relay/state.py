@@ -1,0 +1,77 @@
+"""The state directory of a far host, and a run of it as its record proves it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_server.errors import RunNotFound
+from mcp_server.record.event_reader import read_new_events
+from mcp_server.record.events import read_record, read_stop
+from mcp_server.record.run_directory import RunDir, load_json
+from mcp_server.record.run_processes import ThisHost
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import Evidence, Run, attempt_of, fold, posix
+
+
+@dataclass(frozen=True)
+class State:
+    """The state directory."""
+
+    path: Path
+
+    @property
+    def runs(self) -> Path:
+        """Holds one directory per run."""
+        return self.path / "runs"
+
+    @property
+    def withdrawn(self) -> Path:
+        """Holds one empty file for each run that is never started."""
+        return self.path / "withdrawn"
+
+    def create(self) -> None:
+        """Create the directories, with access for their owner alone.
+
+        Raises:
+            OSError: they cannot be created.
+        """
+        for path in (self.path, self.runs, self.withdrawn):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+
+    def directory(self, run_id: str) -> RunDir:
+        """Return the directory of a run.
+
+        Raises:
+            RunNotFound: this host has no such run.
+        """
+        directory = RunDir(self.runs / run_id)
+        if "/" in run_id or not directory.spec.is_file():
+            raise RunNotFound(run_id, [])
+        return directory
+
+    def read_run(self, run_id: str, host: ThisHost) -> Run:
+        """Return a run as it is now.
+
+        Raises:
+            RunNotFound: this host has no such run.
+            OSError: its record cannot be read now.
+        """
+        directory = self.directory(run_id)
+        spec = RunSpec.from_facts({**(load_json(directory.spec) or {}), "run_id": run_id})
+        supervisor = host.liveness(directory, spec)
+        events = read_new_events(directory.events).events
+        attempt = attempt_of(events)
+        return fold(
+            Evidence(
+                spec,
+                events,
+                read_record(directory.exit(attempt)),
+                read_record(directory.progress(attempt)),
+                read_stop(directory.stop),
+                supervisor,
+                time.time() - posix(spec.created_at) if spec.created_at else 0.0,
+            )
+        )

@@ -1,0 +1,47 @@
+"""Frames of the channel between a server and its relay: one line of JSON, and raw bytes where the line says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import Any, BinaryIO
+
+_LONGEST_LINE = 64 * 2**20
+
+
+class FrameWriter:
+    """Writes whole frames to a descriptor; several threads may."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._lock = fd, threading.Lock()
+
+    def write(self, message: dict[str, Any], data: bytes = b"") -> None:
+        """Write a frame.
+
+        Raises:
+            OSError: the reader has gone.
+        """
+        if data:
+            message = {**message, "bytes": len(data)}
+        frame = memoryview(json.dumps(message).encode() + b"\n" + data)
+        with self._lock:
+            while frame:
+                frame = frame[os.write(self._fd, frame) :]
+
+
+def read_frame(file: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
+    """Return the next frame; None at the end of the channel, and where the end cuts a frame off.
+
+    Raises:
+        ValueError: it is not a frame.
+    """
+    line = file.readline(_LONGEST_LINE)
+    if not line.endswith(b"\n"):
+        return None
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError("a frame is an object")  # noqa: TRY004 - as for text that is not JSON
+    count = int(message.get("bytes", 0))
+    data = file.read(count) if count else b""
+    return None if len(data) < count else (message, data)

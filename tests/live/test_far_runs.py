@@ -1,0 +1,258 @@
+"""Runs on another host, over a real sshd: from launch to end, without a connection, and after it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_server.backends.ssh_channel import Channel, channel_of, close_channels
+from mcp_server.errors import HostUnreachable
+from mcp_server.system import processes
+from tests.support.sandbox import Agent, Sandbox, until, until_async
+from tests.support.sshd import NAME, FarHost, needs_sshd
+
+pytestmark = [pytest.mark.anyio, needs_sshd]
+
+SECRET = "hf_9sKdmQ2xZ81LpWvT"
+NOISE = "echo Welcome to the machine; printf 'no newline at the end'"
+
+
+def connect(host: FarHost, monkeypatch: pytest.MonkeyPatch) -> Channel:
+    for name, value in host.sandbox.environ.items():
+        monkeypatch.setenv(name, value)
+    channel = channel_of(host.sandbox.path / "state" / "hosts" / NAME)
+    channel.open()
+    return channel
+
+
+async def test_a_far_run_from_its_launch_to_its_end(sandbox: Sandbox, far_host: FarHost) -> None:
+    sandbox.environ["GIFT_TOKEN"] = SECRET
+    command = 'echo "got ${#GIFT_TOKEN} on $RUNWARD_RUN_ID"; until test -e go; do sleep 0.02; done; echo gone; exit 3'
+    async with sandbox.agent() as agent:
+        refusal = await agent.refusal("launch_run", command="true", cwd="/nowhere/at/all", host=NAME)
+        assert "lab has no directory /nowhere/at/all" in refusal
+        rehearsed = await agent.call("launch_run", command=command, cwd=str(sandbox.path), host=NAME, dry_run=True)
+        assert "until test -e go" in rehearsed["dry_run_script"]
+        run_id = await agent.launch(command, cwd=str(sandbox.path), host=NAME, secrets=["GIFT_TOKEN"])
+        assert (far_host.state / "runs" / run_id / "events.jsonl").exists()
+        assert not (sandbox.path / "state" / "runs" / run_id).exists()
+        listed = await agent.call("list_runs", state="live")
+        assert [(row["run_id"], row["host"]) for row in listed["runs"]] == [(run_id, NAME)]
+        await until_async(lambda: _runs_below(far_host, run_id, "output.log", b"got"))
+        assert f"got {len(SECRET)} on {run_id}" in await agent.text("capture_pane", run_id=run_id)
+        _check_secret_is_nowhere(sandbox, run_id)
+        (sandbox.path / "go").touch()
+        status = await agent.end(run_id)
+        assert (status["state"], status["exit_code"], status["host"]) == ("failed", 3, NAME)
+        assert "gone" in await agent.text("read_log", run_id=run_id)
+        assert "2:gone" in await agent.text("read_log", run_id=run_id, grep="gone", context=0)
+    assert far_host.logins == 1
+
+
+async def test_a_far_run_is_killed_with_everything_and_verified_there(sandbox: Sandbox, far_host: FarHost) -> None:
+    stubborn = (
+        "trap '' INT TERM; (trap '' INT TERM HUP; exec setsid sleep 300) & echo ready; while :; do sleep 0.1; done"
+    )
+    (sandbox.path / "state" / "config.toml").write_text("stop_grace_s = 0.2\n")
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(stubborn, cwd=str(sandbox.path), host=NAME)
+        await until_async(lambda: _runs_below(far_host, run_id, "output.log", b"ready"))
+        killed = await agent.kill(run_id)
+        assert (killed["status"], killed["state"], killed["survivors"]) == ("killed", "killed", [])
+        lost = await agent.launch("sleep 300", cwd=str(sandbox.path), host=NAME)
+        os.kill(sandbox.supervisor(lost), signal.SIGKILL)
+        status = await agent.end(lost)
+        assert (status["state"], [one["command"] for one in status["leftovers"]]) == ("lost", ["sleep"])
+        assert (await agent.kill(lost))["survivors"] == []
+    assert [p for p in sandbox.own_processes() if p.name == "sleep"] == []
+
+
+async def test_a_host_that_is_away_changes_no_state_and_what_happened_is_told_once(
+    sandbox: Sandbox, far_host: FarHost
+) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch("until test -e go; do sleep 0.02; done", cwd=str(sandbox.path), host=NAME)
+        far_host.stop()
+        away = await _until_status(agent, run_id, lambda status: "unreachable" in status)
+        assert (away["state"], away["unreachable"]["host"]) == ("running", NAME)
+        assert "elapsed_s" not in away
+        assert "Nothing was started" in await agent.refusal("launch_run", command="true", cwd="/", host=NAME)
+        assert "Nothing was stopped" in await agent.refusal("kill_run", run_id=run_id)
+        (sandbox.path / "go").touch()
+        until(lambda: _runs_below(far_host, run_id, "exit.json", b"exit_code"))
+        far_host.start()
+        told = await agent.call("wait_run", run_ids=run_id, until="end", timeout_s=60)
+        assert told["runs"][0]["state"] == "finished"
+        assert [event["kind"] for event in told["runs"][0]["events"]].count("ended") == 1
+    until(lambda: far_host.relays() == [], "the end of the relays")
+
+
+async def test_a_new_server_finds_the_runs_of_the_old_one(sandbox: Sandbox, far_host: FarHost) -> None:
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch("until test -e go; do sleep 0.02; done", cwd=str(sandbox.path), host=NAME)
+    until(lambda: far_host.relays() == [], "the end of the relay with its server")
+    async with sandbox.agent() as agent:
+        assert (await agent.call("list_runs"))["runs"][0]["state"] == "running"
+        (sandbox.path / "go").touch()
+        assert (await agent.end(run_id))["state"] == "finished"
+
+
+async def test_a_launch_whose_answer_is_lost_starts_once(
+    sandbox: Sandbox, far_host: FarHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = sandbox.path / "cut"
+
+    def cut_after_the_launch() -> None:
+        until(lambda: list((far_host.state / "runs").glob("*/events.jsonl")), "the run")
+        far_host.cut_connections()
+        cut.touch()
+
+    channel = connect(far_host, monkeypatch)
+    ask = channel.ask
+
+    def ask_and_lose(name: str, **words: object) -> object:
+        answer = ask(name, **words)  # type: ignore[arg-type]
+        if name == "launch" and not cut.exists():
+            cut_after_the_launch()
+            raise HostUnreachable(NAME, "cut")
+        return answer
+
+    monkeypatch.setattr(channel, "ask", ask_and_lose)
+    async with sandbox.agent_in_process() as agent:
+        first = await agent.launch(
+            "echo x >> started; sleep 300", cwd=str(sandbox.path), host=NAME, idempotency_key="k"
+        )
+        again = await agent.launch(
+            "echo x >> started; sleep 300", cwd=str(sandbox.path), host=NAME, idempotency_key="k"
+        )
+        assert first == again
+        until((sandbox.path / "started").exists)
+        assert (sandbox.path / "started").read_text() == "x\n"
+        await agent.kill(first)
+
+
+def test_a_launch_that_never_arrived_is_withdrawn_for_good(far_host: FarHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = connect(far_host, monkeypatch)
+    directory = channel.mirror.directory("cfm-7kqz")
+    directory.path.mkdir()
+    (directory.path / "launching").touch()
+    directory.spec.write_text('{"run_id": "cfm-7kqz", "created_at": "2026-11-22T10:00:00Z"}')
+    far_host.cut_connections()
+    until(lambda: channel.mirror.read_dead("cfm-7kqz"), "the withdrawal")
+    run = far_host.sandbox.run("cfm-7kqz")
+    assert (run.state, run.reason) == ("lost", "The launch never reached lab: nothing was started.")
+    with pytest.raises(Exception, match="withdrawn"):
+        channel.ask("launch", spec={"run_id": "cfm-7kqz", "command": "true"}, handover={"env": {}, "secrets": {}})
+    assert not (far_host.state / "runs" / "cfm-7kqz").exists()
+
+
+def test_a_login_shell_may_print_anything(far_host: FarHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    far_host.stop()
+    login = far_host.path / "login"
+    login.write_text(f'#!/bin/sh\n{NOISE}; exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"\n')
+    login.chmod(0o755)
+    far_host.start(ForceCommand=str(login))
+    assert connect(far_host, monkeypatch).ask("ping")[0]["time"] > 0
+
+
+def test_a_changed_host_key_and_a_refused_login_are_not_tried_again(
+    far_host: FarHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far_host.stop()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(far_host.path / "other")], check=True)
+    far_host.start(HostKey=str(far_host.path / "other"))
+    with pytest.raises(HostUnreachable, match="host key has changed"):
+        connect(far_host, monkeypatch)
+    far_host.stop()
+    mirror = far_host.sandbox.path / "state" / "hosts" / NAME
+    close_channels(lambda path: path == mirror)
+    (mirror / "refused.json").unlink()
+    (far_host.path / "id").unlink()
+    (far_host.path / "id.pub").unlink()
+    key = far_host.path / "authorized_keys"
+    far_host.start()
+    key.write_text("")
+    for _ in range(3):
+        with pytest.raises(HostUnreachable, match="login was refused"):
+            connect(far_host, monkeypatch)
+    assert far_host.log.count("Connection closed by authenticating user") == 1
+
+
+def test_a_host_without_a_usable_python_or_disk_is_refused_with_what_was_found(
+    far_host: FarHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = far_host.path / "old"
+    old.mkdir()
+    for name in ("sed", "head", "tr", "tail", "sh", "bash", "env"):
+        (old / name).symlink_to(f"/usr/bin/{name}" if Path(f"/usr/bin/{name}").exists() else f"/bin/{name}")
+    (old / "python3").write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.6.8\nexit 1\n')
+    (old / "python3").chmod(0o755)
+    far_host.stop()
+    far_host.start(SetEnv=f"HOME={far_host.path / 'home'} PATH={old}")
+    far_host.write_hosts(prepare=f"export PATH={old}")
+    with pytest.raises(HostUnreachable, match=r"no Python 3.9 or newer \(found: .*/old/python3 is Python 3.6.8"):
+        connect(far_host, monkeypatch)
+    far_host.stop()
+    far_host.start()
+    far_host.write_hosts(state="/proc/runward")
+    close_channels(lambda path: path.is_relative_to(far_host.sandbox.path))
+    with pytest.raises(HostUnreachable, match="state directory cannot be used"):
+        connect(far_host, monkeypatch)
+
+
+async def test_without_tmux_a_run_lives_on_and_its_screen_is_the_end_of_its_log(
+    sandbox: Sandbox, far_host: FarHost
+) -> None:
+    few = far_host.path / "few"
+    few.mkdir()
+    for directory in ("/usr/bin", "/bin"):
+        for file in Path(directory).iterdir():
+            if file.name not in ("tmux", "systemd-run"):
+                with contextlib.suppress(FileExistsError):
+                    (few / file.name).symlink_to(file)
+    far_host.write_hosts(prepare=f"export PATH={few}")
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch(
+            "echo hello; until test -e go; do sleep 0.02; done", cwd=str(sandbox.path), host=NAME
+        )
+        await until_async(lambda: _runs_below(far_host, run_id, "output.log", b"hello"))
+        assert "hello" in await agent.text("capture_pane", run_id=run_id)
+    until(lambda: far_host.relays() == [])
+    async with sandbox.agent() as agent:
+        (sandbox.path / "go").touch()
+        assert (await agent.end(run_id))["state"] == "finished"
+
+
+async def _until_status(agent: Agent, run_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    with anyio.fail_after(30):
+        while True:
+            status: dict[str, Any]
+            (status,) = (await agent.call("wait_run", run_ids=run_id, timeout_s=0))["runs"]
+            if condition(status):
+                return status
+            await anyio.sleep(0.05)
+
+
+def _runs_below(host: FarHost, run_id: str, name: str, text: bytes) -> bool:
+    file = host.state / "runs" / run_id / "attempts" / "1" / name
+    return file.exists() and text in file.read_bytes()
+
+
+def _check_secret_is_nowhere(sandbox: Sandbox, run_id: str) -> None:
+    """Look for the secret in all files, arguments and environments, but for those of server and run."""
+    files = [path for path in sandbox.path.rglob("*") if path.is_file()]
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+    for process in processes.list_processes():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            assert SECRET.encode() not in words, process
+            environ = Path(f"/proc/{process.pid}/environ").read_bytes()
+            is_run = f"RUNWARD_RUN_ID={run_id}".encode() in environ
+            is_server = b"mcp_server" in words or b"pytest" in words
+            assert is_run or is_server or SECRET.encode() not in environ, process
