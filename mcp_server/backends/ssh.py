@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import shutil
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 _LAUNCHED_WITHIN_S = 30.0
 _SOUGHT_WITHIN_S = 30.0  # how long a launch whose answer was lost waits for the connection
+_ASK_AGAIN_S = 0.2
 _MIRRORED_WITHIN_S = 10.0
 _REAPED_WITHIN_S = 120.0
 _CHUNK_BYTES = 8 * 2**20
@@ -266,10 +268,16 @@ def _launch(channel: Channel, directory: RunDir, spec: RunSpec, words: Mapping[s
         shutil.rmtree(directory.path, ignore_errors=True)
         raise LaunchFailed(str(error.cause), "Nothing was started.", error.remedy) from error
     try:
-        try:
-            channel.ask("launch", timeout_s=_LAUNCHED_WITHIN_S, **words)
-        except HostUnreachable:
-            channel.ask("launch", timeout_s=_LAUNCHED_WITHIN_S, patience_s=_SOUGHT_WITHIN_S, **words)
+        give_up_s = time.monotonic() + _SOUGHT_WITHIN_S
+        while True:
+            try:
+                channel.ask("launch", timeout_s=_LAUNCHED_WITHIN_S, **words)
+            except HostUnreachable:
+                if time.monotonic() >= give_up_s:
+                    raise
+                time.sleep(_ASK_AGAIN_S)
+            else:
+                return
     except HostUnreachable as error:
         raise LaunchFailed(
             f"The connection to {channel.name} broke while it started {spec.run_id} ({error.why}): whether it runs is "

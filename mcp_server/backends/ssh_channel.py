@@ -81,7 +81,7 @@ class Channel:
         self._link: _Link | None = None
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()
-        self._closed = False
+        self._closed = threading.Event()
 
     def open(self, patience_s: float = _CONNECTED_WITHIN_S) -> None:
         """Return once there is a connection, and the mirror is up to date.
@@ -162,7 +162,7 @@ class Channel:
     def close(self) -> None:
         """End the connection."""
         with self._changed:
-            self._closed = True
+            self._closed.set()
             link = self._link
         self._hurry.set()
         if link is not None:
@@ -181,13 +181,13 @@ class Channel:
 
     def _start(self) -> None:
         with self._changed:
-            if self._thread is None and not self._closed:
+            if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._run, name=f"ssh {self.name}", daemon=True)
                 self._thread.start()
 
     def _run(self) -> None:
         pause_s = _BACKOFF_S
-        while not self._closed:
+        while not self._closed.is_set():
             self._hurry.clear()
             try:
                 link = self._connect()
@@ -205,7 +205,7 @@ class Channel:
                     self._wait_for_permission()
                     continue
                 # Somebody who asks does not wait for the pause, but a host that is away is not asked without end.
-                time.sleep(min(pause_s, 1.0))
+                self._closed.wait(min(pause_s, 1.0))
             except Exception as error:
                 self._set_down(_Down(f"{type(error).__name__}: {error}", time.time()))
             self._hurry.wait(pause_s * random.uniform(0.75, 1.25))  # noqa: S311 - not a secret
@@ -213,8 +213,8 @@ class Channel:
 
     def _wait_for_permission(self) -> None:
         """Wait until a person has removed the refusal, by `runward hosts`."""
-        while not self._closed and (self.mirror.path / _REFUSED_FILE).exists():
-            time.sleep(1.0)
+        while not self._closed.is_set() and (self.mirror.path / _REFUSED_FILE).exists():
+            self._closed.wait(1.0)
 
     def _set_down(self, down: _Down) -> None:
         with self._changed:

@@ -111,7 +111,7 @@ async def launch_run(
     ] = None,
     tensorboard: Annotated[str | None, Field(description="Its TensorBoard directory, for read_tb")] = None,
     environment: Annotated[str | None, Field(description="One of hosts.toml, or none")] = None,
-    host: Annotated[str | None, Field(description="Another machine, by its name in hosts.toml")] = None,
+    host: Annotated[str | None, Field(description="Of hosts.toml")] = None,
     backend: Annotated[Literal["tmux"], Field(description="How it is started")] = "tmux",
     owner: Annotated[str | None, Field(description="Default: the server's owner")] = None,
     tags: Annotated[list[str] | None, Field(description="Free words, for tag:WORD")] = None,
