@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mcp_server.record.events import EventKind
 from mcp_server.record.exit_status import Ending, StopRequest
 from mcp_server.record.run_directory import now
+from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.system import processes
 from mcp_server.system.files import write_atomic
@@ -47,6 +48,7 @@ _REPORT_EVERY_S = 600.0  # of an event about judging
 # buffers 12 KiB, would fill up, and the training would wait.
 _PIECE_BYTES, _TURN_S = 4096, 0.001
 LINE_CHARS, _EVENT_CHARS = 200, 1000
+_START_CHARS = 20_000  # of the command and its variables
 
 
 def event_facts(failure: Failure | None) -> dict[str, Any] | None:
@@ -59,6 +61,12 @@ def event_facts(failure: Failure | None) -> dict[str, Any] | None:
         "context": [line[:_EVENT_CHARS] for line in failure.context] or None,
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _describe_start(spec: RunSpec) -> str:
+    """Return the command, and the variables that launch_run set, as a shell would show them."""
+    command = spec.command if isinstance(spec.command, str) else " ".join(spec.command)
+    return "\n".join([command, *(f"{name}={value}" for name, value in spec.env.items())])[:_START_CHARS]
 
 
 class Observer:
@@ -387,6 +395,7 @@ class Observer:
             oom_killed=ended and processes.oom_kills() > self._oom_kills,
             diverged=diverged,
             diverged_since=(monitor.divergence.summary, monitor.divergence.first_line),
+            command=_describe_start(self._spec),
             stopped_for=self._stopped_for if ended else None,
         )
         if exit_code == 0 and run_facts.diverged is None:

@@ -60,6 +60,9 @@ _REPRESENTED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)\((?P<args>.*)\)$")
 _CALL_LINES = 4
 # OpenBLAS interrupts its own process.
 _NO_THREADS = re.compile(r".*(?:pthread_create failed|libgomp: Thread creation failed)")
+# PhysX goes on with a buffer that is too small, and writes beyond it.
+_PHYSX_CAPACITY = re.compile(r".*PhysX error: .{0,80}needs to increase PxGpuDynamicsMemoryConfig::")
+_OTHER_CUDNN = re.compile(r".*Loaded runtime CuDNN library: \S+ but source was compiled with")
 _RAY_OUT_OF_MEMORY = re.compile(r".*\b[1-9]\d* Workers? .{0,40}killed due to memory pressure")
 _NODE_LOST = re.compile(
     r".{0,80}\bnode with (?:node )?id.{1,300}marked dead|.*\(raylet\).{1,80}Exiting because this node"
@@ -260,6 +263,10 @@ def _specific_cause(text: str, kind: str) -> tuple[re.Pattern[str] | None, str]:
         return _REFUSED, kind
     if text == "KeyboardInterrupt":
         return _NO_THREADS, "other"
+    if kind == "cuda_error" and "DNN library" in text:
+        return _OTHER_CUDNN, kind
+    if kind == "cuda_error":
+        return _PHYSX_CAPACITY, "config_error"
     if kind == "ray_error" and _RAY_LOST_PROCESS.match(text):
         return _RAY_OUT_OF_MEMORY, "oom_host"
     return None, kind

@@ -6,7 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mcp_server.diagnosis.failure import kinds, log_shapes, log_statements, next_steps, root_cause, tracebacks
+from mcp_server.diagnosis.failure import (
+    kinds,
+    log_shapes,
+    log_statements,
+    next_steps,
+    root_cause,
+    tracebacks,
+    user_code,
+)
 from mcp_server.diagnosis.failure.evidence import FailureEvidence, collect_evidence
 from mcp_server.diagnosis.failure.log_statements import Weight
 from mcp_server.text.lines import Line
@@ -22,6 +30,8 @@ _NO_OUTPUT = "(no output)"
 _CONTEXT_LINES = 6
 _FORE_LINES, _AFTER_LINES = 2, 2
 _NEAR_LINES, _NEAR_FRAMES, _NEAR_CHARS = 8, 60, 200  # around the evidence: they name the framework
+_MESSAGE_LINES, _MESSAGE_CHARS = 12, 1_000  # of the error, below its first
+_SETTING_LINES = 300  # of the log's beginning and of its end: they show settings and launchers
 _SIGNAL_BASE = 128
 _TIMED_OUT, _USAGE, _SSH_FAILED = 124, 2, 255
 _KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout"}
@@ -56,9 +66,8 @@ _SCHEDULER = re.compile(
 )
 _NAN = re.compile(r"(?i)\bnan\b|non-?finite")
 _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
-_OTHERS_CODE = re.compile(
-    r"[/\\](?:site-packages|dist-packages|lib[/\\]python[\d.]+|conda[/\\]lib)[/\\]|<frozen|<string>"
-    r"|torch[/\\](?:nn|utils|distributed|autograd|_\w+)[/\\]"
+_ENDS_MESSAGE = re.compile(
+    r"The above exception was|During handling of|Exception ignored|[A-Z]\d{4} |\[?\d{4}-\d\d-\d\d"
 )
 _MEANINGLESS = re.compile(r"^(?:\W*|\[runward\].*|wandb: .*|.*\[INFO\].*sigkill_handler.*)$")
 
@@ -71,6 +80,7 @@ class RunFacts:
     diverged: str | None = None  # the metric line that proves divergence, from the whole run
     diverged_number: int | None = None
     diverged_since: tuple[str, str] = ("", "")  # what the metrics show, in one sentence, and the first line of it
+    command: str = ""  # as it was started, with the variables that launch_run set
     stopped_for: str | None = None  # "stall" or "first_step_timeout" when the recovery policy stopped the attempt
 
 
@@ -108,9 +118,9 @@ def diagnose(
     if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):
         return _build_divergence(lines, run_facts.diverged, run_facts)
     if evidence and run_facts.diverged is not None and evidence.kind == "python_error" and _NAN.search(evidence.text):
-        return _failure_from(lines, evidence, "divergence")
+        return _failure_from(lines, evidence, "divergence", run_facts.command)
     if not failed:
-        return _failure_from(lines, evidence, evidence.kind) if evidence else None
+        return _failure_from(lines, evidence, evidence.kind, run_facts.command) if evidence else None
     return _diagnose_failed_run(lines, evidence, exit_code, signal, run_facts)
 
 
@@ -120,7 +130,8 @@ def _build_divergence(lines: Sequence[Line], diverged: str, run_facts: RunFacts)
     sentence, first_line = run_facts.diverged_since
     first = _find_number(lines, first_line) if first_line else None
     context = (f"{sentence.rstrip('.')}{f', line {first}' if first else ''}.",) if sentence else ()
-    return _build_failure("divergence", diverged.strip(), number, context)
+    scene = next_steps.Scene("divergence", "", near=sentence)
+    return _build_failure("divergence", diverged.strip(), number, context, scene=scene)
 
 
 def _find_number(lines: Sequence[Line], text: str) -> int | None:
@@ -162,29 +173,43 @@ def _diagnose_failed_run(
     if run_facts.oom_killed and not (
         evidence and evidence.weight == Weight.OWN and evidence.kind not in _MAY_BE_MEMORY
     ):
-        return _failure_from(lines, evidence, "oom_host")
+        return _failure_from(lines, evidence, "oom_host", run_facts.command)
     if run_facts.stopped_for in _KINDS_OF_STOP and not (evidence and is_own_cause and evidence.sure):
         kind, last = _KINDS_OF_STOP[run_facts.stopped_for], root_cause.find_last_work_line(lines)
-        failure = _build_failure(kind, last.text, last.number, ()) if last else _failure_from(lines, None, kind)
+        failure = (
+            _build_failure(kind, last.text, last.number, ())
+            if last
+            else _failure_from(lines, None, kind, run_facts.command)
+        )
         return replace(failure, advice=kinds.NO_FIRST_STEP) if kind == "timeout" else failure
     by_signal = ("segfault" if signal in _CRASHES else "killed") if signal else None
     if evidence is None:
         by_code = {_TIMED_OUT: "timeout", _USAGE: "config_error" if _has_usage(lines) else None}.get(exit_code or 0)
-        return _failure_from(lines, None, by_signal or by_code or "other", signal or "")
+        return _failure_from(lines, None, by_signal or by_code or "other", run_facts.command, signal or "")
     heard_only = evidence.weight <= Weight.ABORT
-    return _failure_from(lines, evidence, by_signal if by_signal and heard_only else evidence.kind, signal or "")
+    kind = by_signal if by_signal and heard_only else evidence.kind
+    return _failure_from(lines, evidence, kind, run_facts.command, signal or "")
 
 
 def _has_usage(lines: Sequence[Line]) -> bool:
     return any(line.text.lstrip().lower().startswith("usage:") for line in lines[-60:])
 
 
-def _failure_from(lines: Sequence[Line], evidence: FailureEvidence | None, kind: str, signal: str = "") -> Failure:
+def _failure_from(
+    lines: Sequence[Line], evidence: FailureEvidence | None, kind: str, command: str, signal: str = ""
+) -> Failure:
     if evidence is not None:
         line = lines[evidence.at]
-        near = _text_near(lines, max(evidence.start, evidence.at - _NEAR_FRAMES), evidence.at)
         context = _context(lines, evidence)
-        return _build_failure(kind, line.text.strip() or evidence.text, line.number, context, signal, near)
+        scene = next_steps.Scene(
+            kind,
+            "",
+            near=_text_near(lines, max(evidence.start, evidence.at - _NEAR_FRAMES), evidence.at),
+            log=_read_settings(lines, command),
+            place=user_code.name_place(lines, evidence.frames),
+            message=_read_message(lines, evidence.at),
+        )
+        return _build_failure(kind, line.text.strip() or evidence.text, line.number, context, signal, scene)
     at = next((n for n in range(len(lines) - 1, -1, -1) if not _MEANINGLESS.match(lines[n].text[:400])), len(lines) - 1)
     if at < 0:
         return _build_failure(kind, _NO_OUTPUT, None, (), signal)
@@ -194,6 +219,26 @@ def _failure_from(lines: Sequence[Line], evidence: FailureEvidence | None, kind:
     return _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context_above, last), signal)
 
 
+def _read_message(lines: Sequence[Line], at: int) -> str:
+    """Return the error at ``at`` with what it says below its first line."""
+    tag, first, _ = tracebacks.strip_prefixes(lines[at].text)
+    texts = [first.strip()]
+    for line in lines[at + 1 : at + 1 + _MESSAGE_LINES]:
+        line_tag, text, _ = tracebacks.strip_prefixes(line.text)
+        if line_tag != tag:
+            continue
+        if tracebacks.is_header(text) or tracebacks.is_frame(text) or _ENDS_MESSAGE.match(text):
+            break
+        texts.append(text.strip())
+    return "\n".join(text[:_MESSAGE_CHARS] for text in texts if text)
+
+
+def _read_settings(lines: Sequence[Line], command: str) -> str:
+    """Return the command, and the beginning and the end of the log."""
+    first, last = lines[:_SETTING_LINES], lines[_SETTING_LINES:][-_SETTING_LINES:]
+    return "\n".join([command, *(line.text[:_NEAR_CHARS] for line in (*first, *last))])
+
+
 def _text_near(lines: Sequence[Line], first: int, last: int) -> str:
     """Return the text around the lines ``first`` to ``last``."""
     near = lines[max(first - _NEAR_LINES, 0) : last + _NEAR_LINES]
@@ -201,13 +246,19 @@ def _text_near(lines: Sequence[Line], first: int, last: int) -> str:
 
 
 def _build_failure(
-    kind: str, line: str, number: int | None, context: tuple[str, ...], signal: str = "", near: str = ""
+    kind: str,
+    line: str,
+    number: int | None,
+    context: tuple[str, ...],
+    signal: str = "",
+    scene: next_steps.Scene | None = None,
 ) -> Failure:
     line = tracebacks.without_mark(line).strip()
     text = tracebacks.strip_prefixes(line).text.strip() or line
     is_kill = kind == "killed"
     retryable = _is_retryable_kill(line, signal) if is_kill else None
-    step = next_steps.propose_next_step(kind, f"{text} {signal}" if is_kill else text, near, retryable=retryable)
+    scene = (scene or next_steps.Scene(kind, ""))._replace(kind=kind, line=f"{text} {signal}" if is_kill else text)
+    step = next_steps.propose_next_step(scene, retryable=retryable)
     return Failure(kind, line, number, step.retryable, step.action, step.advice, context)
 
 
@@ -226,9 +277,8 @@ def _context(lines: Sequence[Line], evidence: FailureEvidence) -> tuple[str, ...
             root_line if at == evidence.at else tracebacks.strip_prefixes(lines[at].text).text.strip() for at in near
         ]
         return tuple(dict.fromkeys(filter(None, texts)))
-    is_own_cause = [at for at in evidence.frames if not _OTHERS_CODE.search(lines[at].text)] or list(evidence.frames)
     context: list[str] = []
-    for at in is_own_cause[-_FORE_LINES:]:
+    for at in user_code.find_own_frames(lines, evidence.frames)[-_FORE_LINES:]:
         tag, frame, _ = tracebacks.strip_prefixes(lines[at].text)
         below = (tracebacks.strip_prefixes(line.text) for line in lines[at + 1 : min(at + 8, evidence.at)])
         code = next((shape.text.rstrip() for shape in below if shape.tag == tag), "")

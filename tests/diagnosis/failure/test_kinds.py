@@ -7,7 +7,11 @@ import re
 import pytest
 
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
-from mcp_server.diagnosis.failure.next_steps import ADVICE_CHARS, ALL_STEPS, propose_next_step
+from mcp_server.diagnosis.failure.next_steps import ADVICE_CHARS, ALL_STEPS, NextStep, Scene, propose_next_step
+
+
+def propose(kind: str, line: str, *, retryable: bool | None = None, **facts: str) -> NextStep:
+    return propose_next_step(Scene(kind, line, **facts), retryable=retryable)
 
 
 def test_every_kind_proposes_a_known_action_and_one_short_sentence() -> None:
@@ -16,7 +20,7 @@ def test_every_kind_proposes_a_known_action_and_one_short_sentence() -> None:
         assert policy.retryable == policy.action.startswith("retry")
         assert len(policy.advice) <= ADVICE_CHARS
     for retryable in (True, False):
-        assert propose_next_step("killed", "x", retryable=retryable).retryable == retryable
+        assert propose("killed", "x", retryable=retryable).retryable == retryable
 
 
 @pytest.mark.parametrize(
@@ -31,7 +35,7 @@ def test_every_kind_proposes_a_known_action_and_one_short_sentence() -> None:
         ("auth_error", "wandb.errors.UsageError: api_key not configured (no-tty)", "WANDB_API_KEY"),
         ("auth_error", "huggingface_hub.errors.GatedRepoError: 403 Client Error", "HF_TOKEN"),
         ("killed", "*** JOB 1 ON n CANCELLED AT x DUE TO TIME LIMIT ***", "time limit"),
-        ("oom_gpu", "CUDA out of memory", "num_envs"),
+        ("oom_gpu", "CUDA out of memory", "batch size"),
         ("port_conflict", "AssertionError: Session name session_1 does not match persisted value b'2'", "--temp-dir"),
         ("ray_error", "ConnectionError: Failed to connect to Ray cluster at 10.0.0.5:6379", "`ray status`"),
         ("ray_error", "ray.exceptions.ActorDiedError: The actor died unexpectedly", "raylet"),
@@ -44,7 +48,7 @@ def test_every_kind_proposes_a_known_action_and_one_short_sentence() -> None:
     ],
 )  # fmt: skip
 def test_advice_names_what_the_line_names(kind: str, line: str, words: str) -> None:
-    assert words in propose_next_step(kind, line).advice
+    assert words in propose(kind, line).advice
 
 
 # What the text of an advice must say, and what it must not, for each action.
@@ -77,7 +81,7 @@ def test_no_advice_contradicts_its_action(step: tuple[bool, str, str]) -> None:
 def test_a_kill_that_was_meant_is_never_advised_to_be_retried() -> None:
     for line in ("Killed", "CANCELLED AT x", "KeyboardInterrupt", "PREEMPTED", "TIME LIMIT", "x"):
         for retryable in (True, False):
-            step = propose_next_step("killed", line, retryable=retryable)
+            step = propose("killed", line, retryable=retryable)
             assert step.retryable == retryable
             assert_advice_agrees(*step)
 
@@ -88,9 +92,9 @@ def test_a_process_that_holds_most_of_the_gpu_is_named() -> None:
         "79.15 GiB of which 1.00 GiB is free. Process {} has {} GiB memory in use. Including non-PyTorch memory, this "
         "process has {} GiB memory in use."
     )
-    other = propose_next_step("oom_gpu", line.format(4117, "70.20", "7.90"))
+    other = propose("oom_gpu", line.format(4117, "70.20", "7.90"))
     assert (other.action, "4117" in other.advice) == ("retry_other_gpu", True)
-    assert propose_next_step("oom_gpu", line.format(4117, "0.50", "77.60")).action == "retry"
+    assert propose("oom_gpu", line.format(4117, "0.50", "77.60")).action == "retry_changed"
 
 
 def test_advice_stays_short_whatever_the_line_holds() -> None:
@@ -100,12 +104,12 @@ def test_advice_stays_short_whatever_the_line_holds() -> None:
             "No module named '" + "x" * 4_000,
             "{0} No such file or directory: '{1}{2}" + "/a" * 900,
         ):
-            assert len(propose_next_step(kind, line).advice) <= ADVICE_CHARS
+            assert len(propose(kind, line).advice) <= ADVICE_CHARS
 
 
 def test_advice_names_no_tool_that_does_not_exist() -> None:
     tools = {"launch_run", "wait_run", "read_log", "capture_pane", "list_runs", "kill_run", "gpu_check"}
     lines = ("CUDA out of memory", "No module named 'x'", "File exists: '/x'", "arguments are required: x", "wandb")
-    advice = {propose_next_step(kind, line).advice for kind in KINDS for line in lines}
+    advice = {propose(kind, line).advice for kind in KINDS for line in lines}
     named = {word for sentence in advice for word in re.findall(r"\b[a-z]+_(?:runs?|log|pane|check)\b", sentence)}
     assert named <= tools

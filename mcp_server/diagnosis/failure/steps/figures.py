@@ -1,0 +1,98 @@
+"""Reads the figures of messages: who holds GPU memory, what sizes fit together, how large a buffer must be. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from mcp_server.diagnosis.failure.steps.row import NextStep, Scene
+
+_UNITS = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10}
+_SIZE = r"([\d.]+) ?([KMGT])i?B"
+_ASKED = re.compile(rf"Tried to allocate {_SIZE}")
+_TOTAL = re.compile(rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity")
+_FREE = re.compile(rf"of which {_SIZE} is free|{_SIZE} free")
+_OWN = re.compile(rf"this process has {_SIZE}|{_SIZE} reserved in total")
+_UNUSED = re.compile(rf"and {_SIZE} is reserved by PyTorch but unallocated")
+_BY_PYTORCH = re.compile(rf"allocated memory {_SIZE} is allocated by PyTorch")
+_ALLOCATED = re.compile(rf"{_SIZE} already allocated")
+_OTHER = re.compile(rf"\bProcess (\d+) has {_SIZE} memory in use")
+_LEAST_SHARE, _LEAST_GIB = 0.12, 1.2  # of others: the context of the process itself is up to 1 GiB
+_LEAST_UNUSED = 0.1  # of the GPU: less would not have made the difference for long
+_BATCH = re.compile(r"train_batch_size is not equal to .{0,80}?(\d+) != (\d+) \* (\d+) \* (\d+)")
+_CAPACITY = re.compile(r"PxGpuDynamicsMemoryConfig::(\w{1,50}) to (\d{1,12})")
+_IN_PIECES = re.compile(r"expandable_segments:\s*True")
+
+
+def read_figures(scene: Scene) -> NextStep | None:
+    """Return the step that the figures of ``scene`` prove, or None."""
+    if scene.kind == "oom_gpu":
+        return _read_memory(scene)
+    if batch := _BATCH.search(scene.line):
+        product = int(batch[2]) * int(batch[3]) * int(batch[4])
+        return NextStep(
+            False,
+            "stop",
+            f'Micro batch x accumulation x GPUs is {product} here: set train_batch_size to that (or "auto"), or '
+            f"change the "
+            "accumulation steps.",
+        )
+    if capacity := _CAPACITY.search(scene.line):
+        name = re.sub(r"(?<=[a-z])([A-Z])", lambda match: f"_{match[1].lower()}", capacity[1])
+        return NextStep(
+            False,
+            "stop",
+            f"Set sim.physx.gpu_{name} to {1 << int(capacity[2]).bit_length()} or more, or lower num_envs, then "
+            f"launch_run "
+            "again.",
+        )
+    return None
+
+
+def _read_memory(scene: Scene) -> NextStep | None:
+    """Return the step that the figures of a message about GPU memory prove. None: too large a batch."""
+    text = scene.message or scene.line
+    asked, total, free, own = (_read(pattern, text) for pattern in (_ASKED, _TOTAL, _FREE, _OWN))
+    if asked is None or total is None or free is None:
+        return None
+    named = [(_size(match, 2), match[1]) for match in _OTHER.finditer(text)]
+    if own is None and (ours := _read(_BY_PYTORCH, text)) is not None:  # a container numbers processes differently
+        own, itself = min(((share, pid) for share, pid in named if share >= ours), default=(None, ""))
+        named = [(share, pid) for share, pid in named if pid != itself]
+    largest, process = max(named, default=(0.0, ""))
+    others = sum(share for share, _ in named) or (total - free - own if own is not None else 0.0)
+    if others >= max(_LEAST_SHARE * total, _LEAST_GIB) and others + free >= asked:
+        if largest > (own or 0.0):
+            return NextStep(
+                True, "retry_other_gpu", f"Process {process} holds most of this GPU: launch_run on another GPU."
+            )
+        return NextStep(
+            True,
+            "retry_other_gpu",
+            f"Other processes hold {others:.1f} of this GPU's {total:.1f} GiB: launch_run on another GPU, or end what "
+            "is left over there (gpu_check).",
+        )
+    allocated, unused = _read(_ALLOCATED, text), _read(_UNUSED, text)
+    if unused is None and own is not None and allocated is not None:
+        unused = own - allocated
+    if unused is None or unused < _LEAST_UNUSED * total:
+        return None
+    if unused + free >= asked and not _IN_PIECES.search(scene.log):
+        return NextStep(
+            True,
+            "retry_changed",
+            f"{unused:.1f} GiB are reserved in pieces: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in env; if "
+            "it recurs, use a smaller batch.",
+        )
+    return None
+
+
+def _read(pattern: re.Pattern[str], text: str) -> float | None:
+    match = pattern.search(text)
+    return _size(match, 1 if match[1] else 3) if match else None
+
+
+def _size(match: re.Match[str], group: int) -> float:
+    try:
+        return float(match[group]) * _UNITS[match[group + 1]]
+    except ValueError:  # "1.2.3"
+        return 0.0

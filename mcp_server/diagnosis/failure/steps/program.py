@@ -1,0 +1,173 @@
+"""Next steps after failures of configurations and programs."""
+
+from __future__ import annotations
+
+from mcp_server.diagnosis.failure.steps.row import row
+
+# First match wins: special before general.
+# fmt: off
+ROWS = (
+    # --- configuration
+    row("config_error", r"unrecognized arguments: (.{1,60})", "", "stop",
+     "The program does not know {0}: see its --help, then launch_run again."),
+    row("config_error", r"arguments are required: (.{1,60})", "", "stop",
+     "Give the missing arguments {0}, then launch_run again."),
+    row("config_error", r"argument ([\w/-]{1,40}).{0,10}: (?:invalid|expected|not allowed)", "", "stop",
+     "Correct the value of {0}: the line and --help say what is allowed, then launch_run again."),
+    row("config_error", r"[Nn]o such option:? '?(-[\w-]{1,40})", "", "stop",
+     "The program does not know {0}: see its --help, then launch_run again."),
+    row("config_error", r"[Kk]ey '([^']{1,40})' is not in struct", "", "stop",
+     "The configuration has no key {0}: correct its name, or add it with +{0}=..."),
+    row("config_error", r"Missing mandatory value: ?([\w.]{1,60})", "", "stop", "Give {0} a value first."),
+    row("config_error", r"Could not override '([^']{1,60})'", "", "stop",
+     "The configuration has no {0}: correct its name, or add it with +{0}=...; HYDRA_FULL_ERROR=1 shows more."),
+    row("config_error",
+     r"(?:mismatched|extraneous) input|no viable alternative|NoViableAlt|OverrideParseException|token recognition", "",
+     "stop", "Hydra cannot read an override: quote its value, e.g. 'key=\"a=b\"'; HYDRA_FULL_ERROR=1 shows more."),
+    row("config_error", r"Error in call to target|InstantiationException|Error locating target", "", "stop",
+     "Hydra cannot build an object of the configuration: correct it; HYDRA_FULL_ERROR=1 in env shows why."),
+    row("config_error", r"In '[^']{0,80}': Could not find '([^']{1,60})'", "", "stop",
+     "There is no configuration {0}: correct the name to one that Hydra lists, then launch_run again."),
+    row("config_error", r"bf16|bfloat16", "", "stop",
+     "This GPU or build has no bf16: set fp16=true (or bf16=false), then launch_run again."),
+    row("config_error", r"(?m)You requested gpus?: \[([\d, ]+)\]\s+But your machine only has: \[([\d, ]*)\]", "",
+        "stop",
+        "Devices {0} were asked for and only {1} are there: lower devices (trainer.devices), or launch_run with more "
+        "gpus."),
+    row("config_error", r"'?([\w.-]{1,60})'? is not a valid (\w{2,40})", "", "stop",
+        "{0} is not a value of {1}: choose one that the installed version knows, then launch_run again."),
+    row("config_error", r"'(?:Namespace"
+        r"|SimpleNamespace)' object has no attribute '(\w+)'. Did you mean: '(\w+)'", "", "stop",
+        "The program's arguments have no {0}: add the option, or use {1} {at}, then launch_run again."),
+    row("config_error", r"'(?:Namespace|SimpleNamespace|DictConfig|ConfigDict|EasyDict"
+        r"|AttrDict)' object has no attribute "
+        r"'(\w+)'", "", "stop", "The configuration has no {0}: add it, or correct the name {at}, then launch_run "
+        "again."),
+    row("config_error", r"(?i)batch.{0,60}(?:divisible|multiple|check batch)|check batch related|divisible.{0,60}batch",
+     "", "stop",
+     "The batch sizes do not fit together: make the total a multiple of micro batch times GPUs, then launch_run "
+     "again."),
+    row("", r"(?i)world.?size.{0,40}(?:not )?divisible", "", "stop",
+     "The parallel sizes do not fit: their product (tensor, pipeline, context) must divide the number of GPUs."),
+    row("config_error", r"(?:Name|Namespace|Version)NotFound|[Ee]nvironment `?[\w/-]+`? (?:doesn't exist"
+        r"|not found)", "",
+     "stop",
+     "The task is not registered: correct its name, or import the package that registers it, then launch_run again."),
+    row("config_error", r"KeyError: '([^']{1,40})'", "", "stop",
+     "The configuration lacks {0}: add it, then launch_run again."),
+    # --- errors of the program
+    row("python_error data_error config_error", r"(?m)size mismatch for \S*(?:embed_tokens|lm_head|wte"
+        r"|word_embeddings)\S*: "
+        r"copying a param with shape torch\.Size\(\[(\d+), \d+\]\) from checkpoint, the shape in current model is "
+        r"torch\.Size\(\[(\d+), ", r"(?s)\A(?!.*size mismatch for (?!\S*(?:embed_tokens|lm_head|wte|word_embeddings)))",
+        "stop",
+        "Only the vocabulary differs: model.resize_token_embeddings({0}) before loading, or the checkpoint's "
+        "tokenizer."),
+    row("python_error data_error config_error",
+        r"(?m)size mismatch for \S*(?:classifier|score|fc"
+        r"|head)\S*: copying a param with shape torch\.Size\(\[(\d+)[^\]]*\]\) "
+        r"from checkpoint, the shape in current model is torch\.Size\(\[(\d+)", "", "stop",
+        "The checkpoint has {0} outputs, the model {1}: set num_labels (classes) to {0}, or "
+        "ignore_mismatched_sizes=True."),
+    row("python_error data_error config_error",
+     r"size mismatch for|loading state_dict|[Uu]nexpected key\(s\)|[Mm]issing key\(s\)", "", "stop",
+     "The checkpoint is of another model or observation size: use the configuration it was trained with, or start "
+     "without it."),
+    row("python_error",
+     r"Observation spaces do not match|Action spaces do not match|observation_space.{0,40}(?:mismatch|differ)", "",
+     "stop",
+     "The checkpoint is of another observation or action size: use the task it was trained on, or start without it."),
+    row("python_error", r"invalid literal for int\(\) with base 10: '(?:GPU|MIG)-", "", "stop",
+     "The program takes GPUs by index: launch_run with env CUDA_VISIBLE_DEVICES={{gpu_indices}}."),
+    row("python_error", r"Expected to have finished reduction", "", "stop",
+     "Some parameters got no gradient: find_unused_parameters=True in DistributedDataParallel, then launch_run "
+     "again."),
+    row("", r"divisible by (?:the )?tensor[ _](?:model[ _])?parallel", "", "stop",
+     "Choose a tensor parallel size that divides the model's attention heads, then launch_run again."),
+    row("", r"does not have a padding token", "", "stop",
+     "The tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token, then launch_run again."),
+    row("", r"chat_template is not set", "", "stop",
+     "The tokenizer has no chat template: use the instruct model's, or give a chat_template, then launch_run again."),
+    row("python_error", r"Cannot re-initialize CUDA in forked subprocess", r"\bvllm\b", "stop",
+        "CUDA was used before a fork: set VLLM_WORKER_MULTIPROC_METHOD=spawn in env, then launch_run again."),
+    row("", r"Must flatten tensors with uniform dtype but got torch\.(\w+) and torch\.(\w+)", "", "stop",
+        "FSDP shards one dtype: cast the {1} parameters (LoRA, norms) to {0}; for QLoRA set bnb_4bit_quant_storage "
+        "to it."),
+    row("", r"can't train a model that has been loaded in .{0,30}(?:8|4)[- ]?bit.{0,60}different device", "", "stop",
+        "Load the model on each rank's own GPU: device_map={{'': local_rank}} in from_pretrained, not \"auto\"."),
+    row("python_error", r"torch\.compile with fullgraph=True|torch\._dynamo|Unsupported: |InternalTorchDynamoError|"
+        r"BackendCompilerFailed|InductorError|LoweringException", "", "stop",
+        "torch.compile fails here: turn it off (compile=false, or TORCHDYNAMO_DISABLE=1 in env), then launch_run "
+        "again."),
+    row("python_error other", r"TimeoutExpired: .{0,200}timed out after ([\d.]+) seconds", "", "stop",
+        "A command took more than {0} s: catch TimeoutExpired {at}, or raise its timeout, then launch_run again."),
+    row("python_error", r"Cannot re-initialize CUDA in forked subprocess", "", "stop",
+     "CUDA was used before a fork: keep CUDA out of the Dataset, or use multiprocessing_context='spawn' (or "
+     "num_workers=0)."),
+    row("python_error", r"bootstrapping phase|freeze_support", "", "stop",
+     "A process starts while the module is imported: put the start under if __name__ == '__main__', then "
+     "launch_run again."),
+    row("python_error", r"Expected all tensors to be on the same device", "", "stop",
+     "Tensors are on different devices: move the one {at} with .to(device), then launch_run again."),
+    row("python_error", r"modified by an inplace operation", "", "stop",
+     "An in-place operation spoils the gradient: set_detect_anomaly(True) shows which; then launch_run again."),
+    row("python_error", r"longer than the (?:specified )?maximum|maximum context length|max_position_embeddings"
+     r"|exceeds? .{0,40}(?:context|sequence) length", "", "stop",
+     "An input is longer than the model allows: truncate it or lower max_length, then launch_run again."),
+    row("", r"^(?:FAILED|ERROR) (\S{1,80}\.py\S{0,60})", "", "stop",
+     "The test {0} fails: correct the code or the test, then launch_run again."),
+)
+
+# For what no other row and no remedy in the message names.
+GENERAL_ROWS = (
+    row("python_error config_error", r"unexpected keyword argument\W{1,3}(\w+)",
+        r"full_key|Error in call to target", "stop",
+        "The configuration passes {0}, which the object does not take: correct the name; HYDRA_FULL_ERROR=1 shows "
+        "more."),
+    row("config_error", r"AttributeError: (?:'(\w+)'|type) object.{0,20} has no attribute '(\w+)'", "", "stop",
+        "{0} has no {1}: correct the name {at} or in the configuration, then launch_run again."),
+    row("python_error", r"module '([\w.]+)' has no attribute '(\w+)'", "", "stop",
+        "{0} has no {1}: its version is not the one that the code {at} expects; align it, then launch_run again."),
+    row("python_error", r"'NoneType' object|NoneType has no", "", "stop",
+        "A value is None {at}: find what should have set it, then launch_run again."),
+    row("python_error", r"'(\w+)' object has no attribute '(\w+)'", "", "stop",
+        "{0} has no {1}: correct the name {at}, or align the version of its package, then launch_run again."),
+    row("python_error", r"(?:name|variable) '(\w+)' (?:is not defined|where it is not|referenced before)", "", "stop",
+        "{0} has no value: import it or set it before its use {at}, then launch_run again."),
+    row("python_error", r"KeyError: ['\"]?([^'\"\n]{1,60})", "", "stop",
+        "There is no key {0}: correct the name {at}, or what should have written it, then launch_run again."),
+    row("python_error", r"unexpected keyword argument '(\w+)'", "", "stop",
+        "The call {at} passes {0}, which this version does not take: remove it, or align the package's version."),
+    row("python_error", r"missing \d+ required (?:\S+ )?arguments?: (.{1,60})", "", "stop",
+        "The call {at} lacks {0}: pass it, then launch_run again."),
+    row("python_error", r"(?i:does not require grad)", "", "stop",
+        "The loss {at} depends on no trainable parameter: unfreeze some, or drop a no_grad or detach, then launch_run "
+        "again."),
+    row("python_error", r"backward through the graph a second time", "", "stop",
+        "A graph is used twice {at}: detach what is kept between steps, or pass retain_graph=True, then launch_run "
+        "again."),
+    row("python_error", r"(?i:expected (?:scalar type|m1 and m2)|same dtype|dtypes?\b.{0,60}(?:but|match|differ|!=)"
+        r"|not implemented for '(?:Half|BFloat16|Long|Int|Byte|Bool)|should be the same|Input type \()", "", "stop",
+        "Data types or devices differ {at}: cast the input or the model there (.to(...) or autocast), then launch_run "
+        "again."),
+    row("python_error", r"(?i:\bshapes?\b|size of tensor|mat1 and mat2|sizes? (?:of tensors )?must match|dimensions?\b"
+        r"|batch_size \(\d|broadcast|inhomogeneous|cannot reshape|invalid for input of size|stack expects|size mismatch"
+        r"|not aligned|channels, but got|target size|got torch\.Size|input of size)", "", "stop",
+        "The shapes do not fit {at}: the line names them; correct the one that is wrong there, then launch_run again."),
+    row("python_error", r"unpack", "", "stop",
+        "The value unpacked {at} has another length: correct either side, then launch_run again."),
+    row("python_error", r"IndexError|index out of|out of (?:range|bounds)", "", "stop",
+        "An index is out of range {at}: check the length there, or for an empty list, then launch_run again."),
+    row("python_error", r"ZeroDivisionError", "", "stop",
+        "A division by zero {at}: often an empty dataset or loader; check its length, then launch_run again."),
+    row("python_error", r"SyntaxError|IndentationError|TabError", "", "stop",
+        "Python cannot read the code {at}: correct its syntax, then launch_run again."),
+    row("python_error", r"NotImplementedError", "", "stop",
+        "The code {at} is not implemented for this case: choose a setting that it knows, or write it."),
+    row("python_error", r"AssertionError", "", "stop",
+        "The check {at} fails: see what it demands, correct the settings or the code, then launch_run again."),
+    row("python_error", "", "", "stop", "The program has an error {at}: correct it there, then launch_run again."),
+    row("config_error", r"AssertionError", "", "stop",
+        "The check {at} refuses the settings: make them fit what the line demands, then launch_run again."),
+)
+# fmt: on

@@ -1,0 +1,37 @@
+"""Finds the user's own code in a traceback: what is not of Python or of a package. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mcp_server.diagnosis.failure import tracebacks
+from mcp_server.text.lines import Line
+
+_OTHERS_CODE = re.compile(
+    r"[/\\](?:site-packages|dist-packages|lib[/\\]python[\d.]+|conda[/\\]lib|envs[/\\][^/\\]+[/\\]s?bin)[/\\]"
+    r"|\"<(?!stdin)|[/\\](?:pydevd?|debugpy|_pydev\w*)\b|\.(?:pyx|pxi)\b|[/\\]usr(?:[/\\]local)?[/\\]bin[/\\]"
+    r"|[/\\]bin[/\\](?:torchrun|accelerate|vllm|deepspeed|ray)\b"
+    r"|torch[/\\](?:nn|utils|distributed|autograd|_\w+)[/\\]|[/\\]importlib[/\\]"
+)
+_FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<where>[\w<>.]{1,60}))?')
+_DRAWN_FRAME = re.compile(r"(?P<file>[^\s:│\"]{1,300}):(?P<line>\d+) in (?P<where>[\w<>.]{1,60})")
+
+
+def find_own_frames(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
+    """Return those of ``frames`` that are of the user's own code; all where none is."""
+    return [at for at in frames if not _OTHERS_CODE.search(lines[at].text)] or list(frames)
+
+
+def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
+    """Return the deepest frame of the user's own code as `src/train.py:88 in main`, or nothing where there is none."""
+    own = [at for at in frames if not _OTHERS_CODE.search(lines[at].text)]
+    text = tracebacks.strip_prefixes(lines[own[-1]].text).text if own else ""
+    match = _FRAME.search(text) or _DRAWN_FRAME.search(text)
+    if match is None:
+        return ""
+    parts = re.split(r"[/\\]", match["file"])
+    file = "/".join(part for part in parts[-2:] if part not in ("", "."))
+    where = match["where"] or ""
+    has_name = where and not where.startswith("<")
+    return f"{file}:{match['line']}" + (f" in {where}" if has_name else "")
