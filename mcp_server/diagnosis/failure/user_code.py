@@ -14,6 +14,10 @@ _OTHERS_CODE = re.compile(
     r"|[/\\]bin[/\\](?:torchrun|accelerate|vllm|deepspeed|ray)\b"
     r"|torch[/\\](?:nn|utils|distributed|autograd|_\w+)[/\\]|[/\\]importlib[/\\]"
 )
+_LAUNCHERS = re.compile(
+    r"[/\\]s?bin[/\\]|runpy|\"<(?!stdin)|[/\\](?:launcher|importlib|multiprocessing|threading)\b"
+    r"|distributed[/\\]run"
+)
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<where>[\w<>.]{1,60}))?')
 _DRAWN_FRAME = re.compile(r"(?P<file>[^\s:│\"]{1,300}):(?P<line>\d+) in (?P<where>[\w<>.]{1,60})")
 
@@ -24,9 +28,14 @@ def find_own_frames(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
 
 
 def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
-    """Return the deepest frame of the user's own code as `src/train.py:88 in main`, or nothing where there is none."""
+    """Return the deepest frame of the user's own code as `src/train.py:88 in main`, or the call into a package.
+
+    Nothing where no frame is known.
+    """
     own = [at for at in frames if not _OTHERS_CODE.search(lines[at].text)]
-    text = tracebacks.strip_prefixes(lines[own[-1]].text).text if own else ""
+    entry = [at for at in frames if not _LAUNCHERS.search(lines[at].text)]
+    at = own[-1] if own else next(iter(entry), None)
+    text = "" if at is None else tracebacks.strip_prefixes(lines[at].text).text
     match = _FRAME.search(text) or _DRAWN_FRAME.search(text)
     if match is None:
         return ""

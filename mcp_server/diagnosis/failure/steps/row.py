@@ -29,7 +29,7 @@ class Scene(NamedTuple):
     def at(self) -> tuple[str, ...]:
         """Where to look, as words of a sentence, the longest first."""
         if not self.place:
-            return ("at the last frame of the context", "there")
+            return ("in the code",)
         file = self.place.partition(" in ")[0]
         return f"at {self.place}", f"at {file}", f"at {file.rpartition('/')[2]}", "there"
 
