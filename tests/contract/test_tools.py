@@ -142,7 +142,7 @@ async def test_answers_are_as_the_snapshot_says(sandbox: Sandbox) -> None:
             await agent.refusal("launch_run", command="true", cwd="/no/such/place"),
             await agent.refusal("launch_run", command="true", secrets=["WANDB_API_KEY"]),
             await agent.refusal("launch_run", command="true", gpus=2),
-            await agent.refusal("wait_run", run_ids="cfm-none"),
+            await agent.refusal("wait_run", run_ids="nowhere"),
         ]
     text = json.dumps(
         {"launched": launched, "asked": asked, "ended": ended, "listed": listed, "log": log, "errors": errors},
