@@ -1,17 +1,45 @@
-"""`runward attach`: see a run's terminal."""
+"""`runward attach`: see a run's terminal, or the table of a sweep."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+from typing import NoReturn
 
+import anyio
+
+from mcp_server.backends import tmux_client
 from mcp_server.backends.base import backend_of
+from mcp_server.record.sweep_state import Sweep
+from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.store.sweep_store import SweepRun
+from mcp_server.sweeps.conducting import ensure_conductor
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replace this process by one that shows the run's screen, or its log where it has no screen any more."""
     store = RunStore(StateHome.of(os.environ))
-    run = store.find(arguments.run_id)
+    run = store.find_any(arguments.run_id)
+    if isinstance(run, SweepRun):
+        _attach_sweep(run.sweep, store)
     backend_of(run.spec).attach(store.run_directory(run.run_id), run)
+
+
+def _attach_sweep(sweep: Sweep, store: RunStore) -> NoReturn:
+    """Become a client of the conductor's session; of an ended sweep, of a new one that shows its log.
+
+    Raises:
+        RunwardError: the conductor was gone, and no other one could be started.
+    """
+    tmux_client.check_installed()
+    with contextlib.closing(FileWatch()) as file_watch:
+        anyio.run(ensure_conductor, sweep, store, file_watch, os.environ)
+    sweep = store.sweeps.observe(sweep.sweep_id)
+    socket = sweep.spec.tmux_socket
+    if sweep.session not in tmux_client.list_sessions(socket):
+        follow = ["tail", "-n", "10000", "-F", str(store.sweeps.directory(sweep.sweep_id).log)]
+        tmux_client.new_session(sweep.session, follow, socket=socket)
+    tmux_client.become_client(sweep.session, socket)

@@ -11,14 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_server.cli.output import print_json
+from mcp_server.record.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.text.formatting import clock
 from mcp_server.views.run_status import RunStatus, status_of
+from mcp_server.views.sweep_status import line_of_sweep
 
 _COLUMNS = ("RUN", "STATE", "EXIT", "STEP", "ELAPSED", "LAST OUTPUT", "OWNER", "STARTED")
-_COLOURS = {"finished": "green", "failed": "red", "killed": "yellow", "timed_out": "yellow", "lost": "magenta"}
-_PIPE_COLUMNS = 240  # a pipe has no width to keep to
+COLOURS = {"finished": "green", "failed": "red", "killed": "yellow", "timed_out": "yellow", "lost": "magenta"}
+PIPE_COLUMNS = 240  # a pipe has no width to keep to
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,11 +42,18 @@ def run(arguments: argparse.Namespace) -> int:
         table.add_column(column, no_wrap=column in ("RUN", "STATE"))
     for run_, status in zip(runs, statuses, strict=False):
         table.add_row(*_cells(status, run_.spec.owner))
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     console.print(table)
+    if state in (None, "live"):
+        for sweep in _list_live_sweeps(store):
+            console.print(Text(f"sweep {line_of_sweep(sweep)}", style="dim"))
     if len(runs) > len(statuses):
         console.print(f"{len(runs) - len(statuses)} older runs: -n {len(runs)}", style="dim")
     return 0
+
+
+def _list_live_sweeps(store: RunStore) -> list[Sweep]:
+    return [sweep for sweep in store.sweeps.list_sweeps() if not sweep.ended] if store.home.sweeps.is_dir() else []
 
 
 def _cells(status: RunStatus, owner: str) -> tuple[str | Text, ...]:
@@ -56,7 +65,7 @@ def _cells(status: RunStatus, owner: str) -> tuple[str | Text, ...]:
     step = f"{step} (round {status.round})" if status.round else step
     return (
         status.run_id,
-        Text(status.state, style=_COLOURS.get(status.state, "cyan")),
+        Text(status.state, style=COLOURS.get(status.state, "cyan")),
         status.failure.kind if status.failure else code,
         step,
         "" if status.elapsed_s is None else clock(status.elapsed_s),

@@ -45,12 +45,17 @@ def make_parser() -> argparse.ArgumentParser:
     listing.add_argument("--state", choices=states, metavar="STATE", help=f"only these: {', '.join(states)}")
     listing.add_argument("-n", "--limit", type=_count, default=20, help="at most N runs (20)")
 
-    wait = verbs.add_parser("wait", help="wait until a run has ended; exit with its exit code")
-    wait.add_argument("run_id")
+    sweep = verbs.add_parser("sweep", help="list sweeps, newest first; or one: its state, and its cells ranked")
+    sweep.add_argument("sweep", nargs="?", metavar="SWEEP", help="id, or name of the newest")
+    sweep.add_argument("--note", nargs=2, metavar=("CELL", "TEXT"), help="keep a note on a cell, e.g. keep or discard")
+    sweep.add_argument("-n", "--limit", type=_count, default=20, help="at most N sweeps (20)")
+
+    wait = verbs.add_parser("wait", help="wait until a run or a sweep has ended; exit with the run's exit code")
+    wait.add_argument("run_id", metavar="RUN|SWEEP", help="of a sweep: 0 if no cell failed, else 1")
     wait.add_argument("--timeout", type=_seconds, metavar="S", help="give up after S seconds (exit status 124)")
 
-    attach = verbs.add_parser("attach", help="see a run live; detach with Ctrl-b d")
-    attach.add_argument("run_id")
+    attach = verbs.add_parser("attach", help="see a run or a sweep live; detach with Ctrl-b d")
+    attach.add_argument("run_id", metavar="RUN|SWEEP")
 
     logs = verbs.add_parser("logs", help="print a run's output")
     logs.add_argument("run_id")
@@ -59,8 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
     logs.add_argument("-f", "--follow", action="store_true", help="print output as it is written")
     logs.add_argument("--path", action="store_true", help="print the path of the log")
 
-    kill = verbs.add_parser("kill", help="stop a run and all it started, after asking")
-    kill.add_argument("run_id")
+    kill = verbs.add_parser("kill", help="stop a run and all it started, or a sweep, after asking")
+    kill.add_argument("run_id", metavar="RUN|SWEEP")
     kill.add_argument("--reason", default="", help="kept with the run")
 
     diagnose = verbs.add_parser("diagnose", help="say why a training run failed, by its log")
@@ -79,7 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     tb.add_argument("--serve", action="store_true", help="open TensorBoard on them")
 
     doctor = verbs.add_parser("doctor", help="check what runward needs on this machine")
-    for command in (listing, wait, logs, kill, diagnose, gpu, tb, doctor):
+    for command in (listing, sweep, wait, logs, kill, diagnose, gpu, tb, doctor):
         command.add_argument("--json", action="store_true", help="for scripts")
 
     _add_setup_verbs(verbs)

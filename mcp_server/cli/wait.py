@@ -1,4 +1,4 @@
-"""`runward wait`: wait until a run has ended; exit with its exit code."""
+"""`runward wait`: wait until a run, or a sweep, has ended; exit with the run's exit code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from mcp_server.runs.wait import wait_for_runs
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.store.sweep_store import SweepRun
+from mcp_server.sweeps.conducting import ensure_conductor
 from mcp_server.threads import run_in_thread
 from mcp_server.views.run_status import status_of
+from mcp_server.views.sweep_status import describe_sweep
 
+_LOOK_S = 30.0  # between two looks at a sweep's conductor
 _GAVE_UP = 124  # as timeout(1) exits, and as no training run does
 
 
@@ -28,8 +32,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Wait, print the end, and return the exit status that ``_exit_status`` defines."""
     store = RunStore(StateHome.of(os.environ))
     limit_s = float("inf") if arguments.timeout is None else arguments.timeout
-    run = anyio.run(_until_end, store, store.find(arguments.run_id).run_id, limit_s)
-    if arguments.json:
+    run = anyio.run(_until_end, store, store.find_any(arguments.run_id), limit_s)
+    if arguments.json and isinstance(run, SweepRun):
+        print_json(describe_sweep(run.sweep, store).model_dump(mode="json"))
+    elif arguments.json:
         print_json(status_of(store, run).model_dump(mode="json"))
     elif run.ended:
         last_text = run.events[-1].get("text", run.state) if run.events else run.state
@@ -39,18 +45,32 @@ def run(arguments: argparse.Namespace) -> int:
     return _exit_status(run)
 
 
-async def _until_end(store: RunStore, run_id: str, limit_s: float) -> Run:
-    directory = store.run_directory(run_id).path
+async def _until_end(store: RunStore, run: Run, limit_s: float) -> Run:
+    run_id, look_s = run.run_id, _LOOK_S if isinstance(run, SweepRun) else float("inf")
+    directory = store.directory_of(run_id)
     with contextlib.closing(FileWatch()) as file_watch, file_watch.subscribe([directory]) as subscription:
         cursors = {run_id: Cursor()}
 
         def observe(run_ids: Sequence[str]) -> Awaitable[tuple[Run, ...]]:
             return run_in_thread(store.observe_all, run_ids)
 
-        outcome = await wait_for_runs([run_id], observe, subscription, cursors, until="end", timeout_s=limit_s)
-        return outcome.runs[0]
+        until_s = anyio.current_time() + limit_s
+        while True:
+            left_s = max(0.0, until_s - anyio.current_time())
+            if isinstance(run, SweepRun):
+                await ensure_conductor(run.sweep, store, file_watch, os.environ)
+            timeout_s = min(left_s, look_s)
+            outcome = await wait_for_runs([run_id], observe, subscription, cursors, until="end", timeout_s=timeout_s)
+            run = outcome.runs[0]
+            if run.ended or left_s <= look_s:
+                return run
 
 
 def _exit_status(run: Run) -> int:
-    """Return the run's exit code; 128 + n for signal n as shells do, 124 if it is live, 125 if its end is unknown."""
+    """Return the run's exit code; 128 + n for signal n as shells do, 124 if it is live, 125 if its end is unknown.
+
+    Of a sweep: 0 if it finished without failed cells, else 1.
+    """
+    if isinstance(run, SweepRun) and run.ended:
+        return 0 if run.state == "finished" and not run.sweep.failed else 1
     return shell_status(run.exit_code, run.signal) if run.ended else _GAVE_UP

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
 from mcp_server.record.state import Run
@@ -33,16 +33,62 @@ _FACTS = ("phase", "n", "best", "cell", "state", "note")
 Values = Mapping[str, Mapping[str, float]]  # of further metrics: by tag, then by cell
 
 
+@dataclass(frozen=True)
+class SweepTable:
+    """The settings of a sweep, the best first. ``total``: how many there are, of which ``rows`` holds the first."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    total: int
+    metric: str | None
+    goal: str
+    notes: Sequence[str]
+
+
 def compare_sweep(
     sweep: Sweep, store: RunStore, scalars: Scalars, metrics: Sequence[str] = (), *, as_markdown: bool = False
 ) -> Comparison:
-    """Return the settings of a sweep, the best first; ``metrics`` become columns.
+    """Return the comparison of a sweep's settings; without ``as_markdown`` its best rows, as far as they fit.
 
-    Values of ended cells are those that its conductor has noted; those of at most 16 live ones are read now, and do
-    not count. Reads files: call it in a thread.
+    Reads files: call it in a thread.
     """
-    spec, notes = sweep.spec, []
-    metric, goal, cells = spec.metric, spec.goal, sweep.cells
+    table = make_table(sweep, store, scalars, metrics, most_rows=None if as_markdown else _MOST_ROWS)
+    rows, notes = ["|".join(row) for row in table.rows], list(table.notes)
+    rows = rows[: fit(rows, _ROW_TOKENS, least=_FEWEST_ROWS)]
+    left = 0 if as_markdown else table.total - len(rows)
+    failed = [describe_failed(cell) for cell in sweep.failed]
+    if len(failed) > _MOST_FAILED and not as_markdown:
+        notes.append(f"{len(failed)} cells failed: {_count_kinds(sweep.failed)}; the newest are in failed.")
+        failed = failed[-_MOST_FAILED:]
+    facts = SweepFacts(
+        sweep_id=sweep.sweep_id,
+        state=sweep.state,
+        reason=sweep.reason if sweep.state != "running" or not sweep.conducted else None,
+        cells=sweep.count(),
+        metric=table.metric,
+        goal=table.goal if table.metric else None,
+        best=None if sweep.best is None else describe_best(sweep.best),
+        failed=failed or None,
+    )
+    return Comparison(
+        sweep=facts,
+        columns=None if as_markdown else "|".join(table.columns),
+        rows=None if as_markdown else rows,
+        markdown="\n".join(render_table(table.columns, table.rows)) if as_markdown else None,
+        more=f"{left} more settings, all worse or without a result: markdown=true has all." if left else None,
+        notes=notes or None,
+    )
+
+
+def make_table(
+    sweep: Sweep, store: RunStore, scalars: Scalars, metrics: Sequence[str] = (), *, most_rows: int | None = None
+) -> SweepTable:
+    """Return the settings of a sweep as a table; ``metrics`` become columns. Reads files: call it in a thread.
+
+    Values of ended cells are those that the conductor has noted; those of at most 16 live ones are read now, and do
+    not count.
+    """
+    metric, goal, cells, notes = sweep.spec.metric, sweep.spec.goal, sweep.cells, list[str]()
     if metric is None and metrics:
         metric, *metrics = metrics
         goal = best_direction(metric) or "max"
@@ -53,37 +99,14 @@ def compare_sweep(
     if metric is not None:
         cells = _measure(cells, store, scalars, metric, goal, {LIVE}, _MOST_LIVE)
     groups = rank_groups(cells, goal)
+    shown = groups[:most_rows]
     remarks = read_notes(store.sweeps.directory(sweep.sweep_id))
-    shown = groups if as_markdown else groups[:_MOST_ROWS]
     values = _read_metrics(shown, store, scalars, metrics, notes) if metrics else {}
-    columns, rows = _make_table(sweep, groups, shown, metric, values, remarks, notes)
-    count = len(rows) if as_markdown else fit(["|".join(row) for row in rows], _ROW_TOKENS, least=_FEWEST_ROWS)
-    left = len(groups) - count
-    failed = [_describe_failed(cell) for cell in sweep.failed]
-    facts = SweepFacts(
-        sweep_id=sweep.sweep_id,
-        state=sweep.state,
-        reason=sweep.reason if sweep.state != "running" or not sweep.conducted else None,
-        cells=sweep.count(),
-        metric=metric,
-        goal=goal if metric else None,
-        best=None if sweep.best is None else describe_best(sweep.best),
-        failed=(failed[-_MOST_FAILED:] if not as_markdown else failed) or None,
-    )
-    if len(failed) > _MOST_FAILED and not as_markdown:
-        notes.append(f"{len(failed)} cells failed: {_count_kinds(sweep.failed)}; the newest are in failed.")
-    table = "\n".join(render_table(columns, rows)) if as_markdown else None
-    return Comparison(
-        sweep=facts,
-        columns=None if as_markdown else "|".join(columns),
-        rows=None if as_markdown else ["|".join(row) for row in rows[:count]],
-        markdown=table,
-        more=f"{left} more settings, all worse or without a result: markdown=true has all." if left else None,
-        notes=notes or None,
-    )
+    columns, rows = _make_rows(sweep, groups, shown, metric, values, remarks, notes)
+    return SweepTable(columns, rows, len(groups), metric, goal, notes)
 
 
-def _make_table(
+def _make_rows(
     sweep: Sweep,
     groups: Sequence[Group],
     shown: Sequence[Group],
@@ -171,7 +194,8 @@ def _join_notes(group: Group, remarks: Mapping[str, str]) -> str:
     return shorten_middle("; ".join(f"{name}: {text}" for name, text in own.items()), _NOTE_CHARS).replace("|", "¦")
 
 
-def _describe_failed(cell: CellState) -> str:
+def describe_failed(cell: CellState) -> str:
+    """Return a cell that failed, and why, as one line."""
     failure = cell.end.get("failure") or {}
     why = ": ".join(filter(None, [failure.get("kind"), failure.get("line")])) or str(cell.end.get("text") or cell.state)
     return f"{cell.cell.name}: {shorten_middle(' '.join(why.split()), _WHY_CHARS)}"

@@ -25,9 +25,10 @@ from mcp_server.tools.kill_several import (
     state_after,
     stop_several,
 )
-from mcp_server.tools.kill_sweep import describe_sweep_for_confirmation, find_sweep
+from mcp_server.tools.kill_sweep import find_sweep
 from mcp_server.tools.schema import tool
 from mcp_server.views.run_status import Leftover
+from mcp_server.views.sweep_status import describe_sweep_for_confirmation
 
 KillStatus = Literal["killed", "incomplete", "declined", "confirmation_required", "already_ended"]
 
@@ -85,7 +86,7 @@ async def _ask_person(
         await run_in_thread(server.check_owner, ctx, sweep, force=force_other_owner)
         if not ctx.input_responses:
             server.questions.ask(caller(ctx), sweep.run_id)
-        return Elicit(f"Stop this sweep? {describe_sweep_for_confirmation(sweep)}", Confirm)
+        return Elicit(f"Stop this sweep? {describe_sweep_for_confirmation(sweep.sweep)}", Confirm)
     run = await run_in_thread(server.store.find, run_id)
     if confirm_token is not None or await run_in_thread(_is_over, run) or not _can_ask(ctx):
         return Confirm(run_id="")
@@ -305,7 +306,7 @@ def _require_confirmation(server: ServerContext, run: Run) -> KillResult:
     if _humans_only(server):
         return _result("confirmation_required", run, _for_people(run))
     if isinstance(run, SweepRun):
-        about = describe_sweep_for_confirmation(run)
+        about = describe_sweep_for_confirmation(run.sweep)
     else:
         about = describe_for_confirmation(run, backend_of(run.spec).find_leftovers(run))
     message = f"Kill not confirmed: still {run.state}. {about}. To stop it, call again with confirm_token."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mcp_server.errors import NotOfSweeps, RunNotFound
-from mcp_server.record.sweep_state import LIVE, WAITING
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.tools.context import ServerContext
 
@@ -17,14 +16,3 @@ def find_sweep(server: ServerContext, name: str) -> SweepRun | None:
             run = server.store.find_any(name)
             return run if isinstance(run, SweepRun) else None
     return None
-
-
-def describe_sweep_for_confirmation(run: SweepRun) -> str:
-    """Return what is about to be stopped: how many runs, and how many cells that will not start."""
-    sweep = run.sweep
-    live = sum(cell.state == LIVE for cell in sweep.cells)
-    waiting = sum(cell.state == WAITING for cell in sweep.cells)
-    return (
-        f"{run.run_id} (sweep, owner {run.spec.owner or 'unknown'}): {live} live runs are stopped, "
-        f"{waiting} of {len(sweep.cells)} cells are not started"
-    )

@@ -9,10 +9,11 @@ from pydantic import Field, WithJsonSchema
 
 from mcp_server.answer import Answer
 from mcp_server.backends import tmux_client
+from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
 from mcp_server.record.sweep_state import Sweep
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, server_of
+from mcp_server.tools.context import Call, ServerContext, server_of
 from mcp_server.tools.schema import tool
 
 _PLAN_CHARS = 16_000  # of a dry run's answer
@@ -66,6 +67,11 @@ async def launch_sweep(
     owner: Annotated[str | None, Field(description="Default: the server's")] = None,
     idempotency_key: Annotated[str | None, Field(description="A repeated key returns the first sweep")] = None,
     dry_run: Annotated[bool, Field(description="Only check, and show each cell's command")] = False,
+    notes: Annotated[
+        dict[str, str] | None,
+        WithJsonSchema({"type": "object"}),
+        Field(description='Only notes on cells of an existing sweep: {"lr0.1": "keep: …"}'),
+    ] = None,
 ) -> StartedSweepAnswer:
     """Start many runs over the GPUs from one plan; goes on unattended, whatever happens to agents and servers.
 
@@ -77,6 +83,11 @@ async def launch_sweep(
 
     arguments = {each: value for each, value in locals().items() if each in SweepRequest.__dataclass_fields__}
     server = server_of(ctx)
+    if notes is not None:
+        plan = (common, grid, cells, blueprints, source, phases, promote, resume)
+        if dry_run or any(each is not None for each in plan):
+            raise BadArgument("notes", "are about cells of an existing sweep.", "Pass name and notes alone.")
+        return await run_in_thread(_note_cells, server, name, notes, server.actor(ctx))
     arguments |= {"common": common or {}, "owner": server.owner(ctx, owner)}
     arguments |= {"idempotency_key": server.idempotency_key(ctx, idempotency_key)}
     request = SweepRequest(**arguments)
@@ -95,6 +106,21 @@ async def launch_sweep(
         )
     started = await start_sweep(request, server.store, server.file_watch, server.environ)
     return _describe(started.sweep, server.store.sweeps.directory(started.sweep.sweep_id).log, started)
+
+
+def _note_cells(server: ServerContext, name: str, notes: dict[str, str], by: str) -> StartedSweepAnswer:
+    from mcp_server.sweeps.notes import note_cells  # noqa: PLC0415 - a server starts without sweeps
+
+    sweep = server.store.sweeps.find(name)
+    directory = server.store.sweeps.directory(sweep.sweep_id)
+    note_cells(sweep, server.store, notes, by)
+    return StartedSweepAnswer(
+        sweep_id=sweep.sweep_id,
+        state=sweep.state,
+        cells=sweep.count(),
+        sweep_log=str(directory.log),
+        next_step=f"Noted: {', '.join(notes)}. Nothing was started.",
+    )
 
 
 _STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)

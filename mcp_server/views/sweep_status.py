@@ -89,6 +89,16 @@ def line_of_sweep(sweep: Sweep) -> str:
     return f"{sweep.sweep_id} {sweep.state}: {counts['total']} cells, {tally}{best}"
 
 
+def describe_sweep_for_confirmation(sweep: Sweep) -> str:
+    """Return what a stop stops: how many runs, and how many cells that will not start."""
+    live = sum(cell.state == LIVE for cell in sweep.cells)
+    waiting = sum(cell.state == WAITING for cell in sweep.cells)
+    return (
+        f"{sweep.sweep_id} (sweep, owner {sweep.spec.owner or 'unknown'}): {live} live runs are stopped, "
+        f"{waiting} of {len(sweep.cells)} cells are not started"
+    )
+
+
 def observe_live_cells(sweep: Sweep, store: RunStore) -> dict[str, Run]:
     """Return the live runs of a sweep, by cell; those that cannot be read now are left out."""
     live = {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from mcp_server.record.sweep_state import Sweep
@@ -88,6 +90,8 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         assert "| 5 | 1 | lr0.2-seed2 | 0.2 | 2 | finished | 3 |" in log
         assert "ValueError: bad seed" in log
         assert "is a sweep" in await agent.refusal("read_log", run_id=sweep_id)
+        other = {**arguments, "grid": {"lr": [0.1]}}
+        assert "another plan" not in (await agent.call("launch_sweep", dry_run=True, **other))["next_step"]
         table = await agent.call("compare_runs", sweep="night")
         assert (table["columns"], table["rows"][0]) == (
             "lr|reward mean±sd|n|best@step|cell|state",
@@ -104,8 +108,23 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         assert line == f"{sweep_id} finished: 6 cells, 2 failed, 4 finished; best 25 by lr0.2-seed2"
         assert "Sweep not found" in await agent.refusal("list_runs", sweep="nigth")
         assert "Sweep not found" in await agent.refusal("compare_runs", sweep="nigth")
-        other = {**arguments, "grid": {"lr": [0.1]}}
-        assert "another plan" not in (await agent.call("launch_sweep", dry_run=True, **other))["next_step"]
+        noted = await agent.call("launch_sweep", name="night", notes={"lr0.2-seed2": "keep: the best"})
+        assert (noted["sweep_id"], noted["state"]) == (sweep_id, "finished")
+        assert "keep: the best" in Path(sweep["sweep_log"]).read_text()
+        assert "no cell 'lr0.2'" in await agent.refusal("launch_sweep", name="night", notes={"lr0.2": "keep"})
+        refused = await agent.refusal("launch_sweep", notes={"lr0.2-seed2": "x"}, **arguments)
+        assert "Pass name and notes alone" in refused
+        assert (await agent.call("compare_runs", sweep="night"))["rows"][0].endswith("|lr0.2-seed2: keep: the best")
+    assert sandbox.runward("sweep", "night", "--note", "lr0.1-seed3", "crash").returncode == 0
+    assert "\tcrash\n" in Path(sweep["sweep_log"]).with_name("results.tsv").read_text()
+    assert sandbox.runward("wait", "night").returncode == 1, "two cells failed"
+    (row,) = json.loads(sandbox.runward("sweep", "--json").stdout)["sweeps"]
+    assert (row["sweep_id"], row["done"], row["failed"], row["best"]["cell"]) == (sweep_id, 6, 2, "lr0.2-seed2")
+    shown = sandbox.runward("sweep", "night").stdout
+    assert "24.5±0.71" in shown
+    assert "lr0.1-seed3: python_error: ValueError: bad seed" in shown
+    assert json.loads(sandbox.runward("sweep", "night", "--json").stdout)["settings"][0]["cell"] == "lr0.2-seed2"
+    assert f"{sweep_id}  finished  6/6" in sandbox.runward("sweep").stdout
 
 
 async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost_or_launched_twice(
@@ -129,6 +148,7 @@ async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost
     async with sandbox.agent() as agent:
         answers = await to_end(agent, sweep_id)
     assert answers[-1]["sweep"]["cells"] == {"total": 12, "finished": 12}
+    assert sandbox.runward("wait", sweep_id).returncode == 0
     runs = [run for run in sandbox.store.list_runs() if run.spec.sweep == sweep_id]
     # A launch that died with its conductor leaves a record of a command that never started.
     started = [run for run in runs if run.started_at is not None]
@@ -136,6 +156,17 @@ async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost
     assert {run.state for run in started} == {"finished"}
     kinds = Counter(event["kind"] for event in observe(sandbox, sweep_id).events)
     assert (kinds["conducting"], kinds["cell_ended"], kinds["ended"]) == (4, 12, 1)
+
+
+def stop_on_a_terminal(sandbox: Sandbox, sweep_id: str) -> None:
+    assert sandbox.runward("kill", sweep_id).returncode == 2, "no terminal, no person to ask"
+    assert sandbox.runward("attach", sweep_id).returncode != 0, "no terminal here to attach with"
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{sweep_id}\n".encode())
+    done = sandbox.runward("kill", "long", stdin=theirs)
+    assert (done.returncode, "2 runs were stopped; 3 cells were not started" in done.stdout) == (0, True), done
+    os.close(ours)
+    os.close(theirs)
 
 
 async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(sandbox: Sandbox) -> None:
@@ -158,6 +189,10 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
         stopped = observe(sandbox, sweep_id)
         assert (stopped.state, stopped.count()) == ("killed", {"total": 5, "killed": 2, "skipped": 3})
         assert (await agent.call("kill_run", run_id=sweep_id))["status"] == "already_ended"
+        assert (await agent.call("launch_sweep", **plan))["sweep_id"] == sweep_id
+        await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 2, "two live cells again")
+        await anyio.to_thread.run_sync(stop_on_a_terminal, sandbox, sweep_id)
+        assert observe(sandbox, sweep_id).count() == {"total": 5, "killed": 2, "skipped": 3}
         flag.touch()
         other = {**plan, "cells": [{"n": 9}]}
         assert "another plan" in await agent.refusal("launch_sweep", **other)
@@ -165,7 +200,7 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
         answers = await to_end(agent, sweep_id)
     assert answers[-1]["sweep"]["cells"] == {"total": 5, "finished": 5}
     cells = {cell.cell.name: cell for cell in observe(sandbox, sweep_id).cells}
-    assert [len(cells[f"n{n}"].runs) for n in range(5)] == [2, 2, 1, 1, 1]
+    assert [len(cells[f"n{n}"].runs) for n in range(5)] == [3, 3, 1, 1, 1]
     run_id = str(cells["n3"].run_id)
     assert f"{run_id} n3 3" in sandbox.log(run_id)
 

@@ -1,0 +1,136 @@
+"""`runward sweep`: list sweeps; show one with its cells ranked; note something about a cell."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mcp_server.backends import tmux_client
+from mcp_server.cli.ls import COLOURS, PIPE_COLUMNS
+from mcp_server.cli.output import print_json
+from mcp_server.errors import BadArgument
+from mcp_server.record.sweep_state import Sweep
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+from mcp_server.text.formatting import printable, significant
+from mcp_server.views.sweep_status import SweepStatus, describe_sweep
+
+_COLUMNS = ("SWEEP", "STATE", "CELLS", "FAILED", "BEST", "OWNER", "PLANNED")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List sweeps, print one, or keep a note; return the exit status."""
+    store = RunStore(StateHome.of(os.environ))
+    if arguments.sweep is None:
+        if arguments.note:
+            raise BadArgument("--note", "name the sweep: runward sweep SWEEP --note CELL TEXT.")
+        return _list(store, arguments.limit, as_json=arguments.json)
+    sweep = store.sweeps.find(arguments.sweep)
+    if arguments.note:
+        from mcp_server.sweeps.notes import note_cells  # noqa: PLC0415 - a list does without
+
+        cell, text = arguments.note
+        note_cells(sweep, store, {cell: text}, f"{store.home.owner(os.environ)}, on a terminal")
+        print(f"Noted on {cell} of {sweep.sweep_id}.")
+        return 0
+    return _show(sweep, store, as_json=arguments.json)
+
+
+def _list(store: RunStore, limit: int, *, as_json: bool) -> int:
+    every = store.sweeps.list_sweeps()
+    sweeps = every[:limit]
+    if as_json:
+        print_json({"sweeps": [_summary(sweep) for sweep in sweeps], "total": len(every)})
+        return 0
+    if not sweeps:
+        print("No sweeps yet.")
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in _COLUMNS:
+        table.add_column(column, no_wrap=column in ("SWEEP", "STATE"))
+    for sweep in sweeps:
+        best = sweep.best
+        table.add_row(
+            Text(sweep.sweep_id),
+            _state(sweep),
+            f"{sum(cell.done for cell in sweep.cells)}/{len(sweep.cells)}",
+            str(len(sweep.failed) or ""),
+            Text("" if best is None else f"{significant(best.value or 0.0):g} {best.cell.name}"),
+            Text(printable(sweep.spec.owner)),
+            sweep.spec.created_at[:16].replace("T", " "),
+        )
+    console = _console()
+    console.print(table)
+    if len(every) > len(sweeps):
+        console.print(f"{len(every) - len(sweeps)} older sweeps: -n {len(every)}", style="dim")
+    return 0
+
+
+def _summary(sweep: Sweep) -> dict[str, object]:
+    best = sweep.best
+    facts = {
+        "sweep_id": sweep.sweep_id,
+        "name": sweep.spec.name,
+        "state": sweep.state,
+        "cells": sweep.count(),
+        "done": sum(cell.done for cell in sweep.cells),
+        "failed": len(sweep.failed),
+        "best": None if best is None else {"cell": best.cell.name, "run_id": best.run_id, "value": best.value},
+        "owner": sweep.spec.owner,
+        "created_at": sweep.spec.created_at,
+        "conducted": sweep.conducted,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _show(sweep: Sweep, store: RunStore, *, as_json: bool) -> int:
+    from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - loads numpy
+    from mcp_server.sweeps.comparison import describe_failed, make_table  # noqa: PLC0415
+
+    status = describe_sweep(sweep, store)
+    table = make_table(sweep, store, Scalars(store.home, store))
+    if as_json:
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        print_json({**status.model_dump(mode="json"), "sweep_log": _log(sweep, store), "settings": rows})
+        return 0
+    console = _console()
+    console.print(_headline(sweep, status), _state(sweep), end="\n\n", highlight=False)
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for name in table.columns:
+        shown.add_column(name)
+    for row in table.rows:
+        shown.add_row(*map(Text, map(printable, row)))
+    console.print(shown)
+    lines = [printable(describe_failed(cell)) for cell in sweep.failed]
+    lines += [printable(line) for line in (*(status.live or ()), *table.notes)]
+    lines += [status.reason] if status.reason else []
+    for line in ["", *lines] if lines else []:
+        console.print(Text(line))
+    console.print(f"\nlog: {_log(sweep, store)}", style="dim", highlight=False, soft_wrap=True)
+    if not sweep.ended:
+        console.print(tmux_client.attach_command(sweep.session, sweep.spec.tmux_socket), style="dim", highlight=False)
+    return 0
+
+
+def _headline(sweep: Sweep, status: SweepStatus) -> Text:
+    counts = ", ".join(f"{count} {state}" for state, count in status.cells.items() if state != "total")
+    best = status.best
+    value = "" if best is None else f"; best {status.metric} {best.value:g} by {best.cell} ({best.run_id})"
+    return Text(f"{sweep.sweep_id}: {status.cells['total']} cells, {counts}{value};")
+
+
+def _log(sweep: Sweep, store: RunStore) -> str:
+    return str(store.sweeps.directory(sweep.sweep_id).log)
+
+
+def _state(sweep: Sweep) -> Text:
+    return Text(sweep.state, style=COLOURS.get(sweep.state, "cyan"))
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
