@@ -20,6 +20,7 @@ from mcp_server.runs.build_spec import build_spec
 from mcp_server.runs.cleanup import clean_up
 from mcp_server.runs.gpu_admission import check_admission
 from mcp_server.runs.idempotency import find_run_of_key, hold_key
+from mcp_server.runs.quota import hold_quota
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
@@ -79,7 +80,8 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
             from mcp_server.record.experiment_log import append_launch  # noqa: PLC0415 - only blueprints have one
 
             await run_in_thread(append_launch, Path(spec.result_dir), spec, handover.masked)
-        directory = await run_in_thread(_create, spec, store)
+        async with hold_quota(spec, store):
+            directory = await run_in_thread(_create, spec, store)
         if key is not None:
             await run_in_thread(key.remember, spec.run_id)
         return await _start(directory, spec, handover, store, file_watch)

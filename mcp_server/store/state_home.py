@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -87,6 +87,7 @@ class Config(BaseModel):
     allow_sessions: tuple[str, ...] = ()  # tmux sessions, by glob, that callers with a token may see besides runs'
     http_hosts: tuple[str, ...] = ()  # further host names by which clients reach the server, such as a proxy's
     notify: tuple[NotifySettings, ...] = ()
+    quotas: dict[str, Annotated[int, Field(ge=0, le=100_000)]] = {}  # GPUs at once by owner; "*": of all others, each
 
     @field_validator("notify", mode="before")
     @classmethod

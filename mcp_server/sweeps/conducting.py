@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
 import secrets
 import sys
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from mcp_server.backends import tmux_client
 from mcp_server.backends.local import write_handover
-from mcp_server.errors import LaunchFailed, RunwardError
+from mcp_server.errors import LaunchFailed
 from mcp_server.record.handover import Handover
 from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_state import Sweep
@@ -52,10 +52,9 @@ async def start_conductor(
     """
     tmux_client.check_installed()
     socket = sweep.spec.tmux_socket
-    number = sum(event["kind"] == "conducting" for event in sweep.events) + 1
-    # A former session may be open still, with a person in it.
-    session = sweep.sweep_id if number == 1 else f"{sweep.sweep_id}-{number}"
-    fifo = directory.path / f"handover-{secrets.token_hex(4)}"
+    token = secrets.token_hex(2)
+    session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))
+    fifo = directory.path / f"handover-{token}"
     os.mkfifo(fifo, 0o600)
     fd = os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     argv = [sys.executable, "-I", "-X", "utf8", "-m", "mcp_server.sweeps.conductor", str(directory.path)]
@@ -71,11 +70,6 @@ async def start_conductor(
             await write_handover(fd, Handover(dict(environ), {}, read_umask()).encode())
             while not await run_in_thread(_is_conducted, store, sweep):
                 await changes.next_change()
-            if number > 1:  # the dead one's screen
-                former = sweep.session
-                close = partial(tmux_client.close_session, former, socket=socket)
-                with contextlib.suppress(RunwardError):
-                    await tmux_client.query_in_thread(close)
             return
     finally:
         os.close(fd)
@@ -85,6 +79,15 @@ async def start_conductor(
         "The sweep is kept; its live runs go on.",
         "Call again; runward doctor says what is wrong.",
     )
+
+
+def _choose_session(sweep_id: str, socket: str, token: str) -> str:
+    """Close the sessions of dead conductors, and return a name for the next; one with a person in it stays."""
+    former = re.compile(rf"{re.escape(sweep_id)}(?:-[0-9a-f]{{4}})?")
+    for session in tmux_client.list_sessions(socket):
+        if former.fullmatch(session):
+            tmux_client.close_session(session, socket=socket)
+    return f"{sweep_id}-{token}" if sweep_id in tmux_client.list_sessions(socket) else sweep_id
 
 
 def _is_conducted(store: RunStore, before: Sweep) -> bool:

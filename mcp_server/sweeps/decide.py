@@ -30,11 +30,12 @@ def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: b
     - A run that finished, or ran for its time limit, is a result. So is one that a person or an agent stopped.
     - A run that failed, or that its policy stopped, counts as a failure; below ``cell_failures`` the cell starts again.
     - A run that ended by nobody's wish (lost, killed from outside, preempted) is started again, at most three times,
-      and never beside processes that it left behind.
+      and never beside processes of it that could not be stopped (``has_leftovers``).
     """
     if run.state in ("finished", "timed_out"):
         return CellEnd(run.state, again=False)
-    if run.state == "failed" or run.stopped_by == "policy":
+    is_killed = run.state == "failed" and run.stopped_by is None and (run.failure or {}).get("kind") == "killed"
+    if (run.state == "failed" and not is_killed) or run.stopped_by == "policy":
         again = cell.failures + 1 < cell_failures and not stopping
         return CellEnd("failed", again)
     if run.state == "killed" and run.stopped_by in ("person", "agent", "sweep", "time_limit"):

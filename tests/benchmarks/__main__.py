@@ -30,6 +30,7 @@ from tests.benchmarks import (
     startup,
     supervising,
     swarm,
+    sweeps,
     tasks,
     tokens,
     watching,
@@ -41,6 +42,7 @@ from tests.benchmarks.report import Row, Table, machine
 _LONGEST_S = 150.0
 _LONGER_S = {
     "frameworks": frameworks.LONGEST_S,
+    "sweeps": sweeps.LONGEST_S,
     "tasks": tasks.LONGEST_S,
     "deaths": deaths.LONGEST_S,
     "growth": growth.LONGEST_S,
@@ -63,6 +65,7 @@ _GROUPS: dict[str, Callable[[Sandbox], Awaitable[Table]]] = {
     "leases": leases.measure,
     "scalars": scalars.measure,
     "swarm": swarm.measure,
+    "sweeps": sweeps.measure,
     "tasks": tasks.measure,
     "attribution": attribution.measure,
     "kill": kill.measure,

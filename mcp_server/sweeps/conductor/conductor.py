@@ -10,70 +10,36 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import (
-    ConfigInvalid,
-    GpusNotFree,
-    LaunchFailed,
-    RunNotFound,
-    RunUnreadable,
-    RunwardError,
-    SecretNotSet,
-    SecretsFileOpen,
-    SecretsFileUnreadable,
-    StateUnusable,
-    TmuxMissing,
-)
+from mcp_server.errors import RunNotFound, RunUnreadable, RunwardError
 from mcp_server.record.events import Event, EventKind, EventLog
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_spec import BEST, Cell
 from mcp_server.record.sweep_state import LIVE, CellState, Sweep, fold_sweep
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.decision import find_decisions
-from mcp_server.runs.launch import launch
 from mcp_server.runs.stop import stop_run
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
 from mcp_server.sweeps.conductor.table import Screen
 from mcp_server.sweeps.decide import find_end, find_finished_phases, find_next, judge_end
 from mcp_server.sweeps.figures import measure
 from mcp_server.sweeps.log import write_log
-from mcp_server.sweeps.plan import fill_names
-from mcp_server.sweeps.requests import make_request
 from mcp_server.threads import run_in_thread
 from mcp_server.views.progress_text import first_metrics
 
 _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
 _SETTLE_S = 0.05  # a supervisor releases its lock a moment after its last word
 _STRAGGLERS_S = 20.0  # whoever asked for the stop stops the runs itself within that time
-_RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0  # of launches that the machine refuses
-_NOT_NOW = (
-    ConfigInvalid,
-    LaunchFailed,
-    SecretNotSet,
-    SecretsFileOpen,
-    SecretsFileUnreadable,
-    StateUnusable,
-    TmuxMissing,
-)
-
-
-@dataclass
-class _Refusal:
-    """A launch that this machine refuses now: when it is tried again, and why it was refused."""
-
-    retry_at_s: float
-    pause_s: float
-    cause: str
 
 
 @dataclass
@@ -88,7 +54,6 @@ class Conductor:
     file_watch: FileWatch = field(default_factory=FileWatch)
     live: dict[str, Run] = field(default_factory=dict)  # by cell, as last observed
     _unmeasured: list[tuple[CellState, Run]] = field(default_factory=list)  # ended, and their metric is not noted yet
-    refusal: _Refusal | None = None
     _seen: dict[str, Cursor] = field(default_factory=dict)  # by run, whose trouble was noted up to there
     _is_stopping: bool = False
     _stopping_since_s: float | None = None
@@ -96,6 +61,7 @@ class Conductor:
     def __post_init__(self) -> None:
         self.scalars = Scalars(self.store.home, self.store)
         self.screen = Screen()
+        self.launcher = CellLauncher(self.store, self.file_watch, self.environ, self.events)
 
     async def run(self) -> None:
         """Advance the sweep until it has ended."""
@@ -107,14 +73,9 @@ class Conductor:
                 await run_in_thread(self._show, sweep)
                 if sweep.ended:
                     return
-                with anyio.move_on_after(self._pause_s()):
+                with anyio.move_on_after(min(_TICK_S, self.launcher.pause_s)):
                     await changes.next_change()
                     await anyio.sleep(_SETTLE_S)
-
-    def _pause_s(self) -> float:
-        if self.refusal is not None:
-            return max(0.0, min(_TICK_S, self.refusal.retry_at_s - time.monotonic()))
-        return _TICK_S
 
     def read(self) -> Sweep:
         """Return the sweep as its directory proves it now."""
@@ -142,7 +103,8 @@ class Conductor:
         sweep = await run_in_thread(self.read)
         ended = await self._observe_live(sweep)
         for cell, run in ended:
-            await run_in_thread(self._note_end, cell, run, sweep)
+            survivors = await self._stop_leftovers(run) if run.state == "lost" else False
+            await run_in_thread(self._note_end, cell, run, sweep, survivors)
         if ended:
             sweep = await run_in_thread(self.read)
         if sweep.stop is not None:
@@ -206,13 +168,23 @@ class Conductor:
                 self._note(kind, text, cell=cell, run_id=run.run_id, position=event["seq"])
         self._seen[run.run_id] = Cursor.at(run)
 
-    def _note_end(self, cell: CellState, run: Run, sweep: Sweep) -> None:
+    async def _stop_leftovers(self, run: Run) -> bool:
+        """Stop what a lost run left behind, as its cell is started again; return whether any of it survives."""
         backend = backend_of(run.spec)
+        if not await run_in_thread(backend.find_leftovers, run):
+            return False
+        by, reason = "its sweep", "its supervisor died, and the cell is started again"
+        with contextlib.suppress(RunwardError, OSError):
+            result = await stop_run(run, self.store, self.file_watch, by=by, reason=reason, stopped_by="sweep")
+            return bool(result.survivors)
+        return bool(await run_in_thread(backend.find_leftovers, run))
+
+    def _note_end(self, cell: CellState, run: Run, sweep: Sweep, has_leftovers: bool) -> None:
         end = judge_end(
             run,
             cell,
             sweep.spec.cell_failures,
-            has_leftovers=bool(run.state == "lost" and backend.find_leftovers(run)),
+            has_leftovers=has_leftovers,
             stopping=sweep.stop is not None,
         )
         name = cell.cell.name
@@ -263,60 +235,15 @@ class Conductor:
 
     async def _launch_due(self, sweep: Sweep) -> Sweep:
         """Launch the cells that are due, one after the other; return the sweep afterwards."""
-        while self.refusal is None or time.monotonic() >= self.refusal.retry_at_s:
+        while self.launcher.is_ready:
             due = find_next(sweep, self.live)
             if not due or (due[0].cell.promote and self._unmeasured):
                 break
-            if not await self._launch(sweep, due[0]):
-                break
+            run = await self.launcher.launch(sweep, due[0])
+            if run is not None and not run.ended:
+                self.live[due[0].cell.name] = run
             sweep = await run_in_thread(self.read)
         return sweep
-
-    async def _launch(self, sweep: Sweep, state: CellState) -> bool:
-        """Launch a cell; return whether another one may be tried now."""
-        cell = state.cell
-        if cell.promote == BEST:
-            best = sweep.best
-            if best is None:
-                text = f"{cell.name}: no cell has a value of {sweep.spec.metric}, so none is the best."
-                self._note("cell_failed", text, cell=cell.name, state="failed")
-                return True
-            cell = _promote(cell, best.params, sweep.sweep_id)
-        request = make_request(sweep.spec, cell, len(state.runs) + 1)
-        try:
-            run = await launch(request, self.store, self.file_watch, self.environ)
-        except _NOT_NOW as error:
-            self._refuse_for_now(cell, error)
-            return False
-        except GpusNotFree as error:
-            if not error.never:
-                self._refuse_for_now(cell, error)
-                return False
-            self._note("cell_failed", f"{cell.name}: {error}", cell=cell.name, state="failed")
-            return True
-        except RunwardError as error:
-            self._note("cell_failed", f"{cell.name} cannot be launched: {error}", cell=cell.name, state="failed")
-            return True
-        except OSError as error:
-            self._refuse_for_now(cell, error)
-            return False
-        self.refusal = None
-        params = dict(cell.params) if state.cell.promote else None
-        text = f"{cell.name} is launched as {run.run_id}."
-        self._note("cell_started", text, cell=cell.name, run_id=run.run_id, params=params)
-        if not run.ended:
-            self.live[cell.name] = run
-        return True
-
-    def _refuse_for_now(self, cell: Cell, error: Exception) -> None:
-        """Pause the launches: what this machine lacks now would fail every cell."""
-        former = self.refusal
-        pause_s = min(_LONGEST_RETRY_S, former.pause_s * 2) if former else _RETRY_S
-        if former is None or former.cause != str(error):
-            self._note(
-                "launch_refused", f"{cell.name} cannot be launched now: {error} It is tried again.", what=cell.name
-            )
-        self.refusal = _Refusal(time.monotonic() + pause_s, pause_s, str(error))
 
     def _note_stop(self, stop: Mapping[str, Any]) -> None:
         """Note that from now on nothing is launched, once: whoever asked for the stop waits for that."""
@@ -341,12 +268,6 @@ class Conductor:
         with contextlib.suppress(OSError):
             write_log(self.directory, sweep, self.live)
         self.screen.show(sweep, self.live)
-
-
-def _promote(cell: Cell, params: Mapping[str, Any], sweep_id: str) -> Cell:
-    own = cell.launch.get("params")
-    merged = {**params, **(own if isinstance(own, Mapping) else {})}
-    return fill_names(replace(cell, params=merged, promote=None), sweep_id)
 
 
 def _effective_params(cell: CellState, run: Run) -> dict[str, Any] | None:

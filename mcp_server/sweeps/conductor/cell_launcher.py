@@ -1,0 +1,112 @@
+"""Launches the cells of a sweep, and notes what became of it. What the machine lacks now fails no cell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mcp_server.errors import (
+    ConfigInvalid,
+    GpusNotFree,
+    LaunchFailed,
+    RunwardError,
+    SecretNotSet,
+    SecretsFileOpen,
+    SecretsFileUnreadable,
+    StateUnusable,
+    TmuxMissing,
+)
+from mcp_server.record.events import EventLog
+from mcp_server.record.state import Run
+from mcp_server.record.sweep_spec import BEST, Cell
+from mcp_server.record.sweep_state import CellState, Sweep
+from mcp_server.runs.launch import launch
+from mcp_server.runs.quota import QuotaReached
+from mcp_server.store.file_watch import FileWatch
+from mcp_server.store.run_store import RunStore
+from mcp_server.sweeps.plan import fill_names
+from mcp_server.sweeps.requests import make_request
+
+_RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0  # of launches that this machine refuses
+_NOT_NOW = (
+    ConfigInvalid,
+    LaunchFailed,
+    SecretNotSet,
+    SecretsFileOpen,
+    SecretsFileUnreadable,
+    StateUnusable,
+    TmuxMissing,
+)
+
+
+@dataclass
+class CellLauncher:
+    """Launches cells, each of their runs once: a repeated launch has the same key, and returns the run."""
+
+    store: RunStore
+    file_watch: FileWatch
+    environ: Mapping[str, str]
+    events: EventLog
+    _retry_at_s: float = 0.0
+    _former_pause_s: float = 0.0
+    _cause: str = ""  # of the newest refusal
+
+    @property
+    def pause_s(self) -> float:
+        """For how long no cell is launched, because this machine refused one; infinite where one may be launched."""
+        left_s = self._retry_at_s - time.monotonic()
+        return left_s if left_s > 0 else float("inf")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a cell may be launched now."""
+        return time.monotonic() >= self._retry_at_s
+
+    async def launch(self, sweep: Sweep, state: CellState) -> Run | None:
+        """Launch a cell; return its run, or None where it was refused, for now or for good."""
+        cell = state.cell
+        if cell.promote == BEST:
+            if (best := sweep.best) is None:
+                self._fail(cell, f"no cell has a value of {sweep.spec.metric}, so none is the best.")
+                return None
+            cell = promote(cell, best.params, sweep.sweep_id)
+        try:
+            request = make_request(sweep.spec, cell, len(state.runs) + 1)
+            run = await launch(request, self.store, self.file_watch, self.environ)
+        except (RunwardError, OSError) as error:
+            self._note_refusal(cell, error)
+            return None
+        self._retry_at_s = self._former_pause_s = 0.0
+        self._cause = ""
+        params = dict(cell.params) if state.cell.promote else None
+        text = f"{cell.name} is launched as {run.run_id}."
+        self.events.append("cell_started", text, cell=cell.name, run_id=run.run_id, params=params)
+        return run
+
+    def _note_refusal(self, cell: Cell, error: RunwardError | OSError) -> None:
+        """Fail the cell, or where this machine lacks something that would fail every cell, pause the launches."""
+        if isinstance(error, QuotaReached) and not error.never:  # until another run of the owner has ended
+            self._retry_at_s = time.monotonic() + _RETRY_S
+            return
+        for_now = not error.never if isinstance(error, GpusNotFree) else isinstance(error, (*_NOT_NOW, OSError))
+        if not for_now:
+            self._fail(cell, str(error))
+            return
+        if str(error) != self._cause:
+            self._cause = str(error)
+            text = f"{cell.name} cannot be launched now: {error} It is tried again."
+            self.events.append("launch_refused", text, what=cell.name)
+        self._former_pause_s = min(_LONGEST_RETRY_S, self._former_pause_s * 2) or _RETRY_S
+        self._retry_at_s = time.monotonic() + self._former_pause_s
+
+    def _fail(self, cell: Cell, why: str) -> None:
+        self.events.append("cell_failed", f"{cell.name} cannot be launched: {why}", cell=cell.name, state="failed")
+
+
+def promote(cell: Cell, params: Mapping[str, Any], sweep_id: str) -> Cell:
+    """Return a cell that takes over ``params``, but for those that its own launch names."""
+    own = cell.launch.get("params")
+    merged = {**params, **(own if isinstance(own, Mapping) else {})}
+    return fill_names(replace(cell, params=merged, promote=None), sweep_id)
