@@ -47,6 +47,7 @@ EventKind = Literal[
     "exception_printed",
     # Those of a sweep, which its conductor writes.
     "conducting",
+    "cell_planned",
     "cell_started",
     "cell_ended",
     "cell_measured",
@@ -90,6 +91,7 @@ TRAITS: Mapping[EventKind, KindTraits] = {
     "judging_lost": KindTraits(),  # for a time or for good: a stall or an error may go unseen
     "observer_error": KindTraits(),
     "conducting": KindTraits(live_state="running"),  # a conductor took over
+    "cell_planned": KindTraits(),  # its parameters are chosen
     "cell_started": KindTraits(),
     "cell_ended": KindTraits(),
     "cell_failed": KindTraits(is_trouble=True),

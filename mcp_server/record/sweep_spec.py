@@ -13,8 +13,8 @@ BEST = "best"  # as ``promote`` of a phase: the best cell so far
 class Cell:
     """One run of a sweep. ``params`` tell it from the others; ``launch`` holds the arguments of ``launch_run``.
 
-    ``promote``: its parameters are those of the best cell when its phase begins. Cells with the same ``variant`` differ
-    in nothing but parameters.
+    ``promote`` and ``trial``: its parameters are found when it begins. They are those of the best cell, or the point
+    with this number, from 0, of the phase's search. Cells with the same ``variant`` differ in nothing but parameters.
     """
 
     name: str
@@ -22,6 +22,7 @@ class Cell:
     params: Mapping[str, Any] = field(default_factory=dict)
     launch: Mapping[str, Any] = field(default_factory=dict)
     promote: str | None = None
+    trial: int | None = None
     notes: tuple[str, ...] = ()
     variant: str = ""
 
@@ -44,7 +45,7 @@ class SweepSpec:
     cell_failures: int = 1
     metric: str | None = None
     goal: str = "max"
-    search: Mapping[str, Any] | None = None
+    searches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by phase
     halving: Mapping[str, Any] | None = None
     tmux_socket: str = "default"
     layout: int = 1

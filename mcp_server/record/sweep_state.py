@@ -12,10 +12,11 @@ from mcp_server.record.state import Liveness, RunState
 from mcp_server.record.sweep_spec import Cell, SweepSpec
 
 # Of a cell: waiting (its run is not launched yet), live (its run lives, as far as the conductor has noted), skipped
-# (the sweep ended first), else the state in which its last run ended.
-WAITING, LIVE, SKIPPED = "waiting", "live", "skipped"
+# (the sweep ended first), stopped (by the sweep, as others were better), else the state in which its last run ended.
+WAITING, LIVE, SKIPPED, STOPPED = "waiting", "live", "skipped", "stopped"
 INTERRUPTED = ("lost", "interrupted")
-RESULTS = ("finished", "timed_out", "killed")  # ends whose value of the metric counts
+COMPLETE = ("finished", "timed_out", STOPPED)  # not started again when an ended sweep is continued
+RESULTS = (*COMPLETE, "killed")  # ends whose value of the metric counts
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class CellState:
     """One cell: its state, its runs so far, and what came of the last one.
 
     ``failures`` counts its failed runs, ``interruptions`` those that ended by nobody's wish. ``value`` is the sweep's
-    metric, at its best. ``params``: those of the newest attempt.
+    metric, at its best. ``params``: those of the newest attempt. ``is_planned``: its parameters are known.
     """
 
     cell: Cell
@@ -36,6 +37,7 @@ class CellState:
     end: Mapping[str, Any] = field(default_factory=dict)
     value: float | None = None
     value_step: int | None = None
+    is_planned: bool = True
     curves: str | None = None
 
     @property
@@ -119,7 +121,7 @@ def fold_sweep(
     stop: Mapping[str, Any] | None = None,
 ) -> Sweep:
     """Return the sweep that its spec and events prove."""
-    cells = {cell.name: CellState(cell, number, params=dict(cell.params)) for number, cell in enumerate(spec.cells, 1)}
+    cells = {cell.name: _begin(cell, number) for number, cell in enumerate(spec.cells, 1)}
     state: RunState = "starting"
     reason = None
     for event in events:
@@ -139,6 +141,11 @@ def fold_sweep(
     return Sweep(spec, state, tuple(cells.values()), tuple(events), conducted, stop, reason)
 
 
+def _begin(cell: Cell, number: int) -> CellState:
+    is_planned = cell.promote is None and cell.trial is None
+    return CellState(cell, number, params=dict(cell.params), is_planned=is_planned)
+
+
 def _end_state(event: Event) -> RunState:
     state = event.get("state")
     return state if state in ("finished", "failed", "killed") else "finished"  # type: ignore[return-value]
@@ -152,6 +159,8 @@ def _apply(cell: CellState, event: Event) -> CellState:
         if run_id not in cell.runs:  # the value was a former run's
             cell = replace(cell, runs=(*cell.runs, run_id), value=None, value_step=None, curves=None)
         return replace(cell, state=LIVE, end={}, params=event.get("params") or cell.params)
+    if kind == "cell_planned":
+        return replace(cell, params=event.get("params") or {}, is_planned=True)
     if kind == "cell_resumed":
         return replace(cell, state=WAITING, end={})
     if kind == "cell_measured" and event.get("run_id", cell.run_id) == cell.run_id:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_state import LIVE, WAITING, CellState, Sweep
+from mcp_server.record.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
 
 # Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
 # and another agent's launch waits for no more than these.
@@ -27,7 +27,8 @@ class CellEnd:
 def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: bool, stopping: bool) -> CellEnd:
     """Return what the end of ``run``, the newest of ``cell``, means.
 
-    - A run that finished, or ran for its time limit, is a result. So is one that a person or an agent stopped.
+    - A run that finished, or ran for its time limit, is a result. So is one that the sweep stopped, as others were
+      better, or that a person or an agent stopped.
     - A run that failed, or that its policy stopped, counts as a failure; below ``cell_failures`` the cell starts again.
     - A run that ended by nobody's wish (lost, killed from outside, preempted) is started again, at most three times,
       and never beside processes of it that could not be stopped (``has_leftovers``).
@@ -38,6 +39,8 @@ def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: b
     if (run.state == "failed" and not is_killed) or run.stopped_by == "policy":
         again = cell.failures + 1 < cell_failures and not stopping
         return CellEnd("failed", again)
+    if run.state == "killed" and run.stopped_by == "sweep" and not stopping:
+        return CellEnd(STOPPED, again=False)
     if run.state == "killed" and run.stopped_by in ("person", "agent", "sweep", "time_limit"):
         return CellEnd("killed", again=False)
     if has_leftovers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,6 +39,26 @@ def measure(run: Run, store: RunStore, scalars: Scalars, metric: str | None, goa
         return Figure(curves=curves)
     value, step = _best_of(metrics.metrics, goal) or _best_evaluation(run, store, scalars, metric, goal) or (None, None)
     return Figure(value, step, curves)
+
+
+def read_points(run: Run, store: RunStore, scalars: Scalars, metric: str) -> list[tuple[int, float]]:
+    """Return the steps and values of ``metric`` that a run has written so far; empty where it has none.
+
+    Reads files: call it in a thread.
+    """
+    from mcp_server.scalars.condition import match_tags  # noqa: PLC0415 - with the readers of scalars, 20 ms
+    from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415
+    from mcp_server.scalars.run_scalars import NoScalars  # noqa: PLC0415
+
+    locations = scalars.locate(run).locations
+    with contextlib.suppress(NoScalars):
+        series = scalars.read(locations, run.run_id).series if locations else {}
+        for tag in match_tags(metric, series):
+            return [(int(s), float(v)) for s, v in zip(series[tag].steps, series[tag].values, strict=True)]
+    printed = read_log_metrics(store.run_directory(run.run_id), run.attempt, run.spec.first_step_pattern).points
+    for name in match_tags(metric, printed):
+        return [(step, value) for step, value in printed[name] if step is not None]
+    return []
 
 
 def _best_of(metrics: Sequence[Metric], goal: str) -> tuple[float, int | None] | None:

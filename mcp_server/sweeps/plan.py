@@ -18,6 +18,7 @@ from mcp_server.errors import BadArgument
 from mcp_server.record.script import takes_arguments
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.sweep_spec import BEST, Cell
+from mcp_server.sweeps.search import draw_points, parse_search
 from mcp_server.sweeps.sources.source import SourceCell, propose_run_name
 from mcp_server.text.shell import parse
 
@@ -27,7 +28,7 @@ LONGEST_CELL_NAME = 40
 _OF_THE_SWEEP = {"name", "owner", "queue", "idempotency_key", "sweep", "cell", "params_file"}
 _LAUNCH_ARGUMENTS = frozenset(each.name for each in fields(LaunchRequest)) - _OF_THE_SWEEP
 _FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
-_PHASE_KEYS = frozenset({"name", "common", "grid", "cells", "blueprints", "source", "promote"})
+_PHASE_KEYS = frozenset({"name", "common", "grid", "cells", "blueprints", "source", "promote", "search"})
 _NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable of the shell
 _SEED = re.compile(r"(?:^|[._-])(?:random_)?seed$", re.IGNORECASE)
 
@@ -44,6 +45,7 @@ class Phase:
     source: str | None = None
     source_cells: Sequence[SourceCell] | None = None
     promote: str | None = None
+    search: Mapping[str, Any] | None = None
     promoted: Mapping[str, Any] | None = None
 
 
@@ -80,11 +82,15 @@ def parse_phases(
 
 def _make_phase(where: str, facts: Mapping[str, Any], common: Mapping[str, Any]) -> Phase:
     phase = Phase(**{**facts, "name": str(facts["name"]), "common": common})
-    defining = [phase.grid, phase.cells, phase.blueprints]
+    defining = [phase.grid, phase.cells, phase.blueprints, phase.search]
     if all(value is None for value in [*defining, phase.source, phase.promote]):
-        raise BadArgument(where or "grid", "names no cells.", "Pass grid, cells, blueprints, source or promote.")
+        raise BadArgument(
+            where or "grid", "names no cells.", "Pass grid, cells, search, blueprints, source or promote."
+        )
     if phase.promote is not None and any(value is not None for value in defining):
-        raise BadArgument("promote", "takes its parameters from a run: leave grid, cells and blueprints out.")
+        raise BadArgument("promote", "takes its parameters from a run: leave grid, cells, search and blueprints out.")
+    if phase.search is not None and any(value is not None for value in defining[:-1]):
+        raise BadArgument("search", "chooses the parameters itself: leave grid, cells and blueprints out.")
     return phase
 
 
@@ -96,6 +102,8 @@ def check_common(argument: str, launch: Mapping[str, Any]) -> None:
     """
     if not isinstance(launch, Mapping):
         raise BadArgument(argument, "must be an object with arguments of launch_run.")
+    if isinstance(launch.get("params"), str):
+        raise BadArgument(argument, "params must be an object here.", 'A YAML file is a source: "hydra:CONFIG.yaml".')
     for name in launch:
         if name in _OF_THE_SWEEP:
             raise BadArgument(argument, f"{name} is set by the sweep: leave it out.")
@@ -118,7 +126,7 @@ def expand(phases: Sequence[Phase], sweep_id: str) -> tuple[Cell, ...]:
                 raise BadArgument("grid", f"makes more than {MOST_CELLS:,} cells.", "Use several sweeps.")
             cell = replace(unnamed, name=_make_unique(unnamed.name, names), variant=_describe_variant(unnamed))
             names.add(cell.name)
-            cells.append(cell if cell.promote else fill_names(cell, sweep_id))
+            cells.append(fill_names(cell, sweep_id) if cell.promote is None and cell.trial is None else cell)
     if not cells:
         raise BadArgument("grid", "makes no cells: a parameter has no values.")
     return tuple(cells)
@@ -142,7 +150,10 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
             )
         source = phase.source_cells[0] if phase.source_cells else None
         launch = _merge(_add_source(source, phase.common), {"params": params} if params else {})
-        yield Cell(_label(name), phase.name, params, launch, promote, source.notes if source else ())
+        yield Cell(_label(name), phase.name, params, launch, promote, notes=source.notes if source else ())
+        return
+    if phase.search is not None:
+        yield from _expand_search(phase, phase.search)
         return
     sources = phase.source_cells if phase.source_cells is not None else [None]
     blueprints = phase.blueprints if phase.blueprints is not None else [None]
@@ -166,6 +177,22 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
         yield Cell(name, phase.name, params, launch, notes=source.notes if source else ())
 
 
+def _expand_search(phase: Phase, facts: Mapping[str, Any]) -> Iterable[Cell]:
+    """Return the cells of a search. Where no point depends on what came of others, all are known now."""
+    if phase.source_cells is not None and len(phase.source_cells) != 1:
+        raise BadArgument("search", f"has a source of {len(phase.source_cells)} cells.", "Name one task or config.")
+    source = phase.source_cells[0] if phase.source_cells else None
+    launch, notes = _add_source(source, phase.common), source.notes if source else ()
+    search = parse_search(facts)
+    points = [] if search.needs_history else draw_points(search.space, search.seed, search.budget)
+    for number in range(search.budget):
+        name = f"trial{number + 1:0{len(str(search.budget))}}"
+        if points:
+            yield Cell(name, phase.name, points[number], launch, notes=notes)
+        else:
+            yield Cell(name, phase.name, {}, launch, trial=number, notes=notes)
+
+
 def _add_source(source: SourceCell | None, common: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments of a source's cell: its own win over common ones, except for variables.
 
@@ -178,8 +205,6 @@ def _add_source(source: SourceCell | None, common: Mapping[str, Any]) -> Mapping
         return common
     if common.get("command") and source.launch.get("command"):
         raise BadArgument("common", "holds a command, and the source brings its own.", "Leave one of them out.")
-    if isinstance(common.get("params"), str):
-        raise BadArgument("common", "names a file of params, and source sets parameters.", "Write them out.")
     launch = {**common, **source.launch}
     if "env" in source.launch:
         launch["env"] = {**source.launch["env"], **(common.get("env") or {})}

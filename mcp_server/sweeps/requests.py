@@ -24,8 +24,6 @@ def make_request(spec: SweepSpec, cell: Cell, number: int) -> LaunchRequest:
         "sweep": spec.sweep_id,
         "cell": cell.name,
     }
-    if "params" in arguments and isinstance(arguments["params"], str):
-        arguments["params_file"] = arguments.pop("params")
     request = LaunchRequest.from_arguments(arguments)
     if requests_gpus(request.gpus, request.require):
         request = replace(request, queue=True)

@@ -19,7 +19,7 @@ from mcp_server.record.script import LONGEST_NAME, command_text, slug
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
-from mcp_server.record.sweep_state import Sweep
+from mcp_server.record.sweep_state import COMPLETE, Sweep
 from mcp_server.runs.arguments import check_name
 from mcp_server.runs.idempotency import hold_key
 from mcp_server.runs.launch import rehearse
@@ -27,13 +27,16 @@ from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import start_conductor
+from mcp_server.sweeps.halving import parse_halving
 from mcp_server.sweeps.plan import Phase, expand, parse_phases
 from mcp_server.sweeps.requests import make_request, with_slots
+from mcp_server.sweeps.search import parse_search
 from mcp_server.sweeps.sources.source import read_source
 from mcp_server.threads import run_in_thread
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _LONGEST_SWEEP_NAME = 40
+_DEFINING = ("grid", "cells", "search", "blueprints", "source", "promote")  # arguments that name cells
 _MOST_REHEARSED = 24  # cells whose launch is checked in full; the others differ from one of these in values alone
 
 
@@ -48,6 +51,8 @@ class SweepRequest:
     blueprints: Sequence[str] | None = None
     source: str | None = None
     promote: str | None = None
+    search: Mapping[str, Any] | None = None
+    halving: Mapping[str, Any] | None = None
     phases: Sequence[Mapping[str, Any]] | None = None
     max_parallel: int | None = None
     max_failures: int | None = None
@@ -157,7 +162,7 @@ def _find_former(request: SweepRequest, store: RunStore) -> Sweep | None:
     if not named:
         return None
     newest = store.sweeps.observe(named[0])
-    has_open_cells = any(cell.state not in ("finished", "timed_out") for cell in newest.cells)
+    has_open_cells = any(cell.state not in COMPLETE for cell in newest.cells)
     is_meant = not newest.ended or newest.state in ("killed", "failed")
     return newest if is_meant or (request.resume == "continue" and has_open_cells) else None
 
@@ -175,7 +180,7 @@ async def _continue(
     request: SweepRequest, former: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
 ) -> StartedSweep:
     """Continue a sweep whose plan is the same; one under way goes on as it is."""
-    if request.cells or request.grid or request.phases or request.blueprints or request.source or request.promote:
+    if any(getattr(request, name) for name in (*_DEFINING, "phases")):
         spec = await run_in_thread(_make_spec, request, store, environ, former.sweep_id)
         if _outline(spec) != _outline(former.spec):
             raise BadArgument(
@@ -212,10 +217,17 @@ def _make_spec(
     _check_numbers(request)
     if sweep_id is None:
         sweep_id = _choose_id(request.name, store)
-    only = {name: getattr(request, name) for name in ("grid", "cells", "blueprints", "source", "promote")}
+    only = {name: getattr(request, name) for name in _DEFINING}
     phases = [_read(phase, store, environ) for phase in parse_phases(request.phases, only, request.common)]
     if any(phase.promote == BEST for phase in phases) and request.metric is None:
         raise BadArgument("promote", '"best" needs metric: the figure that says which cell is the best.')
+    searches = {phase.name: phase.search for phase in phases if phase.search is not None}
+    if request.metric is None and (
+        request.halving or any(parse_search(each).needs_history for each in searches.values())
+    ):
+        raise BadArgument("metric", "is needed by halving and by this search: what best means.")
+    if request.halving is not None:
+        parse_halving(request.halving)
     cells = tuple(with_slots(cell, request.max_parallel) for cell in expand(phases, sweep_id))
     for cell in cells:
         if not cell.launch.get("command") and not cell.launch.get("blueprint"):
@@ -231,6 +243,8 @@ def _make_spec(
         cell_failures=request.cell_failures,
         metric=request.metric,
         goal=request.goal,
+        searches=searches,
+        halving=request.halving,
         tmux_socket=tmux_socket(environ),
     )
 
@@ -294,7 +308,7 @@ def _choose_to_rehearse(cells: Sequence[Cell]) -> list[Cell]:
     chosen: dict[str, Cell] = {}
     for cell in cells:
         if cell.promote is not None:
-            continue
+            continue  # its command is complete, but its parameters are not known
         launch = {name: value for name, value in cell.launch.items() if name not in ("command", "params", "env")}
         chosen.setdefault(repr((cell.phase, sorted(launch.items(), key=lambda item: item[0]))), cell)
     return list(chosen.values())[:_MOST_REHEARSED]

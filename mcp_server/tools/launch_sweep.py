@@ -52,6 +52,16 @@ async def launch_sweep(
     phases: Annotated[
         _Objects, Field(description="One after the other: name, and grid, cells, …, promote, common each")
     ] = None,
+    search: Annotated[
+        _Object,
+        Field(
+            description='{"budget": 40, "space": {"lr": {"low": 1e-5, "high": 1e-2, "log": true}, '
+            '"opt": ["adam", "sgd"]}, "strategy": "random" | "tpe"}'
+        ),
+    ] = None,
+    halving: Annotated[
+        _Object, Field(description='Stop the worse half at steps of metric: {"steps": [1000, 4000]}')
+    ] = None,
     max_parallel: Annotated[int | None, Field(description="Default: what leases allow")] = None,
     max_failures: Annotated[int | None, Field(description="Failed cells, then no more start")] = None,
     cell_failures: Annotated[int, Field(description="Failed runs, then the cell is failed")] = 1,

@@ -245,3 +245,24 @@ async def test_a_sweep_that_cannot_start_is_refused_and_leaves_nothing(sandbox: 
         assert "needs metric" in await agent.refusal("launch_sweep", name="x", common=common, phases=no_metric)
         assert not list((sandbox.path / "state" / "sweeps").glob("*"))
         assert json.dumps(sandbox.store.list_runs(), default=str) == "[]"
+
+
+async def test_a_search_proposes_cells_and_halving_stops_those_that_others_leave_behind(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        common = {**script(sandbox), "params": {"steps": 400}}  # 8 s each, unless they are stopped
+        space = {"lr": {"low": 0.001, "high": 1.0, "log": True}}
+        plan = {"search": {"space": space, "budget": 5, "seed": 7}, "halving": {"steps": [20, 60]}, "max_parallel": 5}
+        sweep = await agent.call("launch_sweep", name="search", common=common, metric="reward", **plan)
+        answers = await to_end(agent, sweep["sweep_id"])
+        counts = answers[-1]["sweep"]["cells"]
+        assert counts["stopped"] + counts["finished"] == 5
+        assert counts["stopped"] >= 2
+        cells = observe(sandbox, sweep["sweep_id"]).cells
+        assert len({cell.params["lr"] for cell in cells}) == 5
+        best = max(cells, key=lambda cell: cell.params["lr"])
+        assert best.state == "finished"
+        stopped = next(cell for cell in cells if cell.state == "stopped")
+        run = sandbox.run(str(stopped.run_id))
+        assert (run.state, run.stopped_by) == ("killed", "sweep")
+        assert "cells were better" in str(run.events[-1]["text"])
+        assert "needs metric" not in await agent.refusal("launch_sweep", name="x", common=common, **plan)

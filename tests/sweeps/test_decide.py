@@ -44,7 +44,7 @@ def names(cells: list[CellState]) -> list[str]:
         (run("finished"), CellEnd("finished", again=False)),
         (run("timed_out"), CellEnd("timed_out", again=False)),
         (run("killed", "person"), CellEnd("killed", again=False)),
-        (run("killed", "sweep"), CellEnd("killed", again=False)),
+        (run("killed", "sweep"), CellEnd("stopped", again=False)),
         (run("failed"), CellEnd("failed", again=False)),
         (run("killed", "policy"), CellEnd("failed", again=False)),
         (run("killed"), CellEnd("interrupted", again=True)),

@@ -72,7 +72,7 @@ def test_a_source_combines_with_a_grid_and_its_settings_yield_to_the_cell() -> N
     assert (cells[0].launch["cwd"], cells[0].launch["env"]) == ("/w/sub", {"A": "1", "B": "2"})
     assert (cells[0].notes, cells[0].params) == (("a note",), {"lr": 0.1})
     assert cells[2].launch["params"] == {"lr": 0.1, "run_name": "{run_id}-{attempt}"}  # rsl_rl writes beside others
-    for wrong in ({"command": "python other.py"}, {"params": "params.yaml"}):
+    for wrong in ({"command": "python other.py"},):
         with pytest.raises(BadArgument, match="source"):
             expand([Phase("1", wrong, source_cells=source)], "s-abcd")
 
@@ -124,6 +124,8 @@ def test_blueprints_are_cells() -> None:
         (None, {"cells": [3]}, "list of objects"),
         (None, {"cells": [{"launch": {"colour": 1}}]}, "no argument 'colour'"),
         ({"command": "x", "name": "y"}, {"grid": {"a": [1]}}, "set by the sweep"),
+        ({"command": "x", "params": "p.yaml"}, {"grid": {"a": [1]}}, "must be an object"),
+        (None, {"search": {"budget": 2, "space": {"a": [1, 2]}}, "grid": {"a": [1]}}, "chooses the parameters"),
         (None, {"phases": []}, "is empty"),
         (None, {"phases": [{"grid": {"a": [1]}, "colour": 2}]}, "unknown field"),
         (None, {"phases": [{"name": "a", "grid": {"a": [1]}}, {"name": "a", "grid": {"a": [1]}}]}, "two are named"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mcp_server.errors import (
+    BadArgument,
     ConfigInvalid,
     GpusNotFree,
     LaunchFailed,
@@ -20,14 +21,16 @@ from mcp_server.errors import (
 )
 from mcp_server.record.events import EventLog
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_spec import BEST, Cell
-from mcp_server.record.sweep_state import CellState, Sweep
+from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweep_state import LIVE, STOPPED, CellState, Sweep
 from mcp_server.runs.launch import launch
 from mcp_server.runs.quota import QuotaReached
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.plan import fill_names
 from mcp_server.sweeps.requests import make_request
+from mcp_server.sweeps.search import Trial, TrialState, parse_search, propose
+from mcp_server.threads import run_in_thread
 
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0  # of launches that this machine refuses
 _NOT_NOW = (
@@ -67,12 +70,13 @@ class CellLauncher:
     async def launch(self, sweep: Sweep, state: CellState) -> Run | None:
         """Launch a cell; return its run, or None where it was refused, for now or for good."""
         cell = state.cell
-        if cell.promote == BEST:
-            if (best := sweep.best) is None:
-                self._fail(cell, f"no cell has a value of {sweep.spec.metric}, so none is the best.")
-                return None
-            cell = promote(cell, best.params, sweep.sweep_id)
         try:
+            if cell.promote is not None or cell.trial is not None:
+                params = state.params if state.is_planned else await run_in_thread(choose_params, sweep, cell)
+                if not state.is_planned:  # noted first: a launch that is repeated must have the same
+                    text = f"{cell.name}: {', '.join(f'{name} {value}' for name, value in params.items())}"
+                    self.events.append("cell_planned", text, cell=cell.name, params=dict(params))
+                cell = fill_names(replace(cell, params=_merge_own(cell, params)), sweep.sweep_id)
             request = make_request(sweep.spec, cell, len(state.runs) + 1)
             run = await launch(request, self.store, self.file_watch, self.environ)
         except (RunwardError, OSError) as error:
@@ -80,9 +84,8 @@ class CellLauncher:
             return None
         self._retry_at_s = self._former_pause_s = 0.0
         self._cause = ""
-        params = dict(cell.params) if state.cell.promote else None
         text = f"{cell.name} is launched as {run.run_id}."
-        self.events.append("cell_started", text, cell=cell.name, run_id=run.run_id, params=params)
+        self.events.append("cell_started", text, cell=cell.name, run_id=run.run_id)
         return run
 
     def _note_refusal(self, cell: Cell, error: RunwardError | OSError) -> None:
@@ -105,8 +108,29 @@ class CellLauncher:
         self.events.append("cell_failed", f"{cell.name} cannot be launched: {why}", cell=cell.name, state="failed")
 
 
-def promote(cell: Cell, params: Mapping[str, Any], sweep_id: str) -> Cell:
-    """Return a cell that takes over ``params``, but for those that its own launch names."""
+def choose_params(sweep: Sweep, cell: Cell) -> Mapping[str, Any]:
+    """Return the parameters of a cell that depend on other cells. Blocks: Optuna takes a second to import.
+
+    Raises:
+        BadArgument: no cell is the best one.
+    """
+    spec = sweep.spec
+    if cell.trial is not None:
+        others = [each for each in sweep.cells if each.cell.phase == cell.phase and each.cell is not cell]
+        history = [_describe_trial(each) for each in others if each.runs]
+        return propose(parse_search(spec.searches[cell.phase]), history, cell.trial, spec.goal)
+    if (best := sweep.best) is None:
+        raise BadArgument("promote", f"no cell has a value of {spec.metric}, so none is the best.")
+    return best.params
+
+
+def _describe_trial(state: CellState) -> Trial:
+    states: dict[str, TrialState] = {"finished": "finished", "timed_out": "finished", STOPPED: "stopped", LIVE: "live"}
+    step = state.value_step if state.value_step is not None else state.end.get("step")
+    return Trial(state.params, states.get(state.state, "failed"), state.value, step)
+
+
+def _merge_own(cell: Cell, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``params``, but for those that the cell's own launch names."""
     own = cell.launch.get("params")
-    merged = {**params, **(own if isinstance(own, Mapping) else {})}
-    return fill_names(replace(cell, params=merged, promote=None), sweep_id)
+    return {**params, **(own if isinstance(own, Mapping) else {})}

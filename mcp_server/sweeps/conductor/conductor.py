@@ -21,7 +21,7 @@ from mcp_server.record.events import Event, EventKind, EventLog
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_state import LIVE, CellState, Sweep, fold_sweep
+from mcp_server.record.sweep_state import LIVE, COMPLETE, CellState, Sweep, fold_sweep
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.decision import find_decisions
 from mcp_server.runs.stop import stop_run
@@ -30,6 +30,7 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.sweeps.conductor.cell_launcher import CellLauncher
+from mcp_server.sweeps.conductor.halving_watch import HalvingWatch
 from mcp_server.sweeps.conductor.table import Screen
 from mcp_server.sweeps.decide import find_end, find_finished_phases, find_next, judge_end
 from mcp_server.sweeps.figures import measure
@@ -62,6 +63,8 @@ class Conductor:
         self.scalars = Scalars(self.store.home, self.store)
         self.screen = Screen()
         self.launcher = CellLauncher(self.store, self.file_watch, self.environ, self.events)
+        facts = self.read().spec.halving
+        self.halving = HalvingWatch(facts, self.store, self.file_watch, self.scalars) if facts else None
 
     async def run(self) -> None:
         """Advance the sweep until it has ended."""
@@ -95,7 +98,7 @@ class Conductor:
         self._note("conducting", how, session=self.session)
         if before.ended and before.stop is None:  # stopped, and continued
             for cell in before.cells:
-                if cell.state not in ("finished", "timed_out"):
+                if cell.state not in COMPLETE:
                     self._note("cell_resumed", f"{cell.cell.name} is started again.", cell=cell.cell.name)
 
     async def _advance(self) -> Sweep:
@@ -112,18 +115,14 @@ class Conductor:
             await self._stop_stragglers()
         self._unmeasured += ended
         sweep = await self._launch_due(sweep)
+        if self.halving is not None:
+            await self.halving.stop_worse(sweep, self.live)
         if self._unmeasured:
             for cell, run in self._unmeasured:
                 await run_in_thread(self._measure, sweep, cell, run)
             self._unmeasured = []
             sweep = await self._launch_due(await run_in_thread(self.read))
-        for phase in find_finished_phases(sweep):
-            cells = [cell for cell in sweep.cells if cell.cell.phase == phase]
-            failed = sum(cell.state in ("failed", "lost") for cell in cells)
-            best = sweep.best
-            value = f" Best so far: {best.cell.name}, {best.value:g}." if best is not None else ""
-            self._note("phase_done", f"Phase {phase}: {len(cells)} cells done, {failed} failed.{value}", phase=phase)
-            sweep = await run_in_thread(self.read)
+        await run_in_thread(self._note_phases, sweep)
         if (end := find_end(sweep)) is not None and not sweep.ended:
             state, text = end
             event: Event = {"seq": len(sweep.events) + 1, "kind": "ended", "at": now(), "text": text, "state": state}
@@ -132,6 +131,14 @@ class Conductor:
                 await run_in_thread(write_log, self.directory, last, self.live)
             self._note("ended", text, state=state)
         return await run_in_thread(self.read)
+
+    def _note_phases(self, sweep: Sweep) -> None:
+        for phase in find_finished_phases(sweep):
+            cells = [cell for cell in sweep.cells if cell.cell.phase == phase]
+            failed = sum(cell.state in ("failed", "lost") for cell in cells)
+            best = sweep.best
+            value = f" Best so far: {best.cell.name}, {best.value:g}." if best is not None else ""
+            self._note("phase_done", f"Phase {phase}: {len(cells)} cells done, {failed} failed.{value}", phase=phase)
 
     async def _observe_live(self, sweep: Sweep) -> list[tuple[CellState, Run]]:
         """Observe the runs of live cells; return those that have ended."""
@@ -237,7 +244,7 @@ class Conductor:
         """Launch the cells that are due, one after the other; return the sweep afterwards."""
         while self.launcher.is_ready:
             due = find_next(sweep, self.live)
-            if not due or (due[0].cell.promote and self._unmeasured):
+            if not due or (not due[0].is_planned and self._unmeasured):
                 break
             run = await self.launcher.launch(sweep, due[0])
             if run is not None and not run.ended:
