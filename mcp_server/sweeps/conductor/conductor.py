@@ -21,7 +21,7 @@ from mcp_server.record.events import Event, EventKind, EventLog
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
-from mcp_server.record.sweep_state import LIVE, COMPLETE, CellState, Sweep, fold_sweep
+from mcp_server.record.sweep_state import COMPLETE, LIVE, CellState, Sweep, fold_sweep
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.decision import find_decisions
 from mcp_server.runs.stop import stop_run
