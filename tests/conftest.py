@@ -1,6 +1,8 @@
 """Fixtures for all tests."""
 
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,20 @@ from mcp_server.backends.ssh_channel import close_channels
 from mcp_server.system.processes import read_umask
 from tests.support.sandbox import Sandbox
 from tests.support.sshd import FarHost
+
+sys.dont_write_bytecode = False  # else each worker rewrites all asserts, and each supervisor compiles its modules
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Rewrite the asserts of all tests before the first run, which takes 8 s; each worker would do it for itself."""
+    tests = Path(__file__).parent
+    if config.args_source is config.ArgsSource.TESTPATHS and not (tests / "live" / "__pycache__").exists():
+        files = sorted(str(path) for path in tests.rglob("test_*.py"))
+        collect = [sys.executable, "-m", "pytest", "--collect-only", "-qq"]
+        halves = [subprocess.Popen([*collect, *part], stdout=subprocess.DEVNULL) for part in (files[::2], files[1::2])]
+        for half in halves:
+            half.wait()
 
 
 @pytest.fixture
