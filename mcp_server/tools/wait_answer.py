@@ -75,7 +75,7 @@ async def describe_outcome(
 ) -> Described:
     """Return the answer to a wait that has ended so."""
     is_heartbeat = outcome.reason == "heartbeat"
-    if isinstance(outcome.runs[0], SweepRun):
+    if outcome.runs and isinstance(outcome.runs[0], SweepRun):
         return await run_in_thread(_describe_sweep, server, spec, outcome, outcome.runs[0])
     if len(outcome.runs) == 1:
         (run,) = outcome.runs

@@ -70,7 +70,7 @@ async def wait_run(
     with server.open_waits.open(name, spec.run_ids, is_bounded=delivery is None) as opened:
         with opened.scope, delivery.cancel_when_lost(opened.scope) if delivery is not None else nullcontext():
             outcome = outcome or await _block(ctx, spec, metric, timeout_s)
-            if isinstance(outcome.runs[0], SweepRun) and outcome.reason not in ("ended", "heartbeat"):
+            if outcome.runs and isinstance(outcome.runs[0], SweepRun) and outcome.reason not in ("ended", "heartbeat"):
                 await anyio.sleep(_COALESCE_S)
                 outcome = await _block(ctx, spec, metric, 0)
         if outcome is None:  # given up, as far as this server can know

@@ -109,7 +109,7 @@ async def test_huge_results_take_little_memory_and_links_out_of_them_are_not_fol
         f"import os; os.symlink({str(secret)!r}, 'config.json'); os.symlink({str(secret)!r}, 'eval_results.json'); "
         "open('progress.csv', 'w').write('step,loss\\n1,0.5\\n'); print('step 1/1 loss 0.5')"
     )
-    async with sandbox.agent() as agent:
+    async with sandbox.agent(cold=True) as agent:
         run_id = await agent.launch([sys.executable, "-c", code], cwd=str(out))
         await agent.end(run_id)
         (server,) = [p for p in sandbox.own_processes() if p.command.endswith("-m mcp_server")]

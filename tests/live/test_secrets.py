@@ -135,7 +135,7 @@ async def test_the_value_of_a_secret_that_the_server_knows_is_refused_in_every_a
 async def test_only_the_command_may_leave_a_core_dump(sandbox: Sandbox) -> None:
     """The server's memory is closed, the supervisor and the guard have a limit, and the command has its launcher's."""
     (sandbox.path / "core.sh").write_text("grep core /proc/self/limits\ngrep core /proc/$PPID/limits\nexec sleep 600\n")
-    async with sandbox.agent() as agent:
+    async with sandbox.agent(cold=True) as agent:
         run_id = await agent.launch(["bash", str(sandbox.path / "core.sh")], cwd=str(sandbox.path))
         run = await until_async(lambda: sandbox.log(run_id).count("core") > 1 and sandbox.run(run_id), "the output")
         guard, supervisor = run.at_start["guard_pid"], run.at_start["supervisor_pid"]

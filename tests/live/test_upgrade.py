@@ -55,13 +55,13 @@ async def test_a_run_keeps_its_failure_its_retries_and_its_flag_when_the_package
     blueprint = sandbox.path / "upgrade.md"
     facts = {"code": code, "python": sys.executable, "command": "bash fail.sh", "results": sandbox.path / "results"}
     blueprint.write_text(BLUEPRINT.format(**facts))
-    async with sandbox.agent(PYTHONPATH=str(installation)) as agent:
+    async with sandbox.agent(cold=True, PYTHONPATH=str(installation)) as agent:
         recovery = {"oom_gpu": {"do": "retry", "times": 1, "wait_s": 0}}
         run_id = (await agent.call("launch_run", blueprint=str(blueprint), recovery=recovery))["run_id"]
         await until_async((code / "ready").exists)
     shutil.rmtree(installation)
     (code / "go").touch()
-    async with sandbox.agent() as agent:
+    async with sandbox.agent(cold=True) as agent:
         status = await agent.end(run_id)
     assert (status["state"], status["failure"]["kind"]) == ("failed", "oom_gpu")
     kinds = [event["kind"] for event in sandbox.run(run_id).events]
@@ -73,7 +73,7 @@ async def test_a_run_keeps_its_failure_its_retries_and_its_flag_when_the_package
 
 
 async def test_a_server_whose_package_is_removed_still_launches(sandbox: Sandbox, installation: Path) -> None:
-    async with sandbox.agent(PYTHONPATH=str(installation)) as agent:
+    async with sandbox.agent(cold=True, PYTHONPATH=str(installation)) as agent:
         await agent.end(await agent.launch("true"))
         shutil.rmtree(installation)
         assert (await agent.end(await agent.launch("exit 4")))["exit_code"] == 4
@@ -88,6 +88,6 @@ async def test_an_installation_that_cannot_be_copied_is_used_as_it_is(sandbox: S
 
 async def test_two_servers_share_one_copy(sandbox: Sandbox) -> None:
     for _ in range(2):
-        async with sandbox.agent() as agent:
+        async with sandbox.agent(cold=True) as agent:
             await agent.end(await agent.launch("true"))
     assert len(list((sandbox.path / "state" / "supervisors").iterdir())) == 1

@@ -23,8 +23,10 @@ from mcp_server.serve.app import build
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system import processes
+from tests.support import warm_start
 
 PATIENCE_S = 30.0
+COLD = (sys.executable, "-m", "mcp_server")
 
 
 @dataclass
@@ -107,12 +109,11 @@ class Sandbox:
 
     @contextlib.asynccontextmanager
     async def agent(
-        self, *, elicit: Any = None, legacy: bool = False, extensions: Any = None, **environ: str
+        self, *, elicit: Any = None, legacy: bool = False, extensions: Any = None, cold: bool = False, **environ: str
     ) -> AsyncIterator[Agent]:
-        """A client with a server process of its own over stdio."""
-        server = StdioServerParameters(
-            command=sys.executable, args=["-m", "mcp_server"], env={**self.environ, **environ}, cwd=self.path
-        )
+        """A client with a server process of its own over stdio; ``cold``: in an interpreter of its own."""
+        command, *words = COLD if cold else warm_start.command()
+        server = StdioServerParameters(command=command, args=words, env={**self.environ, **environ}, cwd=self.path)
         mode = "legacy" if legacy else "auto"
         transport = stdio_client(server)
         async with Client(transport, elicitation_callback=elicit, mode=mode, extensions=extensions) as client:
@@ -136,10 +137,10 @@ class Sandbox:
             os.environ.clear()
             os.environ.update(environ)
 
-    def runward(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        """Run the command as a person or script would."""
+    def runward(self, *words: str, cold: bool = False, **more: Any) -> subprocess.CompletedProcess[str]:
+        """Run the command as a person or script would; ``cold``: in an interpreter of its own."""
         return subprocess.run(
-            [sys.executable, "-m", "mcp_server", *words],
+            [*(COLD if cold else warm_start.command()), *words],
             env=self.environ,
             cwd=self.path,
             capture_output=True,
