@@ -1,18 +1,13 @@
 """`runward` as people and scripts type it, and the server over HTTP."""
 
-import contextlib
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 
 import pytest
-from mcp.client import Client
 
-from tests.support.sandbox import Agent, Sandbox, until
+from tests.support.sandbox import Sandbox, until
+from tests.support.service import serve
 
 pytestmark = pytest.mark.anyio
 
@@ -103,37 +98,16 @@ async def test_an_invalid_setting_stops_nothing_silently(sandbox: Sandbox) -> No
         assert (await agent.call("list_runs"))["total"] == 1
 
 
-@pytest.fixture
-def port(sandbox: Sandbox) -> Iterator[int]:
-    """A server over HTTP on a free port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        number: int = free.getsockname()[1]
-    words = [sys.executable, "-m", "mcp_server", "serve", "--http", f"127.0.0.1:{number}", "--open"]
-    server = subprocess.Popen(words, env=sandbox.environ)
-    until(lambda: _listens(number), "the server")
-    yield number
-    if server.poll() is None:
-        server.terminate()
-        server.wait(10)
-
-
-def _listens(number: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", number), timeout=1):
-        return True
-    return False
-
-
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_the_same_tools_over_http(sandbox: Sandbox, port: int, mode: str) -> None:
-    async with Client(f"http://127.0.0.1:{port}/mcp", mode=mode) as client:
-        agent = Agent(client)
-        run_id = await agent.launch("sleep 0.3; exit 7")
-        assert (await agent.end(run_id))["exit_code"] == 7
-        other = await agent.launch("sleep 300")
-        beat = await agent.call("wait_run", run_ids=[run_id, other], timeout_s=0.2)
-        assert beat["reason"] == "heartbeat", "a known end is no news for ever"
-        assert (await agent.kill(other))["status"] == "killed"
+@pytest.mark.parametrize("legacy", [False, True])
+async def test_the_same_tools_over_http(sandbox: Sandbox, legacy: bool) -> None:
+    with serve(sandbox) as service:
+        async with service.agent(legacy=legacy) as agent:
+            run_id = await agent.launch("sleep 0.3; exit 7")
+            assert (await agent.end(run_id))["exit_code"] == 7
+            other = await agent.launch("sleep 300")
+            beat = await agent.call("wait_run", run_ids=[run_id, other], timeout_s=0.2)
+            assert beat["reason"] == "heartbeat", "a known end is no news for ever"
+            assert (await agent.kill(other))["status"] == "killed"
     assert sandbox.run(run_id).exit_code == 7
 
 

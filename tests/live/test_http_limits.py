@@ -65,7 +65,7 @@ async def test_more_idle_connections_than_descriptors_cost_a_caller_with_a_token
 
 async def test_where_no_descriptor_is_left_the_server_serves_on_as_soon_as_there_are_some(sandbox: Sandbox) -> None:
     token = tokens(sandbox).add("alice")
-    with serve(sandbox) as service:
+    with serve(sandbox, cold=True) as service:
         pid = service.process.pid
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         async with service.agent(token) as alice:

@@ -218,12 +218,12 @@ async def test_news_of_a_task_that_nobody_polled_is_news_to_the_next_wait(sandbo
 
 async def test_a_task_outlives_its_server_and_its_client(sandbox: Sandbox, gate: Path) -> None:
     token = tokens(sandbox).add("alice")
-    with serve(sandbox) as service:
+    with serve(sandbox, cold=True) as service:
         async with service.agent(token, extensions=TASKS) as agent:
             run_id = await agent.launch(f"read -r < {gate}; exit 3")
             task = await TaskClient(agent.client).create(run_ids=run_id)
         service.process.kill()
-    with serve(sandbox, port=service.port) as service:
+    with serve(sandbox, port=service.port, cold=True) as service:
         async with service.agent(token, extensions=TASKS) as agent:
             assert (await TaskClient(agent.client).get(task["taskId"]))["status"] == "working"
         service.process.kill()

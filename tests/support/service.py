@@ -7,7 +7,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from mcp_server.store.state_home import StateHome
 from mcp_server.store.tokens import Tokens
-from tests.support import hostile_requests
-from tests.support.sandbox import Agent, Sandbox, until
+from tests.support import hostile_requests, warm_start
+from tests.support.sandbox import COLD, Agent, Sandbox, until
 
 
 def free_port() -> int:
@@ -108,18 +107,21 @@ def serve(
     *,
     words: Sequence[str] | None = None,
     descriptors: int | None = None,
+    cold: bool = False,
 ) -> Iterator[Service]:
     """Serve over HTTP until the block ends; without tokens, open to all unless ``words`` say otherwise.
 
-    ``descriptors``: its limit of open files.
+    ``descriptors``: its limit of open files. ``cold``: in an interpreter of its own, which SIGKILL ends.
     """
     port = port or free_port()
     if words is None:
         words = () if tokens(sandbox).file.exists() else ("--open",)
-    limited = () if descriptors is None else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
+    command = COLD if cold else warm_start.command()
+    if descriptors is not None:
+        command = ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *COLD)
     with (sandbox.path / "server.log").open("a") as log:
         process = subprocess.Popen(
-            [*limited, sys.executable, "-m", "mcp_server", "serve", "--http", f"{host}:{port}", *words],
+            [*command, "serve", "--http", f"{host}:{port}", *words],
             env=sandbox.environ,
             cwd=sandbox.path,
             stdin=subprocess.DEVNULL,

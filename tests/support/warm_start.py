@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import importlib
 import json
 import os
+import secrets
 import selectors
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
+_PR_SET_PDEATHSIG = 1
 CLIENT = Path(__file__).with_name("warm_start_client.py")
 
 
 @functools.cache
 def command() -> tuple[str, ...]:
     """Return what to type in place of `python -m mcp_server`; the process that forks lives as long as this one."""
-    directory = tempfile.TemporaryDirectory(prefix="runward-warm-")
-    address = f"{directory.name}/socket"
+    address = f"runward-{os.getpid()}-{secrets.token_hex(4)}"
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
     root = Path(__file__).parents[2]
     forks = subprocess.Popen(
@@ -37,22 +38,17 @@ def command() -> tuple[str, ...]:
     assert forks.stdin is not None
     assert forks.stdout is not None
     assert forks.stdout.readline() == b"ready\n"
-
-    def close() -> None:
-        forks.communicate()
-        directory.cleanup()
-
-    atexit.register(close)
+    atexit.register(forks.communicate)
     return (sys.executable, "-I", "-S", str(CLIENT), address)
 
 
 def serve(address: str) -> None:
     """Fork for each client, until standard input ends."""
     main = importlib.import_module("mcp_server.__main__").main
-    for module in ("mcp_server.serve.app", "mcp_server.cli.ls", "mcp_server.cli.logs"):
+    for module in ("mcp_server.serve.app", "mcp_server.serve.http", "mcp_server.cli.ls", "mcp_server.cli.logs"):
         importlib.import_module(module)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
+    listener.bind(f"\0{address}")
     listener.listen(64)
     selector = selectors.DefaultSelector()
     selector.register(0, selectors.EVENT_READ)
@@ -93,6 +89,7 @@ def _fork(connection: socket.socket, main: Any, selector: selectors.BaseSelector
         selector.register(connection, selectors.EVENT_READ, data)
         return
     words, environ, directory, umask = json.loads(text)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
     for number, fd in enumerate(fds):
         os.dup2(fd, number)

@@ -7,7 +7,7 @@ import socket
 import sys
 
 connection = socket.socket(socket.AF_UNIX)
-connection.connect(sys.argv[1])
+connection.connect(f"\0{sys.argv[1]}")
 umask = os.umask(0)
 os.umask(umask)
 request = json.dumps([sys.argv[2:], dict(os.environ), os.getcwd(), umask])  # noqa: PTH109 - pathlib takes time
