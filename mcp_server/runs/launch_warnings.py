@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
 
-from mcp_server.runs.shell_programs import TEXT_PROGRAMS, Program, find_programs
+from mcp_server.runs.shell_programs import TEXT_PROGRAMS, Program, cut_heredocs, find_programs
 from mcp_server.text.shell import parse
 from mcp_server.text.ssh_command import parse_ssh
 
@@ -19,7 +19,7 @@ _SHOWN_CHARS = 60
 _OTHERS = "it ends processes of other runs and people on this host too. A run's own end with it: leave it out."
 _OF_RAY = "it stops every Ray of this user on this host, also those of other runs. A run's own Ray ends with it."
 # These find processes by what they are, not by who started them.
-_FINDERS = frozenset({"pgrep", "pidof", "ps", "lsof", "nvidia-smi", "fuser", "ss", "netstat"})
+_FINDERS = frozenset({"pgrep", "pidof", "ps", "lsof", "nvidia-smi", "fuser", "ss", "netstat", "screen"})
 _FOUND = re.compile(r"\b(?:pgrep|pidof|lsof|nvidia-smi|fuser)\b|\bps\s+-?[a-z]")
 _CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
 _NO = frozenset({"false", "0", "no", "off", "none"})
@@ -56,6 +56,9 @@ def _list_programs(command: str | Sequence[str], scripts: Mapping[str, str]) -> 
     for program in programs:
         if re.fullmatch(r"python[\d.]*", program.name) and "-c" in program.words[:-1]:
             yield "", _find_in_python(program.words[program.words.index("-c") + 1])
+    for line, body in cut_heredocs(command)[1] if isinstance(command, str) else ():
+        if any(p.line == line and re.fullmatch(r"python[\d.]*", p.name) for p in programs):
+            yield "", _find_in_python(body)
     for name, text in scripts.items():
         if name.endswith(".py"):
             yield name, _find_in_python(text)
@@ -194,7 +197,8 @@ def _closes_other_sessions(program: Program) -> bool:
     words = program.words
     if program.name != "tmux" or any(word.startswith(("-L", "-S")) for word in words):
         return False  # of a tmux server of its own
-    return "kill-server" in words or ("kill-session" in words and "-a" in words)
+    found = program.by_xargs or any(source[:1] == ("tmux",) for source in program.substituted)
+    return "kill-server" in words or ("kill-session" in words and ("-a" in words or found))
 
 
 def _removes_found_containers(program: Program) -> bool:
@@ -202,7 +206,8 @@ def _removes_found_containers(program: Program) -> bool:
     if program.name not in _CONTAINERS or not {"rm", "kill", "stop", "restart"} & set(words[1:3]):
         return False
     text = " ".join(words)
-    return program.by_xargs or bool(program.substituted) or "$(" in text or "`" in text
+    is_all = not {"-a", "--all"}.isdisjoint(words[2:])
+    return program.by_xargs or bool(program.substituted) or is_all or "$(" in text or "`" in text
 
 
 def _stops_the_host_or_its_jobs(program: Program) -> bool:
@@ -211,6 +216,8 @@ def _stops_the_host_or_its_jobs(program: Program) -> bool:
         return any(re.match(r"-u|--user|--me$|-A|--account|-p|--partition", word) for word in words[1:])
     if name == "systemctl":
         return not {"stop", "restart", "kill"}.isdisjoint(words[1:4]) and "--user" not in words
+    if name == "loginctl":
+        return bool(words[1:2]) and words[1].startswith(("terminate-", "kill-"))
     if name == "nvidia-smi":
         return "--gpu-reset" in words or "-r" in words
     if name == "ipcrm":

@@ -29,6 +29,7 @@ _WRAPPERS: dict[str, tuple[tuple[str, ...], int]] = {
     "exec": (("-a",), 0),
     "command": ((), 0),
     "builtin": ((), 0),
+    "busybox": ((), 0),
     "env": (("-u", "-C", "--unset", "--chdir"), 0),
     "sudo": (("-u", "-g", "-h", "-p", "-C", "-D", "-r", "-t", "-U", "--user", "--group"), 0),
     "doas": (("-u", "-C"), 0),
@@ -91,7 +92,7 @@ def find_programs(command: str | Sequence[str], depth: int = 0) -> list[Program]
     if not isinstance(command, str):
         simple = SimpleCommand(tuple(command))
         return list(_unfold(simple, "", (), (), is_last=True, depth=depth))[:_MOST_PROGRAMS]
-    text, bodies = _cut_heredocs(_replace_backquotes(command))
+    text, bodies = cut_heredocs(_replace_backquotes(command))
     programs = _find_in_text(text, depth)
     for line, body in bodies:
         if depth < _DEEPEST and any(p.line == line and p.name in (*SHELLS, "ssh") for p in programs):
@@ -171,7 +172,6 @@ def _unfold(
     """Yield the program of a simple command, then those of the text that it has a shell run."""
     words, variables, by_xargs = _unwrap(simple.words)
     line = text.count("\n", 0, simple.start) + 1
-    inner: list[str] = []
     quoted = [match[1] or match[2] or "" for word in simple.words for match in _SUBSTITUTION.finditer(word)]
     substitutes = tuple(_unwrap(part.words)[0] for each in quoted for part in parse(each).commands)
     name = PurePath(words[0].lstrip("`(")).name or words[0] if words else ""  # "." has no name
@@ -183,24 +183,31 @@ def _unfold(
         return
     # In single quotes a substitution is text: those are not distinguished here, so only a program that runs its words
     # as a command is looked into.
-    if name not in TEXT_PROGRAMS:
-        inner += [words[at] for at in _find_shell_texts(words)]
-        if name == "eval":
-            inner.append(" ".join(words[1:]))
-        elif name == "trap" and words[2:]:
-            inner.append(words[1])
-        elif name == "su" and "-c" in words[:-1]:
-            inner.append(words[words.index("-c") + 1])
-        elif name == "sbatch":
-            inner += [
-                text.partition("=")[2] or after
-                for text, after in zip(words, (*words[1:], ""), strict=True)
-                if text.partition("=")[0] == "--wrap"
-            ]
-        elif (remote := parse_ssh(words)) is not None:
-            inner.append(remote.text)
+    inner = [] if name in TEXT_PROGRAMS else _find_run_texts(name, words, before)
     for each in inner:
         yield from (replace(p, line=line, is_last=is_last and p.is_last) for p in find_programs(each, depth + 1))
+
+
+def _find_run_texts(name: str, words: Sequence[str], before: Sequence[Sequence[str]]) -> list[str]:
+    """Return the texts that a program runs as commands. ``before``: the programs whose output it reads."""
+    texts = [words[at] for at in _find_shell_texts(words)]
+    if name == "eval":
+        texts.append(" ".join(words[1:]))
+    elif name == "trap" and words[2:]:
+        texts.append(words[1])
+    elif name == "su" and "-c" in words[:-1]:
+        texts.append(words[words.index("-c") + 1])
+    elif name == "sbatch":
+        texts += [
+            text.partition("=")[2] or after
+            for text, after in zip(words, (*words[1:], ""), strict=True)
+            if text.partition("=")[0] == "--wrap"
+        ]
+    elif name in SHELLS and not words[1:]:
+        texts += [" ".join(source[1:]) for source in before[-1:] if source and source[0] in ("echo", "printf")]
+    elif (remote := parse_ssh(words)) is not None:
+        texts.append(remote.text)
+    return texts
 
 
 def _find_shell_texts(words: Sequence[str]) -> Iterator[int]:
@@ -266,7 +273,7 @@ def _skip_wrapper(words: list[str], with_value: tuple[str, ...], own: int) -> li
     return rest[own:]
 
 
-def _cut_heredocs(text: str) -> tuple[str, list[tuple[int, str]]]:
+def cut_heredocs(text: str) -> tuple[str, list[tuple[int, str]]]:
     """Return ``text`` with the bodies of here-documents emptied, and each body with the number of its first line's."""
     if "<<" not in text:
         return text, []
