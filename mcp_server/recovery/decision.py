@@ -27,7 +27,7 @@ from mcp_server.recovery.policy import MAX_ATTEMPTS
 
 MAX_PREEMPTIONS = 20  # in a row without progress
 _LONGEST_WAIT_S = 960.0  # of a backoff
-_NO_PROOF = frozenset({"network_error", "port_conflict", "killed", "stall"})
+_NO_PROOF = frozenset({"network_error", "port_conflict", "killed", "stall", "imbalance"})
 _MACHINERY = frozenset({"oom_gpu", "oom_host", "cuda_error", "nccl_error", "ray_error"})
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+")
 

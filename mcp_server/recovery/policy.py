@@ -8,7 +8,8 @@ A user writes `"none"`, `"default"`, or a table by failure kind:
 after them. `"extends": "default"` appends the rules of the default policy; otherwise nothing is tried where no rule
 matches. `"max_retries"` and `"max_same_kind"` (3 each) are the ceilings. `"on_stall"`, `"on_divergence"` and
 `"on_first_step_timeout"` are `"stop"` or `"report"`; by default, a rule for stall or divergence means stop. An attempt
-that is stopped without a first step fails as `timeout`. The normal form has `"stop_on"` instead of these.
+that is stopped without a first step fails as `timeout`. `imbalance` is a kind too, of GPUs that lag behind the run's
+others: a rule for it, or `"on_imbalance": "stop"`, stops the attempt. The normal form has `"stop_on"` instead of these.
 
 A step without `times` is taken once, the last of a list as often as the ceilings allow. Waits are in seconds, each
 `backoff` times longer than the one before. The change of a parameter is `"halve"`, `{"halve": {"min": 64}}`,
@@ -27,14 +28,17 @@ from typing import Any
 from mcp_server.diagnosis.failure.kinds import KINDS
 
 # The supervisor detects these while the command runs. An attempt without a first step in time fails as `timeout`.
-OBSERVED = ("stall", "divergence", "first_step_timeout")
+OBSERVED = ("stall", "divergence", "first_step_timeout", "imbalance")
+# A policy's word for an attempt that it stopped because a GPU lagged behind the run's others: its failure is `other`.
+IMBALANCE = "imbalance"
+_POLICY_KINDS = (*KINDS, IMBALANCE)
 MAX_ATTEMPTS = 100  # of a run, under any policy
 # How to write a policy, for the refusal of one. guide://recovery has every word.
 LANGUAGE = (
     'Write a step or a list of steps for each kind: {"oom_gpu": {"do": "retry" or "stop", "times": 1, "wait_s": 1, '
     '"backoff": 2, "change": {"num_envs": "halve"}}, "any": "stop"}; and "rules", "extends": "default", "max_retries", '
-    '"max_same_kind"; "on_stall", "on_divergence" and "on_first_step_timeout" are "stop" or "report". guide://recovery '
-    "has every word."
+    '"max_same_kind"; "on_stall", "on_divergence", "on_imbalance" and "on_first_step_timeout" are "stop" or "report". '
+    "guide://recovery has every word."
 )
 HALVE, NEXT_PORT, OTHER = "halve", "next_port", "other"
 BATCH, PORT, GPU = "@batch", "@port", "@gpu"
@@ -48,7 +52,17 @@ _NOT_A_VALUE = re.compile(
 _HALF_IS_A_VALUE = re.compile(r"dtype|precision|float|amp", re.IGNORECASE)  # of 16 bits
 
 CEILINGS = {"max_retries": (3, 0), "max_same_kind": (3, 1)}  # default, least
-KEYS = ("any", "rules", "extends", *CEILINGS, "on_stall", "on_divergence", "on_first_step_timeout", "stop_on")
+KEYS = (
+    "any",
+    "rules",
+    "extends",
+    *CEILINGS,
+    "on_stall",
+    "on_divergence",
+    "on_first_step_timeout",
+    "on_imbalance",
+    "stop_on",
+)
 WHEN_KEYS = {"kind": str, "exit_code": int, "pattern": str, "retryable": bool}
 STEP_KEYS = ("do", "times", "change", "wait_s", "backoff")
 _LONGEST_WAIT_S = 86_400.0
@@ -66,9 +80,9 @@ def normalize_policy(value: object) -> dict[str, Any]:
         return _copy(DEFAULT)
     if not isinstance(value, Mapping):
         raise ValueError(f'recovery is "none", "default" or a table by failure kind, not {value!r}.')  # noqa: TRY004
-    _check_keys(value, (*KINDS, *KEYS), "recovery")
+    _check_keys(value, (*_POLICY_KINDS, *KEYS), "recovery")
     rules = [_rule(rule, f"recovery.rules[{n}]") for n, rule in enumerate(_list(value.get("rules", []), "rules"))]
-    kinds = [*(key for key in value if key in KINDS), *(["any"] if "any" in value else [])]
+    kinds = [*(key for key in value if key in _POLICY_KINDS), *(["any"] if "any" in value else [])]
     rules += [{"when": {"kind": kind}, "steps": _steps(value[kind], f"recovery.{kind}")} for kind in kinds]
     base = _base(value.get("extends"))
     return {
@@ -109,8 +123,8 @@ def _rule(rule: object, where: str) -> dict[str, Any]:
     for key, kind in WHEN_KEYS.items():
         if key in when and (not isinstance(when[key], kind) or (kind is int and isinstance(when[key], bool))):
             raise ValueError(f"{where}.when.{key} is of type {kind.__name__}, not {when[key]!r}.")
-    if (kind_name := when.get("kind", "any")) not in (*KINDS, "any"):
-        raise ValueError(f"{where}.when.kind is unknown: {kind_name!r}. Allowed: {', '.join((*KINDS, 'any'))}.")
+    if (kind_name := when.get("kind", "any")) not in (*_POLICY_KINDS, "any"):
+        raise ValueError(f"{where}.when.kind is unknown: {kind_name!r}. Allowed: {', '.join((*_POLICY_KINDS, 'any'))}.")
     try:
         re.compile(when.get("pattern", ""))
     except (re.error, OverflowError, RecursionError) as error:

@@ -51,4 +51,6 @@ def _is_stopped_by_policy(event: Event, stop_on: Iterable[str]) -> bool:
     cause = _STOPPED_ON.get(event["kind"])
     if event["kind"] == "error_seen":
         cause = (event.get("failure") or {}).get("kind")
+    elif event["kind"] == "gpu_deviation":
+        cause = event.get("what")
     return cause is not None and cause in stop_on

@@ -76,6 +76,7 @@ class GpuMonitor:
         # When a living sampler will have been silent for too long, or a dead one is replaced.
         self._due_s: float | None = None
         self._reported_loss, self._off = False, not uuids
+        self.imbalance: str | None = None  # the first that was reported, in one sentence
 
     @classmethod
     def for_attempt(
@@ -180,6 +181,8 @@ class GpuMonitor:
     def _add(self, snapshot: Snapshot, at_s: float) -> None:
         for deviation in self._usage.add_sample(snapshot, at_s):
             self._report("gpu_deviation", deviation.text, {"what": deviation.what, **deviation.facts})
+            if deviation.what == "imbalance":
+                self.imbalance = self.imbalance or deviation.text
         if snapshot.trouble is not None and snapshot.trouble != "hangs":  # a hanging driver is a deviation
             self._report_loss(f"{(snapshot.text or snapshot.trouble).rstrip('.')}.")
 

@@ -14,7 +14,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcp_server.record.events import EventKind
@@ -134,6 +134,11 @@ class Observer:
         return self._monitor.progress.round if self._monitor else 1
 
     @property
+    def stopped_for(self) -> str | None:
+        """What the recovery policy stopped the attempt for, a word of its ``stop_on``."""
+        return self._stopped_for
+
+    @property
     def checkpoint(self) -> str | None:
         """The newest checkpoint that the output names."""
         return self._monitor.checkpoint if self._monitor else None
@@ -153,6 +158,8 @@ class Observer:
         """Act on deadlines that have passed and return the stop request of the recovery policy, if there is one."""
         if not self._rests and (due_s := self.due_s) is not None and time.monotonic() >= due_s:
             self._safely(lambda: within(_CHECK_LIMIT_S, self._read_pieces if self._unread else self._check))
+        if self._gpu_monitor and self._gpu_monitor.imbalance and not self._is_stopping:
+            self._request_stop("imbalance", self._gpu_monitor.imbalance.rstrip("."))
         return self._stop_request
 
     def read_end(self) -> None:
@@ -161,9 +168,12 @@ class Observer:
 
     def failure(self, ending: Ending) -> Failure | None:
         """Return why the attempt failed, or None when it did not."""
-        return self._safely(
+        failure = self._safely(
             lambda: within(_CHECK_LIMIT_S, lambda: self._examine(ending.exit_code, ending.signal, ended=True))
         )
+        if failure and failure.kind == "other" and self._gpu_monitor and self._stopped_for == "imbalance":
+            return replace(failure, line=self._gpu_monitor.imbalance or failure.line, line_number=None)
+        return failure
 
     def hidden_failure(self) -> str | None:
         """Return what the output of a finished attempt says against its exit code of 0, or None: one sentence."""

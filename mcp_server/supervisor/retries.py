@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mcp_server.recovery.advice import agree
 from mcp_server.recovery.changes import move_ray
 from mcp_server.recovery.decision import FailedAttempt, GiveUp, Retry, decide
-from mcp_server.recovery.policy import NONE
+from mcp_server.recovery.policy import IMBALANCE, NONE
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.system import ports
@@ -17,6 +17,12 @@ from mcp_server.system import ports
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
     from mcp_server.supervisor.gpu_allocation import GpuAllocation
+
+
+def _kind_of(failure: Failure | None, stopped_for: str | None) -> str:
+    """Return the kind that the policy's rules name: that of the failure, or an imbalance of GPUs."""
+    kind = failure.kind if failure else "other"
+    return IMBALANCE if kind == "other" and stopped_for == IMBALANCE else kind
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class Retries:
         self._history.append(
             FailedAttempt(
                 number=attempt.number,
-                kind=failure.kind if failure else "other",
+                kind=_kind_of(failure, observer.stopped_for),
                 line=failure.line if failure else "",
                 retryable=bool(failure and failure.retryable),
                 exit_code=ending.exit_code,

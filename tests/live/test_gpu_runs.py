@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,9 @@ async def test_a_gpu_that_gets_too_hot_is_reported_while_the_run_continues(sandb
         assert (await agent.end(run_id))["state"] == "finished"
 
 
-async def test_a_gpu_that_idles_while_the_others_work_is_reported(sandbox: Sandbox, gpus: Machine) -> None:
+async def test_a_gpu_that_idles_while_the_others_work_is_reported_and_retried_on_request(
+    sandbox: Sandbox, gpus: Machine
+) -> None:
     def loads(first: int, second: int) -> None:
         loaded = (f"{UUIDS[0]} NVIDIA_H100_80GB_HBM3 81559 {first}", f"{UUIDS[1]} NVIDIA_H100_80GB_HBM3 81559 {second}")
         gpus.report(*(f"gpu {index} {each} 40 300000" for index, each in enumerate(loaded)), gpus=0)
@@ -189,6 +192,16 @@ async def test_a_gpu_that_idles_while_the_others_work_is_reported(sandbox: Sandb
     used = sandbox.run(run_id).events[-1]["gpus"]
     assert set(used) == set(UUIDS[:2])
     assert used[UUIDS[0]]["mean_util"] > used[UUIDS[1]]["mean_util"]
+    smaller = {"do": "retry", "wait_s": 0, "change": {"num_envs": "halve"}}
+    async with sandbox.agent_in_process() as agent:
+        command = [sys.executable, "-c", "import sys, time\nwhile sys.argv[-1] != '4': time.sleep(0.02)"]
+        recovery = {"imbalance": [{"do": "retry", "wait_s": 0}, smaller]}
+        run_id = await agent.launch(command, gpus=2, params={"num_envs": 8}, recovery=recovery)
+        end = await agent.end(run_id)
+    assert (end["state"], end["attempt"], end["params"]) == ("finished", 3, {"num_envs": 4})
+    retries = [event for event in sandbox.run(run_id).events if event["kind"] == "retrying"]
+    assert ["num_envs" in event["then"] for event in retries] == [False, True]
+    assert f"GPU 1 ({UUIDS[1][:8]}" in retries[0]["failure"]["line"], "the GPU that lags"
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ def test_a_policy_is_a_copy() -> None:
         ({"stall": "retry"}, ["stall"]),
         ({"stall": "retry", "on_stall": "report"}, []),
         ({"on_divergence": "stop"}, ["divergence"]),
+        ({"imbalance": "retry"}, ["imbalance"]),
+        ({"imbalance": "retry", "on_imbalance": "report"}, []),
         ({"extends": "default"}, ["stall", "divergence"]),
         ({"extends": "default", "on_stall": "report"}, ["divergence"]),
     ],
@@ -94,7 +96,7 @@ def test_a_stall_stops_an_attempt_where_the_policy_says_so(value: object, stop_o
         ({"max_retries": True}, "recovery.max_retries is a whole number from 0 to 100, not True."),
         ({"max_same_kind": 0}, "recovery.max_same_kind is a whole number from 1"),
         ({"on_stall": "kill"}, 'recovery.on_stall is "stop" or "report", not \'kill\'.'),
-        ({"stop_on": ["oom_gpu"]}, "recovery.stop_on holds stall, divergence, first_step_timeout, not ['oom_gpu']."),
+        ({"stop_on": ["oom_gpu"]}, "first_step_timeout, imbalance, not ['oom_gpu']."),
         ({"extends": "mine"}, 'recovery.extends is "default" or "none", not \'mine\'.'),
         ({"rules": {}}, "recovery.rules is a list, not {}."),
         (

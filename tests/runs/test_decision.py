@@ -43,6 +43,7 @@ def test_what_goes_its_way_is_none(kind: str) -> None:
         ("stalled", {"on_stall": "stop", "stall": "retry"}),
         ("first_step_timeout", {"on_first_step_timeout": "stop"}),
         (("error_seen", DIVERGED), {"on_divergence": "stop"}),
+        (("gpu_deviation", {"what": "imbalance"}), {"imbalance": "retry"}),
         ("stalled", "default"),
         (("error_seen", DIVERGED), "default"),
     ],

@@ -34,7 +34,7 @@ _MESSAGE_LINES, _MESSAGE_CHARS = 12, 1_000  # of the error, below its first
 _SETTING_LINES = 300  # of the log's beginning and of its end: they show settings and launchers
 _SIGNAL_BASE = 128
 _TIMED_OUT, _USAGE, _SSH_FAILED = 124, 2, 255
-_KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout"}
+_KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout", "imbalance": "other"}
 # What ssh itself prints when a session that has begun breaks off. Refused connections are none: nothing has begun.
 _LOST_SESSION = re.compile(
     r"(?:Shared connection|Connection) to (?P<host>\S+) (?:closed by remote host|closed\.?$)"
@@ -81,7 +81,7 @@ class RunFacts:
     diverged_number: int | None = None
     diverged_since: tuple[str, str] = ("", "")  # what the metrics show, in one sentence, and the first line of it
     command: str = ""  # as it was started, with the variables that launch_run set
-    stopped_for: str | None = None  # "stall" or "first_step_timeout" when the recovery policy stopped the attempt
+    stopped_for: str | None = None  # a key of _KINDS_OF_STOP when the recovery policy stopped the attempt
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,8 @@ def _diagnose_failed_run(
             if last
             else _failure_from(lines, None, kind, run_facts.command)
         )
-        return replace(failure, advice=kinds.NO_FIRST_STEP) if kind == "timeout" else failure
+        advice = {"timeout": kinds.NO_FIRST_STEP, "other": kinds.IMBALANCE}.get(kind, failure.advice)
+        return replace(failure, advice=advice)
     by_signal = ("segfault" if signal in _CRASHES else "killed") if signal else None
     if evidence is None:
         by_code = {_TIMED_OUT: "timeout", _USAGE: "config_error" if _has_usage(lines) else None}.get(exit_code or 0)

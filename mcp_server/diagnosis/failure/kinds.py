@@ -61,4 +61,5 @@ KINDS: dict[str, KindPolicy] = {
 }
 
 NO_FIRST_STEP = "No training step came in time: see what it did with read_log, or raise first_step_timeout_s."
+IMBALANCE = "A GPU worked far less than the run's others: gpu_check(run_id) names it; else use fewer environments."
 LOST_SESSION = "The ssh connection broke, and the training may still run on the far side: look there before launch_run."
