@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,14 @@ from mcp.types import (
     ResourceTemplateReference,
 )
 
-from mcp_server.errors import RunNotFound, RunwardError
+from mcp_server.errors import RunNotFound, RunwardError, SweepNotFound
 from mcp_server.record.state import Run
 from mcp_server.resources.documents import Document, read_documents
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import ServerContext
 from mcp_server.views.log_excerpt import tail_lines
 from mcp_server.views.run_status import status_of
+from mcp_server.views.sweep_status import observe_live_cells
 
 _MARKDOWN, _JSON = "text/markdown", "application/json"
 _LOG_LINES = 200
@@ -76,9 +78,12 @@ class ResourceServer(MCPServer[ServerContext]):
         return [*await super().list_resources(), *listed, *map(_list_run, runs[:_NEWEST_RUNS])]
 
     async def read_resource(self, *arguments: Any, **more: Any) -> Any:
-        """Read a document, a run's status or a run's log."""
+        """Read a document, a run's status or log, or a sweep: its log, or as JSON the runs with a tag."""
         self._add_documents()
-        return await super().read_resource(*arguments, **more)
+        contents = await super().read_resource(*arguments, **more)
+        if arguments and str(arguments[0]).startswith("sweep://") and isinstance(contents, list):
+            return [replace(each, mime_type=_JSON) if str(each.content).startswith("{") else each for each in contents]
+        return contents
 
     async def list_prompts(self) -> Any:
         """List prompts with their arguments."""
@@ -168,22 +173,44 @@ def _add_templates(server: MCPServer[ServerContext], context: ServerContext) -> 
 
         return _answer(read_tail)
 
-    @server.resource("sweep://{name}", title="Sweep", description="The runs with this tag, by state", mime_type=_JSON)
+    @server.resource(
+        "sweep://{name}",
+        title="Sweep",
+        description="The log of a sweep, by id or name (its newest); else the runs with this tag, by state",
+        mime_type=_MARKDOWN,
+    )
     def read_sweep(name: str) -> str:
-        return _answer(lambda: _describe_sweep(context, name))
+        return _answer(lambda: _read_sweep(context, name))
 
 
-def _describe_sweep(context: ServerContext, tag: str) -> str:
+def _read_sweep(context: ServerContext, name: str) -> str:
+    """Return the log of the sweep with this id or name, as it is now; else the runs with this tag.
+
+    Raises:
+        ResourceNotFoundError: there is neither; names similar sweeps and tags.
+    """
+    from mcp_server.store.cell_notes import read_notes  # noqa: PLC0415 - a server starts without sweeps
+    from mcp_server.sweeps.log import render_log  # noqa: PLC0415
+
+    try:
+        sweep = context.store.sweeps.find(name)
+    except SweepNotFound:
+        return _describe_tagged(context, name)
+    directory = context.store.sweeps.directory(sweep.sweep_id)
+    return render_log(directory, sweep, observe_live_cells(sweep, context.store), read_notes(directory))
+
+
+def _describe_tagged(context: ServerContext, tag: str) -> str:
     """Return the runs with the tag, newest first, and their number by state, as JSON.
 
     Raises:
-        ResourceNotFoundError: no run has this tag; names similar tags.
+        ResourceNotFoundError: no run has this tag; names similar sweeps and tags.
     """
     runs = [run for run in context.store.list_runs() if tag in run.spec.tags]
     if not runs:
-        near = difflib.get_close_matches(tag, _list_tags(context), n=3, cutoff=0.6)
+        near = difflib.get_close_matches(tag, _list_sweep_names(context), n=3, cutoff=0.6)
         hint = f"Did you mean {', '.join(near)}?" if near else "guide://sweep explains how to run a sweep."
-        raise ResourceNotFoundError(f"Sweep not found: no run has the tag {tag[:80]!r}. {hint}")
+        raise ResourceNotFoundError(f"Sweep not found: no sweep and no tag is named {tag[:80]!r}. {hint}")
     statuses = [status_of(context.store, run, listed=True).model_dump(mode="json") for run in runs[:_MOST_CELLS]]
     states = Counter(run.state for run in runs)
     return json.dumps({"sweep": tag, "total": len(runs), "states": states, "runs": statuses}, ensure_ascii=False)
@@ -192,6 +219,13 @@ def _describe_sweep(context: ServerContext, tag: str) -> str:
 def _list_tags(context: ServerContext) -> list[str]:
     """Return the tags of all runs, those of the newest run first."""
     return list(dict.fromkeys(tag for run in context.store.list_runs() for tag in run.spec.tags))
+
+
+def _list_sweep_names(context: ServerContext) -> list[str]:
+    """Return the ids and names of all sweeps, newest first, then all tags."""
+    sweeps = context.store.sweeps.list_sweeps()
+    names = [*(sweep.sweep_id for sweep in sweeps), *(sweep.spec.name for sweep in sweeps), *_list_tags(context)]
+    return list(dict.fromkeys(names))
 
 
 def _list_blueprints(context: ServerContext) -> Iterable[str]:
@@ -325,7 +359,7 @@ def _add_completions(server: MCPServer[ServerContext], context: ServerContext) -
         ("run://{run_id}", "run_id"): list_run_ids,
         ("run://{run_id}/log", "run_id"): list_run_ids,
         ("prompt", "run_id"): list_run_ids,
-        ("sweep://{name}", "name"): partial(_list_tags, context),
+        ("sweep://{name}", "name"): partial(_list_sweep_names, context),
     }
 
     @server.completion()  # type: ignore[no-untyped-call, untyped-decorator]  # the SDK's decorator has no types

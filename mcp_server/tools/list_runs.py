@@ -111,6 +111,13 @@ def _brief(server: ServerContext, run: Run, *, shows_owner: bool) -> RunStatus:
     return status.model_copy(update={"owner": run.spec.owner}) if shows_owner else status
 
 
+def _list_sweep_sessions(server: ServerContext) -> set[str]:
+    if not server.home.sweeps.is_dir():
+        return set()
+    events = [event for sweep in server.store.sweeps.list_sweeps() for event in sweep.events]
+    return {str(event["session"]) for event in events if "session" in event}
+
+
 def _list_sweeps(server: ServerContext, listed: set[str | None]) -> list[str] | None:
     """Return a line about each of the newest sweeps that are under way or have runs in the list."""
     if not server.home.sweeps.is_dir():
@@ -133,6 +140,8 @@ async def _list_others(ctx: Call) -> Others:
     server = server_of(ctx)
     runs = await run_in_thread(server.store.list_runs)
     sessions = await list_other_sessions(server.environ, [run.spec for run in runs])
+    of_sweeps = await run_in_thread(_list_sweep_sessions, server)
+    sessions = [session for session in sessions if session not in of_sweeps]
     sessions = await run_in_thread(server.visible_sessions, ctx, sessions)
     others = await run_in_thread(list_other_trainings)
     kinds = "for trainings, evaluations, vLLM and other servers, Ray, and launchers"

@@ -181,6 +181,8 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
     async with sandbox.agent_in_process() as agent:
         sweep_id = (await agent.call("launch_sweep", **plan))["sweep_id"]
         await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 2, "two live cells")
+        others = (await agent.call("list_runs", others=True))["others"]
+        assert others["tmux_sessions"] == [], "its session is runward's own"
         asked = await agent.call("kill_run", run_id=sweep_id, reason="enough")
         assert asked["status"] == "confirmation_required"
         assert "2 live runs are stopped, 3 of 5 cells are not started" in asked["message"]

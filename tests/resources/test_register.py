@@ -12,9 +12,11 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, PromptReference, ResourceTemplateReference, TextResourceContents
 
 from mcp_server.record.events import EventLog
+from mcp_server.record.sweep_spec import Cell
 from mcp_server.resources import documents
 from mcp_server.resources.register import ResourceServer
 from mcp_server.tools.context import ServerContext
+from tests.support.sweeps import cell_events, write_sweep
 
 pytestmark = pytest.mark.anyio
 
@@ -152,7 +154,7 @@ async def test_the_log_of_a_run_without_output_says_so(tmp_path: Path) -> None:
         ("run://cfm-7kqx/log", "Run not found: 'cfm-7kqx'. Did you mean cfm-7kqz?"),
         (
             "sweep://lr",
-            "Sweep not found: no run has the tag 'lr'. guide://sweep explains how to run a sweep.",
+            "Sweep not found: no sweep and no tag is named 'lr'. guide://sweep explains how to run a sweep.",
         ),
     ],
 )
@@ -172,8 +174,24 @@ async def test_a_sweep_is_the_runs_with_its_tag_by_state(tmp_path: Path) -> None
         *("lr", "lr-3e-4", "lr-1e-4")
     ]
     assert await refusal(tmp_path, "sweep://lr-1e4") == (
-        "Sweep not found: no run has the tag 'lr-1e4'. Did you mean lr-1e-4, lr-3e-4?"
+        "Sweep not found: no sweep and no tag is named 'lr-1e4'. Did you mean lr-1e-4, lr-3e-4?"
     )
+
+
+async def test_a_sweep_is_its_log_by_id_or_name(tmp_path: Path) -> None:
+    make_run(tmp_path, "cfm-aaaa", 0, tags=["night", "nightly"])
+    cells = [Cell("lr1", "1", {"lr": 1}), Cell("lr2", "1", {"lr": 2})]
+    write_sweep(tmp_path, cells, [], created_at="2026-11-20T10:00:00Z", sweep_id="night-old2")
+    write_sweep(tmp_path, cells, cell_events("lr2", 5.0), metric="reward")
+    for name in ("night", "night-ab3d"):
+        content = await read(tmp_path, f"sweep://{name}")
+        assert content.mime_type == "text/markdown"
+        assert content.text.startswith("# Sweep night-ab3d\n")
+        assert "| 2 | 1 | lr2 | 2 | finished | 3000 | 5 |" in content.text
+    assert (await read(tmp_path, "sweep://nightly")).mime_type == "application/json"
+    assert await complete(tmp_path, ResourceTemplateReference(uri="sweep://{name}"), "name", "nig") == [
+        *("night-ab3d", "night-old2", "night", "nightly")
+    ]
 
 
 @pytest.mark.parametrize(
