@@ -189,10 +189,10 @@ class RunStore:
         return list(dict.fromkeys(spec.name for spec in reversed(self._list_specs())))
 
     def output_at_s(self, run: Run) -> float | None:
-        """Return when the newest attempt last wrote output, in POSIX time; None if it has no log."""
+        """Return when the newest attempt last wrote output, in POSIX time; None without a log, as for a sweep."""
         try:
             return self.run_directory(run.run_id).log(run.attempt).stat().st_mtime
-        except (OSError, RunNotFound):
+        except (OSError, RunNotFound, NotOfSweeps):
             return None
 
     def record_of(self, run: Run) -> RunDir:

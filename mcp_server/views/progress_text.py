@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_server.record.state import ENDED, Run
+from mcp_server.store.sweep_store import SweepRun
 from mcp_server.text.formatting import rough_duration, shorten_middle
 
 _FIRST_METRICS = ("reward", "loss")
@@ -20,6 +21,9 @@ def first_metrics(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def describe_progress(runs: Sequence[Run], now_s: float) -> str:
     """Return e.g. ``step 812/5000, loss 1.93, 2 h left``; of several runs ``3 running, 1 failed, 2 h left``. Pure."""
+    if len(runs) == 1 and isinstance(runs[0], SweepRun):
+        counts = runs[0].sweep.count()
+        return ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
     if len(runs) == 1:
         return shorten_middle(_describe_run(runs[0], now_s), _MOST_CHARS)
     counts = Counter(run.state for run in runs)

@@ -15,7 +15,9 @@ import pytest
 
 from mcp_server.record.sweep_state import Sweep
 from mcp_server.system import processes
+from tests.support.fake_nvml import machine
 from tests.support.sandbox import Agent, Sandbox, until, until_async
+from tests.support.task_client import TASKS, TaskClient
 
 pytestmark = pytest.mark.anyio
 
@@ -268,3 +270,30 @@ async def test_a_search_proposes_cells_and_halving_stops_those_that_others_leave
         assert (run.state, run.stopped_by) == ("killed", "sweep")
         assert "cells were better" in str(run.events[-1]["text"])
         assert "needs metric" not in await agent.refusal("launch_sweep", name="x", common=common, **plan)
+
+
+async def test_an_owner_has_no_more_gpus_than_the_quota_and_the_wait_is_a_task(sandbox: Sandbox) -> None:
+    fake = machine(sandbox.path)
+    fake.report(gpus=4)
+    sandbox.environ |= fake.environ
+    sandbox.store.home.create()
+    (sandbox.path / "state" / "config.toml").write_text('owner = "maria"\nquotas = { maria = 2, "*" = 1 }\n')
+    gate = sandbox.path / "go"
+    command = f"echo step 1/2 loss 1; while [ ! -e {gate} ]; do sleep 0.02; done"
+    common: dict[str, Any] = {"command": command, "cwd": str(sandbox.path), "gpus": 1}
+    async with sandbox.agent(extensions=TASKS) as agent:
+        common["env"] = {"N": "{n}"}
+        sweep = await agent.call("launch_sweep", name="four", common=common, grid={"n": [1, 2, 3, 4]})
+        sweep_id = sweep["sweep_id"]
+        await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 2, "two live cells")
+        refused = await agent.refusal("launch_run", command="sleep 9", gpus=1, queue=True)
+        assert "maria may have 2 GPUs at once, has or awaits 2, and this launch requests 1." in refused
+        assert "has or awaits 0" in await agent.refusal("launch_run", command="sleep 9", gpus=2, owner="bob")
+        task = await TaskClient(agent.client).create(run_ids=sweep_id, until="end")
+        gate.touch()
+        result = await TaskClient(agent.client).poll(task["taskId"])
+        assert result["result"]["structuredContent"]["sweep"]["cells"] == {"total": 4, "finished": 4}
+    runs = [run for run in sandbox.store.list_runs() if run.spec.sweep == sweep_id]
+    begun = sorted(str(run.started_at) for run in runs)
+    ended = sorted(str(run.ended_at) for run in runs)
+    assert all(start >= end for start, end in zip(begun[2:], ended, strict=False)), "more than two at once"

@@ -39,6 +39,8 @@ from mcp_server.threads import run_in_thread
 from mcp_server.views.progress_text import first_metrics
 
 _TICK_S = 5.0  # between two looks where nothing is announced: output, steps
+_AT_ONCE = 2  # launches: each takes a processor for a tenth of a second
+_SHOWN_EVERY_S = 1.0  # while cells are launched one after the other
 _SETTLE_S = 0.05  # a supervisor releases its lock a moment after its last word
 _STRAGGLERS_S = 20.0  # whoever asked for the stop stops the runs itself within that time
 
@@ -69,13 +71,18 @@ class Conductor:
     async def run(self) -> None:
         """Advance the sweep until it has ended."""
         await run_in_thread(self._begin)
+        shown_s = 0.0
         with self.file_watch.subscribe([self.directory.requests]) as changes:
             while True:
-                sweep = await self._advance()
+                sweep, is_busy = await self._advance()
                 changes.extend(self.store.run_directory(run.run_id).path for run in self.live.values())
-                await run_in_thread(self._show, sweep)
+                if not is_busy or time.monotonic() > shown_s + _SHOWN_EVERY_S:
+                    await run_in_thread(self._show, sweep)
+                    shown_s = time.monotonic()
                 if sweep.ended:
                     return
+                if is_busy:
+                    continue
                 with anyio.move_on_after(min(_TICK_S, self.launcher.pause_s)):
                     await changes.next_change()
                     await anyio.sleep(_SETTLE_S)
@@ -101,36 +108,39 @@ class Conductor:
                 if cell.state not in COMPLETE:
                     self._note("cell_resumed", f"{cell.cell.name} is started again.", cell=cell.cell.name)
 
-    async def _advance(self) -> Sweep:
-        """Note what has happened, launch what is due, and return the sweep afterwards."""
+    async def _advance(self) -> tuple[Sweep, bool]:
+        """Note what has ended, and launch what is due; return the sweep, and whether there is more to do at once."""
         sweep = await run_in_thread(self.read)
         ended = await self._observe_live(sweep)
         for cell, run in ended:
             survivors = await self._stop_leftovers(run) if run.state == "lost" else False
             await run_in_thread(self._note_end, cell, run, sweep, survivors)
+        self._unmeasured += ended
         if ended:
             sweep = await run_in_thread(self.read)
         if sweep.stop is not None:
             await run_in_thread(self._note_stop, sweep.stop)
             await self._stop_stragglers()
-        self._unmeasured += ended
-        sweep = await self._launch_due(sweep)
+        # First of all, a GPU that is free gets its next cell; ends between two launches are noted before the second.
+        if await self._launch_due(sweep):
+            if self._unmeasured:
+                await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
+            return await run_in_thread(self.read), True
         if self.halving is not None:
             await self.halving.stop_worse(sweep, self.live)
         if self._unmeasured:
-            for cell, run in self._unmeasured:
-                await run_in_thread(self._measure, sweep, cell, run)
-            self._unmeasured = []
-            sweep = await self._launch_due(await run_in_thread(self.read))
+            await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
+            return await run_in_thread(self.read), True
         await run_in_thread(self._note_phases, sweep)
         if (end := find_end(sweep)) is not None and not sweep.ended:
-            state, text = end
-            event: Event = {"seq": len(sweep.events) + 1, "kind": "ended", "at": now(), "text": text, "state": state}
-            with contextlib.suppress(OSError):  # before the event that readers wait for
-                last = fold_sweep(sweep.spec, [*sweep.events, event])
-                await run_in_thread(write_log, self.directory, last, self.live)
-            self._note("ended", text, state=state)
-        return await run_in_thread(self.read)
+            await run_in_thread(self._end, sweep, *end)
+        return await run_in_thread(self.read), False
+
+    def _end(self, sweep: Sweep, state: str, text: str) -> None:
+        event: Event = {"seq": len(sweep.events) + 1, "kind": "ended", "at": now(), "text": text, "state": state}
+        with contextlib.suppress(OSError):  # before the event that readers wait for
+            write_log(self.directory, fold_sweep(sweep.spec, [*sweep.events, event]), self.live)
+        self._note("ended", text, state=state)
 
     def _note_phases(self, sweep: Sweep) -> None:
         for phase in find_finished_phases(sweep):
@@ -240,17 +250,21 @@ class Conductor:
                 curves=figure.curves,
             )
 
-    async def _launch_due(self, sweep: Sweep) -> Sweep:
-        """Launch the cells that are due, one after the other; return the sweep afterwards."""
-        while self.launcher.is_ready:
-            due = find_next(sweep, self.live)
-            if not due or (not due[0].is_planned and self._unmeasured):
-                break
-            run = await self.launcher.launch(sweep, due[0])
+    async def _launch_due(self, sweep: Sweep) -> bool:
+        """Launch the first cells that are due, side by side; return whether there were any."""
+        due = find_next(sweep, self.live)[:_AT_ONCE] if self.launcher.is_ready else []
+        if any(not state.is_planned for state in due):  # which depends on the cells before it
+            due = [] if self._unmeasured else due[:1]
+
+        async def launch(state: CellState) -> None:
+            run = await self.launcher.launch(sweep, state)
             if run is not None and not run.ended:
-                self.live[due[0].cell.name] = run
-            sweep = await run_in_thread(self.read)
-        return sweep
+                self.live[state.cell.name] = run
+
+        async with anyio.create_task_group() as group:
+            for state in due:
+                group.start_soon(launch, state)
+        return bool(due)
 
     def _note_stop(self, stop: Mapping[str, Any]) -> None:
         """Note that from now on nothing is launched, once: whoever asked for the stop waits for that."""
