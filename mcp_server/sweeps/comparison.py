@@ -174,7 +174,7 @@ def _describe_states(group: Group, metric: str | None) -> str:
         state = {LIVE: "running", WAITING: "queued"}.get(cell.state, cell.state)
         if metric is not None and state == "finished":
             state = "finished without value"
-        detail = _value(cell) if cell.state in (LIVE, "killed", "timed_out") else _kind(cell)
+        detail = _value(cell) if cell.state == LIVE else _kind(cell)
         states.setdefault(state, []).append(detail)
     parts = []
     for state, details in states.items():

@@ -185,9 +185,10 @@ async def _continue(
         if _outline(spec) != _outline(former.spec):
             raise BadArgument(
                 "resume",
-                f"{former.sweep_id} is {'unfinished' if former.ended else 'under way'} and has another plan "
-                f"({len(former.cells)} cells, this call {len(spec.cells)}).",
-                'Pass resume="wipe" to begin anew (its runs are kept), or another name.',
+                f"{former.sweep_id} is {'unfinished' if former.ended else 'under way'} and has another plan: "
+                f"{_name_difference(spec, former.spec)}.",
+                "Pass the name alone to go on with its plan, "
+                'resume="wipe" to begin anew (its runs are kept), or another name.',
             )
     await _continue_unless_ended(former, store, file_watch, environ, reopen=True)
     return StartedSweep(await run_in_thread(store.sweeps.observe, former.sweep_id), "continued")
@@ -205,8 +206,15 @@ async def _continue_unless_ended(
     await start_conductor(directory, sweep, store, file_watch, environ)
 
 
-def _outline(spec: SweepSpec) -> list[tuple[str, str, str]]:
-    return [(cell.name, cell.phase, repr(sorted(cell.params.items()))) for cell in spec.cells]
+def _outline(spec: SweepSpec) -> list[tuple[str, ...]]:
+    return [(cell.name, cell.phase, repr(sorted(cell.params.items())), cell.variant) for cell in spec.cells]
+
+
+def _name_difference(spec: SweepSpec, former: SweepSpec) -> str:
+    if len(spec.cells) != len(former.cells):
+        return f"{len(former.cells)} cells, this call {len(spec.cells)}"
+    one, other = next((a, b) for a, b in zip(_outline(spec), _outline(former), strict=True) if a != b)
+    return f"cell {other[0]} has other " + ("launch arguments" if one[:-1] == other[:-1] else "parameters")
 
 
 def _make_spec(

@@ -94,7 +94,7 @@ async def launch_sweep(
     arguments = {each: value for each, value in locals().items() if each in SweepRequest.__dataclass_fields__}
     server = server_of(ctx)
     if notes is not None:
-        plan = (common, grid, cells, blueprints, source, phases, promote, resume)
+        plan = (common, grid, cells, blueprints, source, phases, search, halving, promote, resume)
         if dry_run or any(each is not None for each in plan):
             raise BadArgument("notes", "are about cells of an existing sweep.", "Pass name and notes alone.")
         return await run_in_thread(_note_cells, server, name, notes, server.actor(ctx))

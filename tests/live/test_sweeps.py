@@ -199,8 +199,11 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
         assert observe(sandbox, sweep_id).count() == {"total": 5, "killed": 2, "skipped": 3}
         flag.touch()
         other = {**plan, "cells": [{"n": 9}]}
-        assert "another plan" in await agent.refusal("launch_sweep", **other)
-        assert (await agent.call("launch_sweep", **plan))["sweep_id"] == sweep_id
+        assert "another plan: 5 cells, this call 1" in await agent.refusal("launch_sweep", **other)
+        other = {**plan, "common": {**plan["common"], "command": "true"}}
+        refused = await agent.refusal("launch_sweep", **other)
+        assert "cell n0 has other launch arguments" in refused, "it would go on with the old command"
+        assert (await agent.call("launch_sweep", name="long"))["sweep_id"] == sweep_id
         answers = await to_end(agent, sweep_id)
     assert answers[-1]["sweep"]["cells"] == {"total": 5, "finished": 5}
     cells = {cell.cell.name: cell for cell in observe(sandbox, sweep_id).cells}
