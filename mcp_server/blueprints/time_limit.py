@@ -41,6 +41,9 @@ _LIMIT_WORD = re.compile(
 _CLAUSE = re.compile(r"\s*(?:[()（）;；，。|•]|,(?!\d{3})|\.(?=\s|$)|(?<!\d)/(?!\d)|(?<=\s)/|/(?=\s)|\s[-–—]+\s)\s*")
 _SENTENCE = re.compile(r"\s*(?:[()（）;；。|]|\.(?=\s|$)|(?<=[\s\w])[-–—]{1,2}\s)\s*")
 _PATTERN_LABEL = re.compile(r"first[-_ ]step[-_ ]pattern|首步(?:模式|正则)")
+_LINE_WITH = re.compile(
+    r"\bline (?:with|containing|that (?:has|contains|shows|names))\b|包含.{0,20}的(?:第一)?行", re.IGNORECASE
+)
 _QUOTED_NAME = re.compile(r"[`\"“「']([A-Za-z][\w /_.@-]{2,60})[`\"”」']")
 _GROUPED = re.compile(
     r"(?<![\d.,:])[1-9]\d{0,2}(?:\.\d{3}(?![\d.])(?=\s*[a-zäöüß])|,\d{3}(?=\s*(?:minuten|stunden|sekunden|tage)))"
@@ -154,6 +157,7 @@ def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tup
     items = list(read_items(limit_section)) if limit_section and limit_section.exact is None else []
     items += read_items(Section("notes", 0, lines=_lines_about_first_step(notes)))
     rules: list[tuple[int, float, str | None]] = []
+    line_pattern: str | None = None  # of a rule that names the line and no time
     candidates = [item for item in items if len(item.text) < _MAX_CHARS and _FIRST_STEP.search(_words(item))]
     for item in candidates[:_MAX_FIRST_STEP_LINES]:
         words = _words(item)
@@ -165,6 +169,8 @@ def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tup
                 text = f"the time to the first step has no unit: {item.text[:40]!r}. Write e.g. 20 min."
                 reader.add_fault(item.line, text)
                 continue
+        if seconds is None and _LINE_WITH.search(words):
+            line_pattern = line_pattern or _pattern_of_name(words)
         if seconds is None or (_EXPECTATION.search(timed.rule) and not _LIMIT_WORD.search(timed.rule)):
             continue
         if not 0 < seconds <= MAX_TIME_S:
@@ -182,7 +188,7 @@ def read_first_step(reader: BlueprintReader, notes: Sequence[SourceLine]) -> tup
             )
             reader.add_fault(line, text)
             break
-    pattern = next((name for _, _, name in rules if name), None)
+    pattern = next((name for _, _, name in rules if name), None) or line_pattern
     return (rules[0][1] if rules else None), _read_pattern(reader, items) or pattern
 
 

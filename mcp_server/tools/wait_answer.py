@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mcp_server.runs.metric_wait import MetricWait
 
 # Lines and bytes of output in an answer: a failure has 300 tokens, a heartbeat 45.
-_TAIL = {"failed": (6, 440), "lost": (6, 440), "finished": (3, 300)}
+_TAIL = {"failed": (6, 440), "lost": (6, 440), "finished": (8, 600), "timed_out": (8, 600)}
 _HEARTBEAT_TAIL, _TAIL_OF_SEVERAL = (1, 80), (1, 120)
 _NO_DECISION = frozenset({"queued", "first_step", "retrying", "resumed", "requeued"})
 _MOST_ROWS = 8  # of more runs, those without news are only counted, and of more news one is in full
