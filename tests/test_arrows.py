@@ -1,6 +1,7 @@
 """The rooms of CONTRIBUTING.md, by every import statement: who may import whom, how many they are, and how large."""
 
 import ast
+import functools
 import graphlib
 import re
 import sys
@@ -38,6 +39,7 @@ BELOW_THE_LINE = {room for room in ROOMS if ROOMS[room] <= ROOMS["supervisor"]}
 MODULES = SOURCES.keys() - {"__init__"}
 
 
+@functools.cache
 def imports(source: str) -> set[str]:
     """Modules of the package (``record.state``) and libraries. Relative imports are refused by ruff."""
     nodes = list(ast.walk(ast.parse(source)))

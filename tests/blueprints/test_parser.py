@@ -426,7 +426,7 @@ def test_a_heading_in_a_code_block_is_text() -> None:
 
 def test_a_text_too_large_for_a_blueprint_is_refused() -> None:
     assert not parse_blueprint("a" * 1_000_001).ok
-    assert not parse_blueprint("\n" * 900_000).ok
+    assert not parse_blueprint("\n" * 200_000).ok
     assert not parse_blueprint("[exp_launch_command]: python a.py" + " --x" * 100_000).ok
 
 
@@ -437,7 +437,7 @@ def test_no_text_makes_it_raise_and_every_problem_has_a_line() -> None:
     （""".split()  # noqa: SIM905
     pieces += ["\n", "\r", "\0", "\ud800", "\t", "    "]
     chance = random.Random(5)
-    for _ in range(2_500):
+    for _ in range(1_200):
         text = chance.choice(texts)
         for _ in range(chance.randint(1, 8)):
             at = chance.randrange(len(text) + 1)

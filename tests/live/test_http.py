@@ -148,8 +148,9 @@ def test_a_port_in_use_is_said(sandbox: Sandbox) -> None:
 # --- stopping
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("legacy", [False, True], ids=["stateless", "sessions"])
+@pytest.mark.parametrize(
+    ("number", "legacy"), [(signal.SIGTERM, False), (signal.SIGINT, True)], ids=["stateless", "sessions"]
+)
 async def test_it_stops_with_waits_open_and_starts_again_at_once(
     sandbox: Sandbox, number: signal.Signals, legacy: bool
 ) -> None:

@@ -75,9 +75,9 @@ def check_the_ceilings(policy: Mapping[str, Any], history: list[FailedAttempt]) 
 
 
 @pytest.mark.slow
-def test_ten_thousand_random_histories_end_within_every_ceiling() -> None:
+def test_random_histories_end_within_every_ceiling() -> None:
     longest = 0
-    for seed in range(10_000):
+    for seed in range(3_000):  # 10,000 others ran once
         chance = random.Random(seed)
         policy, params, env = any_policy(chance), {"num_envs": chance.randint(1, 4096), "port": 29500}, {"A": "b"}
         history, best, now = list[FailedAttempt](), 0, dict[str, object](params)

@@ -550,7 +550,7 @@ class Writers:
             self.file.write_bytes(data)
 
 
-HISTORIES = 200  # 4,000 others were run once
+HISTORIES = 100  # 4,000 others were run once
 
 
 @pytest.mark.slow
