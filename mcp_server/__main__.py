@@ -29,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "serve":
             return _serve(arguments.http, is_open=arguments.open)
         # Only the module of the verb: a verb imports what it needs, and the others cost nothing.
-        return int(import_module(f"mcp_server.cli.{arguments.command}").run(arguments))
+        module = getattr(arguments, "module", arguments.command)
+        return int(import_module(f"mcp_server.cli.{module}").run(arguments))
     except RunwardError as error:
         print(f"runward: {error}", file=sys.stderr)
         return 2

@@ -89,7 +89,7 @@ async def query_in_thread(query: Callable[[], T]) -> T:
 def _query(socket: str, command: str, *args: str) -> list[str] | None:
     """Return the lines that a tmux command prints, or None when tmux refuses it or does not run."""
     from libtmux import Server  # noqa: PLC0415 - importing it takes 70 ms of a server's start
-    from libtmux.exc import LibTmuxException  # noqa: PLC0415
+    from libtmux.exc import LibTmuxException  # noqa: PLC0415 - as above
 
     try:
         result = Server(socket_name=socket).cmd(command, *args)

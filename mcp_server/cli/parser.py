@@ -112,6 +112,7 @@ def _add_setup_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser])
 
     installing = verbs.add_parser("install", help="register this server with a client, and install agents or skills")
     removing = verbs.add_parser("uninstall", help="take out of a client what install put there")
+    removing.set_defaults(module="install")
     for command in (installing, removing):
         command.add_argument("client", choices=["claude", "codex", "inspector"])
         command.add_argument("--project", action="store_true", help="this directory's project instead of this user")

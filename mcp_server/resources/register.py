@@ -190,7 +190,7 @@ def _read_sweep(context: ServerContext, name: str) -> str:
         ResourceNotFoundError: there is neither; names similar sweeps and tags.
     """
     from mcp_server.store.cell_notes import read_notes  # noqa: PLC0415 - a server starts without sweeps
-    from mcp_server.sweeps.log import render_log  # noqa: PLC0415
+    from mcp_server.sweeps.log import render_log  # noqa: PLC0415 - as above
 
     try:
         sweep = context.store.sweeps.find(name)

@@ -36,7 +36,7 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
         BadArgument, BlueprintInvalid, SecretNotSet, SecretsFileOpen, TmuxMissing, …: the run cannot be started.
     """
     # A server starts without blueprints and hosts.
-    from mcp_server.runs.resolve import resolve  # noqa: PLC0415
+    from mcp_server.runs.resolve import resolve  # noqa: PLC0415 - as above
 
     resolve_request = partial(resolve, request, home, environ)
     resolved = await run_in_thread(resolve_request)

@@ -50,7 +50,7 @@ def _draw(panels: Sequence[Mapping[str, Any]]) -> bytes:
     """Draw all panels. A missing glyph or a tight layout is only a warning."""
     warnings.simplefilter("ignore")
     import matplotlib as mpl  # noqa: PLC0415 - here and below: for the drawing process alone
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 - as above
 
     small = len(panels) >= _WIDER_FROM
     columns = 3 if len(panels) > _WIDER_FROM else 2 if len(panels) > 1 else 1
@@ -73,7 +73,7 @@ def _draw(panels: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _draw_legend(figure: Any, styles: Mapping[str, Mapping[str, Any]]) -> None:
-    from matplotlib.lines import Line2D  # noqa: PLC0415
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - for the drawing process alone
 
     figure.legend(
         [Line2D([], [], linewidth=2, **style) for style in styles.values()],
@@ -94,7 +94,7 @@ def _draw_panel(
     *,
     is_last_row: bool,
 ) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter  # noqa: PLC0415 - for the drawing process alone
 
     curves = panel["curves"]
     values = [value for curve in curves for value in curve["values"]]

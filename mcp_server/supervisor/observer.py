@@ -394,7 +394,7 @@ class Observer:
     def _examine(self, exit_code: int | None, signal: str | None, *, ended: bool = False) -> Failure | None:
         """Diagnose the log as it is now. Before the end the exit code is None, or 0 to consider the metrics alone."""
         from mcp_server.diagnosis.failure.diagnose import RunFacts  # noqa: PLC0415 - as above
-        from mcp_server.diagnosis.log_file import examine_log_end  # noqa: PLC0415
+        from mcp_server.diagnosis.log_file import examine_log_end  # noqa: PLC0415 - as above
 
         monitor = self._reader
         until, diverged = None, None if monitor.divergence.recovered else monitor.divergence.line

@@ -269,7 +269,7 @@ class Supervision:
         """Return the run's GPU allocation, which holds nothing at first."""
         if self._allocation is None:
             # A quarter of the supervisor's import time, which most runs need not wait.
-            from mcp_server.supervisor.gpu_allocation import GpuAllocation  # noqa: PLC0415
+            from mcp_server.supervisor.gpu_allocation import GpuAllocation  # noqa: PLC0415 - as above
 
             self._allocation = GpuAllocation(self._control, self._handover.env, self._handover.snapshot)
         return self._allocation

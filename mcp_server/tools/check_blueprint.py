@@ -25,9 +25,9 @@ async def check_blueprint(
 
     def check() -> BlueprintCheck:
         from mcp_server.blueprints.apply import check_file  # noqa: PLC0415 - few calls read a blueprint
-        from mcp_server.hosts.config import find_this_host, read_hosts_file  # noqa: PLC0415
-        from mcp_server.hosts.path_checks import Roots  # noqa: PLC0415
-        from mcp_server.runs.arguments import check_options  # noqa: PLC0415
+        from mcp_server.hosts.config import find_this_host, read_hosts_file  # noqa: PLC0415 - as above
+        from mcp_server.hosts.path_checks import Roots  # noqa: PLC0415 - as above
+        from mcp_server.runs.arguments import check_options  # noqa: PLC0415 - as above
 
         server.check_readable(ctx, {"path": path})
         roots = None

@@ -37,12 +37,12 @@ async def gpu_check(
     which launch_run's gpus takes. It changes nothing and leases nothing. Without a driver it is an error.
     """
     # Here and below: a server starts without the report of GPUs and without hosts.
-    from mcp_server.gpus.leases import Leases, lease_directory  # noqa: PLC0415
-    from mcp_server.gpus.query import query_gpus  # noqa: PLC0415
-    from mcp_server.gpus.request import parse_requirements  # noqa: PLC0415
-    from mcp_server.gpus.snapshot import Snapshot  # noqa: PLC0415
-    from mcp_server.hosts.config import read_gpu_limits  # noqa: PLC0415
-    from mcp_server.views.gpu_report import read_usage, report_machine, report_run, uses_gpus_now  # noqa: PLC0415
+    from mcp_server.gpus.leases import Leases, lease_directory  # noqa: PLC0415 - as above
+    from mcp_server.gpus.query import query_gpus  # noqa: PLC0415 - as above
+    from mcp_server.gpus.request import parse_requirements  # noqa: PLC0415 - as above
+    from mcp_server.gpus.snapshot import Snapshot  # noqa: PLC0415 - as above
+    from mcp_server.hosts.config import read_gpu_limits  # noqa: PLC0415 - as above
+    from mcp_server.views.gpu_report import read_usage, report_machine, report_run, uses_gpus_now  # noqa: PLC0415 - as above
 
     server = server_of(ctx)
     try:

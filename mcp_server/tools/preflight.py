@@ -40,8 +40,8 @@ async def preflight(
     """
     arguments = locals()  # the fields of PreflightRequest have the names of these arguments
     # A server starts without the checks.
-    from mcp_server.runs.preflight.checks import PreflightRequest  # noqa: PLC0415
-    from mcp_server.runs.preflight.preflight import run_preflight  # noqa: PLC0415
+    from mcp_server.runs.preflight.checks import PreflightRequest  # noqa: PLC0415 - as above
+    from mcp_server.runs.preflight.preflight import run_preflight  # noqa: PLC0415 - as above
 
     server = server_of(ctx)
     own_python = python if python is not None and "/" in python else None
@@ -49,7 +49,7 @@ async def preflight(
     named["params"] = params if isinstance(params, str) else None
     await run_in_thread(server.check_readable, ctx, named, cwd)
     if isinstance(params, str):
-        from mcp_server.runs.params_file import read_params_file  # noqa: PLC0415
+        from mcp_server.runs.params_file import read_params_file  # noqa: PLC0415 - few calls name a file
 
         arguments["params"] = (await run_in_thread(read_params_file, params, cwd))[1]
     return await run_preflight(PreflightRequest.from_arguments(arguments), server.store, server.environ)

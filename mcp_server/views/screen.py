@@ -39,8 +39,8 @@ async def capture_screen(
         except ScreenNotFound as error:
             raise ScreenNotFound(error.cause, remedy="Call list_runs(others=true) for those there are.") from error
         # Few calls need them, and their patterns take 10 ms to compile.
-        from mcp_server.hosts.environment import list_known_secrets  # noqa: PLC0415
-        from mcp_server.text.secret_patterns import mask_secrets  # noqa: PLC0415
+        from mcp_server.hosts.environment import list_known_secrets  # noqa: PLC0415 - as above
+        from mcp_server.text.secret_patterns import mask_secrets  # noqa: PLC0415 - as above
 
         secrets = await run_in_thread(list_known_secrets, environ, store.home.secrets)
         return mask_secrets(frame_screen(screen, f"tmux session {session}", lines), secrets)

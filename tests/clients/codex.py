@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from mcp_server.cli.client_settings import in_codex_toml
+from tests.clients import loopback
 from tests.support.sandbox import Sandbox
 
 _LIMIT_S = 120
@@ -33,7 +30,10 @@ def try_declining(sandbox: Sandbox, codex: str) -> str:
             return _call("kill_run", run_id=run.run_id)
         return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "My turn ends."}]}
 
-    with _serve(answer) as url:
+    def stream(_path: str, body: dict[str, Any]) -> tuple[bytes, str]:
+        return _stream(answer(body.get("input") or [])), loopback.EVENTS
+
+    with loopback.serve_posts(stream, to_get=b'{"data": [], "models": []}') as url:
         _write_settings(sandbox.path / ".codex", url, sandbox)
         words = [codex, "exec", "--skip-git-repo-check", "Stop a run"]
         environ = {**sandbox.environ, "PATH": os.environ["PATH"], "PLACEHOLDER_KEY": "placeholder-not-a-key"}
@@ -71,41 +71,12 @@ def _write_settings(directory: Path, url: str, sandbox: Sandbox) -> None:
     (directory / "config.toml").write_text(f"{text}\n[mcp_servers.runward.env]\n{variables}\n")
 
 
-@contextlib.contextmanager
-def _serve(answer: Any) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - of the base class
-            """Write nothing."""
-
-        def do_GET(self) -> None:
-            self._send(b'{"data": [], "models": []}', "application/json")
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
-            usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
-            events = [
-                ("response.created", {"response": {"id": "response"}}),
-                ("response.output_item.done", {"item": answer(body.get("input") or [])}),
-                ("response.completed", {"response": {"id": "response", "usage": usage}}),
-            ]
-            lines = [f"event: {kind}\ndata: {json.dumps({'type': kind, **facts})}\n\n" for kind, facts in events]
-            self._send("".join(lines).encode(), "text/event-stream")
-
-        def _send(self, data: bytes, kind: str) -> None:
-            self.send_response(200)
-            self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            with contextlib.suppress(OSError):  # a client that has gone
-                self.wfile.write(data)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+def _stream(item: dict[str, Any]) -> bytes:
+    """Return the events of one answer with one item."""
+    usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("response.created", {"response": {"id": "response"}}),
+        ("response.output_item.done", {"item": item}),
+        ("response.completed", {"response": {"id": "response", "usage": usage}}),
+    ]
+    return "".join(f"event: {kind}\ndata: {json.dumps({'type': kind, **facts})}\n\n" for kind, facts in events).encode()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.clients import loopback
 
 Block = Mapping[str, Any]
 _USAGE = {"input_tokens": 10, "output_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
@@ -65,45 +65,16 @@ class ScriptedModel:
         self.conversations.append(conversation)
         return self.script(conversation)
 
-    @contextlib.contextmanager
-    def serve(self) -> Iterator[str]:
-        """Serve until the block ends; yield the address."""
-        model = self
+    def serve(self) -> contextlib.AbstractContextManager[str]:
+        """Serve until the block ends; yields the address."""
+        return loopback.serve_posts(self._answer_post, to_get=b"{}")
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - of the base class
-                """Write nothing."""
-
-            def do_GET(self) -> None:
-                self._send(b"{}")
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
-                if "count_tokens" in self.path or "/messages" not in self.path:
-                    self._send(b'{"input_tokens": 10}')
-                elif body.get("stream"):
-                    self._send(_stream(model.answer(body), str(body.get("model"))), "text/event-stream")
-                else:
-                    self._send(json.dumps(_message(model.answer(body), str(body.get("model")))).encode())
-
-            def _send(self, data: bytes, kind: str = "application/json") -> None:
-                self.send_response(200)
-                self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                with contextlib.suppress(OSError):  # a client that has gone
-                    self.wfile.write(data)
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            server.server_close()
+    def _answer_post(self, path: str, body: dict[str, Any]) -> tuple[bytes, str]:
+        if "count_tokens" in path or "/messages" not in path:
+            return b'{"input_tokens": 10}', loopback.JSON
+        if body.get("stream"):
+            return _stream(self.answer(body), str(body.get("model"))), loopback.EVENTS
+        return json.dumps(_message(self.answer(body), str(body.get("model")))).encode(), loopback.JSON
 
 
 def _message(block: Block | None, model: str) -> dict[str, Any]:
