@@ -189,7 +189,8 @@ class Redactor:
 
     def _folds(self, passed: bytes, data: bytes) -> Iterator[tuple[int, _Fold, Sequence[Spelling]]]:
         """Yield the views of ``data``, with the number of bytes in them that were passed on before it."""
-        plain, others = list(_peel(data)), list(_peel(passed + data))
+        plain = list(_peel(data))
+        others = list(_peel(passed + data)) if passed else plain
         for view, spellings in self._spellings.items():
             for layer in (plain if view is PLAIN else others) if spellings else ():
                 yield (0 if view is PLAIN else len(passed)), _Fold(layer, view), spellings

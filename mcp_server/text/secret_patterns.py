@@ -97,7 +97,7 @@ _CALLS = (
         r"(?P<value>[^\s\"':/~.][^\s\"':]{3,})"
     ),
     compile_pattern(r"(?P<name>\b(?:mysql|mysqldump|mariadb)\b[^\n]{0,200}?\s-p)(?P<value>[^\s\"']{4,})"),
-    compile_pattern(r"(?P<name>\blogin\b[^\n]{0,200}?\s(?:-p|-k)\s+[\"']?)(?P<value>[^\s\"']{6,})"),
+    compile_pattern(r"(?P<name>\blogin\b[^\n]{0,120}?\s(?:-p|-k)\s+[\"']?)(?P<value>[^\s\"']{6,})"),
     compile_pattern(
         r"(?P<name>\bAuthorization[\"']?\s*[:=]\s*[\"']?(?:\w{1,20}\s+)?)(?P<value>[^\s\"'\[]{8,})", re.IGNORECASE
     ),

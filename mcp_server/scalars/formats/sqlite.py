@@ -30,7 +30,7 @@ DatabaseKind = Literal["trackio", "mlflow"]
 
 _BUSY_S = 1.0
 _MAGIC = b"SQLite format 3\0"
-_WAL_MODE = 2  # at byte 18 of a database
+_HEADER_BYTES, _WAL_MODE = 100, 2  # at byte 18 of the header
 _MOST_COPIED_BYTES = 2**30
 _MOST_STORE_BYTES = 64 * 2**20  # as Python objects a point takes five times as much
 _MOST_METRICS = 10_000
@@ -255,8 +255,8 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
     """
     path = path.resolve() if path.exists() else path  # the WAL is next to the file that a link points to
     with open_scalar_file(path) as fd:
-        header = os.pread(fd, 100, 0)
-    if not header.startswith(_MAGIC):
+        header = os.pread(fd, _HEADER_BYTES, 0)
+    if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
         raise unreadable_error(path, "it is not an SQLite database")
     try:
         with _readable(path, header[18] == _WAL_MODE) as uri, closing(_open(uri)) as database:

@@ -112,6 +112,13 @@ def test_a_locked_database_is_one_source_and_reading_it_says_why(
                 SourceReader().read(ScalarSource("trackio", tmp_path / "p.db", "p/one"))
 
 
+def test_a_database_that_ends_within_its_header_is_one_source_and_reading_it_says_why(tmp_path: Path) -> None:
+    (tmp_path / "p.db").write_bytes(b"SQLite format 3\0")
+    assert find_sources(tmp_path) == [ScalarSource("trackio", tmp_path / "p.db")]
+    with pytest.raises(ScalarsUnreadable, match="not an SQLite database"):
+        SourceReader().read(ScalarSource("trackio", tmp_path / "p.db"))
+
+
 def test_a_transaction_that_was_cut_off_is_not_rolled_back_by_a_reader(tmp_path: Path) -> None:
     with closing(trackio(tmp_path / "p.db", TWO_RUNS, "DELETE")) as writer:
         writer.execute("PRAGMA cache_size = 1")  # writes pages before the commit
