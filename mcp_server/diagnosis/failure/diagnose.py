@@ -208,6 +208,7 @@ def _failure_from(
             near=_text_near(lines, max(evidence.start, evidence.at - _NEAR_FRAMES), evidence.at),
             log=_read_settings(lines, command),
             place=user_code.name_place(lines, evidence.frames),
+            library=user_code.name_library(lines, evidence.frames),
             message=_read_message(lines, evidence.at),
         )
         return _build_failure(kind, line.text.strip() or evidence.text, line.number, context, signal, scene)

@@ -63,7 +63,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"\bOutOfMemoryError: (?!Task|Job)|Cuda failure (?:\d+ )?'out of memory'",
             r"torch\.(?:cuda\.)?OutOfMemoryError",
             r"cuda runtime error \(2\)|OOM when allocating",
-            r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|.{0,80}(?:[Aa]llocat|[Oo]ut of memory))",
+            r"RESOURCE_EXHAUSTED: (?:Out of memory|Ran out of memory|Attempting to (?:reserve|allocate)"
+            r"|Failed to allocate|.{0,80}(?:[Aa]llocat|[Oo]ut of memory))",
             r"ResourceExhaustedError|KV cache is needed, which is larger|tokens that can be stored in KV cache",
             r"No available memory for the cache blocks|Free memory on device",
             r"[Nn]ot enough memory\. Please try to (?:in|de)crease --mem",
@@ -133,7 +134,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"[Ff]ailed to create any GPU devices|fail to launch|(?i:gym cuda error)",
             r"Attempting to deserialize object on a CUDA device|FlashAttention only supports Ampere",
             r"cuDNN failed to initialize|Blas \w+ launch failed|requires? (?:a )?GPU with compute capability",
-            r"OutOfResources|PTX JIT",
+            r"OutOfResources|PTX JIT|ptxas (?:fatal|`? ?failed)|`ptxas` failed",
         ),
     ),
     (
@@ -168,7 +169,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
         "auth_error",
         (
             r"\b40[13] (?:Client )?(?:Error|Forbidden|Unauthorized|GET|HEAD|POST|PUT)\b|HTTP Error 40[13]",
-            r"\(40[13]\) when|Exception: \(?40[13]\b",
+            r"\(40[13]\) when|returned error 40[13]\b|Exception: \(?40[13]\b",
             r"(?:[Ee]rror code|[Ss]tatus(?: code)?|HTTP|Response)\W{0,3}40[13]\b|\b(?:Unauthorized|Forbidden) for url",
             r"(?i:gated (?:repo|dataset|model)|access to (?:model|dataset) .{1,120} is restricted|must have access to"
             r" it|awaiting a review|private repo)",
@@ -265,7 +266,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
         "data_error",
         (
             r"does not appear to have a file named|Found 0 (?:files|images)",
-            r"No such file or directory|[Uu]nable to (?:synchronously )?open (?:file|object)|[Ee]rror no file named",
+            r"No such file or directory|Error opening file '|[Uu]nable to (?:synchronously )?open (?:file|object)"
+            r"|[Ee]rror no file named",
             r"[Cc]an't load (?:tokenizer|the (?:model|configuration)|feature|image|config)",
             r"is not a valid model identifier|[Ii]ncorrect path_or_model_id",
             r"Repo id must be in the form|PytorchStreamReader|failed finding central directory|invalid load key",

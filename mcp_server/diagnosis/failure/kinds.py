@@ -9,7 +9,7 @@ ACTIONS = ("stop", "retry", "retry_changed", "retry_later", "retry_other_port", 
 
 
 class KindPolicy(NamedTuple):
-    """Defaults for one kind. The proving line may refine them: see next_steps.py."""
+    """Defaults for one kind. The proving line may refine them: see next_steps.py and steps/."""
 
     retryable: bool
     action: str

@@ -170,6 +170,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("NVRM: Xid", r".*NVRM: Xid"),
     )),
     (Weight.OWN, "config_error", (  # arguments rejected before the start
+        (": error: ", r"(?:srun|sbatch|salloc): error: .{0,120}(?:[Ii]nvalid |not available|not permitted|limit)"),
         (": error: ", r"[\w./-]{1,80}: error: (?:unrecognized arguments|the following arguments|argument |ambiguous)"),
         (": error: ", r"[\w./-]{1,80}: error: (?:one of the arguments|invalid choice|unknown|expected|no such option)"),
         ("Error: ", r"Error: (?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value for)"),
@@ -240,6 +241,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("system error", r"(?:\(raylet.*\) )?A worker died or was killed"),
     )),
     (Weight.HINT, "auth_error", (
+        ("ermission denied (", r"(?:\S{1,80}: )?Permission denied \((?:publickey|password|keyboard)"),
         ("wandb: ERROR", r"wandb: ERROR .*(?:permission denied|[Uu]nauthorized|not logged in)"),
     )),
 )
@@ -248,6 +250,7 @@ _STATEMENTS = tuple(
     (word, weight, kind, re.compile(pattern)) for weight, kind, rows in _TABLE for word, pattern in rows
 )
 
+_SOURCE = ("raise ", "return ", "assert ", "print(", "logger.", "logging.")  # a traceback shows it
 _SIGNAL_BASE = 128  # a shell's exit code for a child killed by a signal is this plus the signal
 _NAMED_SIGNALS = {
     "HUP": 1,
@@ -267,7 +270,8 @@ WORDS: tuple[str, ...] = tuple(dict.fromkeys(word for word, *_ in _STATEMENTS))
 
 def parse_statement(text: str) -> Statement | None:
     """Return the statement of ``text``, a line without prefixes, or None for ordinary output."""
-    return _parse_statement(text[:TEXT_CHARS].lstrip())
+    text = text[:TEXT_CHARS].lstrip()
+    return None if text.startswith(_SOURCE) else _parse_statement(text)
 
 
 @lru_cache(maxsize=4_096)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.failure.steps import environment, machine, memory, program
 from mcp_server.diagnosis.failure.steps.figures import read_figures
-from mcp_server.diagnosis.failure.steps.remedies import find_remedy, suggest_option
+from mcp_server.diagnosis.failure.steps.remedies import find_remedy, suggest_name, suggest_option
 from mcp_server.diagnosis.failure.steps.row import ADVICE_CHARS, NextStep, Scene
 
 __all__ = ["ADVICE_CHARS", "ALL_STEPS", "NextStep", "Scene", "propose_next_step"]
@@ -30,6 +30,8 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
     line, message = scene.line[:_LINE_CHARS], (scene.message or scene.line)[:_MESSAGE_CHARS]
     scene = scene._replace(line=line, message=message, near=f"{scene.near[:_NEAR_CHARS]}\n{message}")
     if step := read_figures(scene) or suggest_option(scene):
+        return step
+    if KINDS[scene.kind].action == "stop" and (step := suggest_name(scene)):
         return step
     for row in _ROWS:
         step = row.propose(scene)

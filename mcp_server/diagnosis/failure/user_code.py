@@ -18,6 +18,8 @@ _LAUNCHERS = re.compile(
     r"[/\\]s?bin[/\\]|runpy|\"<(?!stdin)|[/\\](?:launcher|importlib|multiprocessing|threading)\b"
     r"|distributed[/\\]run"
 )
+_PACKAGE = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\](\w+)")
+_ROOT_PARTS = 3  # of /work/train.py, whose directory says nothing
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<where>[\w<>.]{1,60}))?')
 _DRAWN_FRAME = re.compile(r"(?P<file>[^\s:│\"]{1,300}):(?P<line>\d+) in (?P<where>[\w<>.]{1,60})")
 
@@ -40,7 +42,14 @@ def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
     if match is None:
         return ""
     parts = re.split(r"[/\\]", match["file"])
-    file = "/".join(part for part in parts[-2:] if part not in ("", "."))
+    file = "/".join(parts[-2:]) if len(parts) > _ROOT_PARTS else parts[-1]
     where = match["where"] or ""
     has_name = where and not where.startswith("<")
     return f"{file}:{match['line']}" + (f" in {where}" if has_name else "")
+
+
+def name_library(lines: Sequence[Line], frames: Sequence[int]) -> str:
+    """Return the package in whose code the last frame is, or nothing where it is the user's own."""
+    text = lines[frames[-1]].text if frames else ""
+    match = _PACKAGE.search(text)
+    return match[1] if match and _OTHERS_CODE.search(text) else ""

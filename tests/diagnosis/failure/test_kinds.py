@@ -8,6 +8,7 @@ import pytest
 
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.diagnosis.failure.next_steps import ADVICE_CHARS, ALL_STEPS, NextStep, Scene, propose_next_step
+from mcp_server.diagnosis.failure.steps import environment, machine, memory, program
 
 
 def propose(kind: str, line: str, *, retryable: bool | None = None, **facts: str) -> NextStep:
@@ -76,6 +77,14 @@ def assert_advice_agrees(retryable: bool, action: str, advice: str) -> None:
 )
 def test_no_advice_contradicts_its_action(step: tuple[bool, str, str]) -> None:
     assert_advice_agrees(*step)
+
+
+def test_every_pattern_of_a_row_can_be_read() -> None:
+    rows = (*machine.ROWS, *memory.ROWS, *environment.ROWS, *program.ROWS, *program.GENERAL_ROWS)
+    for row in rows:
+        for pattern in (row.line, row.near, row.log, row.unless):
+            re.compile(pattern)
+        assert row.kinds <= KINDS.keys()
 
 
 def test_a_kill_that_was_meant_is_never_advised_to_be_retried() -> None:

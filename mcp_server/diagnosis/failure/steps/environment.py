@@ -66,6 +66,13 @@ ROWS = (
         "{0} is neither a directory here nor a model of the Hub: correct the path, or name HF_TOKEN in secrets if "
         "it is "
         "private."),
+    row("", r"omniverse://|(?i:nucleus)|omniverse-content", "", "stop",
+        "Isaac's assets are not reachable: point the asset root (ISAAC_NUCLEUS_DIR) to a reachable server or a "
+        "local copy."),
+    row("data_error", r"(?:No such file or directory: |[Ee]rror opening file |file )['\"]((?![/~]"
+        r"|\w+://)[^'\"\n]{1,300})['\"]", "", "stop",
+        "{0} does not exist from this working directory: launch_run with cwd= where it is, or give the whole path.",
+        unless=_WRITES),
     row("data_error", r"(?:[Pp]arent directory"
         r"|Cannot save file into a non-existent directory:?) '?([^'\n]{1,300}?)'?(?: does(?: not|n't) exist|$)",
         "", "stop", "The directory {0} does not exist: create it first (mkdir -p), then launch_run again."),
@@ -81,9 +88,20 @@ ROWS = (
     row("data_error", r"['\"(: ]((?:/|\.{1,2}/|[\w-]+/)[^\s'\"]{1,300}?)['\")]? (?:(?:is|was) )?(?:does(?: not"
         r"|n't) exist|not found|missing|cannot be found)",
         "", "stop", "{0} does not exist on this host: correct the path or fetch the data first."),
+    row("data_error", r"(?i:not found|missing|find|open|load|exist)\b.{0,80}?['\"(: ]((?:\.{1,2}/"
+        r"|[\w-]+/)[^\s'\"]{2,300})", "",
+        "stop", "{0} does not exist from this working directory: launch_run with cwd= where it is, or give the "
+        "whole path."),
     row("data_error", r"(?:not found|missing|find|open|load|exist)\b.{0,80}?['\"(: ](/[^\s'\"]{2,300})", "", "stop",
         "{0} does not exist on this host: correct the path or fetch the data first."),
     # --- access
+    row("", r"(?i)wandb.{0,200}entity (\S{1,60}) not found|entity (\S{1,60}) not found during upsert", "", "stop",
+        "wandb knows no entity {0}{1}: correct entity= and project=, or set WANDB_MODE=offline in env."),
+    row("", r"(?i)(?:wandb|upsertBucket).{0,200}(?:permission denied|returned error 403)"
+        r"|returned error 403.{0,80}upsert", "",
+        "stop", "This wandb key may not write there: name the WANDB_API_KEY of a member in secrets, or correct "
+        "entity= and "
+        "project=."),
     row("auth_error", r"(?i)wandb|api_key not configured", "", "stop",
      "Name WANDB_API_KEY in launch_run's secrets, or set WANDB_MODE=offline."),
     row("auth_error", r"[Gg]ated|restricted|403", r"not in the authorized list|awaiting a review", "stop",
@@ -94,6 +112,10 @@ ROWS = (
     row("auth_error", r"(?i)openai|OPENAI_API_KEY", "", "stop", "Name a valid OPENAI_API_KEY in launch_run's secrets."),
     row("auth_error", r"(?i)AWS|S3|botocore|boto", "", "stop",
      "Name valid AWS keys in launch_run's secrets, or ask for access to the bucket."),
+    row("auth_error", r"publickey", r"pdsh|hostfile|mpirun|orted|(?i:deepspeed)", "stop",
+        "A node refuses ssh: put this user's key on every node (ssh-copy-id), or use a launcher without ssh, then "
+        "launch_run "
+        "again."),
     row("auth_error", r"publickey|could not read (?:Username|from remote)|github|gitlab", "", "stop",
      "git or ssh has no valid key here: name a token in launch_run's secrets, or ask for access."),
     # --- disk
@@ -108,6 +130,9 @@ ROWS = (
      "A bus error, mostly of a full /dev/shm: fewer DataLoader workers or a larger /dev/shm."),
     row("segfault", r"Illegal instruction|SIGILL", "", "stop",
      "The binary wants instructions that this CPU lacks: install a build for it, or use another host."),
+    row("segfault", "", "", "retry",
+        "Native code crashed below {0}: retry once; if it recurs, update or avoid that library.",
+        log=r"\(most recent call first\):\s+File \"([^\"\n]{1,200})\""),
     row("killed", r"(?i)time limit|walltime|RUNLIMIT|timed.out|DeadlineExceeded", "", "stop",
      "The scheduler's time limit was reached: ask for more time and resume from the last checkpoint."),
     row("killed", r"KeyboardInterrupt|SIGINT|got signal: 2\b|\^C|nterrupted by|nterrupt\b|training early|code 130", "",
@@ -123,6 +148,10 @@ ROWS = (
         log=r"(?m)^(?:\+{1,3} )?timeout (?:-\S+ |--\S+ )*(\d+\w?)"),
     row("killed", r"CANCELLED|TERM_OWNER|TERM_ADMIN", "", "stop", "The job was cancelled: ask before starting it "
         "again."),
+    row("killed", r"(?i)^killed\b|SIGKILL|\b137\b|signal:? 9\b|killed$", "", "retry",
+        "SIGKILL, most often the kernel's for memory (`dmesg -T` or sacct says): resume from the last checkpoint, "
+        "with fewer "
+        "workers if so."),
     # --- network
     row("network_error", _OFFLINE, "", "stop",
      "The run is offline and its cache lacks these files: fetch them into the cache first, or let it go online."),
@@ -166,6 +195,9 @@ ROWS = (
         "fp16 overflows at every step, so that nothing was learned: use bf16, or a smaller fp16.initial_scale_power."),
     row("divergence", "", r"optimizer step since step \d+ was skipped", "stop",
         "Every step was skipped: fp16 overflows; use bf16, or a smaller initial loss scale."),
+    row("divergence", r"(?i:loss scale already at min|minimum loss scale)", "", "stop",
+        "fp16 overflows even at the smallest loss scale: use bf16, or a lower learning rate from the last good "
+        "checkpoint."),
     row("divergence", "", r"since step [01]\b", "stop",
         "It is NaN from the first step, so the learning rate is not the cause: check labels and masks, dtype and "
         "attention, "

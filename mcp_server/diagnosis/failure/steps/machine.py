@@ -76,7 +76,8 @@ ROWS = (
         "launch_run again."),
     row("cuda_error", r"not implemented for CUDA below version ([\d.]+\d)", "", "stop",
         "The driver's CUDA is older than {0}: use a host with a newer driver, or an older build of the framework."),
-    row("cuda_error", r"no kernel image|sm_\d+ is not compatible|only supports Ampere|compute capability"
+    row("cuda_error", r"(?m)no kernel image|'sm_\d+' is not defined|sm_\d+ is not compatible|only supports Ampere"
+        r"|compute capability"
      r"|PTX (?:JIT|was compiled)|unsupported toolchain|--gpu-architecture", "", "stop",
      "This build does not support this GPU: install one for its compute capability, or use a GPU that it supports."),
     row("cuda_error",
@@ -84,6 +85,15 @@ ROWS = (
      "stop",
      "The GPU driver does not fit this CUDA build: use a PyTorch for the driver's CUDA, or a host with a newer "
      "driver."),
+    row("", r"Failed to find C compiler|(?:gcc|cc1plus): (?:command not found|No such file)", "", "stop",
+        "Triton needs a C compiler: install gcc or set CC in env, or turn torch.compile off, then launch_run again."),
+    row("cuda_error", r"deserialize object on a CUDA device", "", "stop",
+        "No GPU is visible here: pass map_location='cpu' to torch.load, or launch_run with gpus=."),
+    row("", r"(?m)CUDA Setup failed|bitsandbytes.{0,80}(?:compiled without|no GPU|not find)", "", "stop",
+        "bitsandbytes does not fit this CUDA: install a version for it (`python -m bitsandbytes` shows what it "
+        "finds)."),
+    row("", r"(?i:gpu|cuda|device)", r"CUDA-enabled jaxlib is not installed", "stop",
+        "JAX has no CUDA build here: install jax[cuda12] (or for the driver's CUDA), then launch_run again."),
     row("cuda_error",
      r"No CUDA GPUs are available|[Nn]o CUDA-capable device|Found no NVIDIA driver|Torch not compiled with CUDA"
      r"|CUDA device but torch\.cuda\.is_available|failed call to cuInit|NO_DEVICE|Unable to initialize backend"
@@ -111,6 +121,16 @@ ROWS = (
     row("nccl_error", r"(?:timing|timed) out", "", "retry",
         "One rank fell behind or died, and the others waited: retry from the last checkpoint; if it recurs, "
         "NCCL_DEBUG=INFO shows which."),
+    row("nccl_error", "", r"Mismatched NCCL version", "stop",
+        "The ranks have different NCCL versions: install the same PyTorch on all nodes, then launch_run again."),
+    row("nccl_error", "", r"NET/IB ?:? ?.{0,80}(?:status=\d+|vendor err|Got completion)|ibv_\w+ failed",
+        "retry_changed",
+        "InfiniBand lost the path to a peer: raise NCCL_IB_TIMEOUT (22) in env; if it recurs, check that node's link."),
+    row("nccl_error", "", r"shared memory segment|/dev/shm/nccl", "retry_changed",
+        "NCCL needs a larger /dev/shm: raise it (docker --shm-size or --ipc=host), or set NCCL_SHM_DISABLE=1 in env."),
+    row("", r"Unable to find address for: (\S{1,40})", "", "stop",
+        "This host has no interface {0}: set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to one that `ip -br addr` "
+        "shows."),
     row("nccl_error network_error",
      r"client socket has|[Rr]endezvous|Timed out after \d+ seconds? waiting for clients|TCPStore|MASTER_ADDR"
      r"|waiting for clients|connecting to .{0,60}(?:master|rdzv)|DistNetworkError|DistStoreError", "", "retry_later",
@@ -152,6 +172,8 @@ ROWS = (
      "launch_run again."),
     row("port_conflict", r"does not match persisted value", "", "retry_other_port",
      "Another Ray has this port or directory: launch_run again, with --port=$RAY_PORT --temp-dir=$RAY_TMPDIR."),
+    row("port_conflict", r"trying to start at .{1,60} already running", "", "retry_other_port",
+        "A Ray head runs there already: join it (address='auto'), end it (`ray stop`), or start with another --port."),
     row("port_conflict", _PORT, "", "retry_other_port",
         "Port {0}{1} is taken: launch_run again with another number in deepspeed's --master_port.",
         log=r"deepspeed[./ ]launcher|\bdeepspeed (?:--|\S+\.py)|launch\.py:\d+:main|runner\.py:\d+:"),

@@ -30,6 +30,8 @@ ROWS = (
         "retry_changed", "The optimizer's state does not fit: use less of it (8-bit optimizer, LoRA), offload it "
         "(offload_optimizer), or "
         "shard it over more GPUs."),
+    row("oom_gpu", "", r"(?i:sglang[^\n]{0,200}cuda_graph|--cuda-graph-max-bs)", "retry_changed",
+        "No room to capture CUDA graphs: lower --mem-fraction-static (0.8) or --cuda-graph-max-bs."),
     row("oom_gpu", "", _SGLANG, "retry_changed",
      "SGLang ran out of GPU memory: lower --mem-fraction-static, or --chunked-prefill-size and "
      "--max-running-requests."),
@@ -48,6 +50,11 @@ ROWS = (
      "GPU memory ran out: halve num_envs; if it recurs, also the mini-batch of the algorithm."),
     row("oom_gpu", "", r"mujoco_playground|\bbrax\b|\bmjx\b", "retry_changed",
      "GPU memory ran out: halve num_envs or batch_size."),
+    row("oom_gpu", "", "", "retry_changed",
+        "The batch is 1 already: use less per sample (max_seq_length), LoRA or an 8-bit optimizer, or shard or "
+        "offload (ZeRO-3, "
+        "FSDP).", log=r"(?i)(?:train_batch_size|micro_batch_size\w*|(?<![\w-])batch[_-]size"
+        r"|micro-batch-size)['\"]?[ :=]{1,3}1(?![\d.])"),
     row("oom_gpu", "", r"[Gg]rpo|GRPO", "retry_changed",
      "Lower per_device_train_batch_size or num_generations and max_completion_length; vllm_gpu_memory_utilization "
      "with vLLM."),

@@ -8,6 +8,13 @@ from mcp_server.diagnosis.failure.steps.row import row
 # fmt: off
 ROWS = (
     # --- configuration
+    row("config_error", r"(?:srun|sbatch|salloc): error", "", "stop",
+        "Slurm refuses the request: correct its partition, account, qos, gres or time (sinfo and sacctmgr show them)."),
+    row("config_error", r"load_best_model_at_end", "", "stop",
+        "Set eval_strategy and save_strategy to the same value, or load_best_model_at_end=false, then launch_run "
+        "again."),
+    row("", r"Target modules (.{1,80}?) not found in the base model", "", "stop",
+        "The model has no modules {0}: name its own in target_modules (or 'all-linear'), then launch_run again."),
     row("config_error", r"unrecognized arguments: (.{1,60})", "", "stop",
      "The program does not know {0}: see its --help, then launch_run again."),
     row("config_error", r"arguments are required: (.{1,60})", "", "stop",
@@ -30,6 +37,28 @@ ROWS = (
      "There is no configuration {0}: correct the name to one that Hydra lists, then launch_run again."),
     row("config_error", r"bf16|bfloat16", "", "stop",
      "This GPU or build has no bf16: set fp16=true (or bf16=false), then launch_run again."),
+    row("python_error config_error", r"(?:User-specified )?([A-Za-z][\w .`'-]{1,40}?) \(?(\d+)\)? is (?:greater|larger"
+        r"|more) than (?:the )?(?:derived )?([\w.`'-]{2,40}) \(?\D{0,60}?(\d+)",
+        "", "stop", "Lower {0} ({1}), or raise {2} ({3}) if the model and the memory allow it, then launch_run again."),
+    row("config_error", r"(?m)validation errors? for (\w+)\n\s*([\w.]{1,60})\n\s*([^\n\[]{1,90})", "", "stop",
+        "{0}.{1}: {2}; correct that value in the configuration, then launch_run again."),
+    row("",
+        r"(?i:column(?:s)?(?: to \w+)? )?\[?'?([\w, ']{1,60}?)'?\]? not in the dataset\. Current columns in the data"
+        r"set: \[([^\]]{1,90})", "",
+        "stop", "The data has no column {0}, but {1}: correct the name {at}, then launch_run again."),
+    row("", r"Dataset scripts are no longer supported", "", "stop",
+        "This datasets version runs no scripts: install datasets<4, or load a Parquet copy of the data, then "
+        "launch_run again."),
+    row("", r"EOFError: EOF when reading a line", "", "stop",
+        "The program asks a question that nobody answers: answer it by an option or variable (Isaac: "
+        "OMNI_KIT_ACCEPT_EULA=YES)."),
+    row("", r"mjWARN_BAD|NaN in q(?:acc|pos|vel)|Physics state is invalid|PhysicsError|simulation (?:is "
+        r"|became )?unstable", "",
+        "stop", "The simulation became unstable: lower its timestep or clip the actions, or end the episode on this "
+        "error "
+        "{at}."),
+    row("", r"Inconsistent compute device", "", "stop",
+        "Each rank needs its own GPU first: torch.cuda.set_device(LOCAL_RANK) before the model is wrapped {at}."),
     row("config_error", r"(?m)You requested gpus?: \[([\d, ]+)\]\s+But your machine only has: \[([\d, ]*)\]", "",
         "stop",
         "Devices {0} were asked for and only {1} are there: lower devices (trainer.devices), or launch_run with more "
@@ -70,7 +99,7 @@ ROWS = (
         "The checkpoint has {0} outputs, the model {1}: set num_labels (classes) to {0}, or "
         "ignore_mismatched_sizes=True."),
     row("python_error data_error config_error",
-     r"size mismatch for|loading state_dict|[Uu]nexpected key\(s\)|[Mm]issing key\(s\)", "", "stop",
+     r"size mismatch for|loading state_dict|[Uu]nexpected key\(s\)|[Mm]issing key(?:\(s\)| in checkpoint)", "", "stop",
      "The checkpoint is of another model or observation size: use the configuration it was trained with, or start "
      "without it."),
     row("python_error",
@@ -126,8 +155,10 @@ GENERAL_ROWS = (
         "more."),
     row("config_error", r"AttributeError: (?:'(\w+)'|type) object.{0,20} has no attribute '(\w+)'", "", "stop",
         "{0} has no {1}: correct the name {at} or in the configuration, then launch_run again."),
+    row("python_error", r"module 'numpy' has no attribute '(\w+)'", "", "stop",
+        "This NumPy has no {0}: install numpy<2 (or <1.24 for np.bool, np.int), or update what uses it {at}."),
     row("python_error", r"module '([\w.]+)' has no attribute '(\w+)'", "", "stop",
-        "{0} has no {1}: its version is not the one that the code {at} expects; align it, then launch_run again."),
+        "{0} has no {1} in this version, but it is used {at}: align the version or the code, then launch_run again."),
     row("python_error", r"'NoneType' object|NoneType has no", "", "stop",
         "A value is None {at}: find what should have set it, then launch_run again."),
     row("python_error", r"'(\w+)' object has no attribute '(\w+)'", "", "stop",
@@ -146,12 +177,15 @@ GENERAL_ROWS = (
     row("python_error", r"backward through the graph a second time", "", "stop",
         "A graph is used twice {at}: detach what is kept between steps, or pass retain_graph=True, then launch_run "
         "again."),
-    row("python_error", r"(?i:expected (?:scalar type|m1 and m2)|same dtype|dtypes?\b.{0,60}(?:but|match|differ|!=)"
+    row("python_error", r"(?m)(?i:expected (?:scalar type|m1 and m2)|(?:be|have) (?:the )?same (?:d?type|data type)"
+        r"|dtypes?\b.{0,60}(?:but|match|differ|!=)"
         r"|not implemented for '(?:Half|BFloat16|Long|Int|Byte|Bool)|should be the same|Input type \()", "", "stop",
         "Data types or devices differ {at}: cast the input or the model there (.to(...) or autocast), then launch_run "
         "again."),
-    row("python_error", r"(?i:\bshapes?\b|size of tensor|mat1 and mat2|sizes? (?:of tensors )?must match|dimensions?\b"
-        r"|batch_size \(\d|broadcast|inhomogeneous|cannot reshape|invalid for input of size|stack expects|size mismatch"
+    row("python_error", r"(?m)(?i:\bshapes?\b|size of tensor|mat1 and mat2|sizes? (?:of tensors )?must match"
+        r"|dimensions?\b"
+        r"|batch_size \(\d|broadcast|inhomogeneous|inconsistent (?:sizes|shapes)|cannot reshape"
+        r"|invalid for input of size|stack expects|size mismatch"
         r"|not aligned|channels, but got|target size|got torch\.Size|input of size)", "", "stop",
         "The shapes do not fit {at}: the line names them; correct the one that is wrong there, then launch_run again."),
     row("python_error", r"unpack", "", "stop",
@@ -166,6 +200,10 @@ GENERAL_ROWS = (
         "The code {at} is not implemented for this case: choose a setting that it knows, or write it."),
     row("python_error", r"AssertionError", "", "stop",
         "The check {at} fails: see what it demands, correct the settings or the code, then launch_run again."),
+    row("python_error", r"(?:ValueError|RuntimeError|TypeError|AssertionError|Exception)\b", "", "stop",
+        "{library} refuses what it got {at}: correct the values or settings passed there as the line says, then "
+        "launch_run "
+        "again."),
     row("python_error", "", "", "stop", "The program has an error {at}: correct it there, then launch_run again."),
     row("config_error", r"AssertionError", "", "stop",
         "The check {at} refuses the settings: make them fit what the line demands, then launch_run again."),

@@ -17,19 +17,27 @@ _VERBS = (
     "switch recommend"
 )
 _SAYS_WHAT_TO_DO = re.compile(
-    rf"(?i)^\W*(?:{'|'.join(_VERBS.split())})\b"
-    r"|\b(?:please|try (?:to |setting|using|increas|decreas|reduc|lower)|we recommend|consider (?:us|sett|pass|add"
-    r"|reduc|increas)"
+    rf"(?i)^\W*(?:\d[.)] ?)?(?:{'|'.join(_VERBS.split())})\b"
+    r"|^(?:hint|tip|solution|fix)\b:|\b(?:please|try (?:to |setting|using|increas|decreas|reduc|lower)|we recommend"
+    r"|consider (?:us|sett|pass|add|reduc|increas)"
     r"|(?:you|we) (?:should|must|can|need to|have to|may want to|might want to|may consider|probably want))\b"
-    r"|\b(?:must|should|needs? to|has to|have to) (?:be (?!the same|on the same)|end|start|have|equal|use|set"
-    r"|specify|contain|provide)\b"
-    r"|\bcan only be used\b|\b(?:is|are) (?:required|not (?:allowed|supported|compatible|a valid))\b|\binstead\b"
-    r"|\bonly has\b|\bonly (?:supports?|works?)\b"
 )
+_SAYS_WHAT_MUST_BE = re.compile(
+    r"(?i)\b(?:must|should|needs? to|has to|have to)"
+    r" (?:be (?!(?:the |on the )?same)|end|start|have (?!the same)|equal|use|set|specify|contain|provide)\b"
+    r"|\b(?:choices|choose (?:from|one)|one of|available \w+|(?:valid|supported) (?:options|values|names"
+    r"|\w+s))\b ?(?:are|is|:|\[)"
+    r"|\brequires?\b (?:the|that|at least|a|an)\b"
+    r"|\bcan only be used\b|\b(?:is|are) (?:required|not (?:allowed|supported|compatible))\b|\binstead\b"
+    r"|\bonly has\b|\bonly (?:supports?|works?)\b|\bno longer supported\b"
+)
+_ASIDE = re.compile(r"\s?\((?:see|e\.g\. see|cf\.|docs?:?)\b[^)]{0,200}\)")
 _SAYS_NOTHING = re.compile(
     r"(?i)\breport|\bissue\b|\bbug\b|debug|stack ?trace|traceback|documentation|\bcontact\b|\babove\b|\bbelow\b"
     r"|https?://(?!huggingface\.co)|\bretry|try again|as is\b|USE_CUDA_DSA|LAUNCH_BLOCKING|HYDRA_FULL_ERROR|FILTERING"
     r"|more (?:information|details)|\bsee \w+ (?:for|in)|error[- ]?log|asynchronously|This could because"
+    r"|you can (?:inspect|find|read|view|learn|also)"
+    r"|valid model identifier"
 )
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\w*|[a-z_][\w]*(?:\.\w+)+)(?:\(\w+\))?: "
@@ -44,18 +52,27 @@ _LEAST_LIKENESS = 0.75
 
 
 def find_remedy(scene: Scene) -> NextStep | None:
-    """Return the remedy that the message of ``scene`` names, or None."""
-    text = scene.message or scene.line
-    if suggested := _SUGGESTS.search(text) or _NEAREST.search(text):
-        text = fill_in(f"The error suggests {{0}}: use that name {{at}}{_TAIL}", [suggested[1].rstrip(".")], scene.at)
-        return _stop(text) if text else None
-    for sentence in _SENTENCES.split(_EXCEPTION.sub("", text, count=1)):
-        said = _EXCEPTION.sub("", sentence.strip(" \t-*•>│|"), count=1).rstrip(" .:,;")
-        if len(said) < _LEAST_CHARS or _SAYS_NOTHING.search(said) or _CODE.search(said):
-            continue
-        if _SAYS_WHAT_TO_DO.search(said):
-            return _quote(said)
+    """Return the remedy that the message of ``scene`` names: what to do, else what must be true. None without one."""
+    text = _ASIDE.sub("", _EXCEPTION.sub("", scene.message or scene.line, count=1))
+    said = [
+        _EXCEPTION.sub("", part.strip(" \t-*•>│|"), count=1).removesuffix(" and try again.").rstrip(" .:,;")
+        for part in _SENTENCES.split(text)
+    ]
+    said = [one for one in said if len(one) >= _LEAST_CHARS and not (_SAYS_NOTHING.search(one) or _CODE.search(one))]
+    for pattern in (_SAYS_WHAT_TO_DO, _SAYS_WHAT_MUST_BE):
+        for one in said:
+            if pattern.search(one):
+                return _quote(re.sub(r"^\d[.)] ?", "", one))
     return None
+
+
+def suggest_name(scene: Scene) -> NextStep | None:
+    """Return the name that the message suggests in place of a wrong one, or None."""
+    suggested = _SUGGESTS.search(scene.message) or _NEAREST.search(scene.message)
+    if not suggested:
+        return None
+    text = fill_in(f"The error suggests {{0}}: use that name {{at}}{_TAIL}", [suggested[1].rstrip(".")], scene.at)
+    return _stop(text) if text else None
 
 
 def suggest_option(scene: Scene) -> NextStep | None:

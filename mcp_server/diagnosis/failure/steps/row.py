@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 ADVICE_CHARS = 160
@@ -14,6 +15,7 @@ class Scene(NamedTuple):
     """A failure, and what is known around it.
 
     ``line``: the line that proves it, without prefixes. ``message``: that line and what the error says below it.
+    ``library``: the package whose code raised it, nothing for the user's own.
     ``near``: the lines around it; they name the framework. ``log``: the command, and the beginning and the end of the
     log; they show settings. ``place``: the deepest frame of the user's own code, `src/train.py:88 in main`, or nothing.
     """
@@ -24,6 +26,7 @@ class Scene(NamedTuple):
     log: str = ""
     place: str = ""
     message: str = ""
+    library: str = ""
 
     @property
     def at(self) -> tuple[str, ...]:
@@ -43,41 +46,43 @@ class NextStep(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row applies where all its patterns are found, and ``unless`` is not."""
+    """A row applies where all its patterns are found, and ``unless`` is not. Empty patterns apply always.
+
+    Patterns are compiled at their first use: most diagnoses need few of them.
+    """
 
     kinds: frozenset[str]  # empty: any
-    line: re.Pattern[str]
-    near: re.Pattern[str] | None
+    line: str
+    near: str
     action: str
     advice: str  # {0}: the first group of ``line`` or of ``log``; {at}: the place in the user's code
-    log: re.Pattern[str] | None = None
-    unless: re.Pattern[str] | None = None  # in the log
+    log: str = ""
+    unless: str = ""  # in the log
 
     def propose(self, scene: Scene) -> NextStep | None:
         """Return the step for ``scene``, or None where the row does not apply."""
-        if self.kinds and scene.kind not in self.kinds:
+        if (self.kinds and scene.kind not in self.kinds) or ("{library}" in self.advice and not scene.library):
             return None
-        match = self.line.search(scene.message if self.reads_message else scene.line)
-        if not match or (self.near and not self.near.search(scene.near)):
+        match = _compile(self.line).search(scene.message if self.line.startswith("(?m)") else scene.line)
+        if not match or (self.near and not _compile(self.near).search(scene.near)):
             return None
-        setting = self.log.search(scene.log) if self.log else None
-        if (self.log and not setting) or (self.unless and self.unless.search(scene.log)):
+        setting = _compile(self.log).search(scene.log) if self.log else None
+        if (self.log and not setting) or (self.unless and _compile(self.unless).search(scene.log)):
             return None
         groups = [*match.groups(""), *(setting.groups("") if setting else ())]
-        advice = fill_in(self.advice, [part.strip(" .,:;'\"`") for part in groups], scene.at)
+        parts = [part.strip(" .,:;'\"`").replace("', '", ", ") for part in groups]
+        advice = fill_in(self.advice.replace("{library}", scene.library), parts, scene.at)
         return NextStep(self.action != "stop", self.action, advice) if advice else None
 
-    @property
-    def reads_message(self) -> bool:
-        """Whether ``line`` may be found in the lines below the first one of the message, too."""
-        return "\n" in self.line.pattern or self.line.pattern.startswith("(?m)")
+
+@cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
 
 
 def row(kinds: str, line: str, near: str, action: str, advice: str, *, log: str = "", unless: str = "") -> Row:
-    """Return a row, of patterns as text; an empty one applies always."""
-    near_pattern, log_pattern, unless_pattern = (re.compile(text) if text else None for text in (near, log, unless))
-    names = frozenset(kinds.split())
-    return Row(names, re.compile(line), near_pattern, action, advice, log_pattern, unless_pattern)
+    """Return a row for these kinds, in words; one whose ``line`` begins with (?m) reads the whole message."""
+    return Row(frozenset(kinds.split()), line, near, action, advice, log, unless)
 
 
 def fill_in(advice: str, parts: Sequence[str], places: Sequence[str]) -> str:
