@@ -35,7 +35,10 @@ _SEED = re.compile(r"(?:^|[._-])(?:random_)?seed$", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase as it was asked for, with its source read. ``promote``: a run id, or ``best``."""
+    """One phase as it was asked for, with its source read. ``promote``: a run id, or ``best``.
+
+    ``own_params``: those of its own ``common``, which win over those of a promoted run.
+    """
 
     name: str
     common: Mapping[str, Any] = field(default_factory=dict)
@@ -47,6 +50,7 @@ class Phase:
     promote: str | None = None
     search: Mapping[str, Any] | None = None
     promoted: Mapping[str, Any] | None = None
+    own_params: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_phases(
@@ -74,6 +78,7 @@ def parse_phases(
         own = facts.get("common") or {}
         check_common(f"{where}.common", own)
         phase = _make_phase(where, {"name": str(number), **facts}, _merge(common, own))
+        phase = replace(phase, own_params=own.get("params") or {})
         if phase.name in {each.name for each in result}:
             raise BadArgument("phases", f"two are named {phase.name!r}.")
         result.append(phase)
@@ -141,7 +146,7 @@ def _describe_variant(cell: Cell) -> str:
 def _expand_phase(phase: Phase) -> Iterable[Cell]:
     if phase.promote is not None:
         # The parameters of the best cell are known when the phase begins; those of a run are known now.
-        params = dict(phase.promoted or {})
+        params = {**(phase.promoted or {}), **phase.own_params}
         name = "promotion" if phase.promote == BEST else f"from-{phase.promote}"
         promote = BEST if phase.promote == BEST else None
         if phase.source_cells is not None and len(phase.source_cells) != 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets as random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from mcp_server.record.environment import base_environment
 from mcp_server.record.run_directory import now, write_json
 from mcp_server.record.script import LONGEST_NAME, command_text, slug
 from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.record.sweep_state import COMPLETE, Sweep
@@ -36,6 +38,7 @@ from mcp_server.threads import run_in_thread
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _LONGEST_SWEEP_NAME = 40
+_OF_A_RUN = re.compile(r"\{(?:run_id|attempt)\}")
 _DEFINING = ("grid", "cells", "search", "blueprints", "source", "promote")  # arguments that name cells
 _MOST_REHEARSED = 24  # cells whose launch is checked in full; the others differ from one of these in values alone
 
@@ -270,7 +273,7 @@ def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
     """Return ``phase`` with its source, or the run that it promotes, read."""
     if phase.promote is not None and phase.promote != BEST:
         run = store.find(phase.promote)
-        return replace(phase, promoted=dict(run.attempt_params.params))
+        phase = replace(phase, promoted=_read_params(run))
     if phase.source is None:
         return phase
     common = phase.common
@@ -283,6 +286,14 @@ def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:
         environ=_find_environment(common, store, environ),
     )
     return replace(phase, source_cells=cells)
+
+
+def _read_params(run: Run) -> dict[str, Any]:
+    """Return the parameters of a run's newest attempt; where its id or attempt stood, that of the new run will."""
+    planned = {
+        name: value for name, value in run.spec.params.items() if isinstance(value, str) and _OF_A_RUN.search(value)
+    }
+    return {**run.attempt_params.params, **planned}
 
 
 def _find_environment(common: Mapping[str, Any], store: RunStore, environ: Mapping[str, str]) -> dict[str, str]:

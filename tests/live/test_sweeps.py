@@ -27,6 +27,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float, default=0.0)
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--steps", type=int, default=3)
+parser.add_argument("--out")
 arguments = parser.parse_args()
 for step in range(1, arguments.steps + 1):
     print(f"step {step}/{arguments.steps} reward {arguments.lr * 100 + arguments.seed + step:.3f}", flush=True)
@@ -218,15 +219,16 @@ async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: S
             {"name": "search", "grid": {"lr": [0.1, 0.5, 0.3]}},
             {"name": "final", "promote": "best", "common": {"params": {"steps": 7}}},
         ]
-        sweep_id = (
-            await agent.call("launch_sweep", name="evening", common=script(sandbox), phases=phases, metric="reward")
-        )["sweep_id"]
+        common = {**script(sandbox), "params": {"lr": 0.01, "out": "{run_id}"}}
+        sweep_id = (await agent.call("launch_sweep", name="evening", common=common, phases=phases, metric="reward"))[
+            "sweep_id"
+        ]
         answers = await to_end(agent, sweep_id)
         assert [answer["reason"] for answer in answers][-1] == "ended"
         assert any("Phase search" in text for answer in answers for text in answer["sweep"].get("events", ()))
         promoted = observe(sandbox, sweep_id).cells[-1]
         assert (promoted.state, promoted.params["lr"]) == ("finished", 0.5)
-        assert sandbox.run(str(promoted.run_id)).spec.params == {"steps": 7, "lr": 0.5}
+        assert sandbox.run(str(promoted.run_id)).spec.params == {"steps": 7, "lr": 0.5, "out": "{run_id}"}
         keyed = {"name": "one", "common": script(sandbox), "grid": {"lr": [1]}, "idempotency_key": "k"}
         first = await agent.call("launch_sweep", **keyed)
         assert (await agent.call("launch_sweep", **keyed))["sweep_id"] == first["sweep_id"]
@@ -236,7 +238,12 @@ async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: S
         )
         await to_end(agent, promotion["sweep_id"])
         (cell,) = observe(sandbox, promotion["sweep_id"]).cells
-        assert sandbox.run(str(cell.run_id)).spec.params == {"steps": 7, "lr": 0.5, "seed": 2}
+        assert sandbox.run(str(cell.run_id)).spec.params == {
+            "steps": 7,
+            "lr": 0.5,
+            "seed": 2,
+            "out": "{run_id}",
+        }
 
 
 async def test_a_sweep_that_cannot_start_is_refused_and_leaves_nothing(sandbox: Sandbox) -> None:

@@ -131,6 +131,6 @@ def _describe_trial(state: CellState) -> Trial:
 
 
 def _merge_own(cell: Cell, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``params``, but for those that the cell's own launch names."""
-    own = cell.launch.get("params")
+    """Return ``params``, but for those that the cell names itself: of a promotion its phase, of a trial its launch."""
+    own = cell.params if cell.promote is not None else cell.launch.get("params")
     return {**params, **(own if isinstance(own, Mapping) else {})}
