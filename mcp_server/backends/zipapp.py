@@ -2,7 +2,8 @@
 
 `python3 -I -S FILE RUN_DIR` supervises a run, as `python -I -S mcp_server/supervisor RUN_DIR` does here.
 `python3 -I -S FILE --relay STATE` serves a server of another host, which started it over ssh.
-`python3 -I FILE --nvml …` queries the GPUs, as `mcp_server/gpus/nvml` does, if that Python has nvidia-ml-py.
+`python3 -I FILE --nvml …` queries the GPUs, as `mcp_server/gpus/nvml` does. nvidia-ml-py is in the file, if it is
+installed here.
 
 A supervisor reads modules from the file as it needs them. So give each content a name of its own, and never replace a
 file under a living run.
@@ -10,6 +11,7 @@ file under a living run.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import zipfile
 from collections.abc import Iterator
@@ -82,5 +84,8 @@ def pack_zipapp() -> bytes:
 
 def _sources() -> Iterator[tuple[str, bytes]]:
     yield "__main__.py", _MAIN.encode()
+    library = importlib.util.find_spec("pynvml")
+    if library is not None and library.origin is not None and library.origin.endswith("pynvml.py"):
+        yield "pynvml.py", Path(library.origin).read_bytes()  # one file without dependencies, where a host has none
     for file in source_files():
         yield f"mcp_server/{file.relative_to(PACKAGE).as_posix()}", file.read_bytes()

@@ -26,6 +26,7 @@ from mcp_server import __version__
 from mcp_server.backends import tmux_client
 from mcp_server.backends.local import tmux_socket
 from mcp_server.cli.client_checks import check_clients
+from mcp_server.cli.hosts import report_hosts
 from mcp_server.errors import RunwardError, StateUnusable
 from mcp_server.gpus.health import find_faults
 from mcp_server.gpus.leases import Leases, lease_directory
@@ -84,6 +85,7 @@ def check_machine(home: StateHome) -> Iterator[Finding]:
     yield _gpus()
     yield _leases()
     yield from _preflight(home)
+    yield from _far_hosts(home)
     yield Finding("runward", "ok", f"{__version__}, mcp {version('mcp')}")
     for client in check_clients():
         yield Finding(client.name, "warning" if client.remedy else "ok", client.detail, client.remedy)
@@ -100,6 +102,16 @@ def _preflight(home: StateHome) -> Iterator[Finding]:
         yield Finding("preflight", "ok", "nothing is missing")
     for problem in answer.problems:
         yield Finding(problem.what, "warning", problem.text, problem.remedy)
+
+
+def _far_hosts(home: StateHome) -> Iterator[Finding]:
+    """Check the hosts that are reached by ssh: each is connected to."""
+    with suppress(RunwardError):  # of hosts.toml, which the preflight reports
+        for host in report_hosts(home):
+            detail = f"python {host.python}, tmux {host.tmux}, GPUs: {host.gpus}"
+            detail = detail if host.reachable else f"cannot be reached: {host.why}"
+            remedy = "" if host.reachable else f"runward hosts {host.name}; guide://other_machines"
+            yield Finding(f"host {host.name}", "ok" if host.reachable else "warning", detail, remedy)
 
 
 def _gpus() -> Finding:

@@ -76,6 +76,9 @@ def make_parser() -> argparse.ArgumentParser:
     gpu = verbs.add_parser("gpu", help="health, use and leases of the GPUs")
     gpu.add_argument("--watch", action="store_true", help="refresh every two seconds, until Ctrl-C")
 
+    hosts = verbs.add_parser("hosts", help="machines of hosts.toml that are reached by ssh, and what they have")
+    hosts.add_argument("host", nargs="?", metavar="HOST", help="this one, also where a login was refused before")
+
     tb = verbs.add_parser("tb", help="metrics of a run or a directory")
     tb.add_argument("source", nargs="?", metavar="RUN|DIR", help="default: the newest run with metrics")
     tb.add_argument("--tags", nargs="+", metavar="GLOB", help="only these tags")
@@ -84,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     tb.add_argument("--serve", action="store_true", help="open TensorBoard on them")
 
     doctor = verbs.add_parser("doctor", help="check what runward needs on this machine")
-    for command in (listing, sweep, wait, logs, kill, diagnose, gpu, tb, doctor):
+    for command in (listing, sweep, wait, logs, kill, diagnose, gpu, hosts, tb, doctor):
         command.add_argument("--json", action="store_true", help="for scripts")
 
     _add_setup_verbs(verbs)

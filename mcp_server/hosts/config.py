@@ -241,6 +241,17 @@ def find_host(site: Site, name: str | None) -> tuple[Host, bool]:
     return find_this_host(site, name), False
 
 
+def find_mirror(home: StateHome, name: str) -> str:
+    """Return the mirror of the host ``name``, `hosts/NAME` in the state directory; empty for this machine.
+
+    Raises:
+        BadArgument: there is no such host, or hosts.toml does not reach it.
+        ConfigInvalid: as ``read_hosts_file``.
+    """
+    host, is_far = find_host(read_hosts_file(home), name)
+    return str(home.hosts / host.name) if is_far else ""
+
+
 def read_gpu_limits(home: StateHome) -> Requirements:
     """Return what this machine's table in hosts.toml requires of a launch of more than one GPU.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +88,7 @@ def build_comparison(
     root_cwd = _common_path([Path(run.spec.cwd) for run in runs if run.spec.cwd.startswith("/")])
     # Cached, since several runs share a directory.
     lookups = cache(checkpoints.find_checkpoints), cache(evaluations.find_evaluation_files)
-    entries = [_read_run(run, store.run_directory(run.run_id), scalars, metrics, root_cwd, *lookups) for run in runs]
+    entries = [_read_run(run, store.fetch_record(run), scalars, metrics, root_cwd, *lookups) for run in runs]
     settings_of = merge_overrides([entry.settings for entry in entries])
     differing, places = find_differences(settings_of)
     if differing and places:
@@ -119,7 +118,7 @@ def build_comparison(
     settings = shorten_names(differing, _FACTS)
     short = shorten_names(tag_columns, {*_FACTS, *settings.values()}, longest=_LONGEST_TAG)
     table = [
-        fact_cells(entry.run, entry.step, entry.run.elapsed_s(time.time()))
+        fact_cells(entry.run, entry.step, entry.run.elapsed_s(store.now_s(entry.run)))
         | {name: fit(own.get(long, "-")) for long, name in settings.items()}
         | metric_cells(entry.metrics, short, {*_FACTS, *settings.values()})
         | {_evaluation_column(name): format_series(entry.figures[name]) for name in figures if name in entry.figures}
@@ -142,6 +141,8 @@ def build_comparison(
             notes.append(f"{run.run_id}: {'; '.join(run.attempt_params.changed.values())}.")
     notes += [f"{run.run_id} is still {run.state}." for run in runs if not run.ended]
     notes += [f"{run.run_id} is lost: its figures are the last that are known." for run in runs if run.state == "lost"]
+    if far := ", ".join(run.run_id for run in runs if run.spec.mirror):
+        notes.append(f"On other hosts, so without checkpoints and result files: {far}.")
     left_out = describe_uncertain([path for entry in entries for path in entry.uncertain])
     notes += [left_out] if left_out else []
     rows = [[row.get(name, "") for name in names] for row in table]

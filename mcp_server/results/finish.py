@@ -97,7 +97,7 @@ def write_results(
     if tensorboard or results:
         _correct_attribution(run, store.run_directory(run.run_id), tensorboard, results, caller)
     secrets = _find_secrets(run, store, environ)
-    rundir = store.run_directory(run.run_id)
+    rundir = store.fetch_record(run)
     snapshot = read_code_snapshot(rundir, run.attempt)
     code = replace(snapshot.git, diff=snapshot.read_diff()) if snapshot else _read_code_now(run, environ)
     code = replace(code, diff=mask_secrets(code.diff, secrets), subject=mask_secrets(code.subject, secrets))
@@ -144,6 +144,8 @@ def write_results(
 
 def _read_code_now(run: Run, environ: Mapping[str, str]) -> GitState:
     """Return the state of the code as it is now: of a run whose supervisor kept nothing."""
+    if run.spec.mirror:  # what is here at that path is another host's
+        return GitState()
     return git_state.read_git_state(Path(run.spec.cwd or "/"), environ)
 
 

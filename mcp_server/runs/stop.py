@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import anyio
 
 from mcp_server.backends.base import Backend, backend_of
 from mcp_server.errors import HostUnreachable, StopNotSeen, StopUnknown
-from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.snapshot import IDLE_MIB
 from mcp_server.record.expiry import expiry
 from mcp_server.record.run_directory import RunDir, now
@@ -154,7 +151,7 @@ async def check_gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, 
     memory_text: str | None = None
     with anyio.move_on_after(_GPU_RELEASED_WITHIN_S):
         while True:
-            snapshot = await run_in_thread(partial(query_gpus, sys.executable, environ))
+            snapshot = (await run_in_thread(backend_of(run.spec).query_gpus, run.spec, environ)).snapshot
             gpus = [gpu for gpu in snapshot.devices if gpu.uuid in run.gpus]
             if len(gpus) < len(run.gpus) or any(gpu.memory_used_mib is None or gpu.lost or gpu.hangs for gpu in gpus):
                 return None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.store.attribution import Attribution, describe_uncertain
 from mcp_server.store.claims import FileFacts
@@ -57,11 +58,12 @@ class RunLocations:
 
     locations: tuple[MetricLocation, ...] = ()
     uncertain: tuple[str, ...] = ()
+    remark: str = ""
 
     @property
     def note(self) -> str | None:
         """What was left out, as a sentence."""
-        return describe_uncertain(self.uncertain)
+        return " ".join(filter(None, (describe_uncertain(self.uncertain), self.remark))) or None
 
 
 def list_located_events(locations: Iterable[MetricLocation]) -> list[FileFacts]:
@@ -73,6 +75,16 @@ def list_located_events(locations: Iterable[MetricLocation]) -> list[FileFacts]:
         with contextlib.suppress(OSError):
             facts.append(FileFacts.of(path, path.stat()))
     return facts
+
+
+def _locate_far(run: Run) -> RunLocations:
+    """Return the copies of what a far run wrote, as its supervisor saw it, brought up to date."""
+    from mcp_server.backends.far_files import fetch_scalar_files  # noqa: PLC0415 - most runs are of this host
+    from mcp_server.scalars.locate import find_scalars  # noqa: PLC0415 - numpy starts slowly
+
+    directory = RunDir(Path(run.spec.mirror) / "runs" / run.run_id)
+    root, remark = fetch_scalar_files(directory, run.attempt)
+    return RunLocations(tuple(one.location for one in find_scalars(root)[:_MOST_LOCATIONS]), remark=remark)
 
 
 class Scalars:
@@ -91,6 +103,8 @@ class Scalars:
         """Return where a run writes its scalars, and what was left out because it may be another run's."""
         from mcp_server.scalars.locate import LookupCache, locate_run_scalars  # noqa: PLC0415 - numpy starts slowly
 
+        if run.spec.mirror:
+            return _locate_far(run)
         key = run.attempt, run.ended, self.attribution.stamp(run)
         begun_s = time.monotonic()
         with self._lock:

@@ -129,6 +129,9 @@ class Attribution:
     def claims_of(self, run: Run) -> Claims:
         """Return the claims of one run, read again when its record has changed."""
         rundir = self._store.record_of(run)
+        if run.spec.mirror:  # its paths are another host's, and say nothing of files here
+            spec = replace(run.spec, cwd="", tensorboard=None, result_dir=None, command="", params={}, env={})
+            return build_claims(replace(run, spec=spec), [], {}, find_last_sign_s(run, rundir))
         paths = [rundir.attribution, *(rundir.outputs(number) for number in range(1, run.attempt + 1))]
         key = (run.state, run.attempt, run.ended_at, run.spec.created_at, run.made_a_step, *map(_stamp, paths))
         with self._lock:

@@ -203,6 +203,16 @@ class RunStore:
         """Return the path of a log, of the newest attempt without ``attempt``; a far log is brought up to date."""
         return backend_of(run.spec).fetch_log(self.record_of(run), run.spec, attempt or run.attempt)
 
+    def fetch_record(self, run: Run) -> RunDir:
+        """Return the record of a run; of a far one its log, kept code and use of GPUs are brought up to date."""
+        directory = self.record_of(run)
+        if run.spec.mirror:
+            from mcp_server.backends.far_files import fetch_record_files  # noqa: PLC0415 - most runs are of this host
+
+            self.fetch_log(run)
+            fetch_record_files(directory, run.attempt)
+        return directory
+
     def now_s(self, run: Run) -> float:
         """Return the time at the host of the run, in POSIX time, to compare with times that its record holds."""
         return time.time() + (self._clock_offset_s(Path(run.spec.mirror)) if run.spec.mirror else 0.0)

@@ -1,9 +1,9 @@
 """gpu_check: whether the GPUs of this machine are free and healthy."""
 
 import sys
-import time
 from functools import partial
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, WithJsonSchema
 
@@ -12,6 +12,9 @@ from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, server_of
 from mcp_server.tools.schema import READ_ONLY, tool
 from mcp_server.views.gpu_answer import GpuReport
+
+if TYPE_CHECKING:
+    from mcp_server.backends.base import GpuState
 
 _WITHIN_S = 1.9  # an agent waits for the answer
 
@@ -30,8 +33,9 @@ async def gpu_check(
         str | None, Field(description="Only this run's GPUs, with how it used them and their imbalance")
     ] = None,
     since_s: Annotated[float | None, Field(gt=0, description="Use and Xid errors of the last so many seconds")] = None,
+    host: Annotated[str | None, Field(description="As launch_run's")] = None,
 ) -> GpuReport:
-    """Check whether this machine's GPUs are healthy and free: who uses or leases them, and what is wrong.
+    """Check whether a machine's GPUs are healthy and free: who uses or leases them, and what is wrong.
 
     Call it before a launch that needs GPUs, or when a run is slow. free holds UUIDs, or beginnings of them,
     which launch_run's gpus takes. It changes nothing and leases nothing. Without a driver it is an error.
@@ -41,7 +45,7 @@ async def gpu_check(
     from mcp_server.gpus.query import query_gpus  # noqa: PLC0415 - as above
     from mcp_server.gpus.request import parse_requirements  # noqa: PLC0415 - as above
     from mcp_server.gpus.snapshot import Snapshot  # noqa: PLC0415 - as above
-    from mcp_server.hosts.config import read_gpu_limits  # noqa: PLC0415 - as above
+    from mcp_server.hosts.config import find_host, read_gpu_limits, read_hosts_file  # noqa: PLC0415 - as above
     from mcp_server.views.gpu_report import read_usage, report_machine, report_run, uses_gpus_now  # noqa: PLC0415 - as above
 
     server = server_of(ctx)
@@ -50,16 +54,30 @@ async def gpu_check(
     except ValueError as error:
         raise BadArgument("require", str(error)) from error
     query = partial(query_gpus, sys.executable, server.environ, since_s=since_s, within_s=_WITHIN_S)
+
+    def query_far(mirror: Path) -> "GpuState":
+        from mcp_server.backends.ssh import query_host_gpus  # noqa: PLC0415
+
+        return query_host_gpus(mirror, since_s=since_s)
+
     if run_id is not None:
         if requirements is not None:
             raise BadArgument("require", "it selects GPUs for a launch: leave it out, or leave out run_id.")
         run = await run_in_thread(server.store.find, run_id)
-        record = (await run_in_thread(server.store.run_directory, run.run_id)).attempt(run.attempt) / "gpus.jsonl"
-        usage = await run_in_thread(partial(read_usage, run, record, time.time(), since_s))
+        record = (await run_in_thread(server.store.fetch_record, run)).attempt(run.attempt) / "gpus.jsonl"
+        usage = await run_in_thread(partial(read_usage, run, record, server.store.now_s(run), since_s))
         snapshot = Snapshot()
         if uses_gpus_now(run):
-            snapshot = await run_in_thread(query)
+            mirror = Path(run.spec.mirror)
+            snapshot = (
+                (await run_in_thread(query_far, mirror)).snapshot if run.spec.mirror else await run_in_thread(query)
+            )
         return report_run(run, snapshot, usage)
+    if host is not None:
+        table, is_far = find_host(await run_in_thread(read_hosts_file, server.home), host)
+        if is_far:
+            state = await run_in_thread(query_far, server.home.hosts / table.name)
+            return report_machine(state.snapshot, state.holders, requirements, table.gpu_limits)
     snapshot = await run_in_thread(query)
     holders = await run_in_thread(Leases(lease_directory(server.environ)).holders)
     names = {uuid: holder.text for uuid, holder in holders.items()}

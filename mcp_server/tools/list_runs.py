@@ -1,5 +1,6 @@
 """list_runs: the runs of this machine, and those on other machines that were started from it."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -55,6 +56,7 @@ async def list_runs(
     tag: Annotated[str | None, Field(description="Launched with this tag")] = None,
     sweep: Annotated[str | None, Field(description="Cells of this sweep (id or name)")] = None,
     name: Annotated[str | None, Field(description="Part of the name or run_id")] = None,
+    host: Annotated[str | None, Field(description="Runs there")] = None,
     before: Annotated[str | None, Field(description="Only runs launched before this run: the next page")] = None,
     limit: Annotated[int, Field(ge=1, le=500, description="At most so many")] = 20,
     others: Annotated[
@@ -68,7 +70,10 @@ async def list_runs(
 
     def list_matching() -> RunList:
         sweep_id = None if sweep is None else server.store.sweeps.find(sweep).sweep_id
+        mirror = _reach_mirror(server, host) if host is not None else ""
         every = server.store.list_runs()
+        if host is not None:
+            every = [run for run in every if run.spec.mirror == mirror]
         unreadable = list(server.store.unreadable) or None
         runs = [run for run in every if _matches(run, state, owner, tag, name) and sweep_id in (None, run.spec.sweep)]
         if state != "lost" and name is None:
@@ -103,6 +108,22 @@ TOOL = tool(
     annotations=READ_ONLY,
     search_hint="monitor a job, a training job, a Slurm job, squeue, running experiments, status, lost run id",
 )
+
+
+def _reach_mirror(server: ServerContext, host: str) -> str:
+    """Return the mirror of a host, up to date: also with runs that this server never heard of; empty for this machine.
+
+    Raises:
+        BadArgument: hosts.toml does not reach it.
+        HostUnreachable: it does not answer.
+    """
+    from mcp_server.backends.ssh_channel import channel_of  # noqa: PLC0415 - most lists are of all runs
+    from mcp_server.hosts.config import find_mirror  # noqa: PLC0415 - a server starts without hosts
+
+    mirror = find_mirror(server.home, host)
+    if mirror:
+        channel_of(Path(mirror)).open()
+    return mirror
 
 
 def _brief(server: ServerContext, run: Run, *, shows_owner: bool) -> RunStatus:

@@ -44,6 +44,13 @@ async def preflight(
     from mcp_server.runs.preflight.preflight import run_preflight  # noqa: PLC0415 - as above
 
     server = server_of(ctx)
+    if host is not None:
+        from mcp_server.hosts.config import find_mirror  # noqa: PLC0415
+
+        if await run_in_thread(find_mirror, server.home, host):
+            from mcp_server.runs.preflight.far import check_far_host  # noqa: PLC0415
+
+            return await check_far_host(PreflightRequest.from_arguments(arguments), server.home, server.environ)
     own_python = python if python is not None and "/" in python else None
     named = {"cwd": cwd, "blueprint": blueprint, "paths": paths, "result_dir": result_dir, "python": own_python}
     named["params"] = params if isinstance(params, str) else None

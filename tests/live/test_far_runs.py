@@ -1,9 +1,11 @@
 """Runs on another host, over a real sshd: from launch to end, without a connection, and after it."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,25 @@ from tests.support.sshd import NAME, FarHost, needs_sshd
 pytestmark = [pytest.mark.anyio, needs_sshd]
 
 SECRET = "hf_9sKdmQ2xZ81LpWvT"
+TRAINING = """
+import os, time
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+writer = EventFileWriter("tb")
+def write(step):
+    value = Summary.Value(tag="loss", simple_value=1 / step)
+    writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
+    writer.flush()
+for step in range(1, 11):
+    write(step)
+open("half", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.02)
+for step in range(11, 21):
+    write(step)
+writer.close()
+"""
 NOISE = "echo Welcome to the machine; printf 'no newline at the end'"
 
 
@@ -53,6 +74,34 @@ async def test_a_far_run_from_its_launch_to_its_end(sandbox: Sandbox, far_host: 
         assert "gone" in await agent.text("read_log", run_id=run_id)
         assert "2:gone" in await agent.text("read_log", run_id=run_id, grep="gone", context=0)
     assert far_host.logins == 1
+
+
+async def test_curves_checks_and_the_list_of_hosts(sandbox: Sandbox, far_host: FarHost) -> None:
+    work = far_host.path / "work"
+    work.mkdir()
+    (work / "train.py").write_text(TRAINING)
+    library = next(path for path in sys.path if Path(path, "tensorboard").is_dir())
+    arguments = {"cwd": str(work), "host": NAME, "env": {"PYTHONPATH": library}}
+    async with sandbox.agent() as agent:
+        run_id = await agent.launch([sys.executable, "train.py"], **arguments)
+        await until_async((work / "half").exists)
+        record = sandbox.rundir(run_id).outputs(1)
+        await until_async(lambda: record.exists() and "tfevents" in record.read_text(), "the record of its files")
+        assert "loss 0.1 " in await agent.text("read_tb", run_id=run_id)
+        (work / "go").touch()
+        await agent.end(run_id)
+        assert "loss 0.05 " in await agent.text("read_tb", run_id=run_id)
+        compared = await agent.call("compare_runs", run_ids=[run_id])
+        assert "without checkpoints" in str(compared["notes"])
+        assert "0.05" in str(compared["rows"])
+        assert "No NVIDIA driver" in await agent.refusal("gpu_check", host=NAME)
+        checked = await agent.call("preflight", host=NAME, cwd=str(work), paths=["train.py", "weights.pt"])
+        assert [problem["text"] for problem in checked["problems"]] == [f"lab has no {work}/weights.pt."]
+        assert (await agent.call("list_runs", host=NAME))["total"] == 1
+    (report,) = json.loads(sandbox.runward("hosts", "--json").stdout)
+    assert (report["reachable"], report["gpus"], report["live_runs"]) == (True, "no driver", 0)
+    far_host.stop()
+    assert "Connection refused" in sandbox.runward("hosts", NAME).stdout
 
 
 async def test_a_far_run_is_killed_with_everything_and_verified_there(sandbox: Sandbox, far_host: FarHost) -> None:
@@ -144,6 +193,7 @@ def test_a_launch_that_never_arrived_is_withdrawn_for_good(far_host: FarHost, mo
     (directory.path / "launching").touch()
     directory.spec.write_text('{"run_id": "cfm-7kqz", "created_at": "2026-11-22T10:00:00Z"}')
     far_host.cut_connections()
+    until(lambda: far_host.logins == 2, "the second connection")
     until(lambda: channel.mirror.read_dead("cfm-7kqz"), "the withdrawal")
     run = far_host.sandbox.run("cfm-7kqz")
     assert (run.state, run.reason) == ("lost", "The launch never reached lab: nothing was started.")

@@ -1,0 +1,103 @@
+"""Files of far runs that this host copies when they are asked for; only what is new crosses the wire.
+
+What a run's processes had open for writing, as its supervisor saw it, is the run's: such files come with `read_tb` and
+`compare_runs`, into ``files/`` of the mirrored run, under their own absolute paths. Checkpoints and data are never
+copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+from mcp_server.backends.ssh_channel import Channel, channel_of, decompress
+from mcp_server.errors import HostUnreachable
+from mcp_server.record.outputs import Outputs, WrittenFile, read_outputs
+from mcp_server.record.run_directory import RunDir
+
+_CHUNK_BYTES = 8 * 2**20
+_MOST_NEW_BYTES = 512 * 2**20  # of one call
+_MOST_TABLE_BYTES = 32 * 2**20  # a larger table is more likely data than metrics
+_MOST_KEPT_BYTES = 16 * 2**20
+_TABLES = (".csv", ".tsv", ".jsonl", ".json")
+_EVENT_FILE = re.compile(r"tfevents\.\d+\..+\.(?P<pid>\d+)\.\d+(?:\.v2)?$")
+_FILES = "files"
+
+
+def fetch_scalar_files(directory: RunDir, attempts: int) -> tuple[Path, str]:
+    """Bring the run's event files and tables up to date; return where they are, and what is missing as a sentence.
+
+    Where the host cannot be reached, they are as of the last call.
+    """
+    root, channel = directory.path / _FILES, channel_of(directory.path.parents[1])
+    left_bytes, notes = _MOST_NEW_BYTES, ""
+    for number in range(attempts, 0, -1):
+        outputs = read_outputs(directory.outputs(number))
+        files = [one for one in outputs.files if _is_own(one, outputs, directory.run_id)] if outputs else []
+        for one in files:
+            target = root / one.path.lstrip("/")
+            if ".." in Path(one.path).parts or not target.is_relative_to(root):
+                continue
+            try:
+                left_bytes -= _fetch(channel, one.path, target, left_bytes)
+            except HostUnreachable as error:
+                return (
+                    root,
+                    f"{error.host} cannot be reached ({error.why}): these points were read before.",
+                )
+            except (OSError, ValueError) as error:
+                notes = f"{one.path} on {channel.name} cannot be read: {error}."
+            if left_bytes <= 0:
+                return root, "The files are large: call again for the rest."
+        if files:  # the newest attempt that wrote some
+            break
+    return root, notes
+
+
+def fetch_record_files(directory: RunDir, attempt: int) -> None:
+    """Bring what a run's record holds beside its events up to date: kept code, use of GPUs."""
+    channel = channel_of(directory.path.parents[1])
+    base = f"runs/{directory.run_id}/attempts/{attempt}"
+    with contextlib.suppress(HostUnreachable, OSError, ValueError):
+        answer, _ = channel.ask("files", patterns=[f"{base}/code/**", f"{base}/gpus.jsonl"])
+        state, left_bytes = str(channel.hello["state"]), _MOST_KEPT_BYTES
+        for path in answer["files"]:
+            name = Path(path).relative_to(state)
+            if ".." not in name.parts and left_bytes > 0:
+                left_bytes -= _fetch(channel, path, channel.mirror.path / name, left_bytes)
+
+
+def _is_own(file: WrittenFile, outputs: Outputs, run_id: str) -> bool:
+    """Return whether a file holds scalars of this run alone: nobody else wrote it, or its name says whose it is."""
+    is_table = file.path.endswith(_TABLES) and file.size <= _MOST_TABLE_BYTES
+    if "tfevents" not in Path(file.path).name and not is_table:
+        return False
+    match = _EVENT_FILE.search(file.path)
+    return not file.unsure or run_id in file.path or (match is not None and int(match["pid"]) in outputs.pids)
+
+
+def _fetch(channel: Channel, path: str, target: Path, most_bytes: int) -> int:
+    """Append what is new of a far file to its copy; return the number of bytes.
+
+    Raises:
+        HostUnreachable: the host does not answer.
+        OSError: it has no such file, or the copy cannot be written.
+    """
+    have = target.stat().st_size if target.exists() else 0
+    fetched = 0
+    while fetched < most_bytes:
+        answer, data = channel.ask("read", path=path, offset=have, count=_CHUNK_BYTES)
+        if int(answer["size"]) < have:  # it was written anew
+            target.unlink()
+            have = 0
+            continue
+        content = decompress(data)
+        if not content and target.exists():
+            break
+        channel.mirror.write_log(target, content, have, int(answer["mtime_ns"]))
+        have += len(content)
+        fetched += len(content)
+        if have >= int(answer["size"]):
+            break
+    return fetched
