@@ -136,10 +136,10 @@ def test_the_same_sources_give_the_same_bytes(zipapp: Path, tmp_path: Path) -> N
     assert (tmp_path / "again.pyz").read_bytes() == zipapp.read_bytes()
 
 
-def test_the_zipapp_holds_what_is_below_the_line_and_nothing_else(zipapp: Path) -> None:
+def test_the_zipapp_holds_what_is_below_the_line_the_nvidia_library_and_nothing_else(zipapp: Path) -> None:
     names = {name.removesuffix(".py").removesuffix("/__init__") for name in zipfile.ZipFile(zipapp).namelist()}
     below = {name for name in SOURCES if name.partition(".")[0] in BELOW_THE_LINE}
-    assert names == {"__main__", "mcp_server", *(f"mcp_server/{name.replace('.', '/')}" for name in below)}
+    assert names == {"__main__", "mcp_server", "pynvml", *(f"mcp_server/{name.replace('.', '/')}" for name in below)}
 
 
 def test_gpus_are_queried_from_the_zipapp_or_the_missing_library_is_named(zipapp: Path) -> None:
