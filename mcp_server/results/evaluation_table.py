@@ -23,6 +23,7 @@ from mcp_server.results.metrics import Metric
 
 _MOST_ROWS, _MOST_TABLES, _MOST_SETTINGS = 50, 3, 3
 _NAMES_A_RUN = re.compile(r"cwd|command|gpus|dir|path|file|log|output|run|name|tag|\$")
+_NOISE = re.compile(r"\d\.\d*(?:0{7,}[1-9]{1,2}|9{7,}\d{0,2})(?!\d)")
 _SCALAR_SCOPES = ("eval", "val", "test", "evaluation", "validation")
 
 _RowKey = tuple[int | None, str, str]  # step, model, benchmark
@@ -77,8 +78,9 @@ def _render_series(series: Sequence[EvaluationSeries]) -> Iterator[str]:
 
 
 def _exact(point: EvaluationPoint) -> str:
-    """Return a value with all its digits."""
-    return point.text if point.error is None else f"{point.text} ± {point.error:.2g}{point.unit}"
+    """Return a value with all its digits, but for those that come from binary fractions: 0.6000000000000001."""
+    text = f"{point.value:.12g}{point.unit}" if _NOISE.search(point.text) else point.text
+    return text if point.error is None else f"{text} ± {point.error:.2g}{point.unit}"
 
 
 @dataclass(frozen=True)

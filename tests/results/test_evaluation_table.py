@@ -118,7 +118,7 @@ def test_an_evaluation_that_is_logged_and_in_a_file_is_one_column(runs: Runs) ->
 
 def test_the_document_has_one_row_per_step_newest_last(tmp_path: Path) -> None:
     (tmp_path / "val_results.md").write_text(BLOCKS)
-    (tmp_path / "val.jsonl").write_text('{"step": 20, "mean_reward": 0.55}\n')
+    (tmp_path / "val.jsonl").write_text('{"step": 20, "mean_reward": 0.55, "score": 0.6000000000000001}\n')
     files = [tmp_path / "val.jsonl", tmp_path / "val_results.md"]
     lines = list(render_evaluations([one for path in files for one in read_evaluations(path)]))
     rows = [line for line in lines if line.startswith("| ") and "---" not in line]
@@ -127,5 +127,7 @@ def test_the_document_has_one_row_per_step_newest_last(tmp_path: Path) -> None:
     assert "31.0%" not in rows[3]
     assert "51.2% ± 3.3%" in rows[3]
     assert "**0.55 ± 0.03**" in rows[2]
+    assert "0.6" in rows[2].replace("**", "").split(" | ")[-1], "not the noise of a binary fraction"
+    assert "0000001" not in "".join(rows)
     assert "- Best mean_reward: 0.55±0.03@20, last 0.51±0.03@30" in lines
     assert sum("0.55" in line for line in rows) == 1, "the same evaluation in two files appears once"
