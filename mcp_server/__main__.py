@@ -13,7 +13,7 @@ from mcp_server.errors import BadArgument, RunwardError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit status."""
+    """Run one command and return the exit status."""
     if sys.platform == "win32":
         print("runward needs Linux (or macOS, with limits): on Windows use it inside WSL.", file=sys.stderr)
         return 2

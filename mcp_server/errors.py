@@ -19,7 +19,7 @@ class RunwardError(Exception):
 
 
 class BadArgument(RunwardError):
-    """An argument was refused before anything was done; ``reason`` is the cause without the argument's name."""
+    """An argument was refused before anything was done. ``reason`` is the cause without the argument's name."""
 
     def __init__(self, argument: str, reason: str, remedy: str = "") -> None:
         super().__init__(f"{argument}: {reason}", "Nothing was done.", remedy)
@@ -88,7 +88,7 @@ class LaunchFailed(RunwardError):
 
 
 class GpusNotFree(RunwardError):
-    """The GPUs or cpu slots that a launch requests are not free; ``never``: waiting does not help either.
+    """The GPUs or cpu slots that a launch requests are not free. ``never``: waiting does not help either.
 
     ``remedy``: what a person should do first, where settings of the machine are in the way. ``slots``: cpu slots.
     """
@@ -165,7 +165,7 @@ class ScreenNotAnswering(RunwardError):
 
 
 class PatternError(RunwardError):
-    """A regular expression cannot be used; ``why`` is the reason."""
+    """A regular expression cannot be used. ``why`` is the reason."""
 
     def __init__(self, pattern: str, why: str) -> None:
         super().__init__(f"Pattern not usable: {pattern[:200]!r}: {why}.", "Nothing was searched.")
@@ -173,7 +173,7 @@ class PatternError(RunwardError):
 
 
 class KillNotConfirmed(RunwardError):
-    """A confirmation was wrong; nothing was signalled."""
+    """A confirmation was wrong. Nothing was signalled."""
 
 
 class HostUnreachable(RunwardError):

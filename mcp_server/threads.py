@@ -46,7 +46,7 @@ def stop_if_abandoned() -> None:
 
 @contextlib.contextmanager
 def use_threads_of(caller: str | None) -> Iterator[None]:
-    """Count the threads of this task as those of ``caller``; callers without a name share theirs."""
+    """Count the threads of this task as those of ``caller``. Callers without a name share theirs."""
     token = _caller.set(caller or "")
     try:
         yield
@@ -55,7 +55,7 @@ def use_threads_of(caller: str | None) -> Iterator[None]:
 
 
 async def run_in_thread(act: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-    """Return ``act(...)``, called in a thread. A cancelled caller does not wait for it; the thread stays counted.
+    """Return ``act(...)``, called in a thread. A cancelled caller does not wait for it. The thread stays counted.
 
     From the cancellation on, ``stop_if_abandoned`` ends the work in the thread.
     """

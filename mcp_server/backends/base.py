@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Record:
-    """Read access to a run directory. ``behind_s`` is the age of a mirror; None where the directory is the original."""
+    """Read access to a run directory. ``behind_s`` is the age of a mirror. None where the directory is the original."""
 
     directory: RunDir
     behind_s: float | None = None
@@ -79,7 +79,7 @@ class Backend(Protocol):
         """Remove the directory and the screen of a launch that its supervisor has refused."""
 
     async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
-        """Return whether a launch without events is under way; if not, it never starts from now on.
+        """Return whether a launch without events is under way. If not, it never starts from now on.
 
         Raises:
             HostUnreachable: nobody knows.
@@ -99,14 +99,14 @@ class Backend(Protocol):
         """
 
     def put_stop_request(self, directory: RunDir, spec: RunSpec, request: Mapping[str, Any] | None) -> None:
-        """Write ``stop.json``; None withdraws the request.
+        """Write ``stop.json``. None withdraws the request.
 
         Raises:
             OSError: it cannot be written.
         """
 
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
-        """Ask a living supervisor to stop its run; return whether the request reached it.
+        """Ask a living supervisor to stop its run and return whether the request reached it.
 
         The supervisor finds reason and requester in the stop request, which the caller puts there first.
         """
@@ -118,10 +118,10 @@ class Backend(Protocol):
         """
 
     def find_leftovers(self, run: Run) -> list[RunProcess]:
-        """Return the processes that a run left behind when its supervisor died; none where no supervisor died."""
+        """Return the processes that a run left behind when its supervisor died, none where no supervisor died."""
 
     async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
-        """Return the lines that a person attached to the run sees; ``history`` adds lines that have scrolled away.
+        """Return the lines that a person attached to the run sees. ``history`` adds lines that have scrolled away.
 
         Raises:
             ScreenNotFound: the run has no screen.
@@ -165,6 +165,6 @@ def backend_of(spec: RunSpec) -> Backend:
 
 @functools.cache
 def load_backend(name: str) -> Backend:
-    """Return the backend ``name``; its module is imported by the first call, with the libraries that it needs."""
+    """Return the backend ``name``. Its module is imported by the first call, with the libraries that it needs."""
     module, _, factory = _BACKENDS[name].partition(":")
     return cast("Backend", getattr(importlib.import_module(module), factory)())

@@ -137,7 +137,7 @@ class LocalBackend:
             await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
 
     async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
-        """Return whether a supervisor holds the lock; else leave a stop request for one that starts late."""
+        """Return whether a supervisor holds the lock, else leave a stop request for one that starts late."""
         del spec
         return not await run_in_thread(_stop_before_start, directory)
 
@@ -146,7 +146,7 @@ class LocalBackend:
         return Record(directory)
 
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
-        """Return ``alive`` while the supervisor holds its lock; a reused process number cannot deceive it.
+        """Return ``alive`` while the supervisor holds its lock. A reused process number cannot deceive it.
 
         Without the lock: ``unknown`` for a run of another host, ``pending`` in the first 15 s of a launch, else
         ``dead``.
@@ -207,7 +207,7 @@ class LocalBackend:
         return tmux_client.attach_command(spec.session, spec.tmux_socket)
 
     def attach(self, directory: RunDir, run: Run) -> NoReturn:
-        """Become a tmux client of the run's session; where that is closed, of a new one that follows the log.
+        """Become a tmux client of the run's session, or of a new one that follows the log where that is closed.
 
         Raises:
             TmuxMissing: tmux is not installed.

@@ -25,7 +25,7 @@ _SMALL_FILE = re.compile(r"(?:spec|stop)\.json|attempts\.md|attempts/\d{1,6}/(?:
 
 
 class Mirror:
-    """What this host knows of one far host; ``path`` is `hosts/NAME` in the state directory."""
+    """What this host knows of one far host. ``path`` is `hosts/NAME` in the state directory."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.runs = path, path / "runs"
@@ -63,7 +63,7 @@ class Mirror:
         return [p.name for p in self._directories() if (p / LAUNCHING).exists() and not is_locked(p / LAUNCHING)]
 
     def read_dead(self, run_id: str) -> str | None:
-        """Return why a run's supervisor is dead, maybe an empty text; None where it was not when last heard of."""
+        """Return why a run's supervisor is dead, maybe an empty text, or None where it was not when last heard of."""
         facts = read_json(self.runs / run_id / _LIVENESS) or {}
         return str(facts.get("reason") or "") if facts.get("liveness") == "dead" else None
 
@@ -94,7 +94,7 @@ class Mirror:
             self.keep_liveness(run_id, str(push["liveness"]), str(push.get("reason") or ""))
 
     def keep_liveness(self, run_id: str, liveness: str, reason: str) -> None:
-        """Write what a host said of a supervisor; this also wakes who waits for the run."""
+        """Write what a host said of a supervisor. This also wakes who waits for the run."""
         content = json.dumps({"liveness": liveness, "reason": reason}).encode()
         path = self.runs / run_id / _LIVENESS
         with contextlib.suppress(OSError):

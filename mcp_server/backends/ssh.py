@@ -63,7 +63,7 @@ class SshBackend:
             )
 
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
-        """Name the session after the run; the host completes the rest."""
+        """Name the session after the run. The host completes the rest."""
         del environ
         socket = str(_channel(spec).hello.get("tmux_socket") or "default")
         return replace(spec, session=spec.run_id, tmux_socket=socket, host=Path(spec.mirror).name)
@@ -114,7 +114,7 @@ class SshBackend:
         shutil.rmtree(directory.path, ignore_errors=True)
 
     async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
-        """Return whether a launch whose answer was lost has reached its host; if not, it never starts from now on.
+        """Return whether a launch whose answer was lost has reached its host. If not, it never starts from now on.
 
         Raises:
             HostUnreachable: nobody knows.
@@ -166,7 +166,7 @@ class SshBackend:
         )
 
     def find_leftovers(self, run: Run) -> list[RunProcess]:
-        """Return what the host finds; none where it cannot be reached."""
+        """Return what the host finds, none where it cannot be reached."""
         if not run.abandoned or run.started_at is None:
             return []
         with contextlib.suppress(HostUnreachable):
@@ -175,7 +175,7 @@ class SshBackend:
         return []
 
     async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
-        """Return the lines of the run's pane there; without tmux, the end of its log."""
+        """Return the lines of the run's pane there. Without tmux, the end of its log."""
         ask = partial(_channel(spec).ask, "screen", run=spec.run_id, history=history)
         try:
             answer, data = await _in_thread(ask)
@@ -217,7 +217,7 @@ class SshBackend:
         return query_host_gpus(Path(spec.mirror), env=wanted, near=near, query=query)
 
     def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
-        """Bring the mirrored log up to date, as far as the host answers; only what is new crosses the wire.
+        """Bring the mirrored log up to date, as far as the host answers, only what is new crosses the wire.
 
         Of a log that has grown by more than 64 MiB, only the end is fetched, into a file of its own.
         """

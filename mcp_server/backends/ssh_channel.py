@@ -134,7 +134,7 @@ class Channel:
             self._waiting.pop(number, None)
 
     def report_liveness(self, run_id: str) -> LivenessReport:
-        """Return what the host says of a run's supervisor now; ``unreachable`` where nobody can ask it."""
+        """Return what the host says of a run's supervisor now. ``unreachable`` where nobody can ask it."""
         if (reason := self.mirror.read_dead(run_id)) is not None:
             return LivenessReport(Liveness.DEAD, reason)
         self._start()
@@ -150,7 +150,7 @@ class Channel:
 
     @property
     def behind_s(self) -> float:
-        """How many seconds ago the host was last heard of; 0 while it pushes what is new."""
+        """How many seconds ago the host was last heard of, or 0 while it pushes what is new."""
         with self._changed:
             return 0.0 if self._is_open else max(0.0, time.time() - self._last_contact_s())
 
@@ -308,7 +308,7 @@ class Channel:
 
 
 def settle_launch(channel: Channel, run_id: str) -> bool:
-    """Return whether a launch whose answer was lost has reached its host; if not, it never starts from now on.
+    """Return whether a launch whose answer was lost has reached its host. If not, it never starts from now on.
 
     Raises:
         HostUnreachable: nobody knows.
@@ -410,7 +410,7 @@ class _Link:
         return any(words in text for words in _REFUSALS)
 
     def describe_end(self) -> str:
-        """Return why ssh ended, by its last words; empty where it said nothing."""
+        """Return why ssh ended, by its last words, or empty where it said nothing."""
         if self.silent:
             return f"it was silent for {_SILENT_S:g} s"
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -492,7 +492,7 @@ _lock = threading.Lock()
 
 
 def channel_of(mirror: Path) -> Channel:
-    """Return this process's channel to the host whose mirror is ``mirror``; it connects at its first use."""
+    """Return this process's channel to the host whose mirror is ``mirror``. It connects at its first use."""
     with _lock:
         if mirror not in _channels:
             _channels[mirror] = Channel(Mirror(mirror))

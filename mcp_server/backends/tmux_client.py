@@ -25,7 +25,7 @@ _LIMITER: RunVar[anyio.CapacityLimiter | None] = RunVar("tmux")
 
 
 def list_sessions(socket: str) -> list[str]:
-    """Return the names of all sessions, also of those that are not runward's; none when tmux does not run."""
+    """Return the names of all sessions, also of those that are not runward's, none when tmux does not run."""
     return _query(socket, "list-sessions", "-F", "#{session_name}") or []
 
 
@@ -48,7 +48,7 @@ def capture_pane(session: str, *, socket: str, history: bool) -> list[str]:
 
 
 def become_client(session: str, socket: str) -> NoReturn:
-    """Replace this process by tmux, attached to ``session``; inside that tmux server, switch its client instead."""
+    """Replace this process by tmux, attached to ``session``. Inside that tmux server, switch its client instead."""
     outer_socket = Path(os.environ.pop("TMUX", "").partition(",")[0]).name
     verb = "switch-client" if outer_socket == socket else "attach-session"
     if verb == "attach-session" and outer_socket:
@@ -64,7 +64,7 @@ def read_version() -> str:
 
 
 def read_global_environment(socket: str) -> list[str]:
-    """Return the ``NAME=value`` lines that every session of this server inherits; none when it does not run."""
+    """Return the ``NAME=value`` lines that every session of this server inherits, none when it does not run."""
     return _query(socket, "show-environment", "-g") or []
 
 

@@ -82,7 +82,7 @@ class BlueprintReader:
     notes: list[str] = field(default_factory=list)
 
     def add_fault(self, line: int, text: str, *, fatal: bool = True) -> None:
-        """Note a fault; a fatal one prevents running the document."""
+        """Note a fault. A fatal one prevents running the document."""
         self.faults.append(BlueprintFault(line, text, fatal=fatal))
 
     def add_note(self, name: str, text: str) -> None:
@@ -101,7 +101,7 @@ class BlueprintReader:
 
 
 def content_items(reader: BlueprintReader, name: str) -> list[SectionItem]:
-    """Return the items of a section without explanations; where nothing else is there, its description.
+    """Return the items of a section without explanations, or its description where nothing else is there.
 
     Empty if the section is absent.
     """
@@ -159,7 +159,7 @@ class _PathCandidates:
     first: tuple[int, str] | None = None
 
     def add(self, item: SectionItem, value: str, *, is_exact: bool) -> str:
-        """Add the paths of an item; return a fault if the end of its path is not clear."""
+        """Add the paths of an item and return a fault if the end of its path is not clear."""
         label = item.label
         is_content = not label or item.is_code or find_section(label) == self.name or _CONTENT_LABEL.fullmatch(label)
         path = (
@@ -276,7 +276,7 @@ def keep_hints(reader: BlueprintReader) -> None:
 
 
 def read_purpose(reader: BlueprintReader) -> str:
-    """Return the purpose as one paragraph: its description and its contents; hints only where nothing else is there."""
+    """Return the purpose as one paragraph: its description and its contents. Hints only where nothing else is there."""
     section = reader.sections.get("purpose")
     if section is None:
         return ""

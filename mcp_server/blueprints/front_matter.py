@@ -1,4 +1,4 @@
-"""YAML in a blueprint, read by PyYAML: front matter as sections, values of options; every value has its line. Pure.
+"""YAML in a blueprint, read by PyYAML: front matter as sections, values of options. Every value has its line. Pure.
 
 Only the structure is PyYAML's. A word is typed here, as JSON would: ``no``, ``12:30:00`` and ``2024-01-01`` are text.
 """
@@ -91,7 +91,7 @@ def _last_line(entry: FrontMatterEntry, entries: Sequence[FrontMatterEntry], end
 
 
 def compose(text: str, first_line: int) -> Node | None:
-    """Return the node tree of a YAML document, whose first line has the number ``first_line``; None if it is empty.
+    """Return the node tree of a YAML document, whose first line has the number ``first_line``, or None if it is empty.
 
     Raises:
         YamlFault: it is not YAML, or larger than a blueprint's settings may be.
@@ -152,7 +152,7 @@ def _convert(node: Node | None, first_line: int, budget: list[int]) -> Any:
 
 
 def type_scalar(text: str, *, is_plain: bool = True) -> Any:
-    """Return a word as the JSON value that it looks like; in quotes it is text."""
+    """Return a word as the JSON value that it looks like. In quotes it is text."""
     if not is_plain:
         return text
     if text in _WORDS:

@@ -269,7 +269,7 @@ def _read_wide_table(rows: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def split_row(text: str) -> list[str]:
-    """Return the cells of a table row; a bar in inline code, or behind a backslash, is text."""
+    """Return the cells of a table row. A bar in inline code, or behind a backslash, is text."""
     return (
         re.findall(r"(?:`[^`]*`|\\\||[^|])+", text.strip().strip("|"))
         if text.count("`") % 2 == 0

@@ -27,7 +27,7 @@ _MAX_SEEDS = 1_000
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a launch as a blueprint has them; a field that it leaves open has its default."""
+    """Options of a launch as a blueprint has them. A field that it leaves open has its default."""
 
     recovery: Any = None
     params: dict[str, Any] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Options:
 
 
 def read_options(reader: BlueprintReader) -> Options:
-    """Return the options of a document; what is not understood is a fault with its line."""
+    """Return the options of a document. What is not understood is a fault with its line."""
     return Options(
         recovery=_read_recovery(reader),
         params=_read_params(reader),

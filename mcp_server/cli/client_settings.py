@@ -32,11 +32,11 @@ _LAUNCH_APPROVAL = f'[mcp_servers.{NAME}.tools.launch_run]\napproval_mode = "app
 
 
 class Unreadable(ValueError):
-    """A file cannot be changed safely; the message has the reason and the entry that a person can add."""
+    """A file cannot be changed safely. The message has the reason and the entry that a person can add."""
 
 
 class NotOurs(ValueError):
-    """The name is taken by an entry that starts something else; only a person may replace it."""
+    """The name is taken by an entry that starts something else, only a person may replace it."""
 
 
 def is_ours(entry: Mapping[str, Any]) -> bool:
@@ -51,7 +51,7 @@ def is_ours(entry: Mapping[str, Any]) -> bool:
 
 
 def in_mcp_json(text: str, command: Sequence[str]) -> str:
-    """Return the text of a ``.mcp.json`` with this server registered; unchanged if it is registered already.
+    """Return the text of a ``.mcp.json`` with this server registered, or unchanged if it is registered already.
 
     Raises:
         Unreadable: the text is not a ``.mcp.json``.
@@ -92,7 +92,7 @@ def out_of_mcp_json(text: str) -> str:
 
 
 def user_entry(text: str) -> dict[str, Any] | None:
-    """Return the entry of this server in Claude Code's own ``.claude.json``; None where there is none to read."""
+    """Return the entry of this server in Claude Code's own ``.claude.json``, or None where there is none to read."""
     try:
         entry = json.loads(text)["mcpServers"][NAME]
     except (ValueError, KeyError, TypeError):
@@ -164,7 +164,7 @@ def _refuse_foreign(entry: Mapping[str, Any]) -> None:
 
 
 def in_codex_toml(text: str, command: Sequence[str], variables: Iterable[str] = CODEX_VARIABLES) -> str:
-    """Return the text of Codex's ``config.toml`` with this server registered; unchanged if it is registered already.
+    """Return the text of Codex's ``config.toml`` with this server registered, or unchanged if it is registered already.
 
     Only the table of this server is rewritten. ``variables``: names that Codex passes on from its environment.
 

@@ -46,13 +46,13 @@ Weights = dict[str, NDArray[Any]]
 
 
 def source_text(modules: str) -> str:
-    """Return the joined source of the named standard-library modules; modules that this Python lacks are left out."""
+    """Return the joined source of the named standard-library modules. Modules that this Python lacks are left out."""
     files = [Path(sysconfig.get_path("stdlib"), f"{module}.py") for module in modules.split()]
     return "\n".join(file.read_text("utf-8", errors="ignore") for file in files if file.is_file())
 
 
 def encode(text: str) -> Ids:
-    """Return the index of each character in ``CHARACTERS``; other characters are dropped."""
+    """Return the index of each character in ``CHARACTERS``. Other characters are dropped."""
     index = {character: i for i, character in enumerate(CHARACTERS)}
     return np.array([index[character] for character in text if character in index], dtype=np.int64)
 
@@ -99,7 +99,7 @@ def loss_and_gradients(weights: Weights, contexts: Ids, following: Ids) -> tuple
 
 
 def train(weights: Weights, ids: Ids, steps: int, rng: np.random.Generator) -> Iterator[float]:
-    """Change ``weights`` in place by Adam; yield the loss of each step, nats per character.
+    """Change ``weights`` in place by Adam. Yield the loss of each step, nats per character.
 
     The learning rate warms up over 5 % of the steps and falls to zero along a cosine.
     """
@@ -138,7 +138,7 @@ def bigram_bits_per_character(trained_on: Ids, held_out: Ids) -> float:
 
 
 def sample(weights: Weights, rng: np.random.Generator, prompt: str, length: int) -> str:
-    """Return what the model writes after ``prompt`` at temperature 0.7; any blank run becomes one space."""
+    """Return what the model writes after ``prompt`` at temperature 0.7. Any blank run becomes one space."""
     ids = list(encode(prompt))
     for _ in range(4 * length):
         p = np.exp(forward(weights, np.array([ids[-CONTEXT:]]))[2][0].astype(np.float64) / 0.7)

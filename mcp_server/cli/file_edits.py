@@ -19,7 +19,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class LeftAlone(Exception):
-    """A file was not changed; the message is the reason."""
+    """A file was not changed. The message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Edit:
 
 
 def apply_edit(edit: Edit, *, sure: bool) -> bool:
-    """Show the change, ask, and write it; return whether the file has the right content."""
+    """Show the change, ask, and write it, and return whether the file has the right content."""
     try:
         path = _find_target(edit)
         before = _read(path)
@@ -60,7 +60,7 @@ def apply_edit(edit: Edit, *, sure: bool) -> bool:
 
 
 def confirm(question: str, *, sure: bool) -> bool:
-    """Return whether a person at the terminal says yes; True without a question where ``sure``."""
+    """Return whether a person at the terminal says yes, or True without a question where ``sure``."""
     if sure:
         return True
     if not sys.stdin.isatty():

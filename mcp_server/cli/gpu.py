@@ -28,7 +28,7 @@ _COLUMNS = ("GPU", "UUID", "MEMORY MiB", "UTIL", "TEMP", "POWER", "SM CLOCK", "S
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the GPUs, once or repeatedly; return 1 when a GPU has a fault, or none is free.
+    """Print the GPUs, once or repeatedly, and return 1 when a GPU has a fault, or none is free.
 
     Raises:
         GpusUnknown: there is no driver, or it does not answer.

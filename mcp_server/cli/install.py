@@ -35,7 +35,7 @@ _SEARCH_UPWARDS = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Register the server with ``arguments.client``, or remove it; return the exit status.
+    """Register the server with ``arguments.client``, or remove it, and return the exit status.
 
     0: everything is as requested. 1: something is unchanged, because it was not confirmed or failed.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask for the run's id, stop the run; return 0 if nothing survived, 1 if something did or nothing was done."""
+    """Ask for the run's id, stop the run, and return 0 if nothing survived, 1 if something did or nothing was done."""
     store = RunStore(StateHome.of(os.environ))
     run = store.find_any(arguments.run_id)
     if isinstance(run, SweepRun):

@@ -24,7 +24,7 @@ PIPE_COLUMNS = 240  # a pipe has no width to keep to
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the runs in the asked state, at most ``arguments.limit``; return the exit status."""
+    """Print the runs in the asked state, at most ``arguments.limit``, and return the exit status."""
     store = RunStore(StateHome.of(os.environ))
     state = arguments.state
     runs = [run for run in store.list_runs() if state in (None, run.state, "ended" if run.ended else "live")]

@@ -18,7 +18,7 @@ _EXAMPLE = '[notify]\nwebhook = "https://ntfy.sh/A_TOPIC_THAT_NOBODY_GUESSES"'
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Send the test notices, once each; exit status 1 where one did not arrive or nothing is configured."""
+    """Send the test notices, once each. Exit status 1 where one did not arrive or nothing is configured."""
     home = StateHome.of(os.environ)
     targets, problems = find_targets(home.read_config(), os.environ, home.secrets)
     owner = home.owner(os.environ)

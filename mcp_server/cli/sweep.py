@@ -1,4 +1,4 @@
-"""`runward sweep`: list sweeps; show one with its cells ranked; note something about a cell."""
+"""`runward sweep`: list sweeps. Show one with its cells ranked. Note something about a cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS = ("SWEEP", "STATE", "CELLS", "FAILED", "BEST", "OWNER", "PLANNED")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List sweeps, print one, or keep a note; return the exit status."""
+    """List sweeps, print one, or keep a note, and return the exit status."""
     store = RunStore(StateHome.of(os.environ))
     if arguments.sweep is None:
         if arguments.note:

@@ -12,7 +12,7 @@ from mcp_server.store.tokens import Tokens
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Add, list or remove tokens; return the exit status."""
+    """Add, list or remove tokens, and return the exit status."""
     tokens = Tokens(StateHome.of(os.environ))
     if arguments.action == "add":
         print(tokens.add(arguments.name))

@@ -1,4 +1,4 @@
-"""`runward wait`: wait until a run, or a sweep, has ended; exit with the run's exit code."""
+"""`runward wait`: wait until a run, or a sweep, has ended. Exit with the run's exit code."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _BEFORE_CHARS, _WORD_CHARS, _NUMBER_CHARS = 80, 400, 101  # verb to word; looked
 
 
 def find_checkpoint(line: str) -> str | None:
-    """Return the word that names a checkpoint by a number, shortly after a verb of saving; None if there is none."""
+    """Return the word that names a checkpoint by a number, shortly after a verb of saving, or None if there is none."""
     for count, verb in enumerate(_VERB.finditer(line)):
         if count == _MOST_VERBS:
             break

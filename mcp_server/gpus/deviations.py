@@ -86,7 +86,7 @@ class UsageTracker:
         self._ended_s: dict[tuple[Any, ...], float | None] = {}
 
     def add_sample(self, snapshot: Snapshot, now_s: float) -> list[Deviation]:
-        """Count a sample; return the deviations that begin with it."""
+        """Count a sample and return the deviations that begin with it."""
         gpus = list({gpu.uuid: gpu for gpu in snapshot.gpus if gpu.uuid in self._gpus}.values())
         deviations: list[Deviation] = []
         if self._last_s is not None and now_s <= self._last_s:  # repeated or late: count only what needs no order
@@ -110,7 +110,7 @@ class UsageTracker:
         return deviations
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Return, by UUID, peak_mib, mean_util (%), mean_w and max_c of the attempt; unknown ones are left out."""
+        """Return, by UUID, peak_mib, mean_util (%), mean_w and max_c of the attempt. Unknown ones are left out."""
         figures = {
             uuid: {name: value for name, value in gpu.attempt.figures()._asdict().items() if value is not None}
             for uuid, gpu in self._gpus.items()
@@ -118,7 +118,7 @@ class UsageTracker:
         return {uuid: each for uuid, each in figures.items() if each}
 
     def minute_figures(self, now_s: float) -> dict[str, UsageFigures] | None:
-        """Return, once a minute and by UUID, the figures of that minute; None in between, and when all are unknown."""
+        """Return, once a minute and by UUID, the figures of that minute. None in between, and when all are unknown."""
         if self._minute_from_s is None or now_s - self._minute_from_s < _MINUTE_S:
             return None
         self._minute_from_s = now_s
@@ -128,7 +128,7 @@ class UsageTracker:
         return {uuid: each for uuid, each in figures.items() if any(v is not None for v in each)} or None
 
     def idle_s(self, now_s: float) -> float | None:
-        """Return for how long all GPUs have been at 0 %; None when they were never used, or samples are missing."""
+        """Return for how long all GPUs have been at 0 %, or None when they were never used, or samples are missing."""
         if not self._used or self._seen_s is None or now_s - self._seen_s > self._window_s:
             return None
         return 0.0 if self._idle_from_s is None else max(0.0, now_s - self._idle_from_s)

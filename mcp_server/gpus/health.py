@@ -32,7 +32,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class GpuHealth:
-    """``ok``: the requirements are met; without requirements: a GPU is free and none has a fault.
+    """``ok``: the requirements are met. Without requirements: a GPU is free and none has a fault.
 
     ``free``: UUIDs of the GPUs, then of the MIG instances, that a run can use now. ``reasons``: obstacles and faults,
     then notes, which need no action.
@@ -49,7 +49,7 @@ def assess_gpus(
     requirements: Requirements | None = None,
     limits: Requirements = _NO_REQUIREMENTS,
 ) -> GpuHealth:
-    """Assess the GPUs of ``snapshot``; ``holders``: who has leased a GPU, by its UUID.
+    """Assess the GPUs of ``snapshot``. ``holders``: who has leased a GPU, by its UUID.
 
     ``limits``: what this host requires for more than one GPU. Without ``requirements`` it counts where there are
     several. A count is met as a launch would meet it: by GPUs of one model.

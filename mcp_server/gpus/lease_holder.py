@@ -29,7 +29,7 @@ _LARGEST_PID, _MOST_GPUS = 2**22, 1024
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """A process that holds a lease or waits for one; ``since`` in ISO 8601 UTC. Unknown values are empty.
+    """A process that holds a lease or waits for one. ``since`` in ISO 8601 UTC. Unknown values are empty.
 
     ``index``: of the leased GPU, as the driver numbered it when the lease was taken.
     """
@@ -84,7 +84,7 @@ class LeaseHolder:
 
     @classmethod
     def of_lock(cls, fd: int, pids: Mapping[lock_files.LockKey, int]) -> LeaseHolder:
-        """Return the holder of an open lock file; ``pids``: the process that holds a lock, as the kernel lists them.
+        """Return the holder of an open lock file. ``pids``: the process that holds a lock, as the kernel lists them.
 
         The text of the file is its last writer's, who may be dead or hostile, so the kernel's list counts first: the
         text is believed where the holder's user alone can have written it. The list still names a process that has

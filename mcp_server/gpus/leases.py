@@ -96,7 +96,7 @@ class HeldLeases:
         self._companions.clear()
 
     def release(self, uuids: Sequence[str] | None = None) -> None:
-        """Release the leases of ``uuids``; None: all."""
+        """Release the leases of ``uuids``. None: all."""
         for uuid in self.uuids if uuids is None else uuids:
             if (fd := self._fds.pop(uuid, None)) is not None:
                 lock_files.write_text(fd, "")
@@ -131,7 +131,7 @@ class Leases:
         return lock_files.warn_of_owner(self.path) or lock_files.warn_of_owner(self.queue)
 
     def holders(self) -> dict[str, LeaseHolder]:
-        """Return the holder of each lease by UUID; also of a removed file, if its process can be inspected."""
+        """Return the holder of each lease by UUID, also of a removed file, if its process can be inspected."""
         holders: dict[str, LeaseHolder] = {}
         pids = lock_files.lock_holders()
         device, inodes = lock_files.device_numbers(self.path), _list_inodes(self.path) | _list_inodes(self.queue)
@@ -148,7 +148,7 @@ class Leases:
         return holders
 
     def waiters(self, before: QueueKey | None = None) -> list[Waiter]:
-        """Return the queue in its order; only what is ahead of the key ``before``."""
+        """Return the queue in its order, only what is ahead of the key ``before``."""
         waiters = []
         pids = lock_files.lock_holders()
         for name in _list_names(self.queue):
@@ -162,7 +162,7 @@ class Leases:
         return sorted(ahead, key=lambda waiter: waiter.key)
 
     def take(self, uuids: Sequence[str], holder: LeaseHolder, indices: Sequence[int] = ()) -> HeldLeases | Unavailable:
-        """Take all of these leases or none; ``Unavailable`` names one that is held, and its holder.
+        """Take all of these leases or none. ``Unavailable`` names one that is held, and its holder.
 
         Does not respect the queue and does not see a lease whose file was removed: see ``acquire_leases``.
 
@@ -252,11 +252,11 @@ class QueueTicket:
 
     @property
     def position(self) -> int:
-        """The position in the queue; 1 is next."""
+        """The position in the queue. 1 is next."""
         return len(self.waiters_ahead()) + 1
 
     def withdraw(self) -> None:
-        """Leave the queue; does nothing the second time."""
+        """Leave the queue. Does nothing the second time."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()

@@ -14,7 +14,7 @@ _SLACK_W = 0.5  # drivers report limits in milliwatts
 
 @dataclass(frozen=True)
 class Excess:
-    """The GPUs above the limits of ``requirements``, by index; ``power_w`` None: not reported."""
+    """The GPUs above the limits of ``requirements``, by index. ``power_w`` None: not reported."""
 
     requirements: Requirements
     power_w: Mapping[int, float | None] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Excess:
 
     @property
     def text(self) -> str:
-        """What is exceeded: ``0-3: power limit 300 W, at most 275 W required``; empty where nothing is."""
+        """What is exceeded: ``0-3: power limit 300 W, at most 275 W required``, or empty where nothing is."""
         clauses = []
         if self.power_w:
             known = [watts for watts in self.power_w.values() if watts is not None]
@@ -43,7 +43,7 @@ class Excess:
 
     @property
     def remedy(self) -> str:
-        """The commands that a person should run, as one sentence; empty where nothing is exceeded."""
+        """The commands that a person should run, as one sentence, or empty where nothing is exceeded."""
         commands = []
         if self.power_w:
             commands.append(f"sudo nvidia-smi -i {_list(self.power_w)} -pl {self.requirements.power_limit_w:g}")

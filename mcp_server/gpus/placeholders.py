@@ -18,7 +18,7 @@ _RENDERS = re.compile(r"EGL|RENDER|VK_|VULKAN|GLX")
 
 
 def find_placeholder(text: str) -> str | None:
-    """Return the first placeholder in ``text``; None where it has none."""
+    """Return the first placeholder in ``text``, or None where it has none."""
     match = _PLACEHOLDER.search(text)
     return match[0] if match else None
 

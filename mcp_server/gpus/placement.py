@@ -35,7 +35,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Unavailable:
-    """Why the requested GPUs or slots are not available; ``never``: waiting cannot help.
+    """Why the requested GPUs or slots are not available. ``never``: waiting cannot help.
 
     ``detail``: why each GPU is not, in one clause for those that have the same obstacle. ``remedy``: what a person
     should do where settings of the machine are in the way: then waiting helps only once he has done it.
@@ -53,7 +53,7 @@ class Unavailable:
 
 
 def find_obstacles(gpu: Gpu, holder: str | None, requirements: Requirements, run_id: str = "") -> list[str]:
-    """Return why a run cannot use this GPU, with the remedy where a person has one; empty when it can.
+    """Return why a run cannot use this GPU, with the remedy where a person has one, or empty when it can.
 
     A power limit or clock above the required one is not among them: ``find_excess`` names those of all GPUs together.
 

@@ -37,7 +37,7 @@ def query_gpus(
     since_s: float | None = None,
     within_s: float = 10.0,
 ) -> Snapshot:
-    """Return all GPUs now; ``Snapshot.trouble`` says why there are none. Blocks for up to ``within_s``.
+    """Return all GPUs now. ``Snapshot.trouble`` says why there are none. Blocks for up to ``within_s``.
 
     ``near``: query also the links between GPUs. ``since_s``: the greatest age of Xid errors from the kernel's log.
     """
@@ -68,7 +68,7 @@ def query_gpus(
 
 
 class GpuSampler:
-    """Samples GPUs in one process, and never blocks on it. ``uuids``: the GPUs to sample; empty: all."""
+    """Samples GPUs in one process, and never blocks on it. ``uuids``: the GPUs to sample. Empty: all."""
 
     def __init__(self, python: str, env: Mapping[str, str], uuids: Sequence[str], every_s: float) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,17 +86,17 @@ class GpuSampler:
 
     @property
     def fd(self) -> int | None:
-        """The descriptor that becomes readable with a snapshot; None when the process has died."""
+        """The descriptor that becomes readable with a snapshot, or None when the process has died."""
         stdout = self._process.stdout if self._process else None
         return stdout.fileno() if stdout else None
 
     @property
     def pid(self) -> int | None:
-        """The process that samples; None when it has died."""
+        """The process that samples, or None when it has died."""
         return self._process.pid if self._process else None
 
     def read(self) -> list[Snapshot] | None:
-        """Return the snapshots since the last call, without waiting; None when the process has died."""
+        """Return the snapshots since the last call, without waiting, or None when the process has died."""
         if (fd := self.fd) is None:
             return None
         try:

@@ -39,7 +39,7 @@ class GpuRequest:
 
     @classmethod
     def from_json(cls, facts: object) -> GpuRequest | None:
-        """Return the request of which ``facts`` is the JSON object (``asdict``); None when it is something else."""
+        """Return the request of which ``facts`` is the JSON object (``asdict``), or None when it is something else."""
         if not isinstance(facts, dict):
             return None
         count, ids, cpu = facts.get("count"), facts.get("ids"), facts.get("cpu")
@@ -63,7 +63,7 @@ class Requirements:
 
 
 def parse_gpus(gpus: int | str | Sequence[int | str] | None) -> GpuRequest | None:
-    """Return the request that a user wrote as ``gpus``; None when it is None.
+    """Return the request that a user wrote as ``gpus``, or None when it is None.
 
     Raises:
         ValueError: ``gpus`` is not understood, or means a part of a GPU; the message lists what can be written.
@@ -135,7 +135,7 @@ def parse_requirements(facts: Mapping[str, object] | None) -> Requirements:
 
 
 def takes_several(request: GpuRequest | None) -> bool:
-    """Return whether a launch requests more than one GPU, as far as its words say; ``all`` counts as several.
+    """Return whether a launch requests more than one GPU, as far as its words say. ``all`` counts as several.
 
     MIG instances do not: they are parts of one.
     """
@@ -152,7 +152,7 @@ def tighten(requirements: Requirements, limits: Requirements) -> Requirements:
 
 
 def may_compete(one: GpuRequest, other: GpuRequest) -> bool:
-    """Return whether both requests could be met by the same GPU or slot; false when they name different ones."""
+    """Return whether both requests could be met by the same GPU or slot. False when they name different ones."""
     if not one or not other or bool(one.cpu) != bool(other.cpu) or one.is_mig != other.is_mig:
         return False
     if not one.ids or not other.ids or ALL in (one.ids, other.ids):

@@ -1,4 +1,4 @@
-"""The state of a machine's GPUs at one moment. Pure values; None means that the driver does not report it."""
+"""The state of a machine's GPUs at one moment. Pure values. None means that the driver does not report it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as the driver reports it. Percentages are 0 to 100; ``index`` is NVML's, in PCI bus order.
+    """One GPU as the driver reports it. Percentages are 0 to 100. ``index`` is NVML's, in PCI bus order.
 
     ``memory_used_mib`` excludes the driver's own reserve. ``sm_clock_cap_mhz`` is the lowest limit on the SM clock
     that the driver reports (application clock, customer boost), ``sm_clock_max_mhz`` the limit of the hardware.
@@ -85,7 +85,7 @@ class Gpu:
 
     @property
     def memory_unattributed_mib(self) -> int | None:
-        """Used memory that no visible process holds; None when a process's memory is unknown."""
+        """Used memory that no visible process holds, or None when a process's memory is unknown."""
         if self.memory_used_mib is None or any(p.memory_mib is None for p in self.processes):
             return None
         return max(0, self.memory_used_mib - sum(p.memory_mib or 0 for p in self.processes))
@@ -93,7 +93,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All GPUs at one moment. ``trouble``: why NVML reports no GPUs at all; ``text`` explains it."""
+    """All GPUs at one moment. ``trouble``: why NVML reports no GPUs at all. ``text`` explains it."""
 
     at: str = ""
     driver: str | None = None
@@ -102,7 +102,7 @@ class Snapshot:
     text: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the snapshot as a JSON object; values that are None are omitted from GPUs and processes."""
+        """Return the snapshot as a JSON object. Values that are None are omitted from GPUs and processes."""
         return {
             "at": self.at,
             "driver": self.driver,

@@ -41,7 +41,7 @@ class Imbalance(NamedTuple):
 
 
 def find_imbalance(mean_utils: Mapping[str, float]) -> Imbalance | None:
-    """Return which GPUs work less than 0.7 of the median; None when the median is below 20 %.
+    """Return which GPUs work less than 0.7 of the median, or None when the median is below 20 %.
 
     ``mean_utils``: mean utilisation (%) by UUID, over the same time.
     """
@@ -53,20 +53,20 @@ def find_imbalance(mean_utils: Mapping[str, float]) -> Imbalance | None:
 
 @dataclass
 class Mean:
-    """A mean over time; before any time has passed, the newest value."""
+    """A mean over time. Before any time has passed, the newest value."""
 
     sum: float = 0.0
     weight_s: float = 0.0
     last: float | None = None
 
     def add(self, value: float | None, duration_s: float) -> None:
-        """Count ``value`` for ``duration_s``; None does not count."""
+        """Count ``value`` for ``duration_s``. None does not count."""
         if value is not None:
             self.sum, self.weight_s, self.last = self.sum + value * duration_s, self.weight_s + duration_s, value
 
     @property
     def value(self) -> float | None:
-        """The mean; None when there was no value."""
+        """The mean, or None when there was no value."""
         return self.sum / self.weight_s if self.weight_s else self.last
 
 
@@ -142,7 +142,7 @@ class Window:
             self._rows.popleft()
 
     def means(self, now_s: float) -> dict[str, float]:
-        """Return the means over the window that ends now, by UUID; empty unless samples fill it, several of work.
+        """Return the means over the window that ends now, by UUID, or empty unless samples fill it, several of work.
 
         The means are compared with each other, so all are taken from the same samples. Of two GPUs with little work in
         the window, one would lag if only one of its samples were missing. GPUs with few samples are left out.
@@ -163,7 +163,7 @@ class Window:
 
 
 def drop_implausible(value: float | None) -> float | None:
-    """Return ``value``; None when it is negative or not finite, which no driver can mean."""
+    """Return ``value``, or None when it is negative or not finite, which no driver can mean."""
     return value if value is not None and math.isfinite(value) and value >= 0 else None
 
 

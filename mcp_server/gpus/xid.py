@@ -59,12 +59,12 @@ _UNKNOWN = XidMeaning("NVIDIA's list of Xid errors explains it")
 
 
 def describe_xid(number: int) -> XidMeaning:
-    """Return the entry of an Xid; of an unknown one a fault that NVIDIA's list explains."""
+    """Return the entry of an Xid, and of an unknown one a fault that NVIDIA's list explains."""
     return XIDS.get(number, _UNKNOWN)
 
 
 def worst_xid(numbers: Iterable[int]) -> int | None:
-    """Return the first Xid after which the machine needs a reboot, else the GPU a reset; None: neither is needed."""
+    """Return the first Xid after which the machine needs a reboot, else the GPU a reset. None: neither is needed."""
     severity: tuple[Recovery, ...] = ("reboot", "reset")
     numbers = list(numbers)
     return next((n for recovery in severity for n in numbers if describe_xid(n).recovery == recovery), None)

@@ -69,7 +69,7 @@ _TRAINS = re.compile(r"train|finetune|fine_tune|tune|eval|main|run|play|launch|s
 
 @dataclass(frozen=True)
 class Input:
-    """A file that a command reads. ``path`` as written; ``base``: what it is relative to, by ``cd`` words from cwd.
+    """A file that a command reads. ``path`` as written. ``base``: what it is relative to, by ``cd`` words from cwd.
 
     ``is_certain``: the program fails where it is missing; else it may look for it elsewhere. ``may_be_output``: the
     program may as well write it.
@@ -129,7 +129,7 @@ def find_programs(command: ShellCommand) -> list[Program]:
 
 
 def find_first_program(command: ShellCommand) -> str:
-    """Return the program that ``command`` starts, as written; empty where a shell has more to do than to start it."""
+    """Return the program that ``command`` starts, as written, empty where a shell has more to do than to start it."""
     if not command.is_one_program or not command.commands:
         return ""
     first = command.commands[0]

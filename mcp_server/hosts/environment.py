@@ -70,7 +70,7 @@ def find_distinct_secrets(environ: Mapping[str, str], file: Path) -> dict[str, s
 
 
 def read_secrets_file(file: Path) -> dict[str, str]:
-    """Return the secrets in a file by name; a missing file holds none.
+    """Return the secrets in a file by name. A missing file holds none.
 
     Raises:
         SecretsFileOpen, SecretsFileUnreadable: other users can read the file, or it is not a list of NAME=VALUE.

@@ -46,7 +46,7 @@ class _Settings:
 
 
 def find_hydra_configs(words: Sequence[str], script: Path | None, cwd: Path) -> HydraConfigs:
-    """Return the configs of a program with these ``words``, run in ``cwd``; ``script`` is its file, if known."""
+    """Return the configs of a program with these ``words``, run in ``cwd``. ``script`` is its file, if known."""
     options = {name: value for name, value in read_hydra_options(words).items() if is_literal(value)}
     settings = _read_settings(options, script, cwd)
     if not settings.name or not settings.directories or not (settings.is_hydra or "path" in options):
@@ -60,7 +60,7 @@ def find_hydra_configs(words: Sequence[str], script: Path | None, cwd: Path) -> 
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the content of a YAML file as texts, lists and dictionaries; empty where it cannot be read as one."""
+    """Return the content of a YAML file as texts, lists and dictionaries, or empty where it cannot be read as one."""
     with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
         data = read_regular_file(path, max_bytes=_MOST_BYTES + 1)
         if len(data) <= _MOST_BYTES:

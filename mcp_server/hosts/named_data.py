@@ -80,7 +80,7 @@ def split_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def find_named_data(words: Sequence[str], *, evaluates: bool) -> Iterator[NamedData]:
-    """Yield what the options among ``words`` name; ``evaluates``: the program reads a model rather than writes one."""
+    """Yield what the options among ``words`` name. ``evaluates``: the program reads a model rather than writes one."""
     for option, value in split_options(words):
         key = option.lstrip("-+").replace("-", "_").lower()
         for each in _split_list(value):

@@ -1,4 +1,4 @@
-"""Checks that the paths of a launch belong to this host and exist; a refusal names the line to use instead.
+"""Checks that the paths of a launch belong to this host and exist. A refusal names the line to use instead.
 
 Only certain mistakes are refused. What a shell expands, what the command can make itself, and outputs pass.
 """
@@ -62,7 +62,7 @@ class Roots:
 
     @classmethod
     def of(cls, site: Site, host: Host, *, is_far: bool = False) -> Roots:
-        """Return the roots as ``host`` sees them; a foreign root without a rewrite that exists here is not foreign."""
+        """Return the roots as ``host`` sees them. A foreign root without a rewrite that exists here is not foreign."""
         roots = find_foreign_roots(site, host)
         foreign = {
             root: here for root, here in roots.items() if is_far or root in host.rewrites or not Path(root).exists()
@@ -70,7 +70,7 @@ class Roots:
         return cls(foreign, tuple(host.roots), host.name)
 
     def rewrite(self, text: str) -> Rewrite | None:
-        """Return ``text`` with other hosts' paths rewritten for this host; None where it has none."""
+        """Return ``text`` with other hosts' paths rewritten for this host, or None where it has none."""
         if not self.foreign:
             return None
         first, is_known = "", True
@@ -99,7 +99,7 @@ class Roots:
 
 
 def check_foreign_paths(request: LaunchRequest, command: ShellCommand, roots: Roots) -> None:
-    """Refuse a launch that names another host's path; ``command`` is that of ``request``.
+    """Refuse a launch that names another host's path. ``command`` is that of ``request``.
 
     Raises:
         BadArgument: names the path, and the line to use instead where one is known.
@@ -184,7 +184,7 @@ def find_foreign_command_path(command: ShellCommand, roots: Roots) -> ForeignPat
 
 
 def find_foreign_lines(config: Path, roots: Roots) -> Iterator[ForeignPath]:
-    """Yield the lines of ``config`` that name another host's path; files over 1 MB are not read.
+    """Yield the lines of ``config`` that name another host's path. Files over 1 MB are not read.
 
     Raises:
         OSError: the file cannot be read.
@@ -316,7 +316,7 @@ def _can_hold_inputs(directory: Path) -> bool:
 
 
 def suggest_names(path: str | Path) -> str:
-    """Return, as a sentence, existing names that a missing path can mean; empty where none is near."""
+    """Return, as a sentence, existing names that a missing path can mean, or empty where none is near."""
     path = Path(path)
     missing, directory = path.name, path.parent
     while not directory.is_dir():

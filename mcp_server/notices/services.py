@@ -55,7 +55,7 @@ def make_request(target: Target, notice: Notice, unix_s: int) -> Request:
 
 
 def find_refusal(target: Target, answer: bytes) -> str:
-    """Return why a service refused a notice although its HTTP status is 200; empty where it accepted."""
+    """Return why a service refused a notice although its HTTP status is 200, or empty where it accepted."""
     if target.service != "feishu":
         return ""
     try:

@@ -55,7 +55,7 @@ class Target:
 
 
 def guess_service(url: str) -> str:
-    """Return the service that an address belongs to by its host name; `json` for every other host."""
+    """Return the service that an address belongs to by its host name. `json` for every other host."""
     host = (urlsplit(url).hostname or "").lower()
     return next((service for part, service in _HOSTS if part in host), "json")
 
@@ -66,7 +66,7 @@ def name_target(url: str, command: Sequence[str]) -> str:
 
 
 def split_command(command: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a command; a shell runs one that is written as a line.
+    """Return the words of a command. A shell runs one that is written as a line.
 
     Raises:
         ValueError: it has no words, or a quote without its end.

@@ -30,7 +30,7 @@ class KeptFile:
 
 @dataclass(frozen=True)
 class CodeSnapshot:
-    """What ran. ``python``: the path of the command's Python, empty where it is unknown; ``packages``: how many it has.
+    """What ran. ``python``: the path of the command's Python, empty where it is unknown. ``packages``: how many it has.
 
     ``notes``: what could not be kept, and why. ``git.diff`` is empty: see ``read_diff``.
     """

@@ -27,7 +27,7 @@ class EventsRead:
 
 
 def read_new_events(path: Path, earlier: EventsRead | None = None) -> EventsRead:
-    """Return the events of a file as it is now; ``earlier`` is the result of a former call, whose events are kept.
+    """Return the events of a file as it is now. ``earlier`` is the result of a former call, whose events are kept.
 
     An incomplete last line is left for later. Of more than 4 MiB, the first and the last 2 MiB are read.
 

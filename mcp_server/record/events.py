@@ -184,7 +184,7 @@ class EventLog:
         return bool(self._waiting)
 
     def append(self, kind: EventKind, text: str, **facts: Any) -> None:
-        """Add one event; ``facts`` that are None are left out."""
+        """Add one event. ``facts`` that are None are left out."""
         self._seq += 1
         event: Event = {"seq": self._seq, "kind": kind, "at": now(), "text": text}
         event |= cast(Event, {name: value for name, value in facts.items() if value is not None})
@@ -194,7 +194,7 @@ class EventLog:
             self.on_event(event)
 
     def flush(self) -> None:
-        """Write the waiting events; a line that did not fit whole is removed again."""
+        """Write the waiting events. A line that did not fit whole is removed again."""
         while self._waiting:
             before = os.fstat(self._fd).st_size
             line = self._waiting[0]
@@ -208,7 +208,7 @@ class EventLog:
 
 
 def read_events(path: Path, after: int = 0) -> list[Event]:
-    """Return the events with ``seq`` above ``after``, oldest first; an incomplete last line is left for later.
+    """Return the events with ``seq`` above ``after``, oldest first. An incomplete last line is left for later.
 
     Raises:
         OSError: the file is there, and cannot be read now.
@@ -223,7 +223,7 @@ def read_events(path: Path, after: int = 0) -> list[Event]:
 
 
 def parse_events(data: bytes) -> list[Event]:
-    """Return the events in whole lines, oldest first; damaged lines are passed over."""
+    """Return the events in whole lines, oldest first. Damaged lines are passed over."""
     events = []
     for line in data.split(b"\n")[:-1]:
         try:
@@ -236,7 +236,7 @@ def parse_events(data: bytes) -> list[Event]:
 
 
 def read_record(path: Path) -> Facts | None:
-    """Return an attempt's exit record or progress, None if missing; fields of a wrong type are dropped.
+    """Return an attempt's exit record or progress, None if missing. Fields of a wrong type are dropped.
 
     Raises:
         OSError: the file is there, and cannot be read now.
@@ -246,7 +246,7 @@ def read_record(path: Path) -> Facts | None:
 
 
 def read_stop(path: Path) -> Facts | None:
-    """Return the stop request, None if missing; ``carried_out`` is dropped unless it is a record with a time.
+    """Return the stop request, None if missing. ``carried_out`` is dropped unless it is a record with a time.
 
     Raises:
         OSError: the file is there, and cannot be read now.

@@ -54,12 +54,12 @@ class Ending:
 
     @property
     def stopped_by(self) -> str | None:
-        """Who or what stopped the attempt, one of STOPPERS; None where nothing did, or where that is not known."""
+        """Who or what stopped the attempt, one of STOPPERS, or None where nothing did, or where that is not known."""
         return (self.stop_request.stopped_by or None) if self.stop_request else None
 
     @property
     def remedy(self) -> str:
-        """What to do about a command that may go on elsewhere; empty otherwise."""
+        """What to do about a command that may go on elsewhere. Empty otherwise."""
         if not self.far_side:
             return ""
         return f"Whether the command on {self.far_side} goes on is unknown: look there before another launch."
@@ -96,7 +96,7 @@ class Ending:
 
 
 def classify_ending(status: int | None, stop_request: StopRequest | None, *, interrupted: bool) -> Ending:
-    """Return the ending that a raw wait status means; None where no process could report it.
+    """Return the ending that a raw wait status means, or None where no process could report it.
 
     Exit code 0 is finished unless a stop was requested. ``interrupted``: a person typed Ctrl-C shortly
     before, so that any other end is that person's request.
@@ -121,7 +121,7 @@ def classify_ending(status: int | None, stop_request: StopRequest | None, *, int
 
 
 def shell_status(exit_code: int | None, name: str | None) -> int:
-    """Return the exit status as a shell reports it: 128 + n for signal n; 125 if nothing is known."""
+    """Return the exit status as a shell reports it: 128 + n for signal n. 125 if nothing is known."""
     if exit_code is not None:
         return exit_code
     base, _, above = (name or "").partition("+")
@@ -138,7 +138,7 @@ def _signal_name(number: int) -> str | None:
 
 
 def closing_line(log: Path, ending: Ending, elapsed_s: float) -> bytes:
-    """Return what the pane shows when the run is over; the pane stays open for reading."""
+    """Return what the pane shows when the run is over. The pane stays open for reading."""
     colour = _COLOURS.get(ending.state, _OTHER_COLOUR)
     return (
         f"\x1b[0m\x1b[?25h\r\n\x1b[1;{colour}m[runward] {log.parents[2].name} {ending.text()}\x1b[0m "

@@ -79,7 +79,7 @@ def append_launch(result_dir: Path, spec: RunSpec, secrets: Mapping[str, str] = 
 
 
 def append_end(result_dir: Path, end: RunEnd, spec: RunSpec, secrets: Mapping[str, str] = _NO_SECRETS) -> None:
-    """Append the end of a run to the experiment log, once; before it its launch with the command, if that is missing.
+    """Append the end of a run to the experiment log, once. Before it its launch with the command, if that is missing.
 
     It is missing where the run was not launched from a blueprint, or a person removed the log.
 
@@ -103,7 +103,7 @@ def append_end(result_dir: Path, end: RunEnd, spec: RunSpec, secrets: Mapping[st
 
 
 def list_later_launches(result_dir: Path, run_id: str) -> list[str]:
-    """Return the ids of the runs that were launched into ``result_dir`` after ``run_id``; empty without a log."""
+    """Return the ids of the runs that were launched into ``result_dir`` after ``run_id``, or empty without a log."""
     try:
         with open_regular(result_dir / EXPERIMENT_LOG) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))

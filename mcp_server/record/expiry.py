@@ -16,7 +16,7 @@ def expiry(within_s: float) -> Facts:
 
 
 def has_expired(request: Facts) -> bool:
-    """Return whether a request has expired; one without such fields, as of former versions, never does.
+    """Return whether a request has expired. One without such fields, as of former versions, never does.
 
     The clock decides only where the time since the boot cannot: on another host, or after a restart of this one.
     """

@@ -32,12 +32,12 @@ class RunDir:
 
     @property
     def spec(self) -> Path:
-        """What was asked for; secrets by name only."""
+        """What was asked for. Secrets by name only."""
         return self.path / "spec.json"
 
     @property
     def script(self) -> Path:
-        """The command, as bash runs it; an attempt with other variables or arguments has a script of its own."""
+        """The command, as bash runs it. An attempt with other variables or arguments has a script of its own."""
         return self.path / "run.sh"
 
     @property
@@ -69,11 +69,11 @@ class RunDir:
         return self.attempt(attempt) / "output.log"
 
     def progress(self, attempt: int) -> Path:
-        """How far the attempt is: the newest step and numbers; appears atomically, every few seconds."""
+        """How far the attempt is: the newest step and numbers. Appears atomically, every few seconds."""
         return self.attempt(attempt) / "progress.json"
 
     def outputs(self, attempt: int) -> Path:
-        """Files that the attempt wrote; appears atomically, see ``record/outputs``."""
+        """Files that the attempt wrote. Appears atomically, see ``record/outputs``."""
         return self.attempt(attempt) / "outputs.json"
 
     @property
@@ -91,7 +91,7 @@ class RunDir:
         return self.attempt(attempt) / "code"
 
     def exit(self, attempt: int) -> Path:
-        """How the attempt ended; appears atomically."""
+        """How the attempt ended. Appears atomically."""
         return self.attempt(attempt) / "exit.json"
 
 

@@ -61,7 +61,7 @@ class ThisHost:
         return self.is_this_boot(spec) or spec.host in ("", self.name)
 
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
-        """Return ``alive`` while the supervisor holds its lock; a reused process number cannot deceive it.
+        """Return ``alive`` while the supervisor holds its lock. A reused process number cannot deceive it.
 
         Without the lock: ``unknown`` for a run of another host, ``pending`` in the first 15 s of a launch, else
         ``dead``.
@@ -89,7 +89,7 @@ class ThisHost:
         return list(dict.fromkeys(marked + _members_of_session(run, marked)))
 
     def find_living(self, run: Run, supervisor: processes.Process | None) -> list[processes.Process]:
-        """Return the run's processes: its supervisor's descendants, else all that carry its id; never this process."""
+        """Return the run's processes: its supervisor's descendants, else all that carry its id, never this process."""
         if supervisor is not None:
             members = processes.descendants(supervisor.pid)
         else:
@@ -113,7 +113,7 @@ class Reaping:
         self._sent: list[str] | None = None
 
     def step(self) -> ReapResult | None:
-        """Send what is due; return the result once nothing is left to do.
+        """Send what is due and return the result once nothing is left to do.
 
         Raises:
             OSError: no descriptor or memory is left to look for processes.
@@ -135,7 +135,7 @@ class Reaping:
 
 
 def supervisor_of(path: Path, run: Run) -> processes.Process | None:
-    """Return the run's supervisor: the process with the recorded number and start time; None when it is gone."""
+    """Return the run's supervisor: the process with the recorded number and start time, or None when it is gone."""
     pid, started = run.at_start.get("supervisor_pid"), run.at_start.get("supervisor_started")
     process = processes.find_process(pid) if isinstance(pid, int) else None
     if process is None:

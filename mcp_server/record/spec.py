@@ -42,13 +42,13 @@ class LaunchRequest:
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> LaunchRequest:
-        """Return the request that ``arguments`` hold by name; None is an open field, other names are ignored."""
+        """Return the request that ``arguments`` hold by name. None is an open field, other names are ignored."""
         return cls(**{f.name: arguments[f.name] for f in fields(cls) if arguments.get(f.name) is not None})
 
 
 @dataclass(frozen=True)
 class RunSpec(LaunchRequest):
-    """A launch with nothing left open, as ``spec.json`` keeps it; secrets by name only.
+    """A launch with nothing left open, as ``spec.json`` keeps it. Secrets by name only.
 
     Every field has a default, so that directories of former layouts stay readable. ``environment`` is not kept: its
     variables are in ``env``.
@@ -78,7 +78,7 @@ class RunSpec(LaunchRequest):
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> RunSpec:
-        """Return the spec that ``facts`` hold; fields that are unknown or of a wrong type are left out."""
+        """Return the spec that ``facts`` hold. Fields that are unknown or of a wrong type are left out."""
         known = (f for f in fields(cls) if f.name in facts and f.name not in _NOT_KEPT)
         return cls(**{f.name: facts[f.name] for f in known if _fits(facts[f.name], str(f.type))})
 

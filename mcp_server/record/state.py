@@ -101,7 +101,7 @@ class Run:
 
     @property
     def gpu_names(self) -> tuple[int | str, ...]:
-        """Its GPUs as people name them: by index where that is known, else by UUID; cpu slots as ``cpu-1``."""
+        """Its GPUs as people name them: by index where that is known, else by UUID. Cpu slots as ``cpu-1``."""
         if len(self.gpu_indices) != len(self.gpus):
             return self.gpus
         return tuple(uuid if uuid.startswith("cpu-") else index for uuid, index in zip(self.gpus, self.gpu_indices))
@@ -136,7 +136,7 @@ class Run:
         return int(self.events[-1]["seq"]) if self.events else 0
 
     def elapsed_s(self, now_s: float) -> float | None:
-        """Return the seconds from the command's start to its end, or to ``now_s`` (POSIX time); None for a lost run."""
+        """Return the seconds from the command's start to its end, or to ``now_s`` (POSIX time). None for a lost run."""
         if self.started_at is None or self.state == "lost":
             return None
         if self.measured_s is not None:
@@ -146,7 +146,7 @@ class Run:
 
 
 def fold(evidence: Evidence) -> Run:
-    """Return the run that ``evidence`` proves. A written end comes first, then liveness; nothing is invented."""
+    """Return the run that ``evidence`` proves. A written end comes first, then liveness. Nothing is invented."""
     state, reason = _state_and_reason(evidence)
     starts: Sequence[Mapping[str, Any]] = [e for e in evidence.events if e["kind"] == "started"] or [{}]
     last: Mapping[str, Any] = next((e for e in reversed(evidence.events) if e["kind"] in ENDING), {})

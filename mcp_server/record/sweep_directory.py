@@ -23,7 +23,7 @@ class SweepDir:
 
     @property
     def spec(self) -> Path:
-        """What was asked for: every cell with the arguments of its launch; secrets by name only."""
+        """What was asked for: every cell with the arguments of its launch. Secrets by name only."""
         return self.path / "spec.json"
 
     @property
@@ -38,12 +38,12 @@ class SweepDir:
 
     @property
     def log(self) -> Path:
-        """For people: the plan, and what became of every cell; appears atomically."""
+        """For people: the plan, and what became of every cell. Appears atomically."""
         return self.path / "sweep_log.md"
 
     @property
     def results(self) -> Path:
-        """For programs: one row a cell, with tabs between; appears atomically."""
+        """For programs: one row a cell, with tabs between. Appears atomically."""
         return self.path / "results.tsv"
 
     @property
@@ -58,5 +58,5 @@ class SweepDir:
 
     @property
     def notes(self) -> Path:
-        """Notes about cells, one JSON object a line; agents and people append."""
+        """Notes about cells, one JSON object a line. Agents and people append."""
         return self.requests / "notes.jsonl"

@@ -84,7 +84,7 @@ class Sweep:
 
     @property
     def phase(self) -> str | None:
-        """The first phase that is not done; None once all are."""
+        """The first phase that is not done, or None once all are."""
         return next((cell.cell.phase for cell in self.cells if not cell.done), None)
 
     @property
@@ -95,7 +95,7 @@ class Sweep:
 
     @property
     def best(self) -> CellState | None:
-        """The cell with a result whose value of the metric is the best; None without a metric, or before any result."""
+        """The cell with a result whose value of the metric is the best. None without a metric, or before any result."""
         valued = [cell for cell in self.cells if cell.value is not None and cell.state in RESULTS]
         sign = 1 if self.spec.goal == "max" else -1
         return max(valued, key=lambda cell: sign * (cell.value or 0.0), default=None)

@@ -35,7 +35,7 @@ class TrackerLink(NamedTuple):
 
 
 def find_tracker_link(text: str) -> TrackerLink | None:
-    """Return the newest page that is named in printed text, without a query that may hold a key; else a directory."""
+    """Return the newest page that is named in printed text, without a query that may hold a key, else a directory."""
     plain = _CODES.sub("", text) if "\x1b" in text else text
     pages = _PAGE.findall(plain)
     if pages:

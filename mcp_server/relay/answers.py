@@ -101,7 +101,7 @@ class Answers:
         return {}, b""
 
     def answer_interrupt(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Let a living supervisor read its stop request; say whether that reached it."""
+        """Let a living supervisor read its stop request. Say whether that reached it."""
         directory = self._state.directory(wish["run"])
         supervisor = supervisor_of(directory.path, self._state.read_run(directory.run_id, self._host))
         return {"reached": supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)}, b""
@@ -150,7 +150,7 @@ class Answers:
         return {"sessions": names}, b""
 
     def answer_read(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return bytes of a file from ``offset`` on, compressed; ``path`` is absolute or below the state directory."""
+        """Return bytes of a file from ``offset`` on, compressed. ``path`` is absolute or below the state directory."""
         data, status = _read_range(self._state.path / wish["path"], int(wish["offset"]), int(wish["count"]))
         return {"size": status.st_size, "inode": status.st_ino, "mtime_ns": status.st_mtime_ns}, data
 

@@ -58,7 +58,7 @@ class RunWatch:
         return self._inotify.fd is not None
 
     def subscribe(self, have: Mapping[str, int], dead: Iterable[str]) -> None:
-        """Push all runs from now on. ``have``: bytes of the events that the server has; ``dead``: of no interest."""
+        """Push all runs from now on. ``have``: bytes of the events that the server has. ``dead``: of no interest."""
         with self._lock:
             self._dead = set(dead)
             for run_id, offset in have.items():
@@ -186,7 +186,7 @@ class _WatchedRun:
         self._is_foreign = False
 
     def read_news(self, host: ThisHost) -> tuple[dict[str, Any] | None, bytes, bool]:
-        """Return a push, or None where nothing is new, with its bytes; and whether more events follow."""
+        """Return a push, or None where nothing is new, with its bytes and whether more events follow."""
         liveness = self._read_liveness(host)
         files: list[list[Any]] = []
         parts: list[bytes] = []

@@ -39,7 +39,7 @@ _SCOPE_CHECK_S = 3.0
 
 
 def launch(state: State, facts: dict[str, Any], handover: dict[str, Any]) -> dict[str, Any]:
-    """Start the run of ``facts``, a spec, unless it was started before; return its completed spec.
+    """Start the run of ``facts``, a spec, unless it was started before, and return its completed spec.
 
     Raises:
         LaunchFailed: nothing runs; a supervisor that comes late finds a stop request.
@@ -57,7 +57,7 @@ def launch(state: State, facts: dict[str, Any], handover: dict[str, Any]) -> dic
 
 
 def withdraw(state: State, run_id: str) -> bool:
-    """Make sure that a run which is not there is never started; return whether it is not there."""
+    """Make sure that a run which is not there is never started and return whether it is not there."""
     with _decide(state):
         if (state.runs / run_id).exists():
             return False

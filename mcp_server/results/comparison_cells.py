@@ -96,7 +96,7 @@ def fact_cells(run: Run, step: int | None, elapsed_s: float | None) -> Cells:
 
 
 def describe_end(run: Run) -> str:
-    """Return why a run ended without success; empty where it did not."""
+    """Return why a run ended without success, or empty where it did not."""
     if not run.ended or run.state == "finished":
         return ""
     if run.failure:

@@ -80,7 +80,7 @@ def read_options(command: str | list[str]) -> dict[str, str]:
 
 
 def parse_yaml(text: str) -> dict[str, str]:
-    """Return the scalars of a YAML document as written, under dotted names; empty where it is not YAML. Pure.
+    """Return the scalars of a YAML document as written, under dotted names, or empty where it is not YAML. Pure.
 
     Items of a list that are mappings count as parts of the mapping around it; a list of scalars is one value.
     """
@@ -128,7 +128,7 @@ class ConfigFile:
 
 
 def read_config_files(run: Run, snapshot: CodeSnapshot | None) -> list[ConfigFile]:
-    """Return the configuration files of a run, as its snapshot kept them; without a snapshot as they are now."""
+    """Return the configuration files of a run, as its snapshot kept them. Without a snapshot as they are now."""
     if snapshot is None:
         return [ConfigFile(path, read_text(path), path.stat().st_size) for path in _find_config_files(run)]
     return [

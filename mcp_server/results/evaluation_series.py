@@ -60,7 +60,7 @@ class EvaluationPoint:
 
 @dataclass(frozen=True)
 class EvaluationSeries:
-    """The points of one metric, by step; those of one step, or without any, in the order written: newest last.
+    """The points of one metric, by step. Those of one step, or without any, in the order written: newest last.
 
     ``benchmark`` and ``model``: as the file names them, or "". ``sources``: the files.
     """
@@ -88,7 +88,7 @@ class EvaluationSeries:
 
     @property
     def best(self) -> EvaluationPoint | None:
-        """The best point, the first of equal ones; None where no direction is better or all are NaN."""
+        """The best point, the first of equal ones, or None where no direction is better or all are NaN."""
         finite = [point for point in self.points if math.isfinite(point.value)]
         if not finite or self.best_is is None:
             return None

@@ -75,7 +75,7 @@ def parse_value(text: str) -> Value:
 
 
 def find_step(text: str) -> int | None:
-    """Return the training step that a heading, a file name or a line names; 0 for a baseline before training."""
+    """Return the training step that a heading, a file name or a line names, or 0 for a baseline before training."""
     if match := _STEP.search(text):
         return int(match[1] or match[2])
     return 0 if _BASELINE.search(text) else None
@@ -117,7 +117,7 @@ def parse_dict(text: str) -> dict[str, Value] | None:
 
 
 def parse_line(line: str) -> dict[str, Value] | None:
-    """Return the numbers of a line that holds a dict, or several ``name=value`` after a step; else None.
+    """Return the numbers of a line that holds a dict, or several ``name=value`` after a step, else None.
 
     The row has the step of the line and its text, as ``label``, where it names them.
     """

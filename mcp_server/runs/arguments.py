@@ -105,7 +105,7 @@ def check_unicode(arguments: Mapping[str, object]) -> None:
 
 
 def normalize_policy(value: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a recovery policy in its normal form; None for the default: report and propose.
+    """Return a recovery policy in its normal form, or None for the default: report and propose.
 
     Raises:
         BadArgument, PatternError: the value is not a policy.
@@ -208,7 +208,7 @@ def _list_settings(value: object) -> Iterator[tuple[str, str]]:
 
 
 def check_no_secret(arguments: Mapping[str, object], secrets: Mapping[str, str]) -> None:
-    """Refuse arguments, by their names, that hold the value of a secret in any spelling; ``secrets`` by name.
+    """Refuse arguments, by their names, that hold the value of a secret in any spelling. ``secrets`` by name.
 
     Raises:
         BadArgument: an argument holds one. Arguments are kept in files, and every user of the machine can see them.

@@ -84,13 +84,13 @@ class RunSets:
         return sets[-1].question if sets else None
 
     def answer(self, caller: str | None, words: Sequence[str]) -> RunSet | None:
-        """Close the questions; return what was asked, None where several open ones named other runs."""
+        """Close the questions and return what was asked, None where several open ones named other runs."""
         sets = self._asked.pop((caller, tuple(words)), [])
         is_clear = len({each.question for each in sets}) == 1 and self._clock() - sets[-1].asked_s < TOKEN_VALID_S
         return sets[-1] if is_clear else None
 
     def grant_token(self, words: Sequence[str], attempts: Mapping[str, int]) -> str:
-        """Return a new token for these runs; an older one for the same words becomes void."""
+        """Return a new token for these runs. An older one for the same words becomes void."""
         key = tuple(words)
         self._granted = {token: grant for token, grant in self._granted.items() if grant[0] != key}
         token = secrets.token_urlsafe(9)
@@ -123,7 +123,7 @@ class Confirmations:
         self._grants: dict[str, _Grant] = {}
 
     def grant_token(self, run: Run) -> str:
-        """Return a new token for ``run``; an older token for the same run becomes void."""
+        """Return a new token for ``run``. An older token for the same run becomes void."""
         self._grants = {token: grant for token, grant in self._grants.items() if grant.run_id != run.run_id}
         token = secrets.token_urlsafe(9)
         self._grants[token] = _Grant(run.run_id, run.attempt, self._clock() + TOKEN_VALID_S)

@@ -67,7 +67,7 @@ class Cursor:
         return next(islice(backoff(), self.heartbeats, None))
 
     def advance(self, run: Run, *, scheduled: bool = True) -> Cursor:
-        """Return the cursor after ``run`` was answered; an event or a new state restarts the schedule.
+        """Return the cursor after ``run`` was answered. An event or a new state restarts the schedule.
 
         ``scheduled``: the wait was as long as the schedule says, so the next one is longer.
         """
@@ -130,7 +130,7 @@ class CallerCursors:
         self.remember(caller, ahead)
 
     def recall_positions(self, caller: str | None, run_ids: Iterable[str], condition: str) -> dict[str, MetricPosition]:
-        """Return, by run id, how far ``caller`` has checked ``condition``; runs without a check are left out."""
+        """Return, by run id, how far ``caller`` has checked ``condition``. Runs without a check are left out."""
         if caller is None:
             return {}
         keys = {run_id: (caller, run_id, condition) for run_id in run_ids}

@@ -1,4 +1,4 @@
-"""What a launch on another host has to ask that host: directories, inputs, its environment. Blocks; use a thread."""
+"""What a launch on another host has to ask that host: directories, inputs, its environment. Blocks. Use a thread."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FarHost:
         return int(channel_of(self.mirror).hello.get("cpu_slots") or 1)
 
     def find_directory(self, cwd: str | None) -> Path:
-        """Return the directory to run in; without ``cwd``, the one that this server is in, if that host has it.
+        """Return the directory to run in. Without ``cwd``, the one that this server is in, if that host has it.
 
         Raises:
             BadArgument: it is relative, or missing there.

@@ -1,4 +1,4 @@
-"""Checks before a launch whether this machine has the requested GPUs; creates nothing."""
+"""Checks before a launch whether this machine has the requested GPUs. Creates nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ATTEMPTS, _BETWEEN_S = 4, 0.7
 
 
 def check_gpu_arguments(gpus: Any, require: Mapping[str, Any] | None, env: Mapping[str, str], *, queue: bool) -> Any:
-    """Return ``gpus`` of a launch as written; when it is None, the count of ``require``.
+    """Return ``gpus`` of a launch as written, or the count of ``require`` when it is None.
 
     Raises:
         BadArgument: an argument is not understood, or two contradict each other.
@@ -50,7 +50,7 @@ def check_gpu_arguments(gpus: Any, require: Mapping[str, Any] | None, env: Mappi
 
 
 def requests_gpus(gpus: Any, require: Mapping[str, Any] | None) -> bool:
-    """Return whether a launch requests GPUs or cpu slots; true for words that ``check_gpu_arguments`` will refuse."""
+    """Return whether a launch requests GPUs or cpu slots. True for words that ``check_gpu_arguments`` will refuse."""
     try:
         return bool(parse_gpus(gpus) if gpus is not None else parse_requirements(require).count)
     except ValueError:
@@ -58,7 +58,7 @@ def requests_gpus(gpus: Any, require: Mapping[str, Any] | None) -> bool:
 
 
 def names_mig(gpus: Any) -> bool:
-    """Return whether a launch names MIG instances; false for words that ``check_gpu_arguments`` will refuse."""
+    """Return whether a launch names MIG instances. False for words that ``check_gpu_arguments`` will refuse."""
     try:
         return (request := parse_gpus(gpus)) is not None and request.is_mig
     except ValueError:
@@ -66,7 +66,7 @@ def names_mig(gpus: Any) -> bool:
 
 
 def check_placeholders(gpus: Any, words: Mapping[str, Iterable[str]]) -> None:
-    """Refuse placeholders for GPUs in a launch that requests none; ``words`` are those of each argument.
+    """Refuse placeholders for GPUs in a launch that requests none. ``words`` are those of each argument.
 
     Raises:
         BadArgument: names the argument and the placeholder.
@@ -91,7 +91,7 @@ def count_cpu_slots(configured: int | None) -> int:
 
 
 async def check_admission(spec: RunSpec, env: Mapping[str, str]) -> Snapshot | None:
-    """Check that the GPUs of ``spec`` are free or can be waited for; return the snapshot, None without a request.
+    """Check that the GPUs of ``spec`` are free or can be waited for and return the snapshot, None without a request.
 
     ``env``: that of the run, which may name the directory of the driver's library. The supervisor checks again when it
     leases the GPUs.

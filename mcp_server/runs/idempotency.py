@@ -27,7 +27,7 @@ _RETRY_S = 0.02
 
 @dataclass(frozen=True)
 class IdempotencyKey:
-    """A key that this launch has locked; ``file`` holds the id of the run that has the key."""
+    """A key that this launch has locked. ``file`` holds the id of the run that has the key."""
 
     file: Path
 
@@ -51,7 +51,7 @@ class IdempotencyKey:
         return run if await backend_of(run.spec).settle_launch(directory, run.spec) else None
 
     def read(self) -> str:
-        """Return the id that this key has; empty where it has none."""
+        """Return the id that this key has, or empty where it has none."""
         return _read_run_id(self.file)
 
     def remember(self, run_id: str) -> None:
@@ -60,7 +60,7 @@ class IdempotencyKey:
 
 
 def find_run_of_key(store: RunStore, key: str | None) -> Run | None:
-    """Return the run that was started with this key, if there is one; changes nothing."""
+    """Return the run that was started with this key, if there is one. Changes nothing."""
     if key is None:
         return None
     with contextlib.suppress(OSError, RunNotFound):

@@ -30,7 +30,7 @@ _CLEANUP_S = 2.0  # a launch does not wait longer for screens that do not close
 
 
 async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> tuple[RunSpec, Handover]:
-    """Return the specification of a run and what is handed over in memory; writes nothing.
+    """Return the specification of a run and what is handed over in memory. Writes nothing.
 
     Raises:
         BadArgument, BlueprintInvalid, SecretNotSet, SecretsFileOpen, TmuxMissing, …: the run cannot be started.
@@ -46,7 +46,7 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
 
 
 async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> RunSpec:
-    """Return the specification of a run that could be started now; starts and writes nothing.
+    """Return the specification of a run that could be started now. Starts and writes nothing.
 
     Raises:
         RunwardError: what ``launch`` would raise.
@@ -57,7 +57,7 @@ async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str
 
 
 async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]) -> Run:
-    """Start a run and return it once its command runs; with a repeated idempotency key, return the first run.
+    """Start a run and return it once its command runs. With a repeated idempotency key, return the first run.
 
     Raises:
         RunwardError: the command does not run. A launch that was refused before its directory was made leaves nothing.

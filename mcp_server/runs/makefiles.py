@@ -22,7 +22,7 @@ class Makefile(NamedTuple):
 
 
 def find_makefile(words: Sequence[str]) -> Makefile:
-    """Return the Makefile and the targets that a command ``make …`` names; no targets: the first is made."""
+    """Return the Makefile and the targets that a command ``make …`` names. No targets: the first is made."""
     directory, targets = "", []
     names: tuple[str, ...] = _NAMES
     rest = list(words[1:])
@@ -40,7 +40,7 @@ def find_makefile(words: Sequence[str]) -> Makefile:
 
 
 def select_recipes(text: str, targets: Sequence[str]) -> str:
-    """Return the recipes of ``targets`` and of what they need as shell lines; all other lines are empty."""
+    """Return the recipes of ``targets`` and of what they need as shell lines. All other lines are empty."""
     recipes, needs, names = _read_rules(text.split("\n"))
     waiting, seen = list(targets or names[:1]), set()
     while waiting:

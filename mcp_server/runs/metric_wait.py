@@ -63,7 +63,7 @@ class MetricWait:
         return {run_id: check.position for run_id, check in self._checks.items()}
 
     async def check(self, runs: Sequence[Run]) -> str | None:
-        """Return the value that meets the condition, of the first run that has one; None while none has.
+        """Return the value that meets the condition, of the first run that has one, or None while none has.
 
         Raises:
             BadArgument: several tags match the condition; lists them.
@@ -74,7 +74,7 @@ class MetricWait:
         return None
 
     def describe_missing_tag(self) -> str | None:
-        """Return a note that no run has the condition's tag so far, with similar tags; None where a run has it."""
+        """Return a note that no run has the condition's tag so far, with similar tags, or None where a run has it."""
         other_tags = [check.other_tags for check in self._checks.values()]
         if not all(tags is not None for tags in other_tags):
             return None

@@ -29,12 +29,12 @@ class QuotaReached(RunwardError):
 
 
 def find_quota(quotas: Mapping[str, int], owner: str) -> int | None:
-    """Return the quota of ``owner``; None for no limit."""
+    """Return the quota of ``owner``, or None for no limit."""
     return quotas.get(owner, quotas.get(_OTHERS))
 
 
 def count_gpus(gpus: Any, require: Mapping[str, Any] | None) -> int:
-    """Return how many GPUs a launch requests; cpu slots do not count."""
+    """Return how many GPUs a launch requests. Cpu slots do not count."""
     try:
         request = parse_gpus(gpus)
         if request is None:

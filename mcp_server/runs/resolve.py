@@ -50,7 +50,7 @@ _NOT_SEARCHED = frozenset({"cwd", "blueprint", "secrets"})  # for values of secr
 
 @dataclass(frozen=True)
 class ResolvedLaunch:
-    """A launch with nothing left open. ``request`` is filled in and checked; its paths are absolute."""
+    """A launch with nothing left open. ``request`` is filled in and checked. Its paths are absolute."""
 
     request: LaunchRequest
     run_id: str
@@ -196,7 +196,7 @@ def apply_host_defaults(
 def find_ray_variables(
     environment: Environment, run_id: str, find_port: Callable[[int, int], int | None] | None = None
 ) -> dict[str, str]:
-    """Return the variables of the run's own Ray, with a free port; empty where the environment defines no Ray.
+    """Return the variables of the run's own Ray, with a free port, or empty where the environment defines no Ray.
 
     Raises:
         BadArgument: no port of its range is free.
@@ -224,7 +224,7 @@ def find_ray_variables(
 
 
 def find_directory(cwd: str | None) -> Path:
-    """Return the directory to run in; without ``cwd`` the server's.
+    """Return the directory to run in. Without ``cwd`` the server's.
 
     Raises:
         BadArgument: it is relative, missing, or cannot be read.

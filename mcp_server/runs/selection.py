@@ -39,7 +39,7 @@ class Selection:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Selection:
-        """Return the selection of :meth:`to_facts`; raises what a wrong type raises."""
+        """Return the selection of :meth:`to_facts`. Raises what a wrong type raises."""
         ids, tags, left_out = (tuple(map(str, facts[name])) for name in ("run_ids", "tags", "left_out"))
         return cls(ids, tags, bool(facts["live"]), frozenset(left_out))
 

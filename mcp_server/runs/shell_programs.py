@@ -69,7 +69,7 @@ _MOST_PROGRAMS = 5000
 
 @dataclass(frozen=True)
 class Program:
-    """One program with its arguments; its name is the last part of its path.
+    """One program with its arguments. Its name is the last part of its path.
 
     ``line``: the number of its line, from 1. ``separator``: the operator that ends it. ``before``: the programs whose
     output it reads through pipes, the nearest last. ``substituted``: the programs of ``$(…)`` in its arguments.

@@ -1,4 +1,4 @@
-"""Waiting for runs: an event ends a wait at once; the backoff only governs how often "still running" is answered."""
+"""Waiting for runs: an event ends a wait at once. The backoff only governs how often "still running" is answered."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _PLAIN: tuple[Until, ...] = tuple(word for word in get_args(Until) if word != "c
 
 @dataclass(frozen=True)
 class WaitSpec:
-    """A wait for runs. ``until`` is a word or a condition as it was asked; ``timeout_s`` None: until there is news.
+    """A wait for runs. ``until`` is a word or a condition as it was asked. ``timeout_s`` None: until there is news.
 
     ``positions``: how far a condition had been checked, by run id. ``selection``: which runs may join, None for none.
     ``since``: the caller's cursor as a word.
@@ -55,7 +55,7 @@ class WaitSpec:
 
     @property
     def mode(self) -> Until:
-        """Which news ends it; see :func:`mcp_server.runs.wait.decide`."""
+        """Which news ends it. See :func:`mcp_server.runs.wait.decide`."""
         return next((word for word in _PLAIN if word == self.until), "condition")
 
     @property
@@ -111,7 +111,7 @@ class WaitSpec:
 async def look_once(
     runs: Sequence[Run], spec: WaitSpec, *, waited_s: float, check_condition: CheckCondition | None = None
 ) -> WaitOutcome | None:
-    """Return the outcome of a wait for ``runs`` that has lasted ``waited_s``; None while it goes on.
+    """Return the outcome of a wait for ``runs`` that has lasted ``waited_s``, or None while it goes on.
 
     Without a timeout no heartbeat ends it.
     """
@@ -127,7 +127,7 @@ def cursors_to_facts(cursors: Mapping[str, Cursor]) -> dict[str, Any]:
 
 
 def cursors_from_facts(facts: Mapping[str, Any]) -> dict[str, Cursor]:
-    """Return the cursors of :func:`cursors_to_facts`; raises what a wrong type raises."""
+    """Return the cursors of :func:`cursors_to_facts`. Raises what a wrong type raises."""
     return {
         run_id: Cursor(int(c["seq"]), str(c["state"]), int(c["heartbeats"]), int(c["repeated"]))
         for run_id, c in facts.items()
@@ -140,7 +140,7 @@ def positions_to_facts(positions: Mapping[str, MetricPosition]) -> dict[str, Any
 
 
 def positions_from_facts(facts: Mapping[str, Any]) -> dict[str, MetricPosition]:
-    """Return the positions of :func:`positions_to_facts`; raises what a wrong type raises."""
+    """Return the positions of :func:`positions_to_facts`. Raises what a wrong type raises."""
     return {run_id: _position_from_facts(each) for run_id, each in facts.items()}
 
 

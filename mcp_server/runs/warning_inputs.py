@@ -29,7 +29,7 @@ _MOST_HOLDERS = 3
 
 
 def collect_warnings(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
-    """Return what to know before, or right after, the start of ``spec``; an empty list mostly.
+    """Return what to know before, or right after, the start of ``spec``. An empty list mostly.
 
     Reads files and may query the driver: call it in a thread. ``environ`` is the server's environment.
     """
@@ -59,7 +59,7 @@ class _Script(NamedTuple):
 
 
 def read_scripts(command: str | list[str], cwd: Path) -> dict[str, str]:
-    """Return the beginnings of the scripts that a command names, and of those that these name, by name; at most 8.
+    """Return the beginnings of the scripts that a command names, and of those that these name, by name. At most 8.
 
     Of a Makefile the recipes that the command makes, on their lines.
     """

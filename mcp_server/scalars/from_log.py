@@ -41,7 +41,7 @@ LogPoints = list[tuple[int | None, float]]
 
 @dataclass(frozen=True)
 class LogMetrics:
-    """``points`` by name, each with its step where one was printed; ``notes`` say what was not read.
+    """``points`` by name, each with its step where one was printed. ``notes`` say what was not read.
 
     ``log``: the file, None without points.
     """

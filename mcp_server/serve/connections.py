@@ -26,7 +26,7 @@ ACCEPTED_AT_ONCE = 8
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files as far as useful and allowed; return it."""
+    """Raise this process's limit of open files as far as useful and allowed, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     top = _ENOUGH_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= top:
@@ -108,7 +108,7 @@ class Connections:
             raise BlockingIOError
 
     def evict_unproven(self) -> bool:
-        """Close the oldest unproven connection of the address that has most; return whether there was one."""
+        """Close the oldest unproven connection of the address that has most and return whether there was one."""
         if not self._unproven:
             return False
         peer = max(self._unproven, key=lambda peer: len(self._unproven[peer]))
@@ -198,7 +198,7 @@ class Listener(socket.socket):
     connections: Connections
 
     def listen(self, backlog: int = 0) -> None:
-        """Listen; asyncio would take the number that it accepts at once for the length of the kernel's queue."""
+        """Listen. Asyncio would take the number that it accepts at once for the length of the kernel's queue."""
         del backlog
         super().listen(_QUEUE)
 

@@ -79,7 +79,7 @@ class _Connection(H11Protocol):
         return self.cycle is not None and self.cycle.disconnected
 
     def prove(self, holder: str | None) -> bool:
-        """Note the holder of the token that a request has shown; return whether there is room for the connection."""
+        """Note the holder of the token that a request has shown and return whether there is room for the connection."""
         return self.registry.prove(self, holder)
 
     def connection_made(self, transport: Any) -> None:
@@ -142,7 +142,7 @@ class _Server(uvicorn.Server):
         yield
 
     def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002 - the signature that uvicorn calls
-        """Begin the stop; a hanging worker thread cannot delay it past its limit."""
+        """Begin the stop. A hanging worker thread cannot delay it past its limit."""
         signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
         signal.setitimer(signal.ITIMER_REAL, _STOP_S)
         self.should_exit = self.gateway.stopping = True

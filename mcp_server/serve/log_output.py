@@ -21,7 +21,7 @@ _MOST_KINDS = 200
 
 
 def configure_logging() -> None:
-    """Write log records to stderr as plain lines; call it before the SDK's server is built."""
+    """Write log records to stderr as plain lines. Call it before the SDK's server is built."""
     logging.raiseExceptions = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))

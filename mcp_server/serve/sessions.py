@@ -40,7 +40,7 @@ class Sessions:
 
     @contextlib.contextmanager
     def use(self, session_id: str) -> Iterator[None]:
-        """Keep the session while a request of it is answered; other ids are ignored."""
+        """Keep the session while a request of it is answered. Other ids are ignored."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             yield
@@ -54,7 +54,7 @@ class Sessions:
             session.used_s = time.monotonic()
 
     def make_room(self, holder: str | None) -> list[tuple[str, str | None]] | None:
-        """Return the sessions, with their holders, to end before ``holder`` opens one; None where too many are in use.
+        """Return the sessions, with their holders, to end before ``holder`` opens one. None where too many are in use.
 
         They are forgotten here. They are its own, or where all places are taken those of whoever has most.
         """

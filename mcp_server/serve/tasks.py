@@ -64,7 +64,7 @@ class CreatedTask(_Task):
 
 
 class TaskAnswer(_Task):
-    """How a task stands; ``result`` is what the call would have returned."""
+    """How a task stands. ``result`` is what the call would have returned."""
 
     result_type: Literal["complete"] = "complete"
     status: Literal["working", "completed", "cancelled"]
@@ -86,7 +86,7 @@ class Tasks(Extension):
         self._server = server
 
     def methods(self) -> Sequence[MethodBinding]:
-        """Return the methods of the extension; older protocols have none of them."""
+        """Return the methods of the extension. Older protocols have none of them."""
         versions = frozenset(MODERN_PROTOCOL_VERSIONS)
         return (
             MethodBinding("tasks/get", TaskParams, self._get, versions),

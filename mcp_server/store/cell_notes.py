@@ -14,7 +14,7 @@ _MOST_BYTES = 2**20
 
 
 def read_notes(directory: SweepDir) -> dict[str, str]:
-    """Return the newest note about each cell; none where the file cannot be read."""
+    """Return the newest note about each cell, none where the file cannot be read."""
     try:
         data = read_regular_file(directory.notes, max_bytes=_MOST_BYTES)
     except OSError:

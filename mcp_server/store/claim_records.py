@@ -123,7 +123,7 @@ def add_open_files(run: Run, claims: Claims) -> Claims:
 
 
 def find_last_sign_s(run: Run, rundir: RunDir) -> float:
-    """Return when a run that is lost gave its last sign; infinite for a live run."""
+    """Return when a run that is lost gave its last sign. Infinite for a live run."""
     if not run.ended:
         return float("inf")
     signs = [posix(run.events[-1]["at"])] if run.events else []

@@ -99,7 +99,7 @@ _NOTHING = Evidence(Rank.NONE)
 
 @dataclass(frozen=True, eq=False)
 class Claims:
-    """What one run wrote, or may have written. Times are POSIX; ``ended_s`` is infinite while it lives.
+    """What one run wrote, or may have written. Times are POSIX. ``ended_s`` is infinite while it lives.
 
     ``last_sign_s``: a run without a known end wrote nothing later, as far as others are concerned. ``listed``: all
     files that changed in its directories, by path, with size and change time; None where they are not all known.
@@ -326,7 +326,7 @@ def parents_of(path: str) -> list[str]:
 
 
 def is_within(path: str, directory: str) -> bool:
-    """Return whether ``path`` is ``directory`` or below it; both are absolute and normalised."""
+    """Return whether ``path`` is ``directory`` or below it. Both are absolute and normalised."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 

@@ -40,7 +40,7 @@ class FileWatch:
         self._reading = False
 
     def close(self) -> None:
-        """Close the descriptor; the next wait opens another."""
+        """Close the descriptor. The next wait opens another."""
         if self._inotify is not None:
             self._inotify.close()
             self._inotify = None

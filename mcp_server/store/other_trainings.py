@@ -125,7 +125,7 @@ def list_other_trainings(limit: int = 20) -> OtherTrainings:
 
 
 def classify(words: Sequence[str]) -> Kind | None:
-    """Return what a process with this command line does; None where it does none of it. Pure."""
+    """Return what a process with this command line does, or None where it does none of it. Pure."""
     words = words[0].split() if len(words) == 1 else words  # a process that set its own title
     if not words:
         return None

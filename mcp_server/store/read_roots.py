@@ -20,7 +20,7 @@ _MOST_LISTED = 6
 
 
 def check_readable(argument: str, word: str, home: StateHome, runs: Iterable[Run], cwd: Path) -> None:
-    """Refuse a path that a caller with a token may not read. Its runs are ``runs``; ``word`` is relative to ``cwd``.
+    """Refuse a path that a caller with a token may not read. Its runs are ``runs``. ``word`` is relative to ``cwd``.
 
     Raises:
         BadArgument: it is not below a directory that may be read. Does not say what is there.

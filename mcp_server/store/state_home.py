@@ -126,7 +126,7 @@ class StateHome:
 
     @property
     def hosts(self) -> Path:
-        """Holds one directory per host that is reached by ssh, with a mirror of its runs; see ``backends/mirror``."""
+        """Holds one directory per host that is reached by ssh, with a mirror of its runs. See ``backends/mirror``."""
         return self.path / "hosts"
 
     def list_mirrors(self) -> list[Path]:
@@ -143,7 +143,7 @@ class StateHome:
 
     @property
     def waits(self) -> Path:
-        """Holds the waits that outlive their server; see :mod:`mcp_server.store.wait_files`."""
+        """Holds the waits that outlive their server. See :mod:`mcp_server.store.wait_files`."""
         return self.path / "waits"
 
     @property
@@ -166,7 +166,7 @@ class StateHome:
             raise StateUnusable(self.path, str(error.strerror)) from error
 
     def read_config(self) -> Config:
-        """Return the settings of ``config.toml``; without that file, the defaults.
+        """Return the settings of ``config.toml``. Without that file, the defaults.
 
         Raises:
             ConfigInvalid: the file is not valid TOML, or has a setting that does not exist.

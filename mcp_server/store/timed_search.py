@@ -20,7 +20,7 @@ SEARCH_S = 10.0  # for one search of a log
 
 
 class TimedSearch:
-    """Searches lines until its time is over; ``is_over`` says so, and nothing is found from then on.
+    """Searches lines until its time is over. ``is_over`` says so, and nothing is found from then on.
 
     Raises:
         PatternError: the pattern is not a regular expression, or is refused.
@@ -38,12 +38,12 @@ class TimedSearch:
         self.is_over = False
 
     def find(self, text: str) -> int | None:
-        """Return where the pattern is first found in ``text``; None if it is not, or the time is over."""
+        """Return where the pattern is first found in ``text``, or None if it is not, or the time is over."""
         match = self.search(text)
         return match.start() if match else None
 
     def search(self, text: str) -> regex.Match[str] | None:
-        """Return the first match in ``text``; None if there is none, or the time is over."""
+        """Return the first match in ``text``, or None if there is none, or the time is over."""
         begun_s = time.thread_time()
         try:
             if self._left_s > 0:

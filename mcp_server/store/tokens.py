@@ -44,7 +44,7 @@ def hash_of(token: str) -> str:
 
 
 def token_name(owner: str) -> str:
-    """Return the name of a token for ``owner``, whose runs it then owns; ``owner`` where that cannot be a name."""
+    """Return the name of a token for ``owner``, whose runs it then owns. ``owner`` where that cannot be a name."""
     return owner if _NAME.fullmatch(owner) else "owner"
 
 
@@ -116,7 +116,7 @@ class Tokens:
             self._file_version = file_version
 
     def add(self, name: str) -> str:
-        """Give ``name`` a token and return it; only its hash is kept.
+        """Give ``name`` a token and return it, only its hash is kept.
 
         Raises:
             BadArgument: the name is not valid, or has a token already.
@@ -132,7 +132,7 @@ class Tokens:
         return token
 
     def remove(self, name: str) -> None:
-        """Remove the token of ``name``; running servers refuse it from the next request on.
+        """Remove the token of ``name``. Running servers refuse it from the next request on.
 
         Raises:
             BadArgument: the name has no token.

@@ -55,7 +55,7 @@ class WaitUnreadable(RunwardError):
 
 @dataclass(frozen=True)
 class WaitRecord:
-    """A wait as its files say. ``facts``: what is waited for; ``end``: how it ended, None while it is open."""
+    """A wait as its files say. ``facts``: what is waited for. ``end``: how it ended, None while it is open."""
 
     wait_id: str
     created_at: str
@@ -70,7 +70,7 @@ class WaitRecord:
 
     @property
     def ttl_s(self) -> float:
-        """How long after it was made it is kept; whoever asks for it again prolongs that."""
+        """How long after it was made it is kept. Whoever asks for it again prolongs that."""
         return max(0.0, self.polled_s - posix(self.created_at)) + KEPT_S
 
 
@@ -81,7 +81,7 @@ class WaitFiles:
         self._directory = home.waits
 
     def create(self, owner: str | None, facts: Mapping[str, Any]) -> WaitRecord | None:
-        """Keep a wait so that it survives a power cut; None where this owner has too many that are still polled.
+        """Keep a wait so that it survives a power cut, or None where this owner has too many that are still polled.
 
         Raises:
             OSError: it could not be written; nothing is kept.
@@ -114,7 +114,7 @@ class WaitFiles:
         return WaitRecord(wait_id, facts["created_at"], polled_s, facts, _read(self._path(wait_id + _END)))
 
     def end(self, record: WaitRecord, end: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Keep how a wait ended, and return that; the first end counts, whichever server wrote it.
+        """Keep how a wait ended, and return that. The first end counts, whichever server wrote it.
 
         Raises:
             WaitNotFound: it was removed.

@@ -16,7 +16,7 @@ from mcp_server.system.program_lock import hold_program_lock
 
 
 def main() -> int:
-    """Supervise the run whose directory is the first argument; return the exit status."""
+    """Supervise the run whose directory is the first argument and return the exit status."""
     path = Path(sys.argv[1])
     set_title(supervisor_title(path.name))
     forbid_core_dumps()

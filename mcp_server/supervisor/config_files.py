@@ -46,7 +46,7 @@ _DEEPEST = 6  # of defaults that name other configs
 def find_config_files(
     command: str | Sequence[str], cwd: str, env: Mapping[str, str], arguments: Sequence[str] = ()
 ) -> list[Path]:
-    """Return the existing files that ``command`` names, run in ``cwd`` with ``env`` and more ``arguments``; at most 40.
+    """Return the existing files that ``command`` names, run in ``cwd`` with ``env`` and more ``arguments``. At most 40.
 
     A relative path counts from the directory that ``cd`` words in front of it lead to.
     """

@@ -51,7 +51,7 @@ class ControlInputs:
 
     @property
     def helper_pid(self) -> int | None:
-        """The pid of a process of the supervisor's own that asks tmux something; None while there is none."""
+        """The pid of a process of the supervisor's own that asks tmux something, or None while there is none."""
         return self._tmux_probe.pid if self._tmux_probe is not None else None
 
     def start_time_limit(self, now_s: float) -> None:

@@ -63,7 +63,7 @@ class GpuAllocation:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that restrict the command to its GPUs; ``CUDA_VISIBLE_DEVICES`` is absent where it chooses itself.
+        """Variables that restrict the command to its GPUs. ``CUDA_VISIBLE_DEVICES`` is absent where it chooses itself.
 
         By index, in the order of the PCI bus, which is NVML's: vLLM, RLinf, robosuite and Ray actors call ``int`` on
         them. MIG instances have none, and are named by UUID.

@@ -32,7 +32,7 @@ def keep_leases(held: HeldLeases, survivors: Sequence[processes.Process], run_id
 
 
 def wait_for_ends(survivors: Sequence[processes.Process], sleep: Callable[[float], None] = time.sleep) -> None:
-    """Return once all of these processes have ended; another one with the number of one of them does not count."""
+    """Return once all of these processes have ended. Another one with the number of one of them does not count."""
     while any(processes.find_process(process.pid) == process for process in survivors):
         sleep(_CHECK_S)
 

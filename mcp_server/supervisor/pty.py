@@ -50,7 +50,7 @@ class Child:
 
 
 def spawn(argv: list[str], env: Mapping[str, str], cwd: str, size: bytes | None, lock_fds: Sequence[int] = ()) -> Child:
-    """Start ``argv`` on a new pty, with exactly ``env``; it begins when ``Child.let_go`` is called.
+    """Start ``argv`` on a new pty, with exactly ``env``. It begins when ``Child.let_go`` is called.
 
     ``lock_fds``: locks that the guard holds as well, until the command has ended, also where the supervisor dies.
 

@@ -26,7 +26,7 @@ _MOST_PACKAGES, _MOST_PATH_FILES = 5_000, 50
 
 @dataclass(frozen=True)
 class PythonPackages:
-    """A Python and its packages by name; all empty where it is unknown which Python runs."""
+    """A Python and its packages by name. All empty where it is unknown which Python runs."""
 
     path: str = ""
     version: str = ""

@@ -48,7 +48,7 @@ class SeenFiles:
         return list(dict.fromkeys(os.path.dirname(file.path) for file in self._files.values()))  # noqa: PTH120 - hot path
 
     def note_open(self, path: str, status: os.stat_result, *, append: bool) -> None:
-        """Note that a process of the attempt has a file open for writing; ``append``: in append mode."""
+        """Note that a process of the attempt has a file open for writing. ``append``: in append mode."""
         key = status.st_dev, status.st_ino
         file = self._files.get(key)
         if file is None:
@@ -182,7 +182,7 @@ class _SeenFile:
     unsure: bool = False
 
     def stat(self) -> os.stat_result | None:
-        """Return its status; None where it is gone or another file has its path."""
+        """Return its status, or None where it is gone or another file has its path."""
         try:
             status = os.stat(self.path)  # noqa: PTH116 - hot path
         except OSError:

@@ -29,7 +29,7 @@ def start_command(
     gpu_environment: Mapping[str, str],
     lock_fds: Sequence[int],
 ) -> pty.Child:
-    """Start the command as attempt ``number``; its guard holds the locks of ``lock_fds`` as well.
+    """Start the command as attempt ``number``. Its guard holds the locks of ``lock_fds`` as well.
 
     Raises:
         OSError, StoppedBeforeStart: it was not started.

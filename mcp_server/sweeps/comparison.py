@@ -1,4 +1,4 @@
-"""A sweep as one table: its settings ranked by the metric, seeds grouped, only what differs; 600 tokens at most."""
+"""A sweep as one table: its settings ranked by the metric, seeds grouped, only what differs. 600 tokens at most."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SweepTable:
 def compare_sweep(
     sweep: Sweep, store: RunStore, scalars: Scalars, metrics: Sequence[str] = (), *, as_markdown: bool = False
 ) -> Comparison:
-    """Return the comparison of a sweep's settings; without ``as_markdown`` its best rows, as far as they fit.
+    """Return the comparison of a sweep's settings. Without ``as_markdown`` its best rows, as far as they fit.
 
     Reads files: call it in a thread.
     """
@@ -83,7 +83,7 @@ def compare_sweep(
 def make_table(
     sweep: Sweep, store: RunStore, scalars: Scalars, metrics: Sequence[str] = (), *, most_rows: int | None = None
 ) -> SweepTable:
-    """Return the settings of a sweep as a table; ``metrics`` become columns. Reads files: call it in a thread.
+    """Return the settings of a sweep as a table. ``metrics`` become columns. Reads files: call it in a thread.
 
     Values of ended cells are those that the conductor has noted; those of at most 16 live ones are read now, and do
     not count.

@@ -33,7 +33,7 @@ def needs_conductor(sweep: Sweep) -> bool:
 
 
 async def ensure_conductor(sweep: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]) -> None:
-    """Start a conductor where the sweep needs one; several processes may try at once, and one conductor stays.
+    """Start a conductor where the sweep needs one. Several processes may try at once, and one conductor stays.
 
     Raises:
         LaunchFailed: tmux refused, or the conductor did not begin within 15 s.

@@ -76,7 +76,7 @@ def count_live(sweep: Sweep) -> int:
 
 
 def find_end(sweep: Sweep) -> tuple[Literal["finished", "failed", "killed"], str] | None:
-    """Return the state in which the sweep ends now, and the reason; None while anything is left to do."""
+    """Return the state in which the sweep ends now, and the reason, or None while anything is left to do."""
     if count_live(sweep):
         return None
     done = sum(cell.done for cell in sweep.cells)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figure:
-    """The best value and the step at which it was reached, None where unknown; ``curves``: the files of its scalars."""
+    """The best value and the step at which it was reached, None where unknown. ``curves``: the files of its scalars."""
 
     value: float | None = None
     step: int | None = None
@@ -42,7 +42,7 @@ def measure(run: Run, store: RunStore, scalars: Scalars, metric: str | None, goa
 
 
 def read_points(run: Run, store: RunStore, scalars: Scalars, metric: str) -> list[tuple[int, float]]:
-    """Return the steps and values of ``metric`` that a run has written so far; empty where it has none.
+    """Return the steps and values of ``metric`` that a run has written so far, or empty where it has none.
 
     Reads files: call it in a thread.
     """

@@ -17,7 +17,7 @@ _PATIENCE_S = 2.0  # the conductor of a sweep that has just ended is about to ex
 
 
 def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str) -> None:
-    """Add a note to each of these cells; the newest one of a cell counts. Reads and writes files.
+    """Add a note to each of these cells. The newest one of a cell counts. Reads and writes files.
 
     The conductor brings the log up to date. That of an ended sweep has exited, so this does.
 

@@ -1,4 +1,4 @@
-"""Ranks the cells of a sweep; those that differ in seeds alone are one group, with its mean and deviation. Pure."""
+"""Ranks the cells of a sweep. Those that differ in seeds alone are one group, with its mean and deviation. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Group:
 
     @property
     def first(self) -> CellState:
-        """The best cell; without any result the first of the plan."""
+        """The best cell. Without any result the first of the plan."""
         return (self.results or self.cells)[0]
 
 
@@ -54,7 +54,7 @@ def find_differing(groups: Sequence[Group]) -> list[str]:
 
 
 def average(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the mean, and the deviation of the sample, of the finite ones of ``values``; None where unknown."""
+    """Return the mean, and the deviation of the sample, of the finite ones of ``values``, or None where unknown."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return None, None

@@ -76,7 +76,7 @@ Space = dict[str, Dimension]
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a point. ``value``: the metric, None where unknown; ``step``: where a stopped one had reached it."""
+    """What came of a point. ``value``: the metric, None where unknown. ``step``: where a stopped one had reached it."""
 
     params: Mapping[str, Value]
     state: TrialState
@@ -95,7 +95,7 @@ class Search:
 
     @property
     def needs_history(self) -> bool:
-        """Whether a point depends on what came of others; else all are known before the first cell begins."""
+        """Whether a point depends on what came of others, else all are known before the first cell begins."""
         return self.strategy != "random"
 
 
@@ -148,7 +148,7 @@ def draw_points(space: Space, seed: int, count: int) -> list[Point]:
 
 
 def propose(search: Search, history: Sequence[Trial], number: int, goal: str = "max") -> Point:
-    """Return the parameters of cell ``number``, from 0; ``history`` holds the other cells that began, in their order.
+    """Return the parameters of cell ``number``, from 0. ``history`` holds the other cells that began, in their order.
 
     ``random`` ignores the history. ``tpe`` draws at random until ten cells have a value; from then on Optuna proposes
     where values are likely to be good. It expects bad values near live cells, so that cells beside each other differ.

@@ -6,6 +6,6 @@ from pathlib import Path
 
 
 def find_archive() -> Path | None:
-    """Return the zip file that this module was imported from; None where it is an ordinary file."""
+    """Return the zip file that this module was imported from, or None where it is an ordinary file."""
     archive = getattr(globals().get("__loader__"), "archive", None)
     return Path(archive) if isinstance(archive, str) else None

@@ -27,7 +27,7 @@ def restore_limit() -> None:
 
 
 def close_memory() -> None:
-    """Forbid core dumps of this process, and the reading of its memory by others of its user; Linux only.
+    """Forbid core dumps of this process, and the reading of its memory by others of its user. Linux only.
 
     A program that it executes is not affected. The files of the process in `/proc` belong to root from then on.
     """

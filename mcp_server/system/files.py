@@ -24,7 +24,7 @@ _MOST_BYTES = 16 * 2**20
 
 
 def is_absent(error: OSError) -> bool:
-    """Return whether ``error`` proves that there is no regular file; if not, its content is unknown now."""
+    """Return whether ``error`` proves that there is no regular file. If not, its content is unknown now."""
     return error.errno in _ABSENT
 
 
@@ -34,7 +34,7 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def open_regular_file(path: Path, *, follow_links: bool = True) -> int:
-    """Return a descriptor to read a regular file; opening a FIFO or a device never blocks.
+    """Return a descriptor to read a regular file. Opening a FIFO or a device never blocks.
 
     Raises:
         OSError: the file is missing, unreadable, not regular, or a link where ``follow_links`` is false.
@@ -57,7 +57,7 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
 
 
 def read_regular_file(path: Path, *, max_bytes: int | None = None, follow_links: bool = True) -> bytes:
-    """Return the content of a regular file, at most its first ``max_bytes``; without a limit, whole.
+    """Return the content of a regular file, at most its first ``max_bytes``. Without a limit, whole.
 
     Raises:
         OSError: as ``open_regular_file``; without a limit, also of a file with more than 16 MiB.
@@ -72,7 +72,7 @@ def read_regular_file(path: Path, *, max_bytes: int | None = None, follow_links:
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Replace ``path`` so that a reader sees all of ``data`` or the former content; survives a power cut.
+    """Replace ``path`` so that a reader sees all of ``data`` or the former content. Survives a power cut.
 
     A symbolic link at ``path`` is replaced, not followed. The file has exactly ``mode``, whatever the umask is.
     ``durable``: False for what is written again every few seconds, and may be lost in a power cut.

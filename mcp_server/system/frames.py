@@ -11,7 +11,7 @@ _LONGEST_LINE = 64 * 2**20
 
 
 class FrameWriter:
-    """Writes whole frames to a descriptor; several threads may."""
+    """Writes whole frames to a descriptor. Several threads may."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._lock = fd, threading.Lock()
@@ -31,7 +31,7 @@ class FrameWriter:
 
 
 def read_frame(file: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
-    """Return the next frame; None at the end of the channel, and where the end cuts a frame off.
+    """Return the next frame, or None at the end of the channel, and where the end cuts a frame off.
 
     Raises:
         ValueError: it is not a frame.

@@ -70,7 +70,7 @@ class Inotify:
                         self.add(one.path, depth - 1)
 
     def watched_ns(self, directory: str) -> int | None:
-        """Return since when a directory is watched, in POSIX time; None for one that is not."""
+        """Return since when a directory is watched, in POSIX time, or None for one that is not."""
         return self._watched_ns.get(directory)
 
     def read_events(self) -> list[FileEvent]:

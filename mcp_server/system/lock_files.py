@@ -37,14 +37,14 @@ LockKey = tuple[int, int, int]  # major and minor number of the device, inode
 
 
 class LeaseError(RunwardError):
-    """Leases cannot be taken or kept in this directory; the remedy is a command for a person."""
+    """Leases cannot be taken or kept in this directory. The remedy is a command for a person."""
 
 
 # --- locks of one user
 
 
 def take_lock(path: Path, patience_s: float = 0.0) -> int | None:
-    """Lock a file, created if missing, for this process; return its descriptor, or None if another process holds it.
+    """Lock a file, created if missing, for this process, and return its descriptor. None if another process holds it.
 
     ``patience_s`` outlasts probes (``is_locked``), which hold the lock for a few microseconds.
 
@@ -66,14 +66,14 @@ def take_lock(path: Path, patience_s: float = 0.0) -> int | None:
 
 
 def release_lock(fd: int) -> None:
-    """Release a lock, also where a child has inherited its descriptor; closing that wakes up who watches the file."""
+    """Release a lock, also where a child has inherited its descriptor. Closing that wakes up who watches the file."""
     fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
 
 
 @contextlib.contextmanager
 def hold_lock(path: Path, *, create: bool = True) -> Iterator[None]:
-    """Hold the lock of a file for a ``with`` block; waits as long as another process holds it.
+    """Hold the lock of a file for a ``with`` block. Waits as long as another process holds it.
 
     Raises:
         OSError: the file cannot be opened; without ``create``, also where it is missing or a symbolic link.
@@ -87,7 +87,7 @@ def hold_lock(path: Path, *, create: bool = True) -> Iterator[None]:
 
 
 def try_lock(fd: int) -> bool:
-    """Lock an open file; return False if another process holds it."""
+    """Lock an open file and return False if another process holds it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -96,7 +96,7 @@ def try_lock(fd: int) -> bool:
 
 
 def share_lock(fd: int) -> None:
-    """Share the lock of an open file; waits as long as another process holds it alone."""
+    """Share the lock of an open file. Waits as long as another process holds it alone."""
     fcntl.flock(fd, fcntl.LOCK_SH)
 
 
@@ -168,7 +168,7 @@ def warn_of_owner(path: Path) -> str | None:
 
 
 def take_shared_lock(path: Path, patience_s: float = 0.0) -> int | None:
-    """Lock a file, created if missing, for this process; return its descriptor, or None if another process holds it.
+    """Lock a file, created if missing, for this process, and return its descriptor. None if another process holds it.
 
     Another user's file that is only readable can be locked as well.
 
@@ -197,7 +197,7 @@ def take_shared_lock(path: Path, patience_s: float = 0.0) -> int | None:
 
 
 def open_lock_file(path: Path) -> int:
-    """Return a descriptor to read and probe a lock file; creates nothing.
+    """Return a descriptor to read and probe a lock file. Creates nothing.
 
     Raises:
         OSError: it is missing, or not a regular file.
@@ -221,7 +221,7 @@ def read_text(fd: int) -> str:
 
 
 def read_facts(fd: int) -> dict[str, Any]:
-    """Return the JSON object in a lock file; empty if it holds none."""
+    """Return the JSON object in a lock file, or empty if it holds none."""
     try:
         value = json.loads(read_text(fd))
     except (OSError, ValueError, RecursionError):
@@ -230,7 +230,7 @@ def read_facts(fd: int) -> dict[str, Any]:
 
 
 def write_text(fd: int, text: str) -> bool:
-    """Replace the content of a lock file; return False if it is only readable, or the disk is full."""
+    """Replace the content of a lock file and return False if it is only readable, or the disk is full."""
     try:
         os.ftruncate(fd, 0)
         return os.pwrite(fd, text.encode(), 0) == len(text.encode())
@@ -239,7 +239,7 @@ def write_text(fd: int, text: str) -> bool:
 
 
 def writer_of(fd: int) -> int | None:
-    """Return the user who wrote the text of a lock file; None where others than its owner may have."""
+    """Return the user who wrote the text of a lock file, or None where others than its owner may have."""
     status = os.fstat(fd)
     return None if status.st_mode & _OTHERS_WRITE else status.st_uid
 
@@ -261,7 +261,7 @@ def lock_key(fd: int) -> LockKey:
 
 
 def device_numbers(path: Path) -> tuple[int, int]:
-    """Return the first two parts of the ``lock_key`` of a directory's files; zeros if it is missing."""
+    """Return the first two parts of the ``lock_key`` of a directory's files, or zeros if it is missing."""
     with contextlib.suppress(OSError):
         device = path.stat().st_dev
         return os.major(device), os.minor(device)
@@ -269,7 +269,7 @@ def device_numbers(path: Path) -> tuple[int, int]:
 
 
 def lock_holders() -> dict[LockKey, int]:
-    """Return the process that took each exclusive lock, as far as the kernel lists it; none of other pid namespaces."""
+    """Return the process that took each exclusive lock, as far as the kernel lists it, none of other pid namespaces."""
     pids: dict[LockKey, int] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
@@ -282,7 +282,7 @@ def lock_holders() -> dict[LockKey, int]:
 
 
 def removed_files(directory: Path, pid: int) -> list[str]:
-    """Return the names of removed files of ``directory`` that a process has open; none of another user's process."""
+    """Return the names of removed files of ``directory`` that a process has open, none of another user's process."""
     names = []
     prefix, suffix = f"{os.path.realpath(directory)}/", " (deleted)"
     with contextlib.suppress(OSError):
@@ -295,7 +295,7 @@ def removed_files(directory: Path, pid: int) -> list[str]:
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name; the number if it has none."""
+    """Return a user's name. The number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

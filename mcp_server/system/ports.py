@@ -39,7 +39,7 @@ def is_port_free(port: int) -> bool:
 
 
 def find_free_port(low: int, high: int) -> int | None:
-    """Return a random free port from ``low`` to ``high``; None after 200 tries."""
+    """Return a random free port from ``low`` to ``high``, or None after 200 tries."""
     ports = range(low, high + 1)
     with suppress(PermissionError):
         return next(filter(is_port_free, random.sample(ports, min(_TRIES, len(ports)))), None)
@@ -47,7 +47,7 @@ def find_free_port(low: int, high: int) -> int | None:
 
 
 def find_next_port(current: int | None) -> int:
-    """Return the first free port above ``current``, as people count them up; without one, any free port.
+    """Return the first free port above ``current``, as people count them up. Without one, any free port.
 
     Raises:
         OSError: no port is free.
@@ -62,14 +62,14 @@ def find_next_port(current: int | None) -> int:
 
 
 def current_port(name: str, params: Mapping[str, object], env: Mapping[str, str]) -> int | None:
-    """Return the port that a parameter, else a variable, holds now; None if it holds no number."""
+    """Return the port that a parameter, else a variable, holds now, or None if it holds no number."""
     with suppress(ValueError, TypeError):
         return int(str(params.get(name, env.get(name, os.environ.get(name)))))
     return None
 
 
 def find_listener(port: int) -> str | None:
-    """Return the process that listens on ``port``, e.g. ``python (pid 4711)``; None where that is not visible.
+    """Return the process that listens on ``port``, e.g. ``python (pid 4711)``, or None where that is not visible.
 
     Of several it is the one that started first: a child has its parent's sockets until it becomes another program.
     """

@@ -48,7 +48,7 @@ def lease_keeper_title(run_id: str) -> list[str]:
 
 
 def supervised_run(words: Sequence[str]) -> str | None:
-    """Return the id of the run that a process with this command line supervises; empty where it shows none.
+    """Return the id of the run that a process with this command line supervises, or empty where it shows none.
 
     None: it is not a supervisor. Any user can choose such words.
     """

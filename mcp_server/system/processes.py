@@ -33,7 +33,7 @@ class Process:
 
     @property
     def command(self) -> str:
-        """Its command line; empty when it has exited."""
+        """Its command line, or empty when it has exited."""
         return " ".join(command_words(self.pid)).strip()
 
 
@@ -70,7 +70,7 @@ def become_subreaper() -> None:
 
 
 def find_process(pid: int) -> Process | None:
-    """Return the living process ``pid``; None when it has exited or is a zombie.
+    """Return the living process ``pid``, or None when it has exited or is a zombie.
 
     Raises:
         OSError: no descriptor or memory is left to find out.
@@ -106,7 +106,7 @@ def _read(path: str) -> bytes:
 
 
 def command_words(pid: int) -> list[str]:
-    """Return the words of a process's command line; empty when it has exited."""
+    """Return the words of a process's command line, or empty when it has exited."""
     try:
         line = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
     except OSError:
@@ -239,7 +239,7 @@ def cpu_s(root: int) -> float:
 
 
 def cpu_used_s(pid: int) -> float:
-    """Return the processor time, in seconds, that a process and its reaped children have used; 0 after its exit."""
+    """Return the processor time, in seconds, that a process and its reaped children have used, or 0 after its exit."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
         return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
@@ -257,7 +257,7 @@ def wait_channel(pid: int) -> str:
 
 
 def oom_kills() -> int:
-    """Return how many OOM kills the kernel counts in this process's control group; 0 where it does not count them."""
+    """Return how many OOM kills the kernel counts in this process's control group. 0 where it does not count them."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         group = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0].lstrip("/")
         for path in (Path("/sys/fs/cgroup") / group, Path("/sys/fs/cgroup")):
@@ -288,7 +288,7 @@ def find_by_variable(name: str, value: str) -> list[Process]:
 
 
 def send_signal(target: Process, number: signal.Signals) -> bool:
-    """Send a signal to exactly this process; return whether it was sent.
+    """Send a signal to exactly this process and return whether it was sent.
 
     False: the process has exited, its number was reused, or this user may not signal it.
 

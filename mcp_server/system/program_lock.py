@@ -11,7 +11,7 @@ LOCK_NAME = "in_use.lock"
 
 
 def hold_program_lock(directory: Path) -> None:
-    """Share the lock of the program in ``directory`` until this process exits; does nothing where it has none."""
+    """Share the lock of the program in ``directory`` until this process exits. Does nothing where it has none."""
     with contextlib.suppress(OSError):
         fd = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

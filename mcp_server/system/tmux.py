@@ -95,7 +95,7 @@ def attach_command(session: str, socket: str) -> str:
 
 
 def capture_command(session: str, *, history: bool) -> list[str]:
-    """Return tmux's arguments that print a pane's state in one line, and then its lines; see ``read_capture``."""
+    """Return tmux's arguments that print a pane's state in one line, and then its lines. See ``read_capture``."""
     target = ["-t", f"={session}:"]
     state = ["display-message", "-p", *target, "#{pane_dead} #{history_size}", ";"]
     # One line more than is visible: tmux scrolls a pane that dies by one, for its own last line.

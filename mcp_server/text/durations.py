@@ -174,7 +174,7 @@ def find_durations(text: str) -> list[Duration]:
 
 
 def find_duration(text: str) -> float | None:
-    """Return the first duration in ``text`` in seconds, None if it has none; negative if written so."""
+    """Return the first duration in ``text`` in seconds, None if it has none, or negative if written so."""
     durations = find_durations(text)
     return durations[0].seconds if durations else None
 

@@ -46,7 +46,7 @@ def duration(seconds: float) -> str:
 
 
 def ago(age_s: float) -> str:
-    """Return an age in whole units: ``3 d ago``, ``12 min ago``; a negative age is ``0 s ago``."""
+    """Return an age in whole units: ``3 d ago``, ``12 min ago``. A negative age is ``0 s ago``."""
     for size, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
         if age_s >= size:
             return f"{age_s / size:.0f} {unit} ago"
@@ -73,7 +73,7 @@ def round_seconds(seconds: float) -> float:
 
 
 def join_ranges(numbers: Iterable[int], prefix: str = "") -> str:
-    """Return ascending numbers as ranges: ``0-3, 5``; with a prefix ``cpu-``: ``cpu-0 to cpu-3, cpu-5``."""
+    """Return ascending numbers as ranges: ``0-3, 5``. With a prefix ``cpu-``: ``cpu-0 to cpu-3, cpu-5``."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][-1] + 1:

@@ -32,7 +32,7 @@ def read_hydra_options(words: Sequence[str]) -> dict[str, str]:
 
 
 def read_hydra_decorator(script: str) -> dict[str, str] | None:
-    """Return ``path`` and ``name`` of ``@hydra.main`` in the text of a script; None where it has no such decorator."""
+    """Return ``path`` and ``name`` of ``@hydra.main`` in the text of a script. None where it has no such decorator."""
     match = _DECORATOR.search(script)
     return None if match is None else dict(_DECORATOR_ARGUMENT.findall(_COMMENT.sub("", match[1])))
 

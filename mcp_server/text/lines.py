@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 def split_lines(text: str, line_chars: int = LINE_CHARS) -> list[str]:
-    r"""Return the lines of ``text``, split at ``\n`` and ``\r``, without empty ones; long ones are cut."""
+    r"""Return the lines of ``text``, split at ``\n`` and ``\r``, without empty ones. Long ones are cut."""
     if "\x1b" in text or "\b" in text or "\0" in text:
         text = _ESCAPES.sub("", text)
     lines = text.split("\n") if "\r" not in text else _ENDS.split(text)
@@ -38,7 +38,7 @@ def split_lines(text: str, line_chars: int = LINE_CHARS) -> list[str]:
 
 
 def number_lines(data: bytes, first_number: int = 1) -> list[Line]:
-    """Return the lines of ``data`` with their numbers; pieces of one line share its number."""
+    """Return the lines of ``data`` with their numbers. Pieces of one line share its number."""
     return [
         Line(number, text)
         for number, raw in enumerate(data.decode(errors="replace").split("\n"), first_number)

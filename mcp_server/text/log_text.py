@@ -49,7 +49,7 @@ _PREFIX = re.compile(r"\((?:\S+ )?pid=[^)]*\)|\[?(?:rank|default)? ?\d+\]?:")
 
 
 class Line(NamedTuple):
-    r"""A readable line; ``number`` is its number in the raw output, counted by ``\n`` from 1."""
+    r"""A readable line. ``number`` is its number in the raw output, counted by ``\n`` from 1."""
 
     number: int
     text: str
@@ -59,7 +59,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class FittedLines:
-    """Those lines that fit; ``left_out`` counts the others, ``repeats`` the repeats that these represent."""
+    """Those lines that fit. ``left_out`` counts the others, ``repeats`` the repeats that these represent."""
 
     text: str
     lines: tuple[Line, ...]
@@ -68,7 +68,7 @@ class FittedLines:
 
 
 def clean_lines(data: bytes, first_number: int = 1) -> list[Line]:
-    r"""Return the text as a person reads it on a terminal, in the order of writing; blank lines stay.
+    r"""Return the text as a person reads it on a terminal, in the order of writing. Blank lines stay.
 
     No line holds an escape sequence, a control character other than a tab, or an invisible character. Of a line
     overwritten by ``\r``, backspaces or a cursor that moves up, only the last state stays, and every message.

@@ -55,7 +55,7 @@ def compile_user_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def compile_pattern(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Compile a pattern that may have possessive quantifiers; read its groups by name.
+    """Compile a pattern that may have possessive quantifiers. Read its groups by name.
 
     Raises:
         re.error: it is not a regular expression.
@@ -73,7 +73,7 @@ def find_all(pattern: re.Pattern[str], *names: str) -> Callable[[str], list[tupl
 
 
 def first_group(pattern: re.Pattern[str]) -> int | None:
-    """Return the number of the first group that the pattern's author wrote; None if there is none."""
+    """Return the number of the first group that the pattern's author wrote, or None if there is none."""
     added = {number for name, number in pattern.groupindex.items() if name.startswith(_ADDED)}
     return next((number for number in range(1, pattern.groups + 1) if number not in added), None)
 

@@ -60,7 +60,7 @@ VIEWS = (PLAIN, WRAPPED, DIGITS, LETTERS)
 
 @dataclass(frozen=True)
 class Spelling:
-    """Bytes that a value has in a view; ``whole`` is the spelling of which it is the piece at ``offset``."""
+    """Bytes that a value has in a view. ``whole`` is the spelling of which it is the piece at ``offset``."""
 
     view: View
     text: bytes
@@ -78,7 +78,7 @@ class Spelling:
         return 0
 
     def find(self, text: bytes) -> Iterator[tuple[int, int]]:
-        """Yield where the spelling begins and ends in ``text``; of a piece, as far as the whole reaches."""
+        """Yield where the spelling begins and ends in ``text``, and of a piece, as far as the whole reaches."""
         end = 0
         while (start := text.find(self.text, end)) >= 0:
             end = start + len(self.text)
@@ -92,7 +92,7 @@ class Spelling:
 
 
 def list_spellings(value: str) -> Iterator[Spelling]:
-    """Yield the spellings of ``value``; some occur more than once."""
+    """Yield the spellings of ``value``. Some occur more than once."""
     plain = value.strip()
     raw = plain.encode(errors="surrogateescape")
     for text in {raw, *_list_plain(plain, raw)}:

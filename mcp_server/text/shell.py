@@ -48,7 +48,7 @@ _NUMBER = re.compile(r"-[\d.]\S*")
 
 @dataclass(frozen=True)
 class Token:
-    """A word or an operator. ``text``: a word without its quotes; ``raw``: as written, from ``start`` on."""
+    """A word or an operator. ``text``: a word without its quotes. ``raw``: as written, from ``start`` on."""
 
     text: str
     raw: str
@@ -88,7 +88,7 @@ class SimpleCommand:
 
     @property
     def program(self) -> str:
-        """The program as written; empty for assignments alone."""
+        """The program as written, or empty for assignments alone."""
         return next(iter(self.program_words), "")
 
 
@@ -108,7 +108,7 @@ class ShellCommand:
 
     @property
     def words(self) -> list[str]:
-        """All words without quotes, operators left out; split at blanks where a quote is open."""
+        """All words without quotes, operators left out. Split at blanks where a quote is open."""
         if self.open_quote and isinstance(self.source, str):
             return self.source.split()
         return [token.text for token in self.tokens if not token.is_operator]

@@ -28,7 +28,7 @@ class SshCommand:
 
 
 def parse_ssh(words: Sequence[str]) -> SshCommand | None:
-    """Return the command that these words run over ssh; None for other programs, tunnels, logins and copies.
+    """Return the command that these words run over ssh, or None for other programs, tunnels, logins and copies.
 
     ``-t`` alone gives no terminal: a run has one itself, but not every program of a line has.
     """

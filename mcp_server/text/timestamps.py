@@ -11,7 +11,7 @@ def format_time(at: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Return the time that an ISO 8601 text means; ``Z`` is UTC on every Python, not only since 3.11.
+    """Return the time that an ISO 8601 text means. ``Z`` is UTC on every Python, not only since 3.11.
 
     Raises:
         ValueError: it is not such a text.

@@ -67,7 +67,7 @@ class ServerContext:
         return identity(ctx) or self.home.owner(self.environ)
 
     def owner(self, ctx: Call, owner: str | None) -> str | None:
-        """Return the owner of a run that a call starts; None means the owner of this server.
+        """Return the owner of a run that a call starts. None means the owner of this server.
 
         Raises:
             BadArgument: ``owner`` is not the name of the caller's token.
@@ -82,7 +82,7 @@ class ServerContext:
         return key if key is None or name is None else f"{name}: {key}"  # a token's name holds no colon
 
     def check_owner(self, ctx: Call, run: Run, *, force: bool = False) -> None:
-        """Refuse to change another owner's run; ``force`` counts only where callers have no tokens.
+        """Refuse to change another owner's run. ``force`` counts only where callers have no tokens.
 
         Raises:
             ForeignRun: the run belongs to another owner, and ``force`` is false.
@@ -118,7 +118,7 @@ class ServerContext:
             check_readable(argument, word, self.home, runs, base)
 
     def visible_sessions(self, ctx: Call, sessions: Iterable[str]) -> list[str]:
-        """Return those ``sessions``, none of a run, that the caller may see; with a token ``allow_sessions``."""
+        """Return those ``sessions``, none of a run, that the caller may see: with a token ``allow_sessions``."""
         if identity(ctx) is None:
             return list(sessions)
         allowed = self.home.read_config().allow_sessions
@@ -161,7 +161,7 @@ def server_of(ctx: Call) -> ServerContext:
 
 
 def delivery_of(ctx: Call) -> Delivery | None:
-    """Return how the answer to this call reaches its caller; None over stdio, where nobody knows."""
+    """Return how the answer to this call reaches its caller, or None over stdio, where nobody knows."""
     request = ctx.request_context.request
     return Delivery.of(request.scope) if request is not None else None
 
@@ -175,7 +175,7 @@ def when_answered(ctx: Call, callback: Callable[[], None]) -> None:
 
 
 def identity(ctx: Call) -> str | None:
-    """Return the name of the caller's token; None over stdio, and over HTTP without tokens."""
+    """Return the name of the caller's token, or None over stdio, and over HTTP without tokens."""
     request = ctx.request_context.request
     user = request.scope.get("user") if request is not None else None
     return user.username if isinstance(user, AuthenticatedUser) else None

@@ -21,7 +21,7 @@ class Delivery:
 
     @classmethod
     def of(cls, scope: Mapping[str, Any] | None) -> Delivery | None:
-        """Return the delivery that the scope of a request holds; None over stdio."""
+        """Return the delivery that the scope of a request holds, or None over stdio."""
         return None if scope is None else scope.get(_KEY)
 
     @classmethod
@@ -38,14 +38,14 @@ class Delivery:
                 callback()
 
     def lose(self) -> None:
-        """Note that the client has gone; what works for it alone is cancelled."""
+        """Note that the client has gone. What works for it alone is cancelled."""
         if self._state == "open":
             self._state = "lost"
             for scope in tuple(self._scopes):
                 scope.cancel()
 
     def when_sent(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once the answer is sent; never if it is lost."""
+        """Call ``callback`` once the answer is sent, never if it is lost."""
         if self._state == "sent":
             callback()
         else:

@@ -78,7 +78,7 @@ def find_targets(server: ServerContext, ctx: Call, words: Sequence[str], *, forc
 
 
 async def stop_several(ctx: Call, runs: Sequence[Run], *, by: str, reason: str, stopped_by: str) -> Stops:
-    """Stop the runs side by side. Call this only after confirmation; what cannot be stopped holds up no other."""
+    """Stop the runs side by side. Call this only after confirmation. What cannot be stopped holds up no other."""
     server, stops, limiter = server_of(ctx), Stops(), anyio.CapacityLimiter(_AT_ONCE)
 
     async def stop(run: Run) -> None:

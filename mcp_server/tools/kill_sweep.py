@@ -8,7 +8,7 @@ from mcp_server.tools.context import ServerContext
 
 
 def find_sweep(server: ServerContext, name: str) -> SweepRun | None:
-    """Return the sweep that ``name`` means; None where it means a run, or nothing. Blocks."""
+    """Return the sweep that ``name`` means, or None where it means a run, or nothing. Blocks."""
     try:
         server.store.find(name)
     except (NotOfSweeps, RunNotFound) as error:

@@ -23,7 +23,7 @@ class RunwardTool(Tool):
     """A tool that refuses unknown arguments, answers an error with its message alone, and writes compact JSON."""
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
-        """Call the function; the message of a RunwardError reaches the model unchanged."""
+        """Call the function. The message of a RunwardError reaches the model unchanged."""
         try:
             with use_threads_of(caller(context)):
                 result = await super().run(arguments, context, convert_result)
@@ -74,7 +74,7 @@ def tool(
     structured: bool | None = None,
     search_hint: str | None = None,
 ) -> RunwardTool:
-    """Return the tool that calls ``function``; its docstring is the description that the model reads.
+    """Return the tool that calls ``function``. Its docstring is the description that the model reads.
 
     Claude Code shows a model the names of tools alone, and loads a schema when a search finds the tool.
     ``search_hint``: further words to find it by. None: it is always loaded.

@@ -35,11 +35,11 @@ class TaskOffer:
 
     @staticmethod
     def current() -> TaskOffer | None:
-        """Return the offer to the present call; None where its client did not declare tasks."""
+        """Return the offer to the present call, or None where its client did not declare tasks."""
         return _offered.get()
 
     async def accept(self, facts: Mapping[str, Any], runs: Sequence[Run]) -> bool:
-        """Keep the wait with these ``facts``; false where it cannot be kept, so that the call must block."""
+        """Keep the wait with these ``facts``. False where it cannot be kept, so that the call must block."""
         with contextlib.suppress(OSError):
             self.record = await run_in_thread(self.files.create, self.owner, facts)
         self.runs = runs

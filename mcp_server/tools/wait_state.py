@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WaitState:
-    """How a wait stands. ``result``: that of wait_run, once completed; its caller has then seen ``cursors``.
+    """How a wait stands. ``result``: that of wait_run, once completed. Its caller has then seen ``cursors``.
 
     ``until`` and ``positions``: how far a condition was checked.
     """
@@ -115,7 +115,7 @@ async def cancel_wait(server: ServerContext, record: WaitRecord) -> None:
 
 
 def remember_delivery(server: ServerContext, name: str | None, state: WaitState, *, is_confirmed: bool) -> None:
-    """Note that the caller ``name`` has the result; what it has seen since through other answers stays seen.
+    """Note that the caller ``name`` has the result. What it has seen since through other answers stays seen.
 
     ``is_confirmed``: its arrival was seen. Otherwise the next answer repeats what was news.
     """

@@ -119,7 +119,7 @@ def estimate_answer(answer: Answer) -> int:
 
 
 def fit(items: Sequence[Any], tokens: int, *, least: int = 0) -> int:
-    """Return how many of ``items``, from the first on, have at most ``tokens`` together; at least ``least``."""
+    """Return how many of ``items``, from the first on, have at most ``tokens`` together. At least ``least``."""
     spent = 0
     for count, item in enumerate(items):
         spent += _tokens(item) + 1

@@ -14,7 +14,7 @@ _LINE_CHARS = 240
 
 
 def describe_log(path: Path, read: Callable[[Path], LogExcerpt], secrets: Mapping[str, str], *, diagnose: bool) -> str:
-    """Return the part of a log that ``read`` takes, masked; ``secrets``: known values by name.
+    """Return the part of a log that ``read`` takes, masked. ``secrets``: known values by name.
 
     Raises:
         OSError: the log cannot be read.

@@ -49,7 +49,7 @@ def report_machine(
     requirements: Requirements | None = None,
     limits: Requirements | None = None,
 ) -> GpuReport:
-    """Report on all GPUs; ``holders``: who has leased a GPU, by its UUID; ``limits``: the host's, for several GPUs.
+    """Report on all GPUs. ``holders``: who has leased a GPU, by its UUID. ``limits``: the host's, for several GPUs.
 
     Raises:
         GpusUnknown: there is no driver, or it does not answer.
@@ -139,7 +139,7 @@ def describe_common(snapshot: Snapshot) -> str:
 
 
 def describe_devices(run: Run) -> str:
-    """Return the GPUs or cpu slots of a run: ``GPU 0-3``, ``cpu-1``; empty where it has none."""
+    """Return the GPUs or cpu slots of a run: ``GPU 0-3``, ``cpu-1``, or empty where it has none."""
     indices = sorted(name for name in run.gpu_names if isinstance(name, int))
     others = [name for name in run.gpu_names if isinstance(name, str)]
     return ", ".join([*([f"GPU {join_ranges(indices)}"] if indices else []), *others])
@@ -148,7 +148,7 @@ def describe_devices(run: Run) -> str:
 def describe_free(
     snapshot: Snapshot, holders: Mapping[str, str], requirements: Requirements | None = None
 ) -> list[str]:
-    """Return the GPUs of a machine and which are free for a run, in one line; empty where it has none."""
+    """Return the GPUs of a machine and which are free for a run, in one line, or empty where it has none."""
     if snapshot.trouble == "no_driver" or not (snapshot.gpus or snapshot.trouble):
         return []
     if snapshot.trouble:
@@ -213,7 +213,7 @@ def _list_values(gpu: Gpu, common: Mapping[str, str]) -> list[str]:
 
 
 def list_flags(gpu: Gpu) -> list[str]:
-    """Return the unusual states of a GPU in a few words each; the reasons of a report explain them."""
+    """Return the unusual states of a GPU in a few words each. The reasons of a report explain them."""
     flags = {
         "LOST": gpu.lost,
         "HANGS": gpu.hangs,

@@ -44,7 +44,7 @@ class LogExcerpt:
 def tail_lines(
     path: Path, count: int = 50, max_bytes: int = MAX_BYTES, *, label: str, numbered: bool = True
 ) -> LogExcerpt:
-    """Return the last ``count`` readable lines, newest kept; blank lines between them are not counted.
+    """Return the last ``count`` readable lines, newest kept. Blank lines between them are not counted.
 
     Reads back from the end as far as needed, at most 16 MiB. ``numbered`` adds line numbers for logs up to 256 MiB.
     """
@@ -70,7 +70,7 @@ def tail_lines(
 
 
 def slice_lines(path: Path, start_line: int, count: int = 50, max_bytes: int = MAX_BYTES, *, label: str) -> LogExcerpt:
-    """Return the raw lines from ``start_line`` (1-based) on, first kept; the header names the next ``start_line``.
+    """Return the raw lines from ``start_line`` (1-based) on, first kept. The header names the next ``start_line``.
 
     Reads at most 100,000 lines or about 4 MiB at a time.
     """
@@ -168,7 +168,7 @@ class _Search:
         return self._search.is_over
 
     def feed(self, lines: Iterable[Line]) -> int | None:
-        """Search lines; return the number of the last one that was searched if the time is over, else None."""
+        """Search lines and return the number of the last one that was searched if the time is over, else None."""
         for line in lines:
             start = self._search.find(line.text[:SEARCHED_CHARS])
             if self._search.is_over:

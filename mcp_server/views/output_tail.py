@@ -8,7 +8,7 @@ from mcp_server.views.log_excerpt import tail_lines
 
 
 def read_tail(store: RunStore, run: Run, count: int, max_bytes: int) -> list[str]:
-    """Return the last ``count`` lines of the newest attempt that fit in ``max_bytes`` together; none without a log."""
+    """Return the last ``count`` lines of the newest attempt that fit in ``max_bytes`` together, none without a log."""
     path = store.fetch_log(run)
     if not path.is_file():
         return []

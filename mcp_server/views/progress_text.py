@@ -15,7 +15,7 @@ _MOST_CHARS = 100
 
 
 def first_metrics(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the metric that says most, for texts with room for one; empty where there is none."""
+    """Return the metric that says most, for texts with room for one, or empty where there is none."""
     return [(name, metrics[name]) for name in _FIRST_METRICS if name in metrics][:1] or list(metrics.items())[:1]
 
 

@@ -41,7 +41,7 @@ class Leftover(Answer):
 
     @classmethod
     def of(cls, process: RunProcess) -> Leftover:
-        """Return the answer for ``process``; its command is the program alone."""
+        """Return the answer for ``process``. Its command is the program alone."""
         return cls(pid=process.pid, command=process.program)
 
 

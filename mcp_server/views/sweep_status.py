@@ -100,7 +100,7 @@ def describe_sweep_for_confirmation(sweep: Sweep) -> str:
 
 
 def observe_live_cells(sweep: Sweep, store: RunStore) -> dict[str, Run]:
-    """Return the live runs of a sweep, by cell; those that cannot be read now are left out."""
+    """Return the live runs of a sweep, by cell. Those that cannot be read now are left out."""
     live = {}
     for cell in sweep.cells:
         if cell.state == LIVE and cell.run_id is not None:

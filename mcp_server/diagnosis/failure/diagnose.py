@@ -153,7 +153,7 @@ def is_of_scheduler(failure: Failure) -> bool:
 
 
 def read_far_side(failure: Failure | None) -> str:
-    """Return the host to which ``failure`` lost the session, or a word for it; empty for other failures."""
+    """Return the host to which ``failure`` lost the session, or a word for it, or empty for other failures."""
     if failure is None or failure.advice != kinds.LOST_SESSION:
         return ""
     match = _LOST_SESSION.match(failure.line)

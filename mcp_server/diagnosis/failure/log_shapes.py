@@ -65,7 +65,7 @@ def _expand_json_lines(lines: Sequence[Line]) -> Sequence[Line]:
 
 
 def read_json_error(text: str) -> list[str]:
-    """Return the lines of the traceback that ``text`` holds as a string, or of an exception; empty if there is none."""
+    """Return the lines of the traceback that ``text`` holds as a string, or of an exception, empty if there is none."""
     if '": "' not in text and '":"' not in text and not _ESCAPED.search(text):
         return []
     if _ESCAPED.search(text):

@@ -25,7 +25,7 @@ _DRAWN_FRAME = re.compile(r"(?P<file>[^\s:│\"]{1,300}):(?P<line>\d+) in (?P<wh
 
 
 def find_own_frames(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
-    """Return those of ``frames`` that are of the user's own code; all where none is."""
+    """Return those of ``frames`` that are of the user's own code. All where none is."""
     return [at for at in frames if not _OTHERS_CODE.search(lines[at].text)] or list(frames)
 
 

@@ -82,7 +82,7 @@ class RoundCounter:
 
     @property
     def former_lap_began(self) -> int:
-        """The tracker's readings when the round before began; for the first round, when this one did."""
+        """The tracker's readings when the round before began. For the first round, when this one did."""
         return self.lap_began if self._former is None else self._former.lap_began
 
     def continues(self, reading: StepReading) -> bool:

@@ -102,7 +102,7 @@ class ProgressTracker:
 
     @property
     def step(self) -> int | None:
-        """The step of the present round; None before the first."""
+        """The step of the present round, or None before the first."""
         return self._lead.step
 
     @property
@@ -122,7 +122,7 @@ class ProgressTracker:
 
     @property
     def place(self) -> str:
-        """Where training is, in words: `step 8 of 12`, `round 2, step 8`; empty before the first step."""
+        """Where training is, in words: `step 8 of 12`, `round 2, step 8`, or empty before the first step."""
         if self.step is None:
             return ""
         words = f"step {self.step}" + (f" of {self.total_steps}" if self.total_steps else "")

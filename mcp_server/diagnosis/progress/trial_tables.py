@@ -32,7 +32,7 @@ class TrialTables:
         return bool(self._columns)
 
     def read_line(self, line: str) -> tuple[StepReading, list[NamedValue]] | None:
-        """Return the iteration and the metrics of a trial that has gone on; None for any other line."""
+        """Return the iteration and the metrics of a trial that has gone on, or None for any other line."""
         if "Trial name" in line and _HEADER.match(line):
             self._columns = _read_cells(line)
             return None

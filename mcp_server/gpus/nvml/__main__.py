@@ -79,7 +79,7 @@ class Driver:
         return self._caller.call(function, timeout_s or max(_SHORTEST_S, min(self._call_timeout_s, left_s)))
 
     def start(self) -> Snapshot | None:
-        """Start NVML and list the GPUs; return a snapshot of the trouble when that fails."""
+        """Start NVML and list the GPUs, and return a snapshot of the trouble when that fails."""
         try:
             self.call(self.nvml.nvmlInit, self._start_timeout_s())
             count = self.call(self.nvml.nvmlDeviceGetCount, self._start_timeout_s())
@@ -222,7 +222,7 @@ class Driver:
                     one.near[other.uuid] = other.near[one.uuid] = link
 
     def snapshot(self) -> Snapshot:
-        """Return the facts of the last poll; each Xid error is in one snapshot only."""
+        """Return the facts of the last poll. Each Xid error is in one snapshot only."""
         selected = [d for d in self.devices if self._is_selected(d)]
         if selected and all(d.denied for d in selected):
             return Snapshot(now(), self._version, (), *nvml_device.explain_start_error(nvml_device.NO_PERMISSION, ""))
@@ -247,7 +247,7 @@ def _address(handle: Any) -> int | None:
 
 
 def main() -> int:
-    """Print the snapshots; return the exit status."""
+    """Print the snapshots and return the exit status."""
     parser = argparse.ArgumentParser(prog="gpus/nvml")
     parser.add_argument("--every", type=float, metavar="S")
     parser.add_argument("--gpus", type=lambda text: [word for word in text.split(",") if word], default=[])

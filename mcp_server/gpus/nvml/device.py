@@ -70,7 +70,7 @@ def explain_start_error(number: int, message: str) -> tuple[TroubleKind, str]:
 
 
 def error_number(error: Exception) -> int:
-    """Return NVML's number of an error; of any other error that of a missing function."""
+    """Return NVML's number of an error, and of any other error that of a missing function."""
     value = getattr(error, "value", None)
     return value if isinstance(value, int) else _FUNCTION_NOT_FOUND
 
@@ -97,16 +97,16 @@ class Device:
 
     @property
     def uuid(self) -> str:
-        """The UUID; a name made of the index when NVML does not report it."""
+        """The UUID. A name made of the index when NVML does not report it."""
         return str(self.facts.get("uuid") or f"index:{self.index}")
 
     def reset(self) -> None:
-        """Drop all facts of the last poll; the UUID, the name and the address never change."""
+        """Drop all facts of the last poll. The UUID, the name and the address never change."""
         self.facts = {name: self.facts[name] for name in ("uuid", "name", "pci") if name in self.facts}
         self.failed, self.lost, self.denied, self.stuck = {}, False, False, None
 
     def to_gpu(self, owners: Mapping[int, ProcessOwner]) -> Gpu:
-        """Return the GPU with the facts of the last poll; ``owners`` by pid."""
+        """Return the GPU with the facts of the last poll. ``owners`` by pid."""
         facts = {**self.facts, "uuid": self.uuid}
         caps = [facts.pop("boost_clock", None)]
         # The default application clock is not a limit: a T4's is 585 MHz, and it runs at 1590.

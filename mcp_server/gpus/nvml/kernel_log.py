@@ -31,7 +31,7 @@ class XidRecord:
 
 
 def parse_pci_address(pci: str) -> PciAddress | None:
-    """Return the address in a PCI bus id such as ``00000000:3B:00.0``; None when it is not one."""
+    """Return the address in a PCI bus id such as ``00000000:3B:00.0``, or None when it is not one."""
     match = _PCI.match(pci)
     return (int(match[1], 16), int(match[2], 16), int(match[3], 16)) if match else None
 

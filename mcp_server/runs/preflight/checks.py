@@ -1,4 +1,4 @@
-"""Checks of this machine before a launch, one subject per function; each problem has a remedy."""
+"""Checks of this machine before a launch, one subject per function. Each problem has a remedy."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _CONFIGS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".sh", ".env")
 
 @dataclass(frozen=True)
 class PreflightRequest:
-    """What a training run will need. ``python``, ``paths``, ``cwd`` as on a command line; ``disk_gb`` in 10⁹ bytes."""
+    """What a training run will need. ``python``, ``paths``, ``cwd`` as on a command line. ``disk_gb`` in 10⁹ bytes."""
 
     python: str | None = None
     imports: list[str] = field(default_factory=list)
@@ -84,12 +84,12 @@ class PreflightRequest:
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> PreflightRequest:
-        """Return the request that ``arguments`` hold by name; None is an open field, other names are ignored."""
+        """Return the request that ``arguments`` hold by name. None is an open field, other names are ignored."""
         return cls(**{f.name: arguments[f.name] for f in fields(cls) if arguments.get(f.name) is not None})
 
     @property
     def launch(self) -> LaunchRequest:
-        """The launch that it prepares; one GPU where only its requirements are named."""
+        """The launch that it prepares. One GPU where only its requirements are named."""
         shared = {f.name: getattr(self, f.name) for f in fields(LaunchRequest) if hasattr(self, f.name)}
         if self.gpus is None and self.require and "count" not in self.require:
             shared["gpus"] = 1

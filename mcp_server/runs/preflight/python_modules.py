@@ -66,7 +66,7 @@ _DISTRIBUTIONS = {module: name for name, module in reversed(_MODULES.items())}
 
 @dataclass(frozen=True)
 class Installation:
-    """A Python by its files. ``directories``: where it looks for modules; ``editable``: packages elsewhere, by name.
+    """A Python by its files. ``directories``: where it looks for modules. ``editable``: packages elsewhere, by name.
 
     ``installed``: versions of the distributions in these directories, by normal name.
     """
@@ -78,7 +78,7 @@ class Installation:
     installed: Mapping[str, str] = field(default_factory=dict)
 
     def has_module(self, name: str, own: Sequence[Path] = ()) -> bool:
-        """Return whether there is a module of this dotted name; ``own``: directories of the user's code."""
+        """Return whether there is a module of this dotted name. ``own``: directories of the user's code."""
         top, _, rest = name.partition(".")
         if not rest and top in sys.stdlib_module_names:
             return True
@@ -88,7 +88,7 @@ class Installation:
         return _has_module(name, [*own, *self.directories])
 
     def version_of(self, name: str) -> str | None:
-        """Return the version of a distribution, or of the one that a module belongs to; None where it has none here."""
+        """Return the version of a distribution, or of the one that a module belongs to. None where it has none here."""
         top = name.partition(".")[0]
         for each in (name, _DISTRIBUTIONS.get(name, ""), _DISTRIBUTIONS.get(top, ""), top):
             if version := self.installed.get(_normalize(each)):

@@ -17,7 +17,7 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal
 
 
 def main() -> int:
-    """Advance the sweep until it has ended; return the exit status. 75: another process advances it."""
+    """Advance the sweep until it has ended and return the exit status. 75: another process advances it."""
     path, fifo, session = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     set_title(conductor_title(path.name))
     forbid_core_dumps()

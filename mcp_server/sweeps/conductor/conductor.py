@@ -309,7 +309,7 @@ def _peak_mib(run: Run) -> float | None:
 
 
 def conduct(directory: SweepDir, environ: Mapping[str, str], session: str) -> int:
-    """Advance the sweep in ``directory`` until it has ended; the caller holds its lock. Return the exit status."""
+    """Advance the sweep in ``directory`` until it has ended. The caller holds its lock. Return the exit status."""
     store = RunStore(StateHome(directory.path.parents[1]))
     conductor = Conductor(directory, store, environ, EventLog(directory.events), session)
     anyio.run(conductor.run)

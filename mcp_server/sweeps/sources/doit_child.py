@@ -16,7 +16,7 @@ NO_DOIT = 86  # exit status
 
 
 def main() -> int:
-    """Write the tasks; return the exit status: that of doit, or NO_DOIT."""
+    """Write the tasks and return the exit status: that of doit, or NO_DOIT."""
     request, result = json.loads(sys.argv[1]), sys.argv[2]
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - starts faster without pathlib
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100

@@ -45,7 +45,7 @@ class _Target:
 def build_launch(
     task: DoitTask, tasks: Sequence[DoitTask], cwd: str, overrides: Mapping[str, Scalar], gpus: int | None
 ) -> DoitLaunch:
-    """Return how a launchable task is launched; ``tasks`` are all of its project, ``cwd`` is the directory of doit.
+    """Return how a launchable task is launched. ``tasks`` are all of its project, ``cwd`` is the directory of doit.
 
     Parameters follow the arguments of the program, so that they win where the last flag does. An override that is an
     option of the task is in its command already, and is a parameter as well only where the command shows its flag.

@@ -39,7 +39,7 @@ class DoitProject:
 def load_project(
     cwd: Path, python: str | None, environ: Mapping[str, str], patterns: Sequence[str], options: Mapping[str, str]
 ) -> DoitProject:
-    """Return the tasks of ``cwd``; the arguments are those of ``source.read_source`` and of ``doit_child``.
+    """Return the tasks of ``cwd``. The arguments are those of ``source.read_source`` and of ``doit_child``.
 
     Raises:
         BadArgument: no Python has doit, or doit cannot load dodo.py; says what it printed.

@@ -35,7 +35,7 @@ class DoitAction:
 
 @dataclass(frozen=True)
 class DoitTask:
-    """A task. ``group`` is the task that it is a subtask of; ``options`` are values of its own options by name.
+    """A task. ``group`` is the task that it is a subtask of. ``options`` are values of its own options by name.
 
     ``fault``: why its options cannot be used. ``needs``: tasks that doit runs before it.
     """
@@ -91,7 +91,7 @@ def list_patterns(words: Sequence[str]) -> list[str]:
 
 
 def choose_tasks(tasks: Sequence[DoitTask], words: Sequence[str], gpus: int | None, project: str) -> list[Choice]:
-    """Return the tasks that names and patterns mean, each once; a group means its subtasks.
+    """Return the tasks that names and patterns mean, each once. A group means its subtasks.
 
     With several GPUs the ``-mgpu`` variant of a task is chosen where there is one, and a pattern never chooses both.
     What a pattern meets and no launch can run is left out with a note. ``project`` is the directory of dodo.py.

@@ -32,7 +32,7 @@ _MISSING = "???"  # Hydra's word for a value that must be given
 
 
 def read_hydra_source(query: SourceQuery) -> list[SourceCell]:
-    """Return a cell for each config that the source means; a pattern means all files that it meets.
+    """Return a cell for each config that the source means. A pattern means all files that it meets.
 
     Raises:
         BadArgument: a config is missing, cannot be an override list, lacks a section of VERL, or names data that is

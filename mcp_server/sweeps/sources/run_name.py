@@ -26,7 +26,7 @@ _LONGEST = 48
 def propose_run_name(
     command: str | Sequence[str], params: Mapping[str, Scalar], param_style: str = "--k v"
 ) -> str | None:
-    """Return a parameter as ``NAME=VALUE`` whose value keeps the files of a run apart; None where none is needed.
+    """Return a parameter as ``NAME=VALUE`` whose value keeps the files of a run apart, or None where none is needed.
 
     ``params`` are those of the cell. The value holds ``{run_id}``, and where a retry starts afresh ``{attempt}``, which
     launch_run replaces in parameters. A name that the command or the parameters give is kept in front of it. Without
@@ -50,7 +50,7 @@ def propose_run_name(
 
 
 def name_experiment(params: Mapping[str, Scalar]) -> str:
-    """Return a name made of VERL's settings: model, algorithm, batch, learning rate; empty where none is known."""
+    """Return a name made of VERL's settings: model, algorithm, batch, learning rate, or empty where none is known."""
     settings = {name.lstrip("+~"): value for name, value in params.items()}
 
     def find(name: str) -> str:
