@@ -20,6 +20,7 @@ from mcp_server.views.sweep_status import line_of_sweep
 
 _COLUMNS = ("RUN", "STATE", "EXIT", "STEP", "ELAPSED", "LAST OUTPUT", "OWNER", "STARTED")
 COLOURS = {"finished": "green", "failed": "red", "killed": "yellow", "timed_out": "yellow", "lost": "magenta"}
+_MOST_SWEEPS = 20  # looked at
 PIPE_COLUMNS = 240  # a pipe has no width to keep to
 
 
@@ -53,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list_live_sweeps(store: RunStore) -> list[Sweep]:
-    return [sweep for sweep in store.sweeps.list_sweeps() if not sweep.ended] if store.home.sweeps.is_dir() else []
+    newest = store.sweeps.list_sweeps(_MOST_SWEEPS) if store.home.sweeps.is_dir() else []
+    return [sweep for sweep in newest if not sweep.ended]
 
 
 def _cells(status: RunStatus, owner: str) -> tuple[str | Text, ...]:

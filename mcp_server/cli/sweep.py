@@ -42,10 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(store: RunStore, limit: int, *, as_json: bool) -> int:
-    every = store.sweeps.list_sweeps()
-    sweeps = every[:limit]
+    total = len(store.sweeps.list_ids())
+    sweeps = store.sweeps.list_sweeps(limit)
     if as_json:
-        print_json({"sweeps": [_summary(sweep) for sweep in sweeps], "total": len(every)})
+        print_json({"sweeps": [_summary(sweep) for sweep in sweeps], "total": total})
         return 0
     if not sweeps:
         print("No sweeps yet.")
@@ -66,8 +66,8 @@ def _list(store: RunStore, limit: int, *, as_json: bool) -> int:
         )
     console = _console()
     console.print(table)
-    if len(every) > len(sweeps):
-        console.print(f"{len(every) - len(sweeps)} older sweeps: -n {len(every)}", style="dim")
+    if total > len(sweeps):
+        console.print(f"{total - len(sweeps)} older sweeps: -n {total}", style="dim")
     return 0
 
 

@@ -101,13 +101,14 @@ class SweepStore:
             return [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
         return []
 
-    def list_sweeps(self) -> list[Sweep]:
-        """Return all sweeps that can be read now, newest first."""
+    def list_sweeps(self, most: int | None = None) -> list[Sweep]:
+        """Return the newest ``most`` sweeps, or all, that can be read now, newest first."""
+        specs = sorted(self._list_specs(), key=lambda spec: (spec.created_at, spec.sweep_id), reverse=True)
         sweeps = []
-        for sweep_id in self.list_ids():
+        for spec in specs[:most]:
             with contextlib.suppress(SweepNotFound, RunUnreadable):
-                sweeps.append(self.observe(sweep_id))
-        return sorted(sweeps, key=lambda sweep: (sweep.spec.created_at, sweep.sweep_id), reverse=True)
+                sweeps.append(self.observe(spec.sweep_id))
+        return sweeps
 
     def _list_specs(self) -> list[SweepSpec]:
         specs = []

@@ -15,6 +15,7 @@ from mcp_server.results.comparison_cells import fit as fit_cell
 from mcp_server.results.comparison_cells import shorten_names
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.metrics import best_direction, read_metrics
+from mcp_server.scalars.condition import match_tags
 from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
@@ -28,7 +29,7 @@ _ROW_TOKENS, _FEWEST_ROWS, _MOST_ROWS = 330, 3, 24
 _MOST_SETTINGS, _MOST_METRICS, _MOST_FAILED = 8, 6, 3
 _MOST_LIVE, _MOST_READ = 16, 100  # runs whose files are read for one answer
 _WHY_CHARS, _NOTE_CHARS = 90, 60
-_FACTS = ("phase", "n", "best", "cell", "state", "note")
+_FACTS = ("phase", "n", "best@step", "step", "cell", "state", "note")
 
 Values = Mapping[str, Mapping[str, float]]  # of further metrics: by tag, then by cell
 
@@ -101,7 +102,8 @@ def make_table(
     groups = rank_groups(cells, goal)
     shown = groups[:most_rows]
     remarks = read_notes(store.sweeps.directory(sweep.sweep_id))
-    values = _read_metrics(shown, store, scalars, metrics, notes) if metrics else {}
+    further = [name for name in metrics if name != metric]
+    values = _read_metrics(shown, store, scalars, further, notes) if further else {}
     columns, rows = _make_rows(sweep, groups, shown, metric, values, remarks, notes)
     return SweepTable(columns, rows, len(groups), metric, goal, notes)
 
@@ -120,7 +122,7 @@ def _make_rows(
     if len(settings) > _MOST_SETTINGS:
         notes.append(f"More settings differ: {', '.join(settings[_MOST_SETTINGS:][:_MOST_SETTINGS])}.")
         settings = settings[:_MOST_SETTINGS]
-    short = shorten_names(settings, _FACTS)
+    short = {name: f"{end} set" if end in _FACTS else end for name, end in shorten_names(settings, _FACTS).items()}
     has_seeds = any(len(group.cells) > 1 for group in groups)
     has_phases = len(sweep.spec.phases) > 1
     rows = []
@@ -135,7 +137,7 @@ def _make_rows(
         else:
             row["step"] = str(group.first.end.get("step", ""))
         for tag, known in values.items():
-            row[tag] = _spread(*average([known[c.cell.name] for c in group.results if c.cell.name in known]))
+            row[f"{tag} last"] = _spread(*average([known[c.cell.name] for c in group.results if c.cell.name in known]))
         row |= {
             "cell": group.first.cell.name,
             "state": _describe_states(group, metric),
@@ -250,8 +252,8 @@ def _read_metrics(
         for one in read_metrics(run, scalars, metrics, store.run_directory(run.run_id)).metrics:
             if isinstance(one.last, int | float):
                 values.setdefault(one.tag, {})[cell.cell.name] = float(one.last)
-    if not values:
-        notes.append(f"No metric {', '.join(metrics)} in these runs.")
+    if missing := [pattern for pattern in metrics if not match_tags(pattern, values)]:
+        notes.append(f"No metric {', '.join(missing)} in these runs.")
     if len(values) > _MOST_METRICS:
         notes.append(f"{len(values) - _MOST_METRICS} more metrics match.")
     return dict(list(values.items())[:_MOST_METRICS])

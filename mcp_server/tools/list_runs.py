@@ -17,7 +17,7 @@ from mcp_server.views.run_status import RunStatus, status_of
 from mcp_server.views.sweep_status import line_of_sweep
 
 _MOST_IN_DETAIL = 10  # of more runs, each is a short row
-_MOST_SWEEPS = 4
+_MOST_SWEEPS, _MOST_READ_SWEEPS = 4, 20  # named in an answer, and looked at for it
 
 
 class Others(Answer):
@@ -143,7 +143,8 @@ def _list_sweeps(server: ServerContext, listed: set[str | None]) -> list[str] | 
     """Return a line about each of the newest sweeps that are under way or have runs in the list."""
     if not server.home.sweeps.is_dir():
         return None
-    sweeps = [one for one in server.store.sweeps.list_sweeps() if not one.ended or one.sweep_id in listed]
+    newest = server.store.sweeps.list_sweeps(_MOST_READ_SWEEPS)
+    sweeps = [one for one in newest if not one.ended or one.sweep_id in listed]
     return [line_of_sweep(sweep) for sweep in sweeps[:_MOST_SWEEPS]] or None
 
 

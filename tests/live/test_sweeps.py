@@ -95,7 +95,7 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         assert "is a sweep" in await agent.refusal("read_log", run_id=sweep_id)
         other = {**arguments, "grid": {"lr": [0.1]}}
         assert "another plan" not in (await agent.call("launch_sweep", dry_run=True, **other))["next_step"]
-        table = await agent.call("compare_runs", sweep="night")
+        table = await agent.call("compare_runs", sweep="night", metrics=["reward"])
         assert (table["columns"], table["rows"][0]) == (
             "lr|reward mean±sd|n|best@step|cell|state",
             "0.2|24.5±0.71|2|25@3|lr0.2-seed2|1 failed python_error",
@@ -180,10 +180,19 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
         "common": {"command": command, "cwd": str(sandbox.path), "env": {"n": "{n}"}},
         "cells": [{"n": n} for n in range(5)],
         "max_parallel": 2,
+        "metric": "loss",
+        "goal": "min",
     }
     async with sandbox.agent_in_process() as agent:
         sweep_id = (await agent.call("launch_sweep", **plan))["sweep_id"]
         await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 2, "two live cells")
+        live = [cell.run_id for cell in observe(sandbox, sweep_id).cells if cell.run_id is not None]
+        await until_async(lambda: all("step" in sandbox.run(run_id).progress for run_id in live), "two steps")
+        table = await agent.call("compare_runs", sweep="long", metrics=["loss", "kl"])
+        assert (table["columns"], table["rows"][0], table["rows"][2]) == (
+            *("n set|cell|state", "0|n0|running 1@1", "2|n2|queued"),
+        )
+        assert ("best" in table["sweep"], table["notes"]) == (False, ["No metric kl in these runs."])
         others = (await agent.call("list_runs", others=True))["others"]
         assert others["tmux_sessions"] == [], "its session is runward's own"
         asked = await agent.call("kill_run", run_id=sweep_id, reason="enough")
