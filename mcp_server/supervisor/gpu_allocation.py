@@ -20,7 +20,7 @@ from mcp_server.record.run_directory import now
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import GpusUnavailable, StoppedBeforeStart
 from mcp_server.supervisor.start_command import supervisor_identity
-from mcp_server.system.lock_files import LeaseError
+from mcp_server.system.lock_files import LeaseError, list_locks
 from mcp_server.system.processes import Process
 
 # How often a waiting run checks the locks: the first in the queue more often than those behind.
@@ -28,7 +28,7 @@ _CHECK_S, _CHECK_BEHIND_S, _NEAR = 0.2, 1.0, 3
 # The driver is queried again when a lease has changed hands, soon after that, since what its holder left may take a
 # moment to go, and then less and less often: processes without a lease come and go without notice.
 _PIDS_NAMED = 5
-_QUERY_SOON_S, _QUERY_LATER_S = 1.0, 10.0
+_QUERY_SOON_S, _QUERY_LATER_S = 1.0, 30.0
 
 
 class GpuAllocation:
@@ -171,6 +171,7 @@ class GpuAllocation:
         reported, queried_s, known_holders, query_again_s = 0, 0.0, None, _QUERY_SOON_S
         try:
             while True:
+                locks, looked_s = list_locks(), time.monotonic()
                 position, why = ticket.position, ""
                 if position == 1:
                     holders = frozenset(self._leases.holders())
@@ -189,8 +190,13 @@ class GpuAllocation:
                 if position != reported:
                     self._report_position(position, why)
                     reported = position
-                if not self._control.wait(_CHECK_S if position <= _NEAR else _CHECK_BEHIND_S):
-                    raise StoppedBeforeStart
+                # The kernel's list of locks is cheaper to read than leases and queue, but lacks those of other process
+                # namespaces.
+                while time.monotonic() - looked_s < _CHECK_BEHIND_S:
+                    if not self._control.wait(_CHECK_S):
+                        raise StoppedBeforeStart
+                    if position <= _NEAR and list_locks() != locks:
+                        break
         finally:
             ticket.withdraw()
 

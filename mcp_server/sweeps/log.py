@@ -155,11 +155,9 @@ def _why(cell: CellState) -> str:
 
 def _varying(cells: Iterable[CellState]) -> list[str]:
     """Return the parameters that differ between cells, in their order."""
-    values: dict[str, set[str]] = {}
     cells = list(cells)
-    for cell in cells:
-        for name in cell.params:
-            values.setdefault(name, set()).update(str(other.setting(name)) for other in cells)
+    names = dict.fromkeys(name for cell in cells for name in cell.params)
+    values = {name: {str(cell.params.get(name)) for cell in cells} for name in names}
     return [name for name, seen in values.items() if len(seen) > 1]
 
 

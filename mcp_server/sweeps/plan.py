@@ -240,13 +240,11 @@ def _expand_grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def _varying_names(grid: Mapping[str, Sequence[Any]] | None, cells: Sequence[Mapping[str, Any]] | None) -> list[str]:
     """Return the parameters whose values differ between cells, in their order."""
     names = [name for name, values in (grid or {}).items() if len(values) > 1]
-    values: dict[str, set[str]] = {}
-    for entry in cells or ():
-        if not isinstance(entry, Mapping):
-            raise BadArgument("cells", "must be a list of objects: parameter names with their values.")
-        for name in entry:
-            if name != "launch":
-                values.setdefault(name, set()).update(json.dumps(each.get(name), default=str) for each in cells or ())
+    listed = list(cells or ())
+    if not all(isinstance(entry, Mapping) for entry in listed):
+        raise BadArgument("cells", "must be a list of objects: parameter names with their values.")
+    own = dict.fromkeys(name for entry in listed for name in entry if name != "launch")
+    values = {name: {json.dumps(entry.get(name), default=str) for entry in listed} for name in own}
     return list(dict.fromkeys([*(name for name, seen in values.items() if len(seen) > 1), *names]))
 
 

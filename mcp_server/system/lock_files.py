@@ -268,6 +268,17 @@ def device_numbers(path: Path) -> tuple[int, int]:
     return 0, 0
 
 
+def list_locks() -> bytes:
+    """Return the kernel's list of locks as it is: where it is the same, no lock of this process namespace has changed.
+
+    Without such a list, something that is never the same.
+    """
+    try:
+        return Path("/proc/locks").read_bytes()
+    except OSError:
+        return str(time.monotonic_ns()).encode()
+
+
 def lock_holders() -> dict[LockKey, int]:
     """Return the process that took each exclusive lock, as far as the kernel lists it, none of other pid namespaces."""
     pids: dict[LockKey, int] = {}

@@ -28,7 +28,7 @@ from tests.support.fake_nvml import Machine, library
 LONGEST_S = 420.0
 _GPUS, _CELLS, _DEATHS = 8, 200, 50
 _GAP_CELLS, _GAP_CELL_S = 40, 3.0
-_QUIET_S = 10.0
+_SETTLE_S, _QUIET_S = 20.0, 20.0
 _KILLED = ("runward-conductor", "runward-supervisor")
 _TRAIN = """
 import sys, time
@@ -230,7 +230,7 @@ async def _measure_queue(sandbox: Sandbox, environment: dict[str, str]) -> _Idle
             of_run = len(words) > 1 and words[0] == _KILLED[1] and words[1][::2] in queued
             if words[:1] == [_KILLED[0]] or of_run:
                 watched.append(pid)
-        await anyio.sleep(2)
+        await anyio.sleep(_SETTLE_S)
         before, began_s = sum(map(processes.cpu_s, watched)), time.monotonic()
         await anyio.sleep(_QUIET_S)
         cpu = 100 * (sum(map(processes.cpu_s, watched)) - before) / (time.monotonic() - began_s)
