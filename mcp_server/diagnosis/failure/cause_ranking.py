@@ -61,7 +61,7 @@ _CALL_LINES = 4
 # OpenBLAS interrupts its own process.
 _NO_THREADS = re.compile(r".*(?:pthread_create failed|libgomp: Thread creation failed)")
 # PhysX goes on with a buffer that is too small, and writes beyond it.
-_PHYSX_CAPACITY = re.compile(r".*PhysX error: .{0,80}needs to increase PxGpuDynamicsMemoryConfig::")
+_PHYSX_CAPACITY = re.compile(r".*PhysX error: .{0,80}(?:needs? to increase|overflow detected, please increase).{0,60}")
 _OTHER_CUDNN = re.compile(r".*Loaded runtime CuDNN library: \S+ but source was compiled with")
 _RAY_OUT_OF_MEMORY = re.compile(r".*\b[1-9]\d* Workers? .{0,40}killed due to memory pressure")
 _NODE_LOST = re.compile(

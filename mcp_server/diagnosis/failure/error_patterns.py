@@ -149,7 +149,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"RuntimeError: (?:Connection reset by peer|Broken pipe|Socket Timeout|Stop_waiting response)",
             r"(?:Xla|Jax)RuntimeError: (?:UNAVAILABLE|DEADLINE_EXCEEDED)|Duplicate GPU detected",
             r"process group .{0,40}timed out",
-            r"[Tt]imed out (?:initializing|waiting .{0,20}for) (?:process group|all ranks)|collective .{0,40}mismatch",
+            r"[Tt]imed out (?:initializing|waiting .{0,20}for) (?:process group|all ranks)|collective .{0,40}mismatch"
+            r"|mismatch between collectives",
         ),
     ),
     (
@@ -224,7 +225,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"(?:DistributionNotFound|VersionConflict|PackageNotFoundError)",
             r"(?i:n[o']t (?:been |yet |be )?(?:installed|available in your environment)\b)",
             r"No matching distribution found",
-            r"compiled with different CUDA|versions are incompatible|operator torchvision::",
+            r"requires? [\w-]+ to be installed|compiled with different CUDA|versions are incompatible"
+            r"|operator torchvision::",
             r"(?i:numpy is not available)|(?:need|have) .{0,60}\binstalled",
             r"CUDA_HOME (?:environment variable is not set|does not exist)|Ninja is required|Error building extension",
             r"(?i:please (?:pip |first )?install |pip install -?)|version mismatch.{0,40}(?:install|upgrade)",
@@ -272,7 +274,9 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"is not a valid model identifier|[Ii]ncorrect path_or_model_id",
             r"Repo id must be in the form|PytorchStreamReader|failed finding central directory|invalid load key",
             r"Ran out of input|pickle data was truncated|Weights only load failed|unexpected EOF|Unexpected end of",
-            r"end-of-stream marker",
+            r"end-of-stream marker|NoSuch(?:Key|Bucket)\b|No data left in file|Failed to interpret file"
+            r"|cannot mmap an empty file"
+            r"|mmap length is greater than file size",
             r"(?i:cannot identify image|image file is truncated|broken data stream|truncated (?:file|png|jpeg|header)"
             r"|(?:is|are|file|data|archive|shard|parquet|checkpoint) (?:is |are )?(?:corrupt|truncated|malformed)"
             r"|corrupt(?:ed)? )",

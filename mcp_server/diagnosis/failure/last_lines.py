@@ -26,7 +26,8 @@ _USAGE_LINES = 400  # a generated usage is long
 _SHELL = re.compile(
     r"(?:\S+: )?(?:line \d+: )?(?P<config>\S.{0,80}: command not found|.*: cannot execute|.*executable file not found"
     r"|.{0,80}: not found$)"
-    r"|(?P<data>.*can't open file '|.*: No such file or directory|.*: Permission denied(?! \()|.*cannot (?:access"
+    r"|(?P<data>.*can't open file '|.*(?<!object file): No such file or directory|.*: Permission denied(?! \()"
+    r"|.*cannot (?:access"
     r"|stat) ')"
     r"|(?P<import>\S*python\S*: (?:No module named |Error while finding module)"
     r"|ERROR: (?:Could not find a version|No matching distribution))"

@@ -176,6 +176,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("Error: ", r"Error: (?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value for)"),
         ("Error: ", r"Error: (?:Got unexpected extra argument|Option .* requires)"),
         ("│ ", r"│ (?:No such (?:option|command)|Missing (?:option|argument)|Invalid value for|Got unexpected extra)"),
+        ("andatory value", r"Missing mandatory value: \w"),
         ("ould not override", r"Could not override '"),
         (" input '", r"(?:(?:mismatched|extraneous) input|no viable alternative at input) '.*"),  # Hydra's overrides
         ("LexerNoViableAlt", r"LexerNoViableAltException: "),

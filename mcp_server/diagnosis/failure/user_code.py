@@ -15,7 +15,7 @@ _OTHERS_CODE = re.compile(
     r"|torch[/\\](?:nn|utils|distributed|autograd|_\w+)[/\\]|[/\\]importlib[/\\]"
 )
 _LAUNCHERS = re.compile(
-    r"[/\\]s?bin[/\\]|runpy|\"<(?!stdin)|[/\\](?:launcher|importlib|multiprocessing|threading)\b"
+    r"[/\\]s?bin[/\\]|runpy|\"<(?!stdin)|[/\\](?:launcher|importlib|multiprocessing|threading|_utils)\b"
     r"|distributed[/\\]run"
 )
 _PACKAGE = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\](\w+)")

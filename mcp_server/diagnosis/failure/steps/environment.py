@@ -26,6 +26,13 @@ ROWS = (
         "(adamw_torch)."),
     row("", r"detected CUDA version \(?([\d.]+\d)\)? mismatches .{0,80}PyTorch \(?([\d.]+\d)", "", "stop",
         "nvcc is of CUDA {0}, torch of {1}: set CUDA_HOME to a toolkit {1}, then launch_run again."),
+    row("import_error", r"operator torchvision::|torchvision.{0,80}(?:compiled|version|incompatible)", "", "stop",
+        "torch and torchvision are not of one release: install the pair that belongs together, then launch_run again."),
+    row("import_error", r"working triton installation", "", "stop",
+        "torch.compile needs Triton: install the one for this PyTorch, or turn compilation off, then launch_run "
+        "again."),
+    row("import_error", r"requires? (?:the )?`?(\w[\w-]{1,40})`? (?:package )?to be installed", "", "stop",
+        "Install {0} into this run's environment, then launch_run again."),
     row("import_error", r"No module named '?([\w.]{1,60})", "", "stop",
      "Install the package that provides {0} into this run's environment, then launch_run again."),
     row("import_error", r"cannot import name '([\w.]{1,40})' from '([\w.]{1,40})'", "", "stop",
@@ -53,7 +60,8 @@ ROWS = (
      "A Parquet file is cut or damaged: delete it and fetch or write it again, then launch_run again."),
     row("data_error", r"PytorchStreamReader|central directory|invalid load key|Ran out of input"
         r"|pickle data was truncated"
-     r"|HeaderTooLarge" r"|InvalidHeader|MetadataIncomplete|deserializing header|unexpected EOF|[Uu]nexpected end of"
+     r"|No data left in file|mmap length|mmap an empty|Failed to interpret file|HeaderTooLarge" r"|InvalidHeader"
+        r"|MetadataIncomplete|deserializing header|unexpected EOF|[Uu]nexpected end of"
      r"|[Tt]runcated file|truncated file", "", "stop",
      "The file is cut or damaged: resume from the checkpoint before it, or fetch it again, then launch_run again."),
     row("data_error", r"Weights only load failed", "", "stop",
@@ -66,6 +74,8 @@ ROWS = (
         "{0} is neither a directory here nor a model of the Hub: correct the path, or name HF_TOKEN in secrets if "
         "it is "
         "private."),
+    row("data_error", r"NoSuch(?:Key|Bucket)|specified (?:key|bucket) does not exist", "", "stop",
+        "The bucket has no such object: correct its key or the bucket's name, then launch_run again."),
     row("", r"omniverse://|(?i:nucleus)|omniverse-content", "", "stop",
         "Isaac's assets are not reachable: point the asset root (ISAAC_NUCLEUS_DIR) to a reachable server or a "
         "local copy."),
@@ -110,6 +120,9 @@ ROWS = (
     row("auth_error", r"[Gg]ated|restricted|huggingface|Hugging|HF_TOKEN", "", "stop",
      "Accept the model's licence with this account and name HF_TOKEN in launch_run's secrets."),
     row("auth_error", r"(?i)openai|OPENAI_API_KEY", "", "stop", "Name a valid OPENAI_API_KEY in launch_run's secrets."),
+    row("auth_error other", r"(?i)googleapis|google\.api_core|gcsfs|\bgs://", "", "stop",
+        "This Google account may not read the bucket: grant it access, or name other credentials in launch_run's "
+        "secrets."),
     row("auth_error", r"(?i)AWS|S3|botocore|boto", "", "stop",
      "Name valid AWS keys in launch_run's secrets, or ask for access to the bucket."),
     row("auth_error", r"publickey", r"pdsh|hostfile|mpirun|orted|(?i:deepspeed)", "stop",
@@ -148,7 +161,7 @@ ROWS = (
         log=r"(?m)^(?:\+{1,3} )?timeout (?:-\S+ |--\S+ )*(\d+\w?)"),
     row("killed", r"CANCELLED|TERM_OWNER|TERM_ADMIN", "", "stop", "The job was cancelled: ask before starting it "
         "again."),
-    row("killed", r"(?i)^killed\b|SIGKILL|\b137\b|signal:? 9\b|killed$", "", "retry",
+    row("killed", r"(?i)^killed\b|SIGKILL|\b137\b|signal:? 9\b|killed$|= -9\b|exitcode: -9", "", "retry",
         "SIGKILL, most often the kernel's for memory (`dmesg -T` or sacct says): resume from the last checkpoint, "
         "with fewer "
         "workers if so."),

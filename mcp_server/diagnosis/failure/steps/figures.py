@@ -19,7 +19,16 @@ _OTHER = re.compile(rf"\bProcess (\d+) has {_SIZE} memory in use")
 _LEAST_SHARE, _LEAST_GIB = 0.12, 1.2  # of others: the context of the process itself is up to 1 GiB
 _LEAST_UNUSED = 0.1  # of the GPU: less would not have made the difference for long
 _BATCH = re.compile(r"train_batch_size is not equal to .{0,80}?(\d+) != (\d+) \* (\d+) \* (\d+)")
-_CAPACITY = re.compile(r"PxGpuDynamicsMemoryConfig::(\w{1,50}) to (\d{1,12})")
+# What PhysX calls its buffers, and Isaac's settings for them.
+_PHYSX_NAMES = {
+    "patch buffer": "max_rigid_patch_count",
+    "contact buffer": "max_rigid_contact_count",
+    "collision stack": "collision_stack_size",
+    "heap": "heap_capacity",
+    "temp buffer": "temp_buffer_capacity",
+}
+_OVERFLOW = re.compile(r"([A-Za-z]+ (?:[Bb]uffer|[Ss]tack)) overflow detected.{0,80}?(?:at least|to) (\d{1,12})")
+_CAPACITY = re.compile(r"Px[Gg]?p?u?DynamicsMemoryConfig::(\w{1,50}) to (\d{1,12})")
 _IN_PIECES = re.compile(r"expandable_segments:\s*True")
 
 
@@ -36,15 +45,11 @@ def read_figures(scene: Scene) -> NextStep | None:
             f"change the "
             "accumulation steps.",
         )
-    if capacity := _CAPACITY.search(scene.line):
-        name = re.sub(r"(?<=[a-z])([A-Z])", lambda match: f"_{match[1].lower()}", capacity[1])
-        return NextStep(
-            False,
-            "stop",
-            f"Set sim.physx.gpu_{name} to {1 << int(capacity[2]).bit_length()} or more, or lower num_envs, then "
-            f"launch_run "
-            "again.",
-        )
+    if capacity := _CAPACITY.search(scene.line) or _OVERFLOW.search(scene.line):
+        name, size = _PHYSX_NAMES.get(capacity[1].lower(), ""), 1 << int(capacity[2]).bit_length()
+        name = name or re.sub(r"(?<=[a-z])([A-Z])", lambda match: f"_{match[1].lower()}", capacity[1]).replace(" ", "_")
+        setting = f"sim.physx.gpu_{name.removeprefix('gpu_')}"
+        return NextStep(False, "stop", f"Set {setting} to {size} or more, or lower num_envs, then launch_run again.")
     return None
 
 

@@ -14,7 +14,10 @@ _SIMULATOR = "(?i:mujoco|robosuite|dm_control|libero|EGL|robomimic)"
 _PORT = (
     r"(?i:\bport\b\W{0,4}(?:number )?)`?(\d{2,5})\b|(?:\]|localhost|\d{1,3}(?:\.\d{1,3}){3}|\*):(\d{2,5})\b(?![:.]\d)"
 )
-_PREPARES = r"(?i:tokeniz|preprocess|Map \(?|Filter|Generating \w+ split|caching|packing)[^\n]{0,80}?\d{1,2}%\|"
+_WORKS_ON = (
+    r"(?i:tokeniz|preprocess|Map \(?|Filter|Generating \w+ split|caching|packing)[^\n]{0,80}?\d{1,2}%\|"
+    r"|(?s:(?:Watchdog|timing out|timed out).*?\n[^\n]{0,120}\b\d{1,2}%\|[^\n]{0,60}\d/\d)"
+)
 # First match wins: special before general.
 # fmt: off
 ROWS = (
@@ -112,9 +115,10 @@ ROWS = (
     row("nccl_error", "", r"Duplicate GPU detected", "stop",
      "Two ranks use one GPU: start no more processes than GPUs, and set the device by LOCAL_RANK, then launch_run "
      "again."),
-    row("nccl_error", r"[Tt]imeout|[Tt]imed out", _PREPARES, "stop",
-        "One rank was still preparing data while the others waited: prepare it beforehand, or raise the timeout "
-        "(ddp_timeout, init_process_group(timeout=))."),
+    row("nccl_error", r"[Tt]imeout|[Tt]imed out|timing out", _WORKS_ON, "retry_changed",
+        "Another rank was still at work while the others waited: do that beforehand, or raise the timeout "
+        "(ddp_timeout, "
+        "init_process_group(timeout=))."),
     row("nccl_error", r"WorkNCCL\(SeqNum=1, .{0,200}(?:timing out|timed out)", "", "retry_changed",
         "The first collective never worked: change the path, NCCL_P2P_DISABLE=1 in env; if it recurs, NCCL_DEBUG=INFO "
         "shows the rank."),
@@ -148,6 +152,9 @@ ROWS = (
      "stop", "The ranks do different things: find unused parameters or uneven batches, then launch_run again."),
     # --- Ray
     row("", r"Failed to look up actor with name '([^']{1,60})'", "", "stop",
+        "No actor {0} lives in that namespace now: see `ray list actors`; start its creator first, with "
+        "lifetime=\"detached\".", log=r"(?:ray\.init|get_actor)\([^\n]{0,160}namespace\s*=\s*\S"),
+    row("", r"Failed to look up actor with name '([^']{1,60})'", "", "stop",
         "No actor {0} in this namespace: pass ray.init(namespace=) of its creator, or ray.get_actor(name, namespace=), "
         "and lifetime=\"detached\"."),
     row("", r"OutOfDiskError|object store is full and the local disk", "", "stop",
@@ -176,7 +183,7 @@ ROWS = (
         "A Ray head runs there already: join it (address='auto'), end it (`ray stop`), or start with another --port."),
     row("port_conflict", _PORT, "", "retry_other_port",
         "Port {0}{1} is taken: launch_run again with another number in deepspeed's --master_port.",
-        log=r"deepspeed[./ ]launcher|\bdeepspeed (?:--|\S+\.py)|launch\.py:\d+:main|runner\.py:\d+:"),
+        log=r"deepspeed[./ ]launcher|\bdeepspeed (?:--|\S+\.py)|launch\.py:\d+:|runner\.py:\d+:"),
     row("port_conflict", _PORT, "", "retry_other_port",
         "Port {0}{1} is taken: launch_run again with another number in accelerate's --main_process_port.",
         log=r"accelerate(?: |/commands/)launch"),

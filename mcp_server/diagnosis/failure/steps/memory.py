@@ -63,6 +63,11 @@ ROWS = (
     row("oom_gpu", "", r"megatron", "retry_changed",
      "Lower --micro-batch-size, or turn on --recompute-activations or more tensor parallelism."),
     row("oom_gpu", "", r"llamafactory|transformers[/\\]trainer|trl[/\\]|axolotl|[Ss]entence.?[Tt]ransformer",
+        "retry_changed",
+        "Halve per_device_train_batch_size and double gradient_accumulation_steps, or lower the sequence length; "
+        "LoRA saves "
+        "more.", log=r"(?i)gradient[_-]checkpointing(?:['\"]?[ :=]{1,3}(?:true|1\b)|\s*$|\s+--)"),
+    row("oom_gpu", "", r"llamafactory|transformers[/\\]trainer|trl[/\\]|axolotl|[Ss]entence.?[Tt]ransformer",
      "retry_changed",
      "Halve per_device_train_batch_size and double gradient_accumulation_steps; gradient_checkpointing saves more."),
     row("oom_gpu", "", r"deepspeed", "retry_changed",

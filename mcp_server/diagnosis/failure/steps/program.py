@@ -15,6 +15,14 @@ ROWS = (
         "again."),
     row("", r"Target modules (.{1,80}?) not found in the base model", "", "stop",
         "The model has no modules {0}: name its own in target_modules (or 'all-linear'), then launch_run again."),
+    row("config_error data_error", r"(?m)yaml[\s\S]{0,400}?in \"([^\"\n]{1,200})\", line (\d+)", "", "stop",
+        "Line {1} of {0} is not valid YAML: correct it, then launch_run again."),
+    row("", r"JSONDecodeError: ([^\n:]{1,60}): line (\d+) column (\d+)", "", "stop",
+        "The JSON read {at} is not valid ({0}, line {1}): correct or fetch that file again, then launch_run again."),
+    row("python_error config_error", r"KeyError: '(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'", "", "stop",
+        "{0} is not set, which a launcher does: start with torchrun (or accelerate launch), then launch_run again."),
+    row("python_error config_error", r"KeyError: '([A-Z][A-Z0-9]*_[A-Z0-9_]+)'", r"environ", "stop",
+        "The variable {0} is not set: give it in launch_run's env (or secrets), then launch_run again."),
     row("config_error", r"unrecognized arguments: (.{1,60})", "", "stop",
      "The program does not know {0}: see its --help, then launch_run again."),
     row("config_error", r"arguments are required: (.{1,60})", "", "stop",
@@ -119,6 +127,27 @@ ROWS = (
      "The tokenizer has no chat template: use the instruct model's, or give a chat_template, then launch_run again."),
     row("python_error", r"Cannot re-initialize CUDA in forked subprocess", r"\bvllm\b", "stop",
         "CUDA was used before a fork: set VLLM_WORKER_MULTIPROC_METHOD=spawn in env, then launch_run again."),
+    row("", r"NotImplementedError", r"default_compute_score", "stop",
+        "verl knows no reward for this data_source: set custom_reward_function.path and .name, or a data_source "
+        "that it "
+        "knows."),
+    row("python_error", r"stack expects each tensor to be equal size", "", "stop",
+        "The samples of a batch have different shapes: resize or pad them in the Dataset, or pass a collate_fn."),
+    row("", r"Detected mismatch between collectives", "", "stop",
+        "The ranks run different code: let each call the same collectives (blocks of rank 0 alone, uneven batches), "
+        "then "
+        "launch_run again."),
+    row("", r"parameter group that doesn't match|different number of parameter groups", "", "stop",
+        "The optimizer's state is of other parameters: load the weights alone, or train the same parameters as "
+        "before."),
+    row("", r"unsupported operand type\(s\) for \|: '?(?:type|NoneType|_?Generic)", "", "stop",
+        "The code needs Python 3.10 or newer: use such an environment, then launch_run again."),
+    row("", r"dubious ownership in repository at '([^']{1,100})'", "", "stop",
+        "git distrusts this directory: run `git config --global --add safe.directory {0}`, then launch_run again."),
+    row("python_error", r"(?:[Cc]an't|[Cc]annot) pickle (?:local object|<function|.{0,40}lambda)", "", "stop",
+        "A local function cannot be sent to a process: define it at module level {at}, then launch_run again."),
+    row("python_error", r"unpack", r"env\w*\.(?:reset|step)\(", "stop",
+        "gymnasium returns (obs, info) and five values of step, gym did not: align the package with the code {at}."),
     row("", r"Must flatten tensors with uniform dtype but got torch\.(\w+) and torch\.(\w+)", "", "stop",
         "FSDP shards one dtype: cast the {1} parameters (LoRA, norms) to {0}; for QLoRA set bnb_4bit_quant_storage "
         "to it."),
@@ -140,7 +169,8 @@ ROWS = (
      "Tensors are on different devices: move the one {at} with .to(device), then launch_run again."),
     row("python_error", r"modified by an inplace operation", "", "stop",
      "An in-place operation spoils the gradient: set_detect_anomaly(True) shows which; then launch_run again."),
-    row("python_error", r"longer than the (?:specified )?maximum|maximum context length|max_position_embeddings"
+    row("python_error", r"longer than the (?:specified )?maximum|too long for context|maximum context length"
+        r"|max_position_embeddings"
      r"|exceeds? .{0,40}(?:context|sequence) length", "", "stop",
      "An input is longer than the model allows: truncate it or lower max_length, then launch_run again."),
     row("", r"^(?:FAILED|ERROR) (\S{1,80}\.py\S{0,60})", "", "stop",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 
 from mcp_server.diagnosis.failure.steps.row import ADVICE_CHARS, NextStep, Scene, fill_in
 
@@ -37,7 +38,7 @@ _SAYS_NOTHING = re.compile(
     r"|https?://(?!huggingface\.co)|\bretry|try again|as is\b|USE_CUDA_DSA|LAUNCH_BLOCKING|HYDRA_FULL_ERROR|FILTERING"
     r"|more (?:information|details)|\bsee \w+ (?:for|in)|error[- ]?log|asynchronously|This could because"
     r"|you can (?:inspect|find|read|view|learn|also)"
-    r"|valid model identifier"
+    r"|valid model identifier|^mapping values"
 )
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\w*|[a-z_][\w]*(?:\.\w+)+)(?:\(\w+\))?: "
@@ -62,7 +63,7 @@ def find_remedy(scene: Scene) -> NextStep | None:
     for pattern in (_SAYS_WHAT_TO_DO, _SAYS_WHAT_MUST_BE):
         for one in said:
             if pattern.search(one):
-                return _quote(re.sub(r"^\d[.)] ?", "", one))
+                return _quote(re.sub(r"^\d[.)] ?", "", one), scene.at if pattern is _SAYS_WHAT_MUST_BE else ())
     return None
 
 
@@ -91,12 +92,16 @@ def suggest_option(scene: Scene) -> NextStep | None:
     )
 
 
-def _quote(said: str) -> NextStep | None:
+def _quote(said: str, places: Sequence[str]) -> NextStep | None:
+    """Return the step that quotes what the error says. ``places``: where to make true what must be."""
     said = said.replace(";", ",")
     if len(said) > ADVICE_CHARS - len(_HEAD) - 1:
         return _stop(f"{_HEAD}{said[: ADVICE_CHARS - len(_HEAD) - 2].rsplit(' ', 1)[0]} ….")
-    text = f"{_HEAD}{said}{_TAIL}"
-    return _stop(text if len(text) <= ADVICE_CHARS else f"{_HEAD}{said}.")
+    tails = [f"; make that true {at}{_TAIL}" for at in places] if places else [_TAIL]
+    for tail in (*tails, "."):
+        if len(text := f"{_HEAD}{said}{tail}") <= ADVICE_CHARS:
+            return _stop(text)
+    return None
 
 
 def _stop(advice: str) -> NextStep | None:
