@@ -82,7 +82,12 @@ def render_rows(sweep: Sweep, notes: Mapping[str, str]) -> str:
     for cell in sweep.cells:
         values = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id or "", *(cell.setting(n) for n in names)]
         values += [cell.value, cell.value_step if cell.value is not None else cell.end.get("step")]
-        values += [cell.end.get("elapsed_s"), _why(cell), notes.get(cell.cell.name, "")]
+        elapsed_s = cell.end.get("elapsed_s")
+        values += [
+            round(elapsed_s, 1) if isinstance(elapsed_s, float) else elapsed_s,
+            _why(cell),
+            notes.get(cell.cell.name, ""),
+        ]
         lines.append("\t".join(" ".join(str("" if value is None else value).split()) for value in values))
     return "\n".join(lines) + "\n"
 

@@ -163,6 +163,7 @@ async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost
 
 def stop_on_a_terminal(sandbox: Sandbox, sweep_id: str) -> None:
     assert sandbox.runward("kill", sweep_id).returncode == 2, "no terminal, no person to ask"
+    assert f"sweep {sweep_id} running: 5 cells, 3 queued, 2 running" in sandbox.runward("ls").stdout
     assert sandbox.runward("attach", sweep_id).returncode != 0, "no terminal here to attach with"
     ours, theirs = pty.openpty()
     os.write(ours, f"{sweep_id}\n".encode())
