@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
 from mcp_server.text.regex import compile_pattern
@@ -85,36 +86,76 @@ _SERVICE_TOKEN = re.compile(
 )
 _BEARER = re.compile(r"(?P<name>\b(?:Bearer|Basic)\s+)(?P<value>[\w\-.~+/]{12,}=*)")
 _LOGIN = re.compile(r"(?P<name>://[^/\s:@]{0,100}:)(?P<value>[^/\s@]{1,200})(?=@)")  # user:password@ in an address
-# What follows is a secret whatever it looks like ...
+# What follows is a secret whatever it looks like; each with words in lower case, without which there is none ...
 _CALLS = (
-    compile_pattern(r"(?P<name>\b(?:login|relogin)\s*\(\s*(?:\w{1,40}\s*=\s*)?[\"'])(?P<value>[^\"'\s]{6,})(?=[\"'])"),
-    compile_pattern(
-        r"(?P<name>\blogin\s+\S{1,100}\s+(?:account\s+\S{1,100}\s+)?password\s+)(?P<value>\S{3,})"
-    ),  # netrc
-    compile_pattern(r"(?P<name>\bsshpass\s+-p\s*)(?P<value>'[^'\n]+'|\"[^\"\n]+\"|[^\s'\"]+)"),
-    compile_pattern(
-        r"(?P<name>(?:\bcurl\b[^\n]{0,200}?\s(?:-u|-U)|(?<!\S)--(?:proxy-)?user)[ =]?[\"']?[^\s:\"'=/]{1,100}:)"
-        r"(?P<value>[^\s\"':/~.][^\s\"':]{3,})"
+    (
+        compile_pattern(
+            r"(?P<name>\b(?:login|relogin)\s*\(\s*(?:\w{1,40}\s*=\s*)?[\"'])(?P<value>[^\"'\s]{6,})(?=[\"'])"
+        ),
+        ("login",),
     ),
-    compile_pattern(r"(?P<name>\b(?:mysql|mysqldump|mariadb)\b[^\n]{0,200}?\s-p)(?P<value>[^\s\"']{4,})"),
-    compile_pattern(r"(?P<name>\blogin\b[^\n]{0,120}?\s(?:-p|-k)\s+[\"']?)(?P<value>[^\s\"']{6,})"),
-    compile_pattern(
-        r"(?P<name>\bAuthorization[\"']?\s*[:=]\s*[\"']?(?:\w{1,20}\s+)?)(?P<value>[^\s\"'\[]{8,})", re.IGNORECASE
+    (
+        compile_pattern(
+            r"(?P<name>\blogin\s+\S{1,100}\s+(?:account\s+\S{1,100}\s+)?password\s+)(?P<value>\S{3,})"
+        ),  # netrc
+        ("password",),
     ),
-    compile_pattern(r"(?P<name>\bCookie:\s*)(?P<value>[^\s\"'][^\n\"']{7,})", re.IGNORECASE),
-    compile_pattern(
-        r"(?P<name>[?&](?:sig|signature|x-amz-signature|x-amz-security-token|token|key|auth)=)(?P<value>[^\s&\"']{16,})",
-        re.IGNORECASE,
+    (
+        compile_pattern(r"(?P<name>\bsshpass\s+-p\s*)(?P<value>'[^'\n]+'|\"[^\"\n]+\"|[^\s'\"]+)"),
+        ("sshpass",),
+    ),
+    (
+        compile_pattern(
+            r"(?P<name>(?:\bcurl\b[^\n]{0,200}?\s(?:-u|-U)|(?<!\S)--(?:proxy-)?user)[ =]?[\"']?[^\s:\"'=/]{1,100}:)"
+            r"(?P<value>[^\s\"':/~.][^\s\"':]{3,})"
+        ),
+        ("curl", "user"),
+    ),
+    (
+        compile_pattern(r"(?P<name>\b(?:mysql|mysqldump|mariadb)\b[^\n]{0,200}?\s-p)(?P<value>[^\s\"']{4,})"),
+        ("mysql", "mariadb"),
+    ),
+    (
+        compile_pattern(r"(?P<name>\blogin\b[^\n]{0,120}?\s(?:-p|-k)\s+[\"']?)(?P<value>[^\s\"']{6,})"),
+        ("login",),
+    ),
+    (
+        compile_pattern(
+            r"(?P<name>\bAuthorization[\"']?\s*[:=]\s*[\"']?(?:\w{1,20}\s+)?)(?P<value>[^\s\"'\[]{8,})", re.IGNORECASE
+        ),
+        ("authorization",),
+    ),
+    (
+        compile_pattern(r"(?P<name>\bCookie:\s*)(?P<value>[^\s\"'][^\n\"']{7,})", re.IGNORECASE),
+        ("cookie",),
+    ),
+    (
+        compile_pattern(
+            r"(?P<name>[?&](?:sig|signature|x-amz-signature|x-amz-security-token|token|key|auth)=)"
+            r"(?P<value>[^\s&\"']{16,})",
+            re.IGNORECASE,
+        ),
+        ("sig", "token", "key", "auth"),
     ),
 )
 # ... and what follows these, if it looks like a key, or like a password.
 _KEY_CALLS = (
-    compile_pattern(
-        rf"(?P<name>(?<![\w./-]){_SERVICE}(?:\\{{0,3}}[\"'])?\s*[:=,]\s*[\"']?)(?P<value>[A-Za-z0-9_-]{{32,}}+)(?![\w./])"
+    (
+        compile_pattern(
+            rf"(?P<name>(?<![\w./-]){_SERVICE}(?:\\{{0,3}}[\"'])?\s*[:=,]\s*[\"']?)"
+            rf"(?P<value>[A-Za-z0-9_-]{{32,}}+)(?![\w./])"
+        ),
+        ("wandb", "openai", "anthropic", "huggingface", "swanlab", "comet"),
     ),
-    compile_pattern(r"(?P<name>\blogin(?:\s+--?[\w-]{1,40}){0,4}\s+)(?P<value>[A-Za-z0-9_-]{20,})(?![\w./])"),
-    compile_pattern(
-        r"(?P<name>\b(?:api|access) key[^\n]{0,80}?:\s*)(?P<value>[A-Za-z0-9_-]{20,})(?![\w./])", re.IGNORECASE
+    (
+        compile_pattern(r"(?P<name>\blogin(?:\s+--?[\w-]{1,40}){0,4}\s+)(?P<value>[A-Za-z0-9_-]{20,})(?![\w./])"),
+        ("login",),
+    ),
+    (
+        compile_pattern(
+            r"(?P<name>\b(?:api|access) key[^\n]{0,80}?:\s*)(?P<value>[A-Za-z0-9_-]{20,})(?![\w./])", re.IGNORECASE
+        ),
+        ("api key", "access key"),
     ),
 )
 _LOOSE = compile_pattern(
@@ -212,19 +253,19 @@ def mask_secrets(text: str, values_by_name: Mapping[str, str] | None = None) -> 
     secrets = {name: value for name, value in (values_by_name or {}).items() if len(value.strip()) >= SHORTEST_SECRET}
     masked = Redactor(secrets).text(text) if secrets else text
     masked = _SERVICE_TOKEN.sub(MASKED, _PRIVATE_KEY.sub(MASKED, masked))
-    for pattern in (_LOGIN, _BEARER):
-        masked = pattern.sub(lambda match: match["name"] + MASKED, masked)
-    for pattern in (*_CALLS, _SETTING, _ARGUMENT):
-        masked = pattern.sub(lambda match: _mask_value(match, sure=True), masked)
-    for pattern in _KEY_CALLS:
-        masked = pattern.sub(lambda match: _mask_value(match, sure=_looks_like_one_key(match["value"])), masked)
-    masked = _LOOSE.sub(lambda match: _mask_value(match, sure=_looks_like_a_password(match["value"])), masked)
-    return _PERHAPS.sub(lambda match: _mask_value(match, sure=_looks_like_a_key(match["value"])), masked)
+    folded = masked.casefold()  # a mask adds none of the words
+    for pattern, words, is_sure in _SHAPES:
+        if any(word in folded for word in words):
+            masked = pattern.sub(partial(_mask_value, is_sure=is_sure), masked)
+    return masked
 
 
-def _mask_value(match: re.Match[str], *, sure: bool) -> str:
-    value = match["value"]
-    return match["name"] + MASKED if sure and not value.startswith("$") and not _is_plain(value) else match[0]
+def _mask_value(match: re.Match[str], is_sure: Callable[[str], bool]) -> str:
+    return match["name"] + MASKED if is_sure(match["value"]) else match[0]
+
+
+def _is_given(value: str) -> bool:
+    return not value.startswith("$") and not _is_plain(value)
 
 
 def _looks_like_a_password(value: str) -> bool:
@@ -241,3 +282,20 @@ def _looks_like_a_key(value: str) -> bool:
 
 def _is_plain(value: str) -> bool:
     return value.startswith((MASKED[1:], "secret:")) or bool(_PLAIN.fullmatch(value))
+
+
+def _is_given_and(looks_right: Callable[[str], bool]) -> Callable[[str], bool]:
+    return lambda value: _is_given(value) and looks_right(value)
+
+
+# In the order in which they are masked. The words are found in a microsecond; the last is whether a value is masked.
+_SHAPES: tuple[tuple[re.Pattern[str], tuple[str, ...], Callable[[str], bool]], ...] = (
+    (_LOGIN, ("://",), bool),
+    (_BEARER, ("bearer", "basic"), bool),
+    *((pattern, words, _is_given) for pattern, words in _CALLS),
+    (_SETTING, ("key", "secret", "passw", "passphrase", "token", "webhook"), _is_given),
+    (_ARGUMENT, ("--",), _is_given),
+    *((pattern, words, _is_given_and(_looks_like_one_key)) for pattern, words in _KEY_CALLS),
+    (_LOOSE, ("pass", "pwd", "credential"), _is_given_and(_looks_like_a_password)),
+    (_PERHAPS, ("key", "token", "pat", "auth", "credential"), _is_given_and(_looks_like_a_key)),
+)

@@ -116,7 +116,8 @@ def _members(content: Any) -> list[str]:
 
 def hostile_lines(pattern: re.Pattern[str], chars: int, rounds: int, chance: random.Random) -> Iterator[str]:
     """Yield lines of ``chars`` characters for ``pattern``: each piece and character repeated, and random mixtures."""
-    pieces = [piece.replace("\n", " ") for piece in find_pieces(pattern.pattern)]
+    # Output is decoded with replacements, so that no line has a surrogate.
+    pieces = [piece.replace("\n", " ").encode(errors="replace").decode() for piece in find_pieces(pattern.pattern)]
     singles = [*dict.fromkeys([*pieces, *_CLASSES])]
     for piece in singles:
         yield (piece * (chars // len(piece) + 1))[:chars]
