@@ -64,7 +64,7 @@ def fetch_record_files(directory: RunDir, attempt: int) -> None:
         state, left_bytes = str(channel.hello["state"]), _MOST_KEPT_BYTES
         for path in answer["files"]:
             name = Path(path).relative_to(state)
-            if ".." not in name.parts and left_bytes > 0:
+            if str(name).startswith(f"{base}/") and ".." not in name.parts and left_bytes > 0:
                 left_bytes -= _fetch(channel, path, channel.mirror.path / name, left_bytes)
 
 

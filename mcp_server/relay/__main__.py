@@ -20,6 +20,7 @@ from mcp_server.relay.answers import Answers
 from mcp_server.relay.run_watch import RunWatch
 from mcp_server.relay.state import State
 from mcp_server.system import tmux
+from mcp_server.system.core_dumps import forbid_core_dumps
 from mcp_server.system.frames import FrameWriter, read_frame
 from mcp_server.system.process_title import RELAY, set_title
 
@@ -32,6 +33,7 @@ def main() -> int:
     """Serve until the channel ends."""
     state = State(Path(sys.argv[1]))
     set_title([RELAY])
+    forbid_core_dumps()  # secrets pass through its memory
     channel_in, channel_out = os.fdopen(os.dup(0), "rb"), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)  # children get neither end of the channel

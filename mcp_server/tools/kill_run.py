@@ -137,7 +137,7 @@ async def kill_run(
     if sweep.ended if sweep is not None else await run_in_thread(_is_over, run):
         return _result("already_ended", run, f"{run.run_id} has ended already: {run.state}.")
     if sweep is None:
-        backend_of(run.spec).check_stoppable(run.spec)
+        await run_in_thread(backend_of(run.spec).check_stoppable, run.spec)
     await run_in_thread(server.check_owner, ctx, run, force=force_other_owner)
     by, stopped_by = await run_in_thread(server.actor, ctx), "agent"
     if confirm_token is not None:
@@ -338,7 +338,13 @@ def _humans_only(server: ServerContext) -> bool:
 
 
 def _is_over(run: Run) -> bool:
-    """Return whether nothing is left to stop: a lost run may have left processes behind."""
+    """Return whether nothing is left to stop: a lost run may have left processes behind.
+
+    Raises:
+        HostUnreachable: only its host, which does not answer, knows what it left.
+    """
+    if run.abandoned and run.spec.mirror:
+        backend_of(run.spec).check_stoppable(run.spec)
     return run.ended and not backend_of(run.spec).find_leftovers(run)
 
 

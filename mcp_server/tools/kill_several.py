@@ -105,7 +105,13 @@ def state_after(stops: Stops, run: Run) -> RunState:
 
 
 def _is_over(run: Run) -> bool:
-    """Return whether nothing is left to stop: a lost run may have left processes behind."""
+    """Return whether nothing is left to stop: a lost run may have left processes behind.
+
+    Raises:
+        HostUnreachable: only its host, which does not answer, knows what it left.
+    """
+    if run.abandoned and run.spec.mirror:
+        backend_of(run.spec).check_stoppable(run.spec)
     return run.ended and not backend_of(run.spec).find_leftovers(run)
 
 

@@ -113,7 +113,7 @@ class FarHost:
 
     def cut_connections(self) -> None:
         """Kill the sshd processes that serve connections, without a word to the other side."""
-        for pid in self._sessions():
+        for pid in self.sessions():
             os.kill(pid, signal.SIGKILL)
 
     def relays(self) -> list[int]:
@@ -134,7 +134,8 @@ class FarHost:
         subprocess.run([_TMUX, "-L", self.socket, "kill-server"], capture_output=True, check=False)
         Path(f"/tmp/tmux-{os.getuid()}/{self.socket}").unlink(missing_ok=True)
 
-    def _sessions(self) -> list[int]:
+    def sessions(self) -> list[int]:
+        """The sshd processes that serve connections to this host."""
         mark = f"sshd: {self._user()}"
         pids = []
         for entry in Path("/proc").glob("[0-9]*"):
