@@ -304,5 +304,5 @@ def _check_secret_is_nowhere(sandbox: Sandbox, run_id: str) -> None:
             assert SECRET.encode() not in words, process
             environ = Path(f"/proc/{process.pid}/environ").read_bytes()
             is_run = f"RUNWARD_RUN_ID={run_id}".encode() in environ
-            is_server = b"mcp_server" in words or b"pytest" in words
+            is_server = any(word in words for word in (b"mcp_server", b"pytest", b"warm_start"))
             assert is_run or is_server or SECRET.encode() not in environ, process
