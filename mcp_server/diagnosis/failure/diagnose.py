@@ -69,7 +69,9 @@ _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
 _ENDS_MESSAGE = re.compile(
     r"The above exception was|During handling of|Exception ignored|[A-Z]\d{4} |\[?\d{4}-\d\d-\d\d"
 )
-_MEANINGLESS = re.compile(r"^(?:\W*|\[runward\].*|wandb: .*|.*\[INFO\].*sigkill_handler.*)$")
+_MEANINGLESS = re.compile(
+    r"^(?:\W*|\[runward\].*|wandb: .*|.*\[INFO\].*sigkill_handler.*|(?:Shared c|C)onnection to \S+ closed\.)$"
+)
 
 
 @dataclass(frozen=True)
