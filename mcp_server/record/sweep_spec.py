@@ -47,6 +47,7 @@ class SweepSpec:
     goal: str = "max"
     searches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by phase
     halving: Mapping[str, Any] | None = None
+    hosts: tuple[str, ...] = ()  # each cell runs on the first of them that has its GPUs free
     tmux_socket: str = "default"
     layout: int = 1
 
@@ -64,4 +65,4 @@ class SweepSpec:
         """Return the spec that ``facts`` hold. Raises what a wrong type raises."""
         known = {name: facts[name] for name in cls.__dataclass_fields__ if name in facts}
         cells = tuple(Cell(**{**cell, "notes": tuple(cell.get("notes") or ())}) for cell in known.pop("cells", ()))
-        return cls(**known, cells=cells)
+        return cls(**{**known, "hosts": tuple(known.get("hosts") or ())}, cells=cells)

@@ -11,10 +11,11 @@ from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.runs.gpu_admission import requests_gpus
 
 
-def make_request(spec: SweepSpec, cell: Cell, number: int) -> LaunchRequest:
-    """Return the request for run ``number``, from 1, of a cell.
+def make_request(spec: SweepSpec, cell: Cell, number: int, host: str | None = None) -> LaunchRequest:
+    """Return the request for run ``number``, from 1, of a cell; with ``host`` it waits in no line there.
 
-    The key makes each such run start once, however often a conductor dies and another one launches it again.
+    The key makes each such run start once, however often a conductor dies and another one launches it again, and on
+    whatever host.
     """
     arguments: dict[str, Any] = {
         **cell.launch,
@@ -24,10 +25,11 @@ def make_request(spec: SweepSpec, cell: Cell, number: int) -> LaunchRequest:
         "sweep": spec.sweep_id,
         "cell": cell.name,
     }
+    if host is not None:
+        arguments["host"] = host
     request = LaunchRequest.from_arguments(arguments)
-    if requests_gpus(request.gpus, request.require):
-        request = replace(request, queue=True)
-    return request
+    waits = host is None and requests_gpus(request.gpus, request.require)
+    return replace(request, queue=True) if waits else request
 
 
 def with_slots(cell: Cell, max_parallel: int | None) -> Cell:

@@ -23,6 +23,7 @@ from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
 from mcp_server.record.sweep_state import COMPLETE, Sweep
 from mcp_server.runs.arguments import check_name
+from mcp_server.runs.gpu_admission import requests_gpus
 from mcp_server.runs.idempotency import hold_key
 from mcp_server.runs.launch import rehearse
 from mcp_server.runs.resolve import apply_host_defaults
@@ -57,6 +58,7 @@ class SweepRequest:
     search: Mapping[str, Any] | None = None
     halving: Mapping[str, Any] | None = None
     phases: Sequence[Mapping[str, Any]] | None = None
+    hosts: Sequence[str] = ()
     max_parallel: int | None = None
     max_failures: int | None = None
     cell_failures: int = 1
@@ -95,10 +97,18 @@ async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[st
     checked: dict[str, RunSpec] = {}
     for cell in _choose_to_rehearse(spec.cells):
         try:
-            checked[cell.name] = await rehearse(make_request(spec, cell, 1), store.home, environ)
+            for host in spec.hosts or [None]:
+                checked[cell.name] = await rehearse(
+                    _make_patient(make_request(spec, cell, 1, host)), store.home, environ
+                )
         except RunwardError as error:
             raise SweepRefused(cell, error) from error
     return PlannedSweep(spec, checked, tuple(_list_warnings(spec.cells)))
+
+
+def _make_patient(request: LaunchRequest) -> LaunchRequest:
+    """Return ``request`` as it is accepted while its GPUs are in use."""
+    return replace(request, queue=True) if requests_gpus(request.gpus, request.require) else request
 
 
 def _list_warnings(cells: Sequence[Cell]) -> Iterator[str]:
@@ -254,6 +264,7 @@ def _make_spec(
         cell_failures=request.cell_failures,
         metric=request.metric,
         goal=request.goal,
+        hosts=tuple(request.hosts),
         searches=searches,
         halving=request.halving,
         tmux_socket=tmux_socket(environ),

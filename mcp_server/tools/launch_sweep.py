@@ -62,6 +62,7 @@ async def launch_sweep(
     halving: Annotated[
         _Object, Field(description='Stop the worse half at steps of metric: {"steps": [1000, 4000]}')
     ] = None,
+    hosts: Annotated[list[str] | None, Field(description="Each cell where GPUs are free first")] = None,
     max_parallel: Annotated[int | None, Field(description="Default: what leases allow")] = None,
     max_failures: Annotated[int | None, Field(description="Failed cells, then no more start")] = None,
     cell_failures: Annotated[int, Field(description="Failed runs, then the cell is failed")] = 1,
@@ -98,7 +99,7 @@ async def launch_sweep(
         if dry_run or any(each is not None for each in plan):
             raise BadArgument("notes", "are about cells of an existing sweep.", "Pass name and notes alone.")
         return await run_in_thread(_note_cells, server, name, notes, server.actor(ctx))
-    arguments |= {"common": common or {}, "owner": server.owner(ctx, owner)}
+    arguments |= {"common": common or {}, "hosts": tuple(hosts or ()), "owner": server.owner(ctx, owner)}
     arguments |= {"idempotency_key": server.idempotency_key(ctx, idempotency_key)}
     request = SweepRequest(**arguments)
     await run_in_thread(server.check_readable, ctx, _list_paths(request.common, blueprints, source), None)

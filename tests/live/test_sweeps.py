@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from mcp_server.record.sweep_state import Sweep
 from mcp_server.system import processes
 from tests.support.fake_nvml import machine
 from tests.support.sandbox import Agent, Sandbox, until, until_async
+from tests.support.sshd import NAME, FarHost, needs_sshd
 from tests.support.task_client import TASKS, TaskClient
 
 pytestmark = pytest.mark.anyio
@@ -317,3 +319,25 @@ async def test_an_owner_has_no_more_gpus_than_the_quota_and_the_wait_is_a_task(s
     begun = sorted(str(run.started_at) for run in runs)
     ended = sorted(str(run.ended_at) for run in runs)
     assert all(start >= end for start, end in zip(begun[2:], ended, strict=False)), "more than two at once"
+
+
+@needs_sshd
+async def test_cells_run_on_the_first_host_with_a_free_slot(sandbox: Sandbox, far_host: FarHost) -> None:
+    sandbox.store.home.create()
+    (sandbox.path / "state" / "config.toml").write_text("cpu_slots = 1\n")
+    gate = sandbox.path / "go"
+    common: dict[str, Any] = {
+        "command": f"echo on ${{SSH_CONNECTION:+far}}; until test -e {gate}; do sleep 0.02; done",
+        "cwd": "/",
+    }
+    common |= {"env": {"N": "{n}"}}
+    hosts = [socket.gethostname(), NAME]
+    async with sandbox.agent() as agent:
+        sweep = await agent.call("launch_sweep", name="both", common=common, grid={"n": [1, 2]}, hosts=hosts)
+        sweep_id = sweep["sweep_id"]
+        await until_async(lambda: observe(sandbox, sweep_id).count().get("running") == 2, "two live cells")
+        listed = await agent.call("list_runs", sweep=sweep_id)
+        assert {run.get("host") for run in listed["runs"]} == {None, NAME}
+        gate.touch()
+        answers = await to_end(agent, sweep_id)
+    assert answers[-1]["sweep"]["cells"] == {"total": 2, "finished": 2}

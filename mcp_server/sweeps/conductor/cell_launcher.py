@@ -11,6 +11,7 @@ from mcp_server.errors import (
     BadArgument,
     ConfigInvalid,
     GpusNotFree,
+    HostUnreachable,
     LaunchFailed,
     RunwardError,
     SecretNotSet,
@@ -21,7 +22,7 @@ from mcp_server.errors import (
 )
 from mcp_server.record.events import EventLog
 from mcp_server.record.state import Run
-from mcp_server.record.sweep_spec import Cell
+from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweep_state import LIVE, STOPPED, CellState, Sweep
 from mcp_server.runs.launch import launch
 from mcp_server.runs.quota import QuotaReached
@@ -34,14 +35,13 @@ from mcp_server.threads import run_in_thread
 
 _RETRY_S, _LONGEST_RETRY_S = 5.0, 60.0  # of launches that this machine refuses
 _NOT_NOW = (
-    ConfigInvalid,
-    LaunchFailed,
-    SecretNotSet,
-    SecretsFileOpen,
-    SecretsFileUnreadable,
-    StateUnusable,
-    TmuxMissing,
+    *(ConfigInvalid, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable),
+    *(HostUnreachable, LaunchFailed, StateUnusable, TmuxMissing),
 )
+
+
+class HostsBusy(RunwardError):
+    """No host of the sweep has the GPUs of a cell free now."""
 
 
 @dataclass
@@ -55,6 +55,7 @@ class CellLauncher:
     _retry_at_s: float = 0.0
     _former_pause_s: float = 0.0
     _cause: str = ""  # of the newest refusal
+    _turn: int = 0  # which of several hosts is asked first
 
     @property
     def pause_s(self) -> float:
@@ -77,8 +78,7 @@ class CellLauncher:
                     text = f"{cell.name}: {', '.join(f'{name} {value}' for name, value in params.items())}"
                     self.events.append("cell_planned", text, cell=cell.name, params=dict(params))
                 cell = fill_names(replace(cell, params=_merge_own(cell, params)), sweep.sweep_id)
-            request = make_request(sweep.spec, cell, len(state.runs) + 1)
-            run = await launch(request, self.store, self.file_watch, self.environ)
+            run = await self._launch_anywhere(sweep.spec, cell, len(state.runs) + 1)
         except (RunwardError, OSError) as error:
             self._note_refusal(cell, error)
             return None
@@ -88,9 +88,39 @@ class CellLauncher:
         self.events.append("cell_started", text, cell=cell.name, run_id=run.run_id)
         return run
 
+    def wake(self) -> None:
+        """Let a cell be launched at once: a run has ended, so that its GPUs may be free."""
+        if not self._cause:
+            self._retry_at_s = 0.0
+
+    async def _launch_anywhere(self, spec: SweepSpec, cell: Cell, number: int) -> Run:
+        """Launch a cell here, or on the first of the sweep's hosts, taking turns, that has its GPUs free.
+
+        Raises:
+            RunwardError: no host takes it; the error of the host that says most.
+        """
+        if not spec.hosts:
+            return await launch(make_request(spec, cell, number), self.store, self.file_watch, self.environ)
+        refusals: list[GpusNotFree | HostUnreachable] = []
+        for turn in range(len(spec.hosts)):
+            host = spec.hosts[(self._turn + turn) % len(spec.hosts)]
+            request = make_request(spec, cell, number, host)
+            try:
+                run = await launch(request, self.store, self.file_watch, self.environ)
+            except (GpusNotFree, HostUnreachable) as error:
+                refusals.append(error)
+            else:
+                self._turn += turn + 1
+                return run
+        busy = next((error for error in refusals if isinstance(error, GpusNotFree) and not error.never), None)
+        if busy is not None:
+            raise HostsBusy(str(busy))
+        raise next((error for error in refusals if isinstance(error, HostUnreachable)), refusals[0])
+
     def _note_refusal(self, cell: Cell, error: RunwardError | OSError) -> None:
         """Fail the cell, or where this machine lacks something that would fail every cell, pause the launches."""
-        if isinstance(error, QuotaReached) and not error.never:  # until another run of the owner has ended
+        is_quota = isinstance(error, QuotaReached) and not error.never
+        if is_quota or isinstance(error, HostsBusy):  # until another run has ended
             self._retry_at_s = time.monotonic() + _RETRY_S
             return
         for_now = not error.never if isinstance(error, GpusNotFree) else isinstance(error, (*_NOT_NOW, OSError))

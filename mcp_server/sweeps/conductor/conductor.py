@@ -117,6 +117,7 @@ class Conductor:
             await run_in_thread(self._note_end, cell, run, sweep, survivors)
         self._unmeasured += ended
         if ended:
+            self.launcher.wake()
             sweep = await run_in_thread(self.read)
         if sweep.stop is not None:
             await run_in_thread(self._note_stop, sweep.stop)
