@@ -285,7 +285,7 @@ def _find_option_faults(
 
 
 def _find_seed_faults(blueprint: Blueprint, request: LaunchRequest | None = None) -> Iterator[BlueprintFault]:
-    """Yield a fault if a run would take several seeds: it is no fault of the document."""
+    """Yield a fault if a run would take several seeds: it is not a fault of the document."""
     seeds = blueprint.options.seeds
     given = request is not None and ("seed" in request.params or bool(request.command))
     if len(seeds) > 1 and not given and not _names_seeds(blueprint.launch_command or ""):

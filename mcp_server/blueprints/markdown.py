@@ -98,7 +98,7 @@ def code_spans(text: str) -> list[str]:
 
 
 def _mark_item(line: SourceLine, mark: str) -> SourceLine:
-    """Return a line with its mark of a list; the box of a task is no text."""
+    """Return a line with its mark of a list; the box of a task is not text."""
     if not mark or line.fence is not None:
         return replace(line, list_mark=mark)
     content, plain = (_TASK_BOX.sub("", text, count=1) for text in (line.content, line.plain))

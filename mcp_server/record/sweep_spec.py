@@ -11,7 +11,7 @@ BEST = "best"  # as ``promote`` of a phase: the best cell so far
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep. ``params`` tell it from the others. ``launch`` holds the arguments of ``launch_run``.
+    """One run of a sweep. ``params`` distinguish it from the others. ``launch`` holds the arguments of ``launch_run``.
 
     ``promote`` and ``trial``: its parameters are found when it begins. They are those of the best cell, or the point
     with this number, from 0, of the phase's search. Cells with the same ``variant`` differ in nothing but parameters.

@@ -53,7 +53,7 @@ class _Writing:
 
     @classmethod
     def of(cls, directory: Path) -> _Writing:
-        """Return that of a directory, by whatever path."""
+        """Return the lock of a directory, whatever path names it."""
         name = os.path.realpath(directory)
         with cls._guard:
             return cls._of_directories.setdefault(name, cls())

@@ -73,5 +73,5 @@ def _read_rules(lines: list[str]) -> tuple[dict[str, list[tuple[int, str]]], dic
 
 
 def _to_shell(line: str) -> str:
-    """Return a line of a recipe as the shell gets it; variables of make stand as those of the shell."""
+    """Return a line of a recipe as the shell gets it; variables of make become those of the shell."""
     return _VARIABLE.sub(r"${\1}", line.strip().lstrip("@-+ ")).replace("$$", "$")

@@ -105,10 +105,10 @@ def _replace_backquotes(text: str) -> str:
     if "`" not in text:
         return text
 
-    def replace_one(found: re.Match[str]) -> str:
-        if found["text"] is not None:
-            return f"$({found['text']})"
-        return found["kept"] or re.sub(r"(?<!\\)`([^`]*)`", r"$(\1)", found["double"])
+    def replace_one(match: re.Match[str]) -> str:
+        if match["text"] is not None:
+            return f"$({match['text']})"
+        return match["kept"] or re.sub(r"(?<!\\)`([^`]*)`", r"$(\1)", match["double"])
 
     return _BACKQUOTED.sub(replace_one, text)
 

@@ -64,7 +64,7 @@ class CreatedTask(_Task):
 
 
 class TaskAnswer(_Task):
-    """How a task stands. ``result`` is what the call would have returned."""
+    """The state of a task. ``result`` is what the call would have returned."""
 
     result_type: Literal["complete"] = "complete"
     status: Literal["working", "completed", "cancelled"]

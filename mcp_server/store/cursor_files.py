@@ -68,7 +68,7 @@ class CursorFiles:
         return word
 
     def read(self, word: str) -> Seen:
-        """Return what ``word`` stands for.
+        """Return the cursors that ``word`` names.
 
         Raises:
             BadArgument: it is not a word of this state directory, or is too old.

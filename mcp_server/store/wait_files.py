@@ -70,7 +70,7 @@ class WaitRecord:
 
     @property
     def ttl_s(self) -> float:
-        """How long after it was made it is kept. Whoever asks for it again prolongs that."""
+        """How long a wait is kept after it was made. Whoever asks for it again prolongs that."""
         return max(0.0, self.polled_s - posix(self.created_at)) + KEPT_S
 
 

@@ -299,7 +299,7 @@ class Attempt:
             os.waitpid(self._child.guard_pid, 0)
 
     def _find_far_side(self) -> str:
-        """Return the host on which a command goes on when its ssh is stopped, as it has no terminal there; or empty."""
+        """Return the host on which a command continues without a terminal when its ssh is stopped, or empty."""
         for process in self.living():
             if process.name == "ssh":
                 remote = parse_ssh(processes.command_words(process.pid))

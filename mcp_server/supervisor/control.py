@@ -123,7 +123,7 @@ class ControlInputs:
             self.stop_request = request
 
     def on_pane_closed(self) -> None:
-        """Close the pane, and find out why it closed: a person closed the session only if tmux certainly goes on."""
+        """Close the pane, and find out why it closed: a person closed the session only if tmux certainly still runs."""
         if self.pane and self.pane.is_open:
             self.pane.close()
             self._pane_verdict_s = time.monotonic() + _TMUX_DEATH_S

@@ -18,17 +18,17 @@ from mcp_server.system.process_title import lease_keeper_title, set_title
 _CHECK_S = 1.0
 
 
-def keep_leases(held: HeldLeases, survivors: Sequence[processes.Process], run_id: str) -> None:
-    """Hand ``held`` over to a process that holds them until all ``survivors`` have ended.
+def keep_leases(leases: HeldLeases, survivors: Sequence[processes.Process], run_id: str) -> None:
+    """Hand ``leases`` over to a process that holds them until all ``survivors`` have ended.
 
     Raises:
-        OSError: there are too many processes; ``held`` is unchanged.
+        OSError: there are too many processes; ``leases`` is unchanged.
     """
     child = os.fork()
     if child == 0:
-        _detach(held.fds, survivors, run_id)
+        _detach(leases.fds, survivors, run_id)
     os.waitpid(child, 0)
-    held.hand_over()
+    leases.hand_over()
 
 
 def wait_for_ends(survivors: Sequence[processes.Process], sleep: Callable[[float], None] = time.sleep) -> None:

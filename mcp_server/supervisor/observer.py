@@ -377,7 +377,7 @@ class Observer:
         return self._redact(stack)[:_STACK_CHARS] if stack else find_printed_stack(self._log_path, _STACK_CHARS)
 
     def _describe_following(self, kind: str, what_to_do: str) -> str:
-        """Return what happens next: the recovery policy stops the attempt, or it goes on."""
+        """Return what happens next: the recovery policy stops the attempt, or it continues."""
         if kind in self._stop_on:
             return "The recovery policy stops it now."
         return f"The run goes on: {what_to_do}"

@@ -114,7 +114,7 @@ class OutputRecorder(threading.Thread):
                 self._watch()
                 self._sample_until_end()
                 self._files.close(self._pids)
-                self._outsiders.look((), time.time())
+                self._outsiders.inspect_processes((), time.time())
             self._write()
             self._flushed.set()
             self._files.list_changed(self._directories, self._begun_ns)
@@ -229,7 +229,7 @@ class OutputRecorder(threading.Thread):
     def _look_for_outsiders(self) -> None:
         begun_s = time.monotonic()
         if begun_s >= self._outsiders_due_s:
-            self._outsiders.look(self._living, time.time())
+            self._outsiders.inspect_processes(self._living, time.time())
             now_s = time.monotonic()
             self._outsiders_due_s = now_s + max(_OUTSIDERS_EVERY_S, _OUTSIDERS_SHARE * (now_s - begun_s))
 

@@ -48,10 +48,10 @@ class OutsiderWatch:
         self._seen: dict[processes.Process, _Seen] = {}
         self._known: set[processes.Process] = set()  # those that are no outsiders
 
-    def look(self, own: Iterable[processes.Process], now_s: float) -> None:
-        """Look at all processes at ``now_s`` (POSIX). ``own``: those of the attempt."""
+    def inspect_processes(self, attempt_processes: Iterable[processes.Process], now_s: float) -> None:
+        """Inspect all processes at ``now_s`` (POSIX). ``attempt_processes``: those of the attempt."""
         living = {p.pid: p for p in processes.list_processes()}
-        roots = {p.pid for p in own}
+        roots = {p.pid for p in attempt_processes}
         self._known &= set(living.values())
         for one in living.values():
             seen = self._seen.get(one)

@@ -43,7 +43,7 @@ class FormerSupervision:
 
 
 def read_former_supervision(rundir: RunDir) -> FormerSupervision | None:
-    """Return where a run goes on, or None if it must not go on."""
+    """Return where a run continues, or None if it must not continue."""
     events = read_events(rundir.events)
     stop = read_stop(rundir.stop) or {}
     attempts = [int(path.name) for path in rundir.attempt(1).parent.glob("[0-9]*") if path.name.isdigit()]

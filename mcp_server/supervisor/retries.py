@@ -106,7 +106,7 @@ class Retries:
         env: Mapping[str, str],
         changed: Mapping[str, str],
     ) -> NextAttempt | None:
-        """Find the free ports and the other GPUs that ``retry`` needs; None where there is no other GPU."""
+        """Find the free ports and the other GPUs that ``retry`` needs; None where no other GPU is free."""
         new_params, new_changed = dict(retry.params), {**changed, **retry.env}
         for name in retry.next_port:
             former = ports.current_port(name, params, env)

@@ -95,7 +95,7 @@ def _send_notices(control: ControlInputs, handover: Handover) -> None:
 
 
 def _requeue(control: ControlInputs, former: FormerSupervision) -> Handover:
-    """Report that a run goes on with another attempt, and return the environment for it."""
+    """Report that a run continues with another attempt, and return the environment for it."""
     from mcp_server.supervisor.requeue import take_environment  # noqa: PLC0415 - few runs need it
 
     handover, note = take_environment(control.rundir, control.spec)
@@ -132,7 +132,7 @@ def _write_results(control: ControlInputs, **end: Any) -> None:
 
 
 class Supervision:
-    """The attempts of one run, one after the other. A requeued run goes on where the former supervisor died.
+    """The attempts of one run, one after the other. A requeued run continues where the former supervisor died.
 
     The time limit and the ceilings of the recovery policy count from the requeue.
     """

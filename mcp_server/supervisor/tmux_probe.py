@@ -1,4 +1,4 @@
-"""Asks the tmux server of a run whether it goes on.
+"""Asks whether the tmux server of a run still runs.
 
 A server that ends while a client hangs closes all panes at once, takes no new client from then on, and lives until the
 client has gone. So only an answer proves that the server goes on, and that a person closed the session.
@@ -46,7 +46,7 @@ class TmuxProbe:
         self._answer = b""
 
     def read(self) -> bool | None:
-        """Return whether the server goes on, or None while the client has not ended."""
+        """Return whether the server still runs, or None while the client has not ended."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.fd, _ANSWER_BYTES):
                 self._answer = (self._answer + data)[:_ANSWER_BYTES]

@@ -151,9 +151,9 @@ def normalize(text: str) -> str:
     return _REPEATED.sub(_drop_repetition, text.lower())
 
 
-def _drop_repetition(found: re.Match[str]) -> str:
+def _drop_repetition(match: re.Match[str]) -> str:
     """Return the digits of ``forty-eight (48)`` where they repeat the words; contradictions stay."""
-    return found["n"] if _english_number(found["words"]) == int(found["n"]) else found[0]
+    return match["n"] if _english_number(match["words"]) == int(match["n"]) else match[0]
 
 
 def find_durations(text: str) -> list[Duration]:

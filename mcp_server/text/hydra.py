@@ -50,7 +50,7 @@ def list_config_names(name: str) -> list[str]:
 def expand_default(
     key: str, options: Sequence[str], group: str, overrides: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield name and group of each config that one entry of a list of defaults stands for.
+    """Yield name and group of each config that one entry of a list of defaults means.
 
     ``key`` may have ``override``, ``optional`` and a package; without ``options`` it is a config itself. ``group`` is
     that of the config with the list.

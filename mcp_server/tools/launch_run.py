@@ -178,7 +178,7 @@ async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] |
 
 
 async def _wait_for_end(ctx: Call, run: Run, wait_s: float) -> Run:
-    """Return the run at its end, or as it is after ``wait_s``; one that takes longer goes on."""
+    """Return the run at its end, or as it is after ``wait_s``. One that takes longer continues."""
     server = server_of(ctx)
 
     async def report(waited_s: float, limit_s: float, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Starts the conductors of sweeps that have none: a sweep goes on whatever became of its machine's processes."""
+"""Starts the conductors of sweeps that have none: a sweep continues whatever became of its machine's processes."""
 
 from __future__ import annotations
 

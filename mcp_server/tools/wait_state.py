@@ -1,4 +1,4 @@
-"""How a wait stands that outlives its server: computed from the run directories, and kept once it has ended."""
+"""State of a wait that outlives its server: computed from the run directories, and kept once it has ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WaitState:
-    """How a wait stands. ``result``: that of wait_run, once completed. Its caller has then seen ``cursors``.
+    """The state of a wait. ``result``: that of wait_run, once completed. Its caller has then seen ``cursors``.
 
     ``until`` and ``positions``: how far a condition was checked.
     """
@@ -90,7 +90,7 @@ class WaitState:
 
 
 async def observe_wait(server: ServerContext, wait_id: str, owner: str | None) -> tuple[WaitRecord, WaitState]:
-    """Return a wait of ``owner``, and how it stands. Its first end is kept: every server answers with it from then on.
+    """Return a wait of ``owner`` and its state. Its first end is kept: every server answers with it from then on.
 
     Raises:
         WaitNotFound: there is none, or it is another owner's.
@@ -152,7 +152,7 @@ def _read(server: ServerContext, wait_id: str, owner: str | None) -> tuple[WaitR
 
 
 async def _decide(server: ServerContext, record: WaitRecord, observation: _Observation) -> WaitState:
-    """Return how an open wait stands, by the rules of a blocking one."""
+    """Return the state of an open wait, by the rules of a blocking one."""
     try:
         await revive(server, observation.runs)
         metric = wait_run.start_metric_wait(server, observation.spec)
@@ -167,7 +167,7 @@ async def _decide(server: ServerContext, record: WaitRecord, observation: _Obser
 
 
 def _refuse(error: RunwardError | OSError) -> WaitState:
-    """Return how a wait stands whose runs gave ``error``: as a blocking wait answers, unless the next look may see."""
+    """Return the state of a wait whose runs gave ``error``, as a blocking wait answers, unless it may pass."""
     if isinstance(error, RunUnreadable | OSError):
         return WaitState("working", now(), str(error))
     refusal = CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)

@@ -210,7 +210,7 @@ def _read_counted(values: list[NamedValue], bits: int) -> StepReading | None:
 
 
 def _add_named_total(reading: StepReading | None, line: str) -> StepReading | None:
-    """Add a total that stands in the line under a name of its own."""
+    """Add a total that the line holds under a name of its own."""
     if reading is None or not ("total_" in line or "max_" in line or "num_" in line):
         return reading
     for match in _TOTAL.finditer(line):

@@ -55,7 +55,7 @@ class RoundCounter:
     is_nested: bool = False
     _first: tuple[int, ...] = ()
     _last: tuple[int, ...] = ()
-    _top: tuple[int, ...] = ()  # the furthest place of the round
+    _top: tuple[int, ...] = ()  # the furthest position of the round
     _stride: int = 1
     _lap_epoch: NamedEpoch | None = None
     _is_by_epoch: bool = False  # its count restarts with each epoch that other lines name
@@ -87,26 +87,26 @@ class RoundCounter:
 
     def continues(self, reading: StepReading) -> bool:
         """Whether ``reading``, which has another total, goes on with this count."""
-        place = _place(reading)
-        return len(place) == len(self._last) and self._last <= place <= self._after(self._last)
+        position = _position(reading)
+        return len(position) == len(self._last) and self._last <= position <= self._after(self._last)
 
     def update(self, reading: StepReading, named: NamedEpoch | None, readings: int) -> Move:
         """Take the step of a line."""
-        place = _place(reading)
-        if not place:
+        position = _position(reading)
+        if not position:
             grew = self.counter.update(reading)
             return self._note_move(Move.FURTHER if grew else Move.STILL, readings)
-        move = self._judge(place, reading, named) if self._last else None
+        move = self._judge(position, reading, named) if self._last else None
         if move is Move.NEW_ROUND:
             self._begin_round(readings)
         if not self._last:
-            self._first, self._lap_epoch, self.lap_began = place, named, readings
-        elif self._top and place > self._top and place[:-1] == self._top[:-1]:
-            self._stride = max(self._stride, place[-1] - self._top[-1])
-        self._last, self._top = place, max(self._top, place)
+            self._first, self._lap_epoch, self.lap_began = position, named, readings
+        elif self._top and position > self._top and position[:-1] == self._top[:-1]:
+            self._stride = max(self._stride, position[-1] - self._top[-1])
+        self._last, self._top = position, max(self._top, position)
         self.total = reading.total if reading.step is not None else reading.epochs if reading.n is None else reading.per
-        grew = self.counter.update(self._by_epoch(reading, place))
-        grew = grew or (self._pending is not None and self._pending[0] == place != self._seen_pending)
+        grew = self.counter.update(self._by_epoch(reading, position))
+        grew = grew or (self._pending is not None and self._pending[0] == position != self._seen_pending)
         self._seen_pending = self._pending[0] if self._pending is not None else ()
         return self._note_move(move or (Move.FURTHER if grew else Move.STILL), readings)
 
@@ -115,56 +115,56 @@ class RoundCounter:
             self.moves, self.moved_at = self.moves + 1, readings
         return move
 
-    def _judge(self, place: tuple[int, ...], reading: StepReading, named: NamedEpoch | None) -> Move | None:
+    def _judge(self, position: tuple[int, ...], reading: StepReading, named: NamedEpoch | None) -> Move | None:
         """Return whether ``reading`` begins a new round or takes one back. None: it belongs to this round."""
-        if self._former is not None and self._is_of_former(place, self._former):
+        if self._former is not None and self._is_of_former(position, self._former):
             self._restore(self._former)
             return Move.TAKEN_BACK
         pending = self._pending
-        if pending is not None and pending[0] != place:
+        if pending is not None and pending[0] != position:
             self._pending = None
-            if pending[0] < place <= self._after(pending[0]):
+            if pending[0] < position <= self._after(pending[0]):
                 self._restore(pending[1])
                 return Move.NEW_ROUND
         last = self._last
-        if len(place) != len(last) or place >= last:
+        if len(position) != len(last) or position >= last:
             return None
-        if len(place) > 1:
-            return self._judge_epochs(place)
+        if len(position) > 1:
+            return self._judge_epochs(position)
         is_far = self._is_lap_complete or self.moves > SMALL_LEAD  # at first other ranks may be behind
-        is_again = place <= self._first or (self._is_lap_complete and place[0] <= last[0] // 2)
+        is_again = position <= self._first or (self._is_lap_complete and position[0] <= last[0] // 2)
         if reading.step is None and reading.n is not None:  # a position in an epoch without a number
-            is_again = is_again or self._is_lap_complete or (last[0] >= SMALL_LEAD and place[0] <= last[0] // 2)
+            is_again = is_again or self._is_lap_complete or (last[0] >= SMALL_LEAD and position[0] <= last[0] // 2)
         if not (is_again and is_far):
             return None
         if named is not None and (self._is_next_epoch(named) or named == self._lap_epoch):
             self._go_on_by_epochs(named)  # in the same epoch it is another loop, such as one over held-out data
             return None
-        return self._start_again(place)
+        return self._start_again(position)
 
-    def _judge_epochs(self, place: tuple[int, ...]) -> Move | None:
-        is_at_start = self._is_lap_complete or place[1] <= self._first[1] + 2 * self._stride
-        if place[0] < self._last[0] and place[0] <= self._first[0] and is_at_start:
-            return self._start_again(place)
-        is_first_half = place[1] <= max(self._first[1], self._last[1] // 2)
-        return Move.NEW_ROUND if place[0] == self._last[0] and is_first_half and self._is_lap_complete else None
+    def _judge_epochs(self, position: tuple[int, ...]) -> Move | None:
+        is_at_start = self._is_lap_complete or position[1] <= self._first[1] + 2 * self._stride
+        if position[0] < self._last[0] and position[0] <= self._first[0] and is_at_start:
+            return self._start_again(position)
+        is_first_half = position[1] <= max(self._first[1], self._last[1] // 2)
+        return Move.NEW_ROUND if position[0] == self._last[0] and is_first_half and self._is_lap_complete else None
 
-    def _start_again(self, place: tuple[int, ...]) -> Move | None:
+    def _start_again(self, position: tuple[int, ...]) -> Move | None:
         if self._is_lap_complete:
             return Move.NEW_ROUND
-        self._pending = self._pending or (place, self._copy())
+        self._pending = self._pending or (position, self._copy())
         return None
 
-    def _is_of_former(self, place: tuple[int, ...], former: RoundCounter) -> bool:
-        if len(place) != len(former._last) or (former.is_complete and self.moves > _LATE_MOVES):
+    def _is_of_former(self, position: tuple[int, ...], former: RoundCounter) -> bool:
+        if len(position) != len(former._last) or (former.is_complete and self.moves > _LATE_MOVES):
             return False
-        return former._last <= place <= former._after(former._last) and not place <= self._after(self._last)
+        return former._last <= position <= former._after(former._last) and not position <= self._after(self._last)
 
-    def _after(self, place: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the furthest place that usually follows ``place``."""
-        if len(place) > 1:
-            return (place[0] + 1, place[1] + _STRIDES * self._stride)
-        return (place[0] + _STRIDES * self._stride,)
+    def _after(self, position: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the furthest position that usually follows ``position``."""
+        if len(position) > 1:
+            return (position[0] + 1, position[1] + _STRIDES * self._stride)
+        return (position[0] + _STRIDES * self._stride,)
 
     def _begin_round(self, readings: int) -> None:
         self._former = None
@@ -204,16 +204,18 @@ class RoundCounter:
             self.counter.update(StepReading(self.rank, "", epoch=epoch, epochs=named.epochs, n=n, per=per))
         self._lap_epoch = named
 
-    def _by_epoch(self, reading: StepReading, place: tuple[int, ...]) -> StepReading:
+    def _by_epoch(self, reading: StepReading, position: tuple[int, ...]) -> StepReading:
         if not self._is_by_epoch or self._lap_epoch is None:
             return reading
         epoch, epochs, _ = self._lap_epoch
         per = self.total
-        return reading._replace(step=None, total=None, epoch=epoch if per else None, epochs=epochs, n=place[0], per=per)
+        return reading._replace(
+            step=None, total=None, epoch=epoch if per else None, epochs=epochs, n=position[0], per=per
+        )
 
 
-def _place(reading: StepReading) -> tuple[int, ...]:
-    """Return the place of a reading as numbers that grow: empty where it has none."""
+def _position(reading: StepReading) -> tuple[int, ...]:
+    """Return the position of a reading as numbers that grow: empty where it has none."""
     if reading.step is not None:
         return (reading.step,)
     if reading.n is None:

@@ -83,8 +83,8 @@ class Installation:
         if not rest and top in sys.stdlib_module_names:
             return True
         if top in self.editable:
-            place = self.editable[top]
-            return place.exists() and (not rest or _has_module(rest, [place]))
+            root = self.editable[top]
+            return root.exists() and (not rest or _has_module(rest, [root]))
         return _has_module(name, [*own, *self.directories])
 
     def version_of(self, name: str) -> str | None:
@@ -123,16 +123,16 @@ def find_installation(program: str, env: Mapping[str, str], cwd: Path) -> Instal
         prefixes = [path.parent.parent, *([home.parent] if shared else [])]
     if not version:
         return _problem(f"{program}: which version it is is unknown.", f"To see it, run: {program} -V")
-    places = [place for prefix in prefixes for place in _list_site_directories(prefix, version)]
+    roots = [root for prefix in prefixes for root in _list_site_directories(prefix, version)]
     if base in prefixes and "HOME" in env and not env.get("PYTHONNOUSERSITE"):
-        places.append(Path(env["HOME"]) / ".local" / "lib" / f"python{version}" / "site-packages")
-    places = [place for place in dict.fromkeys(places) if place.is_dir()]
-    if not places:
+        roots.append(Path(env["HOME"]) / ".local" / "lib" / f"python{version}" / "site-packages")
+    roots = [root for root in dict.fromkeys(roots) if root.is_dir()]
+    if not roots:
         return _problem(f"{program}: where its modules are is unknown.", f"To see it, run: {program} -m site")
-    more, editable = _read_path_files(places)
+    more, editable = _read_path_files(roots)
     library = [each for each in (base / "lib" / f"python{version}",) if each.is_dir()]
-    directories = tuple(dict.fromkeys([*places, *more, *library]))
-    installed = {name: version for place in (*more, *reversed(places)) for name, version in _list_installed(place)}
+    directories = tuple(dict.fromkeys([*roots, *more, *library]))
+    installed = {name: version for root in (*more, *reversed(roots)) for name, version in _list_installed(root)}
     return Installation(program, version, directories, editable, installed)
 
 
@@ -173,17 +173,17 @@ def _suggest(installation: Installation, module: str, normal: str, cwd: Path) ->
 
 def _has_module(name: str, directories: Sequence[Path]) -> bool:
     *packages, last = name.split(".")
-    places = list(directories)
+    roots = list(directories)
     for package in packages:
-        places = [place / package for place in places if (place / package).is_dir()]
-    return any(_has_file(place, last) or _is_package(place / last) for place in places)
+        roots = [root / package for root in roots if (root / package).is_dir()]
+    return any(_has_file(root, last) or _is_package(root / last) for root in roots)
 
 
-def _has_file(place: Path, name: str) -> bool:
-    if (place / f"{name}.py").is_file() or (place / f"{name}.so").is_file() or (place / f"{name}.pyc").is_file():
+def _has_file(root: Path, name: str) -> bool:
+    if (root / f"{name}.py").is_file() or (root / f"{name}.so").is_file() or (root / f"{name}.pyc").is_file():
         return True
     with suppress(OSError):
-        return any(place.glob(f"{name}.*.so"))
+        return any(root.glob(f"{name}.*.so"))
     return False
 
 
@@ -219,9 +219,9 @@ def _follow_pyenv(program: Path, env: Mapping[str, str], cwd: Path) -> Path:
 
 def _read_venv(program: Path) -> dict[str, str] | None:
     """Return the settings of the virtual environment that a program belongs to; None where it belongs to none."""
-    for place in (program.parent, program.parent.parent):
+    for root in (program.parent, program.parent.parent):
         with suppress(OSError):
-            lines = read_regular_file(place / "pyvenv.cfg", max_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
+            lines = read_regular_file(root / "pyvenv.cfg", max_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
             pairs = (line.partition("=") for line in lines if "=" in line)
             return {name.strip().lower(): value.strip() for name, _, value in pairs}
     return None
@@ -243,24 +243,24 @@ def _short_version(text: str) -> str:
 def _list_site_directories(prefix: Path, version: str) -> Iterator[Path]:
     for library in ("lib", "lib64"):
         yield prefix / library / f"python{version}" / "site-packages"
-    if prefix == Path("/usr"):  # Debian's places
-        for place in (f"/usr/local/lib/python{version}/dist-packages", "/usr/lib/python3/dist-packages"):
-            yield Path(place)
+    if prefix == Path("/usr"):  # Debian's directories
+        for root in (f"/usr/local/lib/python{version}/dist-packages", "/usr/lib/python3/dist-packages"):
+            yield Path(root)
         yield Path(f"/usr/local/lib/python{version}/site-packages")
 
 
-def _read_path_files(places: Sequence[Path]) -> tuple[list[Path], dict[str, Path]]:
-    """Return what the ``.pth`` files in ``places`` add: directories, and editable packages by name."""
+def _read_path_files(roots: Sequence[Path]) -> tuple[list[Path], dict[str, Path]]:
+    """Return what the ``.pth`` files in ``roots`` add: directories, and editable packages by name."""
     directories: list[Path] = []
     editable: dict[str, Path] = {}
-    for place in places:
-        for file in sorted(place.glob("*.pth")):
+    for root in roots:
+        for file in sorted(root.glob("*.pth")):
             with suppress(OSError):
                 for line in read_regular_file(file, max_bytes=_MOST_BYTES).decode(errors="replace").splitlines():
                     if match := _FINDER.match(line):
-                        editable |= _read_finder(place / f"{match[1]}.py")
+                        editable |= _read_finder(root / f"{match[1]}.py")
                     elif line.strip() and not line.startswith(("import ", "import\t", "#")):
-                        directories.append(place / line.strip())
+                        directories.append(root / line.strip())
     return [each for each in directories if each.is_dir()], editable
 
 
@@ -275,9 +275,9 @@ def _read_finder(file: Path) -> dict[str, Path]:
     return {}
 
 
-def _list_installed(place: Path) -> Iterator[tuple[str, str]]:
+def _list_installed(root: Path) -> Iterator[tuple[str, str]]:
     with suppress(OSError):
-        for number, entry in enumerate(place.iterdir()):
+        for number, entry in enumerate(root.iterdir()):
             if number >= _MOST_ENTRIES:
                 return
             if match := _INSTALLED.fullmatch(entry.name):

@@ -293,7 +293,7 @@ class Conductor:
 
 
 def _effective_params(cell: CellState, run: Run) -> dict[str, Any] | None:
-    """Return the parameters that tell the cell apart, as the newest attempt had them, and those that retries changed.
+    """Return the parameters that distinguish the cell, as the newest attempt had them, and those that retries changed.
 
     None where none was changed.
     """

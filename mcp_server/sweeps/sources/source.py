@@ -1,4 +1,4 @@
-"""The cells that a source such as ``doit:train-*`` or ``hydra:conf/train.yaml`` stands for."""
+"""The cells that a source such as ``doit:train-*`` or ``hydra:conf/train.yaml`` means."""
 
 from __future__ import annotations
 
