@@ -51,7 +51,7 @@ def apply_edit(edit: Edit, *, sure: bool) -> bool:
             print(f"{path}: left as it is.")
             return edit.is_offer
         backup = _write(path, before, after)
-    except (OSError, ValueError, LeftAlone) as error:
+    except (OSError, ValueError, RecursionError, LeftAlone) as error:
         why = error.strerror if isinstance(error, OSError) else error
         print(f"{edit.path} was left as it is: {why}", file=sys.stderr)
         return False

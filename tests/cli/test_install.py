@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.cli import install as module
+from mcp_server.cli.client_settings import out_of_mcp_json
+from mcp_server.cli.file_edits import Edit, apply_edit
 from mcp_server.errors import BadArgument
 from mcp_server.resources.documents import find_folder, list_files
 
@@ -380,3 +382,13 @@ def test_the_inspector_is_not_started_unasked(run: Install, tmp_path: Path) -> N
     program(tmp_path / "bin/npx", 'echo "$@" > "$HOME/calls"')
     assert run("inspector") == 1
     assert files(tmp_path / "home") == []
+
+
+@pytest.mark.parametrize("nested", [True, False], ids=["nested 100,000 deep", "20 GiB"])
+def test_a_hostile_file_of_a_project_is_left_as_it_is(tmp_path: Path, nested: bool) -> None:
+    file = tmp_path / ".mcp.json"
+    file.write_text("[" * 100_000)
+    if not nested:
+        os.truncate(file, 20 << 30)
+    assert not apply_edit(Edit(file, tmp_path, out_of_mcp_json), sure=True)
+    assert file.stat().st_size in (100_000, 20 << 30)
