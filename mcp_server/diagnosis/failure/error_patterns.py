@@ -209,7 +209,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"outgoing traffic has been disabled|trying to locate the (?:file|files) on the Hub",
             r"client socket has (?:timed out|failed to connect)|Run initialization has timed out",
             r"(?:Service|Bad Gateway|Gateway Time-?out).{0,20}Unavailable|Bad Gateway|unable to access 'http",
-            r"urlopen error|Error while (?:down|up)loading|[Ff]ailed to (?:download|fetch) |early EOF|RPC failed",
+            r"urlopen error|Failed to get url|HTTP code: (?:429|5\d\d)|Error while (?:down|up)loading"
+            r"|[Ff]ailed to (?:download|fetch) |early EOF|RPC failed",
             r"(?:Download|Connection).{0,30}interrupted",
             # curl's exit codes: no host, no connection, partial file, timeout, TLS, nothing sent or received
             r"\bcurl(?:\b.{0,200}\bexit(?: status| code)?:? |: \()(?:[567]|16|18|28|35|52|55|56|92)\b",
@@ -274,7 +275,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"is not a valid model identifier|[Ii]ncorrect path_or_model_id",
             r"Repo id must be in the form|PytorchStreamReader|failed finding central directory|invalid load key",
             r"Ran out of input|pickle data was truncated|Weights only load failed|unexpected EOF|Unexpected end of",
-            r"end-of-stream marker|NoSuch(?:Key|Bucket)\b|No data left in file|Failed to interpret file"
+            r"end-of-stream marker|wrong checksum|[Cc]hecksum (?:mismatch|failed|error)|NoSuch(?:Key|Bucket)\b"
+            r"|No data left in file|Failed to interpret file"
             r"|cannot mmap an empty file"
             r"|mmap length is greater than file size",
             r"(?i:cannot identify image|image file is truncated|broken data stream|truncated (?:file|png|jpeg|header)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mcp_server.diagnosis.failure.steps.row import row
 
 _OFFLINE = r"(?i:offline mode is enabled|OfflineModeIsEnabled|outgoing traffic has been disabled|HF_HUB_OFFLINE)"
-_HUB = r"(?i:hugging ?face|hf_hub|\bhf\.co|hf-mirror|on the Hub\b|transformers|datasets[/\\.])"
+_HUB = r"(?i:hugging ?face|hf_hub|\bhf\.co|hf-mirror|on the Hub\b|transformers|(?<!tensorflow_)datasets[/\\.])"
 _OWN_NAMES = (
     "utils|src|models|model|datasets?|common|lib|tools|configs?|core|modules|scripts|layers|networks|envs|trainers?"
 )
@@ -60,7 +60,8 @@ ROWS = (
      "A Parquet file is cut or damaged: delete it and fetch or write it again, then launch_run again."),
     row("data_error", r"PytorchStreamReader|central directory|invalid load key|Ran out of input"
         r"|pickle data was truncated"
-     r"|No data left in file|mmap length|mmap an empty|Failed to interpret file|HeaderTooLarge" r"|InvalidHeader"
+     r"|[Cc]hecksum|No data left in file|mmap length|mmap an empty|Failed to interpret file|HeaderTooLarge"
+        r"|InvalidHeader"
         r"|MetadataIncomplete|deserializing header|unexpected EOF|[Uu]nexpected end of"
      r"|[Tt]runcated file|truncated file", "", "stop",
      "The file is cut or damaged: resume from the checkpoint before it, or fetch it again, then launch_run again."),

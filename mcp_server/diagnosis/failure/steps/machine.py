@@ -40,6 +40,8 @@ ROWS = (
      "A disk failed to read or write: retry from the last checkpoint, and on another disk if it recurs."),
     row("", r"File name too long|Argument list too long", "", "stop",
      "A name or the command line is too long: shorten the run's name or pass a config file, then launch_run again."),
+    row("", r"could not select device driver|nvidia-container-cli", "", "stop",
+        "Docker has no GPU runtime here: install nvidia-container-toolkit and restart Docker, then launch_run again."),
     row("", r"Docker daemon|docker\.sock", "", "stop",
      "No Docker daemon answers: start it, or give the run access to docker.sock, then launch_run again."),
     row("", r"client_loop: send disconnect|packet_write_(?:wait|poll): Connection", "", "stop", LOST_SESSION),
@@ -100,7 +102,7 @@ ROWS = (
     row("cuda_error",
      r"No CUDA GPUs are available|[Nn]o CUDA-capable device|Found no NVIDIA driver|Torch not compiled with CUDA"
      r"|CUDA device but torch\.cuda\.is_available|failed call to cuInit|NO_DEVICE|Unable to initialize backend"
-     r"|couldn't communicate with the NVIDIA|invalid device ordinal", "", "stop",
+     r"|couldn't communicate with the NVIDIA|invalid device ordinal|device < num_gpus", "", "stop",
      "The program sees no such GPU: launch_run with gpus=, check CUDA_VISIBLE_DEVICES and that the build has CUDA."),
     row("cuda_error", r"device-side assert", "", "stop",
      "An index is out of range in a kernel: check labels, token ids and vocabulary size; CUDA_LAUNCH_BLOCKING=1 shows "
@@ -108,6 +110,10 @@ ROWS = (
     row("cuda_error",
      r"(?i)\bECC\b|\bXid\b|fallen off the bus|devices? .{0,20}(?:busy|unavailable)|NVLink error|uncorrectable", "",
      "retry_other_gpu", "The GPU has a fault or is taken: retry on another GPU, and report it if it recurs."),
+    row("cuda_error", r"CUBLAS_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)", "", "retry_changed",
+        "cuBLAS failed, mostly for lack of memory or an index out of range: use a smaller batch; "
+        "CUDA_LAUNCH_BLOCKING=1 shows "
+        "the call."),
     row("cuda_error", r"cuDNN|CUDNN|DNN library", "", "retry",
      "cuDNN failed, often for lack of memory: retry once, then with a smaller batch, or align cuDNN with the "
      "framework."),
@@ -167,6 +173,9 @@ ROWS = (
      "", "stop",
      "No Ray answers there: unset a stale RAY_ADDRESS, or start its head (`ray start --head`; see `ray status`), "
      "then launch_run again."),
+    row("ray_error", r"^(?!.*placement).*(?:GetTimeoutError|Get timed out)", "", "retry_changed",
+        "A result did not come in time: `ray status` shows whether its actor waits for resources; raise the timeout "
+        "otherwise."),
     row("ray_error", r"[Oo]bject store.{0,60}full|ObjectStoreFull", "", "retry_changed",
      "Ray's object store is full: raise object_store_memory (and /dev/shm), or hold fewer objects at once."),
     row("ray_error", r"(?i:runtime_?env)", "", "stop",

@@ -23,6 +23,23 @@ ROWS = (
         "{0} is not set, which a launcher does: start with torchrun (or accelerate launch), then launch_run again."),
     row("python_error config_error", r"KeyError: '([A-Z][A-Z0-9]*_[A-Z0-9_]+)'", r"environ", "stop",
         "The variable {0} is not set: give it in launch_run's env (or secrets), then launch_run again."),
+    row("config_error", r"(?:Could not find|No such) conda environment: (\S{1,60})", "", "stop",
+        "There is no conda environment {0}: correct its name (`conda env list`) or create it, then launch_run again."),
+    row("config_error", r"([\w./-]{1,60}): command not found", "", "stop",
+        "{0} is not on this run's PATH: install it, give its whole path, or activate its environment first."),
+    row("config_error", r"(?!.*attention heads)(\w[\w ]{1,50}?) \(?(\d+)\)? (?:must be"
+        r"|is not) (?:evenly )?divisible by (?:the )?([\w ]{2,50}?) \(?(\d+)",
+        "", "stop", "Set {0} ({1}) to a multiple of {2} ({3}), or change that one, then launch_run again."),
+    row("",
+        r"(\w+) value from checkpoint \((\S{1,20}?)\) is not equal to the input argument value \((\S{1,20}?)\)",
+        "", "stop",
+        "The checkpoint has {0}={1}, this run {2}: set it to {1}, or start without the checkpoint, then launch_run "
+        "again."),
+    row("", r"world size of (\d+) but the current world size is (\d+)", "", "stop",
+        "The checkpoint is of {0} ranks, this run has {1}: use {0} GPUs, or convert it (universal checkpoint, "
+        "zero_to_fp32)."),
+    row("", r"No valid checkpoint found in output directory \(?([^\s)]{1,120})", "", "stop",
+        "{0} has no checkpoint: start without resume_from_checkpoint, or name the directory that has one."),
     row("config_error", r"unrecognized arguments: (.{1,60})", "", "stop",
      "The program does not know {0}: see its --help, then launch_run again."),
     row("config_error", r"arguments are required: (.{1,60})", "", "stop",
@@ -107,7 +124,8 @@ ROWS = (
         "The checkpoint has {0} outputs, the model {1}: set num_labels (classes) to {0}, or "
         "ignore_mismatched_sizes=True."),
     row("python_error data_error config_error",
-     r"size mismatch for|loading state_dict|[Uu]nexpected key\(s\)|[Mm]issing key(?:\(s\)| in checkpoint)", "", "stop",
+     r"size mismatch for|loading state_dict|[Uu]nexpected key\(s\)|state dict keys do not match"
+        r"|[Pp]y[Tt]ree structure|[Mm]issing key(?:\(s\)| in checkpoint)", "", "stop",
      "The checkpoint is of another model or observation size: use the configuration it was trained with, or start "
      "without it."),
     row("python_error",
@@ -148,6 +166,14 @@ ROWS = (
         "A local function cannot be sent to a process: define it at module level {at}, then launch_run again."),
     row("python_error", r"unpack", r"env\w*\.(?:reset|step)\(", "stop",
         "gymnasium returns (obs, info) and five values of step, gym did not: align the package with the code {at}."),
+    row("", r"not contained within .{0,20}observation space|outside .{0,30}observation space", "", "stop",
+        "An observation does not fit observation_space {at}: correct the dtype, bounds or shape of the space, then "
+        "launch_run "
+        "again."),
+    row("", r"not positive[- ]definite|singular (?:matrix|input)|LinAlgError", "", "stop",
+        "A matrix is singular or not positive-definite {at}: add damping to its diagonal, or use float64."),
+    row("", r"No operator found for `memory_efficient", "", "stop",
+        "xformers has no kernel for these inputs: use fp16 or bf16, or turn xformers off, then launch_run again."),
     row("", r"Must flatten tensors with uniform dtype but got torch\.(\w+) and torch\.(\w+)", "", "stop",
         "FSDP shards one dtype: cast the {1} parameters (LoRA, norms) to {0}; for QLoRA set bnb_4bit_quant_storage "
         "to it."),
@@ -220,7 +246,7 @@ GENERAL_ROWS = (
         "The shapes do not fit {at}: the line names them; correct the one that is wrong there, then launch_run again."),
     row("python_error", r"unpack", "", "stop",
         "The value unpacked {at} has another length: correct either side, then launch_run again."),
-    row("python_error", r"IndexError|index out of|out of (?:range|bounds)", "", "stop",
+    row("python_error", r"IndexError|index \d* ?(?:is )?out of|out of range", "", "stop",
         "An index is out of range {at}: check the length there, or for an empty list, then launch_run again."),
     row("python_error", r"ZeroDivisionError", "", "stop",
         "A division by zero {at}: often an empty dataset or loader; check its length, then launch_run again."),
