@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_server.backends.ssh_channel import Channel, channel_of, decompress
@@ -23,34 +24,38 @@ _MOST_KEPT_BYTES = 16 * 2**20
 _TABLES = (".csv", ".tsv", ".jsonl", ".json")
 _EVENT_FILE = re.compile(r"tfevents\.\d+\..+\.(?P<pid>\d+)\.\d+(?:\.v2)?$")
 _FILES = "files"
+_SHORTEST_ROOT, _MOST_PIDS, _DEEPEST = 2, 16, 5  # neither / nor /home is searched
 
 
-def fetch_scalar_files(directory: RunDir, attempts: int) -> tuple[Path, str]:
+def fetch_scalar_files(directory: RunDir, attempts: int, roots: Sequence[str], begun_s: float) -> tuple[Path, str]:
     """Bring the run's event files and tables up to date; return where they are, and what is missing as a sentence.
 
-    Where the host cannot be reached, they are as of the last call.
+    ``roots``: directories there to look for event files whose names hold a process of the run, written since
+    ``begun_s`` (POSIX time there). Where the host cannot be reached, they are as of the last call.
     """
     root, channel = directory.path / _FILES, channel_of(directory.path.parents[1])
     left_bytes, notes = _MOST_NEW_BYTES, ""
     for number in range(attempts, 0, -1):
         outputs = read_outputs(directory.outputs(number))
-        files = [one for one in outputs.files if _is_own(one, outputs, directory.run_id)] if outputs else []
-        for one in files:
-            target = root / one.path.lstrip("/")
-            if ".." in Path(one.path).parts or not target.is_relative_to(root):
+        paths = [one.path for one in outputs.files if _is_own(one, outputs, directory.run_id)] if outputs else []
+        if outputs is not None and not any("tfevents" in path for path in paths):
+            paths += _find_by_process(channel, outputs, roots, begun_s)
+        for path in paths:
+            target = root / path.lstrip("/")
+            if ".." in Path(path).parts or not target.is_relative_to(root):
                 continue
             try:
-                left_bytes -= _fetch(channel, one.path, target, left_bytes)
+                left_bytes -= _fetch(channel, path, target, left_bytes)
             except HostUnreachable as error:
                 return (
                     root,
                     f"{error.host} cannot be reached ({error.why}): these points were read before.",
                 )
             except (OSError, ValueError) as error:
-                notes = f"{one.path} on {channel.name} cannot be read: {error}."
+                notes = f"{path} on {channel.name} cannot be read: {error}."
             if left_bytes <= 0:
                 return root, "The files are large: call again for the rest."
-        if files:  # the newest attempt that wrote some
+        if paths:  # the newest attempt that wrote some
             break
     return root, notes
 
@@ -66,6 +71,21 @@ def fetch_record_files(directory: RunDir, attempt: int) -> None:
             name = Path(path).relative_to(state)
             if str(name).startswith(f"{base}/") and ".." not in name.parts and left_bytes > 0:
                 left_bytes -= _fetch(channel, path, channel.mirror.path / name, left_bytes)
+
+
+def _find_by_process(channel: Channel, outputs: Outputs, roots: Sequence[str], begun_s: float) -> list[str]:
+    """Return the event files a few levels below ``roots`` whose names hold a process of the run."""
+    patterns = [
+        f"{root.rstrip('/')}/{'*/' * depth}*tfevents*.{pid}.*"
+        for root in roots
+        if len(Path(root).parts) > _SHORTEST_ROOT
+        for pid in sorted(outputs.pids)[:_MOST_PIDS]
+        for depth in range(_DEEPEST)
+    ]
+    with contextlib.suppress(HostUnreachable, OSError):
+        answer, _ = channel.ask("files", patterns=patterns)
+        return [path for path, (_, mtime_ns, _) in answer["files"].items() if mtime_ns / 1e9 >= begun_s]
+    return []
 
 
 def _is_own(file: WrittenFile, outputs: Outputs, run_id: str) -> bool:

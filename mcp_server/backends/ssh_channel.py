@@ -44,8 +44,9 @@ _CONNECTED_WITHIN_S = 45.0  # with a slow login shell, and the program sent over
 _FIRST_ANSWER_S = 8.0  # how long the first question after a server's start waits for a connection
 _CLOSED_WITHIN_S = 3.0
 _PING_S, _SILENT_S = 10.0, 30.0
-_BACKOFF_S, _LONGEST_BACKOFF_S, _BACKOFF_FACTOR = 0.5, 20.0, 1.5
+_BACKOFF_S, _LONGEST_BACKOFF_S, _BACKOFF_FACTOR, _FIRST_PAUSE_S = 0.5, 20.0, 1.5, 0.1
 _ERROR_BYTES = 4096
+_ERRORS_WITHIN_S = 2.0  # a daemon of a ProxyJump may keep the pipe open
 _REFUSALS = ("permission denied", "host key verification failed", "too many authentication failures")
 _REFUSED_FILE, _HOST_FILE = "refused.json", "host.json"
 
@@ -191,7 +192,7 @@ class Channel:
             self._hurry.clear()
             try:
                 link = self._connect()
-                pause_s = _BACKOFF_S
+                pause_s = _FIRST_PAUSE_S  # one that broke is made again at once
                 try:
                     self._read(link)
                     why = link.describe_end() or "the connection broke"
@@ -209,7 +210,7 @@ class Channel:
             except Exception as error:
                 self._set_down(_Down(f"{type(error).__name__}: {error}", time.time()))
             self._hurry.wait(pause_s * random.uniform(0.75, 1.25))  # noqa: S311 - not a secret
-            pause_s = min(_BACKOFF_FACTOR * pause_s, _LONGEST_BACKOFF_S)
+            pause_s = min(max(_BACKOFF_S, _BACKOFF_FACTOR * pause_s), _LONGEST_BACKOFF_S)
 
     def _wait_for_permission(self) -> None:
         """Wait until a person has removed the refusal, by `runward hosts`."""
@@ -334,6 +335,7 @@ class _Link:
     hello: dict[str, Any] = field(default_factory=dict)
     heard_s: float = field(default_factory=time.monotonic)
     silent: bool = False
+    drain: threading.Thread | None = None
 
     @classmethod
     def open(cls, settings: SshSettings) -> _Link:
@@ -357,7 +359,8 @@ class _Link:
             raise _ConnectionFailedError(f"ssh could not be started: {error.strerror}", refused=False) from error
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None  # noqa: S101, PT018
         link = cls(process, process.stdout, FrameWriter(process.stdin.fileno()), bytearray())  # type: ignore[arg-type]
-        threading.Thread(target=link._drain_errors, daemon=True).start()
+        link.drain = threading.Thread(target=link._drain_errors, daemon=True)
+        link.drain.start()
         timer = threading.Timer(_CONNECTED_WITHIN_S, link.kill)
         timer.daemon = True
         timer.start()
@@ -406,7 +409,7 @@ class _Link:
     @property
     def was_refused(self) -> bool:
         """Whether the host, or this side, refused the login."""
-        text = self.errors.decode(errors="replace").lower()
+        text = self._read_errors().lower()
         return any(words in text for words in _REFUSALS)
 
     def describe_end(self) -> str:
@@ -415,7 +418,7 @@ class _Link:
             return f"it was silent for {_SILENT_S:g} s"
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=1.0)
-        lines = [line.strip() for line in self.errors.decode(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in self._read_errors().splitlines() if line.strip()]
         text = " ".join(lines)
         if "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
             return "its host key has changed, and is not accepted: a person should find out why, then ssh-keygen -R"
@@ -424,6 +427,12 @@ class _Link:
         if self.was_refused:
             return f"the login was refused ({lines[-1][:200]}): a person should log in once by hand"
         return lines[-1][:300] if lines else ""
+
+    def _read_errors(self) -> str:
+        """Return the last words of ssh, all of them once it has ended."""
+        if self.drain is not None and self.process.poll() is not None:
+            self.drain.join(_ERRORS_WITHIN_S)
+        return self.errors.decode(errors="replace")
 
     def kill(self) -> None:
         """End the ssh process."""

@@ -80,10 +80,11 @@ def list_located_events(locations: Iterable[MetricLocation]) -> list[FileFacts]:
 def _locate_far(run: Run) -> RunLocations:
     """Return the copies of what a far run wrote, as its supervisor saw it, brought up to date."""
     from mcp_server.backends.far_files import fetch_scalar_files  # noqa: PLC0415 - most runs are of this host
-    from mcp_server.scalars.locate import find_scalars  # noqa: PLC0415 - numpy starts slowly
+    from mcp_server.scalars.locate import find_scalars, run_span  # noqa: PLC0415 - numpy starts slowly
 
     directory = RunDir(Path(run.spec.mirror) / "runs" / run.run_id)
-    root, remark = fetch_scalar_files(directory, run.attempt)
+    roots = [path for path in (run.spec.tensorboard, run.spec.cwd) if path]
+    root, remark = fetch_scalar_files(directory, run.attempt, roots, run_span(run)[0])
     return RunLocations(tuple(one.location for one in find_scalars(root)[:_MOST_LOCATIONS]), remark=remark)
 
 

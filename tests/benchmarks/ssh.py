@@ -162,7 +162,7 @@ async def _cut_connections(home: Home, work: Path, far: FarHost) -> Outcome:
         async def cut() -> None:
             nonlocal cuts
             while True:
-                await anyio.sleep(random.uniform(0.1, 1.5))
+                await anyio.sleep(random.uniform(0.2, 5.0))
                 await anyio.to_thread.run_sync(far.cut_connections)
                 cuts += 1
 
@@ -202,7 +202,9 @@ async def _check(server: Server, work: Path, name: str, run_id: str | None, code
         status = answer["runs"][0]
     starts = len((work / name).read_text().splitlines()) if (work / name).exists() else 0
     outcome.second_starts += starts > 1
-    if not status or status["state"] not in ("failed", "finished", "killed", "lost", "timed_out"):
+    if run_id is None and not starts:  # an error, said as one: nothing was started
+        outcome.notes.append(f"{name}: no launch was possible within {_PATIENCE_S:g} s")
+    elif not status or status["state"] not in ("failed", "finished", "killed", "lost", "timed_out"):
         outcome.lost += 1
         outcome.notes.append(f"{name}: {status or 'never launched'}")
     elif (status["state"], status.get("exit_code")) != ("failed", code):
