@@ -26,14 +26,16 @@ class EventsRead:
     kept_bytes: int = 0
 
 
-def read_new_events(path: Path, earlier: EventsRead | None = None) -> EventsRead:
+def read_new_events(path: Path, earlier: EventsRead | None = None, *, end_bytes: int | None = None) -> EventsRead:
     """Return the events of a file as it is now. ``earlier`` is the result of a former call, whose events are kept.
 
-    An incomplete last line is left for later. Of more than 4 MiB, the first and the last 2 MiB are read.
+    An incomplete last line is left for later. Of more than twice ``end_bytes`` (by default 2 MiB), as many at each end
+    are read.
 
     Raises:
         OSError: the file is there, and cannot be read now.
     """
+    end_bytes = end_bytes or _END_BYTES
     try:
         file = open_regular(path)
     except OSError as error:
@@ -48,24 +50,24 @@ def read_new_events(path: Path, earlier: EventsRead | None = None) -> EventsRead
             earlier is None
             or earlier.inode != status.st_ino
             or size < earlier.offset
-            or earlier.kept_bytes + size - earlier.offset > 3 * _END_BYTES
+            or earlier.kept_bytes + size - earlier.offset > 3 * end_bytes
             or os.pread(fd, len(earlier.mark), earlier.offset - len(earlier.mark)) != earlier.mark
         ):
-            return _read_all(fd, status)
+            return _read_all(fd, status, end_bytes)
         if size == earlier.offset:
             return earlier
         lines = _whole_lines(os.pread(fd, size - earlier.offset, earlier.offset))
         return _extend(earlier, lines, status.st_ino, earlier.offset + len(lines))
 
 
-def _read_all(fd: int, status: os.stat_result) -> EventsRead:
+def _read_all(fd: int, status: os.stat_result, end_bytes: int) -> EventsRead:
     size = status.st_size
-    if size <= 2 * _END_BYTES:
+    if size <= 2 * end_bytes:
         lines = _whole_lines(os.pread(fd, size, 0))
         return _extend(EventsRead(), lines, status.st_ino, len(lines))
-    head = _extend(EventsRead(), _whole_lines(os.pread(fd, _END_BYTES, 0)), status.st_ino, 0)
-    tail = _whole_lines(os.pread(fd, _END_BYTES, size - _END_BYTES))
-    end = size - _END_BYTES + len(tail)
+    head = _extend(EventsRead(), _whole_lines(os.pread(fd, end_bytes, 0)), status.st_ino, 0)
+    tail = _whole_lines(os.pread(fd, end_bytes, size - end_bytes))
+    end = size - end_bytes + len(tail)
     return _extend(head, tail.partition(b"\n")[2], status.st_ino, end)
 
 

@@ -69,6 +69,11 @@ def find_run_of_key(store: RunStore, key: str | None) -> Run | None:
     return None
 
 
+def has_key(store: RunStore, key: str | None) -> bool:
+    """Return whether a launch with this key has begun at any time."""
+    return key is not None and _key_file(store, key).exists()
+
+
 @contextlib.asynccontextmanager
 async def hold_key(store: RunStore, key: str | None) -> AsyncIterator[IdempotencyKey | None]:
     """Hold the key's lock during a launch.

@@ -19,6 +19,7 @@ from mcp_server.system.lock_files import is_locked
 from mcp_server.text.near_names import find_near_names
 
 _SWEEP_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
+_END_BYTES = 2**27  # a sweep without its middle would start cells twice, so all of it is read
 _MOST_READ = 64  # sweeps whose events are kept in memory
 
 
@@ -53,7 +54,7 @@ class SweepStore:
             spec = self._read_spec(directory)
             # Liveness first: once the conductor is dead, the events hold its last word.
             liveness = Liveness.ALIVE if is_locked(directory.lock) else Liveness.DEAD
-            record = read_new_events(directory.events, self._events.get(sweep_id))
+            record = read_new_events(directory.events, self._events.get(sweep_id), end_bytes=_END_BYTES)
             stop = load_json(directory.stop)
         except (OSError, ValueError, TypeError) as error:
             cause = error if isinstance(error, OSError) else OSError(0, f"its spec.json is damaged ({error})")
@@ -119,7 +120,8 @@ class SweepStore:
 
     def _read_spec(self, directory: SweepDir) -> SweepSpec:
         if (spec := self._specs.get(directory.sweep_id)) is None:
-            facts = load_json(directory.spec) or {}
+            if (facts := load_json(directory.spec)) is None:
+                raise ValueError("not a JSON object")
             spec = SweepSpec.from_facts({**facts, "sweep_id": directory.sweep_id})
             self._specs[directory.sweep_id] = spec
         return spec

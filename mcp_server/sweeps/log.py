@@ -12,7 +12,7 @@ from mcp_server.record.sweep_state import LIVE, CellState, Sweep
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.system.files import read_regular_file, write_atomic
-from mcp_server.text.formatting import duration, significant
+from mcp_server.text.formatting import duration, printable, significant
 
 _MIB_PER_GIB = 1024
 _LONGEST_TEXT = 120
@@ -72,13 +72,13 @@ def render_log(directory: SweepDir, sweep: Sweep, live: Mapping[str, Run], notes
     home = directory.path.parents[1]
     run_rows = [_run_row(cell, run_id, sweep, live, home) for cell in sweep.cells for run_id in cell.runs]
     lines += render_table(*_without_empty(headers, run_rows)) if run_rows else ["No run has begun."]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def render_rows(sweep: Sweep, notes: Mapping[str, str]) -> str:
     """Return one row a cell, with tabs between: what programs read."""
     names = list(dict.fromkeys(name for cell in sweep.cells for name in cell.params))
-    lines = ["\t".join(["cell", "phase", "state", "run", *names, "value", "step", "elapsed_s", "why", "note"])]
+    rows: list[list[Any]] = [["cell", "phase", "state", "run", *names, "value", "step", "elapsed_s", "why", "note"]]
     for cell in sweep.cells:
         values = [cell.cell.name, cell.cell.phase, cell.state, cell.run_id or "", *(cell.setting(n) for n in names)]
         values += [cell.value, cell.value_step if cell.value is not None else cell.end.get("step")]
@@ -88,8 +88,8 @@ def render_rows(sweep: Sweep, notes: Mapping[str, str]) -> str:
             _why(cell),
             notes.get(cell.cell.name, ""),
         ]
-        lines.append("\t".join(" ".join(str("" if value is None else value).split()) for value in values))
-    return "\n".join(lines) + "\n"
+        rows.append(values)
+    return "".join("\t".join(map(_as_field, row)) + "\n" for row in rows)
 
 
 def _plan_row(
@@ -170,6 +170,10 @@ def _without_empty(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> tup
     """Return a table without the columns that are empty in every row."""
     kept = [number for number in range(len(headers)) if any(row[number] for row in rows)]
     return [headers[number] for number in kept], [[row[number] for number in kept] for row in rows]
+
+
+def _as_field(value: object) -> str:
+    return printable(" ".join(str("" if value is None else value).split()))
 
 
 def _number(value: Any) -> str:

@@ -24,9 +24,20 @@ from mcp_server.text.shell import parse
 
 MOST_CELLS = 1000
 LONGEST_CELL_NAME = 40
+DEFINING = ("grid", "cells", "search", "blueprints", "source", "promote")  # arguments that name cells
 # What a sweep decides by itself, and what only makes sense for one run.
 _OF_THE_SWEEP = {"name", "owner", "queue", "idempotency_key", "sweep", "cell", "params_file"}
 _LAUNCH_ARGUMENTS = frozenset(each.name for each in fields(LaunchRequest)) - _OF_THE_SWEEP
+# Of arguments of launch_run, and of phases.
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("command",), (str, list)),
+    **dict.fromkeys(("secrets", "tags", "resume_args", "cells", "blueprints"), (list, tuple)),
+    **dict.fromkeys(("env", "params", "require", "grid", "search"), Mapping),
+    **dict.fromkeys(("time_limit_s", "first_step_timeout_s", "stall_timeout_s"), (int, float)),
+    **dict.fromkeys(("cwd", "first_step_pattern", "param_style", "tensorboard", "blueprint", "host"), str),
+    **dict.fromkeys(("environment", "source", "promote"), str),
+}
+_OF_TEXTS = frozenset({"command", "env", "secrets", "tags", "resume_args", "blueprints"})
 _FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
 _PHASE_KEYS = frozenset({"name", "common", "grid", "cells", "blueprints", "source", "promote", "search"})
 _NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable of the shell
@@ -77,6 +88,7 @@ def parse_phases(
             raise BadArgument("phases", f"{where} has an unknown field {min(unknown)!r}; there are {known}.")
         own = facts.get("common") or {}
         check_common(f"{where}.common", own)
+        _check_types(where, {name: value for name, value in facts.items() if name != "name"})
         phase = _make_phase(where, {"name": str(number), **facts}, _merge(common, own))
         phase = replace(phase, own_params=own.get("params") or {})
         if phase.name in {each.name for each in result}:
@@ -87,6 +99,8 @@ def parse_phases(
 
 def _make_phase(where: str, facts: Mapping[str, Any], common: Mapping[str, Any]) -> Phase:
     phase = Phase(**{**facts, "name": str(facts["name"]), "common": common})
+    if not phase.name.isprintable() or not 0 < len(phase.name) <= LONGEST_CELL_NAME:
+        raise BadArgument("phases", f"{where}.name must have 1 to {LONGEST_CELL_NAME} printable characters.")
     defining = [phase.grid, phase.cells, phase.blueprints, phase.search]
     if all(value is None for value in [*defining, phase.source, phase.promote]):
         raise BadArgument(
@@ -115,6 +129,22 @@ def check_common(argument: str, launch: Mapping[str, Any]) -> None:
         if name not in _LAUNCH_ARGUMENTS:
             known = ", ".join(sorted(_LAUNCH_ARGUMENTS))
             raise BadArgument(argument, f"launch_run has no argument {name!r}; there are {known}.")
+    _check_types(argument, launch)
+
+
+def _check_types(argument: str, values: Mapping[str, Any]) -> None:
+    """Refuse values of other types than the arguments of this name have; None is an open one.
+
+    Raises:
+        BadArgument: names the argument.
+    """
+    for name, value in values.items():
+        if value is None or name not in _TYPES:
+            continue
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        is_right = isinstance(value, _TYPES[name]) and not isinstance(value, bool)
+        if not is_right or (name in _OF_TEXTS and not all(isinstance(each, str) for each in inner)):
+            raise BadArgument(argument, f"{name}: {value!r:.80} is of another type than it takes.")
 
 
 def expand(phases: Sequence[Phase], sweep_id: str) -> tuple[Cell, ...]:
@@ -168,7 +198,8 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
     for source, blueprint, entry, point in itertools.product(sources, blueprints, listed, points):
         own = entry.get("launch") or {}
         label = own.get("name") if isinstance(own, Mapping) else None
-        own = {name: value for name, value in own.items() if name != "name"}
+        if isinstance(own, Mapping):
+            own = {name: value for name, value in own.items() if name != "name"}
         check_common("cells[].launch", own)
         params = {**{name: value for name, value in entry.items() if name != "launch"}, **point}
         for name, value in params.items():

@@ -31,16 +31,17 @@ from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.conducting import start_conductor
 from mcp_server.sweeps.halving import parse_halving
-from mcp_server.sweeps.plan import Phase, expand, parse_phases
+from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
 from mcp_server.sweeps.requests import make_request, with_slots
 from mcp_server.sweeps.search import parse_search
 from mcp_server.sweeps.sources.source import read_source
+from mcp_server.sweeps.values import SweepRefused, check_values
 from mcp_server.threads import run_in_thread
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _LONGEST_SWEEP_NAME = 40
+_LONGEST_METRIC = 200
 _OF_A_RUN = re.compile(r"\{(?:run_id|attempt)\}")
-_DEFINING = ("grid", "cells", "search", "blueprints", "source", "promote")  # arguments that name cells
 _MOST_REHEARSED = 24  # cells whose launch is checked in full; the others differ from one of these in values alone
 
 
@@ -94,6 +95,7 @@ async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[st
         RunwardError: the sweep cannot be started; names the cell.
     """
     spec = await run_in_thread(_make_spec, request, store, environ)
+    await run_in_thread(check_values, spec, store.home, environ)
     checked: dict[str, RunSpec] = {}
     for cell in _choose_to_rehearse(spec.cells):
         try:
@@ -102,7 +104,7 @@ async def plan_sweep(request: SweepRequest, store: RunStore, environ: Mapping[st
                     _make_patient(make_request(spec, cell, 1, host)), store.home, environ
                 )
         except RunwardError as error:
-            raise SweepRefused(cell, error) from error
+            raise SweepRefused(cell.name, error) from error
     return PlannedSweep(spec, checked, tuple(_list_warnings(spec.cells)))
 
 
@@ -122,14 +124,6 @@ def _list_warnings(cells: Sequence[Cell]) -> Iterator[str]:
         yield note if len(concerned) == len(cells) else f"{concerned[0]}{more}: {note}"
 
 
-class SweepRefused(RunwardError):
-    """The launch of a cell would be refused."""
-
-    def __init__(self, cell: Cell, error: RunwardError) -> None:
-        super().__init__(f"Cell {cell.name}: {error.cause}", "No cell was started.", error.remedy)
-        self.cell = cell.name
-
-
 async def start_sweep(
     request: SweepRequest, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
 ) -> StartedSweep:
@@ -144,7 +138,7 @@ async def start_sweep(
         if key is not None and (first := await run_in_thread(_find_of_key, store, key.read())) is not None:
             await _continue_unless_ended(first, store, file_watch, environ)
             return StartedSweep(await run_in_thread(store.sweeps.observe, first.sweep_id), "repeated")
-        former = await run_in_thread(_find_former, request, store)
+        former = await run_in_thread(_find_former, request, store, environ)
         if former is not None and request.resume != "wipe":
             return await _continue(request, former, store, file_watch, environ)
         if former is not None:
@@ -167,17 +161,39 @@ def _find_of_key(store: RunStore, sweep_id: str) -> Sweep | None:
     return store.sweeps.observe(sweep_id) if sweep_id in store.sweeps.list_ids() else None
 
 
-def _find_former(request: SweepRequest, store: RunStore) -> Sweep | None:
-    """Return the newest sweep of this name or id that a call with this request may mean."""
+def _find_former(request: SweepRequest, store: RunStore, environ: Mapping[str, str]) -> Sweep | None:
+    """Return the newest sweep of this name or id that a call with this request may mean: one of the same owner.
+
+    Raises:
+        ForeignSweep: the sweep with this id is another owner's.
+    """
+    owner = request.owner or store.home.owner(environ)
     if request.name in store.sweeps.list_ids():
-        return store.sweeps.observe(request.name)
-    named = store.sweeps.list_named(request.name)
-    if not named:
+        sweep = store.sweeps.observe(request.name)
+        if sweep.spec.owner not in ("", owner):
+            raise ForeignSweep(sweep, owner)
+        return sweep
+    named = [store.sweeps.observe(sweep_id) for sweep_id in store.sweeps.list_named(request.name)]
+    newest = next((sweep for sweep in named if sweep.spec.owner in ("", owner)), None)
+    if newest is None:
+        if named and not any(getattr(request, name) for name in (*DEFINING, "phases")):
+            raise ForeignSweep(named[0], owner)
         return None
-    newest = store.sweeps.observe(named[0])
     has_open_cells = any(cell.state not in COMPLETE for cell in newest.cells)
     is_meant = not newest.ended or newest.state in ("killed", "failed")
     return newest if is_meant or (request.resume == "continue" and has_open_cells) else None
+
+
+class ForeignSweep(RunwardError):
+    """The sweep that a call would continue belongs to another owner."""
+
+    def __init__(self, sweep: Sweep, caller: str) -> None:
+        owner = sweep.spec.owner
+        super().__init__(
+            f"Sweep {sweep.sweep_id} belongs to {owner!r}, you are {caller!r};",
+            f"it was left alone, still {sweep.state}.",
+            f"If its owner agreed, pass owner={owner!r}, which no token of another name may.",
+        )
 
 
 def _check_wipe(former: Sweep) -> None:
@@ -193,7 +209,7 @@ async def _continue(
     request: SweepRequest, former: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
 ) -> StartedSweep:
     """Continue a sweep whose plan is the same; one under way goes on as it is."""
-    if any(getattr(request, name) for name in (*_DEFINING, "phases")):
+    if any(getattr(request, name) for name in (*DEFINING, "phases")):
         spec = await run_in_thread(_make_spec, request, store, environ, former.sweep_id)
         if _outline(spec) != _outline(former.spec):
             raise BadArgument(
@@ -238,7 +254,7 @@ def _make_spec(
     _check_numbers(request)
     if sweep_id is None:
         sweep_id = _choose_id(request.name, store)
-    only = {name: getattr(request, name) for name in _DEFINING}
+    only = {name: getattr(request, name) for name in DEFINING}
     phases = [_read(phase, store, environ) for phase in parse_phases(request.phases, only, request.common)]
     if any(phase.promote == BEST for phase in phases) and request.metric is None:
         raise BadArgument("promote", '"best" needs metric: the figure that says which cell is the best.')
@@ -278,6 +294,8 @@ def _check_numbers(request: SweepRequest) -> None:
         value = getattr(request, argument)
         if value is not None and value < least:
             raise BadArgument(argument, f"must be at least {least}.")
+    if request.metric is not None and not (request.metric.isprintable() and 0 < len(request.metric) <= _LONGEST_METRIC):
+        raise BadArgument("metric", f"must have 1 to {_LONGEST_METRIC} printable characters.")
 
 
 def _read(phase: Phase, store: RunStore, environ: Mapping[str, str]) -> Phase:

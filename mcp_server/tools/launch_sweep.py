@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from mcp.types import ToolAnnotations
@@ -12,8 +13,9 @@ from mcp_server.backends import tmux_client
 from mcp_server.errors import BadArgument
 from mcp_server.record.state import RunState
 from mcp_server.record.sweep_state import Sweep
+from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, ServerContext, server_of
+from mcp_server.tools.context import Call, identity, server_of
 from mcp_server.tools.schema import tool
 
 _PLAN_CHARS = 16_000  # of a dry run's answer
@@ -98,11 +100,11 @@ async def launch_sweep(
         plan = (common, grid, cells, blueprints, source, phases, search, halving, promote, resume)
         if dry_run or any(each is not None for each in plan):
             raise BadArgument("notes", "are about cells of an existing sweep.", "Pass name and notes alone.")
-        return await run_in_thread(_note_cells, server, name, notes, server.actor(ctx))
+        return await run_in_thread(_note_cells, ctx, name, notes)
     arguments |= {"common": common or {}, "hosts": tuple(hosts or ()), "owner": server.owner(ctx, owner)}
     arguments |= {"idempotency_key": server.idempotency_key(ctx, idempotency_key)}
     request = SweepRequest(**arguments)
-    await run_in_thread(server.check_readable, ctx, _list_paths(request.common, blueprints, source), None)
+    await run_in_thread(_check_places, ctx, arguments, dry_run)
     if dry_run:
         planned = await plan_sweep(request, server.store, server.environ)
         lines = [
@@ -119,12 +121,15 @@ async def launch_sweep(
     return _describe(started.sweep, server.store.sweeps.directory(started.sweep.sweep_id).log, started)
 
 
-def _note_cells(server: ServerContext, name: str, notes: dict[str, str], by: str) -> StartedSweepAnswer:
+def _note_cells(ctx: Call, name: str, notes: dict[str, str]) -> StartedSweepAnswer:
     from mcp_server.sweeps.notes import note_cells  # noqa: PLC0415 - a server starts without sweeps
 
+    server = server_of(ctx)
     sweep = server.store.sweeps.find(name)
+    if identity(ctx) is not None:
+        server.check_owner(ctx, SweepRun.of(sweep))
     directory = server.store.sweeps.directory(sweep.sweep_id)
-    note_cells(sweep, server.store, notes, by)
+    note_cells(sweep, server.store, notes, server.actor(ctx))
     return StartedSweepAnswer(
         sweep_id=sweep.sweep_id,
         state=sweep.state,
@@ -173,11 +178,29 @@ def _shorten_plan(lines: list[str]) -> list[str]:
     return shown
 
 
-def _list_paths(common: Any, blueprints: list[str] | None, source: str | None) -> dict[str, Any]:
-    """Return the arguments that name files to read, for callers whose reading is limited."""
-    paths: dict[str, Any] = {"blueprints": blueprints or (), "cwd": common.get("cwd")}
-    if source is not None:
-        paths["source"] = source.partition(":")[2] if source.startswith(("hydra:", "verl:")) else common.get("cwd")
-    if isinstance(common.get("params"), str):
-        paths["params"] = common["params"]
-    return {name: value for name, value in paths.items() if value}
+def _check_places(ctx: Call, arguments: Mapping[str, Any], dry_run: bool) -> None:
+    """Refuse files and directories of any phase or cell that a caller with a token may not read.
+
+    Without ``read_roots`` a launch may run anywhere, as that of a run may; a source is read where it lies.
+    """
+    if identity(ctx) is None:
+        return
+    from mcp_server.sweeps.plan import DEFINING, Phase, parse_phases  # noqa: PLC0415 - a server starts without sweeps
+
+    server, only = server_of(ctx), {name: arguments[name] for name in DEFINING}
+    phases: list[Phase] = []
+    if arguments["phases"] is not None or any(value is not None for value in only.values()):
+        phases = parse_phases(arguments["phases"], only, arguments["common"])
+    limited = dry_run or bool(server.home.read_config().read_roots)
+    for phase in phases:
+        launches = [entry["launch"] for entry in phase.cells or () if isinstance(entry.get("launch"), dict)]
+        source = phase.source or ""
+        for launch in [phase.common, *({**phase.common, **own} for own in launches)]:
+            cwd = launch.get("cwd")
+            paths = {
+                "blueprints": phase.blueprints,
+                "blueprint": launch.get("blueprint"),
+                "source": source.partition(":")[2] if source.startswith(("hydra:", "verl:")) else None,
+                "cwd": str(cwd or ".") if source else cwd if limited else None,
+            }
+            server.check_readable(ctx, paths, cwd)

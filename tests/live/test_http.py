@@ -58,6 +58,28 @@ async def test_a_key_is_its_owners_alone(sandbox: Sandbox) -> None:
             assert again == [hers["run_id"], his["run_id"]]
 
 
+async def test_a_sweep_is_its_owners_and_every_file_that_it_names_is_checked(sandbox: Sandbox) -> None:
+    alices, bobs = tokens(sandbox).add("alice"), tokens(sandbox).add("bob")
+    secret = sandbox.path / "secret"
+    secret.mkdir()
+    (secret / "plan.md").write_text("# of somebody else\n")
+    with serve(sandbox) as service:
+        async with service.agent(alices) as alice, service.agent(bobs) as bob:
+            plan = {"name": "night", "common": {"command": "sleep 600"}, "cells": [{}]}
+            hers = (await alice.call("launch_sweep", **plan))["sweep_id"]
+            for arguments in ({"name": "night"}, {**plan, "name": hers}, {"name": hers, "notes": {"cell": "keep"}}):
+                assert "belongs to 'alice'" in await bob.refusal("launch_sweep", **arguments)
+            assert "belongs to 'alice'" in await bob.refusal("kill_run", run_id=hers, force_other_owner=True)
+            his = (await bob.call("launch_sweep", **plan))["sweep_id"]
+            assert his != hers
+            blueprints = {"common": {"cwd": str(secret)}, "blueprints": ["plan.md"]}
+            for arguments in (blueprints, {"phases": [blueprints]}, {"cells": [{"launch": {"cwd": str(secret)}}]}):
+                refused = await bob.refusal("launch_sweep", name="x", dry_run=True, **arguments)
+                assert "is not below a directory that this token may read" in refused
+            for agent, sweep_id in ((alice, hers), (bob, his)):
+                assert (await agent.kill(sweep_id))["status"] == "killed"
+
+
 async def test_callers_without_sessions_are_told_apart_by_their_tokens(sandbox: Sandbox) -> None:
     alices, bobs = tokens(sandbox).add("alice"), tokens(sandbox).add("bob")
     with serve(sandbox) as service:

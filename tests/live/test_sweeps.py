@@ -14,11 +14,13 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_server.record.sweep_spec import Cell
 from mcp_server.record.sweep_state import Sweep
 from mcp_server.system import processes
 from tests.support.fake_nvml import machine
 from tests.support.sandbox import Agent, Sandbox, until, until_async
 from tests.support.sshd import NAME, FarHost, needs_sshd
+from tests.support.sweeps import write_sweep
 from tests.support.task_client import TASKS, TaskClient
 
 pytestmark = pytest.mark.anyio
@@ -223,6 +225,17 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
     assert [len(cells[f"n{n}"].runs) for n in range(5)] == [3, 3, 1, 1, 1]
     run_id = str(cells["n3"].run_id)
     assert f"{run_id} n3 3" in sandbox.log(run_id)
+
+
+async def test_a_stop_reaches_the_run_that_a_conductor_launched_and_did_not_note(sandbox: Sandbox) -> None:
+    async with sandbox.agent_in_process() as agent:
+        cells = [Cell(f"n{n}", "1", launch={"command": "sleep 600"}) for n in range(2)]
+        spec: dict[str, Any] = {"owner": sandbox.store.home.owner(sandbox.environ), "tmux_socket": sandbox.socket}
+        run_id = await agent.launch("sleep 600", idempotency_key="sweep night-ab3d n0 1")
+        write_sweep(sandbox.path / "state", cells, [], **spec)
+        assert (await agent.kill("night-ab3d"))["status"] == "killed"
+    assert observe(sandbox, "night-ab3d").count() == {"total": 2, "killed": 1, "skipped": 1}
+    assert sandbox.run(run_id).state == "killed"
 
 
 async def test_phases_follow_each_other_and_the_best_cell_is_promoted(sandbox: Sandbox) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +24,8 @@ from mcp_server.errors import (
 from mcp_server.record.events import EventLog
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_spec import Cell, SweepSpec
-from mcp_server.record.sweep_state import LIVE, STOPPED, CellState, Sweep
+from mcp_server.record.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
+from mcp_server.runs.idempotency import has_key, hold_key
 from mcp_server.runs.launch import launch
 from mcp_server.runs.quota import QuotaReached
 from mcp_server.store.file_watch import FileWatch
@@ -68,6 +70,27 @@ class CellLauncher:
         """Whether a cell may be launched now."""
         return time.monotonic() >= self._retry_at_s
 
+    async def adopt(self, sweep: Sweep) -> None:
+        """Note the runs of waiting cells that a former conductor had launched when it died.
+
+        Such a cell might not be due any more, e.g. because the sweep is stopped: its run would be nobody's.
+        """
+        for state in sweep.cells:
+            if state.state != WAITING:
+                continue
+            request = make_request(sweep.spec, state.cell, len(state.runs) + 1)
+            if not await run_in_thread(has_key, self.store, request.idempotency_key):
+                continue
+            with contextlib.suppress(RunwardError, OSError):
+                async with hold_key(self.store, request.idempotency_key) as key:
+                    run = None if key is None else await key.find_run(self.store, self.file_watch)
+                if run is not None:
+                    self._note_start(state.cell, run)
+
+    def _note_start(self, cell: Cell, run: Run) -> None:
+        text = f"{cell.name} is launched as {run.run_id}."
+        self.events.append("cell_started", text, cell=cell.name, run_id=run.run_id)
+
     async def launch(self, sweep: Sweep, state: CellState) -> Run | None:
         """Launch a cell; return its run, or None where it was refused, for now or for good."""
         cell = state.cell
@@ -84,8 +107,7 @@ class CellLauncher:
             return None
         self._retry_at_s = self._former_pause_s = 0.0
         self._cause = ""
-        text = f"{cell.name} is launched as {run.run_id}."
-        self.events.append("cell_started", text, cell=cell.name, run_id=run.run_id)
+        self._note_start(cell, run)
         return run
 
     def wake(self) -> None:

@@ -71,9 +71,13 @@ class Conductor:
     async def run(self) -> None:
         """Advance the sweep until it has ended."""
         await run_in_thread(self._begin)
+        await self.launcher.adopt(self.read())
         shown_s = 0.0
         with self.file_watch.subscribe([self.directory.requests]) as changes:
             while True:
+                if not await run_in_thread(self._is_recorded):  # what it does not remember, it would do again
+                    await anyio.sleep(_TICK_S)
+                    continue
                 sweep, is_busy = await self._advance()
                 changes.extend(self.store.run_directory(run.run_id).path for run in self.live.values())
                 if not is_busy or time.monotonic() > shown_s + _SHOWN_EVERY_S:
@@ -94,6 +98,11 @@ class Conductor:
     def _note(self, kind: EventKind, text: str, **facts: Any) -> None:
         self.events.append(kind, text, **facts)
 
+    def _is_recorded(self) -> bool:
+        """Return whether all events are on the disk, which may have been full."""
+        self.events.flush()
+        return not self.events.behind
+
     def _begin(self) -> None:
         before = self.read()
         measured = {event.get("run_id") for event in before.events if event["kind"] == "cell_measured"}
@@ -101,12 +110,13 @@ class Conductor:
             if cell.end and cell.run_id is not None and cell.run_id not in measured:
                 with contextlib.suppress(RunwardError):
                     self._unmeasured.append((cell, self.store.observe(cell.run_id)))
-        how = "Another conductor takes over." if before.events else "The sweep begins."
-        self._note("conducting", how, session=self.session)
         if before.ended and before.stop is None:  # stopped, and continued
+            # Before the sweep runs again: cut off here, it is still one that has ended, and can be continued.
             for cell in before.cells:
                 if cell.state not in COMPLETE:
                     self._note("cell_resumed", f"{cell.cell.name} is started again.", cell=cell.cell.name)
+        how = "Another conductor takes over." if before.events else "The sweep begins."
+        self._note("conducting", how, session=self.session)
 
     async def _advance(self) -> tuple[Sweep, bool]:
         """Note what has ended, and launch what is due; return the sweep, and whether there is more to do at once."""
@@ -122,6 +132,8 @@ class Conductor:
         if sweep.stop is not None:
             await run_in_thread(self._note_stop, sweep.stop)
             await self._stop_stragglers()
+        if self.events.behind:
+            return sweep, False
         # First of all, a GPU that is free gets its next cell; ends between two launches are noted before the second.
         if await self._launch_due(sweep):
             if self._unmeasured:

@@ -1,0 +1,48 @@
+"""Sweeps as their directories prove them, also damaged and long ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.errors import RunUnreadable
+from mcp_server.record.events import EventLog
+from mcp_server.record.sweep_spec import Cell
+from mcp_server.store.run_store import RunStore
+from mcp_server.store.state_home import StateHome
+from mcp_server.sweeps.conductor.conductor import Conductor
+from tests.support.sweeps import cell_events, write_sweep
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_a_damaged_spec_is_unreadable_and_no_sweep_without_cells(tmp_path: Path, text: str) -> None:
+    directory = write_sweep(tmp_path, [Cell("a", "1")], [])
+    directory.spec.write_text(text)
+    store = RunStore(StateHome(tmp_path))
+    with pytest.raises(RunUnreadable, match=r"its spec\.json is damaged"):
+        store.sweeps.observe(directory.sweep_id)
+    assert store.sweeps.list_sweeps() == []
+
+
+def test_no_event_of_a_long_sweep_is_forgotten(tmp_path: Path) -> None:
+    cells = [Cell(f"n{n}", "1") for n in range(400)]
+    failure = {"kind": "other", "line": "x" * 20_000}
+    events = [event for cell in cells for event in cell_events(cell.name, 1.0, failure)]
+    directory = write_sweep(tmp_path, cells, events)
+    assert directory.events.stat().st_size > 6 * 2**20
+    store = RunStore(StateHome(tmp_path))
+    assert store.sweeps.observe(directory.sweep_id).count() == {"total": 400, "failed": 400}
+
+
+def test_a_continuation_that_is_cut_off_leaves_a_sweep_that_has_ended(tmp_path: Path) -> None:
+    directory = write_sweep(tmp_path, [Cell("a", "1"), Cell("b", "1")], [{"kind": "ended", "state": "killed"}])
+    store = RunStore(StateHome(tmp_path))
+    Conductor(directory, store, {}, EventLog(directory.events), "night")._begin()
+    kinds = [event["kind"] for event in store.sweeps.observe(directory.sweep_id).events]
+    assert kinds == ["conducting", "ended", "cell_resumed", "cell_resumed", "conducting"]
+    assert store.sweeps.observe(directory.sweep_id).count() == {"total": 2, "queued": 2}
+    whole = directory.events.read_text().splitlines(keepends=True)
+    directory.events.write_text("".join(whole[:-2]))
+    cut_off = RunStore(StateHome(tmp_path)).sweeps.observe(directory.sweep_id)
+    assert (cut_off.state, cut_off.count()) == ("killed", {"total": 2, "queued": 1, "skipped": 1})
