@@ -51,7 +51,7 @@ async def hold_quota(spec: RunSpec, store: RunStore) -> AsyncIterator[None]:
     Raises:
         QuotaReached: their live runs have too many.
     """
-    quota = find_quota(store.home.read_config().quotas, spec.owner)
+    quota = find_quota((await run_in_thread(store.home.read_config)).quotas, spec.owner)
     requested = count_gpus(spec.gpus, spec.require)
     if quota is None or not requested:
         yield

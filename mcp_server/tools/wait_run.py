@@ -112,8 +112,11 @@ async def _block(ctx: Call, spec: WaitSpec, metric: "MetricWait | None", timeout
         return runs, [server.store.directory_of(run.run_id) for run in runs]
 
     # Of an open selection also where those appear that join.
-    parents = [server.home.runs, *(mirror / "runs" for mirror in server.home.list_mirrors())]
-    with server.file_watch.subscribe(parents if spec.selection is not None else []) as subscription:
+    parents: list[Path] = []
+    if spec.selection is not None:
+        mirrors = await run_in_thread(server.home.list_mirrors)
+        parents = [server.home.runs, *(mirror / "runs" for mirror in mirrors)]
+    with server.file_watch.subscribe(parents) as subscription:
         return await wait_for_runs(
             spec.run_ids,
             observe,
