@@ -40,6 +40,6 @@ def _attach_sweep(sweep: Sweep, store: RunStore) -> NoReturn:
     sweep = store.sweeps.observe(sweep.sweep_id)
     socket = sweep.spec.tmux_socket
     if sweep.session not in tmux_client.list_sessions(socket):
-        follow = ["tail", "-n", "10000", "-F", str(store.sweeps.directory(sweep.sweep_id).log)]
+        follow = ["tail", "-n", "10000", "-F", str(store.sweeps.files_of(sweep).log)]
         tmux_client.new_session(sweep.session, follow, socket=socket)
     tmux_client.become_client(sweep.session, socket)

@@ -125,7 +125,7 @@ def _headline(sweep: Sweep, status: SweepStatus) -> Text:
 
 
 def _log(sweep: Sweep, store: RunStore) -> str:
-    return str(store.sweeps.directory(sweep.sweep_id).log)
+    return str(store.sweeps.files_of(sweep).log)
 
 
 def _state(sweep: Sweep) -> Text:

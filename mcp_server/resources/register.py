@@ -196,7 +196,7 @@ def _read_sweep(context: ServerContext, name: str) -> str:
         sweep = context.store.sweeps.find(name)
     except SweepNotFound:
         return _describe_tagged(context, name)
-    directory = context.store.sweeps.directory(sweep.sweep_id)
+    directory = context.store.sweeps.files_of(sweep)
     return render_log(directory, sweep, observe_live_cells(sweep, context.store), read_notes(directory))
 
 

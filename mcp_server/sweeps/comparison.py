@@ -101,7 +101,7 @@ def make_table(
         cells = _measure(cells, store, scalars, metric, goal, {LIVE}, _MOST_LIVE)
     groups = rank_groups(cells, goal)
     shown = groups[:most_rows]
-    remarks = read_notes(store.sweeps.directory(sweep.sweep_id))
+    remarks = read_notes(store.sweeps.files_of(sweep))
     further = [name for name in metrics if name != metric]
     values = _read_metrics(shown, store, scalars, further, notes) if further else {}
     columns, rows = _make_rows(sweep, groups, shown, metric, values, remarks, notes)

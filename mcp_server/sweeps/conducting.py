@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -39,7 +40,7 @@ async def ensure_conductor(sweep: Sweep, store: RunStore, file_watch: FileWatch,
         LaunchFailed: tmux refused, or the conductor did not begin within 15 s.
     """
     if needs_conductor(sweep):
-        await start_conductor(store.sweeps.directory(sweep.sweep_id), sweep, store, file_watch, environ)
+        await start_conductor(store.sweeps.files_of(sweep), sweep, store, file_watch, environ)
 
 
 async def start_conductor(
@@ -55,8 +56,7 @@ async def start_conductor(
     token = secrets.token_hex(2)
     session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))
     fifo = directory.path / f"handover-{token}"
-    os.mkfifo(fifo, 0o600)
-    fd = os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = await run_in_thread(_open_fifo, fifo)
     argv = [sys.executable, "-I", "-X", "utf8", "-m", "mcp_server.sweeps.conductor", str(directory.path)]
     try:
         with file_watch.subscribe([directory.path]) as changes, anyio.move_on_after(_STARTED_WITHIN_S):
@@ -73,12 +73,19 @@ async def start_conductor(
             return
     finally:
         os.close(fd)
-        fifo.unlink(missing_ok=True)
+        with anyio.CancelScope(shield=True):
+            await run_in_thread(partial(fifo.unlink, missing_ok=True))
     raise LaunchFailed(
         f"The conductor of {sweep.sweep_id} did not begin within {_STARTED_WITHIN_S:g} s.",
         "The sweep is kept; its live runs go on.",
         "Call again; runward doctor says what is wrong.",
     )
+
+
+def _open_fifo(path: Path) -> int:
+    """Make the FIFO of a handover, and open both of its ends: the conductor meets no end of it too early."""
+    os.mkfifo(path, 0o600)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _choose_session(sweep_id: str, socket: str, token: str) -> str:

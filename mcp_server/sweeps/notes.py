@@ -34,7 +34,7 @@ def note_cells(sweep: Sweep, store: RunStore, notes: Mapping[str, str], by: str)
             )
         if len(text) > LONGEST_NOTE:
             raise BadArgument("notes", f"that of {cell} has {len(text)} characters; at most {LONGEST_NOTE}.")
-    directory = store.sweeps.directory(sweep.sweep_id)
+    directory = store.sweeps.files_of(sweep)
     for cell, text in notes.items():
         append_note(directory, cell, text, by)
     if not sweep.ended or (lock := take_lock(directory.lock, _PATIENCE_S)) is None:

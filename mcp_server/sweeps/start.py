@@ -226,7 +226,7 @@ async def _continue(
 async def _continue_unless_ended(
     sweep: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str], *, reopen: bool = False
 ) -> None:
-    directory = store.sweeps.directory(sweep.sweep_id)
+    directory = store.sweeps.files_of(sweep)
     # The conductor of an ended sweep is about to exit.
     if not reopen if sweep.ended else sweep.conducted:
         return

@@ -45,7 +45,7 @@ async def stop_sweep(
     Raises:
         OSError: the request could not be written; nothing was stopped.
     """
-    directory = store.sweeps.directory(sweep.sweep_id)
+    directory = store.sweeps.files_of(sweep)
     request = {"by": by, "reason": reason, "stopped_by": stopped_by, "at": now()}
     stop = SweepStop(sweep)
     with file_watch.subscribe([directory.path]) as changes:

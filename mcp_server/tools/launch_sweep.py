@@ -118,7 +118,7 @@ async def launch_sweep(
             next_step="Nothing was started: call launch_sweep without dry_run.",
         )
     started = await start_sweep(request, server.store, server.file_watch, server.environ)
-    return _describe(started.sweep, server.store.sweeps.directory(started.sweep.sweep_id).log, started)
+    return _describe(started.sweep, server.store.sweeps.files_of(started.sweep).log, started)
 
 
 def _note_cells(ctx: Call, name: str, notes: dict[str, str]) -> StartedSweepAnswer:
@@ -128,7 +128,7 @@ def _note_cells(ctx: Call, name: str, notes: dict[str, str]) -> StartedSweepAnsw
     sweep = server.store.sweeps.find(name)
     if identity(ctx) is not None:
         server.check_owner(ctx, SweepRun.of(sweep))
-    directory = server.store.sweeps.directory(sweep.sweep_id)
+    directory = server.store.sweeps.files_of(sweep)
     note_cells(sweep, server.store, notes, server.actor(ctx))
     return StartedSweepAnswer(
         sweep_id=sweep.sweep_id,

@@ -46,6 +46,14 @@ async def test_no_tool_looks_a_file_up_on_the_event_loop(sandbox: Sandbox, monke
         await agent.client.list_resources()
         await agent.call("finish_blueprint", run_id=end)
         assert (await agent.kill(runs[0]))["status"] == "killed"
+        plan = {"name": "night", "common": {"command": "exec sleep 300", "gpus": "cpu", **there}, "cells": [{}, {}]}
+        await agent.call("launch_sweep", dry_run=True, **plan)
+        await agent.call("launch_sweep", **plan)
+        await agent.call("launch_sweep", name="night", notes={"cell": "keep"})
+        await agent.call("wait_run", run_ids="night", timeout_s=0.1)
+        await agent.call("list_runs", sweep="night")
+        await agent.call("compare_runs", sweep="night")
+        assert (await agent.kill("night"))["status"] == "killed"
         several = await agent.call("kill_run", run_id=runs[1:])
         await agent.call("kill_run", run_id=runs[1:], confirm_token=several["confirm_token"])
     assert lookups == set()
