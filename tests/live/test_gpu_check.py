@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -51,7 +52,7 @@ async def test_an_agent_does_not_wait_for_a_driver_that_hangs(sandbox: Sandbox, 
         begun_s = time.monotonic()
         result = await agent.client.call_tool("gpu_check", {}, read_timeout_seconds=90)
         took_s = time.monotonic() - begun_s
-    assert "the driver does not answer" in text_of(result).lower().replace("nvidia ", "")
+    assert re.search("driver (does|did) not answer", text_of(result)), text_of(result)
     assert took_s < 30, "the driver would answer after a minute"
 
 
