@@ -60,12 +60,13 @@ async def test_a_key_is_its_owners_alone(sandbox: Sandbox) -> None:
 
 async def test_a_sweep_is_its_owners_and_every_file_that_it_names_is_checked(sandbox: Sandbox) -> None:
     alices, bobs = tokens(sandbox).add("alice"), tokens(sandbox).add("bob")
-    secret = sandbox.path / "secret"
+    secret, project = sandbox.path / "secret", sandbox.path / "project"
     secret.mkdir()
+    project.mkdir()  # a run of bob's in the sandbox's directory would let him read all that is below it
     (secret / "plan.md").write_text("# of somebody else\n")
     with serve(sandbox) as service:
         async with service.agent(alices) as alice, service.agent(bobs) as bob:
-            plan = {"name": "night", "common": {"command": "sleep 600"}, "cells": [{}]}
+            plan = {"name": "night", "common": {"command": "sleep 600", "cwd": str(project)}, "cells": [{}]}
             hers = (await alice.call("launch_sweep", **plan))["sweep_id"]
             for arguments in ({"name": "night"}, {**plan, "name": hers}, {"name": hers, "notes": {"cell": "keep"}}):
                 assert "belongs to 'alice'" in await bob.refusal("launch_sweep", **arguments)
