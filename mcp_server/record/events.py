@@ -183,6 +183,11 @@ class EventLog:
         """Whether events are waiting for space on the disk."""
         return bool(self._waiting)
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether somebody has removed the file: what is appended reaches no reader."""
+        return os.fstat(self._fd).st_nlink == 0
+
     def append(self, kind: EventKind, text: str, **facts: Any) -> None:
         """Add one event. ``facts`` that are None are left out."""
         self._seq += 1

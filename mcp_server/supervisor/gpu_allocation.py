@@ -24,7 +24,7 @@ from mcp_server.system.lock_files import LeaseError, list_locks
 from mcp_server.system.processes import Process
 
 # How often a waiting run checks the locks: the first in the queue more often than those behind.
-_CHECK_S, _CHECK_BEHIND_S, _NEAR = 0.2, 1.0, 3
+_CHECK_S, _CHECK_BEHIND_S, _NEAR = 0.1, 1.0, 3
 # The driver is queried again when a lease has changed hands, soon after that, since what its holder left may take a
 # moment to go, and then less and less often: processes without a lease come and go without notice.
 _PIDS_NAMED = 5
@@ -192,10 +192,11 @@ class GpuAllocation:
                     reported = position
                 # The kernel's list of locks is cheaper to read than leases and queue, but lacks those of other process
                 # namespaces.
+                is_near = position <= _NEAR
                 while time.monotonic() - looked_s < _CHECK_BEHIND_S:
-                    if not self._control.wait(_CHECK_S):
+                    if not self._control.wait(_CHECK_S if is_near else _CHECK_BEHIND_S):
                         raise StoppedBeforeStart
-                    if position <= _NEAR and list_locks() != locks:
+                    if is_near and list_locks() != locks:
                         break
         finally:
             ticket.withdraw()

@@ -176,7 +176,8 @@ async def _kill_sweep(server: ServerContext, run: SweepRun, *, by: str, reason: 
     )
     survivors = [Leftover.of(process) for result in stop.results.values() for process in result.survivors]
     whole = stop.sweep.ended and not survivors and not stop.problems
-    skipped = stop.sweep.count().get("skipped", 0)
+    counts = stop.sweep.count()
+    skipped = counts.get("skipped", 0) + counts.get("queued", 0)
     runs = [StoppedRun(run_id=run_id, state=result.run.state) for run_id, result in stop.results.items()]
     runs += [StoppedRun(run_id=name, state="running", problem=problem) for name, problem in stop.problems.items()]
     return KillResult(

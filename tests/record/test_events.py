@@ -163,3 +163,11 @@ def test_a_log_that_is_opened_again_continues_its_numbers_and_drops_a_torn_line(
     assert path.read_bytes().startswith(whole)
     assert [(e["seq"], e["kind"]) for e in read_events(path)] == [(1, "started"), (2, "requeued")]
     assert path.read_bytes().count(b"\n") == 2
+
+
+def test_a_log_whose_file_was_removed_knows_it(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    log.append("started", "It runs.")
+    assert not log.is_removed
+    (tmp_path / "events.jsonl").unlink()
+    assert log.is_removed

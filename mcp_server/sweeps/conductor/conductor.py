@@ -74,7 +74,7 @@ class Conductor:
         await self.launcher.adopt(self.read())
         shown_s = 0.0
         with self.file_watch.subscribe([self.directory.requests]) as changes:
-            while True:
+            while not self.events.is_removed:  # else another conductor begins a new record, and finds the runs by key
                 if not await run_in_thread(self._is_recorded):  # what it does not remember, it would do again
                     await anyio.sleep(_TICK_S)
                     continue
