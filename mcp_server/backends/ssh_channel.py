@@ -9,45 +9,31 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
-import hashlib
-import json
 import os
 import random
-import secrets
-import subprocess
 import threading
 import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from mcp_server import errors
-from mcp_server.backends.mirror import Mirror
-from mcp_server.backends.ssh_bootstrap import render_bootstrap
-from mcp_server.backends.ssh_settings import SshSettings, read_ssh_settings
-from mcp_server.backends.zipapp import pack_zipapp
+from mcp_server.backends.mirror import LAUNCHING, Mirror
+from mcp_server.backends.ssh_link import CONNECTED_WITHIN_S, SILENT_S, ConnectionFailedError, SshLink
+from mcp_server.backends.ssh_settings import read_ssh_settings
 from mcp_server.errors import HostUnreachable, RunwardError
 from mcp_server.record.run_directory import now, read_json, write_json
 from mcp_server.record.state import Liveness, LivenessReport
-from mcp_server.system.frames import FrameWriter, read_frame
-from mcp_server.text.secret_patterns import holds_a_secret
+from mcp_server.system.frames import read_frame
 
-# BatchMode: no question that nobody would answer. ControlMaster=no: a connection that a person has opened is used, and
-# ours never becomes one that others depend on. What is forwarded belongs to people's own sessions.
-OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes")
-_CONNECTED_WITHIN_S = 45.0  # with a slow login shell, and the program sent over a slow line
 _FIRST_ANSWER_S = 8.0  # how long the first question after a server's start waits for a connection
 _CLOSED_WITHIN_S = 3.0
-_PING_S, _SILENT_S = 10.0, 30.0
+_PING_S = 10.0
 _BACKOFF_S, _LONGEST_BACKOFF_S, _BACKOFF_FACTOR, _FIRST_PAUSE_S = 0.5, 20.0, 1.5, 0.1
-_ERROR_BYTES = 4096
-_ERRORS_WITHIN_S = 2.0  # a daemon of a ProxyJump may keep the pipe open
-_REFUSALS = ("permission denied", "host key verification failed", "too many authentication failures")
 _REFUSED_FILE, _HOST_FILE = "refused.json", "host.json"
 
 
@@ -58,12 +44,6 @@ class _Down:
     why: str
     since_s: float
     refused: bool = False
-
-
-class _ConnectionFailedError(Exception):
-    def __init__(self, why: str, *, refused: bool = False) -> None:
-        super().__init__(why)
-        self.why, self.refused = why, refused
 
 
 class Channel:
@@ -79,12 +59,12 @@ class Channel:
         self._liveness: dict[str, LivenessReport] = {}
         self._waiting: dict[int, Future[tuple[dict[str, Any], bytes]]] = {}
         self._number = 0
-        self._link: _Link | None = None
+        self._link: SshLink | None = None
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()
         self._closed = threading.Event()
 
-    def open(self, patience_s: float = _CONNECTED_WITHIN_S) -> None:
+    def open(self, patience_s: float = CONNECTED_WITHIN_S) -> None:
         """Return once there is a connection, and the mirror is up to date.
 
         Raises:
@@ -107,7 +87,7 @@ class Channel:
         raise HostUnreachable(self.name, why)
 
     def ask(
-        self, name: str, *, timeout_s: float = 30.0, patience_s: float = _CONNECTED_WITHIN_S, **words: Any
+        self, name: str, *, timeout_s: float = 30.0, patience_s: float = CONNECTED_WITHIN_S, **words: Any
     ) -> tuple[dict[str, Any], bytes]:
         """Return the relay's answer to a request, and the bytes that come with it.
 
@@ -199,7 +179,7 @@ class Channel:
                 finally:
                     link.close()
                 self._set_down(_Down(why, time.time()))
-            except _ConnectionFailedError as error:
+            except ConnectionFailedError as error:
                 since_s = self._down.since_s if self._down else self._last_contact_s()
                 self._set_down(_Down(error.why, since_s, error.refused))
                 if error.refused:
@@ -227,18 +207,18 @@ class Channel:
         for answer in waiting:
             answer.set_exception(HostUnreachable(self.name, down.why))
 
-    def _connect(self) -> _Link:
+    def _connect(self) -> SshLink:
         refused = self.mirror.path / _REFUSED_FILE
         if (facts := read_json(refused)) is not None:
-            raise _ConnectionFailedError(str(facts.get("why")), refused=True)
+            raise ConnectionFailedError(str(facts.get("why")), refused=True)
         self.mirror.create()
         try:
             settings = read_ssh_settings(self.mirror.path)
         except RunwardError as error:
-            raise _ConnectionFailedError(str(error)) from error
+            raise ConnectionFailedError(str(error)) from error
         try:
-            link = _Link.open(settings)
-        except _ConnectionFailedError as error:
+            link = SshLink.open(settings)
+        except ConnectionFailedError as error:
             if error.refused:
                 write_json(refused, {"why": error.why, "at": now()})
             raise
@@ -248,7 +228,7 @@ class Channel:
         write_json(self.mirror.path / _HOST_FILE, {**link.hello, "clock_offset_s": round(offset_s, 1)})
         return link
 
-    def _read(self, link: _Link) -> None:
+    def _read(self, link: SshLink) -> None:
         """Read frames until the connection ends."""
         have, dead = self.mirror.list_known()
         link.writer.write({"id": 0, "ask": "subscribe", "have": have, "dead": dead})
@@ -297,9 +277,9 @@ class Channel:
             for run_id in self.mirror.list_unanswered_launches():
                 settle_launch(self, run_id)
 
-    def _keep_alive(self, link: _Link, stop: threading.Event) -> None:
+    def _keep_alive(self, link: SshLink, stop: threading.Event) -> None:
         while not stop.wait(_PING_S):
-            if time.monotonic() - link.heard_s > _SILENT_S:
+            if time.monotonic() - link.heard_s > SILENT_S:
                 link.silent = True
                 link.kill()
                 return
@@ -314,168 +294,12 @@ def settle_launch(channel: Channel, run_id: str) -> bool:
     Raises:
         HostUnreachable: nobody knows.
     """
-    from mcp_server.backends.mirror import LAUNCHING  # noqa: PLC0415
-
     answer, _ = channel.ask("withdraw", run=run_id)
     if answer["withdrawn"]:
         reason = f"The launch never reached {channel.name}: nothing was started."
         channel.mirror.keep_liveness(run_id, Liveness.DEAD.value, reason)
     (channel.mirror.runs / run_id / LAUNCHING).unlink(missing_ok=True)
     return not answer["withdrawn"]
-
-
-@dataclass
-class _Link:
-    """A connection that has been made: the ssh process, and the relay's first words."""
-
-    process: subprocess.Popen[bytes]
-    stdout: BinaryIO
-    writer: FrameWriter
-    errors: bytearray
-    hello: dict[str, Any] = field(default_factory=dict)
-    heard_s: float = field(default_factory=time.monotonic)
-    silent: bool = False
-    drain: threading.Thread | None = None
-
-    @classmethod
-    def open(cls, settings: SshSettings) -> _Link:
-        """Connect, install the relay where it is missing, and start it.
-
-        Raises:
-            _ConnectionFailedError: one of these did not work.
-        """
-        mark = f"RUNWARD-{secrets.token_hex(8)}"
-        environ = {name: value for name, value in os.environ.items() if not holds_a_secret(name, value)}
-        try:
-            process = subprocess.Popen(
-                ["ssh", "-T", *OPTIONS, "--", settings.alias, "exec /bin/sh"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environ,
-                start_new_session=True,  # a Ctrl-C in the terminal does not reach it
-            )
-        except OSError as error:
-            raise _ConnectionFailedError(f"ssh could not be started: {error.strerror}", refused=False) from error
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None  # noqa: S101, PT018
-        link = cls(process, process.stdout, FrameWriter(process.stdin.fileno()), bytearray())  # type: ignore[arg-type]
-        link.drain = threading.Thread(target=link._drain_errors, daemon=True)
-        link.drain.start()
-        timer = threading.Timer(_CONNECTED_WITHIN_S, link.kill)
-        timer.daemon = True
-        timer.start()
-        try:
-            link._begin(settings, mark)
-        except _ConnectionFailedError:
-            link.close()
-            raise
-        except (OSError, ValueError) as error:
-            link.close()
-            raise _ConnectionFailedError(link.describe_end() or str(error), refused=link.was_refused) from error
-        finally:
-            timer.cancel()
-        return link
-
-    def _begin(self, settings: SshSettings, mark: str) -> None:
-        digest, program = _packed_program()
-        stdin = self.process.stdin
-        assert stdin is not None  # noqa: S101 - it is a pipe
-        stdin.write(render_bootstrap(settings, mark, digest).encode())
-        stdin.flush()
-        while True:
-            line = self.stdout.readline(1 << 20)
-            if not line:
-                self.process.wait(timeout=_CONNECTED_WITHIN_S)
-                why = self.describe_end() or "the login shell ended before /bin/sh could start"
-                raise _ConnectionFailedError(why, refused=self.was_refused)
-            _, marker, text = line.decode(errors="replace").partition(mark)
-            if not marker or not text.strip().startswith("{"):
-                continue
-            facts = json.loads(text)
-            if facts.get("failed"):
-                raise _ConnectionFailedError(_explain_failure(facts, settings))
-            if facts.get("need"):
-                stdin.write(b"%d\n" % len(program) + program)
-                stdin.flush()
-            if "state" in facts:
-                break
-        frame = read_frame(self.stdout)
-        if frame is None or frame[0].get("push") != "hello":
-            raise _ConnectionFailedError(self.describe_end() or "the relay did not start")
-        if "error" in frame[0]:
-            raise _ConnectionFailedError(str(frame[0]["error"]))
-        self.hello = frame[0]
-
-    @property
-    def was_refused(self) -> bool:
-        """Whether the host, or this side, refused the login."""
-        text = self._read_errors().lower()
-        return any(words in text for words in _REFUSALS)
-
-    def describe_end(self) -> str:
-        """Return why ssh ended, by its last words, or empty where it said nothing."""
-        if self.silent:
-            return f"it was silent for {_SILENT_S:g} s"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=1.0)
-        lines = [line.strip() for line in self._read_errors().splitlines() if line.strip()]
-        text = " ".join(lines)
-        if "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
-            return "its host key has changed, and is not accepted: a person should find out why, then ssh-keygen -R"
-        if "Host key verification failed" in text:
-            return "its host key is not known here: a person should connect once by hand, and check the key"
-        if self.was_refused:
-            return f"the login was refused ({lines[-1][:200]}): a person should log in once by hand"
-        return lines[-1][:300] if lines else ""
-
-    def _read_errors(self) -> str:
-        """Return the last words of ssh, all of them once it has ended."""
-        if self.drain is not None and self.process.poll() is not None:
-            self.drain.join(_ERRORS_WITHIN_S)
-        return self.errors.decode(errors="replace")
-
-    def kill(self) -> None:
-        """End the ssh process."""
-        with contextlib.suppress(OSError):
-            self.process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=5)
-
-    def close(self) -> None:
-        """End the ssh process, and close its pipes. Only the thread that reads them may."""
-        self.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-
-    def _drain_errors(self) -> None:
-        """Keep the last words of ssh; a daemon of a ProxyJump may keep the pipe open for ever."""
-        assert self.process.stderr is not None  # noqa: S101 - it is a pipe
-        with self.process.stderr as pipe, contextlib.suppress(OSError, ValueError):
-            while data := os.read(pipe.fileno(), 4096):
-                self.errors.extend(data)
-                del self.errors[:-_ERROR_BYTES]
-
-
-@functools.cache
-def _packed_program() -> tuple[str, bytes]:
-    """Return the name of the relay's content, and the content."""
-    program = pack_zipapp()
-    return hashlib.sha256(program).hexdigest()[:16], program
-
-
-def _explain_failure(facts: dict[str, Any], settings: SshSettings) -> str:
-    if facts["failed"] == "prepare":
-        problem = "takes longer than 10 s" if facts.get("found") == "slow" else "fails"
-        return f"its prepare line {problem}: {settings.prepare[:200]!r}"
-    if facts["failed"] == "python":
-        found = str(facts.get("found") or "").rstrip(", ") or "none at all"
-        return (
-            f"it has no Python 3.9 or newer (found: {found}): write python = or prepare = into hosts.{settings.name} "
-            "of hosts.toml, or have a person run `uv python install 3.12` there"
-        )
-    return f"its state directory cannot be used: {facts.get('found')}"
 
 
 def _describe(name: str, down: _Down) -> str:

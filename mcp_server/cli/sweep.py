@@ -90,7 +90,7 @@ def _summary(sweep: Sweep) -> dict[str, object]:
 
 def _show(sweep: Sweep, store: RunStore, *, as_json: bool) -> int:
     from mcp_server.scalars.run_scalars import Scalars  # noqa: PLC0415 - loads numpy
-    from mcp_server.sweeps.comparison import describe_failed, make_table  # noqa: PLC0415
+    from mcp_server.sweeps.comparison import describe_failed, make_table  # noqa: PLC0415 - the list needs no tables
 
     status = describe_sweep(sweep, store)
     table = make_table(sweep, store, Scalars(store.home, store))

@@ -47,8 +47,8 @@ def read_points(run: Run, store: RunStore, scalars: Scalars, metric: str) -> lis
     Reads files: call it in a thread.
     """
     from mcp_server.scalars.condition import match_tags  # noqa: PLC0415 - with the readers of scalars, 20 ms
-    from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415
-    from mcp_server.scalars.run_scalars import NoScalars  # noqa: PLC0415
+    from mcp_server.scalars.from_log import read_log_metrics  # noqa: PLC0415 - as above
+    from mcp_server.scalars.run_scalars import NoScalars  # noqa: PLC0415 - as above
 
     locations = scalars.locate(run).locations
     with contextlib.suppress(NoScalars):
@@ -76,9 +76,9 @@ def _best_evaluation(
     run: Run, store: RunStore, scalars: Scalars, metric: str, goal: str
 ) -> tuple[float, int | None] | None:
     from mcp_server.results import evaluations  # noqa: PLC0415 - only where no scalar has the metric
-    from mcp_server.results.evaluation_series import build_series  # noqa: PLC0415
-    from mcp_server.results.printed_evaluations import read_printed_evaluations  # noqa: PLC0415
-    from mcp_server.scalars.condition import match_tags  # noqa: PLC0415
+    from mcp_server.results.evaluation_series import build_series  # noqa: PLC0415 - as above
+    from mcp_server.results.printed_evaluations import read_printed_evaluations  # noqa: PLC0415 - as above
+    from mcp_server.scalars.condition import match_tags  # noqa: PLC0415 - as above
 
     own = scalars.attribution.of(run)
     files = evaluations.find_run_evaluations(run, own)

@@ -168,7 +168,7 @@ def propose(search: Search, history: Sequence[Trial], number: int, goal: str = "
 
 def _ask_optuna(search: Search, trials: Sequence[Trial], goal: str, seed: int) -> Point:
     import optuna  # noqa: PLC0415 - an extra, which takes a second
-    from optuna.samplers import TPESampler  # noqa: PLC0415
+    from optuna.samplers import TPESampler  # noqa: PLC0415 - an extra, which takes a second
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = {name: _make_distribution(each) for name, each in search.space.items()}
@@ -183,7 +183,7 @@ def _ask_optuna(search: Search, trials: Sequence[Trial], goal: str, seed: int) -
 
 
 def _make_distribution(dimension: Dimension) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: PLC0415
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: PLC0415 - an extra, which takes a second
 
     if not isinstance(dimension, Range):
         return CategoricalDistribution(list(dimension))
@@ -194,8 +194,8 @@ def _make_distribution(dimension: Dimension) -> BaseDistribution:
 
 
 def _make_trial(trial: Trial, distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
-    from optuna.trial import TrialState as State  # noqa: PLC0415
-    from optuna.trial import create_trial  # noqa: PLC0415
+    from optuna.trial import TrialState as State  # noqa: PLC0415 - an extra, which takes a second
+    from optuna.trial import create_trial  # noqa: PLC0415 - an extra, which takes a second
 
     params = {name: trial.params[name] for name in distributions}
     known: dict[str, Any] = {"params": params, "distributions": dict(distributions)}

@@ -45,10 +45,10 @@ async def preflight(
 
     server = server_of(ctx)
     if host is not None:
-        from mcp_server.hosts.config import find_mirror  # noqa: PLC0415
+        from mcp_server.hosts.config import find_mirror  # noqa: PLC0415 - most calls stay on this host
 
         if await run_in_thread(find_mirror, server.home, host):
-            from mcp_server.runs.preflight.far import check_far_host  # noqa: PLC0415
+            from mcp_server.runs.preflight.far import check_far_host  # noqa: PLC0415 - most calls stay on this host
 
             return await check_far_host(PreflightRequest.from_arguments(arguments), server.home, server.environ)
     own_python = python if python is not None and "/" in python else None

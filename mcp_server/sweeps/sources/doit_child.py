@@ -24,7 +24,7 @@ def main() -> int:
         import doit  # noqa: F401, PLC0415 - only some Pythons have it
     except ImportError:
         return NO_DOIT
-    from doit.doit_cmd import DoitMain  # noqa: PLC0415
+    from doit.doit_cmd import DoitMain  # noqa: PLC0415 - the project's own doit
 
     command = _make_command(request, result)
 
@@ -60,8 +60,8 @@ class _Config(dict):  # type: ignore[type-arg] # the Python may be older than di
 
 
 def _make_command(request: Any, result: str) -> Any:
-    from doit.cmd_base import DoitCmdBase  # noqa: PLC0415
-    from doit.control import TaskControl  # noqa: PLC0415
+    from doit.cmd_base import DoitCmdBase  # noqa: PLC0415 - the project's own doit
+    from doit.control import TaskControl  # noqa: PLC0415 - the project's own doit
 
     class RunwardTasks(DoitCmdBase):  # type: ignore[misc]
         """Writes all tasks."""
@@ -79,7 +79,7 @@ def _make_command(request: Any, result: str) -> Any:
 
 
 def _describe(task: Any, request: Any) -> Any:
-    import fnmatch  # noqa: PLC0415
+    import fnmatch  # noqa: PLC0415 - few tasks need it
 
     names = (task.name, task.subtask_of or task.name)
     is_chosen = any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in request["patterns"])
@@ -103,8 +103,8 @@ def _describe(task: Any, request: Any) -> Any:
 
 
 def _describe_action(action: Any, is_chosen: bool) -> Any:
-    from doit.action import CmdAction  # noqa: PLC0415
-    from doit.tools import create_folder  # noqa: PLC0415
+    from doit.action import CmdAction  # noqa: PLC0415 - the project's own doit
+    from doit.tools import create_folder  # noqa: PLC0415 - the project's own doit
 
     if not isinstance(action, CmdAction):
         function = getattr(action, "py_callable", None)
