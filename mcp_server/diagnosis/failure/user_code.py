@@ -19,7 +19,7 @@ _LAUNCHERS = re.compile(
     r"|distributed[/\\]run"
 )
 _PACKAGE = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\](\w+)")
-_ROOT_PARTS = 3  # of /work/train.py, whose directory says nothing
+_ROOT_PARTS = 3  # of /app/train.py, whose directory says nothing
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<where>[\w<>.]{1,60}))?')
 _DRAWN_FRAME = re.compile(r"(?P<file>[^\s:│\"]{1,300}):(?P<line>\d+) in (?P<where>[\w<>.]{1,60})")
 
