@@ -78,14 +78,18 @@ def _kill_servers(sandbox: Sandbox) -> None:
 
 
 async def test_the_death_of_tmux_does_not_end_a_run(sandbox: Sandbox) -> None:
+    gate = sandbox.path / "go"
+    half = "for i in $(seq {} {}); do echo line $i; done"
+    command = f"{half.format(1, 30)}; until test -e {gate}; do sleep 0.02; done; {half.format(31, 60)}; exit 6"
     async with sandbox.agent() as agent:
-        run_id = await agent.launch(PRINTS)
+        run_id = await agent.launch(command)
         pid = int(sandbox.tmux("display-message", "-p", "#{pid}"))
         os.kill(pid, signal.SIGKILL)
+        await until_async(lambda: "screen_lost" in [e["kind"] for e in sandbox.run(run_id).events], "the news of it")
+        gate.touch()
         status = await agent.end(run_id)
     assert (status["state"], status["exit_code"]) == ("failed", 6)
     assert sandbox.log(run_id).splitlines() == [f"line {i}" for i in range(1, 61)]
-    assert "screen_lost" in [e["kind"] for e in sandbox.run(run_id).events]
 
 
 async def test_a_frozen_tmux_is_reported_and_starts_nothing_later(sandbox: Sandbox) -> None:
