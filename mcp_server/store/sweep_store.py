@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcp_server.errors import RunNameAmbiguous, RunUnreadable, SweepNotFound
+from mcp_server.errors import RunUnreadable, SweepNotFound
 from mcp_server.record.event_reader import EventsRead, read_new_events
 from mcp_server.record.run_directory import load_json
 from mcp_server.record.spec import RunSpec
@@ -81,19 +81,6 @@ class SweepStore:
             if not named:
                 raise
             return self.observe(named[0])
-
-    def find_unfinished(self, name: str) -> Sweep | None:
-        """Return the only sweep with this id or name that has cells to start, or None.
-
-        Raises:
-            RunNameAmbiguous: there are several.
-        """
-        named = [name] if name in self.list_ids() else self.list_named(name)
-        sweeps = [self.observe(sweep_id) for sweep_id in named]
-        open_ones = [sweep for sweep in sweeps if not sweep.ended or sweep.state == "killed"]
-        if len(open_ones) > 1:
-            raise RunNameAmbiguous(name, [sweep.sweep_id for sweep in open_ones])
-        return open_ones[0] if open_ones else None
 
     def list_named(self, name: str) -> list[str]:
         """Return the ids of the sweeps with this name, newest first."""
