@@ -77,9 +77,9 @@ def _detach(
 
 def _send(targets: Sequence[Mapping[str, Any]], rundir: RunDir, spec: RunSpec, handover: Handover) -> None:
     # A process that has not to be loaded by runs without notices.
-    from mcp_server.notices.notice import Run  # noqa: PLC0415 - as above
-    from mcp_server.notices.sender import Sender, send_from_pipe  # noqa: PLC0415 - as above
-    from mcp_server.notices.target import Target  # noqa: PLC0415 - as above
+    from mcp_server.record.notices.notice import Run  # noqa: PLC0415 - as above
+    from mcp_server.record.notices.sender import Sender, send_from_pipe  # noqa: PLC0415 - as above
+    from mcp_server.record.notices.target import Target  # noqa: PLC0415 - as above
     from mcp_server.text.redaction import Redactor  # noqa: PLC0415 - as above
 
     os.environ.clear()

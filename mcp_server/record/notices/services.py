@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from mcp_server.notices.notice import Notice
-from mcp_server.notices.target import Target
+from mcp_server.record.notices.notice import Notice
+from mcp_server.record.notices.target import Target
 
 _ESCAPES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"))
 _SUCCESS_TAG, _URGENT_TAG = "white_check_mark", "warning"

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mcp_server.notices.allowance import Allowance
-from mcp_server.notices.delivery import DeliveryFailed, deliver
-from mcp_server.notices.notice import Notice, Run, make_notice
-from mcp_server.notices.target import Target
+from mcp_server.record.notices.allowance import Allowance
+from mcp_server.record.notices.delivery import DeliveryFailed, deliver
+from mcp_server.record.notices.notice import Notice, Run, make_notice
+from mcp_server.record.notices.target import Target
 from mcp_server.record.events import ENDING
 from mcp_server.record.run_directory import now
 from mcp_server.text.redaction import Redactor

@@ -14,9 +14,9 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcp_server.notices.notice import Notice
-from mcp_server.notices.services import find_refusal, make_request
-from mcp_server.notices.target import Target
+from mcp_server.record.notices.notice import Notice
+from mcp_server.record.notices.services import find_refusal, make_request
+from mcp_server.record.notices.target import Target
 
 _TIMEOUT_S = 15.0
 _COMMAND_S = 30.0

@@ -8,7 +8,7 @@ import json
 import os
 from pathlib import Path
 
-from mcp_server.notices.target import Target
+from mcp_server.record.notices.target import Target
 from mcp_server.system.files import read_regular_file, write_atomic
 from mcp_server.system.lock_files import take_lock
 
