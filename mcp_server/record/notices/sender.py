@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mcp_server.record.events import ENDING
 from mcp_server.record.notices.allowance import Allowance
 from mcp_server.record.notices.delivery import DeliveryFailed, deliver
 from mcp_server.record.notices.notice import Notice, Run, make_notice
 from mcp_server.record.notices.target import Target
-from mcp_server.record.events import ENDING
 from mcp_server.record.run_directory import now
 from mcp_server.text.redaction import Redactor
 
@@ -95,17 +95,20 @@ class Sender:
     def _deliver(self, target: Target, notice: Notice) -> str:
         """Bring a notice to a target, trying again; return why it did not arrive, or an empty string."""
         for retry_s in (*RETRIES_S, None):
-            try:
-                deliver(target, notice, self._env)
-            except DeliveryFailed as error:
-                if retry_s is None or not error.may_pass:
-                    return error.cause
-                self._wait(max(retry_s, error.wait_s))
-            except Exception as error:
-                return f"{type(error).__name__}"
-            else:
-                return ""
+            failure = self._try(target, notice)
+            if failure is None or retry_s is None or not failure.may_pass:
+                return failure.cause if failure else ""
+            self._wait(max(retry_s, failure.wait_s))
         return ""
+
+    def _try(self, target: Target, notice: Notice) -> DeliveryFailed | None:
+        try:
+            deliver(target, notice, self._env)
+        except DeliveryFailed as failure:
+            return failure
+        except Exception as error:
+            return DeliveryFailed(type(error).__name__, may_pass=False)
+        return None
 
     def _note(self, target: Target, notice: Notice, cause: str) -> None:
         facts = {"at": now(), "target": target.name, "kind": notice.facts.get("kind"), "seq": notice.facts.get("seq")}

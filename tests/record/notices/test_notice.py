@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from mcp_server.record.events import TRAITS
 from mcp_server.record.notices.notice import Run, make_notice
 from mcp_server.record.notices.services import find_refusal, make_request
 from mcp_server.record.notices.target import EVENTS, Target, guess_service, name_target, split_command
-from mcp_server.record.events import TRAITS
 
 RUN = Run("cfm-7kqz", "cfm", "alice", "box1")
 FAILED = {
