@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mcp_server.record.events import EventKind
 from mcp_server.record.exit_status import Ending, StopRequest
 from mcp_server.record.run_directory import now
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs
+from mcp_server.supervisor.judging_faults import JudgingFaults
 from mcp_server.system import processes
 from mcp_server.system.files import write_atomic
 from mcp_server.system.time_limit import within
@@ -42,8 +42,6 @@ _IDLE = 0.05  # of one core
 _STACK_CHARS = 2000
 # Far above what either takes: a pattern of the user's could match for ever.
 _FEED_LIMIT_S, _CHECK_LIMIT_S = 2.0, 20.0
-_FAULTS, _FAULTS_WITHIN_S, _REST_S = 3, 60.0, 60.0  # so many errors within this time, and judging rests
-_REPORT_EVERY_S = 600.0  # of an event about judging
 # A burst of output takes up to 0.8 s to read. It is read in pieces, a few at a time: meanwhile the terminal, which
 # buffers 12 KiB, would fill up, and the training would wait.
 _PIECE_BYTES, _TURN_S = 4096, 0.001
@@ -105,12 +103,9 @@ class Observer:
         self._mark = (time.monotonic(), 0.0)  # when the processor time was measured last, and how much it was
         self._oom_kills = 0
         self._noted_checkpoint: str | None = None
-        self._faults: list[float] = []  # when judging failed
-        self._rests_until_s = 0.0
-        self._reported_s: dict[EventKind, float] = {}
-        self.on_checkpoint: Callable[[str], None] = lambda _: (
-            None
-        )  # called with each path that the output says it saved
+        self._faults = JudgingFaults(control.events)
+        # Called with each path that the output says it saved.
+        self.on_checkpoint: Callable[[str], None] = lambda _: None
 
     def begin(self) -> None:
         """Load the output patterns, which takes 0.05 s: the command runs meanwhile, and its terminal buffers output."""
@@ -121,7 +116,7 @@ class Observer:
         """When ``check_deadlines`` has something to do, in monotonic seconds."""
         if self._monitor is None:
             return None
-        return self._rests_until_s if self._rests else self._earliest_due_s(self._monitor)
+        return self._faults.rests_until_s if self._faults.rests else self._earliest_due_s(self._monitor)
 
     @property
     def step(self) -> int | None:
@@ -148,7 +143,7 @@ class Observer:
         at_s, monitor = time.monotonic(), self._monitor
         if monitor is None:
             return
-        if self._rests:
+        if self._faults.rests:
             monitor.skip_output(data, at_s)
             return
         self._unread.extend((data[at : at + _PIECE_BYTES], at_s) for at in range(0, len(data), _PIECE_BYTES))
@@ -156,7 +151,7 @@ class Observer:
 
     def check_deadlines(self) -> StopRequest | None:
         """Act on deadlines that have passed and return the stop request of the recovery policy, if there is one."""
-        if not self._rests and (due_s := self.due_s) is not None and time.monotonic() >= due_s:
+        if not self._faults.rests and (due_s := self.due_s) is not None and time.monotonic() >= due_s:
             self._safely(lambda: within(_CHECK_LIMIT_S, self._read_pieces if self._unread else self._check))
         if self._gpu_monitor and self._gpu_monitor.imbalance and not self._is_stopping:
             self._request_stop("imbalance", self._gpu_monitor.imbalance.rstrip("."))
@@ -201,37 +196,15 @@ class Observer:
         if self._monitor is not None and not self._monitor.divergence.recovered:
             self._diverged_before_stop = self._monitor.divergence.line
 
-    @property
-    def _rests(self) -> bool:
-        return time.monotonic() < self._rests_until_s
-
     def _safely(self, act: Callable[[], T]) -> T | None:
         try:
             return act()
         except Exception as error:
-            self._note_fault(error)
+            if self._faults.note(error, is_loaded=self._monitor is not None):
+                for data, at_s in self._unread:
+                    self._reader.skip_output(data, at_s)
+                self._unread.clear()
             return None
-
-    def _note_fault(self, error: Exception) -> None:
-        now_s = time.monotonic()
-        self._faults = [at_s for at_s in self._faults if now_s - at_s < _FAULTS_WITHIN_S] + [now_s]
-        blind = "A stall, an error or a first step may go unseen, and recovery does not act on them; the run goes on."
-        if self._monitor is None:
-            self._report_fault("judging_lost", f"Output is not judged: {error!r}. {blind}")
-        elif len(self._faults) >= _FAULTS:
-            self._rests_until_s, self._faults = now_s + _REST_S, []
-            for data, at_s in self._unread:
-                self._monitor.skip_output(data, at_s)
-            self._unread.clear()
-            self._report_fault("judging_lost", f"Output is not judged for {_REST_S:.0f} s: {error!r}. {blind}")
-        else:
-            self._report_fault("observer_error", f"Some output is skipped unjudged: {error!r}; the run goes on.")
-
-    def _report_fault(self, kind: EventKind, text: str) -> None:
-        now_s = time.monotonic()
-        if now_s - self._reported_s.get(kind, -math.inf) >= _REPORT_EVERY_S:
-            self._reported_s[kind] = now_s
-            self._events.append(kind, text)
 
     def _load(self) -> None:
         from mcp_server.diagnosis.output_monitor import OutputMonitor  # noqa: PLC0415 - compiles for 50 ms
