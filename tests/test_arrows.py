@@ -23,7 +23,8 @@ backends(anyio libtmux)  store(backends anyio pydantic inotify_simple regex)  ho
 blueprints(hosts markdown_it yaml)  scalars(store numpy google_crc32c matplotlib)
 views
 runs(anyio)  results(yaml)
-sweeps(anyio yaml)  sweeps.search(optuna)  sweeps.sources.doit_child(doit)
+sweeps(anyio yaml)  sweeps.search(optuna)  sweeps.halving(optuna)  sweeps.optuna_extra(optuna)
+sweeps.sources.doit_child(doit)
 tools(anyio mcp pydantic pydantic_core)  resources(tools mcp yaml)  serve(tools resources anyio mcp mcp_types uvicorn)
 cli(resources anyio mcp rich)  cli.demo_training(numpy tensorboard)
 __main__

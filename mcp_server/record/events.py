@@ -52,6 +52,7 @@ EventKind = Literal[
     "cell_ended",
     "cell_measured",
     "cell_resumed",
+    "rung_reached",
 ]
 
 
@@ -96,6 +97,7 @@ TRAITS: Mapping[EventKind, KindTraits] = {
     "cell_ended": KindTraits(),
     "cell_failed": KindTraits(is_trouble=True),
     "cell_measured": KindTraits(),
+    "rung_reached": KindTraits(),  # of a halving: a live cell has a value that others are compared with
     "cell_resumed": KindTraits(),  # after a stop: the cell is started again
     "launch_refused": KindTraits(is_trouble=True),  # no cell can be launched now; tried again
     "phase_done": KindTraits(),
@@ -156,6 +158,7 @@ class Event(_Numbered, total=False):
     session: str
     value: float
     value_step: int
+    rung: int
     curves: str
     metrics: dict[str, Any]
     step_s: float

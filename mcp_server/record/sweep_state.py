@@ -24,7 +24,8 @@ class CellState:
     """One cell: its state, its runs so far, and what came of the last one.
 
     ``failures`` counts its failed runs, ``interruptions`` those that ended by nobody's wish. ``value`` is the sweep's
-    metric, at its best. ``params``: those of the newest attempt. ``is_planned``: its parameters are known.
+    metric, at its best. ``params``: those of the newest attempt. ``is_planned``: its parameters are known. ``rungs``:
+    the steps of the halving that its newest run has reached, with the values there.
     """
 
     cell: Cell
@@ -39,6 +40,7 @@ class CellState:
     value_step: int | None = None
     is_planned: bool = True
     curves: str | None = None
+    rungs: Mapping[int, Any] = field(default_factory=dict)
 
     @property
     def run_id(self) -> str | None:
@@ -157,7 +159,7 @@ def _apply(cell: CellState, event: Event) -> CellState:
     if kind == "cell_started":
         run_id = event.get("run_id", "")
         if run_id not in cell.runs:  # the value was a former run's
-            cell = replace(cell, runs=(*cell.runs, run_id), value=None, value_step=None, curves=None)
+            cell = replace(cell, runs=(*cell.runs, run_id), value=None, value_step=None, curves=None, rungs={})
         return replace(cell, state=LIVE, end={}, params=event.get("params") or cell.params)
     if kind == "cell_planned":
         return replace(cell, params=event.get("params") or {}, is_planned=True)
@@ -166,14 +168,19 @@ def _apply(cell: CellState, event: Event) -> CellState:
     if kind == "cell_measured" and event.get("run_id", cell.run_id) == cell.run_id:
         measured = event.get("value"), event.get("value_step"), event.get("curves")
         return replace(cell, value=measured[0], value_step=measured[1], curves=measured[2])
-    if kind in ("cell_ended", "cell_failed"):
-        state = str(event.get("state"))
-        cell = replace(cell, end=event, params=event.get("params") or cell.params)
-        if state == "failed":
-            cell = replace(cell, failures=cell.failures + 1)
-        if state in INTERRUPTED:
-            cell = replace(cell, interruptions=cell.interruptions + 1)
-        if event.get("then") == "again":
-            return replace(cell, state=WAITING)
-        return replace(cell, state="lost" if state == "interrupted" else state)
-    return cell
+    if kind == "rung_reached" and event.get("run_id") == cell.run_id and isinstance(event.get("rung"), int):
+        return replace(cell, rungs={**cell.rungs, event["rung"]: event.get("value")})
+    return _end(cell, event) if kind in ("cell_ended", "cell_failed") else cell
+
+
+def _end(cell: CellState, event: Event) -> CellState:
+    """Return the cell after the end of its run."""
+    state = str(event.get("state"))
+    cell = replace(cell, end=event, params=event.get("params") or cell.params)
+    if state == "failed":
+        cell = replace(cell, failures=cell.failures + 1)
+    if state in INTERRUPTED:
+        cell = replace(cell, interruptions=cell.interruptions + 1)
+    if event.get("then") == "again":
+        return replace(cell, state=WAITING)
+    return replace(cell, state="lost" if state == "interrupted" else state)

@@ -10,10 +10,10 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from mcp_server.errors import BadArgument
+from mcp_server.sweeps.optuna_extra import check_optuna, make_study
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -119,9 +119,8 @@ def parse_search(facts: Mapping[str, Any]) -> Search:
     points = math.prod(len(each) if isinstance(each, tuple) else each.count() for each in space.values())
     if points < budget:
         raise BadArgument("search", f"the space has only {points:,.0f} points, fewer than the budget of {budget:,}.")
-    if strategy == "tpe" and find_spec("optuna") is None:
-        remedy = "A person can install runward[optuna]; strategy random needs nothing."
-        raise BadArgument("search", "strategy tpe needs Optuna, which is not installed.", remedy)
+    if strategy == "tpe":
+        check_optuna("search", "Strategy random needs nothing.")
     return Search(strategy, space, budget, seed)
 
 
@@ -167,14 +166,10 @@ def propose(search: Search, history: Sequence[Trial], number: int, goal: str = "
 
 
 def _ask_optuna(search: Search, trials: Sequence[Trial], goal: str, seed: int) -> Point:
-    import optuna  # noqa: PLC0415 - an extra, which takes a second
     from optuna.samplers import TPESampler  # noqa: PLC0415 - an extra, which takes a second
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = {name: _make_distribution(each) for name, each in search.space.items()}
-    direction: Literal["maximize", "minimize"] = "maximize" if goal == "max" else "minimize"
-    sampler = TPESampler(seed=seed, n_startup_trials=0, constant_liar=True)
-    study = optuna.create_study(sampler=sampler, direction=direction)
+    study = make_study(goal, sampler=TPESampler(seed=seed, n_startup_trials=0, constant_liar=True))
     study.add_trials([_make_trial(trial, distributions) for trial in trials])
     asked = study.ask(distributions).params
     return {

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import BadArgument
-from mcp_server.sweeps import search as module
 from mcp_server.sweeps.search import Range, Trial, TrialState, Value, draw_points, parse_search, propose
 
 SPACE: dict[str, Any] = {
@@ -98,13 +97,6 @@ def test_tpe_takes_live_stopped_failed_and_changed_cells_into_account() -> None:
 def test_what_is_not_a_search_is_refused(facts: dict[str, Any], message: str) -> None:
     with pytest.raises(BadArgument, match=message):
         parse_search(facts)
-
-
-def test_tpe_without_optuna_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(BadArgument, match=r"not installed.*runward\[optuna\]"):
-        parse_search({"strategy": "tpe", "space": SPACE, "budget": 5})
-    assert parse_search({"space": SPACE, "budget": 5}).strategy == "random"
 
 
 def test_a_range_ends_at_its_last_step() -> None:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import RunNotFound, RunUnreadable, RunwardError
+from mcp_server.errors import BadArgument, RunNotFound, RunUnreadable, RunwardError
 from mcp_server.record.events import Event, EventKind, EventLog
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
@@ -65,20 +66,24 @@ class Conductor:
         self.scalars = Scalars(self.store.home, self.store)
         self.screen = Screen()
         self.launcher = CellLauncher(self.store, self.file_watch, self.environ, self.events)
-        facts = self.read().spec.halving
-        self.halving = HalvingWatch(facts, self.store, self.file_watch, self.scalars) if facts else None
+        self.halving: HalvingWatch | None = None
 
     async def run(self) -> None:
         """Advance the sweep until it has ended."""
         await run_in_thread(self._begin)
         await self.launcher.adopt(self.read())
+        self._begin_halving()
+        async with anyio.create_task_group() as group:
+            await self._advance_until_ended(group)
+
+    async def _advance_until_ended(self, group: TaskGroup) -> None:
         shown_s = 0.0
         with self.file_watch.subscribe([self.directory.requests]) as changes:
             while not self.events.is_removed:  # else another conductor begins a new record, and finds the runs by key
                 if not await run_in_thread(self._is_recorded):  # what it does not remember, it would do again
                     await anyio.sleep(_TICK_S)
                     continue
-                sweep, is_busy = await self._advance()
+                sweep, is_busy = await self._advance(group)
                 changes.extend(self.store.run_directory(run.run_id).path for run in self.live.values())
                 if not is_busy or time.monotonic() > shown_s + _SHOWN_EVERY_S:
                     await run_in_thread(self._show, sweep)
@@ -90,6 +95,14 @@ class Conductor:
                 with anyio.move_on_after(min(_TICK_S, self.launcher.pause_s)):
                     await changes.next_change()
                     await anyio.sleep(_SETTLE_S)
+
+    def _begin_halving(self) -> None:
+        if (facts := self.read().spec.halving) is None:
+            return
+        try:
+            self.halving = HalvingWatch(facts, self.store, self.file_watch, self.scalars, self.events, self.read)
+        except BadArgument as error:  # Optuna was there when the sweep began
+            self._note("launch_refused", f"No cell is stopped by halving: {error}")
 
     def read(self) -> Sweep:
         """Return the sweep as its directory proves it now."""
@@ -118,7 +131,7 @@ class Conductor:
         how = "Another conductor takes over." if before.events else "The sweep begins."
         self._note("conducting", how, session=self.session)
 
-    async def _advance(self) -> tuple[Sweep, bool]:
+    async def _advance(self, group: TaskGroup) -> tuple[Sweep, bool]:
         """Note what has ended, and launch what is due; return the sweep, and whether there is more to do at once."""
         sweep = await run_in_thread(self.read)
         ended = await self._observe_live(sweep)
@@ -140,7 +153,7 @@ class Conductor:
                 await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
             return await run_in_thread(self.read), True
         if self.halving is not None:
-            await self.halving.stop_worse(sweep, self.live)
+            await self.halving.stop_worse(self.live, group)
         if self._unmeasured:
             await run_in_thread(self._measure, sweep, *self._unmeasured.pop(0))
             return await run_in_thread(self.read), True
