@@ -144,12 +144,20 @@ class NotOfSweeps(RunwardError):
         )
 
 
+class BackendUnknown(RunwardError):
+    """A run's record names a backend that this version does not have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"This version of runward has no backend {name!r:.40}: a newer one started the run.")
+
+
 class RunUnreadable(RunwardError):
     """The record of a run is there, and cannot be read now."""
 
-    def __init__(self, run_id: str, error: OSError) -> None:
+    def __init__(self, run_id: str, error: OSError | RunwardError) -> None:
+        why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         super().__init__(
-            f"The record of {run_id} cannot be read now: {error.strerror or error}.",
+            f"The record of {run_id} cannot be read now: {why.rstrip('.')}.",
             "Its state is unknown; nothing was changed, and if it runs, it goes on.",
             "Call again in a moment; runward doctor says what the machine lacks.",
         )

@@ -1,4 +1,4 @@
-"""The contract between runward and the place where a supervisor runs: a tmux session, later a far host or a scheduler.
+"""The contract between runward and the place where a supervisor runs: a tmux session, a far host or a scheduler's job.
 
 A backend says where a supervisor lives and how one hears of it. It decides nothing about a run: the truth is in the run
 directory, which the supervisor writes. One suite, ``tests/contract/test_backends.py``, holds for every backend.
@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
+from mcp_server.errors import BackendUnknown, BadArgument
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from mcp_server.record.handover import Handover
     from mcp_server.record.run_directory import RunDir
     from mcp_server.record.run_processes import ReapResult, RunProcess
-    from mcp_server.record.spec import RunSpec
+    from mcp_server.record.spec import LaunchRequest, RunSpec
     from mcp_server.record.state import LivenessReport, Run
 
 
@@ -44,6 +46,15 @@ class Backend(Protocol):
 
     A method without ``async`` may block for some milliseconds.
     """
+
+    leases_gpus: bool  # GPUs and cpu slots are leased by runward; else a scheduler gives them
+
+    def check_request(self, request: LaunchRequest) -> None:
+        """Check the arguments of a launch that this backend understands in a way of its own.
+
+        Raises:
+            BadArgument: one of them, or an entry of ``backend_options``, cannot be used.
+        """
 
     def check_usable(self) -> None:
         """Check that this backend can start a run.
@@ -153,14 +164,44 @@ class Backend(Protocol):
 
 
 _BACKENDS = {
-    "local": "mcp_server.backends.local:LocalBackend",
+    "tmux": "mcp_server.backends.local:LocalBackend",
     "ssh": "mcp_server.backends.ssh:SshBackend",
 }
+_NOT_BY_NAME = frozenset({"ssh"})  # follows from the host
 
 
 def backend_of(spec: RunSpec) -> Backend:
-    """Return the backend of a run: ``ssh`` for one of a far host, else the one that its spec names, else ``local``."""
-    return load_backend("ssh" if spec.mirror else getattr(spec, "backend", None) or "local")
+    """Return the backend of a run: ``ssh`` for one of a far host, else the one that its spec names.
+
+    Raises:
+        BackendUnknown: a newer version started it.
+    """
+    name = "ssh" if spec.mirror else spec.backend
+    if name not in _BACKENDS:
+        raise BackendUnknown(name)
+    return load_backend(name)
+
+
+def find_backend(name: str) -> Backend:
+    """Return the backend that a launch names.
+
+    Raises:
+        BadArgument: there is none of this name; lists those there are.
+    """
+    names = [each for each in _BACKENDS if each not in _NOT_BY_NAME]
+    if name not in names:
+        raise BadArgument("backend", f"{name!r:.40} is not one of {', '.join(names)}.")
+    return load_backend(name)
+
+
+def refuse_options(request: LaunchRequest) -> None:
+    """Refuse ``backend_options`` of a backend that has none.
+
+    Raises:
+        BadArgument: there are some.
+    """
+    if request.backend_options:
+        raise BadArgument("backend_options", f"{request.backend} has none: {', '.join(request.backend_options)[:80]}.")
 
 
 @functools.cache

@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.backends import tmux_client
-from mcp_server.backends.base import GpuState, Record
+from mcp_server.backends.base import GpuState, Record, refuse_options
 from mcp_server.backends.supervisor_copy import supervisor_program
 from mcp_server.errors import BadArgument, LaunchFailed, RunElsewhere, RunwardError
 from mcp_server.gpus.leases import Leases
@@ -36,7 +36,7 @@ from mcp_server.record.run_processes import (
     name_processes,
     supervisor_of,
 )
-from mcp_server.record.spec import RunSpec
+from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import LivenessReport, Run
 from mcp_server.system import processes
 from mcp_server.system.lock_files import may_be_locked, take_lock
@@ -52,8 +52,18 @@ _F_SETPIPE_SZ = 1031
 class LocalBackend:
     """Runs supervisors in tmux sessions of this host. The run's state never comes from tmux."""
 
+    leases_gpus = True
+
     def __init__(self) -> None:
         self._host = ThisHost()
+
+    def check_request(self, request: LaunchRequest) -> None:
+        """Refuse options: tmux has none.
+
+        Raises:
+            BadArgument: there are some.
+        """
+        refuse_options(request)
 
     def check_usable(self) -> None:
         """Check that tmux is installed.

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import anyio
 import anyio.to_thread
 
-from mcp_server.backends.base import GpuState, Record
+from mcp_server.backends.base import GpuState, Record, refuse_options
 from mcp_server.backends.mirror import LAUNCHING
 from mcp_server.backends.ssh_channel import Channel, channel_of, decompress, settle_launch
 from mcp_server.backends.ssh_settings import read_ssh_settings
@@ -26,7 +26,7 @@ from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess
-from mcp_server.record.spec import RunSpec
+from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import LivenessReport, Run
 from mcp_server.system.lock_files import take_lock
 from mcp_server.system.tmux import attach_command as tmux_attach_command
@@ -46,8 +46,18 @@ _LOG_PATIENCE_S = 10.0
 class SshBackend:
     """Runs supervisors on hosts that hosts.toml reaches by ssh."""
 
+    leases_gpus = True
+
     def __init__(self) -> None:
         self._markers: dict[str, int] = {}  # locks of launches that this process has begun, by run id
+
+    def check_request(self, request: LaunchRequest) -> None:
+        """Refuse options: supervisors there are in tmux, which has none.
+
+        Raises:
+            BadArgument: there are some.
+        """
+        refuse_options(request)
 
     def check_usable(self) -> None:
         """Check that ssh is installed.

@@ -23,7 +23,7 @@ from mcp_server.store.state_home import StateHome
 
 def run(arguments: argparse.Namespace) -> int:
     """Train a small language model and return 0 if the run finished and the model learned."""
-    load_backend("local").check_usable()
+    load_backend("tmux").check_usable()
     StateHome.of(os.environ).create()
     return anyio.run(_demo, arguments.steps)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-_NOT_KEPT = frozenset({"environment", "mirror"})
+_NOT_KEPT = frozenset({"environment", "mirror", "run_dir"})
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class LaunchRequest:
     blueprint: str | None = None
     host: str | None = None
     environment: str | None = None
+    backend: str = "tmux"
+    backend_options: dict[str, Any] = field(default_factory=dict)
     sweep: str | None = None  # the id of the sweep that launches it as one of its cells
     cell: str | None = None
 
@@ -75,6 +77,7 @@ class RunSpec(LaunchRequest):
     session: str = ""
     tmux_socket: str = "default"
     mirror: str = ""  # of a run on a far host: what this host knows of that host, `hosts/NAME` in the state directory
+    run_dir: str = ""  # where this host has its record
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> RunSpec:

@@ -33,12 +33,25 @@ class Liveness(enum.Enum):
 
 
 @dataclass(frozen=True)
+class JobEnd:
+    """How a scheduler ended a job whose supervisor wrote no end."""
+
+    state: EndedState
+    reason: str
+    ended_at: str | None = None
+    stopped_by: str | None = None
+    failure: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class LivenessReport:
     """Liveness, and what the backend adds to it, e.g. why a supervisor is dead or since when a host is silent."""
 
     liveness: Liveness
     reason: str = ""
     unreachable: Mapping[str, str] | None = None  # host, since, why: of a host that does not answer
+    job_id: str = ""  # the scheduler's
+    end: JobEnd | None = None  # what a scheduler says of a job that its supervisor did not outlive
 
 
 _NO_SUPERVISOR = LivenessReport(Liveness.DEAD)
@@ -88,6 +101,8 @@ class Run:
     stopped_by: str | None = None  # one of exit_status.STOPPERS
     unreachable: Mapping[str, str] | None = None  # host, since, why: the state is the last known one
     measured_s: float | None = None  # the seconds it took, by a clock that nobody sets
+    job_id: str | None = None
+    pending_reason: str | None = None  # why a scheduler lets it wait
 
     @property
     def run_id(self) -> str:
@@ -153,6 +168,8 @@ def fold(evidence: Evidence) -> Run:
     end = evidence.exit or last
     ended_at = end.get("ended_at") or last.get("at")
     carried_out = (evidence.stop or {}).get("carried_out") or {}
+    is_pending = evidence.supervisor.liveness is Liveness.PENDING and state == "queued"
+    by_job = _find_job_end(evidence, last) if state in ENDED else None
     end_is_known = state in ENDED and state != "lost"
     return Run(
         spec=evidence.spec,
@@ -161,12 +178,12 @@ def fold(evidence: Evidence) -> Run:
         exit_code=end.get("exit_code") if end_is_known else None,
         signal=end.get("signal") if end_is_known else None,
         started_at=starts[0].get("at") or end.get("started_at"),
-        ended_at=(ended_at or carried_out.get("at")) if end_is_known else None,
-        reason=reason,
+        ended_at=(ended_at or carried_out.get("at") or (by_job.ended_at if by_job else None)) if end_is_known else None,
+        reason=None if is_pending else reason,
         at_start=next((e["at_start"] for e in reversed(evidence.events) if "at_start" in e), {}),
         attempt=attempt_of(evidence.events),
         progress=evidence.progress or {},
-        failure=_last_failure(evidence.events),
+        failure=dict(by_job.failure) if by_job and by_job.failure else _last_failure(evidence.events),
         gpus=tuple(map(str, starts[-1].get("gpus", ()))),
         gpu_indices=tuple(starts[-1].get("gpu_indices") or ()),
         queue_position=evidence.events[-1].get("position") if state == "queued" and evidence.events else None,
@@ -177,7 +194,15 @@ def fold(evidence: Evidence) -> Run:
         stopped_by=_find_stopper(state, evidence, last),
         unreachable=None if state in ENDED else evidence.supervisor.unreachable,
         measured_s=_measured_s(evidence.events, last) if end_is_known else None,
+        job_id=evidence.supervisor.job_id or None,
+        pending_reason=reason if is_pending else None,
     )
+
+
+def _find_job_end(evidence: Evidence, end: Mapping[str, Any]) -> JobEnd | None:
+    """Return what a scheduler says of the end, unless the run's own record says how it ended."""
+    carried_out = (evidence.stop or {}).get("carried_out")
+    return None if end or evidence.exit is not None or carried_out else evidence.supervisor.end
 
 
 def _measured_s(events: Sequence[Event], end: Mapping[str, Any]) -> float | None:
@@ -196,6 +221,8 @@ def _find_stopper(state: RunState, evidence: Evidence, end: Mapping[str, Any]) -
     records: list[Mapping[str, Any]] = [end, evidence.exit or {}]
     if state == "killed":
         records.append(evidence.stop or {})
+    if by_job := _find_job_end(evidence, end):
+        records.append({"stopped_by": by_job.stopped_by})
     stopper = next((record["stopped_by"] for record in records if record.get("stopped_by")), None)
     return stopper if stopper in STOPPERS else None
 
@@ -241,7 +268,8 @@ def _state_and_reason(evidence: Evidence) -> tuple[RunState, str | None]:
     if liveness is Liveness.UNREACHABLE:
         return newest or "starting", reason or "Its host does not answer: this is the last known state."
     if liveness is Liveness.PENDING:
-        return "starting" if evidence.age_s < STARTING_S and not evidence.events else "queued", reason
+        is_fresh = evidence.age_s < STARTING_S and not evidence.events
+        return "starting" if is_fresh and reason is None else "queued", reason
     if evidence.exit is not None:
         return _state_by_exit_record(evidence.exit, evidence.events)
     if liveness is Liveness.UNKNOWN:
@@ -267,6 +295,8 @@ def _state_without_supervisor(evidence: Evidence) -> tuple[RunState, str | None]
     """Return the state of a run whose supervisor died and wrote no end."""
     if evidence.stop is not None and evidence.stop.get("carried_out"):
         return "killed", None
+    if (by_job := evidence.supervisor.end) is not None:
+        return by_job.state, by_job.reason
     if evidence.supervisor.reason:
         return "lost", evidence.supervisor.reason
     if not evidence.events:

@@ -18,6 +18,7 @@ def build_spec(launch: ResolvedLaunch) -> RunSpec:
         **arguments,
         layout=LAYOUT,
         run_id=launch.run_id,
+        run_dir=launch.run_dir,
         leases=launch.lease_directory,
         cpu_slots=launch.cpu_slots,
         gpu_sample_s=launch.config.gpu_sample_s,

@@ -100,10 +100,10 @@ async def check_admission(spec: RunSpec, env: Mapping[str, str]) -> Snapshot | N
         GpusNotFree: they are not available; says for every GPU why. Settings that only a person changes are refused
             with ``queue`` as well: nothing in line changes them.
     """
-    request = parse_gpus(spec.gpus)
-    if not request:
+    request, backend = parse_gpus(spec.gpus), backend_of(spec)
+    if not request or not backend.leases_gpus:
         return None
-    backend, requirements = backend_of(spec), parse_requirements(spec.require)
+    requirements = parse_requirements(spec.require)
     for attempt in range(_ATTEMPTS):
         if attempt:
             await anyio.sleep(_BETWEEN_S)

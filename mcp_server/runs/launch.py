@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 
-from mcp_server.backends.base import backend_of, load_backend
+from mcp_server.backends.base import backend_of, find_backend, load_backend
 from mcp_server.errors import GpusNotFree, LaunchFailed, RunwardError
 from mcp_server.gpus.request import parse_gpus
 from mcp_server.record.handover import Handover
@@ -38,9 +38,11 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
     # A server starts without blueprints and hosts.
     from mcp_server.runs.resolve import resolve  # noqa: PLC0415 - as above
 
+    backend = find_backend(request.backend)
     resolve_request = partial(resolve, request, home, environ)
     resolved = await run_in_thread(resolve_request)
-    backend = load_backend("ssh" if resolved.mirror else "local")
+    backend = load_backend("ssh") if resolved.mirror else backend
+    backend.check_request(resolved.request)
     backend.check_usable()
     return backend.complete_spec(build_spec(resolved), environ), resolved.handover
 

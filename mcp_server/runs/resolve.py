@@ -44,6 +44,7 @@ from mcp_server.system.ports import find_free_port
 from mcp_server.text.shell import parse
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
+_NO_FAR_BACKEND = "Run a server on that host, e.g. a cluster's login node, and pass no host to it."
 _NO_BLUEPRINT = "Start it with the server of that machine, or pass command, cwd and params."
 _NOT_SEARCHED = frozenset({"cwd", "blueprint", "secrets"})  # for values of secrets
 
@@ -63,6 +64,7 @@ class ResolvedLaunch:
     handover: Handover = field(repr=False)  # holds the values of secrets
     result_dir: str | None = None
     mirror: str = ""  # of a run on another host
+    run_dir: str = ""
 
 
 def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> ResolvedLaunch:
@@ -90,6 +92,8 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     check_foreign_paths(request, command, roots)
     result_dir, far = None, None
     if is_far:
+        if request.backend != LaunchRequest.backend:
+            raise BadArgument("backend", f"{request.backend} is not spoken through ssh.", _NO_FAR_BACKEND)
         if request.blueprint is not None:
             raise BadArgument(
                 "blueprint", f"it names files of this machine, and {host.name} is another one.", _NO_BLUEPRINT
@@ -163,6 +167,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         ),
         result_dir=result_dir,
         mirror=str(far.mirror) if far else "",
+        run_dir=str((far.mirror / "runs" if far else home.runs) / run_id),
     )
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import NotOfSweeps, RunNameAmbiguous, RunNotFound, RunUnreadable, SweepNotFound
+from mcp_server.errors import BackendUnknown, NotOfSweeps, RunNameAmbiguous, RunNotFound, RunUnreadable, SweepNotFound
 from mcp_server.record.event_reader import EventsRead, read_new_events
 from mcp_server.record.events import Event, is_time, read_record, read_stop
 from mcp_server.record.run_directory import RunDir, load_json, read_json
@@ -70,7 +70,7 @@ class RunStore:
                 return ended
             evidence = self._read_evidence(directory)
             run = fold(evidence)
-        except OSError as error:
+        except (OSError, BackendUnknown) as error:
             raise RunUnreadable(run_id, error) from error
         # An abandoned run may still be stopped, and then is killed. An end that its supervisor outlives is doubted.
         if run.ended and not run.abandoned and evidence.supervisor.liveness is not Liveness.ALIVE:
@@ -252,6 +252,7 @@ class RunStore:
             run_id=directory.run_id,
             name=spec.name or directory.run_id,
             session=spec.session or directory.run_id,
+            run_dir=str(directory.path),
             created_at=spec.created_at if is_time(spec.created_at) else _modified_at(directory.spec),
         )
         self._specs[directory.run_id] = spec

@@ -46,6 +46,8 @@ class Launched(Answer):
     run_dir: str | None = None
     gpus: list[int | str] | None = None
     queue_position: int | None = None
+    job_id: str | None = None
+    pending_reason: str | None = None
     started_at: str | None = None
     ended_at: str | None = None
     owner: str
@@ -58,31 +60,29 @@ async def launch_run(
     ctx: Call,
     command: Annotated[
         str | list[str] | None,
-        Field(description="Shell command line (bash), or argv list. No trailing &, nohup or tee"),
+        Field(description="Bash command line or argv list. No &, nohup or tee"),
     ] = None,
-    blueprint: Annotated[str | None, Field(description="Path of a document that fills in what you omit")] = None,
+    blueprint: Annotated[str | None, Field(description="Path of a document; fills in what you omit")] = None,
     name: Annotated[str | None, Field(description="Short label, part of run_id")] = None,
     cwd: Annotated[str | None, Field(description="Absolute working directory")] = None,
     env: Annotated[dict[str, str] | None, Field(description="Extra environment; no secrets")] = None,
     secrets: Annotated[
         list[str] | None,
-        Field(description='Names only, e.g. ["WANDB_API_KEY"]: the server has the values and masks them'),
+        Field(description='Names only, e.g. ["WANDB_API_KEY"]; the server has the values'),
     ] = None,
     time_limit_s: Annotated[
         float | None,
-        Field(description="Stop it then (state timed_out). Default: never"),
+        Field(description="Stop it then (timed_out). Default: never"),
     ] = None,
     first_step_timeout_s: Annotated[
-        float | None, Field(description="Report a missing first training step then. Default 1200")
+        float | None, Field(description="Report a missing first step then. Default 1200")
     ] = None,
-    first_step_pattern: Annotated[
-        str | None, Field(description="Regex of the first step's line, for unknown frameworks")
-    ] = None,
+    first_step_pattern: Annotated[str | None, Field(description="Regex of the first step's line")] = None,
     stall_timeout_s: Annotated[float | None, Field(description="Report a stall then. Default: by its pace")] = None,
     recovery: Annotated[
         Literal["none", "default"] | dict[str, Any] | None,
         Field(
-            description="none: report and propose. default: retry what a retry can cure, stop what hangs or "
+            description="none: report. default: retry what a retry can cure, stop what hangs or "
             'diverges. Or a table: {"oom_gpu": {"do": "retry", "times": 2, "change": {"num_envs": "halve"}}}'
         ),
     ] = None,
@@ -90,12 +90,12 @@ async def launch_run(
         dict[str, str | int | float | bool | None] | str | None,
         WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
         Field(
-            description="Arguments that recovery may change, put at the end of the command or at {params}. Or a YAML "
-            "or JSON file of them"
+            description="Arguments that recovery may change; at the command's end or {params}. Or their YAML "
+            "or JSON file"
         ),
     ] = None,
     param_style: Annotated[Literal["--k v", "k=v"], Field(description="How params are written")] = "--k v",
-    resume_args: Annotated[list[str] | None, Field(description="Further arguments of every retry")] = None,
+    resume_args: Annotated[list[str] | None, Field(description="Added on retries")] = None,
     gpus: Annotated[
         int | str | list[int | str] | None,
         Field(
@@ -103,24 +103,29 @@ async def launch_run(
             "It sees only these, unless it says --device cuda:{gpu_indices}"
         ),
     ] = None,
-    queue: Annotated[bool, Field(description="Wait for the GPUs instead of being refused")] = False,
+    queue: Annotated[bool, Field(description="Wait for GPUs; else refused")] = False,
     require: Annotated[
         dict[str, int | float | bool] | None,
         WithJsonSchema({"type": "object"}),
         Field(description="Of each GPU: free_memory_mib, power_limit_w and max_sm_clock_mhz at most, no_strangers"),
     ] = None,
-    tensorboard: Annotated[str | None, Field(description="Its TensorBoard directory, for read_tb")] = None,
+    tensorboard: Annotated[str | None, Field(description="Its TensorBoard directory")] = None,
     environment: Annotated[str | None, Field(description="One of hosts.toml, or none")] = None,
     host: Annotated[str | None, Field(description="Of hosts.toml")] = None,
-    backend: Annotated[Literal["tmux"], Field(description="How it is started")] = "tmux",
-    owner: Annotated[str | None, Field(description="Default: the server's owner")] = None,
-    tags: Annotated[list[str] | None, Field(description="Free words, for tag:WORD")] = None,
+    backend: Annotated[Literal["tmux", "slurm"], Field(description="How it starts")] = "tmux",
+    backend_options: Annotated[
+        dict[str, Any] | None,
+        WithJsonSchema({"type": "object"}),
+        Field(description='sbatch\'s: {"partition": "a100"}'),
+    ] = None,
+    owner: Annotated[str | None, Field(description="Default: the server's")] = None,
+    tags: Annotated[list[str] | None, Field(description="For tag:WORD")] = None,
     idempotency_key: Annotated[str | None, Field(description="A repeated key returns the first run")] = None,
     dry_run: Annotated[bool, Field(description="Only check, and show the script")] = False,
     wait_s: Annotated[
-        float | None, Field(gt=0, le=_LONGEST_WAIT_S, description="Answer with end and output if it ends by then")
+        float | None, Field(gt=0, le=_LONGEST_WAIT_S, description="Answer with its end if it comes by then")
     ] = None,
-    verbose: Annotated[bool, Field(description="Paths and attach command too")] = False,
+    verbose: Annotated[bool, Field(description="Paths too")] = False,
 ) -> Launched:
     """Start a training run (or any long command) that outlives this call, this agent and this server.
 
@@ -211,6 +216,8 @@ def _describe(
         session=spec.session,
         gpus=list(run.gpu_names) or None,
         queue_position=run.queue_position,
+        job_id=run.job_id,
+        pending_reason=run.pending_reason,
         owner=spec.owner,
         warnings=warnings,
         next_step=" ".join(steps),

@@ -9,6 +9,7 @@ from mcp_server.answer import Answer
 from mcp_server.backends.base import backend_of
 from mcp_server.record.run_directory import boot_id
 from mcp_server.record.run_processes import RunProcess
+from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run, RunState
 from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
@@ -90,6 +91,8 @@ class RunStatus(Answer):
     run_id: str
     name: str | None = None
     host: str | None = None
+    backend: str | None = None
+    job_id: str | None = None
     state: RunState
     unreachable: Unreachable | None = None
     owner: str | None = None
@@ -104,6 +107,7 @@ class RunStatus(Answer):
     ended_at: str | None = None
     elapsed_s: float | None = None
     queue_position: int | None = None
+    pending_reason: str | None = None
     gpus: list[int | str] | None = None
     round: int | None = None
     step: int | None = None
@@ -199,6 +203,8 @@ def describe(
         run_id=run.run_id,
         name=None if brief or (failed and not listed) else run.spec.name,
         host=run.spec.host if run.spec.mirror and not brief else None,
+        backend=None if brief or run.spec.backend == RunSpec.backend else run.spec.backend,
+        job_id=None if brief else run.job_id,
         state=run.state,
         sweep=None if brief else run.spec.sweep,
         cell=None if brief else run.spec.cell,
@@ -212,6 +218,7 @@ def describe(
         ended_at=run.ended_at,
         elapsed_s=None if run.unreachable else _round(elapsed_s),
         queue_position=run.queue_position,
+        pending_reason=run.pending_reason,
         gpus=list(run.gpu_names) or None if _shows_gpus(run, since, brief=brief, failed=failed) else None,
         round=None if run.state == "lost" else progress.get("round"),
         step=None if run.state == "lost" else progress.get("step"),

@@ -119,7 +119,7 @@ def test_a_spec_gets_its_session_and_the_tmux_server() -> None:
 
 def test_a_spec_that_names_no_backend_is_local() -> None:
     assert isinstance(backend_of(RUN.spec), LocalBackend)
-    assert backend_of(RUN.spec) is load_backend("local")
+    assert backend_of(RUN.spec) is load_backend("tmux")
 
 
 # --- left-overs of a lost run

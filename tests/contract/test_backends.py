@@ -94,7 +94,7 @@ class Bench:
         self.monkeypatch.setenv("PATH", f"{tmux.parent}:{os.environ['PATH']}")
 
 
-@pytest.fixture(params=["local", pytest.param("ssh", marks=needs_sshd)])
+@pytest.fixture(params=["tmux", pytest.param("ssh", marks=needs_sshd)])
 def bench(request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Bench:
     far = request.getfixturevalue("far_host") if request.param == "ssh" else None
     if far is not None:

@@ -13,6 +13,7 @@ from mcp_server.record.state import (
     ENDED,
     STARTING_S,
     Evidence,
+    JobEnd,
     Liveness,
     LivenessReport,
     Run,
@@ -49,6 +50,13 @@ ASKED = {"by": "alice", "reason": "diverged", "at": BEGAN}
 CARRIED_OUT = {**ASKED, "carried_out": {"at": ENDED_AT, "signals_sent": ["SIGINT"]}}
 FRESH, OLD = STARTING_S - 0.1, STARTING_S
 ALIVE, PENDING = LivenessReport(Liveness.ALIVE), LivenessReport(Liveness.PENDING)
+WAITING = LivenessReport(Liveness.PENDING, "Resources", job_id="12")
+SITE_LIMIT = {"kind": "timeout", "line": "Slurm: TIMEOUT"}
+OUT_OF_TIME = LivenessReport(
+    Liveness.DEAD,
+    job_id="12",
+    end=JobEnd("timed_out", "Slurm's time limit ended it.", "2026-11-20T12:00:00Z", "scheduler", SITE_LIMIT),
+)
 REBOOTED = LivenessReport(Liveness.DEAD, "The machine was rebooted while it ran.")
 ELSEWHERE = LivenessReport(Liveness.UNKNOWN, "Supervised on node7: only that host can say whether it still lives.")
 UNREACHABLE = LivenessReport(Liveness.UNREACHABLE, "node7 has not answered for 40 s: this is the last known state.")
@@ -136,6 +144,11 @@ TABLE: dict[str, tuple[Evidence, RunState]] = {
     "never started": (Evidence(SPEC, age_s=OLD), "lost"),
     "supervisor gone": (Evidence(SPEC, (STARTED, INTERRUPTED), age_s=900), "lost"),
     # Then what a scheduler or another host can add. Neither queue nor silence is an end.
+    "queued by a scheduler a moment ago": (Evidence(SPEC, supervisor=WAITING, age_s=FRESH), "queued"),
+    "ended by itself before a scheduler said so": (
+        Evidence(SPEC, (STARTED, ended("finished")), supervisor=OUT_OF_TIME, age_s=OLD),
+        "finished",
+    ),
     "queued by a scheduler": (Evidence(SPEC, supervisor=PENDING, age_s=OLD), "queued"),
     "queued by a scheduler for two days": (Evidence(SPEC, supervisor=PENDING, age_s=172_800), "queued"),
     "requeued after an attempt": (
@@ -423,3 +436,17 @@ def test_the_supervisors_time_is_not_the_commands_where_the_run_was_queued_or_re
 def test_a_measured_time_that_is_none_is_passed_over(elapsed_s: object) -> None:
     evidence = Evidence(SPEC, (STARTED, ended("finished", elapsed_s=elapsed_s)), record("finished"))
     assert fold(evidence).elapsed_s(BEGAN_S) == 41.0
+
+
+def test_a_scheduler_explains_a_wait_and_an_end_that_no_supervisor_wrote() -> None:
+    waiting = fold(Evidence(SPEC, supervisor=WAITING, age_s=FRESH))
+    assert (waiting.pending_reason, waiting.job_id, waiting.reason) == ("Resources", "12", None)
+    ended_by_job = fold(Evidence(SPEC, (STARTED,), supervisor=OUT_OF_TIME, age_s=OLD))
+    assert (ended_by_job.state, ended_by_job.stopped_by, ended_by_job.ended_at) == (
+        "timed_out",
+        "scheduler",
+        "2026-11-20T12:00:00Z",
+    )
+    assert (ended_by_job.failure, ended_by_job.reason) == (SITE_LIMIT, "Slurm's time limit ended it.")
+    finished = fold(Evidence(SPEC, (STARTED, ended("finished")), supervisor=OUT_OF_TIME, age_s=OLD))
+    assert (finished.failure, finished.stopped_by, finished.pending_reason) == (None, None, None)

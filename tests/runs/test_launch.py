@@ -119,6 +119,8 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
         "tmux_socket": "test",
         "sweep": None,
         "cell": None,
+        "backend": "tmux",
+        "backend_options": {},
     }
     assert handover.secrets == {"HF_TOKEN": "hf_9x7QwErTy"}
     assert handover.env == {"HOME": "/home/alice", "PATH": "/usr/bin:/bin", "LANG": "en_GB.UTF-8", "PIN": "1234"}
@@ -286,3 +288,17 @@ def test_a_launch_is_resolved_off_the_event_loop(
     plan_now(LaunchRequest("x", cwd=str(tmp_path)), home, ENVIRON)
     assert threading.main_thread() not in threads
     assert len(threads) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"backend": "pbs"}, "backend: 'pbs' is not one of tmux"),
+        ({"backend_options": {"partition": "a100"}}, "backend_options: tmux has none: partition"),
+    ],
+)
+def test_an_unknown_backend_and_options_that_it_does_not_have_are_refused(
+    home: StateHome, arguments: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadArgument, match=says):
+        plan_now(LaunchRequest("true", **arguments), home, ENVIRON)

@@ -142,7 +142,7 @@ def describe_error(what: str, error: RunwardError) -> Problem:
 
 def check_command(context: CheckContext) -> Iterator[Problem | str]:
     """Yield why the command cannot run, or why no command can."""
-    load_backend("local").check_usable()
+    load_backend("tmux").check_usable()
     if context.request.command is None:
         return
     command = parse(context.request.command)
