@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcp_server.gpus.request import GpuRequest
-from mcp_server.runs.shell_programs import TEXT_PROGRAMS, Program, find_programs
+from mcp_server.runs.command_wrappers import TEXT_PROGRAMS
+from mcp_server.runs.shell_programs import Program, find_programs
 
 _VISIBLE = re.compile(r"(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES=(?P<list>\d+(?:,\d+)*),?")
 _CUDA = re.compile(r"(?:[\w.\-+]*=)?[\"']?(?P<pin>cuda:(?P<index>\d+))[\"']?")

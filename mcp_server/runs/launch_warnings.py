@@ -5,12 +5,15 @@ Nothing is refused for it: the warnings are in the answer of launch_run, and of 
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise, zip_longest
 
-from mcp_server.runs.shell_programs import TEXT_PROGRAMS, Program, cut_heredocs, find_programs
+from mcp_server.runs.command_wrappers import SHELLS, TEXT_PROGRAMS
+from mcp_server.runs.python_programs import find_programs_of_python
+from mcp_server.runs.run_texts import CONTAINERS
+from mcp_server.runs.shell_programs import Program, find_programs
 from mcp_server.text.shell import parse
 from mcp_server.text.ssh_command import parse_ssh
 
@@ -21,14 +24,9 @@ _OF_RAY = "it stops every Ray of this user on this host, also those of other run
 # These find processes by what they are, not by who started them.
 _FINDERS = frozenset({"pgrep", "pidof", "ps", "lsof", "nvidia-smi", "fuser", "ss", "netstat", "screen"})
 _FOUND = re.compile(r"\b(?:pgrep|pidof|lsof|nvidia-smi|fuser)\b|\bps\s+-?[a-z]")
-_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
 _NO = frozenset({"false", "0", "no", "off", "none"})
 _AUTOKILL = re.compile(r"--auto[-_]?kill(?:=(?P<value>.*))?")
 _ASKS_ONLY = frozenset({"--help", "-h", "--version", "-V", "-l", "--list"})
-_RUNS = frozenset(
-    """system popen run call check_call check_output Popen getoutput getstatusoutput create_subprocess_shell
-    create_subprocess_exec""".split()  # noqa: SIM905 - a list of words
-)
 
 
 def find_warnings(command: str | Sequence[str], scripts: Mapping[str, str] | None = None) -> list[str]:
@@ -51,57 +49,23 @@ def find_warnings(command: str | Sequence[str], scripts: Mapping[str, str] | Non
 
 
 def _list_programs(command: str | Sequence[str], scripts: Mapping[str, str]) -> Iterator[tuple[str, Sequence[Program]]]:
-    programs = find_programs(command)
-    yield "", programs
-    for program in programs:
-        if re.fullmatch(r"python[\d.]*", program.name) and "-c" in program.words[:-1]:
-            yield "", _find_in_python(program.words[program.words.index("-c") + 1])
-    for line, body in cut_heredocs(command)[1] if isinstance(command, str) else ():
-        if any(p.line == line and re.fullmatch(r"python[\d.]*", p.name) for p in programs):
-            yield "", _find_in_python(body)
+    yield "", _with_python(find_programs(command))
     for name, text in scripts.items():
         if name.endswith(".py"):
-            yield name, _find_in_python(text)
+            yield name, find_programs_of_python(text)
         else:
             directives = [line.split() for line in text.splitlines()[:200] if line.startswith("#SBATCH")]
             waits = any(word in ("--wait", "-W") for words in directives for word in words)
-            yield name, [p for p in find_programs(text) if not (waits and p.name == "sbatch")]
+            yield name, [p for p in _with_python(find_programs(text)) if not (waits and p.name == "sbatch")]
 
 
-def _find_in_python(text: str) -> list[Program]:
-    """Return the programs that a Python file starts by a literal text or list of words."""
-    if not any(word in text for word in _RUNS):
-        return []
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    programs: list[Program] = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not node.args:
-            continue
-        function = node.func
-        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        if name not in _RUNS:
-            continue
-        literal = _read_literal(node.args[0])
-        if isinstance(literal, list) or name != "create_subprocess_exec":
-            started = find_programs(literal) if literal else []
-        else:
-            started = find_programs([word for each in node.args if isinstance(word := _read_literal(each), str)])
-        programs += [Program(p.name, p.words, node.lineno, p.separator, p.before, p.substituted) for p in started]
-    return programs
-
-
-def _read_literal(node: ast.expr) -> str | list[str]:
-    """Return a text, or a list of words, as far as it is written out; what is computed becomes `x`."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else "x"
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
-    if isinstance(node, ast.List | ast.Tuple):
-        return [word if isinstance(word := _read_literal(each), str) else "x" for each in node.elts]
-    return "x"
+def _with_python(programs: Sequence[Program]) -> list[Program]:
+    """Return ``programs``, and after each what the Python text that it runs starts, on its line."""
+    return [
+        each
+        for program in programs
+        for each in (program, *(replace(p, line=program.line) for p in find_programs_of_python(program.code)))
+    ]
 
 
 # --- what each program does
@@ -165,7 +129,12 @@ def _kills_users_of_a_file(program: Program) -> bool:
 
 
 def _kills_found_processes(program: Program) -> bool:
-    """Return whether ``kill`` gets its process ids from a search, or all of them."""
+    """Return whether ``kill`` gets its process ids from a search, or all of them; in a text that a shell reads, too."""
+    if program.name in SHELLS:
+        text = " ".join(word for words in program.before for word in words)
+        return bool(re.search(r"\bkill\b", text)) and any(_is_search(words) for words in program.before)
+    if program.name == "process_iter":
+        return True
     if program.name != "kill":
         return False
     rest = list(program.words[1:])
@@ -203,7 +172,7 @@ def _closes_other_sessions(program: Program) -> bool:
 
 def _removes_found_containers(program: Program) -> bool:
     words = program.words
-    if program.name not in _CONTAINERS or not {"rm", "kill", "stop", "restart"} & set(words[1:3]):
+    if program.name not in CONTAINERS or not {"rm", "kill", "stop", "restart"} & set(words[1:3]):
         return False
     text = " ".join(words)
     is_all = not {"-a", "--all"}.isdisjoint(words[2:])

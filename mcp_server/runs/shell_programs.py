@@ -1,70 +1,36 @@
 """The programs that a command line or a script runs, without the shell words and wrappers in front of them. Pure.
 
-``bash -c TEXT``, ``eval``, ``trap``, ``$(…)`` and here-documents of a shell are looked into. Text that no shell runs is
-not: comments, the arguments of ``echo`` or ``grep``, and here-documents of other programs.
+Text that a shell runs is looked into wherever it is written out: ``bash -c TEXT``, ``eval``, ``trap``, ``$(…)``,
+``<(…)``, here-documents and here-strings of a shell, ``echo TEXT | sh``, variables, aliases, and scripts that the
+command itself writes. Text that no shell runs is not: comments, the arguments of ``echo`` or ``grep``, and
+here-documents of other programs.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import PurePath
 
+from mcp_server.runs.command_wrappers import SHELLS, unwrap
+from mcp_server.runs.literal_output import LONGEST, write_literally
+from mcp_server.runs.run_texts import find_run_texts
+from mcp_server.runs.substitutions import PLACEHOLDER, Substitution, cut_substitutions, restore
 from mcp_server.text.shell import SimpleCommand, parse
-from mcp_server.text.ssh_command import parse_ssh
 
-SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
-# Their arguments are text, whatever they say.
-TEXT_PROGRAMS = frozenset(
-    """echo printf grep egrep fgrep rg ag sed awk gawk man which type whereis help cat less head tail tee logger wall
-    notify-send git cowsay read test [ [[ export declare local alias unset pip conda apt apt-get yum dnf brew wandb
-    ls find cp mv touch mkdir rm chmod vim nano diff wc sort uniq tr cut""".split()  # noqa: SIM905 - a list of words
-)
-_KEYWORDS = frozenset({"if", "then", "elif", "else", "do", "while", "until", "!", "{", "}", "time", "coproc", "&&"})
-_NO_PROGRAM = frozenset({"for", "select", "case", "in", "esac", "done", "fi"})
-# By wrapper: its options that take a value, and how many words of its own follow them.
-_WRAPPERS: dict[str, tuple[tuple[str, ...], int]] = {
-    "nohup": ((), 0),
-    "exec": (("-a",), 0),
-    "command": ((), 0),
-    "builtin": ((), 0),
-    "busybox": ((), 0),
-    "env": (("-u", "-C", "--unset", "--chdir"), 0),
-    "sudo": (("-u", "-g", "-h", "-p", "-C", "-D", "-r", "-t", "-U", "--user", "--group"), 0),
-    "doas": (("-u", "-C"), 0),
-    "setsid": ((), 0),
-    "timeout": (("-s", "-k", "--signal", "--kill-after"), 1),
-    "gtimeout": (("-s", "-k", "--signal", "--kill-after"), 1),
-    "nice": (("-n", "--adjustment"), 0),
-    "ionice": (("-c", "-n", "-p"), 0),
-    "stdbuf": (("-i", "-o", "-e"), 0),
-    "taskset": ((), 1),
-    "numactl": (("-m", "-N", "-C", "-i", "-p"), 0),
-    "chrt": ((), 1),
-    "time": (("-f", "-o"), 0),
-    "unbuffer": ((), 0),
-    "xvfb-run": (("-n", "-s", "-e"), 0),
-    "catchsegv": ((), 0),
-    "xargs": (("-n", "-I", "-P", "-L", "-d", "-a", "-s", "-E"), 0),
-    "watch": (("-n", "--interval"), 0),
-    "parallel": (("-j", "--jobs", "-a", "--arg-file", "-N", "--delay", "--joblog", "-S", "--sshlogin"), 0),
-}
-# These start another program of the same line, after options of their own that are too many to list.
-_LAUNCHERS = frozenset({"mpirun", "mpiexec", "srun", "pdsh", "clush", "parallel-ssh", "pssh"})
-_RUNNERS = frozenset({"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi", "hatch", "rye", "pdm"})  # `run`
-_STARTED = TEXT_PROGRAMS | SHELLS | frozenset({"python", "python3", "ray", "env", "pkill", "killall", "kill", "fuser"})
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _HEREDOC = re.compile(r"(?<!<)<<(?P<tabs>-?)\s*(?P<quote>['\"]?)\\?(?P<word>[A-Za-z_]\w*)(?P=quote)(?!<)")
-# Comments and what quotes keep stay as they are.
-_BACKQUOTED = re.compile(
-    r"(?P<kept>\\.|'[^']*'|(?:^|(?<=\s))\#[^\n]*)|(?P<double>\"(?:[^\"\\]|\\.)*\")|`(?P<text>[^`]*)`"
-)
-_SUBSTITUTION = re.compile(r"\$\(([^()]*(?:\([^()]*\)[^()]*)*)\)|`([^`]*)`")
 _VARIABLE_USE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-_DEEPEST = 4
+_WHOLE_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_PYTHON = re.compile(r"python[\d.]*")
+_SETS_VARIABLES = frozenset({"export", "declare", "local", "readonly", "typeset"})
+_READS_VARIABLE = frozenset({"read", "mapfile", "readarray"})
+_DEEPEST = 6
 _MOST_PROGRAMS = 5000
+_LONGEST_VALUE = 4096
 
 
 @dataclass(frozen=True)
@@ -73,7 +39,8 @@ class Program:
 
     ``line``: the number of its line, from 1. ``separator``: the operator that ends it. ``before``: the programs whose
     output it reads through pipes, the nearest last. ``substituted``: the programs of ``$(…)`` in its arguments.
-    ``is_last``: nothing follows it. ``by_xargs``: its arguments are read from its input.
+    ``is_last``: nothing follows it. ``by_xargs``: its arguments are read from its input. ``code``: the Python text that
+    it runs, where the command holds it.
     """
 
     name: str
@@ -85,192 +52,272 @@ class Program:
     variables: tuple[str, ...] = ()
     is_last: bool = False
     by_xargs: bool = False
+    code: str = ""
 
 
-def find_programs(command: str | Sequence[str], depth: int = 0) -> list[Program]:
+@dataclass
+class _Known:
+    """What a command has set so far: variables, aliases, and files that it wrote, as far as their text is known."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)  # whose output a variable holds
+
+
+def find_programs(command: str | Sequence[str]) -> list[Program]:
     """Return the programs that ``command`` runs, in the order of the text, at most 5,000."""
+    return _find(command, _Known(), 0)
+
+
+def _find(command: str | Sequence[str], known: _Known, depth: int) -> list[Program]:
     if not isinstance(command, str):
-        simple = SimpleCommand(tuple(command))
-        return list(_unfold(simple, "", (), (), is_last=True, depth=depth))[:_MOST_PROGRAMS]
-    text, bodies = cut_heredocs(_replace_backquotes(command))
-    programs = _find_in_text(text, depth)
+        reader = _Reader("", [], {}, known, depth)
+        return reader.read([SimpleCommand(tuple(command))])[:_MOST_PROGRAMS]
+    text, bodies = cut_heredocs(command)
+    programs = _find_in_text(text, dict(bodies), known, depth)
     for line, body in bodies:
         if depth < _DEEPEST and any(p.line == line and p.name in (*SHELLS, "ssh") for p in programs):
-            programs += [replace(p, line=p.line + line, is_last=False) for p in find_programs(body, depth + 1)]
+            programs += [replace(p, line=p.line + line, is_last=False) for p in _find(body, known, depth + 1)]
     return programs[:_MOST_PROGRAMS]
 
 
-def _replace_backquotes(text: str) -> str:
-    """Return ``text`` with ``$(…)`` instead of backquotes, which mean the same."""
-    if "`" not in text:
-        return text
-
-    def replace_one(match: re.Match[str]) -> str:
-        if match["text"] is not None:
-            return f"$({match['text']})"
-        return match["kept"] or re.sub(r"(?<!\\)`([^`]*)`", r"$(\1)", match["double"])
-
-    return _BACKQUOTED.sub(replace_one, text)
-
-
-def _find_in_text(text: str, depth: int) -> list[Program]:
-    parsed = parse(text)
+def _find_in_text(text: str, bodies: dict[int, str], known: _Known, depth: int) -> list[Program]:
+    cut, parts = cut_substitutions(text)
+    parsed = parse(cut)
     if not parsed.open_quote:
-        return list(_walk(parsed.commands, text, depth))
+        return _Reader(cut, parts, bodies, known, depth).read(parsed.commands)
     # A quote that is never closed, mostly an apostrophe in text: every line that can be parsed counts.
     programs = []
     joined = text.replace("\\\n", "  ")
     for number, line in enumerate(joined.split("\n"), 1):
         if joined.count("\n") and not parse(line).open_quote:
-            programs += [replace(p, line=number) for p in _walk(parse(line).commands, line, depth)]
+            cut, parts = cut_substitutions(line)
+            found = _Reader(cut, parts, {}, known, depth).read(parse(cut).commands)
+            programs += [replace(p, line=number) for p in found]
+        if len(programs) > _MOST_PROGRAMS:
+            break
     return programs
 
 
-def _walk(commands: Sequence[SimpleCommand], text: str, depth: int) -> Iterator[Program]:
-    pipeline: tuple[tuple[str, ...], ...] = ()
-    in_array = False
-    sources: dict[str, tuple[tuple[str, ...], ...]] = {}  # by variable: the programs whose output it holds
-    for index, simple in enumerate(commands):
-        if in_array:  # NAME=(…): words, not a program
-            in_array = simple.separator != ")"
-            continue
-        if simple.separator == "(" and _ARRAY.fullmatch(simple.words[-1]):
-            in_array = True
-        substituted: list[tuple[str, ...]] = []
-        if (simple.separator == "(" and simple.words[-1].endswith("$")) or simple.separator == "<(":
-            for inner in commands[index + 1 :]:
-                substituted.append(_unwrap(inner.words)[0])
-                if inner.separator == ")":
-                    break
-        if (variable := _find_variable(simple.words)) and (source := tuple(substituted) or pipeline):
-            sources[variable] = source
-        used = (name for word in simple.words for name in _VARIABLE_USE.findall(word))
-        substituted += [words for name in used for words in sources.get(name, ())]
-        is_last = all(set(rest.words) <= {"fi", "done", "esac", "}", "wait"} for rest in commands[index + 1 :])
-        yield from _unfold(simple, text, pipeline, tuple(substituted), is_last=is_last, depth=depth)
-        pipeline = (*pipeline, _unwrap(simple.words)[0]) if simple.separator == "|" else ()
+@dataclass
+class _Stage:
+    """One simple command as it is read: what is piped into it as text (``stdin``), and the programs before the pipe."""
+
+    simple: SimpleCommand
+    stdin: str | None
+    before: tuple[tuple[str, ...], ...]
+    substituted: tuple[tuple[str, ...], ...]
+    is_last: bool
+
+
+class _Reader:
+    """Reads the simple commands of one text, whose substitutions are ``parts``."""
+
+    def __init__(
+        self, text: str, parts: Sequence[Substitution], bodies: dict[int, str], known: _Known, depth: int
+    ) -> None:
+        self._text, self._parts, self._bodies, self._known, self._depth = text, parts, bodies, known, depth
+
+    def read(self, commands: Sequence[SimpleCommand]) -> list[Program]:
+        return list(islice(self._walk(commands), _MOST_PROGRAMS))
+
+    def _walk(self, commands: Sequence[SimpleCommand]) -> Iterator[Program]:
+        before: tuple[tuple[str, ...], ...] = ()
+        piped: str | None = None
+        in_array = False
+        for index, simple in enumerate(commands):
+            if in_array:  # NAME=(…): words, not a program
+                in_array = simple.separator != ")"
+                continue
+            in_array = simple.separator == "(" and bool(_ARRAY.fullmatch(simple.words[-1]))
+            substituted = self._list_substituted(simple)
+            if variable := _find_variable(simple.words):
+                loop_input = self._find_loop_input(commands[index + 1 :]) if not (substituted or before) else ()
+                if source := substituted or before or loop_input:
+                    self._known.sources[variable] = source
+            used = (name for word in simple.words for name in _VARIABLE_USE.findall(word))
+            substituted += tuple(words for name in used for words in self._known.sources.get(name, ()))
+            is_last = all(set(rest.words) <= {"fi", "done", "esac", "}", "wait"} for rest in commands[index + 1 :])
+            stage = _Stage(simple, self._read_input(simple, piped), before, substituted, is_last)
+            yield from self._unfold(stage)
+            written = self._note(stage)
+            is_piped = simple.separator == "|"
+            before = (*before, self._restore(unwrap(simple.words)[0])) if is_piped else ()
+            piped = written if is_piped else None
+
+    def _unfold(self, stage: _Stage) -> Iterator[Program]:
+        """Yield the program of a simple command, then those of the texts that it has a shell run."""
+        simple = stage.simple
+        words, variables, by_xargs = self._resolve(simple.words)
+        line = self._text.count("\n", 0, simple.start) + 1
+        name = PurePath(words[0].lstrip("`(")).name or words[0] if words else ""  # "." has no name
+        if words or variables:
+            yield Program(
+                name,
+                self._restore(words),
+                line,
+                simple.separator,
+                stage.before,
+                stage.substituted,
+                self._restore(variables),
+                stage.is_last,
+                by_xargs,
+                self._find_code(name, words, stage.stdin or self._bodies.get(line)),
+            )
+        if self._depth >= _DEEPEST:
+            return
+        for part in self._find_parts(simple):
+            inner = _find(part.text, self._known, self._depth + 1) if part.opening != "$'" else []
+            yield from (replace(p, line=line + p.line - 1, is_last=False) for p in inner)
+        literal = tuple(self._expand(word) for word in words)
+        for text in (*find_run_texts(name, literal, stage.stdin), *self._find_read_files(name, words)):
+            inner = _find(text, self._known, self._depth + 1)
+            yield from (replace(p, line=line, is_last=stage.is_last and p.is_last) for p in inner)
+
+    def _resolve(self, words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+        """Unwrap ``words``. A program named by a variable, an alias or ``$(which NAME)`` gets its name."""
+        rest, variables, by_xargs = unwrap(words)
+        first = rest[0] if rest else ""
+        named: list[str] = []
+        if variable := _WHOLE_VARIABLE.fullmatch(first):
+            named = self._known.variables.get(variable[1] or variable[2], "").split()
+        elif PLACEHOLDER.fullmatch(first):
+            part = self._parts[int(first[1:-1])]
+            inner = [unwrap(each.words)[0] for each in parse(part.text).commands]
+            is_path = len(inner) == 1 and inner[0][:1] in (("which",), ("type",))
+            named = list(inner[0][-1:]) if is_path else (self._write(part) or "").split()
+        elif first in self._known.aliases:
+            named = self._known.aliases[first].split()
+        if not named:
+            return rest, variables, by_xargs
+        rest, more, by_more = unwrap((*named, *rest[1:]))
+        return rest, (*variables, *more), by_xargs or by_more
+
+    def _list_substituted(self, simple: SimpleCommand) -> tuple[tuple[str, ...], ...]:
+        return tuple(
+            unwrap(each.words)[0]
+            for part in self._find_parts(simple)
+            if part.opening in ("$(", "<(")
+            for each in parse(part.text).commands
+        )
+
+    def _find_parts(self, simple: SimpleCommand) -> list[Substitution]:
+        texts = (*simple.words, *(each.target for each in simple.redirections))
+        return [self._parts[int(number)] for text in texts for number in PLACEHOLDER.findall(text)]
+
+    def _find_loop_input(self, following: Sequence[SimpleCommand]) -> tuple[tuple[str, ...], ...]:
+        """Return the programs whose output a loop reads by ``done < <(…)``."""
+        done = next((each for each in following if each.words[0] == "done"), None)
+        return self._list_substituted(done) if done else ()
+
+    def _restore(self, words: Sequence[str]) -> tuple[str, ...]:
+        return tuple(restore(word, self._parts) for word in words)
+
+    # --- texts that are written out in the command
+
+    def _expand(self, word: str) -> str:
+        """Return ``word`` with what is known of its substitutions and variables in their place."""
+        text = PLACEHOLDER.sub(lambda match: self._write_or_restore(self._parts[int(match[1])]), word)
+        text = _WHOLE_VARIABLE.sub(lambda match: self._known.variables.get(match[1] or match[2], match[0]), text)
+        return text[:LONGEST]
+
+    def _write_or_restore(self, part: Substitution) -> str:
+        text = self._write(part)
+        return part.raw if text is None else text.rstrip("\n")
+
+    def _write(self, part: Substitution) -> str | None:
+        """Return what the programs of a substitution write; None where that is not in their words."""
+        if part.opening == "$'":
+            return part.text
+        if self._depth >= _DEEPEST:
+            return None
+        text, bodies = cut_heredocs(part.text)
+        cut, parts = cut_substitutions(text)
+        reader = _Reader(cut, parts, dict(bodies), self._known, self._depth + 1)
+        written, piped = "", None
+        for simple in parse(cut).commands:
+            output = reader._write_simple(simple, reader._read_input(simple, piped))
+            if output is None:
+                return None
+            piped = output if simple.separator == "|" else None
+            written += "" if simple.separator == "|" else output
+        return written or None
+
+    def _write_simple(self, simple: SimpleCommand, stdin: str | None) -> str | None:
+        words = tuple(self._expand(word) for word in unwrap(simple.words)[0])
+        if stdin is None:
+            stdin = self._bodies.get(self._text.count("\n", 0, simple.start) + 1)
+        return write_literally(words, stdin)
+
+    def _read_input(self, simple: SimpleCommand, piped: str | None) -> str | None:
+        """Return the text that a program reads, from a here-string, ``< <(…)``, a file just written, or the pipe."""
+        for each in simple.redirections:
+            if each.operator == "<<<":
+                return self._expand(each.target)
+            if each.operator == "<":
+                place = PLACEHOLDER.fullmatch(each.target)
+                return self._write(self._parts[int(place[1])]) if place else self._read_file(each.target)
+        return piped
+
+    def _note(self, stage: _Stage) -> str | None:
+        """Keep the variables, aliases and files that a command sets; return what it writes, where that is known."""
+        words, variables, _ = unwrap(stage.simple.words)
+        if words[:1] == ("alias",) or not words or words[0] in _SETS_VARIABLES:
+            into = self._known.aliases if words[:1] == ("alias",) else self._known.variables
+            for match in map(_ASSIGNMENT.fullmatch, (*variables, *words[1:])):
+                if match is not None and "=(" not in match[0]:
+                    into[match[1]] = self._expand(match[2])[:_LONGEST_VALUE]
+        written = self._write_simple(stage.simple, stage.stdin)
+        targets = [each for each in stage.simple.redirections if each.operator in (">", ">>", ">|", "&>")]
+        paths = [(each.target, each.operator == ">>") for each in targets]
+        if words[:1] == ("tee",):
+            paths += [(word, "-a" in words) for word in words[1:] if not word.startswith("-")]
+        for path, is_added in paths if written is not None else ():
+            kept = self._known.files.get(_normalise(path), "") if is_added else ""
+            self._known.files[_normalise(path)] = (kept + (written or ""))[:LONGEST]
+        return None if targets else written
+
+    def _read_file(self, word: str) -> str | None:
+        return self._known.files.get(_normalise(word))
+
+    def _find_read_files(self, name: str, words: Sequence[str]) -> list[str]:
+        """Return the texts of the scripts that a shell reads and the command itself wrote, or writes by ``<(…)``."""
+        scripts = list(words[:1])
+        if name in SHELLS or name in ("source", "."):
+            scripts = [word for word in words[1:] if not word.startswith(("-", "+"))][:1]
+            if any(re.fullmatch(r"-[A-Za-z]*c[A-Za-z]*", word) for word in words[1:]):
+                scripts = []
+        return [text for script in scripts if (text := self._read_script(script)) is not None]
+
+    def _read_script(self, word: str) -> str | None:
+        place = PLACEHOLDER.fullmatch(word)
+        part = self._parts[int(place[1])] if place else None
+        if part is not None:
+            return self._write(part) if part.opening == "<(" else None
+        return self._read_file(word)
+
+    def _find_code(self, name: str, words: Sequence[str], stdin: str | None) -> str:
+        """Return the Python text that the program runs."""
+        if not _PYTHON.fullmatch(name):
+            return ""
+        if "-c" in words[:-1]:
+            return self._expand(words[words.index("-c") + 1])
+        script = next((word for word in words[1:] if word == "-" or not word.startswith("-")), "-")
+        return (stdin if script in ("-", "/dev/stdin") else self._read_script(script)) or ""
+
+
+def _normalise(path: str) -> str:
+    return str(PurePath(path))
 
 
 def _find_variable(words: Sequence[str]) -> str:
     """Return the variable that takes the output of a program: ``NAME=$(…)``, ``for NAME in $(…)``, ``read NAME``."""
     if words[0] == "for":
         return "".join(words[1:2])
-    if words[-1].endswith("=$") and _ARRAY.fullmatch(words[-1][:-1]):
-        return words[-1][:-2]
-    return words[-1] if "read" in words[:2] else ""
-
-
-def _unfold(
-    simple: SimpleCommand,
-    text: str,
-    before: tuple[tuple[str, ...], ...],
-    substituted: tuple[tuple[str, ...], ...],
-    *,
-    is_last: bool,
-    depth: int,
-) -> Iterator[Program]:
-    """Yield the program of a simple command, then those of the text that it has a shell run."""
-    words, variables, by_xargs = _unwrap(simple.words)
-    line = text.count("\n", 0, simple.start) + 1
-    quoted = [match[1] or match[2] or "" for word in simple.words for match in _SUBSTITUTION.finditer(word)]
-    substitutes = tuple(_unwrap(part.words)[0] for each in quoted for part in parse(each).commands)
-    name = PurePath(words[0].lstrip("`(")).name or words[0] if words else ""  # "." has no name
-    if words or variables:
-        yield Program(
-            name, words, line, simple.separator, before, (*substituted, *substitutes), variables, is_last, by_xargs
-        )
-    if depth >= _DEEPEST:
-        return
-    # In single quotes a substitution is text: those are not distinguished here, so only a program that runs its words
-    # as a command is looked into.
-    inner = [] if name in TEXT_PROGRAMS else _find_run_texts(name, words, before)
-    for each in inner:
-        yield from (replace(p, line=line, is_last=is_last and p.is_last) for p in find_programs(each, depth + 1))
-
-
-def _find_run_texts(name: str, words: Sequence[str], before: Sequence[Sequence[str]]) -> list[str]:
-    """Return the texts that a program runs as commands. ``before``: the programs whose output it reads."""
-    texts = [words[at] for at in _find_shell_texts(words)]
-    if name == "eval":
-        texts.append(" ".join(words[1:]))
-    elif name == "trap" and words[2:]:
-        texts.append(words[1])
-    elif name == "su" and "-c" in words[:-1]:
-        texts.append(words[words.index("-c") + 1])
-    elif name == "sbatch":
-        texts += [
-            text.partition("=")[2] or after
-            for text, after in zip(words, (*words[1:], ""), strict=True)
-            if text.partition("=")[0] == "--wrap"
-        ]
-    elif name in SHELLS and not words[1:]:
-        texts += [" ".join(source[1:]) for source in before[-1:] if source and source[0] in ("echo", "printf")]
-    elif (remote := parse_ssh(words)) is not None:
-        texts.append(remote.text)
-    return texts
-
-
-def _find_shell_texts(words: Sequence[str]) -> Iterator[int]:
-    """Yield the indices of the texts that ``bash -c`` and its like run, wherever they are in ``words``."""
-    for index, word in enumerate(words):
-        if PurePath(word).name not in SHELLS:
-            continue
-        for at in range(index + 1, len(words) - 1):
-            if not words[at].startswith(("-", "+")) and words[at - 1] not in ("-o", "+o", "-O"):
-                break
-            if re.fullmatch(r"-[A-Za-z]*c[A-Za-z]*", words[at]):
-                yield at + 1
-                return
-
-
-def _unwrap(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """Return the program's own words, the assignments in front of it, and whether ``xargs`` appends arguments."""
-    rest, variables, by_xargs = list(words), [], False
-    while rest:
-        word = rest[0]
-        name = PurePath(word).name
-        if _ASSIGNMENT.match(word):
-            variables.append(rest.pop(0))
-        elif word in _KEYWORDS and word != "time":
-            rest.pop(0)
-        elif word == "function":
-            rest = rest[2:]
-        elif word in _NO_PROGRAM:
-            return (), tuple(variables), False
-        elif name in _WRAPPERS:
-            if name == "command" and rest[1:2] and rest[1] in ("-v", "-V"):
-                return ("type", *rest[2:]), tuple(variables), False
-            by_xargs = by_xargs or name in ("xargs", "parallel")
-            rest = _skip_wrapper(rest, *_WRAPPERS[name])
-        elif (name in _LAUNCHERS or (name in _RUNNERS and rest[1:2] == ["run"])) and (at := _find_started(rest)):
-            rest = rest[at:]
-        else:
-            break
-    return tuple(rest), tuple(variables), by_xargs
-
-
-def _find_started(words: Sequence[str]) -> int:
-    """Return the index of the program that a launcher starts; 0 where that is not certain."""
-    after_option = False
-    for at in range(2 if PurePath(words[0]).name in _RUNNERS else 1, len(words)):
-        if words[at].startswith("-"):
-            after_option = "=" not in words[at]
-        elif not after_option or PurePath(words[at]).name in _STARTED:
-            return at
-        else:
-            after_option = False  # the value of the option, by all signs
-    return 0
-
-
-def _skip_wrapper(words: list[str], with_value: tuple[str, ...], own: int) -> list[str]:
-    rest = words[1:]
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        option = rest.pop(0)
-        if option == "--":
-            break
-        if option in with_value and rest:
-            rest.pop(0)
-    return rest[own:]
+    if (assigned := _ASSIGNMENT.fullmatch(words[-1])) is not None and PLACEHOLDER.search(assigned[2]):
+        return assigned[1]
+    return words[-1] if not _READS_VARIABLE.isdisjoint(words[:2]) else ""
 
 
 def cut_heredocs(text: str) -> tuple[str, list[tuple[int, str]]]:

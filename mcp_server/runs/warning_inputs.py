@@ -15,10 +15,11 @@ from mcp_server.gpus.request import parse_gpus
 from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.record.script import format_arguments
 from mcp_server.record.spec import RunSpec
+from mcp_server.runs.command_wrappers import SHELLS, TEXT_PROGRAMS
 from mcp_server.runs.gpu_pins import computes, find_pins, warn_of_pins
 from mcp_server.runs.launch_warnings import find_warnings
 from mcp_server.runs.makefiles import MAKE, find_makefile, select_recipes
-from mcp_server.runs.shell_programs import SHELLS, TEXT_PROGRAMS, Program, find_programs
+from mcp_server.runs.shell_programs import Program, find_programs
 from mcp_server.store.state_home import StateHome
 
 _MOST_SCRIPTS, _MOST_BYTES = 8, 256 * 1024
