@@ -46,7 +46,7 @@ class FrontMatterEntry:
 
 @dataclass(frozen=True)
 class FrontMatter:
-    """Front matter: its entries, the number of its last line (0 without any), and the lines that are no section's."""
+    """Front matter: its entries, the number of its last line (0 without any), and the lines outside every section."""
 
     entries: tuple[FrontMatterEntry, ...] = ()
     last_line: int = 0
@@ -60,7 +60,7 @@ def read_front_matter(texts: Sequence[str]) -> FrontMatter:
     if not texts or texts[first].rstrip() != "---":
         return FrontMatter()
     end = next((n for n in range(first + 1, len(texts)) if texts[n].rstrip() in ("---", "...")), None)
-    # Rules between sections are no front matter.
+    # Rules between sections are not front matter.
     if end is None or any(_BRACKETED.match(text) for text in texts[first + 1 : end]):
         return FrontMatter()
     if not any(re.match(r"\s*[\w\"'-]+\s*:", text) for text in texts[first + 1 : end]):

@@ -17,7 +17,7 @@ _PLACE = re.compile(
     r"cwd|(?:.*[_.\-/:])?(?:(?:log|out|output)?_?dir|directory|path|root|run_?name|exp(?:eriment)?_?name)"
 )
 _FILE = "config:"  # see results/configuration.py
-_OF_THE_LAUNCH = frozenset({"command", "cwd", "gpus", "host"})  # settings that are no options of the program
+_OF_THE_LAUNCH = frozenset({"command", "cwd", "gpus", "host"})  # settings, not options of the program
 _SEPARATORS = re.compile(r"[/.:]")
 
 Cells = dict[str, str]

@@ -191,7 +191,7 @@ def make_outcome(
     advanced = {}
     for run in runs:
         cursor = find_cursor(cursors, run)
-        # What is no news to the caller, and so is not answered, stays unseen: a wait for every event may follow.
+        # What is not news to the caller, and so is not answered, stays unseen: a wait for every event may follow.
         is_seen = until != "decision" or run.run_id in news
         advanced[run.run_id] = (
             cursor.advance(run, scheduled=scheduled)

@@ -124,7 +124,7 @@ class Claims:
     results: Sequence[str] = ()  # stated
     has_events: bool = False  # event files that its processes wrote are known
     has_step: bool = True
-    outsiders: Sequence[Claims] = ()  # programs that worked where it did and are no run's
+    outsiders: Sequence[Claims] = ()  # programs that worked where it did and do not belong to a run
     is_outsider: bool = False  # these are the claims of one
 
     def __post_init__(self) -> None:

@@ -46,7 +46,7 @@ class OutsiderWatch:
     def __init__(self, cwd: str, records: str) -> None:
         self._cwd, self._records = os.path.realpath(cwd), os.path.realpath(records)
         self._seen: dict[processes.Process, _Seen] = {}
-        self._known: set[processes.Process] = set()  # those that are no outsiders
+        self._known: set[processes.Process] = set()  # those that are not outsiders
 
     def inspect_processes(self, attempt_processes: Iterable[processes.Process], now_s: float) -> None:
         """Inspect all processes at ``now_s`` (POSIX). ``attempt_processes``: those of the attempt."""

@@ -151,7 +151,7 @@ def expand(phases: Sequence[Phase], sweep_id: str) -> tuple[Cell, ...]:
     """Return the cells of all phases in order, each with a name of its own.
 
     Raises:
-        BadArgument: a value is no parameter, a name is used twice, there are no cells, or more than 1,000.
+        BadArgument: a value is not a parameter, a name is used twice, there are no cells, or more than 1,000.
     """
     cells: list[Cell] = []
     names: set[str] = set()

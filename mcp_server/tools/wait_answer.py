@@ -87,7 +87,7 @@ async def describe_outcome(
             next_timeout_s=outcome.next_timeout_s,
         )
         if is_heartbeat:
-            if spec.mode == "decision":  # what is no decision stays unseen, and comes with the next one
+            if spec.mode == "decision":  # what is not a decision stays unseen, and comes with the next one
                 status = status.model_copy(update={"events": None})
             status, next_timeout_s = shorten_heartbeat(status, outcome.next_timeout_s)
             answer = answer.model_copy(
