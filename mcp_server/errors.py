@@ -116,10 +116,10 @@ class RunNameAmbiguous(RunNotFound):
     """Several runs have this name. ``near`` holds their ids, the newest first."""
 
     def __init__(self, name: str, run_ids: list[str]) -> None:
-        shown = ", ".join(run_ids[:_MOST_RUN_IDS])
+        listed = ", ".join(run_ids[:_MOST_RUN_IDS])
         more = f" and {len(run_ids) - _MOST_RUN_IDS} more" if len(run_ids) > _MOST_RUN_IDS else ""
         RunwardError.__init__(
-            self, f"{len(run_ids)} runs are named {name[:80]!r}: {shown}{more}.", "Nothing was done.", "Pass a run_id."
+            self, f"{len(run_ids)} runs are named {name[:80]!r}: {listed}{more}.", "Nothing was done.", "Pass a run_id."
         )
         self.run_id, self.near = name, run_ids
 

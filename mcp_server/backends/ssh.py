@@ -223,8 +223,8 @@ class SshBackend:
 
     def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
         """Return the GPUs of the host, and who holds them."""
-        wanted = {name: value for name, value in env.items() if name.startswith(("CUDA_", "NVIDIA_", "LD_LIBRARY"))}
-        return query_host_gpus(Path(spec.mirror), env=wanted, near=near, query=query)
+        gpu_env = {name: value for name, value in env.items() if name.startswith(("CUDA_", "NVIDIA_", "LD_LIBRARY"))}
+        return query_host_gpus(Path(spec.mirror), env=gpu_env, near=near, query=query)
 
     def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
         """Bring the mirrored log up to date, as far as the host answers, only what is new crosses the wire.

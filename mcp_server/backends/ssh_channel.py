@@ -340,8 +340,8 @@ def forget_refusal(mirror: Path) -> None:
 def close_channels(is_meant: Callable[[Path], bool] = lambda _: True) -> None:
     """End the connections to the hosts that are meant."""
     with _lock:
-        meant = [path for path in _channels if is_meant(path)]
-        channels = [_channels.pop(path) for path in meant]
+        paths = [path for path in _channels if is_meant(path)]
+        channels = [_channels.pop(path) for path in paths]
     for channel in channels:
         channel.close()
 

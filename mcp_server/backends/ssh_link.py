@@ -184,9 +184,10 @@ def _explain_failure(facts: dict[str, Any], settings: SshSettings) -> str:
         problem = "takes longer than 10 s" if facts.get("found") == "slow" else "fails"
         return f"its prepare line {problem}: {settings.prepare[:200]!r}"
     if facts["failed"] == "python":
-        found = str(facts.get("found") or "").rstrip(", ") or "none at all"
+        interpreters = str(facts.get("found") or "").rstrip(", ") or "none at all"
         return (
-            f"it has no Python 3.9 or newer (found: {found}): write python = or prepare = into hosts.{settings.name} "
+            f"it has no Python 3.9 or newer (found: {interpreters}): "
+            f"write python = or prepare = into hosts.{settings.name} "
             "of hosts.toml, or have a person run `uv python install 3.12` there"
         )
     return f"its state directory cannot be used: {facts.get('found')}"

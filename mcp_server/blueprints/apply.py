@@ -287,8 +287,8 @@ def _find_option_faults(
 def _find_seed_faults(blueprint: Blueprint, request: LaunchRequest | None = None) -> Iterator[BlueprintFault]:
     """Yield a fault if a run would take several seeds: it is not a fault of the document."""
     seeds = blueprint.options.seeds
-    given = request is not None and ("seed" in request.params or bool(request.command))
-    if len(seeds) > 1 and not given and not _names_seeds(blueprint.launch_command or ""):
+    launch_sets_seed = request is not None and ("seed" in request.params or bool(request.command))
+    if len(seeds) > 1 and not launch_sets_seed and not _names_seeds(blueprint.launch_command or ""):
         text = (
             f"[exp_seeds] has {len(seeds)} seeds, and a run takes one: launch once for each, with "
             f'params={{"seed": {seeds[0]}}}, or name ${{exp_seeds}} in the command.'

@@ -287,8 +287,8 @@ def read_purpose(reader: BlueprintReader) -> str:
             (tag := _TAG.search(text)) and (tag[0] == text.strip(" *_`.") or FILL_IN_WORD.search(tag[1]))
         ):
             if not texts:
-                shown = tag[0] if (tag := _TAG.search(text)) else text[:40]
-                reader.add_fault(line, f"[exp_purpose] still holds the template's {shown!r}: write the question.")
+                excerpt = tag[0] if (tag := _TAG.search(text)) else text[:40]
+                reader.add_fault(line, f"[exp_purpose] still holds the template's {excerpt!r}: write the question.")
             continue
         (explanations if is_hint else texts).append(text)
     words = " ".join(filter(None, texts or explanations))

@@ -157,13 +157,13 @@ def _read_inline(text: str) -> _Inline:
     paired: set[int] = set()
     piece: list[str] = []
     last = 0
-    for start, end, kept in _read_signs(text, inline):
+    for start, end, text_part in _read_signs(text, inline):
         piece.append(text[last:start])
         last = end
-        if kept != "**":
-            piece.append(kept)
+        if text_part != "**":
+            piece.append(text_part)
             continue
-        parts += ["".join(piece), kept]
+        parts += ["".join(piece), text_part]
         piece = []
         if opened and not text[start - 1].isspace():
             paired |= {opened.pop(), len(parts) - 1}

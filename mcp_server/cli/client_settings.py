@@ -232,12 +232,12 @@ def out_of_codex_toml(text: str) -> str:
         if entry is None:
             return text
         _refuse_foreign(entry)
-        kept, inside = [], False
+        lines, inside = [], False
         for line in text.splitlines(keepends=True):
             if line.lstrip().startswith("["):
                 inside = _ANY_HEADER.fullmatch(line.rstrip("\n")) is not None
-            kept += [] if inside else [line]
-        after = "".join(kept).rstrip("\n") + "\n" if any(map(str.strip, kept)) else ""
+            lines += [] if inside else [line]
+        after = "".join(lines).rstrip("\n") + "\n" if any(map(str.strip, lines)) else ""
         servers = {name: each for name, each in before["mcp_servers"].items() if name != NAME}
         rest = {name: each for name, each in before.items() if name != "mcp_servers"}
         if tomllib.loads(after) != {**rest, **({"mcp_servers": servers} if servers else {})}:

@@ -38,8 +38,8 @@ QueueKey = tuple[int, int, str]  # number, time (ns) and name of a ticket
 
 def lease_directory(environ: Mapping[str, str]) -> Path:
     """Return the lease directory of this machine: ``RUNWARD_LEASES``, else the same for all users."""
-    if given := environ.get("RUNWARD_LEASES"):
-        return Path(given).absolute()
+    if path := environ.get("RUNWARD_LEASES"):
+        return Path(path).absolute()
     shared = stat.S_ISVTX | stat.S_IWOTH
     with contextlib.suppress(OSError):
         mode = _SYSTEM.lstat().st_mode

@@ -30,8 +30,11 @@ class Excess:
         """What is exceeded: ``0-3: power limit 300 W, at most 275 W required``, or empty where nothing is."""
         clauses = []
         if self.power_w:
-            known = [watts for watts in self.power_w.values() if watts is not None]
-            seen = [*([f"{_span(known)} W"] if known else []), *(["unknown"] if len(known) < len(self.power_w) else [])]
+            limits_w = [watts for watts in self.power_w.values() if watts is not None]
+            seen = [
+                *([f"{_span(limits_w)} W"] if limits_w else []),
+                *(["unknown"] if len(limits_w) < len(self.power_w) else []),
+            ]
             most = f"at most {self.requirements.power_limit_w:g} W required"
             clauses.append((tuple(self.power_w), f"power limit {' or '.join(seen)}, {most}"))
         if self.clock_mhz:

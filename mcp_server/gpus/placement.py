@@ -199,18 +199,20 @@ def _choose_instances(
         known = [instance.uuid for gpu in snapshot.gpus for instance in gpu.instances]
         there = f"There are {', '.join(known[:_MOST_INSTANCES])}" if known else "This machine has no MIG instances"
         return Unavailable(f"No MIG instance, or more than one, is {', '.join(unknown[:8])}. {there}.", never=True)
-    found = [pair for pair in pairs.values() if pair is not None]
-    uuids = tuple(instance.uuid for _, instance in found)
+    instances = [pair for pair in pairs.values() if pair is not None]
+    uuids = tuple(instance.uuid for _, instance in instances)
     if len(set(uuids)) < len(uuids):
         return Unavailable(f"A MIG instance is named twice: {', '.join(request.ids[:16])}.", never=True)
-    obstacles = {each.uuid: find_instance_obstacles(gpu, each, holders, requirements, run_id) for gpu, each in found}
-    excess = find_excess({gpu.uuid: gpu for gpu, _ in found}.values(), requirements)
+    obstacles = {
+        each.uuid: find_instance_obstacles(gpu, each, holders, requirements, run_id) for gpu, each in instances
+    }
+    excess = find_excess({gpu.uuid: gpu for gpu, _ in instances}.values(), requirements)
     if not any(obstacles.values()) and not excess.text:
         return Placement(uuids, ())
-    free = sum(not obstacles[each.uuid] and gpu.index not in excess.indices for gpu, each in found)
+    free = sum(not obstacles[each.uuid] and gpu.index not in excess.indices for gpu, each in instances)
     details = [f"{shorten_uuid(uuid, uuids)}: {'; '.join(texts)}" for uuid, texts in obstacles.items() if texts]
     details += [f"GPU {excess.text}"] if excess.text else []
-    cause = f"{len(found)} MIG instance{'s' * (len(found) > 1)} requested, {free} available."
+    cause = f"{len(instances)} MIG instance{'s' * (len(instances) > 1)} requested, {free} available."
     return Unavailable(cause, detail="; ".join(details), remedy=excess.remedy)
 
 

@@ -162,8 +162,8 @@ class Site(_Table):
             return self.environments[name]
         if name == NO_ENVIRONMENT:
             return Environment()
-        known = ", ".join([*self.environments, NO_ENVIRONMENT])
-        raise BadArgument("environment", f"there is no {name[:80]!r} in hosts.toml. There are {known}.")
+        names = ", ".join([*self.environments, NO_ENVIRONMENT])
+        raise BadArgument("environment", f"there is no {name[:80]!r} in hosts.toml. There are {names}.")
 
 
 def read_hosts_file(home: StateHome) -> Site:
@@ -225,8 +225,8 @@ def find_this_host(site: Site, name: str | None = None) -> Host:
     if other is not None:
         cause = f"{other.name} is another machine, this is {here.name}: a run is started on the machine itself."
         raise BadArgument("host", cause, _OTHER_MACHINE)
-    known = ", ".join(dict.fromkeys([here.name, *site.hosts]))
-    raise BadArgument("host", f"{name[:80]!r} is not known. There are {known}; this is {here.name}.", _OTHER_MACHINE)
+    names = ", ".join(dict.fromkeys([here.name, *site.hosts]))
+    raise BadArgument("host", f"{name[:80]!r} is not known. There are {names}; this is {here.name}.", _OTHER_MACHINE)
 
 
 def find_host(site: Site, name: str | None) -> tuple[Host, bool]:

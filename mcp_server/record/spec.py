@@ -82,8 +82,8 @@ class RunSpec(LaunchRequest):
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> RunSpec:
         """Return the spec that ``facts`` hold. Fields that are unknown or of a wrong type are left out."""
-        known = (f for f in fields(cls) if f.name in facts and f.name not in _NOT_KEPT)
-        return cls(**{f.name: facts[f.name] for f in known if _fits(facts[f.name], str(f.type))})
+        names = (f for f in fields(cls) if f.name in facts and f.name not in _NOT_KEPT)
+        return cls(**{f.name: facts[f.name] for f in names if _fits(facts[f.name], str(f.type))})
 
     def facts(self) -> dict[str, Any]:
         """Return all kept fields as JSON values."""

@@ -63,6 +63,6 @@ class SweepSpec:
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> SweepSpec:
         """Return the spec that ``facts`` hold. Raises what a wrong type raises."""
-        known = {name: facts[name] for name in cls.__dataclass_fields__ if name in facts}
-        cells = tuple(Cell(**{**cell, "notes": tuple(cell.get("notes") or ())}) for cell in known.pop("cells", ()))
-        return cls(**{**known, "hosts": tuple(known.get("hosts") or ())}, cells=cells)
+        values = {name: facts[name] for name in cls.__dataclass_fields__ if name in facts}
+        cells = tuple(Cell(**{**cell, "notes": tuple(cell.get("notes") or ())}) for cell in values.pop("cells", ()))
+        return cls(**{**values, "hosts": tuple(values.get("hosts") or ())}, cells=cells)

@@ -47,12 +47,12 @@ def main() -> int:
     watch = RunWatch(state.runs, lambda message, data: writer.write(dict(message), data))
     answers = Answers(state, watch)
     writer.write({"push": "hello", **_describe_host(state, watch)})
-    heard = [time.monotonic()]
-    threading.Thread(target=_end_when_silent, args=(heard,), daemon=True).start()
+    heard_at_s = [time.monotonic()]
+    threading.Thread(target=_end_when_silent, args=(heard_at_s,), daemon=True).start()
     working: list[threading.Thread] = []
     try:
         while (frame := read_frame(channel_in)) is not None:
-            heard[0] = time.monotonic()
+            heard_at_s[0] = time.monotonic()
             request, _ = frame
             thread = threading.Thread(target=_answer, args=(answers, writer, request), daemon=True)
             thread.start()
@@ -104,9 +104,9 @@ def _describe_host(state: State, watch: RunWatch) -> dict[str, Any]:
     }
 
 
-def _end_when_silent(heard: list[float]) -> None:
+def _end_when_silent(heard_at_s: list[float]) -> None:
     """End the process when its server has been silent for too long: its connection is gone, and nobody said so."""
-    while time.monotonic() - heard[0] < _SILENT_S:
+    while time.monotonic() - heard_at_s[0] < _SILENT_S:
         time.sleep(_SILENT_S / 6)
     os._exit(0)
 

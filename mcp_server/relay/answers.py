@@ -60,25 +60,25 @@ class Answers:
         """Show that the channel works."""
         return {"time": time.time()}, b""
 
-    def answer_subscribe(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_subscribe(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Push all runs from now on."""
-        self._watch.subscribe(wish["have"], wish["dead"])
+        self._watch.subscribe(request["have"], request["dead"])
         return {}, b""
 
-    def answer_launch(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_launch(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Start a run, at most once."""
         try:
-            return start.launch(self._state, wish["spec"], wish["handover"]), b""
+            return start.launch(self._state, request["spec"], request["handover"]), b""
         finally:
-            self._watch.push_now(str(wish["spec"]["run_id"]))
+            self._watch.push_now(str(request["spec"]["run_id"]))
 
-    def answer_withdraw(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_withdraw(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Make sure that a run which is not there is never started."""
-        return {"withdrawn": start.withdraw(self._state, wish["run"])}, b""
+        return {"withdrawn": start.withdraw(self._state, request["run"])}, b""
 
-    def answer_discard(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_discard(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Remove directory and session of a refused launch."""
-        directory = self._state.directory(wish["run"])
+        directory = self._state.directory(request["run"])
         spec = self._read_spec(directory)
         give_up_s = time.monotonic() + _DISCARDED_WITHIN_S
         while may_be_locked(directory.lock) and time.monotonic() < give_up_s:
@@ -88,27 +88,27 @@ class Answers:
         self._watch.push_now(directory.run_id)
         return {}, b""
 
-    def answer_stop_request(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_stop_request(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Write the stop request of a run, or withdraw it."""
-        directory = self._state.directory(wish["run"])
-        if wish["request"] is None:
+        directory = self._state.directory(request["run"])
+        if request["request"] is None:
             directory.stop.unlink(missing_ok=True)
         else:
             # Whether it has expired is a question to this host's clock.
-            renewed = expiry(_EXPIRES_S) if "expires_at" in wish["request"] else {}
-            write_json(directory.stop, {**wish["request"], **renewed})
+            renewed = expiry(_EXPIRES_S) if "expires_at" in request["request"] else {}
+            write_json(directory.stop, {**request["request"], **renewed})
         self._watch.push_now(directory.run_id)
         return {}, b""
 
-    def answer_interrupt(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_interrupt(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Let a living supervisor read its stop request. Say whether that reached it."""
-        directory = self._state.directory(wish["run"])
+        directory = self._state.directory(request["run"])
         supervisor = supervisor_of(directory.path, self._state.read_run(directory.run_id, self._host))
         return {"reached": supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)}, b""
 
-    def answer_reap(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_reap(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Stop all processes of a run whose supervisor is dead or stuck, and verify."""
-        directory = self._state.directory(wish["run"])
+        directory = self._state.directory(request["run"])
         reaping = Reaping(self._host, directory.path, self._state.read_run(directory.run_id, self._host))
         while (result := reaping.step()) is None:
             time.sleep(REAP_STEP_S)
@@ -119,45 +119,45 @@ class Answers:
             "unsupervised": result.unsupervised,
         }, b""
 
-    def answer_leftovers(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_leftovers(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Name the processes that a run left behind when its supervisor died."""
-        run = self._state.read_run(wish["run"], self._host)
+        run = self._state.read_run(request["run"], self._host)
         return {"processes": _pairs(name_processes(self._host.find_leftovers(run)))}, b""
 
-    def answer_screen(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_screen(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return the lines of a run's pane, of one without tmux the end of its log."""
-        directory = self._state.directory(wish["run"])
+        directory = self._state.directory(request["run"])
         spec = self._read_spec(directory)
         if not spec.session:
             logs = sorted(directory.path.glob("attempts/*/output.log"), key=lambda path: int(path.parent.name))
             data = zlib.decompress(_read_range(logs[-1], -_SCREEN_BYTES, _SCREEN_BYTES)[0]) if logs else b""
             return {"is_log": True}, data
-        command = tmux.capture_command(spec.session, history=wish["history"])
-        lines = tmux.read_capture(tmux.query(spec.tmux_socket, command), spec.session, history=wish["history"])
+        command = tmux.capture_command(spec.session, history=request["history"])
+        lines = tmux.read_capture(tmux.query(spec.tmux_socket, command), spec.session, history=request["history"])
         return {}, "\n".join(lines).encode(errors="replace")
 
-    def answer_close_screens(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_close_screens(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Close the sessions of ``ended`` runs, newest first, but for as many as shall be kept."""
         closed = 0
-        for run_id in wish["ended"]:
+        for run_id in request["ended"]:
             with contextlib.suppress(Exception):
                 closed += self._close_session(self._read_spec(self._state.directory(run_id)))
         return {"closed": closed}, b""
 
-    def answer_sessions(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_sessions(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Name the tmux sessions of a tmux server."""
-        names = tmux.query(wish["socket"], ["list-sessions", "-F", "#{session_name}"]) or []
+        names = tmux.query(request["socket"], ["list-sessions", "-F", "#{session_name}"]) or []
         return {"sessions": names}, b""
 
-    def answer_read(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_read(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return bytes of a file from ``offset`` on, compressed. ``path`` is absolute or below the state directory."""
-        data, status = _read_range(self._state.path / wish["path"], int(wish["offset"]), int(wish["count"]))
+        data, status = _read_range(self._state.path / request["path"], int(request["offset"]), int(request["count"]))
         return {"size": status.st_size, "inode": status.st_ino, "mtime_ns": status.st_mtime_ns}, data
 
-    def answer_files(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_files(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return size, time and inode of the regular files that match the patterns."""
         files: dict[str, list[int]] = {}
-        for pattern in wish["patterns"]:
+        for pattern in request["patterns"]:
             for path in glob.iglob(str(self._state.path / os.path.expanduser(pattern)), recursive=True):  # noqa: PTH111, PTH207
                 with contextlib.suppress(OSError):
                     status = os.stat(path)  # noqa: PTH116
@@ -167,27 +167,27 @@ class Answers:
                     return {"files": files, "cut": True}, b""
         return {"files": files}, b""
 
-    def answer_gpus(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_gpus(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return the GPUs of this host, and who holds leases of them and of its cpu slots."""
         snapshot: dict[str, Any] = {}
-        env = {**os.environ, **wish.get("env", {})}
-        if wish.get("query", True):
-            near, since_s = bool(wish.get("near")), wish.get("since_s")
-            snapshot = query_gpus(wish.get("python") or sys.executable, env, near=near, since_s=since_s).to_json()
+        env = {**os.environ, **request.get("env", {})}
+        if request.get("query", True):
+            near, since_s = bool(request.get("near")), request.get("since_s")
+            snapshot = query_gpus(request.get("python") or sys.executable, env, near=near, since_s=since_s).to_json()
         holders = {uuid: holder.text for uuid, holder in Leases(lease_directory(os.environ)).holders().items()}
         return {"snapshot": snapshot, "holders": holders, "cpu_slots": os.cpu_count() or 1}, b""
 
-    def answer_paths(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_paths(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Say for each path what is there: ``directory``, ``file``, ``missing`` with near names, or ``unknown``."""
-        return {"paths": {path: _describe_path(path) for path in wish["paths"]}}, b""
+        return {"paths": {path: _describe_path(path) for path in request["paths"]}}, b""
 
-    def answer_free_port(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_free_port(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return a free port of a range, None where there is none."""
-        return {"port": find_free_port(int(wish["low"]), int(wish["high"]))}, b""
+        return {"port": find_free_port(int(request["low"]), int(request["high"]))}, b""
 
-    def answer_disk(self, wish: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer_disk(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return the free bytes on the disk of a directory."""
-        path = Path(wish["path"]).expanduser()
+        path = Path(request["path"]).expanduser()
         while not path.is_dir():
             path = path.parent
         usage = shutil.disk_usage(path)

@@ -20,8 +20,8 @@ def render_skills() -> dict[str, str]:
         name = f"runward-{document.name.replace('_', '-')}"
         arguments = document.tables["arguments"]
         slots = {argument: argument.upper() for argument in arguments}
-        known = [f"{slots[argument]} is what your user wrote: {text}." for argument, text in arguments.items()]
+        answers = [f"{slots[argument]} is what your user wrote: {text}." for argument, text in arguments.items()]
         front = f"---\nname: {name}\ndescription: {json.dumps(document.description)}\n---\n"
         body = fill_slots(document, slots).strip()
-        skills[name] = front + "\n".join([*known, "", body]) + "\n"
+        skills[name] = front + "\n".join([*answers, "", body]) + "\n"
     return skills

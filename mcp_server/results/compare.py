@@ -211,13 +211,13 @@ def _describe_missing(
     """Return a sentence for each requested metric that no run has, with the names that it may mean."""
     notes = []
     for pattern in metrics:
-        known = [name for entry in entries for name in (*(one.tag for one in entry.metrics), *entry.figures)]
-        if match_tags(pattern, known) or any(_matches(pattern, name) for name in known):
+        tags = [name for entry in entries for name in (*(one.tag for one in entry.metrics), *entry.figures)]
+        if match_tags(pattern, tags) or any(_matches(pattern, name) for name in tags):
             continue
         for entry in entries:  # without the filter by name
             rundir = store.run_directory(entry.run.run_id)
-            known += [one.tag for one in read_metrics(entry.run, scalars, rundir=rundir).metrics]
-        near = find_near_names(pattern, known)
+            tags += [one.tag for one in read_metrics(entry.run, scalars, rundir=rundir).metrics]
+        near = find_near_names(pattern, tags)
         notes.append(f"No metric {pattern!r} in these runs." + (f" Near: {', '.join(near)}." if near else ""))
     return notes
 
@@ -238,8 +238,8 @@ def _evaluation_column(name: str) -> str:
 def _episodes_cell(entry: ComparedRun, figures: Sequence[str]) -> Cells:
     """Return of how many episodes the newest evaluation is, where no column counts them already."""
     counts = [entry.figures[name].last.episodes for name in figures if name in entry.figures]
-    known = next((count for count in counts if count), None)
-    return {"episodes": str(known)} if known and not any(map(is_count, figures)) else {}
+    episodes = next((count for count in counts if count), None)
+    return {"episodes": str(episodes)} if episodes and not any(map(is_count, figures)) else {}
 
 
 def _columns(

@@ -61,8 +61,8 @@ def merge_overrides(settings: Sequence[Mapping[str, str]]) -> list[dict[str, str
     for one in settings:
         own = {name.removeprefix(_FILE): value for name, value in one.items() if name.removeprefix(_FILE) in options}
         kept = {name: value for name, value in one.items() if name.removeprefix(_FILE) not in options}
-        given = {name: value for name, value in one.items() if name in options}
-        merged.append({**own, **given, **kept})
+        overrides = {name: value for name, value in one.items() if name in options}
+        merged.append({**own, **overrides, **kept})
     return merged
 
 

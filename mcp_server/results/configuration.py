@@ -109,8 +109,8 @@ def parse_yaml(text: str) -> dict[str, str]:
 def read_blueprint(run: Run, snapshot: CodeSnapshot | None = None) -> Blueprint:
     """Return the run's blueprint, or an empty one: as its snapshot kept it, else as it is now."""
     path = run.spec.blueprint
-    kept = next((one for one in snapshot.files if one.path == path), None) if snapshot is not None else None
-    text = snapshot.read_file(kept) if snapshot and kept else read_text(Path(path)) if path else None
+    copy = next((one for one in snapshot.files if one.path == path), None) if snapshot is not None else None
+    text = snapshot.read_file(copy) if snapshot and copy else read_text(Path(path)) if path else None
     return parse_blueprint(text) if text else Blueprint()
 
 

@@ -301,9 +301,9 @@ def _count(row: Row, names: Iterable[str]) -> int | None:
 
 
 def _find(row: Row, names: Iterable[str]) -> float | None:
-    wanted = frozenset(names)
+    tags = frozenset(names)
     for name, value in row.items():
-        if plain_name(name) in wanted and isinstance(value, int | float) and not isinstance(value, bool):
+        if plain_name(name) in tags and isinstance(value, int | float) and not isinstance(value, bool):
             return _as_float(value)
     return None
 

@@ -54,11 +54,11 @@ def _render_series(series: Sequence[EvaluationSeries]) -> Iterator[str]:
         for point in one.points:
             key = point.step, one.model, one.benchmark
             number = seen[key] = seen.get(key, -1) + 1  # an evaluation that was repeated
-            known = rows.setdefault(key, [])
-            while len(known) <= number:
-                known.append({})
+            row = rows.setdefault(key, [])
+            while len(row) <= number:
+                row.append({})
             cell = _exact(point)
-            known[number][one.metric] = f"**{cell}**" if point is best else cell
+            row[number][one.metric] = f"**{cell}**" if point is best else cell
     metrics = list(dict.fromkeys(one.metric for one in series))
     ordered = sorted(rows, key=lambda key: (key[0] is None, key[0] or 0, key[1], key[2]))
     lines = [(key, cells) for key in ordered for cells in rows[key]]
@@ -66,15 +66,15 @@ def _render_series(series: Sequence[EvaluationSeries]) -> Iterator[str]:
         (step, *_), cells = lines[0]
         yield from render_table(["figure", "value"], [*([["step", step]] if step is not None else []), *cells.items()])
         return
-    heads = [
+    headers = [
         name for name, n in (("step", 0), ("model", 1), ("benchmark", 2)) if any(k[n] not in ("", None) for k in rows)
     ]
     columns = {"step": 0, "model": 1, "benchmark": 2}
-    shown = lines[-_MOST_ROWS:]
-    cells_of = [[*(key[columns[name]] for name in heads), *(cells.get(m) for m in metrics)] for key, cells in shown]
-    yield from render_table([*heads, *metrics], cells_of)
-    if len(lines) > len(shown):
-        yield f"\nThe last {len(shown)} of {len(lines)} rows."
+    newest = lines[-_MOST_ROWS:]
+    cells_of = [[*(key[columns[name]] for name in headers), *(cells.get(m) for m in metrics)] for key, cells in newest]
+    yield from render_table([*headers, *metrics], cells_of)
+    if len(lines) > len(newest):
+        yield f"\nThe last {len(newest)} of {len(lines)} rows."
 
 
 def _exact(point: EvaluationPoint) -> str:

@@ -139,8 +139,8 @@ def _read_printed(run: Run, tags: Sequence[str], rundir: RunDir | None, notes: S
     metrics.sort(key=lambda one: one.best_is is None)
     last: Mapping[str, float | str] = (run.progress.get("metrics") or {}) if run.made_a_step else {}
     step = run.progress.get("step")
-    shown = {one.last for one in metrics}  # the headline `reward` is often a printed `mean reward`
-    more = [tag for tag in select_tags(tags, last) if tag not in printed.points and last[tag] not in shown]
+    values = {one.last for one in metrics}  # the headline `reward` is often a printed `mean reward`
+    more = [tag for tag in select_tags(tags, last) if tag not in printed.points and last[tag] not in values]
     metrics += [Metric(tag, last[tag], step if isinstance(step, int) else None) for tag in more]
     return RunMetrics(tuple(metrics), PRINTED if metrics else "", (*printed.notes, *notes))
 

@@ -70,8 +70,8 @@ def select_own(paths: Iterable[Path], own: OwnFiles) -> list[Path]:
     for path in paths:
         with contextlib.suppress(OSError):
             files = [FileFacts.of(one, status) for one, status in _list_files(path)]
-            verdict, rank = own.judge_all(files)
-            if verdict is Verdict.OWN:
+            ownership, rank = own.judge_all(files)
+            if ownership is Verdict.OWN:
                 ranks[path] = rank
     least = Rank.STATED if Rank.STATED in ranks.values() else Rank.NONE
     return [path for path, rank in ranks.items() if rank >= least]

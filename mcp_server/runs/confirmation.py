@@ -72,9 +72,9 @@ class RunSets:
         """Note that ``caller`` is asked now."""
         oldest_s = self._clock() - TOKEN_VALID_S
         self._asked = {
-            key: kept
+            key: newer
             for key, sets in self._asked.items()
-            if (kept := [each for each in sets if each.asked_s > oldest_s])
+            if (newer := [each for each in sets if each.asked_s > oldest_s])
         }
         self._asked.setdefault((caller, tuple(words)), []).append(RunSet(dict(attempts), question, self._clock()))
 

@@ -72,23 +72,23 @@ def _with_python(programs: Sequence[Program]) -> list[Program]:
 
 
 def _warn(program: Program) -> Iterator[str]:
-    shown = " ".join(program.words)[:_SHOWN_CHARS].replace("{", "{{").replace("}", "}}")
+    words = " ".join(program.words)[:_SHOWN_CHARS].replace("{", "{{").replace("}", "}}")
     if any(rule(program) for rule in _KILLERS):
         consequence = _OF_RAY if program.name == "ray" else _OTHERS
-        yield f"`{shown}`{{place}}: {consequence}"
+        yield f"`{words}`{{place}}: {consequence}"
     elif program.name == "sbatch" and not _has_option(program, "--wait", "W") and "--test-only" not in program.words:
         yield (
-            f"`{shown}`{{place}}: sbatch returns when the job is queued, so the run's end says nothing of the job. "
+            f"`{words}`{{place}}: sbatch returns when the job is queued, so the run's end says nothing of the job. "
             "Add --wait."
         )
     elif program.name == "ray" and program.words[1:2] == ("start",) and not _has_flag(program, "--block"):
         yield (
-            f"`{shown}`{{place}}: without --block Ray goes to the background, and "
+            f"`{words}`{{place}}: without --block Ray goes to the background, and "
             + ("the run ends at once and stops it. Add --block." if program.is_last else "ends with the command.")
         )
     elif (remote := parse_ssh(program.words)) is not None and not remote.has_terminal:
         yield (
-            f"`{shown}`{{place}}: stopping this run does not stop the command on {remote.host[:40]}, and a lost "
+            f"`{words}`{{place}}: stopping this run does not stop the command on {remote.host[:40]}, and a lost "
             "connection says nothing of it. Use ssh -tt."
         )
 
@@ -166,8 +166,8 @@ def _closes_other_sessions(program: Program) -> bool:
     words = program.words
     if program.name != "tmux" or any(word.startswith(("-L", "-S")) for word in words):
         return False  # of a tmux server of its own
-    found = program.by_xargs or any(source[:1] == ("tmux",) for source in program.substituted)
-    return "kill-server" in words or ("kill-session" in words and ("-a" in words or found))
+    is_computed = program.by_xargs or any(source[:1] == ("tmux",) for source in program.substituted)
+    return "kill-server" in words or ("kill-session" in words and ("-a" in words or is_computed))
 
 
 def _removes_found_containers(program: Program) -> bool:

@@ -48,8 +48,8 @@ def select_recipes(text: str, targets: Sequence[str]) -> str:
         if target not in seen:
             seen.add(target)
             waiting += needs.get(target, ())
-    kept = {number: line for target in seen for number, line in recipes.get(target, ())}
-    return "\n".join(kept.get(number, "") for number in range(text.count("\n") + 1))
+    lines = {number: line for target in seen for number, line in recipes.get(target, ())}
+    return "\n".join(lines.get(number, "") for number in range(text.count("\n") + 1))
 
 
 def _read_rules(lines: list[str]) -> tuple[dict[str, list[tuple[int, str]]], dict[str, list[str]], list[str]]:

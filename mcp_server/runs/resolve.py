@@ -119,10 +119,10 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     check_unicode(asdict(request))
     secrets = find_secrets(dict.fromkeys(request.secrets), environ, home.secrets)
     # Directories are left out: one named like a user is not a leak. So are variables that the operator wrote.
-    kept = {name: value for name, value in asdict(request).items() if name not in _NOT_SEARCHED}
-    kept["env"] = dict(request.env.items() - environment.env.items())
+    arguments = {name: value for name, value in asdict(request).items() if name not in _NOT_SEARCHED}
+    arguments["env"] = dict(request.env.items() - environment.env.items())
     others = find_distinct_secrets(environ, home.secrets)
-    check_no_secret(kept, {**others, **secrets})
+    check_no_secret(arguments, {**others, **secrets})
     added_variables = {name: value for name, value in request.env.items() if name not in given_variables}
     check_foreign_variables(added_variables, roots)
     if far:

@@ -43,7 +43,7 @@ class Selection:
         ids, tags, left_out = (tuple(map(str, facts[name])) for name in ("run_ids", "tags", "left_out"))
         return cls(ids, tags, bool(facts["live"]), frozenset(left_out))
 
-    def observe(self, store: RunStore, known: Iterable[str] = ()) -> tuple[Run, ...]:
+    def observe(self, store: RunStore, run_ids: Iterable[str] = ()) -> tuple[Run, ...]:
         """Return these runs as they are now, with those that have joined.
 
         ``known``: the ids of those that were observed before. One that cannot be read now has not left.
@@ -54,7 +54,7 @@ class Selection:
         """
         if not self.is_open:
             return store.observe_all(self.run_ids)
-        ids = dict.fromkeys([*self.run_ids, *known, *store.list_ids_tagged(self.tags)])
+        ids = dict.fromkeys([*self.run_ids, *run_ids, *store.list_ids_tagged(self.tags)])
         if self.live:
             every = store.list_runs()
             ids |= {run.run_id: None for run in every if not run.ended or run.run_id not in self.left_out}

@@ -126,8 +126,8 @@ def _warn_of_gpus(spec: RunSpec, environ: Mapping[str, str]) -> list[str]:
         indices = {gpu.uuid: gpu.index for gpu in gpus}
         # What the holder saw counts where the driver does not answer here.
         holders = {indices.get(uuid, holder.index): _name(holder) for uuid, holder in leases.items()}
-        known = {index: name for index, name in holders.items() if index is not None}
-        return warn_of_pins(pins, None, known, list(indices.values()))
+        leased = {index: name for index, name in holders.items() if index is not None}
+        return warn_of_pins(pins, None, leased, list(indices.values()))
     if leases and computes(spec.command):
         names = sorted({_name(holder) for holder in leases.values()})
         named = ", ".join(names[:_MOST_HOLDERS]) + (" and others" if len(names) > _MOST_HOLDERS else "")

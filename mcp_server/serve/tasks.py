@@ -158,8 +158,8 @@ async def refuse_undeclared_subscriptions(ctx: Request, call_next: CallNext) -> 
 
     Others are acknowledged without their task ids: tasks are polled.
     """
-    wanted = (ctx.params or {}).get("notifications") if ctx.method == _LISTEN else None
-    if isinstance(wanted, Mapping) and wanted.get("taskIds"):
+    kinds = (ctx.params or {}).get("notifications") if ctx.method == _LISTEN else None
+    if isinstance(kinds, Mapping) and kinds.get("taskIds"):
         _require_declaration(ctx)
     return await call_next(ctx)
 

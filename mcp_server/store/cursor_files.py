@@ -74,8 +74,8 @@ class CursorFiles:
             BadArgument: it is not a word of this state directory, or is too old.
         """
         try:
-            known = word if _WORD.fullmatch(word) else ""
-            facts = json.loads(read_regular_file(self._path(known), follow_links=False))
+            key = word if _WORD.fullmatch(word) else ""
+            facts = json.loads(read_regular_file(self._path(key), follow_links=False))
             left_out = facts["left_out"]
             seen = Seen(
                 {str(run_id): (int(seq), str(state)) for run_id, (seq, state) in facts["runs"].items()},

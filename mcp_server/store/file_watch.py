@@ -98,11 +98,11 @@ class FileWatch:
         """
         paths, subscription.pending = subscription.pending, []
         subscription.polled = True
-        found = await run_in_thread(_add_watches, self._inotify, paths)
+        watches = await run_in_thread(_add_watches, self._inotify, paths)
         subscription.polled, subscription.changed = False, True
         for path in paths:
             watch = self._watches[path]
-            watch.number, watch.is_shared = found.get(path, (watch.number, watch.is_shared))
+            watch.number, watch.is_shared = watches.get(path, (watch.number, watch.is_shared))
             if not self._use(subscription, watch):
                 subscription.polled = True
 
@@ -173,11 +173,11 @@ def _add_watches(inotify: Any, paths: Iterable[Path]) -> dict[Path, tuple[int, b
 
     # CLOSE_WRITE: the kernel closes a killed supervisor's lock file.
     mask = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE
-    found: dict[Path, tuple[int, bool]] = {}
+    watches: dict[Path, tuple[int, bool]] = {}
     for path in paths:
         with contextlib.suppress(OSError):
-            found[path] = (inotify.add_watch(path, mask), is_shared_filesystem(path.parent))
-    return found
+            watches[path] = (inotify.add_watch(path, mask), is_shared_filesystem(path.parent))
+    return watches
 
 
 def _open_inotify() -> Any:

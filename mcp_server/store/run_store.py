@@ -177,8 +177,8 @@ class RunStore:
 
     def list_ids_tagged(self, tags: Iterable[str]) -> list[str]:
         """Return the ids of the runs that have one of ``tags``, the oldest first."""
-        wanted = set(tags)
-        return [spec.run_id for spec in self._list_specs() if not wanted.isdisjoint(spec.tags)]
+        required = set(tags)
+        return [spec.run_id for spec in self._list_specs() if not required.isdisjoint(spec.tags)]
 
     def list_tags(self) -> list[str]:
         """Return the tags of all runs, those of the newest run first."""

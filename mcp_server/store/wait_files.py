@@ -91,8 +91,8 @@ class WaitFiles:
         if not self._make_room(mark):
             return None
         record = WaitRecord(f"{mark}-{secrets.token_urlsafe(24)}", now(), time.time(), facts)
-        kept = {"layout": 1, "owner": owner, "created_at": record.created_at, **facts}
-        write_atomic(self._path(record.wait_id), json.dumps(kept).encode())
+        contents = {"layout": 1, "owner": owner, "created_at": record.created_at, **facts}
+        write_atomic(self._path(record.wait_id), json.dumps(contents).encode())
         return record
 
     def read(self, wait_id: str, owner: str | None) -> WaitRecord:

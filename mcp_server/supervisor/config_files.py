@@ -132,8 +132,8 @@ def _expand_value(text: str, variables: Mapping[str, str]) -> str | None:
     words = text.split()
     if len(words) <= 1:
         return _expand(text, variables)
-    known = [_expand(word, variables) for word in words]
-    return " ".join(_UNKNOWN if word is None else word for word in known)
+    expanded = [_expand(word, variables) for word in words]
+    return " ".join(_UNKNOWN if word is None else word for word in expanded)
 
 
 def _expand_words(word: str, variables: Mapping[str, str]) -> Sequence[str | None]:
@@ -169,9 +169,9 @@ def _go_to(base: Path | None, words: Sequence[str | None]) -> Path | None:
 
 def _find_named(words: Sequence[str | None], base: Path) -> Iterator[Path]:
     """Yield the files that the words of one program name, and those of its Hydra."""
-    known = [word for word in words if word is not None]
+    names = [word for word in words if word is not None]
     script: Path | None = None
-    for before, word in zip(["", *known], known):
+    for before, word in zip(["", *names], names):
         value = _value(word)
         path = base / value
         if before == "-m":
@@ -181,7 +181,7 @@ def _find_named(words: Sequence[str | None], base: Path) -> Iterator[Path]:
         if _is_file(path):
             script = path if script is None and path.suffix == ".py" else script
             yield path
-    yield from _find_hydra(known, base, script)
+    yield from _find_hydra(names, base, script)
 
 
 def _value(word: str) -> str:

@@ -113,8 +113,8 @@ class ControlInputs:
         if request is None or request.get("carried_out") or has_expired(request):
             return False
         by, stopped_by = str(request.get("by", "")), request.get("stopped_by")
-        known = str(stopped_by) if stopped_by in STOPPERS else ""
-        self.request_stop(StopRequest("killed", by, str(request.get("reason", "")), known))
+        stopper = str(stopped_by) if stopped_by in STOPPERS else ""
+        self.request_stop(StopRequest("killed", by, str(request.get("reason", "")), stopper))
         return True
 
     def request_stop(self, request: StopRequest) -> None:

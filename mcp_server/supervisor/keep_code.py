@@ -48,12 +48,12 @@ def keep_code(attempt: KeptAttempt, on_done: Callable[[], None] = lambda: None) 
     files = find_config_files(attempt.spec.command, cwd, attempt.env, attempt.arguments)
     if attempt.spec.blueprint:
         files.insert(0, Path(attempt.spec.blueprint))
-    kept, notes = _copy_files(attempt, files, directory)
-    write_json(directory / SNAPSHOT, replace(snapshot, files=kept, notes=(*notes, *snapshot.notes)).facts())
+    copies, notes = _copy_files(attempt, files, directory)
+    write_json(directory / SNAPSHOT, replace(snapshot, files=copies, notes=(*notes, *snapshot.notes)).facts())
     git = _read_git([Path(cwd), *(path.parent for path in files)], attempt.env)
     _write(directory / DIFF, mask_secrets(git.diff, attempt.secrets))
     git = replace(git, subject=mask_secrets(git.subject, attempt.secrets))
-    snapshot = replace(snapshot, files=kept, git=git, notes=notes)
+    snapshot = replace(snapshot, files=copies, git=git, notes=notes)
     python = find_python(attempt.spec.command, cwd, attempt.env)
     snapshot = _keep_packages(directory, snapshot, python)
     on_done()
@@ -68,7 +68,7 @@ def _copy_files(
     attempt: KeptAttempt, files: Sequence[Path], directory: Path
 ) -> tuple[tuple[KeptFile, ...], tuple[str, ...]]:
     """Copy ``files`` with secrets masked, and return them and a note for each one that is not there whole."""
-    kept: list[KeptFile] = []
+    copies: list[KeptFile] = []
     notes: list[str] = []
     left_bytes = _MOST_BYTES
     for path in files:
@@ -86,8 +86,8 @@ def _copy_files(
             _write(copy, mask_secrets(data.decode(errors="replace"), attempt.secrets))
         else:
             notes.append(f"{path} was not kept: it has {len(data):,} bytes.")
-        kept.append(one)
-    return tuple(kept), tuple(notes)
+        copies.append(one)
+    return tuple(copies), tuple(notes)
 
 
 def _name_copy(path: Path, cwd: str) -> str:

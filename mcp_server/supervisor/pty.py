@@ -106,8 +106,8 @@ def _run_guard(
             os.dup2(slave, fd)
         # Nothing else stays open here, above all not the run's lock, which must be released when the supervisor dies.
         status_end, release_end, gate_end = ends = [os.dup(end) for end in pipe_ends]
-        kept = [2, *sorted([*ends, *(os.dup(fd) for fd in lock_fds)]), 65536]
-        for above, below in zip(kept, kept[1:]):
+        open_fds = [2, *sorted([*ends, *(os.dup(fd) for fd in lock_fds)]), 65536]
+        for above, below in zip(open_fds, open_fds[1:]):
             os.closerange(above + 1, below)
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -116,7 +116,7 @@ class SeenFiles:
         """
         deadline_s = time.monotonic() + _LIST_S
         roots = [path for path in dict.fromkeys([*directories, *self.directories()]) if may_be_listed(path)]
-        known = {file.path for file in self._files.values()}
+        paths = {file.path for file in self._files.values()}
         for root in roots:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
@@ -126,7 +126,7 @@ class SeenFiles:
             for _, entries in scan.walk(Path(root), _regular_file, skip=lambda name: name.startswith(".")):
                 for path, status in entries:
                     key = status.st_dev, status.st_ino
-                    if path in known or status.st_mtime_ns < since_ns or key in self._files:
+                    if path in paths or status.st_mtime_ns < since_ns or key in self._files:
                         continue
                     if len(self._files) >= MOST_FILES:
                         self.cut = True
@@ -136,8 +136,8 @@ class SeenFiles:
 
     def _name_event_files(self, pids: Container[int]) -> None:
         """Record the event files that hold the number of a process of the attempt: some are open for instants only."""
-        known = {file.path for file in self._files.values()}
-        for path in [path for path in self._event_files if path not in known]:
+        paths = {file.path for file in self._files.values()}
+        for path in [path for path in self._event_files if path not in paths]:
             match = _EVENT_FILE_PID.search(path)
             if match is None or int(match[1]) not in pids:
                 continue

@@ -100,11 +100,11 @@ def make_table(
     if metric is not None:
         cells = _measure(cells, store, scalars, metric, goal, {LIVE}, _MOST_LIVE)
     groups = rank_groups(cells, goal)
-    shown = groups[:most_rows]
+    top_groups = groups[:most_rows]
     remarks = read_notes(store.sweeps.files_of(sweep))
     further = [name for name in metrics if name != metric]
-    values = _read_metrics(shown, store, scalars, further, notes) if further else {}
-    columns, rows = _make_rows(sweep, groups, shown, metric, values, remarks, notes)
+    values = _read_metrics(top_groups, store, scalars, further, notes) if further else {}
+    columns, rows = _make_rows(sweep, groups, top_groups, metric, values, remarks, notes)
     return SweepTable(columns, rows, len(groups), metric, goal, notes)
 
 
@@ -144,8 +144,8 @@ def _make_rows(
             "note": _join_notes(group, remarks),
         }
         rows.append(row)
-    kept = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
-    return kept, [[row[name] for name in kept] for row in rows]
+    columns = [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
+    return columns, [[row[name] for name in columns] for row in rows]
 
 
 def _setting(group: Group, name: str) -> str:

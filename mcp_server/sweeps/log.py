@@ -168,8 +168,8 @@ def _varying(cells: Iterable[CellState]) -> list[str]:
 
 def _without_empty(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
     """Return a table without the columns that are empty in every row."""
-    kept = [number for number in range(len(headers)) if any(row[number] for row in rows)]
-    return [headers[number] for number in kept], [[row[number] for number in kept] for row in rows]
+    columns = [number for number in range(len(headers)) if any(row[number] for row in rows)]
+    return [headers[number] for number in columns], [[row[number] for number in columns] for row in rows]
 
 
 def _as_field(value: object) -> str:

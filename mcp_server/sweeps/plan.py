@@ -73,19 +73,19 @@ def parse_phases(
         BadArgument: a phase has an unknown field, no name, or defines no cells.
     """
     check_common("common", common)
-    given = {name: value for name, value in only.items() if value is not None}
+    values = {name: value for name, value in only.items() if value is not None}
     if phases is None:
-        return [_make_phase("", {"name": "1", **given}, common)]
-    if given:
-        raise BadArgument(next(iter(given)), "belongs into one of the phases.", "Each phase has its own.")
+        return [_make_phase("", {"name": "1", **values}, common)]
+    if values:
+        raise BadArgument(next(iter(values)), "belongs into one of the phases.", "Each phase has its own.")
     if not phases:
         raise BadArgument("phases", "is empty.")
     result: list[Phase] = []
     for number, facts in enumerate(phases, 1):
         where = f"phases[{number - 1}]"
         if unknown := set(facts) - _PHASE_KEYS:
-            known = ", ".join(sorted(_PHASE_KEYS))
-            raise BadArgument("phases", f"{where} has an unknown field {min(unknown)!r}; there are {known}.")
+            keys = ", ".join(sorted(_PHASE_KEYS))
+            raise BadArgument("phases", f"{where} has an unknown field {min(unknown)!r}; there are {keys}.")
         own = facts.get("common") or {}
         check_common(f"{where}.common", own)
         _check_types(where, {name: value for name, value in facts.items() if name != "name"})
@@ -127,8 +127,8 @@ def check_common(argument: str, launch: Mapping[str, Any]) -> None:
         if name in _OF_THE_SWEEP:
             raise BadArgument(argument, f"{name} is set by the sweep: leave it out.")
         if name not in _LAUNCH_ARGUMENTS:
-            known = ", ".join(sorted(_LAUNCH_ARGUMENTS))
-            raise BadArgument(argument, f"launch_run has no argument {name!r}; there are {known}.")
+            names = ", ".join(sorted(_LAUNCH_ARGUMENTS))
+            raise BadArgument(argument, f"launch_run has no argument {name!r}; there are {names}.")
     _check_types(argument, launch)
 
 
@@ -207,8 +207,8 @@ def _expand_phase(phase: Phase) -> Iterable[Cell]:
         launch = _merge(_add_source(source, phase.common), own)
         if blueprint is not None:
             launch = {**launch, "blueprint": blueprint}
-        shown = {name: params[name] for name in varying if name in params}
-        parts = [label] if label else [source.name if source else "", _stem(blueprint), _describe(shown)]
+        varied = {name: params[name] for name in varying if name in params}
+        parts = [label] if label else [source.name if source else "", _stem(blueprint), _describe(varied)]
         name = _label("-".join(str(part) for part in parts if part))
         yield Cell(name, phase.name, params, launch, notes=source.notes if source else ())
 

@@ -106,8 +106,8 @@ def parse_search(facts: Mapping[str, Any]) -> Search:
         BadArgument: it is not a search, or needs a package that this Python does not have.
     """
     if unknown := set(facts) - _SEARCH_KEYS:
-        known = ", ".join(sorted(_SEARCH_KEYS))
-        raise BadArgument("search", f"has an unknown field {min(unknown)!r}; there are {known}.")
+        keys = ", ".join(sorted(_SEARCH_KEYS))
+        raise BadArgument("search", f"has an unknown field {min(unknown)!r}; there are {keys}.")
     strategy, budget, seed = facts.get("strategy", "random"), facts.get("budget"), facts.get("seed", 0)
     if strategy not in STRATEGIES:
         raise BadArgument("search", f"strategy must be one of {', '.join(STRATEGIES)}, not {strategy!r}.")
@@ -171,9 +171,9 @@ def _ask_optuna(search: Search, trials: Sequence[Trial], goal: str, seed: int) -
     distributions = {name: _make_distribution(each) for name, each in search.space.items()}
     study = make_study(goal, sampler=TPESampler(seed=seed, n_startup_trials=0, constant_liar=True))
     study.add_trials([_make_trial(trial, distributions) for trial in trials])
-    asked = study.ask(distributions).params
+    params = study.ask(distributions).params
     return {
-        name: each.fit(asked[name]) if isinstance(each, Range) else asked[name] for name, each in search.space.items()
+        name: each.fit(params[name]) if isinstance(each, Range) else params[name] for name, each in search.space.items()
     }
 
 

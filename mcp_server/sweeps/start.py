@@ -387,8 +387,8 @@ def describe_command(spec: SweepSpec, cell: Cell, checked: Mapping[str, RunSpec]
     run_spec = checked.get(cell.name)
     if run_spec is None:
         request = make_request(spec, cell, 1)
-        known = {each: getattr(request, each) for each in LaunchRequest.__dataclass_fields__}
+        arguments = {each: getattr(request, each) for each in LaunchRequest.__dataclass_fields__}
         if not request.command:
             return f"blueprint {request.blueprint}"
-        run_spec = RunSpec(**known)
+        run_spec = RunSpec(**arguments)
     return command_text(run_spec)

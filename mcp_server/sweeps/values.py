@@ -43,8 +43,8 @@ def check_values(spec: SweepSpec, home: StateHome, environ: Mapping[str, str]) -
         except RunwardError as error:
             raise SweepRefused(f"{number} of {len(spec.cells)}", error) from None
     secrets = find_distinct_secrets(environ, home.secrets)
-    kept = [{n: v for n, v in cell.launch.items() if n not in _NOT_SEARCHED} for cell in spec.cells]
-    check_no_secret({"cells": [kept, [dict(cell.params) for cell in spec.cells], facts["searches"]]}, secrets)
+    launches = [{n: v for n, v in cell.launch.items() if n not in _NOT_SEARCHED} for cell in spec.cells]
+    check_no_secret({"cells": [launches, [dict(cell.params) for cell in spec.cells], facts["searches"]]}, secrets)
     for cell in spec.cells:
         request = make_request(spec, cell, 1)
         try:

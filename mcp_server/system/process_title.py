@@ -71,15 +71,15 @@ def set_title(words: Sequence[str]) -> None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_bytes().rpartition(b") ")[2].split()
         start, end = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
-        shown = b""
+        title = b""
         for word in words:
-            following = shown + os.fsencode(word) + b"\0"
+            following = title + os.fsencode(word) + b"\0"
             if len(following) > end - start:
                 break
-            shown = following
-        if start and shown:
+            title = following
+        if start and title:
             memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
             try:
-                os.pwrite(memory, shown.ljust(end - start, b"\0"), start)
+                os.pwrite(memory, title.ljust(end - start, b"\0"), start)
             finally:
                 os.close(memory)

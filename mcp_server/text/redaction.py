@@ -42,10 +42,10 @@ class _Layer:
             return
         characters = (invisible_utf_8(), FIRST_BYTES)
         for noise, signs in (_CONTROL_RUNS, (escapes, b"\x1b"), _BELLS, characters, erased):
-            shown = noise.sub(b"", self.text) if _has_any(self.text, signs) else self.text
-            if len(shown) < len(self.text):
+            visible = noise.sub(b"", self.text) if _has_any(self.text, signs) else self.text
+            if len(visible) < len(self.text):
                 self._steps.append((self.text, noise))
-                self.text = shown
+                self.text = visible
 
     def origin(self, index: int) -> int:
         """Return the original index of the byte at ``index`` of the text."""

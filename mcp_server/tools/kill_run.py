@@ -213,19 +213,19 @@ async def _kill_several(
         return await run_in_thread(_require_confirmation_of_several, server, words, targets)
     else:
         came_at_once = server.questions.answer(name, " ".join(words))
-        asked = server.run_sets.answer(name, words)
-        if asked is None and not targets.runs:
+        question = server.run_sets.answer(name, words)
+        if question is None and not targets.runs:
             return KillResult(status="already_ended", message=f"All {len(targets.ended)} have ended already.")
         if answer.action == "cancel" and came_at_once:
             return await run_in_thread(_require_confirmation_of_several, server, words, targets)
         typed = answer.data.run_id.strip() if answer.action == "accept" else ""
-        if asked is None or typed not in (str(len(asked.attempts)), f"{len(asked.attempts)} runs"):
+        if question is None or typed not in (str(len(question.attempts)), f"{len(question.attempts)} runs"):
             return KillResult(
                 status="declined",
                 message="Kill not confirmed: declined, dismissed, or another number was typed. No run was stopped. "
                 f"{_COMMANDS_FOR_PEOPLE}",
             )
-        attempts = dict.fromkeys(asked.attempts)  # a person means the run, whatever its attempt
+        attempts = dict.fromkeys(question.attempts)  # a person means the run, whatever its attempt
         by, stopped_by = "a person, asked through the client", "person"
     chosen = [run for run in targets.runs if attempts.get(run.run_id, 0) in (None, run.attempt)]
     stops = await stop_several(ctx, chosen, by=by, reason=reason, stopped_by=stopped_by)
@@ -271,10 +271,10 @@ def _describe_stops(targets: Targets, attempts: Mapping[str, int | None], stops:
         *far,
         *(text for released, text in stops.gpu_memory.values() if not released),
     ]
-    meant = [run for run in runs if run.run_id in attempts]
-    is_whole = not survivors and not any(run.problem for run in meant)
+    stopping = [run for run in runs if run.run_id in attempts]
+    is_whole = not survivors and not any(run.problem for run in stopping)
     return KillResult(
-        status="already_ended" if not meant else "killed" if is_whole else "incomplete",
+        status="already_ended" if not stopping else "killed" if is_whole else "incomplete",
         message=" ".join(filter(None, parts)),
         runs=runs,
         signals_sent=list(dict.fromkeys(sign for result in stops.results.values() for sign in result.signals_sent)),

@@ -43,18 +43,18 @@ def shorten_heartbeat(status: RunStatus, next_timeout_s: float) -> tuple[RunStat
         return status, next_timeout_s
     if "tail" in facts:
         facts["tail"] = [shorten_middle(line, _TAIL_CHARS) for line in facts["tail"][-1:]]
-    kept = {name: facts[name] for name in _ALWAYS if name in facts}
+    shortened = {name: facts[name] for name in _ALWAYS if name in facts}
     facts["next_timeout_s"] = next_timeout_s
-    names = _AS_FITS if "step" in kept else ("last_output_s", *_AS_FITS)
+    names = _AS_FITS if "step" in shortened else ("last_output_s", *_AS_FITS)
     more = {name: facts[name] for name in names if name in facts}
     left = HEARTBEAT_TOKENS - _FRAME_TOKENS - estimate_tokens(status.run_id)
-    left -= sum(_tokens_of_field(name, value) for name, value in kept.items() if name not in ("run_id", "state"))
+    left -= sum(_tokens_of_field(name, value) for name, value in shortened.items() if name not in ("run_id", "state"))
     for name, value in more.items():
         if (tokens := _tokens_of_field(name, value)) <= left:
             left -= tokens
-            kept[name] = value
-    next_timeout = kept.pop("next_timeout_s", None)
-    return RunStatus.model_validate(kept), next_timeout
+            shortened[name] = value
+    next_timeout = shortened.pop("next_timeout_s", None)
+    return RunStatus.model_validate(shortened), next_timeout
 
 
 def shorten_failure(status: RunStatus) -> RunStatus:

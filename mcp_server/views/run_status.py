@@ -242,8 +242,8 @@ def describe(
 
 def _reason(run: Run) -> str | None:
     """Return the reason of a state, with the last known step of a lost run: how far it came is not known."""
-    known = f"Its last known step: {run.last_known_step}." if run.last_known_step else ""
-    return " ".join(filter(None, (run.reason, known))) or None
+    last_step = f"Its last known step: {run.last_known_step}." if run.last_known_step else ""
+    return " ".join(filter(None, (run.reason, last_step))) or None
 
 
 def printed_exception(run: Run) -> str | None:
@@ -274,8 +274,8 @@ def _params(run: Run, *, short: bool) -> dict[str, Any] | None:
     params, changed = run.attempt_params.params, run.attempt_params.changed
     most, chars = (_MOST_PARAMS_OF_FAILED, _PARAM_CHARS_OF_FAILED) if short else (_MOST_PARAMS, _PARAM_CHARS)
     names = sorted(params, key=lambda name: name not in changed)
-    shown = {name: _param(params[name], chars) for name in names[:most]}
-    return shown | ({"…": f"{len(names) - most} more"} if len(names) > most else {}) or None
+    values = {name: _param(params[name], chars) for name in names[:most]}
+    return values | ({"…": f"{len(names) - most} more"} if len(names) > most else {}) or None
 
 
 def _param(value: object, chars: int) -> object:
@@ -312,10 +312,10 @@ def _failure(failure: Mapping[str, Any], *, listed: bool) -> Failure:
 
 
 def _metrics(metrics: Mapping[str, Any], *, brief: bool) -> dict[str, float | str] | None:
-    shown = list(metrics.items())
+    newest = list(metrics.items())
     if brief:
-        shown = first_metrics(metrics)
-    return {name: significant(v) if isinstance(v, int | float) else str(v) for name, v in shown} or None
+        newest = first_metrics(metrics)
+    return {name: significant(v) if isinstance(v, int | float) else str(v) for name, v in newest} or None
 
 
 def _round(seconds: float | None) -> float | None:

@@ -155,11 +155,11 @@ def _describe_live(cell: str, run: Run) -> str:
 def _estimate_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> float | None:
     """Return about how long the rest takes, by the mean of the ended cells and how many ran at once; None unknown."""
     took = [cell.end.get("elapsed_s") for cell in sweep.cells if cell.state in ("finished", "timed_out")]
-    known = [seconds for seconds in took if isinstance(seconds, int | float)]
+    durations_s = [seconds for seconds in took if isinstance(seconds, int | float)]
     running = [run for run in live.values() if run.state != "queued"]
-    if not known or not running or sweep.ended:
+    if not durations_s or not running or sweep.ended:
         return None
-    mean_s = sum(known) / len(known)
+    mean_s = sum(durations_s) / len(durations_s)
     waiting = sum(cell.state == WAITING for cell in sweep.cells) + len(live) - len(running)
     left_s = [max(0.0, mean_s - (now_s - posix(run.started_at))) if run.started_at else mean_s for run in running]
     return round_seconds(waiting * mean_s / len(running) + max(left_s))

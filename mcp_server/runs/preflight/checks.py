@@ -290,13 +290,13 @@ async def check_gpus(context: CheckContext) -> CheckOutcome:
     """
     request = context.request.launch
     gpus = check_gpu_arguments(request.gpus, request.require, {}, queue=False)
-    wanted = parse_gpus(gpus)
-    require = context.host.tighten(request.require) if takes_several(wanted) else request.require
+    gpu_request = parse_gpus(gpus)
+    require = context.host.tighten(request.require) if takes_several(gpu_request) else request.require
     slots = count_cpu_slots((await run_in_thread(context.store.home.read_config)).cpu_slots)
     leases = str(lease_directory(context.environ))
     spec = RunSpec(gpus=gpus, require=require, leases=leases, cpu_slots=slots, queue=request.queue)
     facts = [f"{slots} cpu slots"]
-    if wanted is None or not wanted.cpu:
+    if gpu_request is None or not gpu_request.cpu:
         query = partial(query_gpus, sys.executable, context.host_env, within_s=_GPU_QUERY_S)
         snapshot = await run_in_thread(query)
         holders = await run_in_thread(Leases(Path(leases)).holders)

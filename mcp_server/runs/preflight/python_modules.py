@@ -207,12 +207,14 @@ def _follow_pyenv(program: Path, env: Mapping[str, str], cwd: Path) -> Path:
     for file in (*(each / ".python-version" for each in (cwd, *cwd.parents)), root / "version"):
         with suppress(OSError):
             words = words or read_regular_file(file, max_bytes=_MOST_BYTES).decode(errors="replace")
-    wanted = (re.split(r"[:\s]+", words.strip()) or [""])[0]
-    exact = root / "versions" / wanted / "bin" / program.name
-    if wanted and exact.is_file():
+    version = (re.split(r"[:\s]+", words.strip()) or [""])[0]
+    exact = root / "versions" / version / "bin" / program.name
+    if version and exact.is_file():
         return exact
     near = (
-        sorted((root / "versions").glob(f"{wanted}.*/bin/{program.name}")) if wanted.replace(".", "").isdigit() else []
+        sorted((root / "versions").glob(f"{version}.*/bin/{program.name}"))
+        if version.replace(".", "").isdigit()
+        else []
     )
     return near[-1] if len(near) == 1 else program
 

@@ -105,13 +105,13 @@ def choose_tasks(tasks: Sequence[DoitTask], words: Sequence[str], gpus: int | No
     if not words:
         raise BadArgument("source", f"names no task of doit in {project}.", _list_names(tasks))
     for word in words:
-        found = [task for task in tasks if _means(word, task)]
-        if not found:
+        matches = [task for task in tasks if _means(word, task)]
+        if not matches:
             near = difflib.get_close_matches(word, by_name, 1)
             hint = f"Did you mean {near[0]}? " if near else ""
             cause = f"doit has no task {word[:80]!r} in {project}."
             raise BadArgument("source", cause, hint + _list_names(tasks))
-        for task in found:
+        for task in matches:
             choice = _choose_variant(task, by_name, gpus)
             if _is_pattern(word) and gpus is not None and gpus <= 1 and (plain := _find_plain(task, by_name)):
                 left_out.append(f"{task.name} (the variant of {plain} for several GPUs)")

@@ -57,10 +57,10 @@ def _find_files(word: str, cwd: Path | None) -> Iterator[Path]:
     if not glob.has_magic(word):
         yield find_config(word, cwd)
         return
-    found = sorted(glob.glob(str(Path(word).expanduser()), root_dir=cwd))  # noqa: PTH207 - has root_dir, absolute too
-    if len(found) > _MOST_FILES:
-        raise BadArgument("source", f"{word[:80]} meets {len(found)} files, more than {_MOST_FILES}.")
-    yield from (find_config(each, cwd) for each in found if each.endswith((".yaml", ".yml")))
+    paths = sorted(glob.glob(str(Path(word).expanduser()), root_dir=cwd))  # noqa: PTH207 - has root_dir, absolute too
+    if len(paths) > _MOST_FILES:
+        raise BadArgument("source", f"{word[:80]} meets {len(paths)} files, more than {_MOST_FILES}.")
+    yield from (find_config(each, cwd) for each in paths if each.endswith((".yaml", ".yml")))
 
 
 def _build_cell(name: str, file: Path, cwd: Path | None, query: SourceQuery) -> SourceCell:

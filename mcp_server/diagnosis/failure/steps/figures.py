@@ -56,8 +56,8 @@ def read_figures(scene: Scene) -> NextStep | None:
 def _read_memory(scene: Scene) -> NextStep | None:
     """Return the step that the figures of a message about GPU memory prove. None: too large a batch."""
     text = scene.message or scene.line
-    asked, total, free, own = (_read(pattern, text) for pattern in (_ASKED, _TOTAL, _FREE, _OWN))
-    if asked is None or total is None or free is None:
+    request, total, free, own = (_read(pattern, text) for pattern in (_ASKED, _TOTAL, _FREE, _OWN))
+    if request is None or total is None or free is None:
         return None
     named = [(_size(match, 2), match[1]) for match in _OTHER.finditer(text)]
     if own is None and (ours := _read(_BY_PYTORCH, text)) is not None:  # a container numbers processes differently
@@ -65,7 +65,7 @@ def _read_memory(scene: Scene) -> NextStep | None:
         named = [(share, pid) for share, pid in named if pid != itself]
     largest, process = max(named, default=(0.0, ""))
     others = sum(share for share, _ in named) or (total - free - own if own is not None else 0.0)
-    if others >= max(_LEAST_SHARE * total, _LEAST_GIB) and others + free >= asked:
+    if others >= max(_LEAST_SHARE * total, _LEAST_GIB) and others + free >= request:
         if largest > (own or 0.0):
             return NextStep(
                 True, "retry_other_gpu", f"Process {process} holds most of this GPU: launch_run on another GPU."
@@ -81,7 +81,7 @@ def _read_memory(scene: Scene) -> NextStep | None:
         unused = own - allocated
     if unused is None or unused < _LEAST_UNUSED * total:
         return None
-    if unused + free >= asked and not _IN_PIECES.search(scene.log):
+    if unused + free >= request and not _IN_PIECES.search(scene.log):
         return NextStep(
             True,
             "retry_changed",

@@ -55,13 +55,15 @@ _LEAST_LIKENESS = 0.75
 def find_remedy(scene: Scene) -> NextStep | None:
     """Return the remedy that the message of ``scene`` names: what to do, else what must be true. None without one."""
     text = _ASIDE.sub("", _EXCEPTION.sub("", scene.message or scene.line, count=1))
-    said = [
+    remedies = [
         _EXCEPTION.sub("", part.strip(" \t-*•>│|"), count=1).removesuffix(" and try again.").rstrip(" .:,;")
         for part in _SENTENCES.split(text)
     ]
-    said = [one for one in said if len(one) >= _LEAST_CHARS and not (_SAYS_NOTHING.search(one) or _CODE.search(one))]
+    remedies = [
+        one for one in remedies if len(one) >= _LEAST_CHARS and not (_SAYS_NOTHING.search(one) or _CODE.search(one))
+    ]
     for pattern in (_SAYS_WHAT_TO_DO, _SAYS_WHAT_MUST_BE):
-        for one in said:
+        for one in remedies:
             if pattern.search(one):
                 return _quote(re.sub(r"^\d[.)] ?", "", one), scene.at if pattern is _SAYS_WHAT_MUST_BE else ())
     return None
@@ -82,24 +84,24 @@ def suggest_option(scene: Scene) -> NextStep | None:
     if match is None or "usage:" not in near.lower():
         return None
     usage = near[near.lower().rfind("usage:") :].partition("error:")[0]
-    known = {option.strip("-").replace("-", "_"): option for option in _OPTION.findall(usage)}
+    options = {option.strip("-").replace("-", "_"): option for option in _OPTION.findall(usage)}
     name = match[1].strip("-").replace("-", "_")
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=_LEAST_LIKENESS)
+    nearest = difflib.get_close_matches(name, options, n=1, cutoff=_LEAST_LIKENESS)
     if not nearest:
         return None
     return _stop(
-        f"The program has no {match[1]}: its usage lists {known[nearest[0]]}; use that, then launch_run again."
+        f"The program has no {match[1]}: its usage lists {options[nearest[0]]}; use that, then launch_run again."
     )
 
 
-def _quote(said: str, places: Sequence[str]) -> NextStep | None:
+def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
     """Return the step that quotes what the error says. ``places``: where to make true what must be."""
-    said = said.replace(";", ",")
-    if len(said) > ADVICE_CHARS - len(_HEAD) - 1:
-        return _stop(f"{_HEAD}{said[: ADVICE_CHARS - len(_HEAD) - 2].rsplit(' ', 1)[0]} ….")
+    remedy = remedy.replace(";", ",")
+    if len(remedy) > ADVICE_CHARS - len(_HEAD) - 1:
+        return _stop(f"{_HEAD}{remedy[: ADVICE_CHARS - len(_HEAD) - 2].rsplit(' ', 1)[0]} ….")
     tails = [f"; make that true {at}{_TAIL}" for at in places] if places else [_TAIL]
     for tail in (*tails, "."):
-        if len(text := f"{_HEAD}{said}{tail}") <= ADVICE_CHARS:
+        if len(text := f"{_HEAD}{remedy}{tail}") <= ADVICE_CHARS:
             return _stop(text)
     return None
 
