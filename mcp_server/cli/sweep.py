@@ -14,11 +14,12 @@ from mcp_server.backends import tmux_client
 from mcp_server.cli.ls import COLOURS, PIPE_COLUMNS
 from mcp_server.cli.output import print_json
 from mcp_server.errors import BadArgument
+from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_state import Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
-from mcp_server.text.formatting import printable, significant
-from mcp_server.views.sweep_status import SweepStatus, describe_sweep
+from mcp_server.text.formatting import printable
+from mcp_server.views.sweep_status import SweepStatus, describe_best, describe_sweep
 
 _COLUMNS = ("SWEEP", "STATE", "CELLS", "FAILED", "BEST", "OWNER", "PLANNED")
 
@@ -54,13 +55,13 @@ def _list(store: RunStore, limit: int, *, as_json: bool) -> int:
     for column in _COLUMNS:
         table.add_column(column, no_wrap=column in ("SWEEP", "STATE"))
     for sweep in sweeps:
-        best = sweep.best
+        best = find_best(sweep)
         table.add_row(
             Text(sweep.sweep_id),
             _state(sweep),
             f"{sum(cell.done for cell in sweep.cells)}/{len(sweep.cells)}",
             str(len(sweep.failed) or ""),
-            Text("" if best is None else f"{significant(best.value or 0.0):g} {best.cell.name}"),
+            Text("" if best is None else f"{best.group.text} {best.cell.cell.name}"),
             Text(printable(sweep.spec.owner)),
             sweep.spec.created_at[:16].replace("T", " "),
         )
@@ -72,7 +73,7 @@ def _list(store: RunStore, limit: int, *, as_json: bool) -> int:
 
 
 def _summary(sweep: Sweep) -> dict[str, object]:
-    best = sweep.best
+    best = find_best(sweep)
     facts = {
         "sweep_id": sweep.sweep_id,
         "name": sweep.spec.name,
@@ -80,7 +81,7 @@ def _summary(sweep: Sweep) -> dict[str, object]:
         "cells": sweep.count(),
         "done": sum(cell.done for cell in sweep.cells),
         "failed": len(sweep.failed),
-        "best": None if best is None else {"cell": best.cell.name, "run_id": best.run_id, "value": best.value},
+        "best": None if best is None else describe_best(best).model_dump(mode="json"),
         "owner": sweep.spec.owner,
         "created_at": sweep.spec.created_at,
         "conducted": sweep.conducted,
@@ -119,8 +120,8 @@ def _show(sweep: Sweep, store: RunStore, *, as_json: bool) -> int:
 
 def _headline(sweep: Sweep, status: SweepStatus) -> Text:
     counts = ", ".join(f"{count} {state}" for state, count in status.cells.items() if state != "total")
-    best = status.best
-    value = "" if best is None else f"; best {status.metric} {best.value:g} by {best.cell} ({best.run_id})"
+    best = find_best(sweep)
+    value = "" if best is None else f"; best {status.metric} {best.text} ({best.cell.run_id})"
     return Text(f"{sweep.sweep_id}: {status.cells['total']} cells, {counts}{value};")
 
 

@@ -24,8 +24,9 @@ class CellState:
     """One cell: its state, its runs so far, and what came of the last one.
 
     ``failures`` counts its failed runs, ``interruptions`` those that ended by nobody's wish. ``value`` is the sweep's
-    metric, at its best. ``params``: those of the newest attempt. ``is_planned``: its parameters are known. ``rungs``:
-    the steps of the halving that its newest run has reached, with the values there.
+    metric, at its best. ``params``: those of the newest attempt. ``chosen``: of a cell whose parameters depend on
+    others, those that were found for it; ``origin`` says where. ``rungs``: the steps of the halving that its newest run
+    has reached, with the values there.
     """
 
     cell: Cell
@@ -38,7 +39,8 @@ class CellState:
     end: Mapping[str, Any] = field(default_factory=dict)
     value: float | None = None
     value_step: int | None = None
-    is_planned: bool = True
+    chosen: Mapping[str, Any] | None = None
+    origin: str | None = None
     curves: str | None = None
     rungs: Mapping[int, Any] = field(default_factory=dict)
 
@@ -48,6 +50,11 @@ class CellState:
         return self.runs[-1] if self.runs else None
 
     @property
+    def is_planned(self) -> bool:
+        """Whether its parameters are known."""
+        return self.chosen is not None or (self.cell.promote is None and self.cell.trial is None)
+
+    @property
     def done(self) -> bool:
         """Whether nothing more is started for it."""
         return self.state not in (WAITING, LIVE)
@@ -55,7 +62,8 @@ class CellState:
     def planned(self, name: str) -> Any:
         """Return the value of a parameter that the cell was planned with, its own or that of its launch."""
         common = self.cell.launch.get("params")
-        return self.cell.params.get(name, common.get(name) if isinstance(common, Mapping) else None)
+        own = self.cell.params if self.chosen is None else self.chosen
+        return own.get(name, common.get(name) if isinstance(common, Mapping) else None)
 
     def setting(self, name: str) -> Any:
         """Return the value of a parameter as the newest attempt had it."""
@@ -94,13 +102,6 @@ class Sweep:
         """The cells that failed, in the order in which they did."""
         failed = [cell for cell in self.cells if cell.state in ("failed", "lost")]
         return tuple(sorted(failed, key=lambda cell: cell.end.get("seq", 0)))
-
-    @property
-    def best(self) -> CellState | None:
-        """The cell with a result whose value of the metric is the best. None without a metric, or before any result."""
-        valued = [cell for cell in self.cells if cell.value is not None and cell.state in RESULTS]
-        sign = 1 if self.spec.goal == "max" else -1
-        return max(valued, key=lambda cell: sign * (cell.value or 0.0), default=None)
 
     @property
     def session(self) -> str:
@@ -144,8 +145,7 @@ def fold_sweep(
 
 
 def _begin(cell: Cell, number: int) -> CellState:
-    is_planned = cell.promote is None and cell.trial is None
-    return CellState(cell, number, params=dict(cell.params), is_planned=is_planned)
+    return CellState(cell, number, params=dict(cell.params))
 
 
 def _end_state(event: Event) -> RunState:
@@ -162,7 +162,8 @@ def _apply(cell: CellState, event: Event) -> CellState:
             cell = replace(cell, runs=(*cell.runs, run_id), value=None, value_step=None, curves=None, rungs={})
         return replace(cell, state=LIVE, end={}, params=event.get("params") or cell.params)
     if kind == "cell_planned":
-        return replace(cell, params=event.get("params") or {}, is_planned=True)
+        chosen = event.get("params") or {}
+        return replace(cell, params=chosen, chosen=chosen, origin=event.get("what"))
     if kind == "cell_resumed":
         return replace(cell, state=WAITING, end={})
     if kind == "cell_measured" and event.get("run_id", cell.run_id) == cell.run_id:

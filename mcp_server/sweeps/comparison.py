@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from mcp_server.errors import RunwardError
 from mcp_server.record.state import Run
+from mcp_server.record.sweep_ranking import Group, average, find_best, find_differing, rank_groups
 from mcp_server.record.sweep_state import LIVE, RESULTS, WAITING, CellState, Sweep
 from mcp_server.results.answers import Comparison, SweepFacts
 from mcp_server.results.comparison_cells import fit as fit_cell
@@ -20,7 +21,6 @@ from mcp_server.scalars.run_scalars import Scalars
 from mcp_server.store.cell_notes import read_notes
 from mcp_server.store.run_store import RunStore
 from mcp_server.sweeps.figures import measure
-from mcp_server.sweeps.ranking import Group, average, find_differing, rank_groups
 from mcp_server.text.formatting import shorten_middle
 from mcp_server.views.brevity import fit
 from mcp_server.views.sweep_status import describe_best
@@ -68,7 +68,7 @@ def compare_sweep(
         cells=sweep.count(),
         metric=table.metric,
         goal=table.goal if table.metric else None,
-        best=None if sweep.best is None else describe_best(sweep.best),
+        best=None if (best := find_best(sweep)) is None else describe_best(best),
         failed=failed or None,
     )
     return Comparison(

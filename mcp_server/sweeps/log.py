@@ -8,6 +8,7 @@ from typing import Any
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
+from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_state import LIVE, CellState, Sweep
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.store.cell_notes import read_notes
@@ -47,8 +48,8 @@ def render_log(directory: SweepDir, sweep: Sweep, live: Mapping[str, Run], notes
     limit = f"at most {spec.max_parallel} at once" if spec.max_parallel else "as many at once as get a lease"
     lines.append(f"Owner: {spec.owner or 'unknown'}; planned {spec.created_at}; {limit}")
     if spec.metric:
-        best = sweep.best
-        value = f": {_number(best.value)} by {best.cell.name} ({best.run_id})" if best is not None else ": none yet"
+        best = find_best(sweep)
+        value = f": {best.text} ({best.cell.run_id})" if best is not None else ": none yet"
         lines.append(f"Best {spec.metric} ({spec.goal}){value}")
     lines += ["", "## Plan", ""]
     names = _varying(sweep.cells)
@@ -115,7 +116,7 @@ def _plan_row(
         "" if step is None else str(step),
         f"{1 / step_s:.3g}" if isinstance(step_s, int | float) and step_s > 0 and run is None else "",
         value,
-        _shorten(notes.get(cell.cell.name) or _why(cell)),
+        _shorten(notes.get(cell.cell.name) or _why(cell) or cell.origin or ""),
     ]
 
 

@@ -41,7 +41,6 @@ _OF_TEXTS = frozenset({"command", "env", "secrets", "tags", "resume_args", "blue
 _FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
 _PHASE_KEYS = frozenset({"name", "common", "grid", "cells", "blueprints", "source", "promote", "search"})
 _NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable of the shell
-_SEED = re.compile(r"(?:^|[._-])(?:random_)?seed$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -324,11 +323,6 @@ def _name_run(launch: Mapping[str, Any]) -> dict[str, str]:
     proposal = propose_run_name(command, launch["params"], launch.get("param_style") or "--k v")
     name, _, value = (proposal or "").partition("=")
     return {name: value} if proposal else {}
-
-
-def is_seed(name: str) -> bool:
-    """Return whether a parameter is a random seed: cells that differ in nothing else repeat one experiment."""
-    return _SEED.search(name) is not None
 
 
 def _check_value(name: str, value: object) -> None:

@@ -11,6 +11,7 @@ from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
 from mcp_server.record.events import Event
 from mcp_server.record.state import Run, RunState, posix
+from mcp_server.record.sweep_ranking import Best, find_best
 from mcp_server.record.sweep_state import LIVE, WAITING, CellState, Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import round_seconds, shorten_middle, significant
@@ -22,13 +23,20 @@ _SHOWN = frozenset({"launch_refused", "stalled", "error_seen", "gpu_deviation", 
 
 
 class BestCell(Answer):
-    """The cell with the best value of the sweep's metric; ``step``: where it was reached."""
+    """The best cell of the setting with the best ``mean`` over ``n`` results. ``value`` and ``step`` are the cell's.
+
+    ``runner_up``: the next setting, where the difference is inside the deviation.
+    """
 
     cell: str
     run_id: str | None = None
     params: dict[str, Any] | None = None
     value: float
     step: int | None = None
+    mean: float | None = None
+    deviation: float | None = None
+    n: int | None = None
+    runner_up: str | None = None
 
 
 class FailedCell(Answer):
@@ -65,7 +73,7 @@ def describe_sweep(sweep: Sweep, store: RunStore, *, since: int = 0) -> SweepSta
 
 def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, since: int = 0) -> SweepStatus:
     """Return the status of a sweep, whose live runs are ``live`` by cell. Pure."""
-    best, failed = sweep.best, sweep.failed
+    best, failed = find_best(sweep), sweep.failed
     return SweepStatus(
         sweep_id=sweep.sweep_id,
         state=sweep.state,
@@ -85,8 +93,9 @@ def line_of_sweep(sweep: Sweep) -> str:
     """Return a sweep as one line of text: ``night-ab3d running: 6 cells, 2 finished, 4 running; best 25 by lr0.2``."""
     counts = sweep.count()
     tally = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
-    best = f"; best {significant(sweep.best.value or 0.0):g} by {sweep.best.cell.name}" if sweep.best else ""
-    return f"{sweep.sweep_id} {sweep.state}: {counts['total']} cells, {tally}{best}"
+    best = find_best(sweep)
+    value = f"; best {best.text}" if best is not None else ""
+    return f"{sweep.sweep_id} {sweep.state}: {counts['total']} cells, {tally}{value}"
 
 
 def describe_sweep_for_confirmation(sweep: Sweep) -> str:
@@ -121,14 +130,20 @@ def _count(sweep: Sweep, live: Mapping[str, Run]) -> dict[str, int]:
     return {"total": len(states), **dict(sorted(counts.items()))}
 
 
-def describe_best(cell: CellState) -> BestCell:
-    """Return the answer for the best cell."""
+def describe_best(best: Best) -> BestCell:
+    """Return the answer for the best cell. Where it is the only result of its setting, it has no mean."""
+    cell, group = best.cell, best.group
+    several = len(group.results) > 1
     return BestCell(
         cell=cell.cell.name,
         run_id=cell.run_id,
         params=dict(cell.params) or None,
         value=significant(cell.value or 0.0),
         step=cell.value_step,
+        mean=significant(group.mean or 0.0) if several else None,
+        deviation=significant(group.deviation, 2) if group.deviation is not None else None,
+        n=len(group.results) if several else None,
+        runner_up=best.runner_up_text or None,
     )
 
 

@@ -92,7 +92,8 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         answers = await to_end(agent, sweep_id)
         status = answers[-1]["sweep"]
         assert (status["state"], status["cells"]) == ("finished", {"total": 6, "failed": 2, "finished": 4})
-        assert (status["best"]["cell"], status["best"]["value"]) == ("lr0.2-seed2", 25)
+        best = status["best"]
+        assert (best["cell"], best["value"], best["mean"], best["n"]) == ("lr0.2-seed2", 25, 24.5, 2)
         assert {cell["kind"] for cell in status["failed"]} == {"python_error"}
         log = Path(sweep["sweep_log"]).read_text()
         assert "State: finished; 6 cells: 2 failed, 4 finished" in log
@@ -114,7 +115,7 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         page = await agent.call("list_runs", sweep=sweep_id, limit=2)
         assert (page["total"], len(page["runs"]), "4 older" in page["more"]) == (6, 2, True)
         (line,) = (await agent.call("list_runs"))["sweeps"]
-        assert line == f"{sweep_id} finished: 6 cells, 2 failed, 4 finished; best 25 by lr0.2-seed2"
+        assert line == f"{sweep_id} finished: 6 cells, 2 failed, 4 finished; best 24.5±0.71 (n 2) by lr0.2-seed2"
         assert "Sweep not found" in await agent.refusal("list_runs", sweep="nigth")
         assert "Sweep not found" in await agent.refusal("compare_runs", sweep="nigth")
         noted = await agent.call("launch_sweep", name="night", notes={"lr0.2-seed2": "keep: the best"})

@@ -9,6 +9,7 @@ import pytest
 from mcp_server.record.events import Event
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
+from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweep_state import CellState, Sweep, fold_sweep
 from mcp_server.sweeps.decide import CellEnd, find_end, find_finished_phases, find_next, judge_end
@@ -115,9 +116,15 @@ def test_the_fold_counts_names_the_best_and_remembers_every_run() -> None:
         metric="reward",
     )
     assert sweep.count() == {"total": 4, "failed": 1, "finished": 1, "queued": 1, "running": 1}
-    best = sweep.best
+    best = find_best(sweep)
     assert best is not None
-    assert (best.cell.name, best.runs, best.interruptions, best.params) == ("c0", ("r-c0", "r2"), 1, {"n": 4})
+    cell = best.cell
+    assert (cell.cell.name, cell.runs, cell.interruptions, cell.params) == (
+        "c0",
+        ("r-c0", "r2"),
+        1,
+        {"n": 4},
+    )
     assert names(list(sweep.failed)) == ["c1"]
 
 

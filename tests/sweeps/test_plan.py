@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.errors import BadArgument
 from mcp_server.record.sweep_spec import Cell
-from mcp_server.sweeps.plan import Phase, expand, fill_names, is_seed, parse_phases
+from mcp_server.sweeps.plan import Phase, expand, fill_names, parse_phases
 from mcp_server.sweeps.sources.source import SourceCell
 
 COMMON = {"command": "python train.py", "cwd": "/w"}
@@ -136,10 +136,3 @@ def test_blueprints_are_cells() -> None:
 def test_a_plan_that_means_nothing_is_refused(common: dict[str, Any] | None, only: dict[str, Any], words: str) -> None:
     with pytest.raises(BadArgument, match=words):
         plan(common, **only)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"), [("seed", True), ("trainer.seed", True), ("random_seed", True), ("seeds", False)]
-)
-def test_seeds_repeat_an_experiment(name: str, expected: bool) -> None:
-    assert is_seed(name) is expected

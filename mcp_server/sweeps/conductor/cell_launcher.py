@@ -23,6 +23,7 @@ from mcp_server.errors import (
 )
 from mcp_server.record.events import EventLog
 from mcp_server.record.state import Run
+from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
 from mcp_server.runs.idempotency import has_key, hold_key
@@ -96,11 +97,8 @@ class CellLauncher:
         cell = state.cell
         try:
             if cell.promote is not None or cell.trial is not None:
-                params = state.params if state.is_planned else await run_in_thread(choose_params, sweep, cell)
-                if not state.is_planned:  # noted first: a launch that is repeated must have the same
-                    text = f"{cell.name}: {', '.join(f'{name} {value}' for name, value in params.items())}"
-                    self.events.append("cell_planned", text, cell=cell.name, params=dict(params))
-                cell = fill_names(replace(cell, params=_merge_own(cell, params)), sweep.sweep_id)
+                params = await run_in_thread(self._choose, sweep, state)
+                cell = fill_names(replace(cell, params=params), sweep.sweep_id)
             run = await self._launch_anywhere(sweep.spec, cell, len(state.runs) + 1)
         except (RunwardError, OSError) as error:
             self._note_refusal(cell, error)
@@ -109,6 +107,15 @@ class CellLauncher:
         self._cause = ""
         self._note_start(cell, run)
         return run
+
+    def _choose(self, sweep: Sweep, state: CellState) -> Mapping[str, Any]:
+        """Return the parameters of a cell that depend on others, noted first: a repeated launch must have the same."""
+        if state.chosen is not None:
+            return state.chosen
+        name, (params, origin) = state.cell.name, choose_params(sweep, state.cell)
+        text = f"{name}: {', '.join(f'{each} {value}' for each, value in params.items())}"
+        self.events.append("cell_planned", text, cell=name, params=dict(params), what=origin or None)
+        return params
 
     def wake(self) -> None:
         """Let a cell be launched at once: a run has ended, so that its GPUs may be free."""
@@ -160,8 +167,10 @@ class CellLauncher:
         self.events.append("cell_failed", f"{cell.name} cannot be launched: {why}", cell=cell.name, state="failed")
 
 
-def choose_params(sweep: Sweep, cell: Cell) -> Mapping[str, Any]:
-    """Return the parameters of a cell that depend on other cells. Blocks: Optuna takes a second to import.
+def choose_params(sweep: Sweep, cell: Cell) -> tuple[Mapping[str, Any], str]:
+    """Return the parameters of a cell that depend on other cells, and whose they are. Blocks for a second.
+
+    A promotion takes those of the best run of the setting with the best mean; its phase's own ones win.
 
     Raises:
         BadArgument: no cell is the best one.
@@ -170,19 +179,13 @@ def choose_params(sweep: Sweep, cell: Cell) -> Mapping[str, Any]:
     if cell.trial is not None:
         others = [each for each in sweep.cells if each.cell.phase == cell.phase and each.cell is not cell]
         history = [_describe_trial(each) for each in others if each.runs]
-        return propose(parse_search(spec.searches[cell.phase]), history, cell.trial, spec.goal)
-    if (best := sweep.best) is None:
+        return propose(parse_search(spec.searches[cell.phase]), history, cell.trial, spec.goal), ""
+    if (best := find_best(sweep)) is None:
         raise BadArgument("promote", f"no cell has a value of {spec.metric}, so none is the best.")
-    return best.params
+    return {**best.cell.params, **cell.params}, f"promoted: {best.text}"
 
 
 def _describe_trial(state: CellState) -> Trial:
     states: dict[str, TrialState] = {"finished": "finished", "timed_out": "finished", STOPPED: "stopped", LIVE: "live"}
     step = state.value_step if state.value_step is not None else state.end.get("step")
     return Trial(state.params, states.get(state.state, "failed"), state.value, step)
-
-
-def _merge_own(cell: Cell, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``params``, but for those that the cell names itself: of a promotion its phase, of a trial its launch."""
-    own = cell.params if cell.promote is not None else cell.launch.get("params")
-    return {**params, **(own if isinstance(own, Mapping) else {})}

@@ -22,6 +22,7 @@ from mcp_server.record.events import Event, EventKind, EventLog
 from mcp_server.record.run_directory import now
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
+from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_state import COMPLETE, LIVE, CellState, Sweep, fold_sweep
 from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.decision import find_decisions
@@ -172,8 +173,8 @@ class Conductor:
         for phase in find_finished_phases(sweep):
             cells = [cell for cell in sweep.cells if cell.cell.phase == phase]
             failed = sum(cell.state in ("failed", "lost") for cell in cells)
-            best = sweep.best
-            value = f" Best so far: {best.cell.name}, {best.value:g}." if best is not None else ""
+            best = find_best(sweep)
+            value = f" Best so far: {best.text}." if best is not None else ""
             self._note("phase_done", f"Phase {phase}: {len(cells)} cells done, {failed} failed.{value}", phase=phase)
 
     async def _observe_live(self, sweep: Sweep) -> list[tuple[CellState, Run]]:

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Mapping
 
 from mcp_server.record.state import Run
+from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_state import LIVE, Sweep
-from mcp_server.text.formatting import clock, printable, significant
+from mcp_server.text.formatting import clock, printable
 
 _CLEAR = "\033[H\033[2J\033[3J"
 _MOST_ENDED = 8
@@ -41,8 +42,8 @@ def render(sweep: Sweep, live: Mapping[str, Run]) -> str:
     spec, counts = sweep.spec, sweep.count()
     tally = "  ".join(f"{state} {count}" for state, count in counts.items())
     lines = [f"{spec.sweep_id}   {sweep.state}   {tally}"]
-    if (best := sweep.best) is not None:
-        lines.append(f"best {spec.metric}: {significant(best.value or 0.0):g} by {best.cell.name} ({best.run_id})")
+    if (best := find_best(sweep)) is not None:
+        lines.append(f"best {spec.metric}: {best.text} ({best.cell.run_id})")
     lines.append("")
     for cell in (cell for cell in sweep.cells if cell.state == LIVE):
         run = live.get(cell.cell.name)

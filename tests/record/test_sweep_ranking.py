@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mcp_server.record.sweep_spec import Cell
-from mcp_server.record.sweep_state import CellState
+from mcp_server.record.sweep_ranking import Best, Group, average, find_best, find_differing, is_seed, rank_groups
+from mcp_server.record.sweep_spec import Cell, SweepSpec
+from mcp_server.record.sweep_state import CellState, Sweep
 from mcp_server.sweeps.plan import Phase, expand
-from mcp_server.sweeps.ranking import Group, average, find_differing, rank_groups
 
 
 def cell(name: str, value: float | None = None, state: str = "finished", **params: Any) -> CellState:
@@ -76,3 +76,31 @@ def test_an_average_is_of_what_is_known() -> None:
     assert average([math.inf, math.nan]) == (None, None)
     assert average([3, math.nan]) == (3.0, None)
     assert average([1, 2, 3]) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("seed", True), ("trainer.seed", True), ("random_seed", True), ("seeds", False)]
+)
+def test_seeds_repeat_an_experiment(name: str, expected: bool) -> None:
+    assert is_seed(name) is expected
+
+
+def best_of(*cells: CellState, goal: str = "max", metric: str | None = "reward") -> Best | None:
+    return find_best(Sweep(SweepSpec(metric=metric, goal=goal), "running", cells))
+
+
+def test_the_best_setting_has_the_best_mean_not_the_luckiest_seed_and_a_close_runner_up_is_named() -> None:
+    seeds = [cell("a1", 9.0, lr=0.1, seed=1), cell("a2", 1.0, lr=0.1, seed=2)]
+    others = [cell("b1", 6.0, lr=0.2, seed=1), cell("b2", 7.0, lr=0.2, seed=2)]
+    best = best_of(*seeds, *others)
+    assert best is not None
+    assert (best.cell.cell.name, best.runner_up_text) == ("b2", "a1 5±5.7 (n 2)")
+    assert best.text == "6.5±0.71 (n 2) by b2; within the deviation: a1 5±5.7 (n 2)"
+    clear = best_of(*others, cell("c", 3.0, lr=0.3, seed=1), cell("d", 2.0, lr=0.4))
+    assert clear is not None
+    assert (clear.text, clear.runner_up) == ("6.5±0.71 (n 2) by b2", None)
+    alone = best_of(cell("c", 3.0, lr=0.3), cell("d", 2.9, lr=0.4), cell("e", 9.0, "failed", lr=0.5))
+    assert alone is not None
+    assert alone.text == "3 by c", "of single values no deviation is known"
+    assert best_of(*others, metric=None) is None
+    assert best_of(cell("n", math.nan)) is None

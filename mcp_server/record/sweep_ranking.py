@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_server.record.sweep_state import LIVE, RESULTS, WAITING, CellState
-from mcp_server.sweeps.plan import is_seed
+from mcp_server.record.sweep_state import LIVE, RESULTS, WAITING, CellState, Sweep
+from mcp_server.text.formatting import significant
+
+_SEED = re.compile(r"(?:^|[._-])(?:random_)?seed$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,60 @@ class Group:
     def first(self) -> CellState:
         """The best cell. Without any result the first of the plan."""
         return (self.results or self.cells)[0]
+
+    @property
+    def text(self) -> str:
+        """The value by which it is ranked: ``25``, or with several results ``24.5±0.71 (n 2)``. Empty without any."""
+        if self.mean is None:
+            return ""
+        if len(self.results) == 1:
+            return f"{significant(self.mean):g}"
+        spread = "" if self.deviation is None else f"±{significant(self.deviation, 2):g}"
+        return f"{significant(self.mean):g}{spread} (n {len(self.results)})"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The setting with the best mean. ``runner_up``: the next one, where the difference is inside the deviation."""
+
+    group: Group
+    runner_up: Group | None = None
+
+    @property
+    def cell(self) -> CellState:
+        """Its best cell."""
+        return self.group.first
+
+    @property
+    def text(self) -> str:
+        """The best value, whose it is, and the runner-up."""
+        close = "" if self.runner_up is None else f"; within the deviation: {self.runner_up_text}"
+        return f"{self.group.text} by {self.cell.cell.name}{close}"
+
+    @property
+    def runner_up_text(self) -> str:
+        """The runner-up with its value. Empty where there is none, or the difference is beyond the deviation."""
+        close = self.runner_up
+        return "" if close is None else f"{close.first.cell.name} {close.text}"
+
+
+def find_best(sweep: Sweep) -> Best | None:
+    """Return the best setting of a sweep. None without a metric, or before any result."""
+    groups = [group for group in rank_groups(sweep.cells, sweep.spec.goal) if group.mean is not None]
+    if sweep.spec.metric is None or not groups:
+        return None
+    return Best(groups[0], groups[1] if len(groups) > 1 and _is_close(groups[0], groups[1]) else None)
+
+
+def is_seed(name: str) -> bool:
+    """Return whether a parameter is a random seed: cells that differ in nothing else repeat one experiment."""
+    return _SEED.search(name) is not None
+
+
+def _is_close(one: Group, other: Group) -> bool:
+    """Return whether the means differ by no more than the larger deviation. Without a deviation that is unknown."""
+    deviations = [group.deviation for group in (one, other) if group.deviation is not None]
+    return bool(deviations) and abs((one.mean or 0.0) - (other.mean or 0.0)) <= max(deviations)
 
 
 def rank_groups(cells: Sequence[CellState], goal: str) -> list[Group]:

@@ -1,0 +1,43 @@
+"""The cell that promotes the best of a sweep: whose parameters it has, and what its log says."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from mcp_server.errors import BadArgument
+from mcp_server.record.events import Event
+from mcp_server.record.sweep_spec import BEST, Cell, SweepSpec
+from mcp_server.record.sweep_state import Sweep, fold_sweep
+from mcp_server.sweeps.conductor.cell_launcher import choose_params
+from tests.support.sweeps import cell_events
+
+POINTS = [{"lr": lr, "seed": seed} for lr in (0.1, 0.2) for seed in (1, 2)]
+LAUNCH = {"command": "train", "params": {"lr": 0.01, "steps": 3}}
+FINAL = Cell("promotion", "final", {"steps": 7}, LAUNCH, BEST)
+
+
+def sweep_of(values: list[float | None], *more: dict[str, Any]) -> Sweep:
+    cells = [Cell(f"lr{p['lr']}-seed{p['seed']}", "1", p, LAUNCH) for p in POINTS]
+    ended = [e for cell, value in zip(cells, values, strict=True) for e in cell_events(cell.name, value)]
+    events: list[Event] = [cast(Event, {"seq": n, **e}) for n, e in enumerate([*ended, *more], 1)]
+    return fold_sweep(SweepSpec(cells=(*cells, FINAL), metric="reward"), events)
+
+
+def test_a_promotion_takes_the_setting_with_the_best_mean_and_its_log_shows_no_change() -> None:
+    params, origin = choose_params(sweep_of([9.0, 1.0, 6.0, 7.0]), FINAL)
+    assert params == {"lr": 0.2, "seed": 2, "steps": 7}
+    assert origin == "promoted: 6.5±0.71 (n 2) by lr0.2-seed2; within the deviation: lr0.1-seed1 5±5.7 (n 2)"
+    planned = {"kind": "cell_planned", "cell": "promotion", "params": params, "what": origin}
+    promoted = sweep_of([9.0, 1.0, 6.0, 7.0], planned).cells[-1]
+    assert promoted.is_planned
+    assert [(promoted.planned(name), promoted.setting(name)) for name in ("lr", "steps")] == [(0.2, 0.2), (7, 7)]
+    halved = {"kind": "cell_ended", "cell": "promotion", "state": "failed", "then": "again", "params": {"lr": 0.1}}
+    again = sweep_of([9.0, 1.0, 6.0, 7.0], planned, halved).cells[-1]
+    assert (again.planned("lr"), again.setting("lr"), again.chosen) == (0.2, 0.1, params)
+
+
+def test_without_any_value_nothing_is_promoted() -> None:
+    with pytest.raises(BadArgument, match="no cell has a value of reward"):
+        choose_params(sweep_of([None] * 4), FINAL)
