@@ -15,6 +15,7 @@ from mcp_server.cli.output import print_json
 from mcp_server.errors import RunwardError
 from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import describe_for_confirmation
+from mcp_server.runs.services import describe_dependents, list_dependents
 from mcp_server.runs.stop import StopResult, stop_run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
@@ -35,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     leftovers = backend_of(run.spec).find_leftovers(run)
     if run.ended and not leftovers:
         return _report_ended(run, as_json=arguments.json)
-    if not _ask(run, describe_for_confirmation(run, leftovers)):
+    dependents = describe_dependents(list_dependents([run], store))
+    if not _ask(run, f"{describe_for_confirmation(run, leftovers)}{dependents}"):
         return 1
     stopped = anyio.run(_stop, run, store, arguments.reason)
     if arguments.json:

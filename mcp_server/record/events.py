@@ -152,6 +152,7 @@ class Event(_Numbered, total=False):
     stack: str
     cpu_used_s: float
     waits_in: str
+    needs: list[str]
     cell: str
     run_id: str
     phase: str

@@ -34,7 +34,7 @@ class StopRequest:
         return "; ".join(filter(None, (self.reason, self.by)))
 
 
-STOPPERS = ("policy", "person", "agent", "time_limit", "scheduler", "sweep")
+STOPPERS = ("policy", "person", "agent", "time_limit", "scheduler", "sweep", "service")
 CTRL_C = StopRequest("killed", "a person at the terminal", "Ctrl-C", "person")
 
 

@@ -39,6 +39,7 @@ class LaunchRequest:
     environment: str | None = None
     backend: str = "tmux"
     backend_options: dict[str, Any] = field(default_factory=dict)
+    needs: list[str] = field(default_factory=list)  # runs that must answer first, see ``record/service``
     sweep: str | None = None  # the id of the sweep that launches it as one of its cells
     cell: str | None = None
 

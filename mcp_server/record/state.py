@@ -302,7 +302,8 @@ def _state_without_supervisor(evidence: Evidence) -> tuple[RunState, str | None]
     if not evidence.events:
         return "lost", "Its launch was cut off: the command never started."
     if evidence.events[-1]["kind"] == "queued":
-        return "lost", "Its supervisor is gone: when it was last heard of, it waited for GPUs."
+        what = "the runs that it needs" if evidence.events[-1].get("needs") else "GPUs"
+        return "lost", f"Its supervisor is gone: when it was last heard of, it waited for {what}."
     return "lost", "Its supervisor is gone and wrote no end: how the command ended is unknown."
 
 

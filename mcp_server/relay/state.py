@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_server.errors import RunNotFound
-from mcp_server.record.event_reader import read_new_events
-from mcp_server.record.events import read_record, read_stop
-from mcp_server.record.run_directory import RunDir, load_json
+from mcp_server.record.run_directory import RunDir
 from mcp_server.record.run_processes import ThisHost
-from mcp_server.record.spec import RunSpec
-from mcp_server.record.state import Evidence, Run, attempt_of, fold, posix
+from mcp_server.record.run_record import read_run
+from mcp_server.record.state import Run
 
 
 @dataclass(frozen=True)
@@ -59,19 +56,4 @@ class State:
             RunNotFound: this host has no such run.
             OSError: its record cannot be read now.
         """
-        directory = self.directory(run_id)
-        spec = RunSpec.from_facts({**(load_json(directory.spec) or {}), "run_id": run_id})
-        supervisor = host.liveness(directory, spec)
-        events = read_new_events(directory.events).events
-        attempt = attempt_of(events)
-        return fold(
-            Evidence(
-                spec,
-                events,
-                read_record(directory.exit(attempt)),
-                read_record(directory.progress(attempt)),
-                read_stop(directory.stop),
-                supervisor,
-                time.time() - posix(spec.created_at) if spec.created_at else 0.0,
-            )
-        )
+        return read_run(self.directory(run_id), host)

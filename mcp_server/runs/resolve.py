@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mcp_server.blueprints.apply import apply_blueprint, read_blueprint
 from mcp_server.blueprints.paths import resolve_paths
@@ -38,10 +39,14 @@ from mcp_server.record.spec import LaunchRequest
 from mcp_server.recovery.changes import LONGEST_RAY_DIRECTORY
 from mcp_server.runs.arguments import check_arguments, check_no_secret, check_options, check_unicode
 from mcp_server.runs.gpu_admission import count_cpu_slots, names_mig, requests_gpus
+from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import Config, StateHome
 from mcp_server.system import processes
 from mcp_server.system.ports import find_free_port
 from mcp_server.text.shell import parse
+
+if TYPE_CHECKING:
+    from mcp_server.runs.services import ServicesFound
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _NO_FAR_BACKEND = "Run a server on that host, e.g. a cluster's login node, and pass no host to it."
@@ -101,6 +106,7 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         from mcp_server.runs.far_host import reach  # noqa: PLC0415 - most launches stay here
 
         far = reach(home, host)
+    services = _find_services(request, str(far.mirror) if far else "", home)
     if request.blueprint is not None:
         path, blueprint = read_blueprint(request.blueprint, request.cwd)
         request = apply_blueprint(request, path, blueprint, host.keyword, environ, roots, check_options)
@@ -141,9 +147,10 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
             name=name,
             tensorboard=request.tensorboard.replace("{run_id}", run_id) if request.tensorboard else None,
             env={
-                **find_ray_variables(environment, run_id, far.find_free_port if far else None),
+                **(services.env or find_ray_variables(environment, run_id, far.find_free_port if far else None)),
                 **request.env,
             },
+            needs=services.needs,
             secrets=list(secrets),
             owner=request.owner or home.owner(environ),
         ),
@@ -169,6 +176,13 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         mirror=str(far.mirror) if far else "",
         run_dir=str((far.mirror / "runs" if far else home.runs) / run_id),
     )
+
+
+def _find_services(request: LaunchRequest, mirror: str, home: StateHome) -> ServicesFound:
+    """Return the runs that the launch needs. See ``runs/services``."""
+    from mcp_server.runs.services import ServicesFound, find_services  # noqa: PLC0415 - few launches need others
+
+    return find_services(request.needs, mirror, RunStore(home)) if request.needs else ServicesFound()
 
 
 def apply_host_defaults(

@@ -26,6 +26,7 @@ _LOOK_S = 5.0  # after the end, for a repair
 _TMUX_DEATH_S, _TMUX_ANSWER_S = 2.0, 30.0
 # A request from another process namespace, or another host, comes without a signal.
 _STOP_FILE_S = 5.0
+_SERVICES_S = 1.0
 _SESSION_CLOSED = StopRequest("killed", "a person", "the tmux session was closed", "person")
 _INTERRUPT = b"\x03"
 
@@ -48,6 +49,8 @@ class ControlInputs:
         self._deadline_s: float | None = None
         self._stop_file_due_s = time.monotonic() + _STOP_FILE_S
         self._error_count = 0
+        self._find_end_of_service: Callable[[], StopRequest | None] | None = None
+        self._services_due_s: float | None = None
 
     @property
     def helper_pid(self) -> int | None:
@@ -59,6 +62,18 @@ class ControlInputs:
         limit_s = self.spec.time_limit_s
         if limit_s and self._deadline_s is None:
             self._deadline_s = now_s + limit_s
+
+    def watch_services(self, find_end: Callable[[], StopRequest | None]) -> None:
+        """Stop the run when ``find_end``, called once a second from now on, returns a request."""
+        self._find_end_of_service, self._services_due_s = find_end, time.monotonic()
+
+    def check_services(self) -> None:
+        """Look now whether a service of the run has ended."""
+        if self._find_end_of_service is not None:
+            self._services_due_s = time.monotonic() + _SERVICES_S
+            if (request := self._find_end_of_service()) is not None:
+                self._find_end_of_service = self._services_due_s = None
+                self.request_stop(request)
 
     def register(self, poll: select.poll) -> None:
         """Register the descriptors of all inputs with ``poll``."""
@@ -73,7 +88,7 @@ class ControlInputs:
 
     def poll_timeout_ms(self, *due_s: float | None) -> int:
         """Return how long a poll may last, by all deadlines and those of the caller."""
-        due = [t for t in (self._deadline_s, self._pane_verdict_s, *due_s) if t is not None]
+        due = [t for t in (self._deadline_s, self._pane_verdict_s, self._services_due_s, *due_s) if t is not None]
         due.append(self._stop_file_due_s)
         if self.events.behind:
             due.append(time.monotonic() + _RETRY_S)
@@ -137,6 +152,8 @@ class ControlInputs:
             self._judge_closed_pane(now_s)
         if now_s >= self._stop_file_due_s:
             self._read_stop_file()
+        if self._services_due_s is not None and now_s >= self._services_due_s:
+            self.check_services()
         if self._deadline_s is not None and now_s >= self._deadline_s:
             self._deadline_s = None
             text = f"{self.spec.time_limit_s:g} s have passed"

@@ -13,3 +13,7 @@ class GpusUnavailable(Exception):
     def __init__(self, text: str, *, never: bool = False) -> None:
         super().__init__(text)
         self.never = never
+
+
+class ServiceEnded(Exception):
+    """A run that this one needs has ended, so the command must not start. The message says which, and how."""

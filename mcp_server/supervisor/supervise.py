@@ -20,7 +20,7 @@ from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.attempt import Attempt
 from mcp_server.supervisor.attempts_report import AttemptsReport
 from mcp_server.supervisor.control import ControlInputs
-from mcp_server.supervisor.not_started import GpusUnavailable, StoppedBeforeStart
+from mcp_server.supervisor.not_started import GpusUnavailable, ServiceEnded, StoppedBeforeStart
 from mcp_server.supervisor.observer import LINE_CHARS, event_facts
 from mcp_server.supervisor.start_command import supervisor_identity, write_script
 from mcp_server.system.lock_files import release_lock, take_lock
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mcp_server.supervisor.gpu_allocation import GpuAllocation
     from mcp_server.supervisor.requeue import FormerSupervision
     from mcp_server.supervisor.retries import NextAttempt, Retries
+    from mcp_server.supervisor.services import Services
 
 _NOT_OURS = 75  # EX_TEMPFAIL of sysexits.h
 _LOCK_PATIENCE_S = 2.0
@@ -70,14 +71,14 @@ def supervise(path: Path) -> int:
         if handover.notify:
             _send_notices(control, handover)
         supervision = Supervision(control, handover, lock, former)
-        supervision.obtain_gpus()
+        supervision.obtain()
         first = supervision.start_attempt(number)
     except StoppedBeforeStart:
         by = f" ({control.stop_request.text})" if control.stop_request else ""
         return _refuse(control, lock, number, f"it was stopped before{by}", state="killed")
     except GpusUnavailable as error:
         return _refuse(control, lock, number, f"{error}", state="failed", not_free=f"{error}", never=error.never)
-    except (HandoverError, OSError) as error:
+    except (HandoverError, ServiceEnded, OSError) as error:
         return _refuse(control, lock, number, f"{error}", state="failed")
     return supervision.run(first)  # tmux shows it to people who attach later
 
@@ -152,15 +153,28 @@ class Supervision:
         self._retries: Retries | None = None
         self._recovers = bool((self._spec.recovery or {}).get("rules"))
         self._began_s = time.monotonic()
+        self._services: Services | None = None
+        if self._spec.needs:
+            from mcp_server.supervisor.services import Services  # noqa: PLC0415 - few runs need others
 
-    def obtain_gpus(self) -> None:
-        """Lease the GPUs or cpu slots that the run requested.
+            self._services = Services(control)
+
+    def obtain(self) -> None:
+        """Wait for the runs that this one needs, and lease the GPUs or cpu slots that it requested.
+
+        A run that queues for GPUs holds none while it waits. One that does not has them since its launch.
 
         Raises:
             GpusUnavailable, StoppedBeforeStart: see ``GpuAllocation.obtain``.
+            ServiceEnded: see ``Services.await_answers``.
         """
+        if self._services is not None and self._spec.queue:
+            self._services.await_answers()
         if self._spec.gpus is not None:
             self._get_allocation().obtain()
+        if self._services is not None:
+            self._services.await_answers()
+            self._control.watch_services(self._services.find_end)
 
     def start_attempt(self, number: int) -> Attempt:
         """Start attempt ``number``.
@@ -191,6 +205,8 @@ class Supervision:
             if request is not None and _may_be_retried(ending) and self._recovers:
                 # It failed by itself, but no retry followed because of the stop request.
                 ending, failure = replace(ending, state=request.state, stop_request=request), None
+            if ending.state == "failed" and self._services is not None and (end := self._services.find_end()):
+                why = f"{why} {end.reason}.".strip()
             self._end(attempt, ending, failure, why)
             return ending.status
 
@@ -235,11 +251,13 @@ class Supervision:
             return None, _CALLED_OFF
         self._params, self._changed = planned.params, planned.environment
         try:
+            if self._services is not None:
+                self._services.await_answers()
             return self.start_attempt(attempt.number + 1), ""
         except StoppedBeforeStart:
             self._control.request_stop(StopRequest("killed", "stop.json", "requested before the retry"))
             return None, _CALLED_OFF
-        except OSError as error:
+        except (ServiceEnded, OSError) as error:
             return None, f"Attempt {attempt.number + 1} could not be started: {error}."
 
     def _decide(
@@ -252,6 +270,7 @@ class Supervision:
         if not _may_be_retried(ending) or not self._recovers:
             return None, "", failure
         try:
+            self._control.check_services()
             self._control.handle_pending()  # inputs that came while leftovers were stopped and the log was diagnosed
             if self._retries is None:
                 from mcp_server.supervisor.retries import Retries  # noqa: PLC0415 - few runs need it

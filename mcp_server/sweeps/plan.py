@@ -31,13 +31,13 @@ _LAUNCH_ARGUMENTS = frozenset(each.name for each in fields(LaunchRequest)) - _OF
 # Of arguments of launch_run, and of phases.
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("command",), (str, list)),
-    **dict.fromkeys(("secrets", "tags", "resume_args", "cells", "blueprints"), (list, tuple)),
+    **dict.fromkeys(("secrets", "tags", "needs", "resume_args", "cells", "blueprints"), (list, tuple)),
     **dict.fromkeys(("env", "params", "require", "grid", "search"), Mapping),
     **dict.fromkeys(("time_limit_s", "first_step_timeout_s", "stall_timeout_s"), (int, float)),
     **dict.fromkeys(("cwd", "first_step_pattern", "param_style", "tensorboard", "blueprint", "host"), str),
     **dict.fromkeys(("environment", "source", "promote"), str),
 }
-_OF_TEXTS = frozenset({"command", "env", "secrets", "tags", "resume_args", "blueprints"})
+_OF_TEXTS = frozenset({"command", "env", "secrets", "tags", "needs", "resume_args", "blueprints"})
 _FILLED = ("command", "cwd", "env", "tensorboard", "params", "resume_args", "first_step_pattern")
 _PHASE_KEYS = frozenset({"name", "common", "grid", "cells", "blueprints", "source", "promote", "search"})
 _NAME = re.compile(r"(?<!\$)\{([A-Za-z_][\w.\-/]*)\}")  # `${lr}` is a variable of the shell

@@ -6,7 +6,7 @@ import errno
 import os
 import random
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,13 +73,7 @@ def find_listener(port: int) -> str | None:
 
     Of several it is the one that started first: a child has its parent's sockets until it becomes another program.
     """
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
-                words = line.split()
-                if words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{words[9]}]")
+    inodes = {target for target, listened in _read_listening(os.getpid()).items() if listened == port}
     if not inodes:
         return None
     listeners = []
@@ -89,6 +83,31 @@ def find_listener(port: int) -> str | None:
                 listeners.append(processes.find_process(int(directory.name)))
     first = min(filter(None, listeners), key=lambda process: process.started, default=None)
     return f"{first.name} (pid {first.pid})" if first is not None else None
+
+
+def list_ports_listened_on(members: Iterable[processes.Process]) -> set[int]:
+    """Return the TCP ports that these processes listen on, each in its own network namespace."""
+    ports: set[int] = set()
+    tables: dict[str, dict[str, int]] = {}  # by namespace: the port of each listening socket
+    for process in members:
+        with suppress(OSError), os.scandir(f"/proc/{process.pid}/fd") as files:
+            sockets = {target for file in files if (target := _link_target(file.path)).startswith("socket:")}
+            namespace = _link_target(f"/proc/{process.pid}/ns/net")
+            if namespace not in tables:
+                tables[namespace] = _read_listening(process.pid)
+            ports |= {port for target, port in tables[namespace].items() if target in sockets}
+    return ports
+
+
+def _read_listening(pid: int) -> dict[str, int]:
+    listening: dict[str, int] = {}
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+                words = line.split()
+                if words[3] == _LISTEN:
+                    listening[f"socket:[{words[9]}]"] = int(words[1].rpartition(":")[2], 16)
+    return listening
 
 
 def _link_target(link: str) -> str:

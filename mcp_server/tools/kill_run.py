@@ -13,6 +13,7 @@ from mcp_server.backends.base import backend_of
 from mcp_server.errors import KillNotConfirmed
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.confirmation import describe_for_confirmation
+from mcp_server.runs.services import describe_dependents, list_dependents
 from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
@@ -91,10 +92,16 @@ async def _ask_person(
     if confirm_token is not None or await run_in_thread(_is_over, run) or not _can_ask(ctx):
         return Confirm(run_id="")
     await run_in_thread(server.check_owner, ctx, run, force=force_other_owner)
-    leftovers = await run_in_thread(backend_of(run.spec).find_leftovers, run)
+    about = await run_in_thread(_describe, server, run)
     if not ctx.input_responses:
         server.questions.ask(caller(ctx), run.run_id)
-    return Elicit(f"Stop this run? {describe_for_confirmation(run, leftovers)}", Confirm)
+    return Elicit(f"Stop this run? {about}", Confirm)
+
+
+def _describe(server: ServerContext, run: Run) -> str:
+    """Return what is to be confirmed."""
+    facts = describe_for_confirmation(run, backend_of(run.spec).find_leftovers(run))
+    return f"{facts}{describe_dependents(list_dependents([run], server.store))}"
 
 
 async def _ask_about_several(
@@ -309,7 +316,7 @@ def _require_confirmation(server: ServerContext, run: Run) -> KillResult:
     if isinstance(run, SweepRun):
         about = describe_sweep_for_confirmation(run.sweep)
     else:
-        about = describe_for_confirmation(run, backend_of(run.spec).find_leftovers(run))
+        about = _describe(server, run)
     message = f"Kill not confirmed: still {run.state}. {about}. To stop it, call again with confirm_token."
     return _result("confirmation_required", run, message, confirm_token=server.confirmations.grant_token(run))
 

@@ -12,6 +12,7 @@ from mcp_server.backends.base import backend_of
 from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.record.state import Run, RunState
 from mcp_server.runs.selection import LIVE, TAG, select
+from mcp_server.runs.services import describe_dependents, list_dependents
 from mcp_server.runs.stop import StopResult, check_gpu_memory, stop_run
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, ServerContext, server_of
@@ -26,6 +27,7 @@ class Targets:
 
     runs: tuple[Run, ...]
     ended: tuple[Run, ...]
+    dependents: tuple[str, ...] = ()  # other runs that need one of them
 
     @property
     def attempts(self) -> dict[str, int]:
@@ -36,7 +38,7 @@ class Targets:
     def question(self) -> str:
         """What a person or an agent confirms: how many, and which. No elapsed time is in it."""
         named = "; ".join(f"{run.run_id} ({run.state}, owner {run.spec.owner or 'unknown'})" for run in self.runs)
-        return f"{len(self.runs)} runs: {named}"
+        return f"{len(self.runs)} runs: {named}{describe_dependents(self.dependents)}"
 
 
 @dataclass
@@ -74,7 +76,8 @@ def find_targets(server: ServerContext, ctx: Call, words: Sequence[str], *, forc
     for run in stoppable:
         backend_of(run.spec).check_stoppable(run.spec)
         server.check_owner(ctx, run, force=force)
-    return Targets(stoppable, tuple(run for run in runs if run not in stoppable))
+    ended = tuple(run for run in runs if run not in stoppable)
+    return Targets(stoppable, ended, tuple(list_dependents(stoppable, server.store)))
 
 
 async def stop_several(ctx: Call, runs: Sequence[Run], *, by: str, reason: str, stopped_by: str) -> Stops:

@@ -118,6 +118,7 @@ async def launch_run(
         WithJsonSchema({"type": "object"}),
         Field(description='sbatch\'s: {"partition": "a100"}'),
     ] = None,
+    needs: Annotated[list[str] | None, Field(description="Runs that must answer first")] = None,
     owner: Annotated[str | None, Field(description="Default: the server's")] = None,
     tags: Annotated[list[str] | None, Field(description="For tag:WORD")] = None,
     idempotency_key: Annotated[str | None, Field(description="A repeated key returns the first run")] = None,

@@ -106,7 +106,7 @@ def uses_gpus_now(run: Run) -> bool:
 
 
 def _explain_no_gpus(run: Run) -> str:
-    if run.state == "queued":
+    if run.state == "queued" and run.queue_position is not None:
         request = parse_gpus(run.spec.gpus)
         what = "cpu slots" if request and request.cpu else "GPUs"
         return f"{run.run_id} waits for {what}, position {run.queue_position}: it has none yet."

@@ -1,0 +1,64 @@
+"""What a run needs of another: which run, and how one sees that it answers. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mcp_server.record.state import Run
+from mcp_server.text.shell import parse
+
+_NEED = re.compile(r"(?P<run>[^@\s]+)(?:@(?P<port>\d{1,5})(?P<path>/[!-~]*)?)?")
+_HIGHEST_PORT = 65535
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+# Servers that open other ports long before the one that answers, and its number where the command names none.
+_USUAL_PORTS = (
+    (re.compile(r"\bvllm serve\b|\bvllm\.entrypoints\."), 8000),
+    (re.compile(r"\bsglang\.launch_server\b"), 30000),
+    (re.compile(r"\bray start\b.* --head\b"), 6379),
+)
+
+
+@dataclass(frozen=True)
+class Need:
+    """A run that another needs. ``port``: where it must listen; ``path``: what it must answer there by HTTP."""
+
+    run: str  # an id, in a launch also a name
+    port: int | None = None
+    path: str = ""
+
+    def __str__(self) -> str:
+        """Return the text that is parsed to this need."""
+        return self.run if self.port is None else f"{self.run}@{self.port}{self.path}"
+
+
+def parse_need(text: str) -> Need:
+    """Return the need in ``text``: ``RUN``, ``RUN@PORT`` or ``RUN@PORT/PATH``.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    match = _NEED.fullmatch(text)
+    port = int(match["port"]) if match is not None and match["port"] else None
+    if match is None or port == 0 or (port or 0) > _HIGHEST_PORT:
+        raise ValueError(f"{text[:80]!r} is not RUN, RUN@PORT or RUN@PORT/PATH.")
+    return Need(match["run"], port, match["path"] or "")
+
+
+def find_service_port(run: Run) -> int | None:
+    """Return the port that a service's command, or its parameters, name. None where they name none for certain."""
+    params = run.attempt_params.params
+    words = [word for name in ("port", "--port") if name in params for word in ("--port", str(params[name]))]
+    words += parse(run.spec.command).words
+    for word, following in zip(words, [*words[1:], ""]):
+        name, equals, value = word.partition("=")
+        if name == "--port":
+            return _read_port(value if equals else following, run)
+    text = " ".join(words)
+    return next((port for pattern, port in _USUAL_PORTS if pattern.search(text)), None)
+
+
+def _read_port(value: str, run: Run) -> int | None:
+    text = _VARIABLE.sub(lambda match: run.spec.env.get(match[1] or match[2], ""), value)
+    port = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_HIGHEST_PORT)) else 0
+    return port if 0 < port <= _HIGHEST_PORT else None  # 0: any that is free

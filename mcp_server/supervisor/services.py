@@ -1,0 +1,159 @@
+"""The runs that a run needs: waits until each answers, and stops the run when one has ended."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+from mcp_server.record.exit_status import StopRequest
+from mcp_server.record.run_directory import RunDir
+from mcp_server.record.run_processes import ThisHost, supervisor_of
+from mcp_server.record.run_record import read_run
+from mcp_server.record.service import Need, find_service_port, parse_need
+from mcp_server.record.state import Run
+from mcp_server.supervisor.control import ControlInputs
+from mcp_server.supervisor.not_started import ServiceEnded, StoppedBeforeStart
+from mcp_server.supervisor.start_command import supervisor_identity
+from mcp_server.system import processes
+from mcp_server.system.lock_files import is_locked
+from mcp_server.system.ports import list_ports_listened_on
+
+_CHECK_S = 0.2
+_ANSWER_S = 1.0  # of a service over the network
+_SUCCESS, _ERROR = 200, 400
+
+
+class Services:
+    """The runs that a run needs, whose directories are beside its own."""
+
+    def __init__(self, control: ControlInputs) -> None:
+        self._control, self._host = control, ThisHost()
+        self._needs = [parse_need(text) for text in control.spec.needs]
+        self._told: set[str] = set()  # services whose supervisor is gone while their processes go on
+
+    def await_answers(self) -> None:
+        """Wait until each service answers. As long as one lives and does not, the run is in the queue.
+
+        Raises:
+            ServiceEnded: one has ended before it answered.
+            StoppedBeforeStart: a stop request came meanwhile.
+        """
+        reported = ""
+        while waiting := list(self._list_silent()):
+            text = f"Waiting for {'; '.join(f'{need.run}: {why}' for need, why in waiting)}."
+            if text != reported:
+                names = [need.run for need, _ in waiting]
+                self._control.show(text)
+                self._control.events.append("queued", text, needs=names, at_start=supervisor_identity())
+                reported = text
+            if not self._control.wait(_CHECK_S):
+                raise StoppedBeforeStart
+
+    def find_end(self) -> StopRequest | None:
+        """Return the request to stop the run where one of its services has ended for certain, else None."""
+        for need in self._needs:
+            try:
+                if is_locked(self._directory(need).lock):
+                    continue
+                run = self._read(need)
+            except OSError:
+                continue
+            if run is not None and run.ended and not self._goes_on(run):
+                text = f"{need.run}, which it needs, has ended: {_describe_end(run)}"
+                return StopRequest("killed", "", text, "service")
+        return None
+
+    def _list_silent(self) -> Iterator[tuple[Need, str]]:
+        """Yield the services that do not answer yet, and why that is believed."""
+        for need in self._needs:
+            try:
+                run = self._read(need)
+                why = "its record cannot be read" if run is None else self._explain_silence(need, run)
+            except OSError as error:
+                why = f"its record cannot be read now ({error.strerror})"
+            if why:
+                yield need, why
+
+    def _explain_silence(self, need: Need, run: Run) -> str:
+        """Return why a service does not answer yet, empty where it does.
+
+        Raises:
+            ServiceEnded: it has ended.
+        """
+        if run.ended and not self._goes_on(run):
+            raise ServiceEnded(f"{need.run}, which it needs, ended before it answered: {_describe_end(run)}")
+        if run.state in ("queued", "starting", "retrying"):
+            return f"it is {run.state}"
+        if need.port is None and run.spec.first_step_pattern:
+            return "" if run.stepped else "it has not printed its first_step_pattern yet"
+        port = need.port or find_service_port(run)
+        supervisor = supervisor_of(self._directory(need).path, run)
+        is_here = run.at_start.get("boot_id") == self._host.boot_id
+        if need.path:
+            url = f"http://{'127.0.0.1' if is_here else run.at_start.get('host')}:{port}{need.path}"
+            return _explain_http(url)
+        if is_here and (supervisor is not None or run.ended):
+            members = self._host.find_living(run, supervisor)
+            listened = list_ports_listened_on(members)
+            if port is None:
+                return "" if listened else "it listens at no port yet"
+            return "" if port in listened else f"it does not listen at port {port} yet"
+        if port is None:
+            return "its ports cannot be seen from here: name one as RUN@PORT, or give it a first_step_pattern"
+        host = "127.0.0.1" if is_here else str(run.at_start.get("host"))
+        return "" if _is_open(host, port) else f"{host}:{port} does not answer yet"
+
+    def _goes_on(self, run: Run) -> bool:
+        """Return whether the processes of a service live although its supervisor is gone. That is told once."""
+        if run.state != "lost":
+            return False
+        if not self._host.find_leftovers(run):
+            return False
+        if run.run_id not in self._told:
+            self._told.add(run.run_id)
+            text = f"The supervisor of {run.run_id}, which it needs, is gone; its processes go on."
+            self._control.events.append("observer_error", text)
+        return True
+
+    def _directory(self, need: Need) -> RunDir:
+        return RunDir(self._control.rundir.path.with_name(need.run))
+
+    def _read(self, need: Need) -> Run | None:
+        """Return a service as it is now, None where its directory is gone.
+
+        Raises:
+            OSError: it cannot be read now.
+        """
+        directory = self._directory(need)
+        return read_run(directory, self._host) if directory.spec.is_file() else None
+
+
+def _describe_end(run: Run) -> str:
+    how = run.signal or ("" if run.exit_code is None else f"exit code {run.exit_code}")
+    return f"{run.state} ({how})" if how else run.state
+
+
+def _explain_http(url: str) -> str:
+    try:
+        with _OPENER.open(url, timeout=_ANSWER_S) as answer:
+            status = answer.status
+    except urllib.error.HTTPError as error:
+        status = error.code
+    except (OSError, ValueError, http.client.HTTPException):  # the last: it is not HTTP
+        return f"{url} does not answer yet"
+    return "" if _SUCCESS <= status < _ERROR else f"{url} answers {status}"
+
+
+# A proxy of the environment cannot reach a port of this host.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _is_open(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), _ANSWER_S).close()
+    except OSError:
+        return False
+    return True
