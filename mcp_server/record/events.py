@@ -292,6 +292,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "metrics": dict,
     "gpus": (list, dict),
     "position": int,
+    "needs": list,
     "elapsed_s": (int, float),
     "cell": str,
     "run_id": str,

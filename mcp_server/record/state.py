@@ -102,7 +102,7 @@ class Run:
     unreachable: Mapping[str, str] | None = None  # host, since, why: the state is the last known one
     measured_s: float | None = None  # the seconds it took, by a clock that nobody sets
     job_id: str | None = None
-    pending_reason: str | None = None  # why a scheduler lets it wait
+    pending_reason: str | None = None  # why a scheduler lets it wait, or for which runs it waits
 
     @property
     def run_id(self) -> str:
@@ -195,8 +195,14 @@ def fold(evidence: Evidence) -> Run:
         unreachable=None if state in ENDED else evidence.supervisor.unreachable,
         measured_s=_measured_s(evidence.events, last) if end_is_known else None,
         job_id=evidence.supervisor.job_id or None,
-        pending_reason=reason if is_pending else None,
+        pending_reason=reason if is_pending else _find_wait(evidence.events) if state == "queued" else None,
     )
+
+
+def _find_wait(events: Sequence[Event]) -> str | None:
+    """Return what a run says of those that it waits for, as it needs them. A queue for GPUs has positions instead."""
+    newest = next((event for event in reversed(events) if event["kind"] == "queued"), None)
+    return newest.get("text") if newest is not None and newest.get("needs") else None
 
 
 def _find_job_end(evidence: Evidence, end: Mapping[str, Any]) -> JobEnd | None:

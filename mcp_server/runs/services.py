@@ -1,4 +1,4 @@
-"""The runs that a run needs, at its launch; and the runs that need a run, before it is stopped. Blocks. Use a thread."""
+"""The runs that a run needs, at its launch; and those that need a run, before it is stopped. Use a thread."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from mcp_server.record.state import Run
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import ServiceEnded, StoppedBeforeStart
 from mcp_server.supervisor.start_command import supervisor_identity
-from mcp_server.system import processes
 from mcp_server.system.lock_files import is_locked
 from mcp_server.system.ports import list_ports_listened_on
 

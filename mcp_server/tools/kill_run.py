@@ -313,10 +313,7 @@ def _require_confirmation(server: ServerContext, run: Run) -> KillResult:
     """Return a token to confirm with; under the policy ``human``, the command for a person to type."""
     if _humans_only(server):
         return _result("confirmation_required", run, _for_people(run))
-    if isinstance(run, SweepRun):
-        about = describe_sweep_for_confirmation(run.sweep)
-    else:
-        about = _describe(server, run)
+    about = describe_sweep_for_confirmation(run.sweep) if isinstance(run, SweepRun) else _describe(server, run)
     message = f"Kill not confirmed: still {run.state}. {about}. To stop it, call again with confirm_token."
     return _result("confirmation_required", run, message, confirm_token=server.confirmations.grant_token(run))
 

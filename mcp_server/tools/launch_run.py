@@ -62,8 +62,8 @@ async def launch_run(
         str | list[str] | None,
         Field(description="Bash command line or argv list. No &, nohup or tee"),
     ] = None,
-    blueprint: Annotated[str | None, Field(description="Path of a document; fills in what you omit")] = None,
-    name: Annotated[str | None, Field(description="Short label, part of run_id")] = None,
+    blueprint: Annotated[str | None, Field(description="Path; fills in what you omit")] = None,
+    name: Annotated[str | None, Field(description="Label, part of run_id")] = None,
     cwd: Annotated[str | None, Field(description="Absolute working directory")] = None,
     env: Annotated[dict[str, str] | None, Field(description="Extra environment; no secrets")] = None,
     secrets: Annotated[
@@ -72,11 +72,9 @@ async def launch_run(
     ] = None,
     time_limit_s: Annotated[
         float | None,
-        Field(description="Stop it then (timed_out). Default: never"),
+        Field(description="Stop it then. Default: never"),
     ] = None,
-    first_step_timeout_s: Annotated[
-        float | None, Field(description="Report a missing first step then. Default 1200")
-    ] = None,
+    first_step_timeout_s: Annotated[float | None, Field(description="Report no first step then. Default 1200")] = None,
     first_step_pattern: Annotated[str | None, Field(description="Regex of the first step's line")] = None,
     stall_timeout_s: Annotated[float | None, Field(description="Report a stall then. Default: by its pace")] = None,
     recovery: Annotated[
@@ -89,10 +87,7 @@ async def launch_run(
     params: Annotated[
         dict[str, str | int | float | bool | None] | str | None,
         WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
-        Field(
-            description="Arguments that recovery may change; at the command's end or {params}. Or their YAML "
-            "or JSON file"
-        ),
+        Field(description="Arguments that recovery may change; at the end or {params}. Or a YAML or JSON file"),
     ] = None,
     param_style: Annotated[Literal["--k v", "k=v"], Field(description="How params are written")] = "--k v",
     resume_args: Annotated[list[str] | None, Field(description="Added on retries")] = None,
@@ -109,7 +104,7 @@ async def launch_run(
         WithJsonSchema({"type": "object"}),
         Field(description="Of each GPU: free_memory_mib, power_limit_w and max_sm_clock_mhz at most, no_strangers"),
     ] = None,
-    tensorboard: Annotated[str | None, Field(description="Its TensorBoard directory")] = None,
+    tensorboard: Annotated[str | None, Field(description="Its directory")] = None,
     environment: Annotated[str | None, Field(description="One of hosts.toml, or none")] = None,
     host: Annotated[str | None, Field(description="Of hosts.toml")] = None,
     backend: Annotated[Literal["tmux", "slurm"], Field(description="How it starts")] = "tmux",
@@ -121,11 +116,9 @@ async def launch_run(
     needs: Annotated[list[str] | None, Field(description="Runs that must answer first")] = None,
     owner: Annotated[str | None, Field(description="Default: the server's")] = None,
     tags: Annotated[list[str] | None, Field(description="For tag:WORD")] = None,
-    idempotency_key: Annotated[str | None, Field(description="A repeated key returns the first run")] = None,
-    dry_run: Annotated[bool, Field(description="Only check, and show the script")] = False,
-    wait_s: Annotated[
-        float | None, Field(gt=0, le=_LONGEST_WAIT_S, description="Answer with its end if it comes by then")
-    ] = None,
+    idempotency_key: Annotated[str | None, Field(description="Repeated, it returns the first run")] = None,
+    dry_run: Annotated[bool, Field(description="Only check and show")] = False,
+    wait_s: Annotated[float | None, Field(gt=0, le=_LONGEST_WAIT_S, description="Answer with an end by then")] = None,
     verbose: Annotated[bool, Field(description="Paths too")] = False,
 ) -> Launched:
     """Start a training run (or any long command) that outlives this call, this agent and this server.

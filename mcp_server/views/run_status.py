@@ -218,7 +218,7 @@ def describe(
         ended_at=run.ended_at,
         elapsed_s=None if run.unreachable else _round(elapsed_s),
         queue_position=run.queue_position,
-        pending_reason=run.pending_reason,
+        pending_reason=shorten_middle(run.pending_reason, _EVENT_CHARS) if run.pending_reason else None,
         gpus=list(run.gpu_names) or None if _shows_gpus(run, since, brief=brief, failed=failed) else None,
         round=None if run.state == "lost" else progress.get("round"),
         step=None if run.state == "lost" else progress.get("step"),

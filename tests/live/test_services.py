@@ -38,7 +38,7 @@ async def test_a_run_starts_when_its_services_answer_and_stops_when_one_ends(san
         answer = await agent.call("launch_run", command="echo started > started; sleep 600", name="user", needs=needs)
         user = answer["run_id"]
         assert answer["state"] == "queued"
-        await until_async(lambda: "first_step_pattern" in sandbox.run(user).pending_reason, "the whole reason")
+        await until_async(lambda: "first_step_pattern" in (sandbox.run(user).pending_reason or ""), "the whole reason")
         (status,) = (await agent.call("wait_run", run_ids=user, timeout_s=0))["runs"]
         reason = (
             f"Waiting for {server}: it does not listen at port {port} yet; "
@@ -49,7 +49,7 @@ async def test_a_run_starts_when_its_services_answer_and_stops_when_one_ends(san
         assert status["pending_reason"].startswith(reason[:40])
         assert not (sandbox.path / "started").exists()
         (sandbox.path / "go").touch()
-        await until_async(lambda: (sandbox.path / "started").exists(), "the start of the run")
+        await until_async((sandbox.path / "started").exists, "the start of the run")
         asked = await agent.call("kill_run", run_id=server)
         assert f"these need it and stop with it: {user}" in asked["message"]
         asked = await agent.call("kill_run", run_id=[server, printing])

@@ -30,6 +30,7 @@ GUIDES = [
         "recovery",
         "robot_learning",
         "rules",
+        "services",
         "settings",
         "sweep",
         "tools",

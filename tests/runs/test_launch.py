@@ -121,6 +121,7 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
         "cell": None,
         "backend": "tmux",
         "backend_options": {},
+        "needs": [],
     }
     assert handover.secrets == {"HF_TOKEN": "hf_9x7QwErTy"}
     assert handover.env == {"HOME": "/home/alice", "PATH": "/usr/bin:/bin", "LANG": "en_GB.UTF-8", "PIN": "1234"}
