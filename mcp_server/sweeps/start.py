@@ -29,7 +29,7 @@ from mcp_server.runs.launch import rehearse
 from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.conducting import start_conductor
+from mcp_server.sweeps.conducting import resume_conductor, start_conductor
 from mcp_server.sweeps.halving import parse_halving
 from mcp_server.sweeps.plan import DEFINING, Phase, expand, parse_phases
 from mcp_server.sweeps.requests import make_request, with_slots
@@ -227,6 +227,7 @@ async def _continue_unless_ended(
     sweep: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str], *, reopen: bool = False
 ) -> None:
     directory = store.sweeps.files_of(sweep)
+    await run_in_thread(resume_conductor, sweep)
     # The conductor of an ended sweep is about to exit.
     if not reopen if sweep.ended else sweep.conducted:
         return

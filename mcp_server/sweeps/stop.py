@@ -14,7 +14,7 @@ from mcp_server.record.sweep_state import LIVE, Sweep
 from mcp_server.runs.stop import StopResult, stop_run
 from mcp_server.store.file_watch import FileWatch
 from mcp_server.store.run_store import RunStore
-from mcp_server.sweeps.conducting import ensure_conductor
+from mcp_server.sweeps.conducting import ensure_conductor, resume_conductor
 from mcp_server.threads import run_in_thread
 
 _ANSWER_WITHIN_S = 15.0  # a conductor may be in the middle of a launch
@@ -60,6 +60,7 @@ async def stop_sweep(
                     await changes.next_change()
 
         try:
+            await run_in_thread(resume_conductor, sweep)
             await ensure_conductor(await observe(), store, file_watch, environ)
             await wait_until(_is_stopping)  # from then on nothing is launched
         except RunwardError as error:

@@ -15,6 +15,7 @@ from mcp_server.record.tracker_link import TrackerLink, read_tracker_link
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from mcp_server.text.formatting import fold_bars, round_seconds, shorten_middle, significant
+from mcp_server.views.cell_advice import advise_on_cell
 from mcp_server.views.progress_text import first_metrics
 
 # A failed run's whole status has 300 tokens.
@@ -232,7 +233,7 @@ def describe(
         params_changed=_changed_params(run, short=failed) if not brief or _has_started_since(run, since) else None,
         last_output_s=None if run.unreachable else _round(silent_s),
         tracker=tracker,
-        failure=_failure(run.failure, listed=listed) if run.failure else None,
+        failure=_failure(run.failure, run.spec.sweep, listed=listed) if run.failure else None,
         note=None if brief else _note(run, short=listed),
         leftovers=leftovers or None,
         events=[_event(e) for e in new] or None,
@@ -300,7 +301,7 @@ def _event(event: Mapping[str, Any]) -> Event:
     return Event(seq=event["seq"], at=event.get("at", ""), kind=event["kind"], text=text)
 
 
-def _failure(failure: Mapping[str, Any], *, listed: bool) -> Failure:
+def _failure(failure: Mapping[str, Any], sweep_id: str | None, *, listed: bool) -> Failure:
     """Return ``failure`` with shortened lines: the whole line is in the log, at its line number."""
     line = shorten_middle(fold_bars(str(failure.get("line", ""))), _LINE_CHARS)
     if listed:
@@ -308,6 +309,8 @@ def _failure(failure: Mapping[str, Any], *, listed: bool) -> Failure:
     lines = [str(text) for text in failure.get("context") or ()]
     around = [shorten_middle(fold_bars(text), _CONTEXT_CHARS) for text in lines if text.strip() != failure.get("line")]
     facts = {name: failure.get(name) for name in ("line_number", "retryable", "action", "advice")}
+    if sweep_id and facts["advice"]:
+        facts["advice"] = advise_on_cell(facts["advice"], sweep_id)
     return Failure(kind=str(failure.get("kind")), line=line, context=around[-_CONTEXT_LINES:] or None, **facts)
 
 

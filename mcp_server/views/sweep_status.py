@@ -15,6 +15,7 @@ from mcp_server.record.sweep_ranking import Best, find_best
 from mcp_server.record.sweep_state import LIVE, WAITING, CellState, Sweep
 from mcp_server.store.run_store import RunStore
 from mcp_server.text.formatting import round_seconds, shorten_middle, significant
+from mcp_server.views.cell_advice import correction, restart_advice
 
 _MOST_FAILED, _MOST_LIVE, _MOST_EVENTS = 3, 4, 4
 _LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS = 110, 160, 140
@@ -64,6 +65,7 @@ class SweepStatus(Answer):
     live: list[str] | None = None
     eta_s: float | None = None
     events: list[str] | None = None
+    hint: str | None = None
 
 
 def describe_sweep(sweep: Sweep, store: RunStore, *, since: int = 0) -> SweepStatus:
@@ -74,6 +76,7 @@ def describe_sweep(sweep: Sweep, store: RunStore, *, since: int = 0) -> SweepSta
 def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, since: int = 0) -> SweepStatus:
     """Return the status of a sweep, whose live runs are ``live`` by cell. Pure."""
     best, failed = find_best(sweep), sweep.failed
+    is_advised = any((cell.end.get("failure") or {}).get("advice") for cell in failed[-_MOST_FAILED:])
     return SweepStatus(
         sweep_id=sweep.sweep_id,
         state=sweep.state,
@@ -86,6 +89,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         live=[_describe_live(cell, run) for cell, run in list(live.items())[:_MOST_LIVE]] or None,
         eta_s=_estimate_s(sweep, live, now_s),
         events=_describe_events(sweep.events, since) or None,
+        hint=restart_advice(sweep.sweep_id, ended=sweep.ended) if is_advised else None,
     )
 
 
@@ -155,7 +159,7 @@ def _describe_failed(cell: CellState) -> FailedCell:
         run_id=cell.run_id,
         kind=failure.get("kind") or (cell.state if cell.state == "lost" else None),
         line=shorten_middle(line, _LINE_CHARS) if line else None,
-        advice=shorten_middle(advice, _ADVICE_CHARS) if advice else None,
+        advice=shorten_middle(correction(advice), _ADVICE_CHARS) if advice else None,
         note=None if failure else shorten_middle(str(cell.end.get("text") or ""), _ADVICE_CHARS) or None,
     )
 

@@ -72,6 +72,20 @@ async def to_end(agent: Agent, sweep_id: str) -> list[dict[str, Any]]:
     return answers
 
 
+def read_on_a_terminal(sandbox: Sandbox, sweep: dict[str, Any]) -> None:
+    sweep_id = sweep["sweep_id"]
+    assert sandbox.runward("sweep", "night", "--note", "lr0.1-seed3", "crash").returncode == 0
+    assert "\tcrash\n" in Path(sweep["sweep_log"]).with_name("results.tsv").read_text()
+    assert sandbox.runward("wait", "night").returncode == 1, "two cells failed"
+    (row,) = json.loads(sandbox.runward("sweep", "--json").stdout)["sweeps"]
+    assert (row["sweep_id"], row["done"], row["failed"], row["best"]["cell"]) == (sweep_id, 6, 2, "lr0.2-seed2")
+    shown = sandbox.runward("sweep", "night").stdout
+    assert "24.5±0.71" in shown
+    assert "lr0.1-seed3: python_error: ValueError: bad seed" in shown
+    assert json.loads(sandbox.runward("sweep", "night", "--json").stdout)["settings"][0]["cell"] == "lr0.2-seed2"
+    assert f"{sweep_id}  finished  6/6" in sandbox.runward("sweep").stdout
+
+
 async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sandbox: Sandbox) -> None:
     async with sandbox.agent() as agent:
         arguments: dict[str, Any] = {
@@ -95,6 +109,8 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         best = status["best"]
         assert (best["cell"], best["value"], best["mean"], best["n"]) == ("lr0.2-seed2", 25, 24.5, 2)
         assert {cell["kind"] for cell in status["failed"]} == {"python_error"}
+        assert "launch_run" not in json.dumps(status)
+        assert f'launch_sweep(name="{sweep_id}", resume="continue") starts failed cells again' in status["hint"]
         log = Path(sweep["sweep_log"]).read_text()
         assert "State: finished; 6 cells: 2 failed, 4 finished" in log
         assert "| 5 | 1 | lr0.2-seed2 | 0.2 | 2 | finished | 3 |" in log
@@ -125,16 +141,7 @@ async def test_a_grid_runs_to_its_end_and_says_what_is_best_and_what_failed(sand
         refused = await agent.refusal("launch_sweep", notes={"lr0.2-seed2": "x"}, **arguments)
         assert "Pass name and notes alone" in refused
         assert (await agent.call("compare_runs", sweep="night"))["rows"][0].endswith("|lr0.2-seed2: keep: the best")
-    assert sandbox.runward("sweep", "night", "--note", "lr0.1-seed3", "crash").returncode == 0
-    assert "\tcrash\n" in Path(sweep["sweep_log"]).with_name("results.tsv").read_text()
-    assert sandbox.runward("wait", "night").returncode == 1, "two cells failed"
-    (row,) = json.loads(sandbox.runward("sweep", "--json").stdout)["sweeps"]
-    assert (row["sweep_id"], row["done"], row["failed"], row["best"]["cell"]) == (sweep_id, 6, 2, "lr0.2-seed2")
-    shown = sandbox.runward("sweep", "night").stdout
-    assert "24.5±0.71" in shown
-    assert "lr0.1-seed3: python_error: ValueError: bad seed" in shown
-    assert json.loads(sandbox.runward("sweep", "night", "--json").stdout)["settings"][0]["cell"] == "lr0.2-seed2"
-    assert f"{sweep_id}  finished  6/6" in sandbox.runward("sweep").stdout
+    read_on_a_terminal(sandbox, sweep)
 
 
 async def test_a_sweep_survives_its_conductor_and_its_server_without_a_cell_lost_or_launched_twice(
@@ -206,6 +213,7 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
         asked = await agent.call("kill_run", run_id=sweep_id, reason="enough")
         assert asked["status"] == "confirmation_required"
         assert "2 live runs are stopped, 3 of 5 cells are not started" in asked["message"]
+        os.kill(conductor(sandbox), signal.SIGSTOP)
         done = await agent.call("kill_run", run_id="long", confirm_token=asked["confirm_token"], reason="enough")
         assert (done["status"], done["survivors"], len(done["runs"])) == ("killed", [], 2)
         stopped = observe(sandbox, sweep_id)
