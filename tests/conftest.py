@@ -28,6 +28,15 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
             half.wait()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the tests that wait among those that compute: each worker takes a stretch, and waits while others compute."""
+    waiting = [item for item in items if "/live/" in item.nodeid]
+    computing = [item for item in items if "/live/" not in item.nodeid]
+    places = {item: number / len(group) for group in (waiting, computing) for number, item in enumerate(group)}
+    modules: dict[object, float] = {}  # the tests of a module stay together: they may share a server
+    items.sort(key=lambda item: modules.setdefault(item.getparent(pytest.Module), places[item]))
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from mcp_server.blueprints.parser import Blueprint, parse_blueprint
+from tests.support.rows import for_each
 
 DATA = Path(__file__).parents[1] / "data" / "blueprints"
 SPELLINGS: dict[str, dict[str, Any]] = {
@@ -29,7 +29,7 @@ def value_of(blueprint: Blueprint, name: str) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
+@for_each(SPELLINGS)
 def test_a_spelling_has_the_values_that_its_writer_meant_or_is_refused_with_its_lines(name: str) -> None:
     expected = dict(SPELLINGS[name]["expected"])
     blueprint = parse_blueprint(SPELLINGS[name]["text"])

@@ -5,6 +5,7 @@ The samples are short and written for these tests, in the words of each framewor
 
 import json
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from mcp_server.diagnosis.log_file import examine_log
 from mcp_server.diagnosis.output_monitor import OutputEvent, OutputMonitor
 from mcp_server.text.lines import split_lines
 from tests.support.logs import DATA
+from tests.support.rows import for_each
 
 LOGS = DATA / "framework_logs"
 LABELS: dict[str, dict[str, Any]] = json.loads((LOGS / "labels.json").read_text())
@@ -29,7 +31,7 @@ def monitor_log(name: str, times: int = 1) -> tuple[OutputMonitor, list[OutputEv
     return monitor, events + monitor.read_end(at_s)
 
 
-@pytest.mark.parametrize("name", LABELS)
+@for_each(LABELS)
 def test_the_place_and_the_metrics_are_right_and_nothing_is_an_alarm(name: str) -> None:
     label, (monitor, events) = LABELS[name], monitor_log(name)
     progress = monitor.progress
@@ -41,8 +43,7 @@ def test_the_place_and_the_metrics_are_right_and_nothing_is_an_alarm(name: str) 
     assert [event.kind for event in events] == ["first_step"]
 
 
-@pytest.mark.parametrize("exit_code", [None, 0])
-@pytest.mark.parametrize("name", LABELS)
+@for_each(product(LABELS, [None, 0]))
 def test_nothing_failed(name: str, exit_code: int | None) -> None:
     assert examine_log(LOGS / f"{name}.log", exit_code).failure is None
 

@@ -20,6 +20,7 @@ from mcp_server.gpus.placement import (
 from mcp_server.gpus.request import GpuRequest, Requirements, parse_requirements
 from mcp_server.gpus.snapshot import IDLE_MIB, Gpu, GpuProcess, Snapshot
 from mcp_server.text.formatting import join_ranges
+from tests.support.rows import for_each
 
 ANYTHING = Requirements()
 TRAINING = GpuProcess(4711, 31_000, user="anna", command="python train.py")
@@ -360,7 +361,7 @@ def test_a_request_gets_gpus_or_slots_as_it_says() -> None:
 # --- whatever the machine
 
 
-@pytest.mark.parametrize("seed", range(200))
+@for_each(range(200))
 def test_a_count_gets_fit_gpus_of_one_model_whenever_there_are_enough(seed: int) -> None:
     chance = random.Random(seed)
     gpus = [_any(chance, index) for index in range(chance.randint(1, 8))]

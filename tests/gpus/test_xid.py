@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from mcp_server.gpus.health import assess_gpus, find_faults
@@ -9,6 +11,7 @@ from mcp_server.gpus.placement import find_obstacles
 from mcp_server.gpus.request import Requirements
 from mcp_server.gpus.snapshot import Gpu, Snapshot
 from mcp_server.gpus.xid import XIDS, describe_xid, worst_xid
+from tests.support.rows import for_each
 
 RECOVERIES = ("none", "reset", "reboot")
 
@@ -19,8 +22,7 @@ def conclude(texts: list[str]) -> str:
     return next((name for name, some in words.items() if any(word in text for word in some for text in texts)), "none")
 
 
-@pytest.mark.parametrize("number", [*sorted(XIDS), 997])
-@pytest.mark.parametrize("action", [None, "none", "reset", "reboot", "drain_p2p", "drain_reset"])
+@for_each(product([*sorted(XIDS), 997], [None, "none", "reset", "reboot", "drain_p2p", "drain_reset"]))
 def test_placement_and_health_agree_on_every_xid(number: int, action: str | None) -> None:
     bad = Gpu(0, "GPU-0", xids=(number,), recovery_action=action)
     obstacles = find_obstacles(bad, None, Requirements())

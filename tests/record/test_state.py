@@ -21,6 +21,7 @@ from mcp_server.record.state import (
     fold,
     posix,
 )
+from tests.support.rows import for_each
 
 SPEC = RunSpec(layout=1, run_id="cfm-7kqz", name="cfm", host="node7")
 BEGAN, BEGAN_S = "2026-11-21T15:30:45.500Z", datetime(2026, 11, 21, 15, 30, 45, 500_000, UTC).timestamp()
@@ -184,7 +185,7 @@ TABLE: dict[str, tuple[Evidence, RunState]] = {
 }
 
 
-@pytest.mark.parametrize("case", TABLE)
+@for_each(TABLE)
 def test_evidence_proves_a_state(case: str) -> None:
     evidence, state = TABLE[case]
     run = fold(evidence)
@@ -194,7 +195,7 @@ def test_evidence_proves_a_state(case: str) -> None:
     assert (run.reason is not None) == (state == "lost" or doubted or (silent and state not in ENDED))
 
 
-@pytest.mark.parametrize("case", TABLE)
+@for_each(TABLE)
 def test_only_a_known_end_has_an_exit_code_a_signal_and_a_time(case: str) -> None:
     evidence, state = TABLE[case]
     run = fold(evidence)

@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,6 +29,7 @@ from mcp_server.runs.resolve import find_ray_variables
 from mcp_server.runs.wait import Reason
 from mcp_server.serve.app import INSTRUCTIONS, build
 from mcp_server.store.state_home import Config, NotifySettings
+from tests.support.rows import for_each
 
 # Words of training programs that a text may have in backquotes in addition to runward's own words.
 FOREIGN = {"num_envs", "total_num_envs", "run_name", "max_iterations"}
@@ -217,8 +219,7 @@ FORBIDDEN = {
 }
 
 
-@pytest.mark.parametrize("what", FORBIDDEN)
-@pytest.mark.parametrize("name", TEXTS)
+@for_each(product(TEXTS, FORBIDDEN))
 def test_no_text_holds(name: str, what: str) -> None:
     text = TEXTS[name]
     if name == "prompts/launching.md":  # what it forbids, a launch warns of: below

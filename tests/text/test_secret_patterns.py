@@ -6,6 +6,7 @@ import pytest
 
 from mcp_server.text.secret_patterns import MASKED, find_keys, mask_secrets
 from mcp_server.text.shell import parse
+from tests.support.rows import for_each
 from tests.support.secret_shapes import SHAPES
 
 LOGS = sorted(path for path in (Path(__file__).parents[1] / "data").rglob("*") if path.suffix in (".log", ".txt"))
@@ -49,7 +50,7 @@ def test_what_looks_like_a_secret_is_masked(text: str) -> None:
     assert not any(part in mask_secrets(text) for part in ("abc", "zzzz", "0123", "pass1", "wJal"))
 
 
-@pytest.mark.parametrize(("text", "secret"), SHAPES.values(), ids=SHAPES)
+@for_each(SHAPES.values())
 def test_usual_shapes_of_secrets_are_masked(text: str, secret: str) -> None:
     masked = mask_secrets(f"loss 0.5\n{text}\nloss 0.4")
     assert secret not in masked

@@ -12,6 +12,7 @@ from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.failure.log_statements import parse_statement
 from mcp_server.text.lines import Line, number_lines
 from tests.support.logs import CAUGHT, EXCEPTIONS, FAILED_LOGS, FEW_STEPS, HEALTHY_LOGS, STEPS, TRACE, LabelledLog
+from tests.support.rows import for_each
 
 
 def diagnose_text(text: str, exit_code: int | None = None, signal: str | None = None, **hints: Any) -> Failure | None:
@@ -24,13 +25,13 @@ def failure(text: str, exit_code: int | None = None, signal: str | None = None, 
     return found
 
 
-@pytest.mark.parametrize(("kind", "raised"), EXCEPTIONS)
+@for_each(EXCEPTIONS)
 def test_an_exception_is_classified_by_its_type_and_its_message(kind: str, raised: str) -> None:
     found = failure(f"Step 10: loss=1.2\n{TRACE}{raised}\n")
     assert (found.kind, found.line, found.line_number) == (kind, raised.strip(), 7)
 
 
-@pytest.mark.parametrize("log", FAILED_LOGS, ids=lambda log: log.name)
+@for_each(FAILED_LOGS)
 def test_the_line_that_proves_a_failure_is_found_among_what_else_was_printed(log: LabelledLog) -> None:
     found = failure(log.text)
     assert (found.kind, found.line) == (log.kind, log.line)
@@ -43,13 +44,13 @@ def test_every_kind_has_samples(kind: str) -> None:
     assert sum(name == kind for name, _ in EXCEPTIONS) + sum(log.kind == kind for log in FAILED_LOGS) >= 2
 
 
-@pytest.mark.parametrize("log", HEALTHY_LOGS, ids=lambda log: log.name)
+@for_each(HEALTHY_LOGS)
 def test_a_healthy_log_is_not_called_failed(log: LabelledLog) -> None:
     assert diagnose_text(log.text) is None
     assert diagnose_text(log.text, 0) is None
 
 
-@pytest.mark.parametrize("log", [log.text for log in HEALTHY_LOGS], ids=[log.name for log in HEALTHY_LOGS])
+@for_each(log.text for log in HEALTHY_LOGS)
 def test_a_run_that_failed_for_sure_is_never_called_healthy(log: str) -> None:
     for exit_code, signal in ((1, None), (None, "SIGKILL"), (139, None), (255, None)):
         found = failure(log, exit_code, signal)
@@ -217,7 +218,7 @@ def test_the_context_of_a_statement_is_its_neighbouring_lines() -> None:
     assert failure(f"{FEW_STEPS}Killed\nbye").context == ("step 7 loss 0.1429", "step 8 loss 0.1250", "Killed", "bye")
 
 
-@pytest.mark.parametrize("raised", [raised for _, raised in EXCEPTIONS])
+@for_each(raised for _, raised in EXCEPTIONS)
 def test_the_context_is_a_handful_of_lines_with_the_root_line_among_them(raised: str) -> None:
     found = failure(TRACE + raised)
     assert raised.strip() in found.context

@@ -9,6 +9,7 @@ import pytest
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
 from mcp_server.diagnosis.failure.next_steps import ADVICE_CHARS, ALL_STEPS, NextStep, Scene, propose_next_step
 from mcp_server.diagnosis.failure.steps import environment, machine, memory, program
+from tests.support.rows import for_each
 
 
 def propose(kind: str, line: str, *, retryable: bool | None = None, **facts: str) -> NextStep:
@@ -72,11 +73,9 @@ def assert_advice_agrees(retryable: bool, action: str, advice: str) -> None:
     assert advice.count(";") <= 1, advice  # two steps at most
 
 
-@pytest.mark.parametrize(
-    "step", [*ALL_STEPS, *(tuple(policy) for policy in KINDS.values())], ids=lambda step: step[2][:40]
-)
-def test_no_advice_contradicts_its_action(step: tuple[bool, str, str]) -> None:
-    assert_advice_agrees(*step)
+@for_each([*ALL_STEPS, *(tuple(policy) for policy in KINDS.values())])
+def test_no_advice_contradicts_its_action(retryable: bool, action: str, advice: str) -> None:
+    assert_advice_agrees(retryable, action, advice)
 
 
 def test_every_pattern_of_a_row_can_be_read() -> None:

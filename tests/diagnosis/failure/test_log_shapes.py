@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from itertools import product, zip_longest
 
 import pytest
 
 from mcp_server.diagnosis.failure.diagnose import Failure, RunFacts, diagnose
 from mcp_server.diagnosis.output_monitor import OutputMonitor
 from mcp_server.text.lines import number_lines
+from tests.support.rows import for_each
 
 MAIN = """Traceback (most recent call last):
   File "/home/me/train.py", line 88, in <module>
@@ -91,8 +92,7 @@ def read_live(log: str) -> Iterator[str | None]:
         yield monitor.suspect.line if monitor.suspect else None
 
 
-@pytest.mark.parametrize("kind", ERRORS)
-@pytest.mark.parametrize("name", PREFIXES)
+@for_each(product(PREFIXES, ERRORS))
 def test_a_prefix_is_learned_from_the_header_of_the_traceback(name: str, kind: str) -> None:
     steps = [f"step {n} loss {9 / n:.3f}" for n in range(1, 30)]
     lines = [*steps, *ERRORS[kind].split("\n")]

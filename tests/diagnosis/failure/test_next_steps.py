@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-import pytest
-
 from mcp_server.diagnosis.failure.diagnose import Failure, diagnose
 from mcp_server.text.lines import number_lines
 from tests.diagnosis.failure.test_kinds import assert_advice_agrees
 from tests.support.logs import DATA, FAILED_LOGS
+from tests.support.rows import for_each
 
 
 class Case(NamedTuple):
@@ -45,7 +44,7 @@ def diagnose_text(log: str) -> Failure:
     return failure
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@for_each(CASES)
 def test_an_expert_would_say_the_same(case: Case) -> None:
     failure = diagnose_text(case.log)
     assert failure.kind in case.kinds

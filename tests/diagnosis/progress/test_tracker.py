@@ -9,6 +9,7 @@ import pytest
 from mcp_server.diagnosis.progress.frameworks import STEP_FORMATS
 from mcp_server.diagnosis.progress.tracker import ProgressTracker
 from mcp_server.text.lines import split_lines
+from tests.support.rows import for_each
 
 SAMPLES = Path(__file__).parents[2] / "data" / "metric_lines"
 
@@ -36,7 +37,7 @@ STEPS = [(*head.split(" :: "), body) for head, body in samples("steps.txt")]
 NO_STEPS = samples("no_steps.txt")
 
 
-@pytest.mark.parametrize("row", STEPS, ids=[row[0] for row in STEPS])
+@for_each(STEPS)
 def test_a_training_step_is_recognised_by_its_line(row: tuple[str, ...]) -> None:
     _, place, *headlines, text = row
     progress = read(text)
@@ -49,7 +50,7 @@ def test_a_training_step_is_recognised_by_its_line(row: tuple[str, ...]) -> None
     assert {name: progress.metrics.get(name) for name in expected} == pytest.approx(expected, nan_ok=True)
 
 
-@pytest.mark.parametrize("text", [row[1] for row in NO_STEPS], ids=[row[0] for row in NO_STEPS])
+@for_each(text for _, text in NO_STEPS)
 def test_lines_of_other_work_are_not_a_first_step(text: str) -> None:
     progress = read(text)
     assert (progress.first_step_seen, progress.first_step_line) == (False, "")
