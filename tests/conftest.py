@@ -29,7 +29,7 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the tests that wait among those that compute: each worker takes a stretch, and waits while others compute."""
+    """Spread the tests that wait among those that compute: a worker that waits leaves its core to the others."""
     waiting = [item for item in items if "/live/" in item.nodeid]
     computing = [item for item in items if "/live/" not in item.nodeid]
     places = {item: number / len(group) for group in (waiting, computing) for number, item in enumerate(group)}
