@@ -44,6 +44,10 @@ _OUTPUT_INTRODUCTION = re.compile(
 )
 _PROMPT = re.compile(
     r"^(?:\([\w.-]+\)\s*)?(?:[\w.-]+@[\w.-]+[:\s][^$#\s]*\s*)?\$\s+|^[\w.-]+@[\w.-]+:[^$#\s]*#\s+|^>\s+(?!&)"
+    r"|^(?:In ?\[\d*\]:|>>>)\s*!?\s*|^!(?=[A-Za-z./~])"
+)
+_PYTHON_LINE = re.compile(
+    r"%{1,2}[a-z]\w*|(?:from\s+[\w.]+\s+)?import\s+[A-Za-z_]|[A-Za-z_][\w.]*\(.*\)\s*$|Out ?\[\d*\]:|\.\.\.:? "
 )
 _ARRAY = re.compile(
     r"(?:^|(?<=[\n;&]))\s*(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?[A-Za-z_]\w*\+?=\"?\$?\("
@@ -81,6 +85,10 @@ def read_command(section: Section) -> LaunchCommand:
     commands: Lines = []
     for piece in _find_pieces(section, faults):
         commands += _join_lines(piece, faults)
+    for line, text in commands:
+        if _PYTHON_LINE.match(text):
+            cause = f"{text[:60]!r} is Python, not a shell command: write the command as a shell runs it."
+            return LaunchCommand(None, line, (BlueprintFault(line, cause),))
     launches = [(line, text) for line, text in commands if not _only_prepares(text)]
     if not launches:
         if commands:
@@ -238,12 +246,14 @@ def _find_unread(items: Iterable[SectionItem], *, has_command: bool) -> Iterator
 
 def _find_continuations(section: Section, lines: Sequence[tuple[int, str]]) -> Iterator[BlueprintFault]:
     """Yield faults for lines of options right below a command that no backslash joins to it."""
-    numbers = {number for number, _ in lines}
-    for line in section.lines:
-        is_below = line.number - 1 in numbers and line.number not in numbers
-        if is_below and re.match(r"\s*--?[A-Za-z]", line.text):
-            text = line.text.strip()[:40]
-            yield BlueprintFault(line.number, f"goes on with {text!r}? Then end the line above with a backslash.")
+    numbers, texts = {number for number, _ in lines}, {text for _, text in lines}
+    is_above = False
+    for line in section.all_lines:
+        bare = line.content.strip("` ")
+        is_read = bare in texts or (line.number in numbers and line in section.lines)
+        if is_above and not is_read and re.match(r"--?[A-Za-z]", bare):
+            yield BlueprintFault(line.number, f"goes on with {bare[:40]!r}? Then end the line above with a backslash.")
+        is_above = is_read
 
 
 def _unfenced_commands(section: Section, items: Iterable[SectionItem]) -> Iterator[tuple[int, str]]:
@@ -257,7 +267,7 @@ def _unfenced_commands(section: Section, items: Iterable[SectionItem]) -> Iterat
         text = line.content if continues else item.text if item else ""
         if not text:
             continue  # a command that ends with a backslash goes on behind an empty line, too, for who reads it
-        quoted = re.fullmatch(r"`([^`]+)`|\"([^\"]+)\"|'([^']+)'", text.strip())
+        quoted = not continues and re.fullmatch(r"`([^`]+)`|\"([^\"]+)\"|'([^']+)'", text.strip())
         bare = (quoted[1] or quoted[2] or quoted[3]).strip() if quoted else text
         prompted = line.content if line.content.startswith("$") else bare
         if continues or (item and (_PROMPT.match(prompted) or looks_like_command(bare))):

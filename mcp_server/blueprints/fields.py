@@ -18,7 +18,7 @@ _MAX_PATH_CHARS = 4_096
 ABSENT = re.compile(
     r"(?:n\.?/?a\.?|none|null|nil|nothing|(?:the )?default|无|没有|不需要|默认"
     r"|not (?:needed|used|required|applicable)|-+|—+)"
-    r"(?:[\s,.;:(（，。](?:(?!\b(?:use|see|same|instead|conda|as)\b)[^\d/])*)?",
+    r"(?:[\s,.;:(（，。](?:(?!\b(?:use|see|same|instead|conda|as|but|yet|except|unless|named|called|build|install|create|first|then)\b)[^\d/])*)?",
     re.IGNORECASE,
 )
 _DESCRIPTION_LABEL = re.compile(r"(?:description|desc|说明|描述)\s*\d*")
@@ -54,8 +54,9 @@ PLACEHOLDER = re.compile(
 )
 # What turns a path or a command in a sentence into one that is not meant.
 NEGATION = re.compile(
-    r"\b(?:not|don'?t|never|instead of|rather than|no longer|formerly|previously|nicht|statt|niemals)\b"
-    r"|不要|不是|不再|不用|而非|切勿|请勿|禁止|代替",
+    r"\b(?:not|don'?t|never|instead of|rather than|no longer|formerly|previously"
+    r"|broken|deprecated|outdated|obsolete|nicht|statt|niemals)\b"
+    r"|不要|不是|不再|不用|而非|切勿|请勿|禁止|代替|已?废弃|过时|损坏",
     re.IGNORECASE,
 )
 FILL_IN_WORD = re.compile(

@@ -57,7 +57,8 @@ NAMES = {
     "max wall time|maximum wall time|最长时间|最大时间|最长运行时间|最大运行时间|运行时间上限|"
     "时间限制|时限|运行时间|最长训练时间|最大训练时间|最大时长|最长时长|时间上限|时间预算|运行时长|"
     "最长运行时长|最大运行时长|超时时间|训练时长上限|"
-    "time|duration|maximale dauer|maximale laufzeit|max dauer|max laufzeit|höchstdauer|laufzeit|dauer|zeitlimit",
+    "time|duration|how long|how long to run|how long it may run|多长时间|跑多久|"
+    "maximale dauer|maximale laufzeit|max dauer|max laufzeit|höchstdauer|laufzeit|dauer|zeitlimit",
     # These count under their own names alone: "Parameters" is a heading of many notes.
     "recovery": "recovery|recovery policy",
     "params": "params|parameters",
@@ -99,6 +100,7 @@ _LABEL_SIGN = re.compile("[:：=＝]")
 _DASHED = re.compile(r"^(.{2,40}?)\s+(?:[-–—=]|->|→)\s+(\S.*)$")
 _TWO_SCRIPTS = re.compile(r"(?<=[\u4e00-\u9fff])\s+(?=[A-Za-z])|(?<=[A-Za-z])\s+(?=[\u4e00-\u9fff])")
 _MAX_TWO_NAMES = 80
+_FEWEST_COLUMNS = 3  # of a table in plain words that has no column for the command
 _TABLE_LINE = re.compile(r"\|?(?:\s*:?-+:?\s*\|)+(?:\s*:?-+:?\s*)?")
 _LABEL = re.compile(
     r"^(?P<label>[^:：=＝/\\\"'`|;{}$.<>]{1,60}?)\s*(?:[(（][^()（）]{0,200}[)）]\s*){0,3}(?::(?!//)|：|(?<=\s)=\s|＝)\s*(?P<value>.*)$"
@@ -264,7 +266,8 @@ def _read_wide_table(rows: Sequence[str]) -> list[tuple[str, str]]:
     names, values = ([cell.strip() for cell in split_row(row)] for row in (rows[0], rows[2]))
     sections = [find_in_words(_MARKS_AND_PICTURES.sub("", name).strip("*`")) for name in names]
     is_wide = None not in sections and len(set(sections)) == len(sections) > 1
-    is_wide = is_wide and ("launch_command" in sections or all("exp" in name.lower() for name in names))
+    is_named = "launch_command" in sections or all("exp" in name.lower() for name in names)
+    is_wide = is_wide and (is_named or len(sections) >= _FEWEST_COLUMNS)
     return list(zip(names, values, strict=True)) if is_wide and len(names) == len(values) else []
 
 

@@ -17,6 +17,7 @@ from mcp_server.blueprints.front_matter import YamlFault, compose, to_data
 from mcp_server.blueprints.headings import split_row
 from mcp_server.blueprints.sections import Section, is_explanation
 
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")
 _STYLES = ("--k v", "k=v")
 _ASSIGNED = re.compile(r"^(\s*(?:[-*+]\s+)?)`?([\w.+~/@-]+)`?\s*=\s*(?=\S)")
 _LABEL = re.compile(r"^\s*(?:[-*+]\s+)?`?([\w.+~/@ -]+?)`?\s*[:：]")
@@ -72,6 +73,10 @@ def _read_params(reader: BlueprintReader) -> dict[str, Any]:
         text = f"{cause} Write e.g. num_envs: 4096 in each line."
         reader.add_fault(reader.lines["params"], text)
         return {}
+    for key, each in value.items():
+        if isinstance(each, str) and _GROUPED.fullmatch(each):
+            text = f"[exp_params] {str(key)[:40]!r} is {each!r}: write the number without commas."
+            reader.add_fault(reader.lines["params"], text)
     return value
 
 

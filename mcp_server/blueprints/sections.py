@@ -51,6 +51,7 @@ _STRAYS = ("venv_exe", "codebase_dir", "yaml_path", "result_dir", "max_time")
 _STRAY_PATH = re.compile(r"[`\"']?(?:~?/|\.{1,2}/|[\w.-]+/)[^\s,;`\"'，；]*[`\"']?")
 _PYTHON_PATH = re.compile(r"[^\s,;]*/(?:python[\d.]*|activate)|[^\s,;]*/(?:\.?venv|envs/[\w.-]+)/?")
 _ENVIRONMENT = re.compile(r"python|environment|venv|\benv\b|conda|interpreter|环境|解释器", re.IGNORECASE)
+_FIRST_STEP = re.compile(r"first|warm[- ]?up|首|预热|erste", re.IGNORECASE)  # headings of other durations
 _PATH_WORD = re.compile(r"path|dir|folder|file|root|路径|目录|文件", re.IGNORECASE)
 _MAX_STRAY_CHARS = 500
 _FEWEST_HEADINGS = 3  # sections with headings, from which on labels are text
@@ -227,20 +228,31 @@ def _adopt_strays(
             ends = line.level <= level
             below, in_section, in_notes = line.content, in_section and not ends, in_notes and not ends
             continue
-        if in_section or line.fence is not None or len(line.content) > _MAX_STRAY_CHARS:
+        row = find_heading(line) if line.fence is None and line.content.startswith("|") else None
+        if (in_section and row is None) or line.fence is not None or len(line.content) > _MAX_STRAY_CHARS:
             continue
-        text = plain_text(line)
-        label, value = split_label(text)
-        name = find_section(label) if label else None
-        if not label and _ENVIRONMENT.search(below) and _PYTHON_PATH.fullmatch(text.strip("`")):
-            name, value = "venv_exe", text
+        label, value, name = (row.text, row.inline, row.section) if row else _read_label(line, below)
+        is_bare_time = not label and below and not _FIRST_STEP.search(below) and _is_value_of("max_time", value)
+        if is_bare_time and not in_notes and "max_time" not in present:
+            text = f"{value[:40]!r} is below {below[:40]!r}, and [exp_max_time] is missing: write it below that name."
+            yield BlueprintFault(line.number, text, section="max_time")
         if name not in _STRAYS or name in present or not _is_value_of(name, value):
             continue
-        if not in_notes:
+        if not in_notes and not in_section:
             sections.append(Section(name, line.number, label, value))
-        elif name in ("venv_exe", "max_time") or _PATH_WORD.search(label):
-            text = f"{text[:60]!r} is in the notes, and [exp_{name}] is missing: write it below that name."
+        elif in_section or name in ("venv_exe", "max_time") or _PATH_WORD.search(label):
+            where = "another section" if in_section else "the notes"
+            text = f"{plain_text(line)[:60]!r} is in {where}, and [exp_{name}] is missing: write it below that name."
             yield BlueprintFault(line.number, text, section=name)
+
+
+def _read_label(line: SourceLine, below: str) -> tuple[str, str, str | None]:
+    """Return label, value and section of ``- Python: /venv/bin/python``. ``below``: the heading above the line."""
+    text = plain_text(line)
+    label, value = split_label(text)
+    if not label and _ENVIRONMENT.search(below) and _PYTHON_PATH.fullmatch(text.strip("`")):
+        return "", text, "venv_exe"
+    return label, value, find_section(label) if label else None
 
 
 def _is_value_of(name: str, value: str) -> bool:
