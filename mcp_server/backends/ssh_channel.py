@@ -87,9 +87,16 @@ class Channel:
         raise HostUnreachable(self.name, why)
 
     def ask(
-        self, name: str, *, timeout_s: float = 30.0, patience_s: float = CONNECTED_WITHIN_S, **words: Any
+        self,
+        name: str,
+        /,
+        *,
+        timeout_s: float = 30.0,
+        patience_s: float = CONNECTED_WITHIN_S,
+        data: bytes = b"",
+        **words: Any,
     ) -> tuple[dict[str, Any], bytes]:
-        """Return the relay's answer to a request, and the bytes that come with it.
+        """Return the relay's answer to a request, and the bytes that come with it. ``data`` goes with the request.
 
         Raises:
             HostUnreachable: there is no connection, it breaks before the answer, or the answer does not come in time.
@@ -105,7 +112,7 @@ class Channel:
             number = self._number
             self._waiting[number] = answer
         try:
-            link.writer.write({"id": number, "ask": name, **words})
+            link.writer.write({"id": number, "ask": name, **words}, data)
             return answer.result(timeout_s)
         except FutureTimeout:
             raise HostUnreachable(self.name, f"no answer to {name} within {timeout_s:g} s") from None

@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mcp_server.blueprints.answers import BlueprintCheck, BlueprintProblem
 from mcp_server.blueprints.command import fill_variables
 from mcp_server.blueprints.parser import MAX_CHARS, Blueprint, parse_blueprint
-from mcp_server.blueprints.paths import BlueprintPaths, find_unusable_paths, resolve_paths
+from mcp_server.blueprints.paths import BlueprintPaths, FarPlace, find_unusable_paths, resolve_paths
 from mcp_server.blueprints.sections import BlueprintFault
 from mcp_server.errors import BadArgument, PatternError, RunwardError
 from mcp_server.hosts.path_checks import Roots, find_foreign_command_path
@@ -168,17 +169,19 @@ def apply_blueprint(
     environ: Mapping[str, str] | None = None,
     roots: Roots | None = None,
     check_options: CheckOptions | None = None,
+    place: FarPlace | None = None,
 ) -> LaunchRequest:
     """Return ``request`` completed by the blueprint in ``file``.
 
     Arguments of the request take precedence.
 
-    ``keyword`` begins the name. The blueprint's python comes first in ``PATH``, so that ``python`` means it.
+    ``keyword`` begins the name. The blueprint's python comes first in ``PATH``, so that ``python`` means it. With
+    ``place``, all its paths are those of that host.
 
     Raises:
         BlueprintInvalid: it cannot be run as written, or its code, python or configuration is not on this host.
     """
-    paths = resolve_paths(file, blueprint)
+    paths = resolve_paths(file, blueprint, place)
     replaced = {
         "launch_command": request.command,
         "max_time": request.time_limit_s,
@@ -212,7 +215,7 @@ def apply_blueprint(
         options,
         command=request.command or _fill_command(paths, blueprint) or "",
         cwd=request.cwd or str(paths.codebase_dir),
-        env={**_python_variables(paths.venv_exe, os.environ if environ is None else environ), **request.env},
+        env={**_python_variables(paths, os.environ if environ is None else environ), **request.env},
         name=request.name or make_name(file, blueprint, keyword),
         tags=list(dict.fromkeys([*request.tags, *([keyword] if keyword else []), f"blueprint:{file.stem}"])),
         time_limit_s=time_limit_s,
@@ -244,7 +247,7 @@ def _count_letters(text: str) -> int:
 def _fill_options(request: LaunchRequest, paths: BlueprintPaths, blueprint: Blueprint) -> LaunchRequest:
     """Return ``request`` with the options of the blueprint where the caller left them open."""
     options = blueprint.options
-    params = {**options.params, **request.params}
+    params = {**{name: _move(value, paths) for name, value in options.params.items()}, **request.params}
     if len(options.seeds) == 1 and not _names_seeds(blueprint.launch_command or "") and "seed" not in params:
         params["seed"] = options.seeds[0]
     is_default_style = request.param_style == LaunchRequest.param_style
@@ -253,7 +256,7 @@ def _fill_options(request: LaunchRequest, paths: BlueprintPaths, blueprint: Blue
         recovery=options.recovery if request.recovery is None else request.recovery,
         params=params,
         param_style=options.param_style or request.param_style if is_default_style else request.param_style,
-        resume_args=request.resume_args or list(options.resume_args),
+        resume_args=request.resume_args or [_move(word, paths) for word in options.resume_args],
         tensorboard=request.tensorboard or (str(paths.tensorboard) if paths.tensorboard else None),
     )
 
@@ -307,13 +310,25 @@ def _fill_command(paths: BlueprintPaths, blueprint: Blueprint) -> str | None:
     command = blueprint.launch_command
     if blueprint.options.seeds:  # several words, which need no quotes
         command = _SEEDS.sub(" ".join(map(str, blueprint.options.seeds)), command)
-    command = fill_variables(command, values)
+    command = _move(fill_variables(command, values), paths)
     exe = paths.venv_exe
     for name in ("python", "python3"):
-        if exe is not None and exe.exists() and not _is_same_file(exe.parent / name, exe):
+        if exe is not None and not _starts(exe, name, paths):
             word = _PYTHON_WORD.replace("{name}", name)
             command = re.sub(word, lambda match: f"{match[1]}{exe}", command)
     return command
+
+
+def _move(value: Any, paths: BlueprintPaths) -> Any:
+    """Return a value, a text with its paths as the host of the run has them."""
+    return paths.place.move(value) if paths.place and isinstance(value, str) else value
+
+
+def _starts(exe: Path, name: str, paths: BlueprintPaths) -> bool:
+    """Return whether ``name`` starts ``exe`` where its directory comes first in PATH."""
+    if paths.place is not None:
+        return exe.name == name
+    return not exe.exists() or _is_same_file(exe.parent / name, exe)
 
 
 def _is_same_file(path: Path, exe: Path) -> bool:
@@ -323,12 +338,14 @@ def _is_same_file(path: Path, exe: Path) -> bool:
         return False
 
 
-def _python_variables(exe: Path | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which a shell finds ``exe`` first."""
+def _python_variables(paths: BlueprintPaths, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which a shell finds the blueprint's python first."""
+    exe = paths.venv_exe
     if exe is None:
         return {}
+    settings = exe.parent.parent / "pyvenv.cfg"
     variables = {"PATH": f"{exe.parent}:{environ.get('PATH', os.defpath)}"}
-    if (exe.parent.parent / "pyvenv.cfg").exists():
+    if settings.exists() if paths.place is None else paths.place.look(str(settings)) == "file":
         variables["VIRTUAL_ENV"] = str(exe.parent.parent)
     return variables
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mcp_server.blueprints.parser import Blueprint
@@ -15,9 +15,35 @@ from mcp_server.hosts.path_checks import Roots, suggest_names
 _MAX_HINT_CHARS = 200
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, a NUL in it
+        return False
+
+
+@dataclass(frozen=True)
+class FarPlace:
+    """Another host, on which a blueprint of this one runs.
+
+    ``move``: text with the paths of this host as the other has them. ``look``: what is at a path there, as the relay
+    says it: ``directory``, ``file``, ``missing`` or ``unknown``. ``may_write``: whether a directory can be made there.
+    """
+
+    name: str
+    home: str
+    move: Callable[[str], str]
+    look: Callable[[str], str]
+    may_write: Callable[[str], bool]
+
+    def exists(self, path: Path) -> bool:
+        """Return whether ``path``, as this host writes it, exists there."""
+        return self.look(self.move(str(path))) in ("directory", "file")
+
+
 @dataclass(frozen=True)
 class BlueprintPaths:
-    """Absolute paths of a blueprint.
+    """Absolute paths of a blueprint, of a far host where ``place`` is one.
 
     No ``venv_exe`` means this host's python, no ``yaml_path`` no configuration.
     """
@@ -27,15 +53,31 @@ class BlueprintPaths:
     venv_exe: Path | None = None
     yaml_path: Path | None = None
     tensorboard: Path | None = None
+    place: FarPlace | None = field(default=None, compare=False)
+
+    def moved(self, place: FarPlace) -> BlueprintPaths:
+        """Return the paths as another host has them."""
+        names = ("codebase_dir", "result_dir", "venv_exe", "yaml_path", "tensorboard")
+        there = {name: Path(place.move(str(path))) for name in names if (path := getattr(self, name)) is not None}
+        return replace(self, **there, place=place)
 
 
-def resolve_paths(file: Path, blueprint: Blueprint) -> BlueprintPaths:
+def resolve_paths(file: Path, blueprint: Blueprint, place: FarPlace | None = None) -> BlueprintPaths:
     """Return absolute paths: relative ones are beside the blueprint ``file``, else in the directory of the code.
+
+    With ``place`` they are looked up there, and returned as they are there.
 
     A directory of results that exists in neither place is beside the blueprint, unless the command, which runs in the
     code, names it as written.
     """
     directory = file.parent
+    exists = place.exists if place else _exists
+
+    def _resolve(
+        bases: Sequence[Path], path_text: str | None, variables: Mapping[str, str], default: int = -1
+    ) -> Path | None:
+        return _find_path(bases, path_text, variables, default, exists, place.home if place else str(Path.home()))
+
     codebase = _resolve((directory,), blueprint.codebase_dir, {}) or directory
     variables = {"exp_codebase_dir": str(codebase), "codebase_dir": str(codebase)}
     bases = (directory, codebase)
@@ -46,15 +88,16 @@ def resolve_paths(file: Path, blueprint: Blueprint) -> BlueprintPaths:
     venv = _resolve(bases, blueprint.venv_exe, variables)
     if venv is not None:
         programs = venv.parent if venv.name.startswith("activate") else venv / "bin"  # `source …/bin/activate`
-        venv = programs / "python" if (programs / "python").exists() else venv
+        venv = programs / "python" if exists(programs / "python") else venv
     variables |= {"exp_result_dir": str(result), "result_dir": str(result)}
-    return BlueprintPaths(
+    paths = BlueprintPaths(
         codebase,
         result,
         venv,
         _resolve(bases[::-1] if _names_path(command, blueprint.yaml_path) else bases, blueprint.yaml_path, variables),
         _resolve((codebase,), blueprint.options.tensorboard, variables),  # the command makes it, and runs there
     )
+    return paths.moved(place) if place else paths
 
 
 def _names_path(command: str, path_text: str | None) -> bool:
@@ -65,32 +108,32 @@ def _names_path(command: str, path_text: str | None) -> bool:
     )
 
 
-def _resolve(
-    bases: Sequence[Path], path_text: str | None, variables: Mapping[str, str], default: int = -1
+def _find_path(
+    bases: Sequence[Path],
+    path_text: str | None,
+    variables: Mapping[str, str],
+    default: int,
+    exists: Callable[[Path], bool],
+    home: str,
 ) -> Path | None:
     """Return a path of a blueprint as absolute path: below the first of ``bases`` that has it, else the default one.
 
-    ``~``, ``$HOME`` and ``$USER`` have this host's values.
+    ``~``, ``$HOME`` and ``$USER`` have the values of the host on which it runs.
     """
     if path_text is None:
         return None
-    values = {**variables, "HOME": str(Path.home()), "USER": Path.home().name}
+    values = {**variables, "HOME": home, "USER": Path(home).name}
     text = re.sub(
         r"\$?\{(\w+)\}|\$(\w+)", lambda match: values.get(match[1] or match[2], match[0]), path_text.rstrip("/") or "/"
     )
+    if text == "~" or text.startswith("~/"):
+        text = home + text[1:]
     try:
         path = Path(text).expanduser()
     except RuntimeError:  # no such user
         path = Path(text)
     candidates = [Path(os.path.normpath(base / path)) for base in bases]
-    return next(filter(_exists, candidates), candidates[default])
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # too long, a NUL in it
-        return False
+    return next(filter(exists, candidates), candidates[default])
 
 
 def find_unusable_paths(
@@ -116,13 +159,20 @@ def find_unusable_paths(
             yield BlueprintFault(line, text, fatal=False)
             continue
         try:
-            is_usable = check(path)
+            is_usable = check(path) if paths.place is None else _is_usable_there(name, path, paths.place)
         except (OSError, ValueError):
             is_usable = False
         if not is_usable:
-            hint = "" if name == "result_dir" else suggest_names(path)[:_MAX_HINT_CHARS]
-            text = f"[exp_{name}] {cause} on this host: {str(path)[:200]}. {hint}".rstrip()
+            hint = "" if name == "result_dir" or paths.place else suggest_names(path)[:_MAX_HINT_CHARS]
+            where = paths.place.name if paths.place else "this host"
+            text = f"[exp_{name}] {cause} on {where}: {str(path)[:200]}. {hint}".rstrip()
             yield BlueprintFault(line, text, fatal=False)
+
+
+def _is_usable_there(name: str, path: Path, place: FarPlace) -> bool:
+    if name == "result_dir":
+        return place.may_write(str(path))
+    return place.look(str(path)) in ("directory" if name == "codebase_dir" else "file", "unknown")
 
 
 def _is_program(path: Path) -> bool:

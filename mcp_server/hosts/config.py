@@ -109,6 +109,7 @@ class Host(_Table):
     """One machine. ``rewrites`` maps prefixes of other hosts' paths to those of this host.
 
     ``ssh`` is its name in ``~/.ssh/config``; ``state`` its state directory, ``prepare`` a line of sh before each login.
+    ``sync_mib``: the most code that a launch sends, default 64.
     ``power_limit_w`` and ``max_sm_clock_mhz``: no launch of more than one GPU above them.
     """
 
@@ -116,6 +117,7 @@ class Host(_Table):
     ssh: Annotated[str, AfterValidator(_check_alias)] | None = None
     state: Directory | None = None
     prepare: str = ""
+    sync_mib: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     hostnames: list[str] = Field(default_factory=list)
     roots: list[Directory] = Field(default_factory=list)
     rewrites: dict[Directory, Directory] = Field(default_factory=dict)

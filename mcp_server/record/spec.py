@@ -40,6 +40,7 @@ class LaunchRequest:
     backend: str = "tmux"
     backend_options: dict[str, Any] = field(default_factory=dict)
     needs: list[str] = field(default_factory=list)  # runs that must answer first, see ``record/service``
+    sync: str | None = None  # "git" or "rsync": the code in cwd goes to the host first
     sweep: str | None = None  # the id of the sweep that launches it as one of its cells
     cell: str | None = None
 
@@ -77,6 +78,7 @@ class RunSpec(LaunchRequest):
     boot_id: str = ""
     session: str = ""
     tmux_socket: str = "default"
+    code: dict[str, str] | None = None  # of code that was sent: sync, from, to, commit, hash
     mirror: str = ""  # of a run on a far host: what this host knows of that host, `hosts/NAME` in the state directory
     run_dir: str = ""  # where this host has its record
 

@@ -53,7 +53,7 @@ def main() -> int:
     try:
         while (frame := read_frame(channel_in)) is not None:
             heard_at_s[0] = time.monotonic()
-            request, _ = frame
+            request = {**frame[0], "data": frame[1]} if frame[1] else frame[0]
             thread = threading.Thread(target=_answer, args=(answers, writer, request), daemon=True)
             thread.start()
             working = [one for one in working if one.is_alive()]

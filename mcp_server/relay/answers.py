@@ -29,6 +29,7 @@ from mcp_server.record.run_processes import (
 )
 from mcp_server.record.spec import RunSpec
 from mcp_server.relay import start
+from mcp_server.relay.code import CodeStore
 from mcp_server.relay.run_watch import RunWatch
 from mcp_server.relay.state import State
 from mcp_server.system import processes, tmux
@@ -52,6 +53,7 @@ class Answers:
 
     def __init__(self, state: State, watch: RunWatch) -> None:
         self._state, self._watch, self._host = state, watch, ThisHost()
+        self._code = CodeStore(state.path / "code")
         self.by_name: dict[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
             name.removeprefix("answer_"): getattr(self, name) for name in dir(self) if name.startswith("answer_")
         }
@@ -180,6 +182,19 @@ class Answers:
     def answer_paths(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Say for each path what is there: ``directory``, ``file``, ``missing`` with near names, or ``unknown``."""
         return {"paths": {path: _describe_path(path) for path in request["paths"]}}, b""
+
+    def answer_code_look(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Say where code of a content is or would be, and what is missing for it."""
+        return self._code.look(request), b""
+
+    def answer_code_put(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Take a part of an upload of code."""
+        self._code.put(str(request["token"]), int(request["offset"]), request["data"])
+        return {}, b""
+
+    def answer_code_make(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Make a directory of code."""
+        return self._code.make(request), b""
 
     def answer_free_port(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return a free port of a range, None where there is none."""

@@ -24,6 +24,7 @@ from mcp_server.errors import LaunchFailed
 from mcp_server.gpus.leases import lease_directory
 from mcp_server.record.environment import base_environment
 from mcp_server.record.event_reader import read_new_events
+from mcp_server.record.experiment_log import ResultDirUnusable, append_launch
 from mcp_server.record.handover import Handover
 from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
 from mcp_server.record.spec import RunSpec
@@ -51,9 +52,20 @@ def launch(state: State, facts: dict[str, Any], handover: dict[str, Any]) -> dic
             return {"existed": True}
         if (state.withdrawn / spec.run_id).exists():
             raise LaunchFailed(f"{spec.run_id} was withdrawn.", "Nothing was started.")
+        values = _complete_handover(handover)
+        if spec.result_dir is not None:
+            _note_launch(spec, values)
         _create(state, directory, spec.facts() | {n: v for n, v in facts.items() if n == "backend"})
-    _start(directory, spec, _complete_handover(handover))
+    _start(directory, spec, values)
     return {"existed": False}
+
+
+def _note_launch(spec: RunSpec, handover: Handover) -> None:
+    """Append the launch to the experiment log of its result directory, which is on this host."""
+    try:
+        append_launch(Path(str(spec.result_dir)), spec, handover.masked)
+    except ResultDirUnusable as error:
+        raise LaunchFailed(error.cause, error.state, error.remedy) from error
 
 
 def withdraw(state: State, run_id: str) -> bool:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 def build_spec(launch: ResolvedLaunch) -> RunSpec:
     """Return the specification of a run, without the fields that only its backend knows."""
     arguments = {**vars(launch.request), "host": launch.hostname, "mirror": launch.mirror}
+    code = {**launch.code.facts, "to": launch.code.there} if launch.code else None
     return RunSpec(
         **arguments,
+        code=code,
         layout=LAYOUT,
         run_id=launch.run_id,
         run_dir=launch.run_dir,

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mcp_server.backends.ssh_channel import channel_of
+from mcp_server.blueprints.paths import FarPlace
 from mcp_server.errors import BadArgument, HostUnreachable
 from mcp_server.hosts.command_inputs import Input, find_inputs, find_param_inputs
 from mcp_server.hosts.config import Environment, Host
+from mcp_server.hosts.path_checks import Roots
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.store.state_home import StateHome
 from mcp_server.text.shell import ShellCommand
+
+if TYPE_CHECKING:
+    from mcp_server.runs.code_sync import CodeSync
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,17 @@ class FarHost:
             raise BadArgument("cwd", f"{self.name} has no {path}.", "Pass cwd, a directory of that host.")
         raise BadArgument("cwd", f"{self.name} has no directory {path[:200]}.", _suggest(there))
 
-    def check_inputs(self, request: LaunchRequest, command: ShellCommand, environment: Environment, cwd: Path) -> None:
+    def check_inputs(
+        self,
+        request: LaunchRequest,
+        command: ShellCommand,
+        environment: Environment,
+        cwd: Path,
+        code: CodeSync | None = None,
+    ) -> None:
         """Refuse a launch whose python, config, checkpoint, data or model certainly does not exist there.
+
+        ``code``: what will be there as soon as it is sent.
 
         Raises:
             BadArgument: names the word, and near names.
@@ -69,6 +84,12 @@ class FarHost:
         there = self._describe(list(places))
         for path, (argument, kind) in places.items():
             if there[path]["kind"] == "missing":
+                if code is not None and Path(path).is_relative_to(code.there):
+                    if code.holds(path):
+                        continue
+                    below = Path(path).relative_to(code.there)
+                    why = 'git add it, or pass sync="rsync".' if request.sync == "git" else "Name what is sent."
+                    raise BadArgument(argument, f"{kind} {below} is not part of the code that sync sends.", why)
                 raise BadArgument(argument, f"{self.name} has no {kind} {path}.", _suggest(there[path]))
 
     def find_free_port(self, low: int, high: int) -> int | None:
@@ -79,6 +100,32 @@ class FarHost:
         """
         answer, _ = channel_of(self.mirror).ask("free_port", low=low, high=high)
         return answer["port"] if isinstance(answer["port"], int) else None
+
+    def make_place(self, roots: Roots, code: CodeSync | None) -> FarPlace:
+        """Return this host as the place of a blueprint. ``roots``: other hosts' paths as it has them."""
+        known: dict[str, str] = {}
+        if code is not None:
+            roots = replace(roots, foreign={**roots.foreign, str(code.here): code.there})
+
+        def look(path: str) -> str:
+            if code is not None and Path(path).is_relative_to(code.there) and code.holds(path):
+                is_file = Path(path).relative_to(code.there).as_posix() in code.files
+                return "file" if is_file else "directory"
+            if path not in known:
+                known[path] = str(self._describe([path])[path]["kind"])
+            return known[path]
+
+        def move(text: str) -> str:
+            rewrite = roots.rewrite(text)
+            return rewrite.text if rewrite and rewrite.is_known else text
+
+        def may_write(path: str) -> bool:
+            if code is not None and Path(path).is_relative_to(code.there):
+                return True
+            return bool(channel_of(self.mirror).ask("disk", path=path)[0]["writable"])
+
+        home = str(channel_of(self.mirror).hello.get("home") or "/")
+        return FarPlace(self.name, home, move, look, may_write)
 
     def _describe(self, paths: list[str]) -> dict[str, dict[str, object]]:
         answer, _ = channel_of(self.mirror).ask("paths", paths=paths)

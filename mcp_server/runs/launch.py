@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
@@ -26,11 +27,22 @@ from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.threads import run_in_thread
 
+if TYPE_CHECKING:
+    from mcp_server.runs.code_sync import CodeSync
+
 _CLEANUP_S = 2.0  # a launch does not wait longer for screens that do not close
 
 
-async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> tuple[RunSpec, Handover]:
-    """Return the specification of a run and what is handed over in memory. Writes nothing.
+class Plan(NamedTuple):
+    """A run that could be started: its specification, what is handed over in memory, and the code to send first."""
+
+    spec: RunSpec
+    handover: Handover
+    code: CodeSync | None = None
+
+
+async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> Plan:
+    """Return what a launch would start. Writes nothing.
 
     Raises:
         BadArgument, BlueprintInvalid, SecretNotSet, SecretsFileOpen, TmuxMissing, …: the run cannot be started.
@@ -44,7 +56,7 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
     backend = load_backend("ssh") if resolved.mirror else backend
     backend.check_request(resolved.request)
     backend.check_usable()
-    return backend.complete_spec(build_spec(resolved), environ), resolved.handover
+    return Plan(backend.complete_spec(build_spec(resolved), environ), resolved.handover, resolved.code)
 
 
 async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> RunSpec:
@@ -53,7 +65,7 @@ async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str
     Raises:
         RunwardError: what ``launch`` would raise.
     """
-    spec, handover = await plan(request, home, environ)
+    spec, handover, _ = await plan(request, home, environ)
     await check_admission(spec, handover.env)
     return spec
 
@@ -65,7 +77,7 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
         RunwardError: the command does not run. A launch that was refused before its directory was made leaves nothing.
     """
     try:
-        spec, handover = await plan(request, store.home, environ)
+        spec, handover, code = await plan(request, store.home, environ)
     except RunwardError:
         if (first := await run_in_thread(find_run_of_key, store, request.idempotency_key)) is not None:
             return first  # the first run does not depend on what has changed since
@@ -78,7 +90,9 @@ async def launch(request: LaunchRequest, store: RunStore, file_watch: FileWatch,
             return first
         snapshot = await check_admission(spec, handover.env)
         handover = replace(handover, snapshot=snapshot.to_json() if snapshot else None)
-        if spec.result_dir is not None:
+        if code is not None:
+            await run_in_thread(code.send)
+        if spec.result_dir is not None and not spec.mirror:  # a far host writes its own
             from mcp_server.record.experiment_log import append_launch  # noqa: PLC0415 - only blueprints have one
 
             await run_in_thread(append_launch, Path(spec.result_dir), spec, handover.masked)

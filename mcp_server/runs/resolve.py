@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcp_server.blueprints.apply import apply_blueprint, read_blueprint
-from mcp_server.blueprints.paths import resolve_paths
+from mcp_server.blueprints.paths import FarPlace, resolve_paths
 from mcp_server.errors import BadArgument
 from mcp_server.gpus.leases import lease_directory
 from mcp_server.gpus.placeholders import PLACEHOLDERS, find_placeholder
@@ -46,11 +46,13 @@ from mcp_server.system.ports import find_free_port
 from mcp_server.text.shell import parse
 
 if TYPE_CHECKING:
+    from mcp_server.blueprints.parser import Blueprint
+    from mcp_server.runs.code_sync import CodeSync
+    from mcp_server.runs.far_host import FarHost
     from mcp_server.runs.services import ServicesFound
 
 _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"  # none that a reader confuses
 _NO_FAR_BACKEND = "Run a server on that host, e.g. a cluster's login node, and pass no host to it."
-_NO_BLUEPRINT = "Start it with the server of that machine, or pass command, cwd and params."
 _NOT_SEARCHED = frozenset({"cwd", "blueprint", "secrets"})  # for values of secrets
 
 
@@ -70,6 +72,7 @@ class ResolvedLaunch:
     result_dir: str | None = None
     mirror: str = ""  # of a run on another host
     run_dir: str = ""
+    code: CodeSync | None = None  # that is sent there
 
 
 def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> ResolvedLaunch:
@@ -92,47 +95,42 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
     host, is_far = find_host(site, request.host)
     environment = site.environment(request.environment, host)
     roots = Roots.of(site, host, is_far=is_far)
-    command = parse(request.command)
-    given_variables = request.env
-    check_foreign_paths(request, command, roots)
-    result_dir, far = None, None
+    if request.sync is not None and request.host is None:
+        raise BadArgument("sync", "sends code to another host.", "Pass host too.")
+    there = _There()
     if is_far:
-        if request.backend != LaunchRequest.backend:
-            raise BadArgument("backend", f"{request.backend} is not spoken through ssh.", _NO_FAR_BACKEND)
-        if request.blueprint is not None:
-            raise BadArgument(
-                "blueprint", f"it names files of this machine, and {host.name} is another one.", _NO_BLUEPRINT
-            )
-        from mcp_server.runs.far_host import reach  # noqa: PLC0415 - most launches stay here
-
-        far = reach(home, host)
+        request, there = _reach(request, home, host, roots, environ)
+    far, code = there.far, there.code
     services = _find_services(request, str(far.mirror) if far else "", home)
+    command = parse(request.command)
+    given_variables, result_dir = request.env, None
+    roots = replace(roots, own=(*roots.own, code.there)) if code else roots
+    check_foreign_paths(request, command, roots)
+    variables = far.environ if far else environ
     if request.blueprint is not None:
-        path, blueprint = read_blueprint(request.blueprint, request.cwd)
-        request = apply_blueprint(request, path, blueprint, host.keyword, environ, roots, check_options)
-        request = replace(request, blueprint=str(path))
-        result_dir = str(resolve_paths(path, blueprint).result_dir)
+        path, blueprint = there.document or read_blueprint(request.blueprint, request.cwd)
+        arguments = (host.keyword, variables, roots, check_options, there.place)
+        request = apply_blueprint(replace(request, blueprint=str(path)), path, blueprint, *arguments)
+        result_dir = str(resolve_paths(path, blueprint, there.place).result_dir)
         command = parse(request.command)
-    request = check_arguments(apply_host_defaults(request, host, environment, far.environ if far else environ), command)
+    request = check_arguments(apply_host_defaults(request, host, environment, variables), command)
     if takes_several(parse_gpus(request.gpus)):
         request = replace(request, require=host.tighten(request.require))
-    cwd = Path(far.find_directory(request.cwd)) if far else find_directory(request.cwd)
+    if code is not None:
+        cwd = Path(code.cwd)
+    else:
+        cwd = Path(far.find_directory(request.cwd)) if far else find_directory(request.cwd)
     request = replace(
         request,
         cwd=str(cwd),
         tensorboard=str(cwd / Path(request.tensorboard).expanduser()) if request.tensorboard else None,
     )
     check_unicode(asdict(request))
-    secrets = find_secrets(dict.fromkeys(request.secrets), environ, home.secrets)
-    # Directories are left out: one named like a user is not a leak. So are variables that the operator wrote.
-    arguments = {name: value for name, value in asdict(request).items() if name not in _NOT_SEARCHED}
-    arguments["env"] = dict(request.env.items() - environment.env.items())
-    others = find_distinct_secrets(environ, home.secrets)
-    check_no_secret(arguments, {**others, **secrets})
+    secrets, others = _find_secrets(request, environment, home, environ)
     added_variables = {name: value for name, value in request.env.items() if name not in given_variables}
     check_foreign_variables(added_variables, roots)
     if far:
-        far.check_inputs(request, command, environment, cwd)
+        far.check_inputs(request, command, environment, cwd, code)
     else:
         check_inputs(request, command, site, host, environment, strict=False)
         config_files = find_config_files(request, command, cwd)
@@ -175,7 +173,60 @@ def resolve(request: LaunchRequest, home: StateHome, environ: Mapping[str, str])
         result_dir=result_dir,
         mirror=str(far.mirror) if far else "",
         run_dir=str((far.mirror / "runs" if far else home.runs) / run_id),
+        code=code,
     )
+
+
+@dataclass(frozen=True)
+class _There:
+    """What a launch on another host has found out: the host, the code to send, and the blueprint with its place."""
+
+    far: FarHost | None = None
+    code: CodeSync | None = None
+    document: tuple[Path, Blueprint] | None = None
+    place: FarPlace | None = None
+
+
+def _reach(
+    request: LaunchRequest, home: StateHome, host: Host, roots: Roots, environ: Mapping[str, str]
+) -> tuple[LaunchRequest, _There]:
+    """Return ``request`` with the paths of the code that it sends as they will be on its host, and what is known there.
+
+    Without ``cwd``, the directory of the blueprint's code on this machine is sent.
+
+    Raises:
+        RunwardError: the host cannot be reached, or the code cannot be sent.
+    """
+    from mcp_server.runs.far_host import reach  # noqa: PLC0415 - most launches stay here
+
+    if request.backend != LaunchRequest.backend:
+        raise BadArgument("backend", f"{request.backend} is not spoken through ssh.", _NO_FAR_BACKEND)
+    far, code = reach(home, host), None
+    document = read_blueprint(request.blueprint, request.cwd) if request.blueprint is not None else None
+    if request.sync is not None:
+        from mcp_server.runs.code_sync import plan_sync  # noqa: PLC0415 - few launches send code
+
+        cwd = request.cwd or (str(resolve_paths(*document).codebase_dir) if document else None)
+        code = plan_sync(replace(request, cwd=cwd), far.mirror, roots, host.sync_mib, environ)
+        request = code.move(request)
+    return request, _There(far, code, document, far.make_place(roots, code) if document else None)
+
+
+def _find_secrets(
+    request: LaunchRequest, environment: Environment, home: StateHome, environ: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the secrets of a launch and all others that are known here; none may stand in its arguments.
+
+    Raises:
+        BadArgument, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable: one does, or has no value.
+    """
+    secrets = find_secrets(dict.fromkeys(request.secrets), environ, home.secrets)
+    # Directories are left out: one named like a user is not a leak. So are variables that the operator wrote.
+    kept = {name: value for name, value in asdict(request).items() if name not in _NOT_SEARCHED}
+    kept["env"] = dict(request.env.items() - environment.env.items())
+    others = find_distinct_secrets(environ, home.secrets)
+    check_no_secret(kept, {**others, **secrets})
+    return secrets, others
 
 
 def _find_services(request: LaunchRequest, mirror: str, home: StateHome) -> ServicesFound:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 _TIMEOUT_S = 10.0  # per call; a big work tree on a file server takes a while
 _MOST_DIFF, _MOST_NAMES = 1_000_000, 100_000  # bytes
@@ -53,7 +53,7 @@ def read_git_state(directory: Path, environ: Mapping[str, str]) -> GitState:
         root, _ = _git(directory, environ, "rev-parse", "--show-toplevel")
         log, _ = _git(directory, environ, "log", "-1", "--no-show-signature", "--format=%H%n%ct%n%s")
     except (OSError, subprocess.SubprocessError) as error:
-        return GitState(problem=_describe_error(error))
+        return GitState(problem=describe_git_error(error))
     commit, at, subject = (*log.split("\n", 2), "", "")[:3]
     code = GitState(
         root=root.strip(),
@@ -67,15 +67,15 @@ def read_git_state(directory: Path, environ: Mapping[str, str]) -> GitState:
     try:
         facts["branch"] = _git(directory, environ, "rev-parse", "--abbrev-ref", "HEAD")[0].strip()
         top = Path(code.root)
-        facts["diff"], facts["cut"] = _git(top, environ, *_unfiltered(top, environ), *_DIFF, most=_MOST_DIFF)
+        facts["diff"], facts["cut"] = _git(top, environ, *list_filter_options(top, environ), *_DIFF, most=_MOST_DIFF)
         names, _ = _git(top, environ, "ls-files", "--others", "--exclude-standard", "-z")
         facts["untracked"] = tuple(filter(None, names.split("\0")))
     except (OSError, subprocess.SubprocessError) as error:
-        facts["problem"] = _describe_error(error)
+        facts["problem"] = describe_git_error(error)
     return replace(code, **facts)
 
 
-def _unfiltered(directory: Path, environ: Mapping[str, str]) -> list[str]:
+def list_filter_options(directory: Path, environ: Mapping[str, str]) -> list[str]:
     """Return the options that switch off the filter programs of a repository.
 
     Raises:
@@ -95,6 +95,23 @@ def _git(directory: Path, environ: Mapping[str, str], *words: str, most: int = _
     Raises:
         OSError, subprocess.SubprocessError: git is missing, there is no repository, or the time limit passed.
     """
+    output, cut = read_git(directory, environ, *words, most=most)
+    return output.decode(errors="replace"), cut
+
+
+def read_git(
+    directory: Path,
+    environ: Mapping[str, str],
+    *words: str,
+    most: int = _MOST_NAMES,
+    stdin: BinaryIO | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> tuple[bytes, bool]:
+    """Return the output of git, at most ``most`` bytes, and whether it was longer.
+
+    Raises:
+        OSError, subprocess.SubprocessError: git is missing, there is no repository, or the time limit passed.
+    """
     env = {name: environ[name] for name in ("PATH", "HOME", "XDG_CONFIG_HOME") if name in environ}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
     env["GIT_ALLOW_PROTOCOL"] = (
@@ -102,7 +119,7 @@ def _git(directory: Path, environ: Mapping[str, str], *words: str, most: int = _
     )
     process = subprocess.Popen(
         ["git", *_SAFELY, "-C", str(directory), *words],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin or subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=env,
@@ -110,8 +127,8 @@ def _git(directory: Path, environ: Mapping[str, str], *words: str, most: int = _
     )
     with process:
         try:
-            output, error_output, cut = _read_output(process, most)
-            if not cut and process.wait(_TIMEOUT_S):
+            output, error_output, cut = _read_output(process, most, timeout_s)
+            if not cut and process.wait(timeout_s):
                 raise subprocess.SubprocessError(error_output.strip().rpartition("\n")[2])
         finally:
             if process.poll() is None:
@@ -120,34 +137,35 @@ def _git(directory: Path, environ: Mapping[str, str], *words: str, most: int = _
     return output, cut
 
 
-def _read_output(process: subprocess.Popen[bytes], most: int) -> tuple[str, str, bool]:
+def _read_output(process: subprocess.Popen[bytes], most: int, timeout_s: float) -> tuple[bytes, str, bool]:
     """Return stdout and stderr of a process, and whether stdout or stderr was longer than ``most`` bytes.
 
     Raises:
         subprocess.TimeoutExpired: it did not close them in time.
     """
     streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
-    parts: dict[int, bytes] = {stream.fileno(): b"" for stream in streams}
-    deadline_s = time.monotonic() + _TIMEOUT_S
+    parts: dict[int, bytearray] = {stream.fileno(): bytearray() for stream in streams}
+    deadline_s = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as ready:
         for stream in streams:
             ready.register(stream, selectors.EVENT_READ)
         while ready.get_map():
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise subprocess.TimeoutExpired("git", _TIMEOUT_S)
+                raise subprocess.TimeoutExpired("git", timeout_s)
             for key, _ in ready.select(left_s):
                 chunk = os.read(key.fd, _CHUNK)
                 parts[key.fd] += chunk
                 if not chunk:
                     ready.unregister(key.fileobj)
                 elif len(parts[key.fd]) > most:
-                    return parts[streams[0].fileno()][:most].decode(errors="replace"), "", True
-    output, error_output = (parts[stream.fileno()].decode(errors="replace") for stream in streams)
-    return output, error_output, False
+                    return bytes(parts[streams[0].fileno()][:most]), "", True
+    output, error_output = (bytes(parts[stream.fileno()]) for stream in streams)
+    return output, error_output.decode(errors="replace"), False
 
 
-def _describe_error(error: Exception) -> str:
+def describe_git_error(error: Exception) -> str:
+    """Return why git gave no answer."""
     if isinstance(error, FileNotFoundError):
         return "git is not installed, or the directory is gone"
     if isinstance(error, subprocess.TimeoutExpired):

@@ -1,6 +1,7 @@
 """launch_run: starting a run."""
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from mcp.types import ToolAnnotations
@@ -52,6 +53,7 @@ class Launched(Answer):
     ended_at: str | None = None
     owner: str
     dry_run_script: str | None = None
+    code: str | None = None
     warnings: list[str] | None = None
     next_step: str
 
@@ -107,6 +109,11 @@ async def launch_run(
     tensorboard: Annotated[str | None, Field(description="Its directory")] = None,
     environment: Annotated[str | None, Field(description="One of hosts.toml, or none")] = None,
     host: Annotated[str | None, Field(description="Of hosts.toml")] = None,
+    sync: Annotated[
+        Literal["git", "rsync"] | None,
+        WithJsonSchema({"enum": ["git", "rsync"]}),
+        Field(description="Sends cwd to host"),
+    ] = None,
     backend: Annotated[Literal["tmux", "slurm"], Field(description="How it starts")] = "tmux",
     backend_options: Annotated[
         dict[str, Any] | None,
@@ -137,7 +144,12 @@ async def launch_run(
         step = "Nothing was started: call launch_run without dry_run."
         warnings = await _collect_warnings(spec, server)
         return Launched(
-            name=spec.name, owner=spec.owner, dry_run_script=render(spec), warnings=warnings, next_step=step
+            name=spec.name,
+            owner=spec.owner,
+            dry_run_script=render(spec),
+            code=_describe_code(spec),
+            warnings=warnings,
+            next_step=step,
         )
     begun_at = now()
     launched = run = await launch(request, server.store, server.file_watch, server.environ)
@@ -166,6 +178,14 @@ def _check_places(ctx: Call, blueprint: str | None, params_file: str | None, cwd
     limited = dry_run or bool(server.home.read_config().read_roots)
     named = {"blueprint": blueprint, "params": params_file, "cwd": cwd if limited else None}
     server.check_readable(ctx, named, cwd)
+
+
+def _describe_code(spec: RunSpec) -> str | None:
+    if spec.code is None:
+        return None
+    from mcp_server.runs.code_sync import describe_code  # noqa: PLC0415 - few launches send code
+
+    return describe_code(spec.code, Path(spec.mirror).name)
 
 
 async def _collect_warnings(spec: RunSpec, server: ServerContext) -> list[str] | None:
@@ -213,6 +233,7 @@ def _describe(
         job_id=run.job_id,
         pending_reason=run.pending_reason,
         owner=spec.owner,
+        code=_describe_code(spec),
         warnings=warnings,
         next_step=" ".join(steps),
     )

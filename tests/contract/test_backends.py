@@ -50,7 +50,7 @@ class Bench:
         home.create()
         (home.path / "config.toml").write_text("stop_grace_s = 0.25\n")
         request = LaunchRequest(command=command, cwd=str(self.sandbox.path), host=NAME if self.far else None)
-        spec, handover = await plan(request, home, self.sandbox.environ)
+        spec, handover, _ = await plan(request, home, self.sandbox.environ)
         return _create(spec, self.store), spec, handover
 
     async def start(self, command: str) -> RunDir:

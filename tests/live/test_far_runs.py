@@ -96,6 +96,60 @@ async def test_curves_checks_and_the_list_of_hosts(sandbox: Sandbox, far_host: F
     assert "Connection refused" in sandbox.runward("hosts", NAME).stdout
 
 
+async def test_code_goes_along_as_a_commit_with_its_changes_or_as_files(sandbox: Sandbox, far_host: FarHost) -> None:
+    here = sandbox.path / "cfm"
+    (here / "data").mkdir(parents=True)
+    (here / "train.py").write_text("import model\nprint('weights', model.SIZE, open('config.yaml').read())\n")
+    (here / "model.py").write_text("SIZE = 1\n")
+    (here / "config.yaml").write_text("lr: 1")
+    (here / "data" / "big.bin").write_bytes(bytes(1000))
+    (here / ".env").write_text(f"HF_TOKEN={SECRET}\n")
+    git = ["git", "-C", str(here), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "train.py", "model.py", "config.yaml"], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *words], check=True)
+    (here / "model.py").write_text("SIZE = 2\n")
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    command = f"{sys.executable} {here}/train.py && git rev-parse HEAD; touch made-by-run"
+    async with sandbox.agent_in_process() as agent:
+        assert "Pass host too" in await agent.refusal("launch_run", command="true", cwd=str(here), sync="git")
+        arguments: dict[str, Any] = {"cwd": str(here), "host": NAME, "sync": "git"}
+        rehearsed = await agent.call("launch_run", command=command, dry_run=True, **arguments)
+        assert (commit[:12] in rehearsed["code"], "Not sent, since untracked: .env" in rehearsed["code"]) == (
+            True,
+            True,
+        )
+        assert not (far_host.state / "code").exists()
+        refusal = await agent.refusal(
+            "launch_run", command=[sys.executable, "train.py", "--config", f"{here}/new.yaml"], **arguments
+        )
+        assert "config new.yaml is not part of the code" in refusal
+        first = await agent.launch(command, **arguments)
+        assert (await agent.end(first))["state"] == "finished"
+        assert f"weights 2 lr: 1\n{commit}" in await agent.text("read_log", run_id=first)
+        spec = json.loads(sandbox.rundir(first).spec.read_text())
+        assert (spec["code"]["commit"], spec["cwd"], spec["code"]["from"]) == (commit, spec["code"]["to"], str(here))
+        again = await agent.call("launch_run", command="test -e made-by-run", **arguments)
+        assert "all of it is there already" in again["code"]
+        assert (await agent.end(again["run_id"]))["state"] == "finished"
+        (here / "model.py").write_text("SIZE = 3\n")
+        arguments["sync"] = "rsync"
+        rehearsed = await agent.call("launch_run", command=command, dry_run=True, **arguments)
+        assert ("in 3 of 3 files" in rehearsed["code"], ".env, .git/, data/" in rehearsed["code"]) == (True, True)
+        second = await agent.launch(command, **arguments)
+        await agent.end(second)
+        assert "weights 3 lr: 1" in await agent.text("read_log", run_id=second)
+        (here / "model.py").write_text("SIZE = 4\n")
+        rehearsed = await agent.call("launch_run", command=command, dry_run=True, **arguments)
+        assert "9 B in 1 of 3 files" in rehearsed["code"]
+        (here / "assets").mkdir()
+        with (here / "assets" / "robot.usd").open("wb") as file:
+            file.truncate(65 * 2**20)
+        refusal = await agent.refusal("launch_run", command=command, **arguments)
+        assert ("assets/ 65" in refusal, ".runwardignore" in refusal) == (True, True)
+    sent = [path for path in (far_host.state / "code").rglob("*") if path.is_file()]
+    assert [path for path in sent if SECRET.encode() in path.read_bytes()] == []
+
+
 async def test_a_far_run_is_killed_with_everything_and_verified_there(sandbox: Sandbox, far_host: FarHost) -> None:
     stubborn = (
         "trap '' INT TERM; (trap '' INT TERM HUP; exec setsid sleep 300) & echo ready; while :; do sleep 0.1; done"

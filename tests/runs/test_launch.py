@@ -52,7 +52,7 @@ def everything_below(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def plan_now(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> tuple[RunSpec, Handover]:
-    return anyio.run(plan, request, home, environ)
+    return anyio.run(plan, request, home, environ)[:2]
 
 
 def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path) -> None:
@@ -117,6 +117,8 @@ def test_a_request_becomes_a_spec_and_a_handover(home: StateHome, tmp_path: Path
         "idempotency_key": "k1",
         "session": spec.run_id,
         "tmux_socket": "test",
+        "sync": None,
+        "code": None,
         "sweep": None,
         "cell": None,
         "backend": "tmux",

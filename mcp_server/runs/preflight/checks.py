@@ -365,7 +365,7 @@ async def check_launch(context: CheckContext) -> CheckOutcome:
     Raises:
         RunwardError: the refusal, in the words of the launch.
     """
-    spec, handover = await plan(context.request.launch, context.store.home, context.environ)
+    spec, handover, _ = await plan(context.request.launch, context.store.home, context.environ)
     await check_admission(spec, handover.env)
     return CheckOutcome()
 

@@ -1,0 +1,182 @@
+"""The files of a code directory that are sent to another host, and which stay here. Blocks. Use a thread.
+
+What is not code stays: repositories, environments, caches, checkpoints, data, outputs, and files that hold keys.
+`.runwardignore` in the directory names more, one pattern a line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+
+from mcp_server.errors import BadArgument
+from mcp_server.system.files import open_regular, read_regular_file
+from mcp_server.text.formatting import format_size
+
+IGNORE_FILE = ".runwardignore"
+_LINK = -1
+_MOST_FILES, _MOST_LISTED, _MOST_IGNORE_BYTES = 20_000, 5, 65_536
+_CHUNK_BYTES = 1 << 20
+# Never code, at any depth.
+_DIRECTORIES = frozenset(
+    """.git .hg .svn .jj venv .venv .tox .nox .direnv .conda site-packages node_modules __pycache__ .mypy_cache
+    .pytest_cache .ruff_cache .hypothesis .ipynb_checkpoints .cache .idea .vscode .dvc .aws .ssh .gnupg .eggs htmlcov
+    wandb mlruns lightning_logs tb_logs tensorboard multirun outputs checkpoints ckpts ckpt""".split()  # noqa: SIM905
+)
+# Packages have these names too: they stay here where they hold no Python.
+_DATA = frozenset("data dataset datasets output results result logs log runs models weights env build dist tmp".split())  # noqa: SIM905
+_FILES = (
+    *("*.pyc", "*.pt", "*.pth", "*.ckpt", "*.safetensors", "*.onnx", "*.h5", "*.hdf5", "*.npz", "*.parquet", "*.arrow"),
+    *(
+        "*.tfrecord",
+        "*.lmdb",
+        "*.mp4",
+        "*.avi",
+        "*.bag",
+        "*.mcap",
+        "*.tar",
+        "*.tar.*",
+        "*.tgz",
+        "*.zip",
+        "*.zst",
+        "core",
+    ),
+    *("*tfevents*", "*.log", "nohup.out", "core.[0-9]*", ".DS_Store", "*.swp"),
+)
+_KEYS = (
+    ".env",
+    ".env.*",
+    "*.pem",
+    "*.key",
+    "id_rsa*",
+    "id_ed25519*",
+    ".netrc",
+    "*.p12",
+    "secrets*",
+    ".git-credentials",
+)
+
+
+@dataclass(frozen=True)
+class CodeFile:
+    """A file or link to send. ``digest``: the SHA-256 of its content, the target of a link."""
+
+    path: str
+    mode: int
+    size: int
+    digest: str
+
+    @property
+    def facts(self) -> list[str | int]:
+        """As the protocol has it."""
+        return [self.path, self.mode, self.size, self.digest]
+
+
+@dataclass(frozen=True)
+class CodeDirectory:
+    """The code of a directory. ``left_out``: what stays here, by path."""
+
+    root: Path
+    files: Sequence[CodeFile]
+    left_out: Sequence[str] = ()
+    digest: str = field(default="")
+
+
+def read_code_directory(root: Path, limit_bytes: int) -> CodeDirectory:
+    """Return what is sent of ``root``.
+
+    Raises:
+        BadArgument: it is more than ``limit_bytes``; names the largest entries. Or a file cannot be read.
+    """
+    ignored = _read_ignore_file(root)
+    left_out: list[str] = []
+    paths: list[tuple[str, os.stat_result]] = []
+    try:
+        for path, status in _walk(root, "", ignored, left_out):
+            paths.append((path, status))
+            if len(paths) > _MOST_FILES:
+                raise BadArgument("sync", f"{root} has more than {_MOST_FILES:,} files.", _remedy(root))
+        total = sum(status.st_size for _, status in paths)
+        if total > limit_bytes:
+            cause = f"{root} has {format_size(total)} to send, and the limit is {format_size(limit_bytes)}."
+            raise BadArgument("sync", f"{cause} The largest: {_describe_largest(paths)}.", _remedy(root))
+        files = tuple(sorted((_read(root, path, status) for path, status in paths), key=lambda file: file.path))
+    except OSError as error:
+        raise BadArgument("sync", f"{error.filename or root} cannot be read: {error.strerror}.") from error
+    text = json.dumps([file.facts for file in files])
+    return CodeDirectory(root, files, tuple(sorted(left_out)), hashlib.sha256(text.encode()).hexdigest())
+
+
+def _walk(root: Path, below: str, ignored: Sequence[str], left_out: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(root / below) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        path = f"{below}{entry.name}"
+        status = entry.stat(follow_symlinks=False)
+        is_directory = stat.S_ISDIR(status.st_mode)
+        if _stays(root, path, ignored, is_directory=is_directory) or _leads_out(root, path, status):
+            left_out.append(f"{path}/" if is_directory else path)
+        elif is_directory:
+            yield from _walk(root, f"{path}/", ignored, left_out)
+        elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+            yield path, status
+
+
+def _stays(root: Path, path: str, ignored: Sequence[str], *, is_directory: bool) -> bool:
+    name = path.rpartition("/")[2]
+    if any(fnmatch(name, pattern) or fnmatch(path, pattern) for pattern in ignored):
+        return True
+    if not is_directory:
+        return any(fnmatch(name, pattern) for pattern in (*_FILES, *_KEYS)) and not name.endswith((".py", ".example"))
+    if name in _DIRECTORIES or (root / path / "pyvenv.cfg").exists() or (root / path / "conda-meta").exists():
+        return True
+    return name in _DATA and not any((root / path).glob("*.py"))
+
+
+def _leads_out(root: Path, path: str, status: os.stat_result) -> bool:
+    """Return whether a link leads out of the directory: what it means there is unknown."""
+    if not stat.S_ISLNK(status.st_mode):
+        return False
+    target = os.readlink(root / path)  # noqa: PTH115 - a text, not a path
+    inside = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120 - a text
+    return target.startswith("/") or inside.startswith("..")
+
+
+def _read(root: Path, path: str, status: os.stat_result) -> CodeFile:
+    if stat.S_ISLNK(status.st_mode):
+        return CodeFile(path, _LINK, 0, os.readlink(root / path))  # noqa: PTH115 - a text, not a path
+    sha, size = hashlib.sha256(), 0
+    with open_regular(root / path, follow_links=False) as file:
+        while data := file.read(_CHUNK_BYTES):
+            sha.update(data)
+            size += len(data)
+    return CodeFile(path, 0o755 if status.st_mode & stat.S_IXUSR else 0o644, size, sha.hexdigest())
+
+
+def _read_ignore_file(root: Path) -> list[str]:
+    try:
+        text = read_regular_file(root / IGNORE_FILE, max_bytes=_MOST_IGNORE_BYTES).decode(errors="replace")
+    except OSError:
+        return []
+    lines = (line.strip().rstrip("/") for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _describe_largest(paths: Sequence[tuple[str, os.stat_result]]) -> str:
+    """Return the largest entries of the directory, whole subdirectories as one."""
+    sizes: dict[str, int] = {}
+    for path, status in paths:
+        top, slash, _ = path.partition("/")
+        sizes[top + slash] = sizes.get(top + slash, 0) + status.st_size
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:_MOST_LISTED]
+    return ", ".join(f"{name} {format_size(size)}" for name, size in largest)
+
+
+def _remedy(root: Path) -> str:
+    return f"Name what is not code in {root / IGNORE_FILE}, or have a person raise sync_mib of the host in hosts.toml."
