@@ -66,8 +66,8 @@ async def launch_run(
     ] = None,
     blueprint: Annotated[str | None, Field(description="Path; fills in what you omit")] = None,
     name: Annotated[str | None, Field(description="Label, part of run_id")] = None,
-    cwd: Annotated[str | None, Field(description="Absolute working directory")] = None,
-    env: Annotated[dict[str, str] | None, Field(description="Extra environment; no secrets")] = None,
+    cwd: Annotated[str | None, Field(description="Absolute directory")] = None,
+    env: Annotated[dict[str, str] | None, Field(description="Variables; no secrets")] = None,
     secrets: Annotated[
         list[str] | None,
         Field(description='Names only, e.g. ["WANDB_API_KEY"]; the server has the values'),
@@ -76,9 +76,9 @@ async def launch_run(
         float | None,
         Field(description="Stop it then. Default: never"),
     ] = None,
-    first_step_timeout_s: Annotated[float | None, Field(description="Report no first step then. Default 1200")] = None,
-    first_step_pattern: Annotated[str | None, Field(description="Regex of the first step's line")] = None,
-    stall_timeout_s: Annotated[float | None, Field(description="Report a stall then. Default: by its pace")] = None,
+    first_step_timeout_s: Annotated[float | None, Field(description="Report no step by then. Default 1200")] = None,
+    first_step_pattern: Annotated[str | None, Field(description="Regex of its line")] = None,
+    stall_timeout_s: Annotated[float | None, Field(description="Report a stall then. Default: by pace")] = None,
     recovery: Annotated[
         Literal["none", "default"] | dict[str, Any] | None,
         Field(
@@ -91,7 +91,7 @@ async def launch_run(
         WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}]}),
         Field(description="Arguments that recovery may change; at the end or {params}. Or a YAML or JSON file"),
     ] = None,
-    param_style: Annotated[Literal["--k v", "k=v"], Field(description="How params are written")] = "--k v",
+    param_style: Annotated[Literal["--k v", "k=v"], Field(description="Of params")] = "--k v",
     resume_args: Annotated[list[str] | None, Field(description="Added on retries")] = None,
     gpus: Annotated[
         int | str | list[int | str] | None,
@@ -123,9 +123,13 @@ async def launch_run(
     needs: Annotated[list[str] | None, Field(description="Runs that must answer first")] = None,
     owner: Annotated[str | None, Field(description="Default: the server's")] = None,
     tags: Annotated[list[str] | None, Field(description="For tag:WORD")] = None,
-    idempotency_key: Annotated[str | None, Field(description="Repeated, it returns the first run")] = None,
+    idempotency_key: Annotated[str | None, Field(description="Repeated: the first run")] = None,
     dry_run: Annotated[bool, Field(description="Only check and show")] = False,
-    wait_s: Annotated[float | None, Field(gt=0, le=_LONGEST_WAIT_S, description="Answer with an end by then")] = None,
+    wait_s: Annotated[
+        float | None,
+        WithJsonSchema({"type": "number"}),
+        Field(gt=0, le=_LONGEST_WAIT_S, description="Up to 600: answer with an end by then"),
+    ] = None,
     verbose: Annotated[bool, Field(description="Paths too")] = False,
 ) -> Launched:
     """Start a training run (or any long command) that outlives this call, this agent and this server.
