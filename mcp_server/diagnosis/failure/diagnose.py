@@ -64,6 +64,7 @@ _SCHEDULER = re.compile(
     r"slurmstepd|(?i:PREEMPT|NODE.?FAIL|REQUEUE|evicted|TIME LIMIT|walltime)|TERM_(?:RUNLIMIT|OWNER|PREEMPT|ADMIN)"
     r"|DeadlineExceeded|CANCELLED AT"
 )
+_MAY_BE_NAN = frozenset({"python_error", "data_error"})
 _NAN = re.compile(r"(?i)\bnan\b|non-?finite")
 _MAY_BE_MEMORY = frozenset({"ray_error", "killed", "other"})
 _ENDS_MESSAGE = re.compile(
@@ -119,7 +120,7 @@ def diagnose(
         evidence = None
     if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):
         return _build_divergence(lines, run_facts.diverged, run_facts)
-    if evidence and run_facts.diverged is not None and evidence.kind == "python_error" and _NAN.search(evidence.text):
+    if evidence and run_facts.diverged is not None and evidence.kind in _MAY_BE_NAN and _NAN.search(evidence.text):
         return _failure_from(lines, evidence, "divergence", run_facts.command)
     if not failed:
         return _failure_from(lines, evidence, evidence.kind, run_facts.command) if evidence else None
@@ -213,7 +214,7 @@ def _failure_from(
             library=user_code.name_library(lines, evidence.frames),
             message=_read_message(lines, evidence.at),
         )
-        return _build_failure(kind, line.text.strip() or evidence.text, line.number, context, signal, scene)
+        return _build_failure(kind, _quote_line(line, evidence), line.number, context, signal, scene)
     at = next((n for n in range(len(lines) - 1, -1, -1) if not _MEANINGLESS.match(lines[n].text[:400])), len(lines) - 1)
     if at < 0:
         return _build_failure(kind, _NO_OUTPUT, None, (), signal)
@@ -221,6 +222,14 @@ def _failure_from(
         tracebacks.without_mark(line.text).strip() for line in lines[max(at - _FORE_LINES, 0) : at + 1]
     )
     return _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context_above, last), signal)
+
+
+def _quote_line(line: Line, evidence: FailureEvidence) -> str:
+    """Return the line that proves the failure, with the next one's words where it only holds an exception's name."""
+    text = line.text.strip()
+    name = tracebacks.strip_prefixes(text).text.strip()
+    is_completed = name.endswith(":") and evidence.text.startswith(name)
+    return f"{text}{evidence.text[len(name) :]}" if is_completed else text or evidence.text
 
 
 def _read_message(lines: Sequence[Line], at: int) -> str:

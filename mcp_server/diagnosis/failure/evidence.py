@@ -64,6 +64,9 @@ _PIPES = re.compile(
     r"multiprocessing[/\\](?:connection|managers|queues|resource_)|subproc_vec_env|vector[/\\]async|wandb[/\\]sdk"
     r"|concurrent[/\\]futures"
 )
+# The line of an exception that only says that another follows; lines searched for what it announces.
+_ANNOUNCES = re.compile(r"(?:raised|caused by|following error):$")
+_ANNOUNCED_LINES = 4
 # Files that read a configuration: their exceptions are configuration errors.
 _CONFIG_FILES = re.compile(
     r"[/\\](?:argparse|hydra|omegaconf|yaml|pydantic|jsonargparse|ml_collections|tyro|draccus|simple_parsing|dacite)[/\\.]"
@@ -117,7 +120,7 @@ def collect_evidence(lines: Sequence[Line]) -> list[FailureEvidence]:
         raised = tracebacks.read_traceback(lines, at)
         if raised and raised.end not in taken:
             taken.add(raised.end)
-            evidence.append(_assess_exception(lines, raised))
+            evidence.append(_assess_exception(lines, _complete_message(lines, raised)))
         elif raised is None and at >= len(lines) - 400:
             evidence.append(_assess_cut_traceback(lines, at))
     bare = 0
@@ -197,6 +200,21 @@ def _assess_exception(lines: Sequence[Line], raised: RaisedException) -> Failure
         raised.start, raised.end, raised.end, weight, kind, raised.text, raised.tag, sure or child, raised.chained,
         raised.frames, child, launcher, bool(_THREAD.match(raised.context)),
     )  # fmt: skip
+
+
+def _complete_message(lines: Sequence[Line], raised: RaisedException) -> RaisedException:
+    """Return ``raised`` with what the next line says, where its own line only announces it."""
+    if raised.name in _ECHO_TYPES or not raised.text.rstrip().endswith(":"):
+        return raised
+    for at in range(raised.end + 1, min(raised.end + _ANNOUNCED_LINES, len(lines))):
+        tag, text, _ = tracebacks.strip_prefixes(lines[at].text)
+        text = text.strip()
+        if tag != raised.tag or not any(letter.isalpha() for letter in text):
+            continue
+        if _ANNOUNCES.search(raised.text) and (inner := tracebacks.match_exception(text, after_frames=True)):
+            return replace(raised, end=at, name=inner["name"].rpartition(".")[2], text=text)
+        return replace(raised, text=f"{raised.text.strip()} {text}") if " " not in raised.text.strip() else raised
+    return raised
 
 
 def _is_survived(raised: RaisedException) -> bool:

@@ -220,6 +220,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
     )),
     (Weight.OWN, "import_error", (
         ("OMP: Error", r"OMP: Error #15"),
+        ("ould not load library lib", r"Could not load library libcud\w*\S* Error: "),
         ("ERROR ", r"ERROR \S+\.py\S* - (?:ModuleNotFound|Import)Error"),  # pytest
     )),
     (Weight.OWN, "python_error", (

@@ -9,17 +9,35 @@ true of an error of that sort.
 from __future__ import annotations
 
 from mcp_server.diagnosis.failure.kinds import KINDS
-from mcp_server.diagnosis.failure.steps import environment, machine, memory, program
+from mcp_server.diagnosis.failure.steps import (
+    checkpoints,
+    data,
+    environment,
+    libraries,
+    machine,
+    memory,
+    packages,
+    program,
+    trainers,
+)
+from mcp_server.diagnosis.failure.steps.choices import suggest_choice
+from mcp_server.diagnosis.failure.steps.collectives import explain_timeout
 from mcp_server.diagnosis.failure.steps.figures import read_figures
 from mcp_server.diagnosis.failure.steps.remedies import find_remedy, suggest_name, suggest_option
+from mcp_server.diagnosis.failure.steps.renames import name_today
 from mcp_server.diagnosis.failure.steps.row import ADVICE_CHARS, NextStep, Scene
+from mcp_server.diagnosis.failure.steps.state_dict import compare_keys
 
-__all__ = ["ADVICE_CHARS", "ALL_STEPS", "NextStep", "Scene", "propose_next_step"]
+__all__ = ["ADVICE_CHARS", "ALL_ROWS", "ALL_STEPS", "NextStep", "Scene", "propose_next_step"]
 
 _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 1_000, 3_000, 8_000
 _STOPPED = "Somebody or a limit stopped the run: ask before starting it again."
-_ROWS = (*machine.ROWS, *memory.ROWS, *environment.ROWS, *program.ROWS)
-ALL_STEPS = tuple(NextStep(row.action != "stop", row.action, row.advice) for row in (*_ROWS, *program.GENERAL_ROWS))
+_SPECIAL_ROWS = (*checkpoints.ROWS, *packages.ROWS, *data.ROWS, *trainers.ROWS, *libraries.ROWS)
+_READERS = (read_figures, explain_timeout, suggest_option)
+_READERS_OF_ERRORS = (*_READERS, compare_keys, name_today, suggest_choice, suggest_name)
+_ROWS = (*_SPECIAL_ROWS, *machine.ROWS, *memory.ROWS, *environment.ROWS, *program.ROWS)
+ALL_ROWS = (*_ROWS, *program.GENERAL_ROWS)
+ALL_STEPS = tuple(NextStep(row.action != "stop", row.action, row.advice) for row in ALL_ROWS)
 
 
 def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextStep:
@@ -29,9 +47,8 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
     """
     line, message = scene.line[:_LINE_CHARS], (scene.message or scene.line)[:_MESSAGE_CHARS]
     scene = scene._replace(line=line, message=message, near=f"{scene.near[:_NEAR_CHARS]}\n{message}")
-    if step := read_figures(scene) or suggest_option(scene):
-        return step
-    if KINDS[scene.kind].action == "stop" and (step := suggest_name(scene)):
+    readers = _READERS_OF_ERRORS if KINDS[scene.kind].action == "stop" else _READERS
+    if step := next(filter(None, (read(scene) for read in readers)), None):
         return step
     for row in _ROWS:
         step = row.propose(scene)

@@ -7,8 +7,14 @@ import re
 import pytest
 
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
-from mcp_server.diagnosis.failure.next_steps import ADVICE_CHARS, ALL_STEPS, NextStep, Scene, propose_next_step
-from mcp_server.diagnosis.failure.steps import environment, machine, memory, program
+from mcp_server.diagnosis.failure.next_steps import (
+    ADVICE_CHARS,
+    ALL_ROWS,
+    ALL_STEPS,
+    NextStep,
+    Scene,
+    propose_next_step,
+)
 from tests.support.rows import for_each
 
 
@@ -79,8 +85,7 @@ def test_no_advice_contradicts_its_action(retryable: bool, action: str, advice: 
 
 
 def test_every_pattern_of_a_row_can_be_read() -> None:
-    rows = (*machine.ROWS, *memory.ROWS, *environment.ROWS, *program.ROWS, *program.GENERAL_ROWS)
-    for row in rows:
+    for row in ALL_ROWS:
         for pattern in (row.line, row.near, row.log, row.unless):
             re.compile(pattern)
         assert row.kinds <= KINDS.keys()

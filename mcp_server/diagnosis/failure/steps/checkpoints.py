@@ -1,0 +1,64 @@
+"""Next steps after failures of checkpoints and weights: what a file really holds, and what fits the model."""
+
+from __future__ import annotations
+
+from mcp_server.diagnosis.failure.steps.row import row
+
+_LOADS = "python_error data_error config_error"
+# First match wins: special before general.
+# fmt: off
+ROWS = (
+    row("", r"invalid load key, '<'", "", "stop",
+        "The file is a web page (HTML), not weights: the download was refused; fetch it again with its right link or "
+        "token."),
+    row("", r"invalid load key, 'v'|HeaderTooLarge|invalid load key, '\\x0a'|version https://git-lfs", "", "stop",
+        "The file is likely a git-LFS pointer of 130 bytes: run `git lfs pull` (or hf download), or fetch it again if "
+        "it is large."),
+    row("", r"invalid load key, '(?:\{|\\x\w\w|.)'", "", "stop",
+        "The file is not what torch.load reads (another format, or damaged): see `file` on it; fetch or convert it "
+        "{at}."),
+    row("", r"Weights only load failed", "", "stop",
+        "torch.load refuses {0}: add_safe_globals([{0}]), or weights_only=False if the file is trusted, {at}.",
+        log=r"Unsupported (?:global|class|operand)\w*:? (?:GLOBAL |class )?([\w.]{1,80})"),
+    row("", r"Weights only load failed", "", "stop",
+        "torch.load refuses code in the file: pass weights_only=False {at} if its source is trusted, then launch_run "
+        "again."),
+    row("", r"(?i)vulnerability .{0,60}torch\.load|require users to upgrade torch to at least v?2\.6", "", "stop",
+        "transformers refuses torch.load below torch 2.6: upgrade torch, or use the model's safetensors files."),
+    row(_LOADS,
+        r"Size mismatch between saved torch\.Size\(\[([\d, ]+)\]\) and current: torch\.Size\(\[([\d, ]+)\]\) for ("
+        r"\S{1,80})", "", "stop",
+        "{2} is [{0}] in the checkpoint, [{1}] in this model: use the settings it was saved with (vocabulary, "
+        "sizes)."),
+    row(_LOADS, r"Missing key in checkpoint state_dict: (\S*optim\S*)", "", "stop",
+        "The checkpoint lacks {0}: load the model alone, or save with the same optimizer and settings, then launch_run "
+        "again."),
+    row(_LOADS, r"Missing key in checkpoint state_dict: (\S{1,90})", "", "stop",
+        "The checkpoint lacks {0}: load only what it has (the same names and parallel settings), then "
+        "launch_run again."),
+    row(_LOADS, r"KeyError: '(state_dict|model|model_state_dict|optimizer\w*|epoch|ema\w*|net|scheduler\w*"
+        r"|hyper_parameters)'", r"(?i)torch\.load|checkpoint|ckpt|load_state_dict|resume", "stop",
+        "The loaded file has no {0}: print its keys() {at} and use those, or load the file this program wrote."),
+    row(_LOADS,
+        r"No such (?:key|entry).{0,40}|not a valid checkpoint: (\S{1,100})|[Cc]heckpoint .{0,60}is not complete", "",
+        "stop", "The checkpoint is not complete: resume from the one before it, then launch_run again."),
+    row(_LOADS, r"argument 'input' \(position 1\) must be Tensor, not OrderedDict"
+        r"|'(?:collections\.)?OrderedDict' object has no attribute '(?:eval|to|cuda|parameters)'"
+        r"|'dict' object has no attribute '(?:eval|to|parameters|state_dict)'", "", "stop",
+        "torch.load gave a state_dict, not a model: build the model and call load_state_dict on it {at}."),
+    row(_LOADS, r"Expected state_dict to be dict-like, got <class '([\w.]{1,60})'", "", "stop",
+        "The file holds a whole {0}, not a state_dict: pass its .state_dict() {at}, then launch_run again."),
+    row(_LOADS, r"Can't get attribute '(\w+)' on <module '([\w.]+)'", "", "stop",
+        "The pickle needs class {0} in module {1}: import or define it there first, as where it was saved, then "
+        "launch_run again."),
+    row(_LOADS,
+        r"state_dict.{0,40}different number of parameter groups|loaded state dict (?:has|contains) a (?:different"
+        r"|param)", "", "stop",
+        "The optimizer's state is of other parameters: load the weights alone, or train the same parameters as "
+        "before."),
+    row(_LOADS, r"(?:does not contain|no file named|any of) .{0,80}(?:pytorch_model|model\.safetensors|adapter_config|"
+        r"adapter_model|config\.json)|Can't find '?adapter_config\.json'? at '?([^'\s]{1,120})", "", "stop",
+        "That directory has no such model file (an adapter alone has adapter_config.json): name the directory that has "
+        "it."),
+)
+# fmt: on

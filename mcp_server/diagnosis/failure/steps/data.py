@@ -1,0 +1,126 @@
+"""Next steps after failures of data: tables, images, videos, archives, data sets, disks that hold them."""
+
+from __future__ import annotations
+
+from mcp_server.diagnosis.failure.steps.row import row
+
+_ANY = ""
+_BAD = "data_error python_error config_error"
+# First match wins: special before general.
+# fmt: off
+ROWS = (
+    # --- disks
+    row("disk_full", r"[Qq]uota|EDQUOT|\[Errno 122\]", "", "stop",
+        "This user's quota is used up, not the disk (`quota -s`, `lfs quota`): delete old checkpoints or write to "
+        "scratch."),
+    row("disk_full", r"No space left|\[Errno 28\]", r"\b\d{1,2}% /|Avail", "stop",
+        "The disk has bytes left but likely no inodes (`df -i`): pack small files or delete some, or write elsewhere."),
+    row("disk_full", r"'?(/(?:var/)?tmp/[^\s']{0,60})", "", "stop",
+        "The disk of /tmp is full: set TMPDIR in env to a larger disk, or free space there, then launch_run again."),
+    row("disk_full", r"PytorchStreamWriter|unexpected pos|inline_container", "", "stop",
+        "The checkpoint was cut as its disk (or quota) was full: free space (`df -h`), keep fewer, delete the "
+        "cut file."),
+    row("disk_full", r"MDB_MAP_FULL", "", "stop",
+        "LMDB's map is full, not the disk: open it with a larger map_size {at}, then launch_run again."),
+    row(_ANY, r"[Uu]nable to mmap \d+ bytes from file .{0,80}(?:Cannot allocate memory|\(12\))|vm\.max_map_count", "",
+        "stop", "Too many memory maps: raise vm.max_map_count, or use fewer num_workers and "
+        "set_sharing_strategy('file_system')."),
+    row("segfault oom_host disk_full", r"DataLoader worker .{0,60}Bus error|insufficient shared memory", "",
+        "retry_changed",
+        "Shared memory is full: enlarge /dev/shm (docker --shm-size=16g or --ipc=host), or lower num_workers."),
+    # --- arrays and pickles
+    row(_BAD, r"allow_pickle=False", "", "stop",
+        "The array holds Python objects: np.load(..., allow_pickle=True) {at} if its source is trusted, then "
+        "launch_run again."),
+    row(_BAD, r"cannot reshape array of size (\d+) into shape \(([\d, ]+)\)",
+        r"np\.load|read_array|lib/(?:_)?(?:npyio|format)", "stop",
+        "The .npy file is cut: it holds {0} of the values of ({1}); write or fetch it again {at}, then "
+        "launch_run again."),
+    row(_BAD, r"No data left in file|mmap length is greater|cannot mmap an empty|File is not a zip file",
+        r"np\.load|npyio|numpy", "stop",
+        "The .npy or .npz file is empty or cut: write or fetch it again, or skip it {at}, then launch_run " "again."),
+    row(_BAD, r"(?:Ran out of input|pickle data was truncated)", "", "stop",
+        "The pickle is empty or cut, by a stop while it was written: delete it and make it again {at}, then launch_run "
+        "again."),
+    # --- tables
+    row(_BAD, r"Error tokenizing data.{0,20}Expected (\d+) fields in line (\d+), saw (\d+)", "", "stop",
+        "Line {1} of the CSV has {2} fields, not {0}: correct it or the separator (sep=), or "
+        "on_bad_lines='skip' {at}."),
+    row(_BAD, r"EmptyDataError|No columns to parse", "", "stop",
+        "The CSV file is empty: write or fetch it again, or correct its path {at}, then launch_run again."),
+    row(_BAD, r"'([\w-]+)' codec can't decode byte (0x\w\w)", r"\.(?:npy|pt|pth|bin|gz|zip|parquet|safetensors)['\"]",
+        "stop", "A binary file is read as {0} text: open it with its own reader, or mode 'rb', {at}, then launch_run "
+        "again."),
+    row(_BAD, r"'([\w-]+)' codec can't decode byte (0x8b|0x1f)", "", "stop",
+        "The file is compressed (gzip): open it with gzip.open or compression='gzip' {at}, then launch_run again."),
+    row(_BAD, r"'ascii' codec can't (?:de|en)code", "", "stop",
+        "The locale is ASCII: set PYTHONUTF8=1 (or LC_ALL=C.UTF-8) in env, then launch_run again."),
+    row(_BAD, r"'([\w-]+)' codec can't decode byte (0x\w\w)", "", "stop",
+        "The text is not {0} (byte {1}): pass its encoding (encoding='latin-1', or errors='replace') {at}, then "
+        "launch_run again."),
+    row(_BAD, r"(?m)Couldn't cast[\s\S]{0,2000}column names don't match"
+        r"|(?:All the data files must have the same columns|there are \d+ (?:new|missing) columns)", "", "stop",
+        "{1} has other columns ({0}) than the rest: edit it to matching columns, or pass features= to " "load_dataset.",
+        log=r"(?s)(\{['\"][^}\n]{1,80}\}).{0,300}generating data using\s+(\S{1,200})(?=\s)"),
+    row(_BAD, r"(?m)Couldn't cast|CastError|ArrowInvalid.{0,60}(?:JSON|Column|changed from)|ArrowTypeError", "", "stop",
+        "The rows have different types or columns: make them equal in the files, or pass features= to "
+        "load_dataset {at}."),
+    row("data_error python_error", r"Config name is missing|Please pick one among the available configs",
+        "", "stop", "load_dataset needs a configuration's name as second argument: one of {0} {at}.",
+        log=r"available configs: \[([^\]\n]{1,200})"),
+    row(_BAD, r"NonMatchingSplitsSizesError|NonMatchingChecksumError|ExpectedMoreSplits", "", "stop",
+        "The download was cut or the data has changed: load_dataset(..., download_mode='force_redownload') {at}."),
+    row(_BAD, r"An error occurred while generating the dataset|DatasetGenerationError",
+        r"(?s)\A(?!.*(?:ParserError|JSON|Arrow|Unicode))", "stop",
+        "A source file of the data set cannot be read: the first exception above names it; correct it {at}."),
+    row(_BAD, r"Repo id must be in the form .{0,80}?: '([^']{1,200})'", "", "stop",
+        "{0} is no directory on this host, so it was taken for a Hub name: correct the path, then launch_run again."),
+    row(_BAD, r"num_samples should be a positive integer|num_samples=0|Found 0 (?:files|images)", "", "stop",
+        "The dataset is empty {at}: correct its path, split or filter (print len(dataset)), then launch_run again."),
+    # --- images, video, audio
+    row(_BAD, r"image file is truncated|broken data stream|Truncated File Read", "", "stop",
+        "An image is cut: fetch it again or skip it {at}, or set ImageFile.LOAD_TRUNCATED_IMAGES = True."),
+    row(_BAD, r"cannot identify image file '?<?([^'>\n]{1,160})", "", "stop",
+        "{0} is not an image (empty, cut or another format): fetch it again, or skip it {at}."),
+    row(_BAD, r"decompression bomb", "", "stop",
+        "An image is larger than Pillow allows: shrink or skip it {at}, or set Image.MAX_IMAGE_PIXELS = None."),
+    row(_BAD, r"cannot write mode (\w+) as (\w+)", "", "stop",
+        "{1} cannot hold mode {0}: convert('RGB') before saving {at}, or save as PNG, then launch_run again."),
+    row(_BAD, r"OpenCV.{0,200}(?:!_?src\.empty|ssize\.empty|!img\.empty|size\.width ?> ?0)", "", "stop",
+        "cv2.imread gave None: the image's path is wrong or the file cannot be read; check what is passed {at}."),
+    row(_BAD, r"(?i)DECORDError|video_reader\.cc|moov atom not found|Invalid data found when processing"
+        r"|could not open codec|cannot find video stream", "", "stop",
+        "A video is cut or has no video stream (`ffprobe` shows it): fetch it again, or skip it {at}, then "
+        "launch_run again."),
+    row(_ANY, r"No such file or directory: '(ffmpeg|ffprobe|sox|git|nvcc|gcc|g\+\+|java|aria2c|wget|curl|unzip|Xvfb"
+        r"|nvidia-smi)'", "", "stop",
+        "The program {0} is not on this run's PATH: install it (apt or conda), then launch_run again."),
+    row(_BAD, r"(?i)soundfile|LibsndfileError|NoBackendError|sndfile", "", "stop",
+        "The audio file {at} cannot be read: check its path and format, install libsndfile or ffmpeg, or skip it."),
+    # --- archives and streams
+    row(_BAD, r"(?:unexpected end of data|ReadError|invalid header|end-of-stream marker|not a gzip file"
+        r"|BadGzipFile).{0,120}?name='?([^'>\n]{1,160})", "", "stop",
+        "The shard {0} is cut: delete it and fetch it again, or skip it (handler=wds.warn_and_continue)."),
+    row(_BAD, r"tarfile\.ReadError|unexpected end of data|end-of-stream marker|BadZipFile|File is not a zip file"
+        r"|BadGzipFile|zlib\.error", "", "stop",
+        "An archive is cut, by a download that broke off: delete it and fetch it again {at}, then launch_run "
+        "again."),
+    row(_BAD, r"No (?:files|samples|shards|data) (?:found|matched).{0,120}|resolved to no files|didn't match any|"
+        r"Unable to find '([^'\n]{1,200})'", "", "stop",
+        "No file matches {0}: correct the pattern or directory {at} (`ls` it on this host), then launch_run again."),
+    row("data_error", r"\[Errno 21\] Is a directory: '?([^'\n]{1,200})", "", "stop",
+        "{0} is a directory, and a file is wanted: name the file in it {at}, then launch_run again."),
+    row("data_error", r"\[Errno 20\] Not a directory: '?([^'\n]{1,200})", "", "stop",
+        "A part of {0} is a file, not a directory: correct the path, then launch_run again."),
+    row("data_error auth_error",
+        r"Permission denied: '([^']{1,160}(?:\.cache|/hf|/hub|huggingface|models--)[^']{0,160})", "", "stop",
+        "No permission for the cache {0}: set HF_HOME in env to a directory of your own, or fix its rights."),
+    row("data_error auth_error",
+        r"Permission denied: '(/root/[^']{0,160}|/home/[^']{0,160}/\.cache[^']{0,100}|[^']{0,100}/\.(?:triton"
+        r"|cache|config)[^']{0,100})", "", "stop",
+        "No permission for {0}: set HOME (or XDG_CACHE_HOME, TRITON_CACHE_DIR) in env to a directory of your " "own."),
+    row(_BAD, r"[Uu]nable to (?:synchronously )?open (?:file|object).{0,80}(?:file signature not found|truncated file)",
+        "", "stop",
+        "The HDF5 file is cut or not HDF5: write or fetch it again, and open it {at} only when it is whole."),
+)
+# fmt: on

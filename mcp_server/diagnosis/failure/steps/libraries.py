@@ -1,0 +1,116 @@
+"""Next steps after failures of JAX, TensorFlow, tree and classical models, configurations and experiment trackers."""
+
+from __future__ import annotations
+
+from mcp_server.diagnosis.failure.steps.row import row
+
+_ANY = ""
+# First match wins: special before general.
+# fmt: off
+ROWS = (
+    # --- JAX
+    row(_ANY, r"(?:Tracer(?:Bool|Integer|Array)?Conversion|Concretization\w*|NonConcreteBoolean\w*)Error", "", "stop",
+        "Python needs a traced value {at}: use jnp.where or lax.cond there, or make the argument static "
+        "(static_argnums)."),
+    row(_ANY, r"UnexpectedTracerError|leaked tracer", "", "stop",
+        "A traced value was kept beyond its function {at}: return it instead of storing it; "
+        "jax.checking_leaks() shows it."),
+    row(_ANY, r"Array has been deleted|[Bb]uffer .{0,40}(?:deleted|donated)", "", "stop",
+        "The array {at} was donated to a jitted call: use what the call returns, or drop donate_argnums, then "
+        "launch_run again."),
+    row(_ANY, r"dimension (\d+) should be divisible by (\d+), but it is equal to (\d+)", "", "stop",
+        "Dimension {0} is {2}, not divisible by the mesh axis of {1}: set the global batch to a multiple of {1} {at}."),
+    row(_ANY, r"ScopeParamShapeError|ScopeParamNotFoundError", "", "stop",
+        "The parameters are of another model: use the configuration that they were made with {at}, then "
+        "launch_run again."),
+    row(_ANY, r"scan (?:body function )?carry input and (?:carry )?output must have (?:equal|the same) types", "",
+        "stop", "The carry of lax.scan changes its shape or dtype {at}: cast what the body returns to the type of its "
+        "input."),
+    row(_ANY, r"(?i)libtpu.{0,80}(?:in use|lock)|/tmp/libtpu_lockfile|TPU is already in use|open\(/dev/(?:accel"
+        r"|vfio)\S*\): (?:Operation not permitted|Device or resource busy)", "", "stop",
+        "Another process holds the TPU: stop it (`lsof /dev/accel*`), remove /tmp/libtpu_lockfile, then "
+        "launch_run again."),
+    # --- TensorFlow and Keras
+    row(_ANY, r"Shapes? \((?:None|\d+)?,? ?(?:None|\d+)?,? ?(\d*)\) and \([^)]*?(\d*)\) are incompatible"
+        r"|`?logits`? and `?labels`? must have the same shape", "", "stop",
+        "Targets and outputs differ: integer labels need sparse_categorical_crossentropy, or one-hot them and "
+        "fit the last Dense layer {at}."),
+    row(_ANY, r"Input 0 of layer ['\"]?([\w./-]+)['\"]? is incompatible with the layer: (.{1,90})", "", "stop",
+        "Layer {0}: {1}; reshape the data or set the model's input_shape {at}, then launch_run again."),
+    row(_ANY, r"Keras 3 only supports V3 `?\.keras|File format not supported", "", "stop",
+        "Keras 3 reads .keras and .h5 only: load with tf_keras (TF_USE_LEGACY_KERAS=1), or "
+        "keras.layers.TFSMLayer {at}."),
+    row(_ANY, r"Your input ran out of data", "", "stop",
+        "The dataset gives fewer batches than steps_per_epoch x epochs: repeat() it or lower steps_per_epoch, then "
+        "launch_run again."),
+    row(_ANY, r"The filename must end in `([.\w]+)`", "", "stop",
+        "The file name must end in {0}: change the path {at}, then launch_run again."),
+    # --- classical models
+    row(_ANY, r"(?:Input (\w+ )?contains (NaN|infinity)|contains NaN, infinity|NaN, infinity or a value too large)", "",
+        "stop", "The data holds NaN or infinity: drop or impute it (SimpleImputer) {at}, or use HistGradientBoosting."),
+    row(_ANY, r"(?i)samples of at least 2 classes|only one class (?:present|in)|got 1 class", "", "stop",
+        "The labels have one class only: check the label column and the split (stratify=y) {at}, then "
+        "launch_run again."),
+    row(_ANY, r"[Xx] has (\d+) features,? but (\w+) is expecting (\d+)|number of features .{0,60}\((\d+)\)", "", "stop",
+        "{1} was fitted on {2} features and gets {0}: use the same columns in the same order {at}."),
+    row(_ANY, r"feature names (?:should match|mismatch|must be)|feature_names mismatch", "", "stop",
+        "The columns differ from those of fit: select the same ones in the same order {at}, then launch_run again."),
+    row(_ANY, r"n_splits=(\d+) cannot be greater than the number of members in each class"
+        r"|least populated class in y has only (\d+)", "", "stop",
+        "A class has too few samples: lower n_splits, drop or join rare classes, or no stratify {at}."),
+    row(_ANY, r"(?:could not convert string to float|Cannot convert 'b'|non-numeric data|must be int, float or bool"
+        r"|DataFrame\.dtypes for data must be)[^'\n]{0,20}'?([^'\n]{0,60})", r"(?i)catboost", "stop",
+        "A text column is taken for a number: name the columns in cat_features (or text_features) {at}, then "
+        "launch_run again."),
+    row(_ANY, r"(?:could not convert string to float|must be int, float or bool"
+        r"|DataFrame\.dtypes for data must be)[^'\n]{0,20}'?([^'\n]{0,60})", "", "stop",
+        "A column holds text: encode it (astype('category'), enable_categorical=True, or OneHotEncoder) or "
+        "drop it {at}."),
+    row(_ANY, r"(?i)XGBoost version not compiled with GPU|GPU Tree Learner was not enabled"
+        r"|CUDA Tree Learner was not enabled|compiled without (?:GPU|CUDA)", "", "stop",
+        "This build has no GPU: set the device to cpu (device='cpu', device_type=cpu), or install a build with "
+        "CUDA, then launch_run again."),
+    row(_ANY, r"label must be in \[0, num_class\)|Label must be in \[0, (\d+)\)"
+        r"|Invalid classes inferred from unique values", "", "stop",
+        "Labels must be 0..num_class-1: set num_class to the number of classes, or encode them (LabelEncoder) "
+        "{at}."),
+    row(_ANY, r"(?i:catboost).{0,80}(?:CUDA|GPU)|Cannot use GPU", "", "stop",
+        "CatBoost cannot use a GPU here: task_type='CPU', or launch_run with gpus= and a driver that fits."),
+    # --- configurations
+    row("config_error", r"Interpolation key '([^']{1,60})' not found", "", "stop",
+        "The configuration refers to ${{{0}}}, which does not exist: define that key or correct its name, then "
+        "launch_run again."),
+    row("config_error", r"Environment variable '(\w+)' not found|environment variable (\w+) expected, but not set", "",
+        "stop", "The variable {0}{1} is not set: give it in launch_run's env, then launch_run again."),
+    row("config_error", r"not used by the HfArgumentParser: \[([^\]]{1,80})", "", "stop",
+        "The program does not know {0}: correct those names (--help lists all), then launch_run again."),
+    row("config_error", r"argument ([\w/-]{1,40}).{0,10}: invalid (\w+) value: (.{1,40})", "", "stop",
+        "{2} is not a valid {1}: correct the value of {0} (no comma, no unit), then launch_run again."),
+    row("config_error", r"argument ([\w/-]{1,40}).{0,10}: not allowed with argument ([\w/-]{1,40})", "", "stop",
+        "{0} and {1} exclude each other: give only one of them, then launch_run again."),
+    row("config_error", r"argument ([\w/-]{1,40}).{0,10}: expected (one|at least one|\d+) argument", "", "stop",
+        "{0} lacks its value: give it (of a negative or empty value, {0}=VALUE), then launch_run again."),
+    row("config_error", r"Value '([^']{1,40})' of type '(\w+)' could not be converted to (\w+)", "", "stop",
+        "{0} is not of type {2}: correct the value of {3} in the configuration, then launch_run again.",
+        log=r"full_key: ([\w.\[\]]{1,80})"),
+    row("config_error", r"Key '([^']{1,40})' (?:is )?not in '(\w+)'", "", "stop",
+        "{1} has no key {0}: correct its name ({2}), then launch_run again.", log=r"full_key: ([\w.\[\]]{1,80})"),
+    row("config_error", r"Cannot find primary config '([^']{1,60})'", "", "stop",
+        "Hydra finds no {0}: correct --config-name or --config-path (-cn, -cd), then launch_run again."),
+    # --- experiment trackers
+    row(_ANY, r"API key must be 40 characters|WANDB_API_KEY|api_key not configured|No API key configured", "", "stop",
+        "wandb's key is missing or not whole: name WANDB_API_KEY in launch_run's secrets, or set WANDB_MODE=offline."),
+    row(_ANY, r"(?i)wandb|do not have permission to access the requested resource|permission denied",
+        r"(?i)wandb[\s\S]*\b403\b", "stop",
+        "This wandb account may not write there: correct entity and project, or the WANDB_API_KEY in "
+        "launch_run's secrets."),
+    row(_ANY, r"MlflowException: API request to (https?://[^/\s]{1,80})", "", "retry_later",
+        "The MLflow server {0} does not answer: check it and MLFLOW_TRACKING_URI, retry later, or log to "
+        "file:./mlruns."),
+    row(_ANY, r"Changing param values is not allowed\. Param with key='([^']{1,40})'", "", "stop",
+        "MLflow has another {0} for this run: start a new run (or nested=True) instead of the old run_id {at}."),
+    row(_ANY, r"(?i)RestException: RESOURCE_DOES_NOT_EXIST|No Experiment with id|MlflowException: .{0,60}not found", "",
+        "stop", "MLflow has no such experiment or run: correct its name and MLFLOW_TRACKING_URI {at}, then launch_run "
+        "again."),
+)
+# fmt: on
