@@ -61,7 +61,12 @@ _CALL_LINES = 4
 # OpenBLAS interrupts its own process.
 _NO_THREADS = re.compile(r".*(?:pthread_create failed|libgomp: Thread creation failed)")
 # PhysX goes on with a buffer that is too small, and writes beyond it.
-_PHYSX_CAPACITY = re.compile(r".*PhysX error: .{0,80}(?:needs? to increase|overflow detected, please increase).{0,60}")
+_PHYSX_CAPACITY = re.compile(
+    r".*(?:PhysX error|internal error ?): .{0,80}(?:needs? to increase|overflow detected, please increase).{0,60}"
+)
+_NO_VULKAN = re.compile(r".*(?:ERROR_INCOMPATIBLE_DRIVER|vkCreateInstance failed)")
+_INFEASIBLE = re.compile(r".*(?:No available node types can fulfill|cannot be scheduled right now|infeasible re)")
+_NO_ENVIRONMENT = re.compile(r".*(?:Could not find conda environment|EnvironmentNameNotFound)")
 _OTHER_CUDNN = re.compile(r".*Loaded runtime CuDNN library: \S+ but source was compiled with")
 _RAY_OUT_OF_MEMORY = re.compile(r".*\b[1-9]\d* Workers? .{0,40}killed due to memory pressure")
 _NODE_LOST = re.compile(
@@ -70,6 +75,22 @@ _NODE_LOST = re.compile(
 )
 _TRIAL_EXCEPTION = re.compile(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
 _REFUSED = re.compile(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting")
+_ANY = re.compile("")
+# Of which kind a general message is, its pattern, the pattern of the line near it that explains it, and the kind that
+# this line proves. An empty kind is any, or the same.
+_SPECIFIC_CAUSES = (
+    ("", _BARE_WHAT, _THROWN, ""),
+    ("killed", re.compile("KeyboardInterrupt$"), _NO_THREADS, "other"),
+    ("network_error", _NOT_ON_HUB, _REFUSED, ""),
+    ("cuda_error", re.compile(".*DNN library"), _OTHER_CUDNN, ""),
+    ("cuda_error", _ANY, _PHYSX_CAPACITY, "config_error"),
+    ("segfault", _ANY, _PHYSX_CAPACITY, "config_error"),
+    ("segfault", _ANY, _NO_VULKAN, "cuda_error"),
+    ("ray_error", re.compile(".*register worker"), _NO_THREADS, "other"),
+    ("ray_error", re.compile(".*Get timed out"), _INFEASIBLE, ""),
+    ("ray_error", _RAY_LOST_PROCESS, _RAY_OUT_OF_MEMORY, "oom_host"),
+    ("config_error", re.compile(".*command not found"), _NO_ENVIRONMENT, ""),
+)
 
 
 def choose_cause(lines: Sequence[Line], candidates: Sequence[FailureEvidence]) -> FailureEvidence:
@@ -243,30 +264,14 @@ def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) ->
         return _lost_trial(lines, evidence)
     if _CALL.match(text):
         return _inner_exception(lines, evidence)
-    cause, kind = _specific_cause(text, evidence.kind)
-    if cause is None:
-        return evidence
-    after = range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))) if cause is _RAY_OUT_OF_MEMORY else ()
-    for at in (*range(evidence.at - 1, max(evidence.at - _DETAIL_LINES, -1), -1), *after):
-        text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
-        if cause.match(text_near):
-            weight = max(evidence.weight, Weight.OWN) if kind != evidence.kind else evidence.weight
-            return replace(evidence, at=at, text=text_near, kind=kind, weight=weight, frames=())
+    after = range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))) if evidence.kind == "ray_error" else ()
+    near = [*range(evidence.at - 1, max(evidence.at - _DETAIL_LINES, -1), -1), *after]
+    for of_kind, general, cause, kind in _SPECIFIC_CAUSES:
+        if of_kind not in ("", evidence.kind) or not general.match(text):
+            continue
+        for at in near:
+            text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
+            if cause.match(text_near):
+                weight = max(evidence.weight, Weight.OWN) if kind not in ("", evidence.kind) else evidence.weight
+                return replace(evidence, at=at, text=text_near, kind=kind or evidence.kind, weight=weight, frames=())
     return evidence
-
-
-def _specific_cause(text: str, kind: str) -> tuple[re.Pattern[str] | None, str]:
-    """Return a pattern of the line that explains ``text``, a general message, and the kind that it proves."""
-    if _BARE_WHAT.match(text):
-        return _THROWN, kind
-    if kind == "network_error" and _NOT_ON_HUB.match(text):
-        return _REFUSED, kind
-    if text == "KeyboardInterrupt":
-        return _NO_THREADS, "other"
-    if kind == "cuda_error" and "DNN library" in text:
-        return _OTHER_CUDNN, kind
-    if kind == "cuda_error":
-        return _PHYSX_CAPACITY, "config_error"
-    if kind == "ray_error" and _RAY_LOST_PROCESS.match(text):
-        return _RAY_OUT_OF_MEMORY, "oom_host"
-    return None, kind

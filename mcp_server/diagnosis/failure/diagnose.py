@@ -213,6 +213,7 @@ def _failure_from(
             place=user_code.name_place(lines, evidence.frames),
             library=user_code.name_library(lines, evidence.frames),
             message=_read_message(lines, evidence.at),
+            source=user_code.read_source(lines, evidence.frames),
         )
         return _build_failure(kind, _quote_line(line, evidence), line.number, context, signal, scene)
     at = next((n for n in range(len(lines) - 1, -1, -1) if not _MEANINGLESS.match(lines[n].text[:400])), len(lines) - 1)
@@ -221,7 +222,8 @@ def _failure_from(
     *context_above, last = (
         tracebacks.without_mark(line.text).strip() for line in lines[max(at - _FORE_LINES, 0) : at + 1]
     )
-    return _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context_above, last), signal)
+    scene = next_steps.Scene(kind, "", near=_text_near(lines, at, at), log=_read_settings(lines, command))
+    return _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context_above, last), signal, scene)
 
 
 def _quote_line(line: Line, evidence: FailureEvidence) -> str:

@@ -55,7 +55,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "oom_gpu",
         (
-            r"(?:CUDA|HIP|XPU|NPU|MPS backend|GPU|VRAM)(?: error:| is| ran)? out of memory",
+            r"(?:CUDA|HIP|XPU|NPU|MPS backend|GPU|VRAM)(?: [Ee]rror:| is| ran)? out of memory|(?:Prefill"
+            r"|Decode) out of memory",
             r"cuda(?:Malloc|ErrorMemoryAllocation)",
             r"(?:CUDA|HIP)(?:_ERROR|ErrorOut|_OUT)_?[Oo](?:UT_OF|f)_?(?:MEMORY|Memory)|hipErrorOutOfMemory",
             r"CUDA_ERROR_OUT_OF_MEMORY",
@@ -225,7 +226,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"packages that were not found in your environment|(?i:incompatible with (?:numpy|torch|python))",
             r"(?:DistributionNotFound|VersionConflict|PackageNotFoundError)",
             r"(?i:n[o']t (?:been |yet |be )?(?:installed|available in your environment)\b)",
-            r"No matching distribution found",
+            r"No matching distribution found|Executable doesn't exist at .{0,200}playwright",
             r"requires? [\w-]+ to be installed|compiled with different CUDA|versions are incompatible"
             r"|operator torchvision::",
             r"(?i:numpy is not available)|(?:need|have) .{0,60}\binstalled",
@@ -245,6 +246,12 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"environment variable \w+ expected, but not set",
             # of Ray's actors
             r"\bnamespace\b.{0,80}\balready (?:taken|exists)|already (?:taken|exists) in the namespace\b",
+            # of servers and clusters
+            r"[Pp]lease set (?:at least|only) one of|Model architectures? .{0,80} not supported"
+            r"|LoRA rank \d+ is greater",
+            r"[Tt]otal available GPUs|You asked for .{0,80} per trial|[Bb]float16 is only supported on GPUs",
+            r"Package size \([\d.]+|maximum context length is \d|[Tt]he model `[^`]{1,80}` does not exist",
+            r"placement group bundle index \d+ is invalid|No runs present in the directory",
             # of Hydra's overrides
             r"^(?:mismatched|extraneous) input '|^no viable alternative at input '|^token recognition error at: ",
             r"omegaconf\.|hydra\.|\byaml\.|jsonargparse|pydantic|ml_collections|\bgin\.|\btyro\b|draccus",

@@ -188,6 +188,10 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("Required options", r"\W{0,8}Required options\b"),
         ("lag --", r"flag --[\w.-]+(?:=\S*)?: |Flag --[\w.-]+ must have a value"),
     )),
+    (Weight.OWN, "config_error", (  # mpirun, which starts nothing then
+        ("enough slots", r"There are not enough slots available in the system"),
+        ("run as root", r"(?:mpirun|mpiexec|prterun|\S*orterun) has detected an attempt to run as root"),
+    )),
     (Weight.OWN, "divergence", (  # training loops that check their own metrics
         ("topping", r".*\b[Ll]oss(?:es)? (?:is |are |became |= |: ?)(?:[Nn]a[Nn]|[Ii]nf|infinite)\b.{0,60}[Ss]topping"),
         ("topping", r".*\b[Ll]oss (?:is |= ?)(?:not finite|non-finite).{0,60}[Ss]topping"),
@@ -242,9 +246,27 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("raylet", r"\(raylet\b.*\) .*(?:died|killed|crash|dead)|.*[Rr]aylet (?:died|is dead|exited|process)"),
         ("system error", r"(?:\(raylet.*\) )?A worker died or was killed"),
     )),
+    (Weight.HINT, "port_conflict", (
+        ("port is already allocated", r"(?:docker: )?Error response from daemon: .*port is already allocated"),
+    )),
     (Weight.HINT, "auth_error", (
+        ("pull access denied", r"(?:docker: )?Error response from daemon: pull access denied"),
+        ("ost key", r"Host key verification failed|No \w+ host key is known for"),
         ("ermission denied (", r"(?:\S{1,80}: )?Permission denied \((?:publickey|password|keyboard)"),
         ("wandb: ERROR", r"wandb: ERROR .*(?:permission denied|[Uu]nauthorized|not logged in)"),
+    )),
+    (Weight.HINT, "config_error", (  # containers, Kubernetes, Isaac's extensions
+        ("Error response from daemon", r"(?:docker: )?Error response from daemon: "),
+        ("Docker daemon", r"(?:docker|ERROR): .{0,20}(?:[Cc]annot connect to"
+        r"|permission denied while trying) .*Docker daemon"),
+        ("nvidia-container-cli", r"(?:.*: )?nvidia-container-cli: "),
+        ("Failed to pull image", r".*\bFailed to pull image \""),
+        ("FailedScheduling", r".*\bFailedScheduling\b"),
+        ("extension dependencies", r".*\[Error\].*Failed to resolve extension dependencies"),
+        ("mount source", r"FATAL: .*mount source"),
+    )),
+    (Weight.HINT, "network_error", (
+        ("launch", r"srun: error: (?:Task launch for|Application launch failed)"),
     )),
 )
 # fmt: on

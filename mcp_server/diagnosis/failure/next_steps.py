@@ -11,6 +11,7 @@ from __future__ import annotations
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.failure.steps import (
     checkpoints,
+    cluster,
     data,
     environment,
     libraries,
@@ -18,12 +19,15 @@ from mcp_server.diagnosis.failure.steps import (
     memory,
     packages,
     program,
+    ray,
+    serving,
+    simulators,
     trainers,
 )
 from mcp_server.diagnosis.failure.steps.choices import suggest_choice
 from mcp_server.diagnosis.failure.steps.collectives import explain_timeout
 from mcp_server.diagnosis.failure.steps.figures import read_figures
-from mcp_server.diagnosis.failure.steps.remedies import find_remedy, suggest_name, suggest_option
+from mcp_server.diagnosis.failure.steps.remedies import find_remedy, suggest_install, suggest_name, suggest_option
 from mcp_server.diagnosis.failure.steps.renames import name_today
 from mcp_server.diagnosis.failure.steps.row import ADVICE_CHARS, NextStep, Scene
 from mcp_server.diagnosis.failure.steps.state_dict import compare_keys
@@ -32,8 +36,9 @@ __all__ = ["ADVICE_CHARS", "ALL_ROWS", "ALL_STEPS", "NextStep", "Scene", "propos
 
 _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 1_000, 3_000, 8_000
 _STOPPED = "Somebody or a limit stopped the run: ask before starting it again."
-_SPECIAL_ROWS = (*checkpoints.ROWS, *packages.ROWS, *data.ROWS, *trainers.ROWS, *libraries.ROWS)
-_READERS = (read_figures, explain_timeout, suggest_option)
+_TOPIC_ROWS = (*cluster.ROWS, *ray.ROWS, *simulators.ROWS, *serving.ROWS)
+_SPECIAL_ROWS = (*_TOPIC_ROWS, *checkpoints.ROWS, *packages.ROWS, *data.ROWS, *trainers.ROWS, *libraries.ROWS)
+_READERS = (read_figures, explain_timeout, suggest_option, suggest_install)
 _READERS_OF_ERRORS = (*_READERS, compare_keys, name_today, suggest_choice, suggest_name)
 _ROWS = (*_SPECIAL_ROWS, *machine.ROWS, *memory.ROWS, *environment.ROWS, *program.ROWS)
 ALL_ROWS = (*_ROWS, *program.GENERAL_ROWS)

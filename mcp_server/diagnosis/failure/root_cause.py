@@ -157,9 +157,10 @@ def _find_cause(lines: Sequence[Line], evidence: Sequence[FailureEvidence], *, f
         return None  # only a process's exit code, after all work
     final_line = _final_line_evidence(lines) or _repetition_evidence(lines)
     if final_line and final_line.kind != "other":
-        return final_line
+        return resolve_general_message(lines, final_line)
     survived = [one for one in proofs if one.sure and one.weight >= Weight.STOPPED]
-    return _best_hint(lines, evidence) or chosen or next(reversed(survived), None)
+    hint = _best_hint(lines, evidence)
+    return resolve_general_message(lines, hint) if hint else chosen or next(reversed(survived), None)
 
 
 def _best_hint(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:

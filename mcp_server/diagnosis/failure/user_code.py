@@ -48,6 +48,14 @@ def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
     return f"{file}:{match['line']}" + (f" in {where}" if has_name else "")
 
 
+def read_source(lines: Sequence[Line], frames: Sequence[int]) -> str:
+    """Return the line of code that the last frame shows, or nothing."""
+    if not frames or frames[-1] + 1 >= len(lines):
+        return ""
+    text = tracebacks.strip_prefixes(lines[frames[-1] + 1].text).text
+    return text.strip() if text[:1].isspace() and not tracebacks.is_frame(text) else ""
+
+
 def name_library(lines: Sequence[Line], frames: Sequence[int]) -> str:
     """Return the package in whose code the last frame is, or nothing where it is the user's own."""
     text = lines[frames[-1]].text if frames else ""

@@ -126,10 +126,6 @@ ROWS = (
         "secrets."),
     row("auth_error", r"(?i)AWS|S3|botocore|boto", "", "stop",
      "Name valid AWS keys in launch_run's secrets, or ask for access to the bucket."),
-    row("auth_error", r"publickey", r"pdsh|hostfile|mpirun|orted|(?i:deepspeed)", "stop",
-        "A node refuses ssh: put this user's key on every node (ssh-copy-id), or use a launcher without ssh, then "
-        "launch_run "
-        "again."),
     row("auth_error", r"publickey|could not read (?:Username|from remote)|github|gitlab", "", "stop",
      "git or ssh has no valid key here: name a token in launch_run's secrets, or ask for access."),
     # --- disk
@@ -216,12 +212,6 @@ ROWS = (
         "It is NaN from the first step, so the learning rate is not the cause: check labels and masks, dtype and "
         "attention, "
         "and loaded weights."),
-    # --- what agents that are trained depend on
-    row("other", r"(?i)\btool.{0,100}tim(?:e[ -]?out|ed)", "", "retry_changed",
-     "A tool did not answer in time: check its server, raise its timeout, or run fewer rollouts at once."),
-    row("other", r"(?i)(?:allocat|acquir|reserv)\w* (?:\w+ )*env|env\w* ?(?:pool |worker )?allocation", "",
-     "retry_changed",
-     "No environment was free: check its server or containers, enlarge the pool, or run fewer rollouts at once."),
     row("stall", r"DataLoader timed out", "", "retry_changed",
      "The DataLoader's workers gave nothing: raise its timeout, or try num_workers=0 to see their error."),
 )

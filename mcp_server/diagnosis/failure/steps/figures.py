@@ -28,7 +28,9 @@ _PHYSX_NAMES = {
     "temp buffer": "temp_buffer_capacity",
 }
 _OVERFLOW = re.compile(r"([A-Za-z]+ (?:[Bb]uffer|[Ss]tack)) overflow detected.{0,80}?(?:at least|to) (\d{1,12})")
-_CAPACITY = re.compile(r"Px[Gg]?p?u?DynamicsMemoryConfig::(\w{1,50}) to (\d{1,12})")
+_CAPACITY = re.compile(
+    r"Px[Gg]?p?u?DynamicsMemoryConfig::(\w{1,50})(?: buffer overflow detected.{0,60}?)? to (?:at least )?(\d{1,12})"
+)
 _IN_PIECES = re.compile(r"expandable_segments:\s*True")
 
 

@@ -1,4 +1,4 @@
-"""Next steps after failures of limits of the host, rendering, GPUs, ranks, ports and Ray."""
+"""Next steps after failures of limits of the host, rendering, GPUs, ranks and ports."""
 
 from __future__ import annotations
 
@@ -40,10 +40,6 @@ ROWS = (
      "A disk failed to read or write: retry from the last checkpoint, and on another disk if it recurs."),
     row("", r"File name too long|Argument list too long", "", "stop",
      "A name or the command line is too long: shorten the run's name or pass a config file, then launch_run again."),
-    row("", r"could not select device driver|nvidia-container-cli", "", "stop",
-        "Docker has no GPU runtime here: install nvidia-container-toolkit and restart Docker, then launch_run again."),
-    row("", r"Docker daemon|docker\.sock", "", "stop",
-     "No Docker daemon answers: start it, or give the run access to docker.sock, then launch_run again."),
     row("", r"client_loop: send disconnect|packet_write_(?:wait|poll): Connection", "", "stop", LOST_SESSION),
     # --- rendering
     row("", _NO_RENDERING, _SIMULATOR, "stop",
@@ -156,40 +152,7 @@ ROWS = (
      "NCCL cannot reach the other ranks: set NCCL_SOCKET_IFNAME to their common interface, then launch_run again."),
     row("nccl_error", r"Expected to have finished reduction|collective .{0,40}mismatch|different (?:shapes|sizes)", "",
      "stop", "The ranks do different things: find unused parameters or uneven batches, then launch_run again."),
-    # --- Ray
-    row("", r"Failed to look up actor with name '([^']{1,60})'", "", "stop",
-        "No actor {0} lives in that namespace now: see `ray list actors`; start its creator first, with "
-        "lifetime=\"detached\".", log=r"(?:ray\.init|get_actor)\([^\n]{0,160}namespace\s*=\s*\S"),
-    row("", r"Failed to look up actor with name '([^']{1,60})'", "", "stop",
-        "No actor {0} in this namespace: pass ray.init(namespace=) of its creator, or ray.get_actor(name, namespace=), "
-        "and lifetime=\"detached\"."),
-    row("", r"OutOfDiskError|object store is full and the local disk", "", "stop",
-        "Ray's object store spilled until its disk was full: set --temp-dir or the spill directory on a larger "
-        "disk, and "
-        "enlarge /dev/shm."),
-    row("ray_error", r"(?:connect to|find any running|waiting for) .{0,10}(?:Ray|GCS)\b|not (?:found|reachable)"
-     r"|[Ss]ession.{0,60}mismatch"
-     r"|GCS may have been killed|[Rr]ay [Cc]lient.{0,60}(?:connect|timeout)|No node with .{0,40}address|RAY_ADDRESS",
-     "", "stop",
-     "No Ray answers there: unset a stale RAY_ADDRESS, or start its head (`ray start --head`; see `ray status`), "
-     "then launch_run again."),
-    row("ray_error", r"^(?!.*placement).*(?:GetTimeoutError|Get timed out)", "", "retry_changed",
-        "A result did not come in time: `ray status` shows whether its actor waits for resources; raise the timeout "
-        "otherwise."),
-    row("ray_error", r"[Oo]bject store.{0,60}full|ObjectStoreFull", "", "retry_changed",
-     "Ray's object store is full: raise object_store_memory (and /dev/shm), or hold fewer objects at once."),
-    row("ray_error", r"(?i:runtime_?env)", "", "stop",
-     "Ray could not build the runtime_env: correct its packages or working_dir, then launch_run again."),
-    row("ray_error", r"[Vv]ersion mismatch|different version", "", "stop",
-     "Ray or Python differs between the nodes: install the same versions on all, then launch_run again."),
-    row("", r"Total (?:available|required) GPUs|infeasible re|resource request.{0,80}cannot be scheduled"
-     r"|[Pp]lacement ?[Gg]roup.{0,80}(?:infeasible|timed? ?out)|enough (?:GPUs|resources)|Total available GPUs", "",
-     "stop", "The cluster has fewer GPUs or CPUs than asked for: lower n_gpus_per_node or nnodes, or add nodes, then "
-     "launch_run again."),
-    row("port_conflict", r"does not match persisted value", "", "retry_other_port",
-     "Another Ray has this port or directory: launch_run again, with --port=$RAY_PORT --temp-dir=$RAY_TMPDIR."),
-    row("port_conflict", r"trying to start at .{1,60} already running", "", "retry_other_port",
-        "A Ray head runs there already: join it (address='auto'), end it (`ray stop`), or start with another --port."),
+    # --- ports
     row("port_conflict", _PORT, "", "retry_other_port",
         "Port {0}{1} is taken: launch_run again with another number in deepspeed's --master_port.",
         log=r"deepspeed[./ ]launcher|\bdeepspeed (?:--|\S+\.py)|launch\.py:\d+:|runner\.py:\d+:"),
@@ -204,9 +167,5 @@ ROWS = (
         "has it."),
     row("port_conflict", _PORT, "", "retry_other_port",
         "Port {0}{1} is taken: launch_run again with another MASTER_PORT (or the launcher's own port flag)."),
-    row("config_error",
-     r"\bnamespace\b.{0,120}already|already (?:taken|exists).{0,80}namespace|name .{1,80}is already taken"
-     r"|actor with (?:the )?name", "", "stop",
-     "Another run has this Ray namespace: set another one (RLINF_NAMESPACE), or leave it to the environment."),
 )
 # fmt: on

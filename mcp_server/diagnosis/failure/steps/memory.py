@@ -90,8 +90,6 @@ ROWS = (
         "others use "
         "this GPU."),
     # --- host memory
-    row("oom_host", r"memory usage threshold|memory pressure|node (?:was )?running low on memory|ray\.exceptions", "",
-     "retry_changed", "Ray's memory monitor killed a worker: fewer actors or environments per node, or more memory."),
     row("oom_host", r"DataLoader worker", "", "retry_changed",
      "A DataLoader worker was killed, most likely for host memory: lower num_workers or prefetch_factor."),
     row("oom_host", r"slurmstepd|oom[-_ ]kill event|srun: error", "", "retry_changed",

@@ -8,8 +8,6 @@ from mcp_server.diagnosis.failure.steps.row import row
 # fmt: off
 ROWS = (
     # --- configuration
-    row("config_error", r"(?:srun|sbatch|salloc): error", "", "stop",
-        "Slurm refuses the request: correct its partition, account, qos, gres or time (sinfo and sacctmgr show them)."),
     row("config_error", r"load_best_model_at_end", "", "stop",
         "Set eval_strategy and save_strategy to the same value, or load_best_model_at_end=false, then launch_run "
         "again."),
@@ -27,7 +25,7 @@ ROWS = (
         "There is no conda environment {0}: correct its name (`conda env list`) or create it, then launch_run again."),
     row("config_error", r"([\w./-]{1,60}): command not found", "", "stop",
         "{0} is not on this run's PATH: install it, give its whole path, or activate its environment first."),
-    row("config_error", r"(?!.*attention heads)(\w[\w ]{1,50}?) \(?(\d+)\)? (?:must be"
+    row("config_error", r"(?<![\w(])([A-Za-z_][\w ]{1,50}?) \(?(\d+)\)? (?:must be"
         r"|is not) (?:evenly )?divisible by (?:the )?([\w ]{2,50}?) \(?(\d+)",
         "", "stop", "Set {0} ({1}) to a multiple of {2} ({3}), or change that one, then launch_run again."),
     row("",
@@ -103,10 +101,6 @@ ROWS = (
      "again."),
     row("", r"(?i)world.?size.{0,40}(?:not )?divisible", "", "stop",
      "The parallel sizes do not fit: their product (tensor, pipeline, context) must divide the number of GPUs."),
-    row("config_error", r"(?:Name|Namespace|Version)NotFound|[Ee]nvironment `?[\w/-]+`? (?:doesn't exist"
-        r"|not found)", "",
-     "stop",
-     "The task is not registered: correct its name, or import the package that registers it, then launch_run again."),
     row("config_error", r"KeyError: '([^']{1,40})'", "", "stop",
      "The configuration lacks {0}: add it, then launch_run again."),
     # --- errors of the program
@@ -137,18 +131,12 @@ ROWS = (
     row("python_error", r"Expected to have finished reduction", "", "stop",
      "Some parameters got no gradient: find_unused_parameters=True in DistributedDataParallel, then launch_run "
      "again."),
-    row("", r"divisible by (?:the )?tensor[ _](?:model[ _])?parallel", "", "stop",
-     "Choose a tensor parallel size that divides the model's attention heads, then launch_run again."),
     row("", r"does not have a padding token", "", "stop",
      "The tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token, then launch_run again."),
     row("", r"chat_template is not set", "", "stop",
      "The tokenizer has no chat template: use the instruct model's, or give a chat_template, then launch_run again."),
     row("python_error", r"Cannot re-initialize CUDA in forked subprocess", r"\bvllm\b", "stop",
         "CUDA was used before a fork: set VLLM_WORKER_MULTIPROC_METHOD=spawn in env, then launch_run again."),
-    row("", r"NotImplementedError", r"default_compute_score", "stop",
-        "verl knows no reward for this data_source: set custom_reward_function.path and .name, or a data_source "
-        "that it "
-        "knows."),
     row("python_error", r"stack expects each tensor to be equal size", "", "stop",
         "The samples of a batch have different shapes: resize or pad them in the Dataset, or pass a collate_fn."),
     row("", r"Detected mismatch between collectives", "", "stop",
@@ -212,7 +200,9 @@ GENERAL_ROWS = (
     row("config_error", r"AttributeError: (?:'(\w+)'|type) object.{0,20} has no attribute '(\w+)'", "", "stop",
         "{0} has no {1}: correct the name {at} or in the configuration, then launch_run again."),
     row("python_error", r"module 'numpy' has no attribute '(\w+)'", "", "stop",
-        "This NumPy has no {0}: install numpy<2 (or <1.24 for np.bool, np.int), or update what uses it {at}."),
+        "This NumPy has no {0}: install numpy<1.24 (np.float, np.int, np.bool) or numpy<2 (others), or update what "
+        "uses it "
+        "{at}."),
     row("python_error", r"module '([\w.]+)' has no attribute '(\w+)'", "", "stop",
         "{0} has no {1} in this version, but it is used {at}: align the version or the code, then launch_run again."),
     row("python_error", r"'NoneType' object|NoneType has no", "", "stop",
@@ -254,13 +244,23 @@ GENERAL_ROWS = (
         "Python cannot read the code {at}: correct its syntax, then launch_run again."),
     row("python_error", r"NotImplementedError", "", "stop",
         "The code {at} is not implemented for this case: choose a setting that it knows, or write it."),
+    row("python_error config_error", r"AssertionError: (.{8,400})", "", "stop",
+        "The check {at} fails: {0}; correct that setting or value, then launch_run again."),
+    row("python_error config_error", r"AssertionError\W*$", r"(?m)^\W*assert\b", "stop",
+        "A check fails {at}: {source}; make it true by the settings or the code, then launch_run again."),
     row("python_error", r"AssertionError", "", "stop",
         "The check {at} fails: see what it demands, correct the settings or the code, then launch_run again."),
-    row("python_error", r"(?:ValueError|RuntimeError|TypeError|AssertionError|Exception)\b", "", "stop",
+    row("python_error", r"(?:ValueError|RuntimeError|TypeError|Error|Exception)\b:? (.{8,400})", "", "stop",
+        "{library}, called {at}, says: {0}; correct what is passed or set there, then launch_run again."),
+    row("python_error", r"(?:ValueError|RuntimeError|TypeError|Exception)\b", "", "stop",
         "{library} refuses what it got {at}: correct the values or settings passed there as the line says, then "
         "launch_run "
         "again."),
+    row("python_error", r"^[\w.]{1,80}: (.{8,400})", "", "stop",
+        "The program stops {at}: {0}; correct that there, then launch_run again."),
     row("python_error", "", "", "stop", "The program has an error {at}: correct it there, then launch_run again."),
+    row("other", r"^(?:[\w./-]{1,60}: )?\W{0,3}(?i:fatal|error)\b\W{1,6}(.{10,400})", "", "stop",
+        "The last error says: {0}; correct that first, then launch_run again."),
     row("config_error", r"AssertionError", "", "stop",
         "The check {at} refuses the settings: make them fit what the line demands, then launch_run again."),
 )

@@ -34,7 +34,8 @@ _SAYS_WHAT_MUST_BE = re.compile(
 )
 _ASIDE = re.compile(r"\s?\((?:see|e\.g\. see|cf\.|docs?:?)\b[^)]{0,200}\)")
 _SAYS_NOTHING = re.compile(
-    r"(?i)\breport|\bissue\b|\bbug\b|debug|stack ?trace|traceback|documentation|\bcontact\b|\babove\b|\bbelow\b"
+    r"(?i)\b(?:bug )?report(?:s|ed|ing)?\b(?![ ._(])|\breport (?:it|this|the|a|an|to|any)\b|\bissue\b|\bbug\b|debug"
+    r"|stack ?trace|traceback|documentation|\bcontact\b|\babove\b|\bbelow\b"
     r"|https?://(?!huggingface\.co)|\bretry|try again|as is\b|USE_CUDA_DSA|LAUNCH_BLOCKING|HYDRA_FULL_ERROR|FILTERING"
     r"|more (?:information|details)|\bsee \w+ (?:for|in)|error[- ]?log|asynchronously|This could because"
     r"|you can (?:inspect|find|read|view|learn|also)"
@@ -43,6 +44,8 @@ _SAYS_NOTHING = re.compile(
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\w*|[a-z_][\w]*(?:\.\w+)+)(?:\(\w+\))?: "
 )
+_INSTALL = re.compile(r"(?:(?:uv )?pip3?|conda|mamba|apt(?:-get)?) install (?!-r\b)[^`'\n,;)]{2,80}")
+_IS_NOT = re.compile(r"(?i)\b(?:not (?:allowed|supported|compatible)|no longer supported|only has)\b")
 _HEAD, _TAIL = "The error says: ", ", then launch_run again."
 _LEAST_CHARS, _CODE = 15, re.compile(r"[{}]|\w\(\w*\)$|^\W*(?:raise|return|File)\b")
 _UNKNOWN = re.compile(
@@ -55,18 +58,29 @@ _LEAST_LIKENESS = 0.75
 def find_remedy(scene: Scene) -> NextStep | None:
     """Return the remedy that the message of ``scene`` names: what to do, else what must be true. None without one."""
     text = _ASIDE.sub("", _EXCEPTION.sub("", scene.message or scene.line, count=1))
+    parts = [part.strip(" \t-*•>│|║╔╚═╗╝") for part in _SENTENCES.split(text)]
+    parts = [part for part in parts if part]
+    for n, part in enumerate(parts[:-1]):
+        if part.endswith(":"):  # what it announces is in the next line
+            parts[n] = f"{part} {parts[n + 1]}"
+    said = [_EXCEPTION.sub("", part, count=1).removesuffix(" and try again.").rstrip(" .:,;") for part in parts]
     remedies = [
-        _EXCEPTION.sub("", part.strip(" \t-*•>│|"), count=1).removesuffix(" and try again.").rstrip(" .:,;")
-        for part in _SENTENCES.split(text)
-    ]
-    remedies = [
-        one for one in remedies if len(one) >= _LEAST_CHARS and not (_SAYS_NOTHING.search(one) or _CODE.search(one))
+        one for one in said if len(one) >= _LEAST_CHARS and not (_SAYS_NOTHING.search(one) or _CODE.search(one))
     ]
     for pattern in (_SAYS_WHAT_TO_DO, _SAYS_WHAT_MUST_BE):
         for one in remedies:
             if pattern.search(one):
                 return _quote(re.sub(r"^\d[.)] ?", "", one), scene.at if pattern is _SAYS_WHAT_MUST_BE else ())
     return None
+
+
+def suggest_install(scene: Scene) -> NextStep | None:
+    """Return the command that the error of a missing package names, or None."""
+    commands = _INSTALL.findall(scene.line) if scene.kind == "import_error" else []
+    if len(commands) != 1 or "<" in commands[0]:
+        return None
+    text = fill_in("Run `{0}` in this run's environment first, then launch_run again.", [commands[0].strip(" .:")], ())
+    return _stop(text) if text else None
 
 
 def suggest_name(scene: Scene) -> NextStep | None:
@@ -99,7 +113,8 @@ def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
     remedy = remedy.replace(";", ",")
     if len(remedy) > ADVICE_CHARS - len(_HEAD) - 1:
         return _stop(f"{_HEAD}{remedy[: ADVICE_CHARS - len(_HEAD) - 2].rsplit(' ', 1)[0]} ….")
-    tails = [f"; make that true {at}{_TAIL}" for at in places] if places else [_TAIL]
+    do = "change that" if _IS_NOT.search(remedy) else "make that true"
+    tails = [f"; {do} {at}{_TAIL}" for at in places] if places else [_TAIL]
     for tail in (*tails, "."):
         if len(text := f"{_HEAD}{remedy}{tail}") <= ADVICE_CHARS:
             return _stop(text)

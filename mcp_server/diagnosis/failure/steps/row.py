@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 ADVICE_CHARS = 160
 _LEAST_CHARS = 16  # of what a sentence quotes
+_AGAIN = re.compile(r"(?i)\bretry\b|\bas is\b")
 
 
 class Scene(NamedTuple):
     """A failure, and what is known around it.
 
     ``line``: the line that proves it, without prefixes. ``message``: that line and what the error says below it.
-    ``library``: the package whose code raised it, nothing for the user's own.
+    ``library``: the package whose code raised it, nothing for the user's own. ``source``: the line of code that did.
     ``near``: the lines around it; they name the framework. ``log``: the command, and the beginning and the end of the
     log; they show settings. ``place``: the deepest frame of the user's own code, `src/train.py:88 in main`, or nothing.
     """
@@ -27,6 +28,7 @@ class Scene(NamedTuple):
     place: str = ""
     message: str = ""
     library: str = ""
+    source: str = ""
 
     @property
     def at(self) -> tuple[str, ...]:
@@ -63,6 +65,8 @@ class Row(NamedTuple):
         """Return the step for ``scene``, or None where the row does not apply."""
         if (self.kinds and scene.kind not in self.kinds) or ("{library}" in self.advice and not scene.library):
             return None
+        if "{source}" in self.advice and not scene.source:
+            return None
         match = _compile(self.line).search(scene.message if self.line.startswith("(?m)") else scene.line)
         if not match or (self.near and not _compile(self.near).search(scene.near)):
             return None
@@ -70,8 +74,17 @@ class Row(NamedTuple):
         if (self.log and not setting) or (self.unless and _compile(self.unless).search(scene.log)):
             return None
         groups = [*match.groups(""), *(setting.groups("") if setting else ())]
-        parts = [part.strip(" .,:;'\"`").replace("', '", ", ") for part in groups]
-        advice = fill_in(self.advice.replace("{library}", scene.library), parts, scene.at)
+        parts = [part.strip(" .,:;'\"`").replace("', '", ", ").replace(";", ",") for part in groups]
+        parts = [part.replace("'", "") if "': " in part else part for part in parts]  # of a dictionary
+        template = self.advice.replace("{library}", scene.library)
+        if "{source}" in template:
+            template, parts = (
+                template.replace("{source}", f"{{{len(parts)}}}"),
+                [*parts, scene.source.replace(";", ",")],
+            )
+        advice = fill_in(template, parts, scene.at)
+        if self.action == "stop" and advice and _AGAIN.search(advice):
+            return None  # the words of the message contradict the action
         return NextStep(self.action != "stop", self.action, advice) if advice else None
 
 
@@ -93,7 +106,7 @@ def fill_in(advice: str, parts: Sequence[str], places: Sequence[str]) -> str:
     for at in places if "{at}" in advice else ("",):
         if len(text := advice.format(*parts, at=at)) <= ADVICE_CHARS:
             return text
-    filled, at = list(parts), places[-1]
+    filled, at = list(parts), places[-1] if places else ""
     for _ in range(len(filled)):
         over = len(text := advice.format(*filled, at=at)) - ADVICE_CHARS
         if over <= 0:
