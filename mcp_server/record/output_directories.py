@@ -32,6 +32,7 @@ _INPUT = frozenset(
 _ALONE = frozenset({"logdir", "outdir", "savedir", "workdir", "rundir", "output", "out", "hydra.run.dir"})
 # Text that a shell, Hydra or a program replaces.
 _REPLACED = re.compile(r"[$`*?\[\]{}<>|;%]|\\n")
+_OF_THE_SYSTEM = ("/usr/", "/bin/", "/lib/", "/lib64/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/snap/")
 _CONFIG_FILES = (".yaml", ".yml", ".json", ".toml")
 _CONFIG_LINE = re.compile(
     r"""(?:^|[{,])[ \t]*["']?(?P<name>[A-Za-z_][\w.\-]*)["']?[ \t]*[:=][ \t]*(?P<value>[^#\n,}]+)""", re.MULTILINE
@@ -65,6 +66,18 @@ def find_in_configuration(text: str, cwd: str) -> list[str]:
     """Return the directories that the lines of a YAML, JSON or TOML file say are written, as absolute paths."""
     pairs = ((m["name"], m["value"].strip().strip("\"' ")) for m in _CONFIG_LINE.finditer(text[:_MOST_CONFIG_CHARS]))
     return _directories(pairs, cwd)
+
+
+def find_mentioned(command: str | Sequence[str], cwd: str) -> list[str]:
+    """Return the absolute paths outside ``cwd`` that the words and option values of a command may mean."""
+    options, rest = parse(command if isinstance(command, str) else list(command)).split_options()
+    paths = []
+    for word in (*rest[1:], *options.values()):
+        if "/" in word and not _REPLACED.search(word) and "://" not in word and len(word) <= _LONGEST_PATH:
+            path = os.path.normpath(Path(cwd or "/") / Path(word).expanduser())
+            if not f"{path}/".startswith((f"{cwd.rstrip('/')}/", *_OF_THE_SYSTEM)):
+                paths.append(path)
+    return list(dict.fromkeys(paths))
 
 
 def configuration_words(command: str | Sequence[str]) -> list[str]:

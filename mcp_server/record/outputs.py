@@ -5,6 +5,7 @@ The file is one JSON object, replaced atomically, at most 1 MiB:
 - ``layout``: 1. ``at``: when it was written. ``ended``: whether the attempt's processes had ended by then.
 - ``pids``: the processes of the attempt, also by the numbers of their own namespaces.
 - ``directories``: where its command, its processes, parameters, Hydra or configuration say that it writes.
+- ``mentioned``: directories that its command mentions, and in which files changed that may be another's.
 - ``files``: ``{path, inode, size, changed_ns, open, append, unsure, listed}``. Its processes had such a file open for
   writing. ``open``: they still have; else size and change time are those after it was closed, when nobody else had
   written it. ``unsure``: another process may have written it meanwhile or since. ``listed``: nothing had it open
@@ -72,6 +73,7 @@ class Outputs:
     files: tuple[WrittenFile, ...] = ()
     saved: tuple[str, ...] = field(default=())
     outsiders: tuple[Outsider, ...] = ()
+    mentioned: tuple[str, ...] = ()
 
 
 def read_outputs(path: Path) -> Outputs | None:
@@ -89,6 +91,7 @@ def read_outputs(path: Path) -> Outputs | None:
             files=tuple(_read_file(one) for one in facts.get("files", ())),
             saved=tuple(str(one) for one in facts.get("saved", ())),
             outsiders=tuple(_read_outsider(one) for one in facts.get("outsiders", ())),
+            mentioned=tuple(str(one) for one in facts.get("mentioned", ())),
         )
     except (TypeError, ValueError, KeyError, AttributeError):
         return None
@@ -130,6 +133,7 @@ def write_outputs(path: Path, outputs: Outputs) -> None:
         "ended": outputs.ended,
         "pids": _newest(sorted(outputs.pids)),
         "directories": _newest(outputs.directories),
+        "mentioned": _newest(outputs.mentioned),
         "saved": _newest(outputs.saved),
         "outsiders": [_outsider_facts(one) for one in outputs.outsiders],
         "cut": cut,

@@ -65,6 +65,7 @@ class OwnFiles:
         """Return the directories outside the working directory that hold, or may hold, files of the run."""
         claims = self.claims
         paths = [*claims.tensorboard, *claims.results, *sorted(claims.named), *sorted(claims.beside)]
+        paths += sorted(claims.mentioned)
         outside = [path for path in dict.fromkeys(paths) if not is_within(path, claims.cwd) and _is_root(path)]
         return [Path(path) for path in outside if not any(path != one and is_within(path, one) for one in outside)]
 

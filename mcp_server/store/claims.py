@@ -8,6 +8,7 @@ Evidence, strongest first:
 - NAMED: it changed while the run ran, in a directory that command, parameters, configuration or launch name.
 - BESIDE: the same, in a directory where its processes had a file open for writing.
 - BELOW: the same, anywhere below its working directory.
+- MENTIONED: the same, in a directory outside that its command mentions and that had files before. It is never enough.
 
 WRITTEN wins over everything weaker. Among the rest the deeper directory wins. What two runs may have written with equal
 right is uncertain: it is left out, and named in a note. A program that worked where a run did, and that no supervisor
@@ -39,11 +40,12 @@ class Rank(enum.IntEnum):
     """How strong the evidence is that a file is a run's, see the module."""
 
     NONE = 0
-    BELOW = 1
-    BESIDE = 2
-    NAMED = 3
-    WRITTEN = 4
-    STATED = 5
+    MENTIONED = 1
+    BELOW = 2
+    BESIDE = 3
+    NAMED = 4
+    WRITTEN = 5
+    STATED = 6
 
 
 class Verdict(enum.Enum):
@@ -117,6 +119,7 @@ class Claims:
     written: Mapping[str, WrittenFile] = field(default_factory=dict)
     beside: frozenset[str] = frozenset()  # directories of written files
     named: frozenset[str] = frozenset()
+    mentioned: frozenset[str] = frozenset()
     saved: Sequence[str] = ()
     listed: Mapping[str, tuple[int, int]] | None = None
     result_dir: str | None = None
@@ -232,6 +235,8 @@ class Claims:
                 rank = Rank.BESIDE
             elif directory == self.cwd:
                 rank = Rank.BELOW
+            elif directory in self.mentioned:
+                rank = Rank.MENTIONED
             else:
                 continue
             if rank is not Rank.BELOW and self.listed is not None:
@@ -265,7 +270,7 @@ def _is_begun_by_another(file: FileFacts, own: Claims, mine: Evidence) -> bool:
     if file.pid is None or not own.pids or file.pid in own.pids:
         return False
     is_beside = any(parent in own.beside for parent in parents_of(file.path))
-    return mine.rank is Rank.BELOW or (mine.rank is Rank.NAMED and own.has_events and not is_beside)
+    return mine.rank <= Rank.BELOW or (mine.rank is Rank.NAMED and own.has_events and not is_beside)
 
 
 def _decide_between(file: FileFacts, own: Claims, mine: Evidence, other: Claims) -> Verdict:
@@ -283,6 +288,8 @@ def _decide_between(file: FileFacts, own: Claims, mine: Evidence, other: Claims)
         return Verdict.OWN if mine.rank > theirs.rank else Verdict.UNCERTAIN
     if mine.rank >= Rank.WRITTEN:
         return Verdict.OWN
+    if theirs.rank is Rank.MENTIONED:
+        return Verdict.UNCERTAIN
     return _decide_by_directory(own, mine, other, theirs)
 
 

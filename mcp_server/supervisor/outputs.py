@@ -20,9 +20,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mcp_server.record.output_directories import configuration_words, find_in_command, find_in_configuration
+from mcp_server.record.output_directories import (
+    configuration_words,
+    find_in_command,
+    find_in_configuration,
+    find_mentioned,
+)
 from mcp_server.record.outputs import Outputs, write_outputs
 from mcp_server.record.run_directory import now
+from mcp_server.supervisor.mentioned_directories import MentionedDirectories
 from mcp_server.supervisor.outsiders import OutsiderWatch
 from mcp_server.supervisor.seen_files import SETTLE_S, SeenFiles, may_be_listed
 from mcp_server.supervisor.write_sessions import WriteSessions
@@ -75,6 +81,7 @@ class OutputRecorder(threading.Thread):
         self._seen: dict[processes.Process, str] = {}  # by what name
         self._written: Outputs | None = None
         self._directories: dict[str, None] = {}
+        self._mentioned, self._shared = MentionedDirectories(self._real_cwd, self._begun_ns), list[str]()
         self._saved: dict[str, None] = {}
         self._saved_lock = threading.Lock()
         self._inotify = Inotify(_MOST_WATCHES)
@@ -114,10 +121,12 @@ class OutputRecorder(threading.Thread):
                 self._watch()
                 self._sample_until_end()
                 self._files.close(self._pids)
+                self._add_directories(self._mentioned.decide())
                 self._outsiders.inspect_processes((), time.time())
             self._write()
             self._flushed.set()
             self._files.list_changed(self._directories, self._begun_ns)
+            self._shared = self._files.list_mentioned(self._mentioned.shared, self._begun_ns)
             self._write(ended=True)
         except Exception as error:
             self.problem = f"The files of the attempt were not recorded to the end: {error!r}"
@@ -239,7 +248,9 @@ class OutputRecorder(threading.Thread):
         self._pids |= dict.fromkeys(_numbers(process.pid))
         with contextlib.suppress(OSError):
             cwd = os.readlink(f"/proc/{process.pid}/cwd")  # noqa: PTH115 - a plain string is wanted
-            self._add_directories(find_in_command(processes.command_words(process.pid), cwd))
+            words = processes.command_words(process.pid)
+            self._add_directories(find_in_command(words, cwd))
+            self._mentioned.add(find_mentioned(words, cwd))
 
     def _write(self, *, ended: bool = False) -> bool:
         """Write the record if a reader learns something from it, and return whether it was written."""
@@ -254,6 +265,7 @@ class OutputRecorder(threading.Thread):
 
     def _name_directories(self) -> None:
         self._add_directories(find_in_command(self._command, self._cwd, self._params))
+        self._mentioned.add(find_mentioned(self._command, self._cwd))
         for word in configuration_words(self._command)[:5]:
             with contextlib.suppress(OSError):
                 text = read_regular_file(Path(self._cwd) / word, max_bytes=_MOST_CONFIG_BYTES)
@@ -266,7 +278,8 @@ class OutputRecorder(threading.Thread):
 
     def _watch(self) -> None:
         """Watch the directories where files appear, so that a file that is open for an instant is seen as well."""
-        for path in [self._real_cwd, *self._directories, *self._files.directories()]:
+        self._add_directories(self._mentioned.decide())
+        for path in [self._real_cwd, *self._directories, *self._files.directories(), *self._mentioned.watchable()]:
             if may_be_listed(path):
                 self._inotify.add(path)
 
@@ -282,6 +295,7 @@ class OutputRecorder(threading.Thread):
             files=self._files.written(),
             saved=saved,
             outsiders=self._outsiders.outsiders(),
+            mentioned=tuple(self._shared),
         )
 
 

@@ -22,7 +22,7 @@ from mcp_server.system.inotify import Inotify
 
 SETTLE_S = 0.03
 _SETTLES_NS = 20 * 10**6  # what was written later than so long ago may have the same time
-_LIST_S, _LIST_DEPTH, _LIST_ENTRIES = 1.0, 5, 20_000
+_LIST_S, _LIST_MENTIONED_S, _LIST_DEPTH, _LIST_ENTRIES = 1.0, 0.3, 5, 20_000
 _MOST_EVENT_FILES = 500
 _EVENT_FILE_PID = re.compile(r"tfevents\.\d+\.(?:.*\.)?(\d+)\.\d+(?:\D.*)?$")
 
@@ -114,14 +114,23 @@ class SeenFiles:
 
         ``directories``: those that it named.
         """
-        deadline_s = time.monotonic() + _LIST_S
-        roots = [path for path in dict.fromkeys([*directories, *self.directories()]) if may_be_listed(path)]
+        self.cut |= self._list_below([*directories, *self.directories()], since_ns, _LIST_S)
+
+    def list_mentioned(self, directories: Iterable[str], since_ns: int) -> list[str]:
+        """List the files that changed in directories that may be inputs, and return the directories that have any."""
+        directories = list(directories)
+        self._list_below(directories, since_ns, _LIST_MENTIONED_S)
+        return [one for one in directories if any(file.path.startswith(f"{one}/") for file in self._files.values())]
+
+    def _list_below(self, directories: Iterable[str], since_ns: int, max_s: float) -> bool:
+        """List the files that changed below ``directories``; return whether some may be left out."""
+        deadline_s, is_cut = time.monotonic() + max_s, False
+        roots = [path for path in dict.fromkeys(directories) if may_be_listed(path)]
         paths = {file.path for file in self._files.values()}
         for root in roots:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                self.cut = True
-                return
+                return True
             scan = DirectoryScan(_LIST_DEPTH, max_entries=_LIST_ENTRIES, max_s=left_s)
             for _, entries in scan.walk(Path(root), _regular_file, skip=lambda name: name.startswith(".")):
                 for path, status in entries:
@@ -129,10 +138,10 @@ class SeenFiles:
                     if path in paths or status.st_mtime_ns < since_ns or key in self._files:
                         continue
                     if len(self._files) >= MOST_FILES:
-                        self.cut = True
-                        return
+                        return True
                     self._files[key] = _SeenFile(path, status.st_ino, status.st_size, status.st_mtime_ns, listed=True)
-            self.cut |= scan.cut
+            is_cut |= scan.cut
+        return is_cut
 
     def _name_event_files(self, pids: Container[int]) -> None:
         """Record the event files that hold the number of a process of the attempt: some are open for instants only."""

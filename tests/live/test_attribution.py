@@ -1,5 +1,6 @@
 """What is said of a run is that run's: eight runs beside each other, while they run and after their ends."""
 
+import os
 import re
 import subprocess
 import sys
@@ -179,3 +180,45 @@ async def test_a_person_says_whose_files_they_are_and_every_later_answer_knows(s
         rows = [dict(zip(table["columns"].split("|"), row.split("|"), strict=True)) for row in table["rows"]]
         named = [name for name in rows[0] if "success" in name]
         assert [[row[name].split("@")[0] for name in named] for row in rows] == [["0.5"], [""]]
+
+
+# Its figures go where a word of the command says, in files that are open for an instant.
+ELSEWHERE = """
+import json, pathlib, sys
+out, number = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+out.mkdir(parents=True, exist_ok=True)
+print("step 1/1 loss 0.5", flush=True)
+(out / "eval_results.json").write_text(json.dumps({"success": number}))
+(out / "model_step_7.pt").write_bytes(b"w" * 50)
+"""
+
+
+async def test_figures_in_a_directory_that_the_command_mentions_are_found_or_said_to_be_left_out(
+    sandbox: Sandbox,
+) -> None:
+    place, far = sandbox.path / "place", sandbox.path / "far"
+    place.mkdir()
+    (far / "used").mkdir(parents=True)
+    (far / "used" / "eval_former.json").write_text('{"success": 999}')
+    os.utime(far / "used" / "eval_former.json", (1, 1))
+    (place / "train.py").write_text(ELSEWHERE)
+    async with sandbox.agent_in_process() as agent:
+        commands: list[str | list[str]] = [
+            [sys.executable, "train.py", str(far / "new" / "a"), "111"],
+            [sys.executable, "train.py", "../far/new/b", "222"],
+            f"bash -c '{sys.executable} train.py {far}/used 333'",
+        ]
+        run_ids = [await agent.launch(command, cwd=str(place)) for command in commands]
+        for run_id in run_ids:
+            await agent.end(run_id)
+        tables = [str(await agent.call("compare_runs", run_ids=[run_id])) for run_id in run_ids]
+        stated = {"results": [str(far / "used" / "eval_results.json")], "result_dir": str(sandbox.path / "results")}
+        await agent.call("finish_blueprint", run_id=run_ids[2], **stated)
+        corrected = str(await agent.call("compare_runs", run_ids=[run_ids[2]]))
+    own = [{figure for figure in ("111", "222", "333", "999") if figure in table} for table in (*tables, corrected)]
+    assert own[:2] == [{"111"}, {"222"}]
+    assert all("model_step_7.pt" in table for table in tables[:2])
+    # Seen while it was open, or not: never the former figure, and never silence.
+    assert own[2] == {"333"} or "uncertain which run wrote them: eval_results.json" in tables[2]
+    assert "999" not in tables[2]
+    assert own[3] == {"333"}

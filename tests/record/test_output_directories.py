@@ -1,11 +1,14 @@
 """The directories that a command says it writes."""
 
+import os
+
 import pytest
 
 from mcp_server.record.output_directories import (
     configuration_words,
     find_in_command,
     find_in_configuration,
+    find_mentioned,
     names_an_output,
 )
 
@@ -51,3 +54,11 @@ def test_a_configuration_names_directories() -> None:
     assert find_in_configuration(text, "/p") == ["/p/ck/a", "/logs"]
     assert find_in_configuration('{"output_dir": "out", "lr": 1}', "/p") == ["/p/out"]
     assert configuration_words("python t.py --config=a.yaml b.json c.txt") == ["a.yaml", "b.json"]
+
+
+def test_paths_outside_that_a_command_mentions() -> None:
+    mentioned = find_mentioned(
+        "python3 eval.py /data/out --ckpt ../in/a out=/x/y --url http://h/a b/c $D/x /usr/lib", "/w"
+    )
+    assert mentioned == ["/data/out", "/in/a", "/x/y"]
+    assert find_mentioned(["/venv/bin/python", "a.py", "/w/inside", "~/out"], "/w") == [os.path.expanduser("~/out")]  # noqa: PTH111 - plain strings
