@@ -66,6 +66,13 @@ class Backend(Protocol):
     def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
         """Return ``spec`` with the fields that only this backend knows, e.g. the session's name."""
 
+    def preview(self, spec: RunSpec) -> str:
+        """Return what a dry run shows beside the command's script: how this backend would start it. Or empty.
+
+        Raises:
+            LaunchFailed: it would be refused.
+        """
+
     def create(self, directory: RunDir, spec: RunSpec) -> None:
         """Make the run's directory appear whole, with its spec and what ``start`` needs in it.
 
@@ -166,6 +173,7 @@ class Backend(Protocol):
 _BACKENDS = {
     "tmux": "mcp_server.backends.local:LocalBackend",
     "ssh": "mcp_server.backends.ssh:SshBackend",
+    "slurm": "mcp_server.backends.slurm.backend:SlurmBackend",
 }
 _NOT_BY_NAME = frozenset({"ssh"})  # follows from the host
 

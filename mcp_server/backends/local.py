@@ -77,6 +77,11 @@ class LocalBackend:
         """Name the run's session after it, so that a launch that dies between two steps leaves something to find."""
         return replace(spec, session=spec.run_id, tmux_socket=tmux_socket(environ))
 
+    def preview(self, spec: RunSpec) -> str:
+        """Return nothing: the command's script says it all."""
+        del spec
+        return ""
+
     def create(self, directory: RunDir, spec: RunSpec) -> None:
         """Make the directory with the spec and the FIFO of the handover.
 

@@ -78,6 +78,11 @@ class SshBackend:
         socket = str(_channel(spec).hello.get("tmux_socket") or "default")
         return replace(spec, session=spec.run_id, tmux_socket=socket, host=Path(spec.mirror).name)
 
+    def preview(self, spec: RunSpec) -> str:
+        """Return nothing: the command's script says it all."""
+        del spec
+        return ""
+
     def create(self, directory: RunDir, spec: RunSpec) -> None:
         """Make the run known here before its host hears of it, so that a launch whose answer is lost can be found.
 

@@ -39,6 +39,7 @@ EventKind = Literal[
     "requeued",
     "stopping",
     "interrupted",
+    "limit_near",
     "ended",
     "screen_lost",
     "log_lost",
@@ -84,6 +85,7 @@ TRAITS: Mapping[EventKind, KindTraits] = {
     "requeued": KindTraits(live_state="starting", clears_failure=True),  # another supervisor goes on
     "stopping": KindTraits(),
     "interrupted": KindTraits(),
+    "limit_near": KindTraits(),  # a scheduler ends the job soon
     "ended": KindTraits(ends_run=True),
     "screen_lost": KindTraits(),
     "log_lost": KindTraits(),
@@ -170,10 +172,11 @@ class EventLog:
     """Appends events. A full disk delays them and never raises: monitoring must not stop a healthy run.
 
     The numbers of an existing log continue; a torn last line, which a power cut left, is removed. The caller holds
-    the run's lock.
+    the run's lock. ``durable``: each event is on the disk before the next step, for readers on other hosts.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, durable: bool = False) -> None:
+        self._durable = durable
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._waiting: list[bytes] = []
         self._seq = 0
@@ -210,6 +213,8 @@ class EventLog:
             with contextlib.suppress(OSError):
                 if os.write(self._fd, line) == len(line):
                     del self._waiting[0]
+                    if self._durable:
+                        os.fsync(self._fd)
                     continue
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, before)

@@ -54,8 +54,8 @@ class Handover:
         return json.dumps(value).encode() + b"\n"
 
 
-def receive_handover(path: Path) -> Handover:
-    """Read the FIFO once, and remove it.
+def receive_handover(path: Path, *, keep: bool = False) -> Handover:
+    """Read the FIFO once, and remove it. A scheduler's job may start again: ``keep`` leaves the file for that.
 
     Raises:
         HandoverError: the launcher died before it had written everything, or took longer than 10 s.
@@ -80,7 +80,8 @@ def receive_handover(path: Path) -> Handover:
             data += chunk
     finally:
         os.close(fd)
-        path.unlink(missing_ok=True)
+        if not keep:
+            path.unlink(missing_ok=True)
     try:
         value = json.loads(data)
         env, secrets = dict(value["env"]), dict(value["secrets"])

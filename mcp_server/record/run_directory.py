@@ -42,7 +42,10 @@ class RunDir:
 
     @property
     def handover(self) -> Path:
-        """A FIFO: the environment passes through it in memory. Gone once the command has started."""
+        """A FIFO: the environment passes through it in memory. Gone once the command has started.
+
+        For a scheduler's job a file, which only its user can read, until the run has ended.
+        """
         return self.path / "handover"
 
     @property
@@ -59,6 +62,16 @@ class RunDir:
     def stop(self) -> Path:
         """A request to stop the run: who asked, and why."""
         return self.path / "stop.json"
+
+    @property
+    def job(self) -> Path:
+        """The job that a scheduler made of the run: its id, and when it was handed in. The launcher's."""
+        return self.path / "job.json"
+
+    @property
+    def job_end(self) -> Path:
+        """How a scheduler says that the job ended, kept by the server that heard it first: schedulers forget."""
+        return self.path / "job_end.json"
 
     def attempt(self, number: int) -> Path:
         """Directory of one attempt, counted from 1."""

@@ -107,6 +107,9 @@ async def _stop_reachable(
     directory = await run_in_thread(store.run_directory, run.run_id)
     request: dict[str, Any] = {"by": by, "reason": reason, "stopped_by": stopped_by, "at": now()}
     request |= expiry(_EXPIRES_S)
+    if await run_in_thread(_is_pending, directory, run):  # a supervisor that comes meanwhile starts nothing
+        with contextlib.suppress(OSError):
+            await run_in_thread(backend.put_stop_request, directory, run.spec, request)
     if await run_in_thread(_lives, directory, run):
         with contextlib.suppress(OSError):  # on a full disk the signal alone stops the run
             await run_in_thread(backend.put_stop_request, directory, run.spec, request)
@@ -182,6 +185,10 @@ def _result_of_supervisor(run: Run) -> StopResult:
 
 def _lives(directory: RunDir, run: Run) -> bool:
     return backend_of(run.spec).liveness(directory, run.spec).liveness is Liveness.ALIVE
+
+
+def _is_pending(directory: RunDir, run: Run) -> bool:
+    return backend_of(run.spec).liveness(directory, run.spec).liveness is Liveness.PENDING
 
 
 def _has_answered(run: Run) -> bool:

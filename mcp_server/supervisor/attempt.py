@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mcp_server.supervisor.gpu_allocation import GpuAllocation
     from mcp_server.supervisor.gpu_monitor import GpuMonitor
     from mcp_server.supervisor.outputs import OutputRecorder
+    from mcp_server.supervisor.slurm_job import SlurmGpus
 
 _TICK_S = 0.05  # while a stop is under way
 # What a command leaves behind may be about to end by itself, such as a filter that still prints its last
@@ -81,7 +82,7 @@ class Attempt:
         cls,
         control: ControlInputs,
         handover: Handover,
-        allocation: GpuAllocation | None,
+        allocation: GpuAllocation | SlurmGpus | None,
         number: int,
         inputs: AttemptInputs,
     ) -> Attempt:
@@ -231,7 +232,7 @@ class Attempt:
         """Begin to stop when there is a stop request. One from outside takes precedence over the recovery policy's."""
         if self._wait_status is not None:
             return
-        request = self.control.stop_request or self._stop_request
+        request = self.control.stop_request or self.control.job_stop or self._stop_request
         if request is None and self._stop_sequence is None:
             request = self.observer.check_deadlines()
         if request is not None and request is not self._stop_request:
@@ -240,7 +241,9 @@ class Attempt:
             self.observer.note_stopping()
             self._far_side = self._far_side or self._find_far_side()
             if self._stop_sequence is None:
-                self._stop_sequence = StopSequence(stop_stages(self.control.spec.stop_grace_s))
+                job = self.control.job if request is self.control.job_stop else None
+                stages = job.stop_stages() if job else stop_stages(self.control.spec.stop_grace_s)
+                self._stop_sequence = StopSequence(stages)
 
     def _is_over(self) -> bool:
         """Send signals that are due and return whether the attempt's processes have ended or cannot be stopped."""
@@ -339,6 +342,11 @@ class Attempt:
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
                 if reaped[0] == self._child.pid:  # its guard was killed, so this process inherited the command
                     self._set_wait_status(reaped[1])
+        if signal.SIGUSR1 in numbers and self.control.job and self._wait_status is None:
+            count = self.control.job.signal_checkpoint(self.living())
+            text = "Slurm ends the job in about two minutes, at its time limit: "
+            text += f"SIGUSR1 went to {count} processes that handle it." if count else "no process handles SIGUSR1."
+            self._events.append("limit_near", text)
         if signal.SIGWINCH in numbers:
             self.relay.resize_terminal()
 
@@ -356,6 +364,10 @@ class Attempt:
         interrupted = self._interrupted_s is not None and self.ended_s - self._interrupted_s < _INTERRUPT_S
         ending = classify_ending(self._wait_status, self._stop_request, interrupted=interrupted)
         return ending.lose(self._far_side) if self._far_side else ending
+
+    def blame(self, request: StopRequest) -> None:
+        """Say that an attempt which seemed to fail by itself was stopped by ``request``."""
+        self._stop_request = request
 
     @property
     def leftover_count(self) -> int:

@@ -8,6 +8,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mcp_server.record.events import EventLog
 from mcp_server.record.exit_status import CTRL_C, STOPPERS, StopRequest
@@ -16,6 +17,9 @@ from mcp_server.record.run_directory import RunDir, read_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.pane import Pane, open_pane, open_tmux_server
 from mcp_server.supervisor.tmux_probe import TmuxProbe
+
+if TYPE_CHECKING:
+    from mcp_server.supervisor.slurm_job import SlurmJob
 
 _RETRY_S = 5.0  # until a full disk is tried again
 _LONGEST_POLL_S = 3600.0  # poll(2) counts milliseconds in an int
@@ -34,11 +38,15 @@ _INTERRUPT = b"\x03"
 class ControlInputs:
     """External inputs of a run, during its attempts and between them.
 
-    ``stop_request`` is the first stop request, or None. ``wakeup_fd`` yields one byte for each signal.
+    ``stop_request`` is the first stop request, or None. ``wakeup_fd`` yields one byte for each signal. ``job_stop``:
+    why the scheduler of ``job`` ends it.
     """
 
-    def __init__(self, rundir: RunDir, spec: RunSpec, events: EventLog, wakeup_fd: int) -> None:
-        self.rundir, self.spec, self.events = rundir, spec, events
+    def __init__(
+        self, rundir: RunDir, spec: RunSpec, events: EventLog, wakeup_fd: int, job: SlurmJob | None = None
+    ) -> None:
+        self.rundir, self.spec, self.events, self.job = rundir, spec, events, job
+        self.job_stop: StopRequest | None = None
         self.pane = open_pane(0)
         self.stop_request: StopRequest | None = None
         self._wakeup_fd = wakeup_fd
@@ -115,7 +123,7 @@ class ControlInputs:
         numbers: set[int] = set()
         with contextlib.suppress(BlockingIOError):
             numbers = set(os.read(self._wakeup_fd, 4096))
-        if not self._read_stop_file() and signal.SIGTERM in numbers:
+        if not self._read_stop_file() and signal.SIGTERM in numbers and not self.learn_job_stop():
             self.request_stop(StopRequest("killed", "SIGTERM to the supervisor", "the supervisor was terminated"))
         if signal.SIGHUP in numbers:
             self.on_pane_closed()
@@ -131,6 +139,16 @@ class ControlInputs:
         stopper = str(stopped_by) if stopped_by in STOPPERS else ""
         self.request_stop(StopRequest("killed", by, str(request.get("reason", "")), stopper))
         return True
+
+    def learn_job_stop(self) -> bool:
+        """Ask the scheduler whether it ends the job, and return whether it does. A cancelled job is a stop request."""
+        if self.job is None:
+            return False
+        if self.job_stop is None and (request := self.job.explain_stop()) is not None:
+            self.job_stop = request
+            if request.state == "killed":
+                self.request_stop(request)
+        return self.job_stop is not None
 
     def request_stop(self, request: StopRequest) -> None:
         """Record a stop request, unless there is an earlier one."""
@@ -209,7 +227,7 @@ class ControlInputs:
         """
         until_s = time.monotonic() + wait_s
         self.handle_pending()
-        while self.stop_request is None and (time.monotonic() < until_s or self._pane_verdict_s is not None):
+        while not self._is_stopped and (time.monotonic() < until_s or self._pane_verdict_s is not None):
             poll = select.poll()
             self.register(poll)
             due_s = until_s if self._pane_verdict_s is None else self._pane_verdict_s
@@ -218,7 +236,11 @@ class ControlInputs:
                 if self.pane and fd == self.pane.fd:
                     self._read_keys(self.pane)
             self.check_deadlines()
-        return self.stop_request is None
+        return not self._is_stopped
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self.stop_request is not None or self.job_stop is not None
 
     def wait_after_end(self, wait_s: float, is_over: Callable[[], bool]) -> None:
         """Wait ``wait_s`` after the run's end, or until ``is_over``, SIGTERM, Ctrl-C or the end of the pane.

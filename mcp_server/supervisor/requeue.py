@@ -2,7 +2,8 @@
 
 The run goes on with a new attempt. These runs are not continued: one with an end in ``events.jsonl``, one whose stop
 was carried out after the supervisor died, one whose newest attempt recorded that it finished, timed out, or was killed
-other than by the recovery policy, and one with processes that still live, which a new attempt would meet.
+other than by the recovery policy or the scheduler, and one with processes that still live, which a new attempt would
+meet.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def read_former_supervision(rundir: RunDir) -> FormerSupervision | None:
     record = read_record(rundir.exit(number)) or {}
     if any(event["kind"] in ENDING for event in events) or stop.get("carried_out"):
         return None
-    is_final = record.get("state") in _FINAL_STATES and record.get("stopped_by") != "policy"
+    is_final = record.get("state") in _FINAL_STATES and record.get("stopped_by") not in ("policy", "scheduler")
     if is_final or _has_processes(rundir.run_id):
         return None
     starts = [event for event in events if event["kind"] == "started"]
@@ -74,7 +75,7 @@ def take_environment(rundir: RunDir, spec: RunSpec) -> tuple[Handover, str]:
     """
     if rundir.handover.exists():
         try:
-            return receive_handover(rundir.handover), ""
+            return receive_handover(rundir.handover, keep=spec.backend == "slurm"), ""
         except HandoverError:
             pass  # the launcher is gone
     secrets = {name: os.environ[name] for name in spec.secrets if name in os.environ}

@@ -17,6 +17,7 @@ from mcp_server.system import ports
 if TYPE_CHECKING:
     from mcp_server.diagnosis.failure.diagnose import Failure
     from mcp_server.supervisor.gpu_allocation import GpuAllocation
+    from mcp_server.supervisor.slurm_job import SlurmGpus
 
 
 def _kind_of(failure: Failure | None, stopped_for: str | None) -> str:
@@ -49,7 +50,7 @@ class Outcome:
 class Retries:
     """Collects the failed attempts of a run, and asks its recovery policy what follows."""
 
-    def __init__(self, control: ControlInputs, get_allocation: Callable[[], GpuAllocation]) -> None:
+    def __init__(self, control: ControlInputs, get_allocation: Callable[[], GpuAllocation | SlurmGpus]) -> None:
         self._control, self._get_allocation = control, get_allocation
         self._history: list[FailedAttempt] = []
 

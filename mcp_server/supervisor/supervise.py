@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from mcp_server.supervisor.requeue import FormerSupervision
     from mcp_server.supervisor.retries import NextAttempt, Retries
     from mcp_server.supervisor.services import Services
+    from mcp_server.supervisor.slurm_job import SlurmGpus, SlurmJob
 
 _NOT_OURS = 75  # EX_TEMPFAIL of sysexits.h
 _LOCK_PATIENCE_S = 2.0
 _DECISION_LIMIT_S = 30.0  # a rule's pattern is the user's; leasing a GPU takes a while
+_UNKNOWN = StopRequest("failed", "Slurm", "")
 _CALLED_OFF = "The retry was called off."
 _WAKING = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 _IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE)
@@ -51,8 +53,10 @@ def supervise(path: Path) -> int:
     rundir = RunDir(path)
     if not rundir.spec.is_file():  # its launch was aborted
         return _NOT_OURS
-    lock = take_lock(rundir.lock, _LOCK_PATIENCE_S)
     facts = read_json(rundir.spec)
+    job = _find_job(facts or {})
+    # Slurm runs a job once at a time, and shared disks may have no locks.
+    lock = os.open(os.devnull, os.O_RDWR) if job else take_lock(rundir.lock, _LOCK_PATIENCE_S)
     if lock is None or facts is None:
         return _NOT_OURS
     former = None
@@ -62,12 +66,15 @@ def supervise(path: Path) -> int:
         former = read_former_supervision(rundir)
         if former is None:
             return _NOT_OURS
-    wakeup_fd = _catch_signals()
-    control = ControlInputs(rundir, RunSpec.from_facts(facts), EventLog(rundir.events), wakeup_fd)
+    wakeup_fd = _catch_signals((*_WAKING, signal.SIGUSR1) if job else _WAKING)
+    events = EventLog(rundir.events, durable=job is not None)
+    control = ControlInputs(rundir, RunSpec.from_facts(facts), events, wakeup_fd, job)
     number = former.attempt + 1 if former else 1
     try:
         write_script(rundir.script, render(control.spec))
-        handover = _requeue(control, former) if former else receive_handover(rundir.handover)
+        handover = _requeue(control, former) if former else receive_handover(rundir.handover, keep=job is not None)
+        if job:
+            handover = replace(handover, env=job.join_environment(handover.env))
         if handover.notify:
             _send_notices(control, handover)
         supervision = Supervision(control, handover, lock, former)
@@ -81,6 +88,15 @@ def supervise(path: Path) -> int:
     except (HandoverError, ServiceEnded, OSError) as error:
         return _refuse(control, lock, number, f"{error}", state="failed")
     return supervision.run(first)  # tmux shows it to people who attach later
+
+
+def _find_job(facts: Mapping[str, Any]) -> SlurmJob | None:
+    """Return the scheduler's job that this process is in, None for a run that was launched in tmux."""
+    if facts.get("backend") != "slurm":
+        return None
+    from mcp_server.supervisor.slurm_job import SlurmJob  # noqa: PLC0415 - few runs are in one
+
+    return SlurmJob.of(RunSpec.from_facts(facts), os.environ)
 
 
 def _send_notices(control: ControlInputs, handover: Handover) -> None:
@@ -114,9 +130,17 @@ def _refuse(control: ControlInputs, lock: int, number: int, why: str, **facts: o
     control.show(text)
     attempts = max(1, number - 1)
     _write_results(control, state=str(facts["state"]), text=text, failure=None, attempts=attempts, elapsed_s=0.0)
+    _remove_handover(control)
     control.events.append("refused", text, **facts)
     release_lock(lock)
     return 1
+
+
+def _remove_handover(control: ControlInputs) -> None:
+    """Remove the environment and the secrets that a scheduler's job has in a file."""
+    if control.job:
+        with contextlib.suppress(OSError):
+            control.rundir.handover.unlink(missing_ok=True)
 
 
 def _write_results(control: ControlInputs, **end: Any) -> None:
@@ -142,7 +166,7 @@ class Supervision:
         self, control: ControlInputs, handover: Handover, lock: int, former: FormerSupervision | None = None
     ) -> None:
         self._control, self._handover, self._lock, self._spec = control, handover, lock, control.spec
-        self._allocation: GpuAllocation | None = None
+        self._allocation: GpuAllocation | SlurmGpus | None = None
         self._params: dict[str, object] = dict(self._spec.params)
         self._changed: dict[str, str] = {}  # environment variables that retries changed
         self._report = AttemptsReport(control.rundir, former.attempt if former else 0)
@@ -195,7 +219,9 @@ class Supervision:
             attempt.supervise()
             ending, failure = self._diagnose(attempt)
             planned, why, failure = self._decide(attempt, ending, failure)
-            if planned is not None:
+            if self._control.job_stop is not None and self._leave_to_scheduler(attempt, failure, planned, why):
+                return ending.status
+            if planned is not None and self._control.job_stop is None:
                 following, why = self._retry(attempt, failure, planned, why)
                 if following is not None:
                     attempt.close()
@@ -210,6 +236,23 @@ class Supervision:
             self._end(attempt, ending, failure, why)
             return ending.status
 
+    def _leave_to_scheduler(
+        self, attempt: Attempt, failure: Failure | None, planned: NextAttempt | None, why: str
+    ) -> bool:
+        """Let the scheduler start the job again, as it said or as the policy wants, and return whether it will.
+
+        The attempt that follows is another job's, whose supervisor reads here how this one ended.
+        """
+        job = self._control.job
+        if job is None or self._control.stop_request is not None:
+            return False
+        if not job.is_requeued and (planned is None or not job.requeue()):
+            return False
+        following = planned or NextAttempt(self._params, self._changed, 0.0)
+        self._announce(attempt, failure, following, f"Slurm starts its job again. {why}".strip())
+        attempt.close()
+        return True
+
     def _leave_flag(self, end: Mapping[str, Any]) -> None:
         """Write the flag of a failed run unless it is repaired: launched again, or finished by its executor."""
         control, spec = self._control, self._spec
@@ -223,7 +266,12 @@ class Supervision:
 
     def _diagnose(self, attempt: Attempt) -> tuple[Ending, Failure | None]:
         """Return how the attempt ended and why it failed: an end that was requested from outside is not a failure."""
-        ending = attempt.ending
+        ending, control = attempt.ending, self._control
+        if ending.state == "failed" and ending.stop_request is None and control.job and control.learn_job_stop():
+            attempt.blame(control.stop_request or control.job_stop or _UNKNOWN)  # Slurm's SIGTERM was faster than ours
+            ending = attempt.ending
+        if control.job and control.job_stop and ending.stop_request is control.job_stop:
+            return ending, control.job.find_failure(control.job_stop)
         by_policy = ending.stopped_by == "policy"
         if ending.state not in ("failed", "finished") and not by_policy:
             return ending, None
@@ -267,7 +315,10 @@ class Supervision:
 
         Return the next attempt, the reason, and ``failure`` with advice that agrees with both.
         """
-        if not _may_be_retried(ending) or not self._recovers:
+        job, request = self._control.job, ending.stop_request
+        is_of_job = job is not None and request is not None and request is self._control.job_stop
+        may_be_retried = ending.state != "killed" if is_of_job else _may_be_retried(ending)
+        if not may_be_retried or not self._recovers or (job and job.is_requeued):
             return None, "", failure
         try:
             self._control.check_services()
@@ -284,8 +335,12 @@ class Supervision:
             return None, "What comes next could not be decided.", failure
         return outcome.planned, outcome.why, outcome.failure
 
-    def _get_allocation(self) -> GpuAllocation:
+    def _get_allocation(self) -> GpuAllocation | SlurmGpus:
         """Return the run's GPU allocation, which holds nothing at first."""
+        if self._allocation is None and self._control.job:
+            from mcp_server.supervisor.slurm_job import SlurmGpus  # noqa: PLC0415 - as above
+
+            self._allocation = SlurmGpus(self._spec, self._handover.env)
         if self._allocation is None:
             # A quarter of the supervisor's import time, which most runs need not wait.
             from mcp_server.supervisor.gpu_allocation import GpuAllocation  # noqa: PLC0415 - as above
@@ -319,6 +374,7 @@ class Supervision:
         text = f"{ending.text(attempt.leftover_count, attempt.relay.log.lost_bytes)} {then}".strip()
         elapsed_s = attempt.ended_s - self._began_s
         self._report.close(attempt, failure, why or "the end")
+        _remove_handover(control)
         if pane:
             pane.write(closing_line(control.rundir.log(attempt.number), ending, elapsed_s))
         end_facts, survivors = attempt.end_facts(), attempt.living()
@@ -354,13 +410,13 @@ def _may_be_retried(ending: Ending) -> bool:
     return ending.state == "failed" or (ending.state == "killed" and ending.stopped_by == "policy")
 
 
-def _catch_signals() -> int:
+def _catch_signals(waking: Sequence[signal.Signals]) -> int:
     """Turn signals into bytes on a pipe and return its reading end."""
     read_fd, write_fd = os.pipe()
     os.set_blocking(read_fd, False)
     os.set_blocking(write_fd, False)
     signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-    for number in _WAKING:
+    for number in waking:
         signal.signal(number, lambda *_: None)
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)

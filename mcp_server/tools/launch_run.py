@@ -147,10 +147,11 @@ async def launch_run(
         spec = await rehearse(request, server.home, server.environ)
         step = "Nothing was started: call launch_run without dry_run."
         warnings = await _collect_warnings(spec, server)
+        script = await run_in_thread(backend_of(spec).preview, spec) + render(spec)
         return Launched(
             name=spec.name,
             owner=spec.owner,
-            dry_run_script=render(spec),
+            dry_run_script=script,
             code=_describe_code(spec),
             warnings=warnings,
             next_step=step,
@@ -231,7 +232,7 @@ def _describe(
     answer = Launched(
         run_id=run.run_id,
         state=run.state,
-        session=spec.session,
+        session=spec.session if spec.backend == RunSpec.backend else None,
         gpus=list(run.gpu_names) or None,
         queue_position=run.queue_position,
         job_id=run.job_id,

@@ -1,0 +1,328 @@
+"""Supervisors as batch jobs of Slurm: handed in by sbatch, watched by their record, which a shared disk holds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import anyio
+
+from mcp_server.backends.base import GpuState, Record
+from mcp_server.backends.local import supervisor_argv
+from mcp_server.backends.slurm import batch_script
+from mcp_server.backends.slurm.commands import SlurmError, describe_job, estimate, find_missing, run_program, submit
+from mcp_server.backends.slurm.job_states import HELD, WAITING
+from mcp_server.backends.slurm.queue import EXPECTED_S, Queue
+from mcp_server.backends.slurm.watch import JobWatch
+from mcp_server.errors import HostUnreachable, LaunchFailed, RunwardError, ScreenNotFound
+from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.events import ENDING, read_events
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import RunDir, now, read_json, write_json
+from mcp_server.record.run_processes import REAP_STEP_S, Reaping, ReapResult, RunProcess, ThisHost, name_processes
+from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.record.state import LivenessReport, Run
+from mcp_server.system.files import open_private
+from mcp_server.threads import run_in_thread
+
+_ROWS = 50  # of a screen
+_SCREEN_BYTES = 2**20
+_GONE_WITHIN_S = 120.0  # KillWait, and the epilogue of the site
+_GONE_STEP_S = 0.5
+
+
+class SlurmBackend:
+    """Hands runs in to the Slurm of this host, a login node. Slurm chooses nodes and GPUs."""
+
+    leases_gpus = False
+
+    def __init__(self) -> None:
+        self._host = ThisHost()
+        self._watches: dict[Path, JobWatch] = {}
+
+    def check_request(self, request: LaunchRequest) -> None:
+        """Check the options, and that GPUs are a count.
+
+        Raises:
+            BadArgument: see ``batch_script.check_request``.
+        """
+        batch_script.check_request(request)
+
+    def check_usable(self) -> None:
+        """Check that the programs of Slurm are installed.
+
+        Raises:
+            RunwardError: some are not.
+        """
+        if missing := find_missing():
+            raise RunwardError(
+                f"Slurm is not here: {', '.join(missing)} not found.",
+                "Nothing was started.",
+                "A person should run the server on a login node of the cluster, with Slurm's programs in its PATH.",
+            )
+
+    def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
+        """Return the spec as it is: the job's name is the run's id, and it has no session."""
+        del environ
+        return spec
+
+    def preview(self, spec: RunSpec) -> str:
+        """Return the batch script, with Slurm's estimate of the start.
+
+        Raises:
+            LaunchFailed: Slurm would refuse it.
+        """
+        script = self._render(spec, Path(spec.run_dir))
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "batch.sh"
+            path.write_text(script)
+            try:
+                text = estimate(path, list(batch_script.list_options(spec)))
+            except SlurmError as error:
+                raise _refusal(error) from error
+        return f"{script}# Slurm: {text}\n"
+
+    def create(self, directory: RunDir, spec: RunSpec) -> None:
+        """Make the directory with the spec and the batch script.
+
+        Raises:
+            OSError: it cannot be written; nothing is left of it.
+        """
+        new = RunDir(directory.path.with_name(f".new-{spec.run_id}"))
+        new.path.mkdir(mode=0o700)
+        try:
+            with open(batch_script.script_of(new.path), "w", opener=open_private) as file:
+                file.write(self._render(spec, directory.path))
+            write_json(new.spec, spec.facts())
+            new.path.rename(directory.path)
+        except OSError:
+            shutil.rmtree(new.path, ignore_errors=True)
+            raise
+
+    async def start(
+        self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Hand the job in. The environment waits for it in a file that this user alone can read.
+
+        Raises:
+            LaunchFailed: Slurm refused; or it did not answer, so that a job that starts later stops at once.
+        """
+        del first_event  # it may take days
+        try:
+            await run_in_thread(self._hand_in, directory, spec, handover)
+        except SlurmError as error:
+            raise await run_in_thread(self._take_back, directory, spec, error) from error
+        await run_in_thread(self._queue(directory).look, EXPECTED_S)
+
+    def _hand_in(self, directory: RunDir, spec: RunSpec, handover: Handover) -> None:
+        with open(directory.handover, "wb", opener=open_private) as file:
+            file.write(handover.encode())
+            os.fsync(file.fileno())
+        named = list(batch_script.list_options(spec))
+        _keep_job(directory, submit(batch_script.script_of(directory.path), named))
+
+    def _take_back(self, directory: RunDir, spec: RunSpec, error: SlurmError) -> LaunchFailed:
+        """Return the refusal of a launch. Where Slurm did not answer, its job may be there all the same."""
+        if "did not answer" in error.cause:
+            with contextlib.suppress(OSError):
+                write_json(directory.stop, {"by": "launch_run", "reason": "sbatch did not answer", "at": now()})
+            return LaunchFailed(
+                f"{error.cause} Whether {spec.run_id} was handed in is unknown.",
+                "If its job starts later, it stops at once.",
+                f"A person can look with: squeue --me --name={spec.run_id}",
+            )
+        shutil.rmtree(directory.path, ignore_errors=True)
+        return _refusal(error)
+
+    async def discard(self, directory: RunDir, spec: RunSpec) -> None:
+        """Remove the directory of a refused launch."""
+        del spec
+        await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
+
+    async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
+        """Return whether its job was handed in, else leave a stop request for one that starts late.
+
+        Raises:
+            HostUnreachable: Slurm does not answer, so nobody knows.
+        """
+        return await run_in_thread(self._settle, directory, spec)
+
+    def _settle(self, directory: RunDir, spec: RunSpec) -> bool:
+        if read_json(directory.job) is not None:
+            return True
+        snapshot = self._queue(directory).look(0)
+        if snapshot.error:
+            raise HostUnreachable("Slurm", snapshot.error, "Nothing was started.")
+        if (job_id := snapshot.names.get(spec.run_id)) is not None:
+            _keep_job(directory, job_id)
+            return True
+        write_json(directory.stop, {"by": "launch_run", "reason": "launched again with the same key", "at": now()})
+        return False
+
+    def open_record(self, directory: RunDir) -> Record:
+        """Return the directory itself, on a disk that the nodes share."""
+        return Record(directory)
+
+    def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
+        """Return what the record and Slurm say together: see ``job_states.judge``."""
+        return self._watch(directory).liveness(directory, spec)
+
+    def check_stoppable(self, spec: RunSpec) -> None:
+        """Check that Slurm's programs are here.
+
+        Raises:
+            RunwardError: they are not.
+        """
+        del spec
+        self.check_usable()
+
+    def put_stop_request(self, directory: RunDir, spec: RunSpec, request: Mapping[str, Any] | None) -> None:
+        """Write or remove ``stop.json``.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        del spec
+        if request is None:
+            directory.stop.unlink(missing_ok=True)
+        else:
+            write_json(directory.stop, dict(request))
+
+    async def request_stop(self, directory: RunDir, run: Run) -> bool:
+        """Let Slurm send SIGTERM to the batch step, which is the supervisor: it then reads ``stop.json``."""
+        del run
+        job_id = job_of(directory)
+        try:
+            await run_in_thread(run_program, ["scancel", "--batch", "--signal=TERM", job_id])
+        except SlurmError:
+            return False
+        return bool(job_id)
+
+    async def reap(self, directory: RunDir, run: Run) -> ReapResult:
+        """Cancel the job, also one that waits, and verify that it is gone. What it left on this host is stopped too."""
+        job_id, state = job_of(directory), ""
+        if job_id:
+            with contextlib.suppress(SlurmError):  # it may be gone already: that is looked at next
+                await run_in_thread(run_program, ["scancel", job_id])
+            state = await self._await_end(job_id)
+        await run_in_thread(self._queue(directory).look, 0)
+        sent: tuple[str, ...] = ()
+        survivors: tuple[RunProcess, ...] = ()
+        if self._is_here(run):
+            reaping = Reaping(self._host, directory.path, run)
+            while (result := reaping.step()) is None:  # noqa: ASYNC110 - no event announces the end of a process
+                await anyio.sleep(REAP_STEP_S)
+            sent, survivors = result.signals_sent, result.survivors
+        if state:
+            survivors = (*survivors, RunProcess(0, f"job {job_id} ({state})"))
+        was_started = run.started_at is not None
+        return ReapResult(sent, survivors, unsupervised=was_started and run.abandoned)
+
+    async def _await_end(self, job_id: str) -> str:
+        """Return empty once Slurm has ended a job, or the state that it has after two minutes."""
+        state = "unknown"
+        with anyio.move_on_after(_GONE_WITHIN_S):
+            while True:
+                try:
+                    state = (await run_in_thread(describe_job, job_id)).state
+                except SlurmError:
+                    state = "unknown"
+                if state not in WAITING | HELD | {"unknown"}:
+                    return ""
+                await anyio.sleep(_GONE_STEP_S)
+        return state
+
+    def find_leftovers(self, run: Run) -> list[RunProcess]:
+        """Return what a run left on this host. On other nodes Slurm ends all that a job started."""
+        return name_processes(self._host.find_leftovers(run)) if self._is_here(run) else []
+
+    async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
+        """Return the end of the newest log, and a line on how the run ended, or why it waits.
+
+        Raises:
+            ScreenNotFound: the run was removed.
+        """
+        return await run_in_thread(self._read_screen, RunDir(Path(spec.run_dir)), history=history)
+
+    def _read_screen(self, directory: RunDir, *, history: bool) -> list[str]:
+        if not directory.spec.is_file():
+            raise ScreenNotFound(f"{directory.run_id} is gone.")
+        lines: list[str] = []
+        with contextlib.suppress(OSError), _newest_log(directory).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _SCREEN_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+        last = next(iter(read_events(directory.events)[-1:]), None)
+        if last is not None and last["kind"] in ENDING:
+            lines += ["", f"[runward] {directory.run_id} {last.get('text', '')}"]
+        elif not lines:
+            lines = [f"[runward] job {job_of(directory)} of {directory.run_id} has no output yet."]
+        return lines if history else lines[-_ROWS:]
+
+    def attach_command(self, spec: RunSpec) -> str:
+        """Return the command that follows the log: a job has no screen."""
+        return f"tail -n 200 -F {shlex.quote(str(_newest_log(RunDir(Path(spec.run_dir)))))}"
+
+    def attach(self, directory: RunDir, run: Run) -> NoReturn:
+        """Become a program that follows the log."""
+        del run
+        os.execvp("tail", ["tail", "-n", "10000", "-F", str(_newest_log(directory))])
+
+    def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
+        """Return nothing: the GPUs are those of nodes that only a job may use."""
+        del spec, env, near, query
+        return GpuState(Snapshot(), {})
+
+    def fetch_log(self, directory: RunDir, spec: RunSpec, attempt: int) -> Path:
+        """Return the log itself."""
+        del spec
+        return directory.log(attempt)
+
+    async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+        """Do nothing: a job has no screen."""
+
+    def _render(self, spec: RunSpec, path: Path) -> str:
+        return batch_script.render_batch_script(replace(spec, run_dir=str(path)), supervisor_argv(sys.executable, path))
+
+    def _is_here(self, run: Run) -> bool:
+        """Return whether the run's newest supervisor was on this host, in this boot."""
+        return bool(run.at_start.get("boot_id")) and run.at_start["boot_id"] == self._host.boot_id
+
+    def _watch(self, directory: RunDir) -> JobWatch:
+        home = directory.path.parents[1]
+        return self._watches.setdefault(home, JobWatch(Queue(home)))
+
+    def _queue(self, directory: RunDir) -> Queue:
+        return self._watch(directory).queue
+
+
+def job_of(directory: RunDir) -> str:
+    """Return the id of the run's job, empty where none was handed in."""
+    return str((read_json(directory.job) or {}).get("job_id", ""))
+
+
+def _keep_job(directory: RunDir, job_id: str) -> None:
+    write_json(directory.job, {"job_id": job_id, "submitted_at": now(), "submitted_s": time.time()})
+
+
+def _refusal(error: SlurmError) -> LaunchFailed:
+    return LaunchFailed(
+        f"Slurm: {error.cause}",
+        "Nothing was started.",
+        "sinfo shows partitions; backend_options names what it asks for.",
+    )
+
+
+def _newest_log(directory: RunDir) -> Path:
+    attempts = [1]
+    with contextlib.suppress(OSError):
+        attempts += [int(path.name) for path in directory.attempt(1).parent.iterdir() if path.name.isdigit()]
+    return directory.log(max(attempts))

@@ -1,0 +1,133 @@
+"""The batch script of a run: what a launch asks for, in the words of sbatch. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp_server.errors import BadArgument
+from mcp_server.gpus.request import parse_gpus
+from mcp_server.record.spec import LaunchRequest, RunSpec
+
+SIGNAL_BEFORE_S = 120
+# The site's limit must not come before the run's own: Slurm counts minutes, and signals up to a minute early.
+_AFTER_LIMIT_S = SIGNAL_BEFORE_S + 120
+# Long options of sbatch that a launch may give. Others would change what runward relies on, or ask for another answer.
+_OPTION_NAMES = """
+account acctg-freq batch begin bb bbf cluster-constraint comment constraint container contiguous core-spec
+cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution exclude exclusive
+extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint hold
+ignore-pbs licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-kill
+no-requeue nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket
+overcommit oversubscribe partition power prefer priority profile propagate qos reboot requeue reservation signal
+sockets-per-node spread-job switches thread-spec threads-per-core time time-min tmp tres-bind tres-per-task
+use-min-nodes wait-all-nodes wckey
+"""
+OPTIONS = frozenset(_OPTION_NAMES.split())
+_OURS = {
+    "job-name": "name",
+    "chdir": "cwd",
+    "export": "env",
+    "output": "read_log",
+    "error": "read_log",
+    "array": "launch_sweep",
+    "wrap": "command",
+    "parsable": "",
+    "test-only": "dry_run",
+    "wait": "wait_run",
+    "open-mode": "",
+    "clusters": "",
+}
+_GPU_OPTIONS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres", "tres-per-task"})
+_VALUE = re.compile(r"[^\"\\\x00-\x1f\x7f]{1,500}")
+_SIMPLE = re.compile(r"[\w@%+=:,./\[\]*&|()<>!~^-]+")
+
+
+def check_request(request: LaunchRequest) -> None:
+    """Check what a launch asks of Slurm.
+
+    Raises:
+        BadArgument: an option is not sbatch's, is set by runward, or contradicts an argument; or the GPUs are named.
+    """
+    options = normalize_options(request.backend_options)
+    gpus = parse_gpus(request.gpus)
+    if gpus is not None and gpus.ids:
+        raise BadArgument("gpus", "Slurm chooses them: pass a count.")
+    if request.require:
+        raise BadArgument(
+            "require", "Slurm chooses the GPUs.", 'Pass what the site calls them, e.g. {"constraint": "a100"}.'
+        )
+    if gpus and gpus.count and (both := sorted(_GPU_OPTIONS & options.keys())):
+        raise BadArgument("backend_options", f"{', '.join(both)} and gpus both ask for GPUs.", "Pass one of them.")
+    if gpus and gpus.cpu and "cpus-per-task" in options:
+        raise BadArgument("backend_options", "cpus-per-task and gpus both ask for cpus.", "Pass one of them.")
+
+
+def normalize_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return options of sbatch by their long names, with dashes. A flag has an empty value.
+
+    Raises:
+        BadArgument: a name or a value cannot be used.
+    """
+    normal: dict[str, str] = {}
+    for given, value in options.items():
+        name = given.strip().lstrip("-").replace("_", "-")
+        if name in _OURS:
+            use = f"Pass {_OURS[name]} to launch_run." if _OURS[name] in ("name", "cwd", "env", "command") else ""
+            raise BadArgument("backend_options", f"{name} is set by runward.", use)
+        if name not in OPTIONS:
+            raise BadArgument(
+                "backend_options", f"{given!r:.60} is not a long option of sbatch.", "sbatch --help lists them."
+            )
+        if value is None or value is False:
+            continue
+        text = "" if value is True else str(value)
+        if isinstance(value, (dict, list)) or (text and not _VALUE.fullmatch(text)):
+            raise BadArgument("backend_options", f"{name}: {value!r:.60} cannot stand in a script of sbatch.")
+        normal[name] = text
+    return normal
+
+
+def list_options(spec: RunSpec) -> dict[str, str]:
+    """Return all options of a run's job."""
+    given = normalize_options(spec.backend_options)
+    gpus = parse_gpus(spec.gpus)
+    options = {
+        "job-name": spec.run_id,
+        "chdir": spec.run_dir,
+        "output": f"{spec.run_dir}/slurm.out".replace("%", "%%"),
+        "open-mode": "append",
+        "signal": f"B:USR1@{SIGNAL_BEFORE_S}",
+    }
+    if gpus and gpus.count:
+        options["gpus" if "nodes" in given else "gres"] = str(gpus.count) if "nodes" in given else f"gpu:{gpus.count}"
+    if gpus and gpus.cpu:
+        options["cpus-per-task"] = str(gpus.cpu)
+    if spec.time_limit_s:
+        options["time"] = str(math.ceil((spec.time_limit_s + _AFTER_LIMIT_S) / 60))
+    if not given.keys() & {"requeue", "no-requeue"}:
+        # Nothing is started again that nobody asked to start again.
+        options["requeue" if (spec.recovery or {}).get("rules") else "no-requeue"] = ""
+    return {**options, **given}
+
+
+def render_batch_script(spec: RunSpec, supervisor: Sequence[str]) -> str:
+    """Return the batch script, whose process becomes the supervisor. It holds neither environment nor secret."""
+    lines = [
+        f"#SBATCH --{name}={_quote(value)}" if value else f"#SBATCH --{name}"
+        for name, value in list_options(spec).items()
+    ]
+    return "\n".join(["#!/bin/bash", *lines, f"exec {shlex.join(supervisor)}", ""])
+
+
+def script_of(directory: Path) -> Path:
+    """Return where a run's batch script is."""
+    return directory / "batch.sh"
+
+
+def _quote(value: str) -> str:
+    return value if _SIMPLE.fullmatch(value) else f'"{value}"'

@@ -1,0 +1,197 @@
+"""The programs of Slurm that a login node has: what they print, as values. Never their JSON, which changes shape."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mcp_server.backends.slurm.job_states import Job
+from mcp_server.errors import RunwardError
+
+PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
+_TIMEOUT_S = 15.0
+_SUBMIT_TIMEOUT_S = 60.0
+_FORMAT = "%i|%T|%S|%N|%r|%j"  # the name last: those of other jobs may hold anything
+_FORGOTTEN = re.compile(r"Invalid job id", re.IGNORECASE)
+_COMPLETIONS_BYTES = 4 * 2**20
+# Defaults of the user's that a launch may leave to them. Others would change what the script says.
+_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
+
+
+class SlurmError(RunwardError):
+    """A program of Slurm failed."""
+
+
+def find_missing() -> list[str]:
+    """Return the programs that are not installed."""
+    return [program for program in PROGRAMS if shutil.which(program) is None]
+
+
+def clean_environment(environ: Mapping[str, str], named: Sequence[str] = ()) -> dict[str, str]:
+    """Return the environment for Slurm's programs, which becomes the job's: nothing of the launcher's, no secret.
+
+    ``named``: options that a launch names, so that the user's default does not override them. Pure.
+    """
+    defaults = [f"SBATCH_{each}" for each in _DEFAULTS if each.lower() not in named]
+    kept = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "SLURM_CONF", *defaults)
+    return {name: environ[name] for name in kept if name in environ} | {"SLURM_TIME_FORMAT": "%s"}
+
+
+def run_program(words: Sequence[str], *, timeout_s: float = _TIMEOUT_S, named: Sequence[str] = ()) -> str:
+    """Return what a program of Slurm prints.
+
+    Raises:
+        SlurmError: it failed, or did not answer in time; says so in its own words.
+    """
+    try:
+        done = subprocess.run(
+            words,
+            env=clean_environment(os.environ, named),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(f"{words[0]} did not answer within {timeout_s:g} s.") from error
+    except OSError as error:
+        raise SlurmError(f"{words[0]}: {error.strerror}.") from error
+    if done.returncode != 0:
+        raise SlurmError(f"{' '.join((done.stderr or done.stdout).split())[:400] or f'{words[0]} failed'}.")
+    # --test-only writes its estimate to stderr.
+    return done.stdout or done.stderr
+
+
+def submit(script: Path, named: Sequence[str]) -> str:
+    """Hand a batch script in and return the job's id.
+
+    Raises:
+        SlurmError: Slurm refused it.
+    """
+    answer = run_program(["sbatch", "--parsable", str(script)], timeout_s=_SUBMIT_TIMEOUT_S, named=named)
+    job_id = answer.strip().split("\n")[-1].partition(";")[0]
+    if not job_id.isdecimal():
+        raise SlurmError(f"sbatch answered {answer[:80]!r}, which is not the id of a job.")
+    return job_id
+
+
+def estimate(script: Path, named: Sequence[str]) -> str:
+    """Return when Slurm would start a script, in its own words.
+
+    Raises:
+        SlurmError: it would refuse it.
+    """
+    text = run_program(["sbatch", "--test-only", str(script)], named=named)
+    text = re.sub(r"(?<=start at )\d+", lambda found: read_time(found[0]), text.replace("sbatch: ", ""))
+    return " ".join(text.split())
+
+
+def list_own_jobs() -> dict[str, tuple[Job, str]]:
+    """Return the user's jobs with their names, by id, also those that ended and are still known.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
+    return parse_queue(run_program(["squeue", "--me", "-h", "-t", "all", "-o", _FORMAT]))
+
+
+def parse_queue(text: str) -> dict[str, tuple[Job, str]]:
+    """Return jobs and their names, by id. Pure."""
+    jobs = {}
+    for line in text.splitlines():
+        fields = line.split("|", 5)
+        if len(fields) == len(_FORMAT.split("|")):
+            job_id, state, start, nodes, reason, name = fields
+            job = Job.of(job_id, state, start_at=read_time(start), nodes=nodes, reason=reason)
+            jobs[job_id] = (job, name)
+    return jobs
+
+
+def describe_job(job_id: str) -> Job:
+    """Return what Slurm says of a job that has left the queue: sacct where it is, else scontrol, else the jobs' log.
+
+    A job that nobody knows has no state.
+
+    Raises:
+        SlurmError: Slurm does not answer, so that nothing is known.
+    """
+    for ask in (_ask_accounting, _ask_controller, _read_completions):
+        if (job := ask(job_id)) is not None:
+            return job
+    return Job(job_id, "", source="nowhere")
+
+
+def _ask_accounting(job_id: str) -> Job | None:
+    if shutil.which("sacct") is None:
+        return None
+    try:
+        text = run_program(["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode,End,NodeList"])
+    except SlurmError:  # it is installed and switched off, or its database does not answer
+        return None
+    fields = text.strip().split("\n")[-1].split("|")
+    if len(fields) < 4:  # noqa: PLR2004 - those of the format above
+        return None
+    state, code, end, nodes = fields[:4]
+    return Job.of(job_id, state, exit_code=code, ended_at=read_time(end), nodes=_nodes(nodes), source="sacct")
+
+
+def _ask_controller(job_id: str) -> Job | None:
+    try:
+        text = run_program(["scontrol", "show", "job", job_id, "-o"])
+    except SlurmError as error:
+        if _FORGOTTEN.search(error.cause):
+            return None
+        raise
+    facts = parse_facts(text)
+    return _job_of_facts(job_id, facts, "scontrol") if facts.get("JobId") == job_id else None
+
+
+def _read_completions(job_id: str) -> Job | None:
+    """Return a job from the log of jobs that some sites keep as a file (jobcomp/filetxt), where it can be read."""
+    try:
+        path = re.search(r"^JobCompLoc\s*=\s*(/\S+)", run_program(["scontrol", "show", "config"]), re.MULTILINE)
+        if path is None:
+            return None
+        with Path(path[1]).open("rb") as file:
+            file.seek(max(0, Path(path[1]).stat().st_size - _COMPLETIONS_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except (SlurmError, OSError):
+        return None
+    line = next((each for each in reversed(lines) if each.startswith(f"JobId={job_id} ")), None)
+    return None if line is None else _job_of_facts(job_id, parse_facts(line), "the jobs' log")
+
+
+def _job_of_facts(job_id: str, facts: Mapping[str, str], source: str) -> Job:
+    return Job.of(
+        job_id,
+        facts.get("JobState", ""),
+        reason=facts.get("Reason", ""),
+        start_at=read_time(facts.get("StartTime", "")),
+        exit_code=facts.get("ExitCode", ""),
+        ended_at=read_time(facts.get("EndTime", "")),
+        nodes=_nodes(facts.get("NodeList", "")),
+        source=source,
+    )
+
+
+def parse_facts(text: str) -> dict[str, str]:
+    """Return the ``Name=value`` pairs of a line of scontrol. Pure."""
+    return dict(re.findall(r"(?:^|\s)([A-Z][A-Za-z_/:]*)=(\S*)", text))
+
+
+def read_time(text: str) -> str:
+    """Return a time of Slurm, in seconds since 1970 as is asked of it, in ISO 8601 UTC; empty for words."""
+    if not text.isdecimal() or int(text) == 0:
+        return ""
+    return datetime.fromtimestamp(int(text), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _nodes(text: str) -> str:
+    return "" if text in ("(null)", "None assigned", "None") else text

@@ -1,0 +1,119 @@
+"""The user's jobs as Slurm listed them last: one query for all runs, seldom, and shared between servers of one home."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from mcp_server.backends.slurm.commands import SlurmError, list_own_jobs
+from mcp_server.backends.slurm.job_states import Job
+from mcp_server.record.run_directory import now, read_json, write_json
+from mcp_server.system.lock_files import try_lock
+
+QUIET_S = 30.0  # between two queries: sites ask not to run squeue in loops
+EXPECTED_S = 3.0  # at least, also where a change is expected
+_LONGEST_S = 20.0  # another server's query takes
+
+
+@dataclass(frozen=True)
+class QueueSnapshot:
+    """The jobs by id, and their ids by name. ``asked_s`` is POSIX time, of before the query.
+
+    ``error``: why the last query failed, and ``since`` when that began: the jobs are those of the last that did not.
+    """
+
+    asked_s: float = 0.0
+    jobs: dict[str, Job] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+    since: str = ""
+    tried_s: float = 0.0
+
+
+class Queue:
+    """The jobs of this user, asked for by whichever server of the state directory is first."""
+
+    def __init__(self, home: Path, ask: Callable[[], dict[str, tuple[Job, str]]] = list_own_jobs) -> None:
+        self._file, self._lock_file = home / "slurm" / "queue.json", home / "slurm" / "queue.lock"
+        self._ask, self._lock = ask, threading.Lock()
+        self._snapshot = QueueSnapshot()
+        self._read_stamp: tuple[int, int] | None = None
+
+    def look(self, max_age_s: float | None = None) -> QueueSnapshot:
+        """Return a snapshot no older than ``max_age_s``, by default 30 s, as far as Slurm answers.
+
+        While another thread or server asks, that is waited for where nothing is known yet.
+        """
+        limit_s = QUIET_S if max_age_s is None else max_age_s
+        if self._is_fresh(limit_s):
+            return self._snapshot
+        if not self._lock.acquire(blocking=not self._snapshot.tried_s or max_age_s is not None, timeout=-1):
+            return self._snapshot
+        try:
+            self._read()
+            if not self._is_fresh(limit_s):
+                self._refresh(limit_s)
+        finally:
+            self._lock.release()
+        return self._snapshot
+
+    def _is_fresh(self, limit_s: float) -> bool:
+        return 0 <= time.time() - self._snapshot.tried_s < limit_s
+
+    def _refresh(self, limit_s: float) -> None:
+        """Ask Slurm, unless another server asks now: then take its answer."""
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(mode=0o700, exist_ok=True)
+        fd = -1
+        with contextlib.suppress(OSError):
+            fd = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            until_s = time.monotonic() + _LONGEST_S
+            while fd >= 0 and not _lock_or_ignore(fd) and time.monotonic() < until_s:
+                time.sleep(0.05)
+            self._read()
+            if not self._is_fresh(limit_s):
+                self._snapshot = self._query()
+                with contextlib.suppress(OSError):
+                    write_json(self._file, asdict(self._snapshot))
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _query(self) -> QueueSnapshot:
+        asked_s, former = time.time(), self._snapshot
+        try:
+            found = self._ask()
+        except SlurmError as error:
+            since = former.since if former.error else now()
+            return QueueSnapshot(former.asked_s, former.jobs, former.names, error.cause.rstrip("."), since, time.time())
+        jobs = {job_id: job for job_id, (job, _) in found.items()}
+        names = {name: job_id for job_id, (_, name) in found.items()}
+        return QueueSnapshot(asked_s, jobs, names, tried_s=asked_s)
+
+    def _read(self) -> None:
+        """Take over what another server has asked since."""
+        try:
+            status = self._file.stat()
+        except OSError:
+            return
+        stamp = (status.st_ino, status.st_mtime_ns)
+        facts = read_json(self._file) if stamp != self._read_stamp else None
+        self._read_stamp = stamp
+        with contextlib.suppress(TypeError, KeyError, AttributeError):
+            if facts is not None and facts["tried_s"] > self._snapshot.tried_s:
+                jobs = {job_id: Job(**job) for job_id, job in facts["jobs"].items()}
+                self._snapshot = QueueSnapshot(**{**facts, "jobs": jobs})
+
+
+def _lock_or_ignore(fd: int) -> bool:
+    """Lock, or go on without a lock where the shared disk has none: two servers may then both ask."""
+    try:
+        return try_lock(fd)
+    except OSError:
+        return True

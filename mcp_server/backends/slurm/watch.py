@@ -1,0 +1,135 @@
+"""Whether the supervisor of a job lives: the run's record, Slurm's queue, and what Slurm said of an end, together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import asdict
+from typing import Any
+
+from mcp_server.backends.slurm.commands import SlurmError, describe_job
+from mcp_server.backends.slurm.job_states import Job, RecordState, judge
+from mcp_server.backends.slurm.queue import Queue, QueueSnapshot
+from mcp_server.record.events import ENDING, parse_events
+from mcp_server.record.run_directory import RunDir, read_json, write_json
+from mcp_server.record.spec import RunSpec
+from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, posix
+from mcp_server.store.file_watch import is_shared_filesystem
+from mcp_server.system.files import is_absent
+
+_TAIL_BYTES = 65_536
+_SETTLE_S = 60.0  # until a name that this host has looked for in vain appears on NFS
+
+
+class JobWatch:
+    """Judges jobs of one state directory, with one query of Slurm for all of them."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
+        """Return what the record and Slurm say together. An end in the record needs no word of Slurm.
+
+        Raises:
+            OSError: the record cannot be read now.
+        """
+        record, written_s = _read_record_state(directory)
+        facts = read_json(directory.job) or {}
+        job_id = str(facts.get("job_id", ""))
+        if record == "ended":
+            return LivenessReport(Liveness.DEAD, job_id=job_id)
+        snapshot = self.queue.look()
+        if not job_id:
+            return self._judge_launch(directory, spec, snapshot)
+        row = snapshot.jobs.get(job_id)
+        if snapshot.error and (row is None or not row.is_final) and read_json(directory.job_end) is None:
+            return _unreachable(job_id, record, snapshot)
+        if row is None and _number(facts.get("submitted_s")) >= snapshot.asked_s:
+            if record == "live":
+                return LivenessReport(Liveness.ALIVE, job_id=job_id)
+            return LivenessReport(Liveness.PENDING, "handed in to Slurm a moment ago", job_id=job_id)
+        if row is not None and not row.is_final:
+            return judge(row, record, started_since=written_s > snapshot.asked_s)
+        try:
+            job, heard_s = _keep_end(directory, row, job_id)
+        except SlurmError as error:
+            return _unreachable(job_id, record, snapshot, error.cause)
+        is_settled = time.time() - heard_s >= _SETTLE_S or not is_shared_filesystem(directory.path)
+        report = judge(job, record, settled=is_settled)
+        if report.end is not None:
+            with contextlib.suppress(OSError):  # it may hold secrets, and no supervisor comes for it
+                directory.handover.unlink(missing_ok=True)
+        return report
+
+    def _judge_launch(self, directory: RunDir, spec: RunSpec, snapshot: QueueSnapshot) -> LivenessReport:
+        """Return what is known of a launch whose job is not noted: its server may have died while it handed it in."""
+        if (job_id := snapshot.names.get(spec.run_id)) is not None:
+            return judge(snapshot.jobs[job_id], "none")
+        created_s = posix(spec.created_at)
+        if abs(time.time() - created_s) < STARTING_S or snapshot.asked_s < created_s + STARTING_S:
+            return LivenessReport(Liveness.PENDING)
+        with contextlib.suppress(OSError):
+            directory.handover.unlink(missing_ok=True)
+        return LivenessReport(Liveness.DEAD, "Its launch was cut off before it was handed in to Slurm.")
+
+
+def _keep_end(directory: RunDir, row: Job | None, job_id: str) -> tuple[Job, float]:
+    """Return how Slurm says that a job ended, and when this was heard first: Slurm forgets, so it is kept.
+
+    A job that Slurm has started again since is returned as it is, and not kept.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+    """
+    kept = read_json(directory.job_end)
+    if kept is not None:
+        with contextlib.suppress(TypeError, KeyError):
+            job = Job(**kept["job"])
+            if row is None or row.state == job.state:
+                return job, _number(kept.get("heard_s"))
+    try:
+        job = describe_job(job_id)
+    except SlurmError:
+        if row is None:
+            raise
+        job = row
+    if row is not None and not job.is_final:
+        job = row
+    heard_s = time.time()
+    if job.is_final or not job.state:
+        with contextlib.suppress(OSError):
+            write_json(directory.job_end, {"job": asdict(job), "heard_s": heard_s})
+    return job, heard_s
+
+
+def _unreachable(job_id: str, record: RecordState, snapshot: QueueSnapshot, why: str = "") -> LivenessReport:
+    """Return the report on a job while Slurm does not answer: a job that waited may still wait."""
+    why = why or snapshot.error
+    facts = {"host": "Slurm", "since": snapshot.since, "why": why}
+    liveness = Liveness.PENDING if record == "none" else Liveness.UNREACHABLE
+    return LivenessReport(liveness, "Slurm does not answer: this is the last known state.", facts, job_id)
+
+
+def _read_record_state(directory: RunDir) -> tuple[RecordState, float]:
+    """Return how far the record is, by a fresh look at its end, and when it was written (POSIX time).
+
+    Raises:
+        OSError: it cannot be read now.
+    """
+    try:
+        with directory.events.open("rb") as file:
+            status = os.fstat(file.fileno())
+            offset = max(0, status.st_size - _TAIL_BYTES)
+            events = parse_events(os.pread(file.fileno(), _TAIL_BYTES, offset))
+    except OSError as error:
+        if is_absent(error):
+            return "none", 0.0
+        raise
+    if not events:
+        return ("live" if status.st_size else "none"), status.st_mtime
+    return ("ended" if events[-1]["kind"] in ENDING else "live"), status.st_mtime
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -1,0 +1,183 @@
+"""The job of Slurm that a supervisor is the batch process of: why it is stopped, its GPUs, and starting it again."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcp_server.gpus.placeholders import PLACEHOLDERS, VISIBLE_DEVICES
+from mcp_server.record.exit_status import StopRequest
+from mcp_server.record.spec import RunSpec
+from mcp_server.system.processes import Process, send_signal
+from mcp_server.system.stop_sequence import Stage
+
+if TYPE_CHECKING:
+    from mcp_server.diagnosis.failure.diagnose import Failure
+
+CHECKPOINT = signal.SIGUSR1
+_ANSWER_WITHIN_S = 10.0
+_KILL_WAIT_S = 30.0  # Slurm's default between SIGTERM and SIGKILL
+_RESERVE_S = 3.0  # of it, to write the end
+_KILL_GRACE_S = 2.0
+_WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+# What a node knows and a launcher cannot: of the job, of its devices, and of its own disk.
+_OF_THE_NODE = re.compile(
+    r"SLURMD?_.*|CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|(?:ROCR|HIP)_VISIBLE_DEVICES"
+    r"|ZE_AFFINITY_MASK|TMPDIR|HOSTNAME"
+)
+_RESUME = "Start it again from its last checkpoint"
+# By the job's state: the run's state, why, and the kind of failure, with advice.
+_STOPS: Mapping[str, tuple[str, str, str, str]] = {
+    "TIMEOUT": (
+        "timed_out",
+        "the time limit of its job has passed",
+        "timeout",
+        f'{_RESUME}, or with more backend_options["time"].',
+    ),
+    "DEADLINE": ("timed_out", "the deadline of its job has passed", "timeout", f"{_RESUME}."),
+    "PREEMPTED": ("failed", "another job took its nodes (preempted)", "killed", f"{_RESUME}."),
+    "NODE_FAIL": ("failed", "a node of its job failed", "killed", f"{_RESUME}."),
+    "OUT_OF_MEMORY": (
+        "failed",
+        "its job used more memory than it has",
+        "oom_host",
+        'Ask for more with backend_options={"mem": …}, or load less at once.',
+    ),
+    "CANCELLED": ("killed", "its job was cancelled in Slurm", "", ""),
+}
+_REQUEUE = StopRequest("failed", "Slurm", "it requeues the job", "scheduler")
+
+
+class SlurmJob:
+    """The job that this process is in, by its environment."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = dict(environ)
+        self.job_id = environ["SLURM_JOB_ID"]
+        self._restarts = _count(environ.get("SLURM_RESTART_COUNT"))
+        self.is_requeued = False  # Slurm starts the batch script again
+
+    @classmethod
+    def of(cls, spec: RunSpec, environ: Mapping[str, str]) -> SlurmJob | None:
+        """Return the job of a run that was launched as one; None where this process is in no job."""
+        return cls(environ) if spec.backend == "slurm" and environ.get("SLURM_JOB_ID") else None
+
+    def join_environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the launcher's environment with what the node knows better. An outer job's variables are left out."""
+        own = {name: value for name, value in self._environ.items() if _OF_THE_NODE.fullmatch(name)}
+        return {**{name: value for name, value in env.items() if not _OF_THE_NODE.fullmatch(name)}, **own}
+
+    def explain_stop(self) -> StopRequest | None:
+        """Return why Slurm ends the job now; None where it does not, or does not answer."""
+        facts = self._ask()
+        restarts, state = _count(facts.get("Restarts")), facts.get("JobState", "")
+        if restarts > self._restarts or state in _WAITING:
+            self.is_requeued = True
+            return _REQUEUE
+        if state not in _STOPS and facts.get("PreemptTime", "None") not in ("None", "N/A", "Unknown", "0", ""):
+            state = "PREEMPTED"  # in its grace time
+        if state not in _STOPS:
+            return None
+        run_state, why, _, _ = _STOPS[state]
+        return StopRequest(run_state, "Slurm", why, "" if state == "CANCELLED" else "scheduler")
+
+    def find_failure(self, request: StopRequest) -> Failure | None:
+        """Return the failure that a stop by Slurm is; a cancelled job has not failed."""
+        from mcp_server.diagnosis.failure.diagnose import Failure  # noqa: PLC0415 - failed runs
+
+        for state, (_, why, kind, advice) in _STOPS.items():
+            if why == request.reason and kind:
+                line = f"Slurm: {state} of job {self.job_id}"
+                action = "retry_changed" if kind == "oom_host" else "retry"
+                return Failure(kind, line, None, True, action, advice)
+        return None
+
+    def stop_stages(self) -> tuple[Stage, ...]:
+        """Return the stages of a stop that Slurm began: it has sent SIGTERM to all, and kills all after KillWait."""
+        found = re.search(r"^KillWait\s*=\s*(\d+)", self._run("show", "config"), re.MULTILINE)
+        wait_s = float(found[1]) if found else _KILL_WAIT_S
+        return (Stage(signal.SIGTERM, max(1.0, wait_s - _RESERVE_S)), Stage(signal.SIGKILL, _KILL_GRACE_S))
+
+    def signal_checkpoint(self, living: Iterable[Process]) -> int:
+        """Send SIGUSR1 to the processes that handle it, and return how many: it would end all others."""
+        return sum(send_signal(process, CHECKPOINT) for process in living if _handles(process, CHECKPOINT))
+
+    def requeue(self) -> bool:
+        """Let Slurm start the job again and return whether it will."""
+        self._run("requeue", self.job_id)
+        facts = self._ask()
+        self.is_requeued = _count(facts.get("Restarts")) > self._restarts or facts.get("JobState") in _WAITING
+        return self.is_requeued
+
+    def _ask(self) -> dict[str, str]:
+        return dict(re.findall(r"(?:^|\s)([A-Z][A-Za-z]*)=(\S*)", self._run("show", "job", self.job_id, "-o")))
+
+    def _run(self, *words: str) -> str:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(
+                ["scontrol", *words],
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_ANSWER_WITHIN_S,
+                check=False,
+            )
+            return done.stdout.decode(errors="replace")
+        return ""
+
+
+class SlurmGpus:
+    """The GPUs that Slurm gave to the job, in the place of leases: the node's CUDA_VISIBLE_DEVICES names them."""
+
+    def __init__(self, spec: RunSpec, environ: Mapping[str, str]) -> None:
+        self._visible = environ.get(VISIBLE_DEVICES, "")
+        self._hides = spec.gpus in (0, "0", "none", [])
+        self.uuids: tuple[str, ...] = ()
+        self.gpus: tuple[str, ...] = ()
+        self.indices: tuple[int, ...] = ()
+        self.lease_fds: Sequence[int] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables beyond the node's own: a run that wants no GPU sees none."""
+        return {VISIBLE_DEVICES: ""} if self._hides else {}
+
+    @property
+    def placeholders(self) -> dict[str, str]:
+        """The texts that replace ``{gpus}`` and ``{gpu_indices}`` in the command."""
+        return dict.fromkeys(PLACEHOLDERS, self._visible)
+
+    def obtain(self) -> None:
+        """Do nothing: Slurm gave them before the job began."""
+
+    def exchange(self, env: Mapping[str, str]) -> dict[str, str] | None:
+        """Return None: only Slurm gives others."""
+        del env
+        return None
+
+    def release(self) -> None:
+        """Do nothing: they go back with the job."""
+
+    def release_once_ended(self, survivors: Sequence[Any]) -> str:
+        """Do nothing: Slurm ends all that is left."""
+        del survivors
+        return ""
+
+
+def _handles(process: Process, number: signal.Signals) -> bool:
+    """Return whether a process has a handler of its own for a signal."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except OSError:
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def _count(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else 0

@@ -1,0 +1,180 @@
+"""A real Slurm on loopback: munged, slurmctld and two slurmd in one directory; nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.sandbox import until
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
+NODES = ("n1", "n2")
+_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+_CONF = """\
+ClusterName=lab
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={path}/m/munge.sock
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+AccountingStorageType=accounting_storage/none
+{jobcomp}
+MpiDefault=none
+KillWait={kill_wait_s}
+MinJobAge={min_job_age_s}
+SlurmdTimeout=10
+SlurmdParameters=config_overrides
+DefMemPerCPU=100
+SchedulerParameters=sched_interval=1,batch_sched_delay=0
+StateSaveLocation={path}/state
+SlurmdSpoolDir={path}/spool-%n
+SlurmctldPidFile={path}/slurmctld.pid
+SlurmdPidFile={path}/slurmd-%n.pid
+SlurmctldLogFile={path}/slurmctld.log
+SlurmdLogFile={path}/slurmd-%n.log
+ReturnToService=2
+GresTypes=gpu
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=8 RealMemory=4000 Gres=gpu:2 State=UNKNOWN
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs=8 RealMemory=4000 Gres=gpu:2 State=UNKNOWN
+PartitionName=debug Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+PartitionName=short Nodes=n1,n2 MaxTime=1 State=UP OverSubscribe=NO
+"""
+
+
+def why_not() -> str:
+    """Return why a real Slurm cannot be brought up here, or empty."""
+    missing = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    return "" if os.geteuid() == 0 else "only root brings up a Slurm with munge here"
+
+
+@dataclass
+class Cluster:
+    path: Path
+    kill_wait_s: int = 8
+    min_job_age_s: int = 300
+    has_jobcomp: bool = True
+    environ: dict[str, str] = field(default_factory=dict)
+    pids: dict[str, int] = field(default_factory=dict)
+
+    def up(self) -> None:
+        host = socket.gethostname()
+        ports = _free_ports(3)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.chmod(0o755)
+        for name in ("state", "m", *(f"spool-{node}" for node in NODES)):
+            (self.path / name).mkdir(mode=0o755, exist_ok=True)
+        key = self.path / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        jobcomp = f"JobCompType=jobcomp/filetxt\nJobCompLoc={self.path}/jobcomp.txt" if self.has_jobcomp else ""
+        conf = _CONF.format(
+            path=self.path,
+            host=host,
+            port=ports[0],
+            port1=ports[1],
+            port2=ports[2],
+            jobcomp=jobcomp,
+            kill_wait_s=self.kill_wait_s,
+            min_job_age_s=self.min_job_age_s,
+        )
+        (self.path / "slurm.conf").write_text(conf)
+        for number in range(2):  # character devices, so that CUDA_VISIBLE_DEVICES is really set
+            if not (self.path / f"gpu{number}").exists():
+                os.mknod(self.path / f"gpu{number}", 0o20600, os.makedev(1, 3))
+        gres = "".join(f"NodeName={n} Name=gpu Flags=nvidia_gpu_env File={self.path}/gpu[0-1]\n" for n in NODES)
+        (self.path / "gres.conf").write_text(gres)
+        (self.path / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        self.environ = {"SLURM_CONF": str(self.path / "slurm.conf"), "PATH": _PATH}
+        munge = self.path / "m"
+        words = ["--force", f"--socket={munge}/munge.sock", f"--key-file={key}", f"--log-file={munge}/munged.log"]
+        self.run("munged", *words, f"--pid-file={munge}/munged.pid", f"--seed-file={munge}/seed")
+        self.start_controller()
+        for node in NODES:
+            self.start_node(node)
+        until(lambda: set(self.run("sinfo", "-h", "-N", "-o", "%T").split()) == {"idle"}, "idle nodes")
+
+    def start_controller(self) -> None:
+        self.run("slurmctld")
+
+    def start_node(self, node: str) -> None:
+        self.run("slurmd", "-N", node)
+
+    def stop_controller(self) -> None:
+        self._end(self.path / "slurmctld.pid")
+
+    def kill_node(self, node: str) -> None:
+        """Let a node die with all its jobs' processes: slurmd, its step daemons, and what they started."""
+        mark = f"SLURMD_NODENAME={node}".encode()
+        conf = str(self.path).encode()
+        self._end(self.path / f"slurmd-{node}.pid", signal.SIGKILL)
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                environ = (process / "environ").read_bytes()
+                words = (process / "cmdline").read_bytes()
+                mine = conf in environ and mark in environ
+                if mine or (b"slurmstepd" in words and _spool_of(process, self.path / f"spool-{node}")):
+                    os.kill(int(process.name), signal.SIGKILL)
+            except OSError:
+                continue
+
+    def run(self, *words: str, check: bool = True) -> str:
+        environ = {"HOME": os.environ.get("HOME", "/root"), **self.environ, "PATH": _PATH}
+        done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 or not check, (words, done.stdout, done.stderr)
+        return done.stdout
+
+    def down(self) -> None:
+        self.run("scancel", "--me", check=False)
+        for name in ("slurmctld.pid", *(f"slurmd-{node}.pid" for node in NODES), "m/munged.pid"):
+            self._end(self.path / name)
+        conf = str(self.path).encode()
+        for process in Path("/proc").glob("[0-9]*"):  # step daemons and what they started
+            try:
+                if conf in (process / "environ").read_bytes() and int(process.name) != os.getpid():
+                    os.kill(int(process.name), signal.SIGKILL)
+            except OSError:
+                continue
+
+    def _end(self, pid_file: Path, number: signal.Signals = signal.SIGTERM) -> None:
+        try:
+            pid = int(pid_file.read_text())
+            os.kill(pid, number)
+        except (OSError, ValueError):
+            return
+        give_up_s = time.monotonic() + 20
+        while Path(f"/proc/{pid}").exists() and time.monotonic() < give_up_s:
+            time.sleep(0.05)
+        pid_file.unlink(missing_ok=True)
+
+
+def _spool_of(process: Path, spool: Path) -> bool:
+    return any(str(link.resolve()).startswith(str(spool)) for link in (process / "fd").iterdir() if link.exists())
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
