@@ -35,7 +35,8 @@ from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.runs.preflight.checks import PreflightRequest
 from mcp_server.runs.preflight.preflight import run_preflight
-from mcp_server.store.file_watch import is_inotify_available, is_shared_filesystem
+from mcp_server.store.file_watch import is_inotify_available
+from mcp_server.system.filesystems import is_shared_filesystem
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
 from mcp_server.system.lock_files import LeaseError, is_locked, take_lock

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import Any
 
 import anyio
 
+from mcp_server.system.filesystems import is_shared_filesystem
 from mcp_server.threads import run_in_thread
 
-# On these, inotify reports nothing of what another host writes.
-_SHARED_FILESYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "ceph", "gpfs", "9p", "fuse")
 _POLL_S = 1.0
 
 
@@ -197,19 +195,3 @@ def is_inotify_available() -> bool:
         return False
     inotify.close()
     return True
-
-
-def is_shared_filesystem(path: Path) -> bool:
-    """Return whether ``path`` is on a filesystem that other hosts write to, or that is unknown now."""
-    try:
-        return _find_shared_filesystem(path)
-    except OSError:
-        return True
-
-
-@functools.lru_cache(maxsize=64)
-def _find_shared_filesystem(path: Path) -> bool:
-    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    target = str(path.resolve())
-    matches = [(len(at), kind) for at, kind in mounts if target == at or target.startswith(at.rstrip("/") + "/")]
-    return max(matches, default=(0, ""))[1].startswith(_SHARED_FILESYSTEMS)

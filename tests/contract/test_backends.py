@@ -23,6 +23,7 @@ from mcp_server.record.state import Liveness, Run
 from mcp_server.runs.launch import _create, plan
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
+from tests.support import fake_slurm
 from tests.support.sandbox import Sandbox, until_async
 from tests.support.sshd import NAME, FarHost, needs_sshd
 
@@ -39,6 +40,12 @@ class Bench:
     sandbox: Sandbox
     monkeypatch: pytest.MonkeyPatch
     far: FarHost | None = None  # where its runs are
+    name: str = "tmux"
+
+    @property
+    def has_screens(self) -> bool:
+        """Whether a run has a screen of its own, beside its log."""
+        return self.name in ("tmux", "ssh")
 
     @property
     def store(self) -> RunStore:
@@ -49,7 +56,8 @@ class Bench:
         home = self.store.home
         home.create()
         (home.path / "config.toml").write_text("stop_grace_s = 0.25\n")
-        request = LaunchRequest(command=command, cwd=str(self.sandbox.path), host=NAME if self.far else None)
+        host, backend = NAME if self.far else None, "tmux" if self.far else self.name
+        request = LaunchRequest(command=command, cwd=str(self.sandbox.path), host=host, backend=backend)
         spec, handover, _ = await plan(request, home, self.sandbox.environ)
         return _create(spec, self.store), spec, handover
 
@@ -57,6 +65,7 @@ class Bench:
         """Start a run and return when its supervisor has written its first event."""
         directory, spec, handover = await self.prepare(command)
         await self.backend.start(directory, spec, handover, lambda: self.first_event(directory))
+        await self.first_event(directory)  # a scheduler's backend does not await it
         return directory
 
     async def first_event(self, directory: RunDir) -> None:
@@ -87,21 +96,26 @@ class Bench:
 
     def make_starts_fail(self) -> None:
         """Let the program that starts supervisors refuse."""
-        tmux = self.sandbox.path / "bin" / "tmux"
+        tmux = self.sandbox.path / "bin" / ("sbatch" if self.name == "slurm" else "tmux")
         tmux.parent.mkdir(exist_ok=True)
         tmux.write_text("#!/bin/sh\necho no room >&2\nexit 1\n")
         tmux.chmod(0o755)
         self.monkeypatch.setenv("PATH", f"{tmux.parent}:{os.environ['PATH']}")
 
 
-@pytest.fixture(params=["tmux", pytest.param("ssh", marks=needs_sshd)])
+@pytest.fixture(params=["tmux", pytest.param("ssh", marks=needs_sshd), "slurm"])
 def bench(request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Bench:
     far = request.getfixturevalue("far_host") if request.param == "ssh" else None
     if far is not None:
         far.write_hosts(prepare=f"export PATH={sandbox.path}/bin:$PATH")
+    if request.param == "slurm":
+        fake_slurm.install(sandbox.path / "slurm")
+        sandbox.environ["PATH"] = f"{sandbox.path}/slurm:{sandbox.environ['PATH']}"
+        monkeypatch.setattr("mcp_server.backends.slurm.queue.QUIET_S", 0.1)
+        monkeypatch.setattr("mcp_server.backends.slurm.queue.EXPECTED_S", 0.1)
     for name, value in sandbox.environ.items():
         monkeypatch.setenv(name, value)
-    return Bench(load_backend(request.param), sandbox, monkeypatch, far)
+    return Bench(load_backend(request.param), sandbox, monkeypatch, far, request.param)
 
 
 # --- from start to end
@@ -165,8 +179,8 @@ async def test_a_start_that_fails_leaves_nothing(bench: Bench) -> None:
 
 
 async def test_a_supervisor_that_is_late_finds_a_stop_request(bench: Bench) -> None:
-    if bench.far:
-        pytest.skip("the far host counts the seconds")
+    if bench.name != "tmux":
+        pytest.skip("the far host counts the seconds, and a scheduler's job may take days")
     await bench.until_dead(await bench.start("true"))  # now its program is in place, and the screens' server runs
     directory, spec, handover = await bench.prepare("sleep 300")
     bench.monkeypatch.setattr("mcp_server.backends.local._STARTED_WITHIN_S", 0.5)
@@ -291,6 +305,8 @@ async def test_the_attach_command_shows_a_person_the_screen(bench: Bench) -> Non
 
 
 async def test_the_screens_of_the_oldest_ended_runs_are_closed(bench: Bench) -> None:
+    if not bench.has_screens:
+        pytest.skip("nothing is closed")
     directories = [await bench.start("true") for _ in range(3)]
     for directory in directories:
         await bench.until_dead(directory)

@@ -18,10 +18,10 @@ import anyio
 
 from mcp_server.backends.base import GpuState, Record
 from mcp_server.backends.local import supervisor_argv
-from mcp_server.backends.slurm import batch_script
+from mcp_server.backends.slurm import batch_script, queue
 from mcp_server.backends.slurm.commands import SlurmError, describe_job, estimate, find_missing, run_program, submit
 from mcp_server.backends.slurm.job_states import HELD, WAITING
-from mcp_server.backends.slurm.queue import EXPECTED_S, Queue
+from mcp_server.backends.slurm.queue import Queue
 from mcp_server.backends.slurm.watch import JobWatch
 from mcp_server.errors import HostUnreachable, LaunchFailed, RunwardError, ScreenNotFound
 from mcp_server.gpus.snapshot import Snapshot
@@ -121,7 +121,7 @@ class SlurmBackend:
             await run_in_thread(self._hand_in, directory, spec, handover)
         except SlurmError as error:
             raise await run_in_thread(self._take_back, directory, spec, error) from error
-        await run_in_thread(self._queue(directory).look, EXPECTED_S)
+        await run_in_thread(self._queue(directory).look, queue.EXPECTED_S)
 
     def _hand_in(self, directory: RunDir, spec: RunSpec, handover: Handover) -> None:
         with open(directory.handover, "wb", opener=open_private) as file:

@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from mcp_server.backends.slurm import queue
 from mcp_server.backends.slurm.commands import SlurmError, describe_job
 from mcp_server.backends.slurm.job_states import Job, RecordState, judge
 from mcp_server.backends.slurm.queue import Queue, QueueSnapshot
@@ -15,7 +16,7 @@ from mcp_server.record.events import ENDING, parse_events
 from mcp_server.record.run_directory import RunDir, read_json, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, posix
-from mcp_server.store.file_watch import is_shared_filesystem
+from mcp_server.system.filesystems import is_shared_filesystem
 from mcp_server.system.files import is_absent
 
 _TAIL_BYTES = 65_536
@@ -42,6 +43,8 @@ class JobWatch:
         snapshot = self.queue.look()
         if not job_id:
             return self._judge_launch(directory, spec, snapshot)
+        if job_id not in snapshot.jobs and _number(facts.get("submitted_s")) >= snapshot.asked_s:
+            snapshot = self.queue.look(queue.EXPECTED_S)
         row = snapshot.jobs.get(job_id)
         if snapshot.error and (row is None or not row.is_final) and read_json(directory.job_end) is None:
             return _unreachable(job_id, record, snapshot)

@@ -1,0 +1,201 @@
+"""Slurm's words and a run's record become one report; a launch becomes one batch script. Nothing is started."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.backends.slurm import watch
+from mcp_server.backends.slurm.batch_script import check_request, list_options, render_batch_script
+from mcp_server.backends.slurm.commands import SlurmError, clean_environment, parse_facts, parse_queue, read_time
+from mcp_server.backends.slurm.job_states import FINAL, HELD, WAITING, Job, RecordState, judge
+from mcp_server.backends.slurm.queue import Queue
+from mcp_server.errors import BadArgument
+from mcp_server.record.events import EventLog
+from mcp_server.record.run_directory import RunDir, write_json
+from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.record.state import Liveness
+
+SPEC = RunSpec(run_id="cfm-7kqz", run_dir="/home/a b/runs/cfm-7kqz", backend="slurm")
+
+# Slurm state, record -> liveness, and the run's state where Slurm alone says how it ended.
+TABLE: list[tuple[str, RecordState, Liveness, str]] = [
+    ("PENDING", "none", Liveness.PENDING, ""),
+    ("PENDING", "live", Liveness.PENDING, ""),  # requeued
+    ("CONFIGURING", "none", Liveness.PENDING, ""),
+    ("REQUEUE_HOLD", "live", Liveness.PENDING, ""),
+    ("RUNNING", "none", Liveness.PENDING, ""),
+    ("RUNNING", "live", Liveness.ALIVE, ""),
+    ("SUSPENDED", "live", Liveness.ALIVE, ""),
+    ("COMPLETING", "live", Liveness.ALIVE, ""),
+    ("COMPLETED", "live", Liveness.DEAD, "lost"),
+    ("COMPLETED", "none", Liveness.DEAD, "lost"),
+    ("FAILED", "live", Liveness.DEAD, "lost"),
+    ("CANCELLED", "none", Liveness.DEAD, "killed"),
+    ("CANCELLED by 1000", "live", Liveness.DEAD, "killed"),
+    ("TIMEOUT", "live", Liveness.DEAD, "timed_out"),
+    ("DEADLINE", "live", Liveness.DEAD, "timed_out"),
+    ("OUT_OF_MEMORY", "live", Liveness.DEAD, "failed"),
+    ("OUT_OF_ME+", "live", Liveness.DEAD, "failed"),
+    ("PREEMPTED", "live", Liveness.DEAD, "failed"),
+    ("NODE_FAIL", "live", Liveness.DEAD, "failed"),
+    ("BOOT_FAIL", "none", Liveness.DEAD, "failed"),
+    ("", "live", Liveness.DEAD, "lost"),  # forgotten
+    ("", "none", Liveness.DEAD, "lost"),
+    ("TELEPORTING", "live", Liveness.UNKNOWN, ""),
+]
+
+
+@pytest.mark.parametrize(("words", "record", "liveness", "state"), TABLE)
+def test_a_state_of_slurm_and_the_record_are_one_report(
+    words: str, record: RecordState, liveness: Liveness, state: str
+) -> None:
+    report = judge(Job.of("12", words), record)
+    assert (report.liveness, report.end.state if report.end else "", report.job_id) == (liveness, state, "12")
+
+
+@pytest.mark.parametrize("word", sorted(WAITING | HELD | FINAL.keys() | {"", "TELEPORTING"}))
+def test_an_end_in_the_record_needs_no_word_of_slurm(word: str) -> None:
+    report = judge(Job.of("12", word), "ended")
+    assert (report.liveness, report.end) == (Liveness.DEAD, None)
+
+
+def test_a_supervisor_that_wrote_after_slurm_was_asked_has_started() -> None:
+    assert judge(Job.of("12", "PENDING"), "live", started_since=True).liveness is Liveness.ALIVE
+    assert judge(Job.of("12", "PENDING"), "none", started_since=True).liveness is Liveness.PENDING
+
+
+def test_what_a_shared_disk_may_still_hold_back_is_waited_for() -> None:
+    for words, liveness in (("COMPLETED", Liveness.UNKNOWN), ("", Liveness.UNKNOWN), ("TIMEOUT", Liveness.DEAD)):
+        assert judge(Job.of("12", words), "live", settled=False).liveness is liveness
+    assert judge(Job.of("12", "FAILED"), "none", settled=False).liveness is Liveness.PENDING
+
+
+def test_the_end_by_slurm_says_what_who_and_what_to_do() -> None:
+    cancelled = judge(Job.of("12", "CANCELLED by 1000", ended_at="2026-11-23T02:00:00Z"), "none").end
+    assert cancelled is not None
+    assert cancelled.reason == "Slurm: CANCELLED of job 12 by user 1000. The command never started."
+    assert (cancelled.stopped_by, cancelled.ended_at) == ("person", "2026-11-23T02:00:00Z")
+    memory = judge(Job.of("12", "OUT_OF_MEMORY", nodes="n1", exit_code="0:125"), "live").end
+    assert memory is not None
+    assert memory.failure is not None
+    assert memory.failure["line"] == "Slurm: OUT_OF_MEMORY of job 12 on n1 (exit code 0:125)"
+    assert (memory.failure["kind"], memory.failure["action"]) == ("oom_host", "retry_changed")
+    assert judge(Job.of("12", "PENDING", reason="(Resources)", start_at="2026-11-23T05:00:00Z"), "none").reason == (
+        "Resources, expected to start 2026-11-23T05:00:00Z"
+    )
+
+
+# --- what its programs print
+
+
+def test_a_queue_is_read_by_its_fields_whatever_other_jobs_are_called() -> None:
+    text = "12|PENDING|1795399628||Priority|cfm-7kqz\n13_4|RUNNING|1795399628|n1|None|a|b name\nnoise\n"
+    jobs = parse_queue(text)
+    assert list(jobs) == ["12", "13_4"]
+    assert jobs["12"][0].wait_text == "Priority, expected to start 2026-11-23T02:07:08Z"
+    assert jobs["13_4"][1] == "a|b name"
+    assert read_time("N/A") == read_time("Unknown") == read_time("0") == ""
+
+
+def test_facts_of_scontrol_are_pairs() -> None:
+    facts = parse_facts("JobId=12 JobName=x JobState=TIMEOUT ExitCode=0:15 TRES=cpu=1,mem=4M EndTime=1795399628")
+    assert (facts["JobState"], facts["ExitCode"], facts["TRES"]) == ("TIMEOUT", "0:15", "cpu=1,mem=4M")
+
+
+def test_the_job_inherits_neither_secrets_nor_an_outer_job() -> None:
+    environ = {"PATH": "/bin", "HF_TOKEN": "x", "SLURM_JOB_ID": "7", "SQUEUE_FORMAT": "%i", "SBATCH_ACCOUNT": "lab"}
+    environ |= {"SBATCH_PARTITION": "cpu", "SBATCH_SIGNAL": "B:9@1"}
+    assert clean_environment(environ, ["partition"]) == {
+        "PATH": "/bin",
+        "SBATCH_ACCOUNT": "lab",
+        "SLURM_TIME_FORMAT": "%s",
+    }
+
+
+def test_one_query_serves_all_runs_and_servers_and_a_failure_keeps_what_was_known(tmp_path: Path) -> None:
+    answers: list[dict[str, tuple[Job, str]] | SlurmError] = [{"12": (Job.of("12", "RUNNING"), "cfm-7kqz")}]
+    asked = []
+
+    def ask() -> dict[str, tuple[Job, str]]:
+        asked.append(time.time())
+        if isinstance(answer := answers[-1], SlurmError):
+            raise answer
+        return answer
+
+    one, other = Queue(tmp_path, ask), Queue(tmp_path, ask)
+    for _ in range(500):
+        assert one.look().jobs["12"].state == "RUNNING"
+        assert other.look().names == {"cfm-7kqz": "12"}
+    assert len(asked) == 1
+    answers.append(SlurmError("Unable to contact slurm controller."))
+    failed = one.look(0)
+    assert (failed.jobs["12"].state, failed.error) == ("RUNNING", "Unable to contact slurm controller")
+    assert other.look(0).since >= failed.since
+    assert len(asked) == 3
+
+
+# --- the batch script
+
+
+def test_a_launch_becomes_this_batch_script() -> None:
+    spec = replace(
+        SPEC, gpus=2, time_limit_s=3600, backend_options={"partition": "a100", "mem": "40G", "requeue": True}
+    )
+    assert render_batch_script(spec, ["/usr/bin/python3", "/home/a b/supervisor"]) == (
+        "#!/bin/bash\n"
+        "#SBATCH --job-name=cfm-7kqz\n"
+        '#SBATCH --chdir="/home/a b/runs/cfm-7kqz"\n'
+        '#SBATCH --output="/home/a b/runs/cfm-7kqz/slurm.out"\n'
+        "#SBATCH --open-mode=append\n"
+        "#SBATCH --signal=B:USR1@120\n"
+        "#SBATCH --gres=gpu:2\n"
+        "#SBATCH --time=64\n"
+        "#SBATCH --partition=a100\n"
+        "#SBATCH --mem=40G\n"
+        "#SBATCH --requeue\n"
+        "exec /usr/bin/python3 '/home/a b/supervisor'\n"
+    )
+
+
+def test_a_run_is_requeued_only_where_somebody_asked_for_retries() -> None:
+    assert "no-requeue" in list_options(SPEC)
+    assert "requeue" in list_options(replace(SPEC, recovery={"rules": [{"when": {}, "steps": []}]}))
+    assert list_options(replace(SPEC, gpus=8, backend_options={"nodes": 2}))["gpus"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"backend_options": {"partitions": "a100"}}, "'partitions' is not a long option of sbatch"),
+        ({"backend_options": {"job_name": "x"}}, "job-name is set by runward"),
+        ({"backend_options": {"array": "1-9"}}, "array is set by runward"),
+        ({"backend_options": {"comment": 'a"\n#SBATCH --uid=0'}}, "cannot stand in a script"),
+        ({"gpus": [0, 1]}, "Slurm chooses them"),
+        ({"gpus": 2, "backend_options": {"gres": "gpu:2"}}, "both ask for GPUs"),
+        ({"gpus": 1, "require": {"power_limit_w": 300}}, "Slurm chooses the GPUs"),
+    ],
+)
+def test_what_sbatch_does_not_know_or_runward_sets_is_refused(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadArgument, match=says):
+        check_request(LaunchRequest("true", backend="slurm", **arguments))
+
+
+def test_an_end_that_slurm_told_is_kept_once_it_has_forgotten_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDir(tmp_path / "runs" / "cfm-7kqz")
+    directory.path.mkdir(parents=True)
+    write_json(directory.job, {"job_id": "12", "submitted_s": time.time() - 100})
+    EventLog(directory.events).append("started", "The command runs.", attempt=1)
+    directory.handover.write_text("secret")
+    known = [Job.of("12", "NODE_FAIL", nodes="n1")]
+    monkeypatch.setattr(watch, "describe_job", lambda job_id: known.pop() if known else Job(job_id, ""))
+    for _ in range(2):
+        report = watch.JobWatch(Queue(tmp_path, dict)).liveness(directory, SPEC)
+        assert report.end is not None
+        assert report.end.failure is not None
+        assert report.end.failure["line"] == "Slurm: NODE_FAIL of job 12 on n1"
+    assert not directory.handover.exists()
