@@ -36,9 +36,9 @@ from mcp_server.hosts.notice_targets import find_targets
 from mcp_server.runs.preflight.checks import PreflightRequest
 from mcp_server.runs.preflight.preflight import run_preflight
 from mcp_server.store.file_watch import is_inotify_available
-from mcp_server.system.filesystems import is_shared_filesystem
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.system.filesystems import is_shared_filesystem
 from mcp_server.system.lock_files import LeaseError, is_locked, take_lock
 from mcp_server.text.secret_patterns import names_a_secret
 

@@ -16,8 +16,8 @@ from mcp_server.record.events import ENDING, parse_events
 from mcp_server.record.run_directory import RunDir, read_json, write_json
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, posix
-from mcp_server.system.filesystems import is_shared_filesystem
 from mcp_server.system.files import is_absent
+from mcp_server.system.filesystems import is_shared_filesystem
 
 _TAIL_BYTES = 65_536
 _SETTLE_S = 60.0  # until a name that this host has looked for in vain appears on NFS
