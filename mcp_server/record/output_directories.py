@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mcp_server.text.shell import parse
+from mcp_server.text.shell import ShellCommand, parse
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _OUTPUT = frozenset(
@@ -39,6 +39,7 @@ _CONFIG_LINE = re.compile(
 )
 _MOST_CONFIG_CHARS = 200_000
 _LONGEST_PATH = 4096  # PATH_MAX
+_SEVERAL_WORDS, _LONGEST_INNER = re.compile(r"\S\s+\S"), 20_000
 
 
 def names_an_output(name: str) -> bool:
@@ -57,9 +58,9 @@ def names_an_output(name: str) -> bool:
 
 def find_in_command(command: str | Sequence[str], cwd: str, params: Mapping[str, Any] | None = None) -> list[str]:
     """Return the directories, as absolute paths, that the options of a command and its parameters say are written."""
-    options = parse(command if isinstance(command, str) else list(command)).split_options()[0]
-    named = {**options, **{name: str(value) for name, value in (params or {}).items()}}
-    return _directories(named.items(), cwd)
+    options = [pair for one in _with_inner_commands(command) for pair in one.split_options()[0].items()]
+    named = [*options, *((name, str(value)) for name, value in (params or {}).items())]
+    return _directories(named, cwd)
 
 
 def find_in_configuration(text: str, cwd: str) -> list[str]:
@@ -70,14 +71,23 @@ def find_in_configuration(text: str, cwd: str) -> list[str]:
 
 def find_mentioned(command: str | Sequence[str], cwd: str) -> list[str]:
     """Return the absolute paths outside ``cwd`` that the words and option values of a command may mean."""
-    options, rest = parse(command if isinstance(command, str) else list(command)).split_options()
+    words = []
+    for one in _with_inner_commands(command):
+        options, rest = one.split_options()
+        words += [*rest[1:], *options.values()]
     paths = []
-    for word in (*rest[1:], *options.values()):
+    for word in words:
         if "/" in word and not _REPLACED.search(word) and "://" not in word and len(word) <= _LONGEST_PATH:
             path = os.path.normpath(Path(cwd or "/") / Path(word).expanduser())
             if not f"{path}/".startswith((f"{cwd.rstrip('/')}/", *_OF_THE_SYSTEM)):
                 paths.append(path)
     return list(dict.fromkeys(paths))
+
+
+def _with_inner_commands(command: str | Sequence[str]) -> list[ShellCommand]:
+    """Return a command, and those in its words of several words, as of ``bash -c 'python train.py --out /x'``."""
+    outer = parse(command if isinstance(command, str) else list(command))
+    return [outer, *(parse(word) for word in outer.words if _SEVERAL_WORDS.search(word) and len(word) < _LONGEST_INNER)]
 
 
 def configuration_words(command: str | Sequence[str]) -> list[str]:
