@@ -1,8 +1,8 @@
-"""Blocking work in threads, so that a file system that does not answer holds up nobody but the caller who uses it.
+"""Blocking work in threads, so that a file system that does not answer holds up nobody but those who use it.
 
 A thread that waits for a silent disk cannot be ended. Each caller of a server therefore has a number of threads of its
-own, and its further calls wait until one of them is free. Work that only takes long ends itself: it calls
-``stop_if_abandoned`` between its steps.
+own, and within it each directory that its calls look at; further calls wait until one is free. Work that only takes
+long ends itself: it calls ``stop_if_abandoned`` between its steps.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,14 +20,31 @@ from weakref import WeakKeyDictionary
 import anyio
 import anyio.to_thread
 
+from mcp_server.errors import RunwardError
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
-_THREADS_A_CALLER = 16
+# For calls that look at records of runs alone; for all others together; of these, for the calls about one directory.
+_THREADS_A_CALLER, _THREADS_OF_DIRECTORIES, _THREADS_A_DIRECTORY = 16, 48, 8
+_PATIENCE_S = 30.0
 
 _caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="")
+_directory: contextvars.ContextVar[str] = contextvars.ContextVar("directory", default="")
 _abandoned: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("abandoned", default=None)
-_free: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]] = WeakKeyDictionary()
+_limits: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, ...], _Limit]] = WeakKeyDictionary()
+
+
+class DirectorySilent(RunwardError):
+    """All threads for a directory are in use, and none has become free."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(
+            f"{_THREADS_A_DIRECTORY} calls about {directory[:200]} have not come back in {_PATIENCE_S:g} s: "
+            "its disk may not answer.",
+            "This call was not begun. Runs go on.",
+            "wait_run, list_runs, kill_run, and calls about other directories are answered.",
+        )
 
 
 class CallAbandoned(Exception):
@@ -45,23 +63,89 @@ def stop_if_abandoned() -> None:
 
 
 @contextlib.contextmanager
-def use_threads_of(caller: str | None) -> Iterator[None]:
-    """Count the threads of this task as those of ``caller``. Callers without a name share theirs."""
+def use_threads_of(caller: str | None, directory: str = "") -> Iterator[None]:
+    """Count the threads of this task as those of ``caller``. Callers without a name share theirs.
+
+    ``directory``: whose files the work looks at, empty where it looks at records of runs alone.
+    """
     token = _caller.set(caller or "")
+    try:
+        with use_threads_for(directory):
+            yield
+    finally:
+        _caller.reset(token)
+
+
+@contextlib.contextmanager
+def use_threads_for(directory: str) -> Iterator[None]:
+    """Count the threads of this task among its caller's for ``directory``; see ``use_threads_of``."""
+    token = _directory.set(directory)
     try:
         yield
     finally:
-        _caller.reset(token)
+        _directory.reset(token)
+
+
+class _Limit:
+    """So many threads at once. ``users``: how many calls hold or await one."""
+
+    def __init__(self, most: int) -> None:
+        self.free, self.users = asyncio.Semaphore(most), 0
+
+
+class _Slot:
+    """What one call holds of its limits. Use it on the event loop alone."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        caller, directory = _caller.get(), _directory.get()
+        sizes: dict[tuple[str, ...], int] = {(caller,): _THREADS_A_CALLER}
+        if directory:
+            sizes = {(caller, "at", directory): _THREADS_A_DIRECTORY, (caller, "at"): _THREADS_OF_DIRECTORIES}
+        self._all = _limits.setdefault(loop, {})
+        self._limits = {key: self._all.setdefault(key, _Limit(most)) for key, most in sizes.items()}
+        self._held: list[_Limit] = []
+        for limit in self._limits.values():
+            limit.users += 1
+
+    async def take(self) -> None:
+        """Wait until there is a thread.
+
+        Raises:
+            DirectorySilent: none of the directory's comes back.
+        """
+        try:
+            with anyio.move_on_after(_PATIENCE_S if _directory.get() else math.inf) as patience:
+                for limit in self._limits.values():
+                    await limit.free.acquire()
+                    self._held.append(limit)
+        except BaseException:
+            self.release()
+            raise
+        if patience.cancelled_caught:
+            self.release()
+            raise DirectorySilent(_directory.get())
+
+    def release(self) -> None:
+        """Let the next call have it."""
+        for limit in self._held:
+            limit.free.release()
+        for key, limit in self._limits.items():
+            limit.users -= 1
+            if not limit.users:
+                self._all.pop(key, None)
 
 
 async def run_in_thread(act: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
     """Return ``act(...)``, called in a thread. A cancelled caller does not wait for it. The thread stays counted.
 
     From the cancellation on, ``stop_if_abandoned`` ends the work in the thread.
+
+    Raises:
+        DirectorySilent: the threads for the directory that this task looks at do not come back.
     """
     loop = asyncio.get_running_loop()
-    free = _free.setdefault(loop, {}).setdefault(_caller.get(), asyncio.Semaphore(_THREADS_A_CALLER))
-    await free.acquire()
+    slot = _Slot(loop)
+    await slot.take()
     turn = threading.Lock()  # taken by the thread that begins, or by a caller that leaves before
 
     def call() -> T:
@@ -71,12 +155,12 @@ async def run_in_thread(act: Callable[P, T], *arguments: P.args, **keywords: P.k
             return act(*arguments, **keywords)
         finally:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
-                loop.call_soon_threadsafe(free.release)
+                loop.call_soon_threadsafe(slot.release)
 
     abandoned = threading.Event()
     token = _abandoned.set(abandoned)
     try:
-        # A limiter of its own: the semaphore counts, also after a cancellation.
+        # A limiter of its own: the slot counts, also after a cancellation.
         return await anyio.to_thread.run_sync(partial(call), abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
     except asyncio.CancelledError:
         abandoned.set()
@@ -84,4 +168,4 @@ async def run_in_thread(act: Callable[P, T], *arguments: P.args, **keywords: P.k
     finally:
         _abandoned.reset(token)
         if turn.acquire(blocking=False):  # cancelled before it began, or no thread could be started
-            free.release()
+            slot.release()

@@ -1,5 +1,6 @@
 """Blocking work of one caller holds up no other caller."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 
@@ -7,7 +8,7 @@ import anyio
 import pytest
 
 from mcp_server import threads
-from mcp_server.threads import run_in_thread, stop_if_abandoned, use_threads_of
+from mcp_server.threads import DirectorySilent, run_in_thread, stop_if_abandoned, use_threads_of
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +33,30 @@ async def test_a_caller_whose_calls_all_block_leaves_the_others_theirs(silent: t
         with use_threads_of("bea"), anyio.fail_after(20):
             assert await run_in_thread(max, 3, 4) == 4
         tasks.cancel_scope.cancel()
+
+
+async def test_a_silent_directory_of_a_caller_leaves_its_other_calls_their_threads(
+    silent: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def block(directory: str) -> None:
+        with use_threads_of("ana", directory):
+            await run_in_thread(silent.wait)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(100):
+            tasks.start_soon(block, f"/silent/{number % 4}")
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(20):
+            for directory in ("", "/other"):  # the records of its runs, and another directory
+                with use_threads_of("ana", directory):
+                    assert await run_in_thread(max, 3, 4) == 4
+        monkeypatch.setattr(threads, "_PATIENCE_S", 0.01)
+        with use_threads_of("ana", "/silent/0"), pytest.raises(DirectorySilent, match="8 calls about /silent/0"):
+            await run_in_thread(max, 3, 4)
+        tasks.cancel_scope.cancel()
+    silent.set()
+    while threads._limits[asyncio.get_running_loop()]:  # noqa: ASYNC110 - nothing is kept of what is over
+        await anyio.sleep(0.001)
 
 
 async def test_a_cancelled_call_keeps_its_thread_until_its_work_ends(

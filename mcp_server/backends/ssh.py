@@ -116,7 +116,7 @@ class SshBackend:
         try:
             words = {"spec": spec.facts(), "handover": json.loads(handover.encode())}
             await _in_thread(partial(_launch, _channel(spec), directory, spec, words))
-            (directory.path / LAUNCHING).unlink(missing_ok=True)
+            await _in_thread(partial((directory.path / LAUNCHING).unlink, missing_ok=True))
         finally:
             os.close(marker)
         with anyio.move_on_after(_MIRRORED_WITHIN_S):
@@ -126,7 +126,7 @@ class SshBackend:
         """Remove the run there and here."""
         with contextlib.suppress(RunwardError, OSError):
             await _in_thread(partial(_channel(spec).ask, "discard", run=spec.run_id))
-        shutil.rmtree(directory.path, ignore_errors=True)
+        await _in_thread(partial(shutil.rmtree, directory.path, ignore_errors=True))
 
     async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
         """Return whether a launch whose answer was lost has reached its host. If not, it never starts from now on.
@@ -222,7 +222,7 @@ class SshBackend:
         sessions = set(answer["sessions"])
         if len(sessions) <= keep:
             return
-        own = [one.run_id for one in ended() if one.mirror == spec.mirror and one.session in sessions]
+        own = [one.run_id for one in await _in_thread(ended) if one.mirror == spec.mirror and one.session in sessions]
         if own[keep:]:
             await _in_thread(partial(ask, "close_screens", ended=own[keep:]))
 

@@ -13,6 +13,7 @@ import anyio
 from mcp_server.backends.base import backend_of
 from mcp_server.cli.output import print_json
 from mcp_server.errors import RunwardError
+from mcp_server.hosts.environment import mask_distinct_secrets
 from mcp_server.record.state import Run
 from mcp_server.runs.confirmation import describe_for_confirmation
 from mcp_server.runs.services import describe_dependents, list_dependents
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Ask for the run's id, stop the run, and return 0 if nothing survived, 1 if something did or nothing was done."""
     store = RunStore(StateHome.of(os.environ))
     run = store.find_any(arguments.run_id)
+    arguments.reason = mask_distinct_secrets(arguments.reason, os.environ, store.home.secrets)
     if isinstance(run, SweepRun):
         return _kill_sweep(run, store, arguments)
     leftovers = backend_of(run.spec).find_leftovers(run)

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         from mcp_server.sweeps.notes import note_cells  # noqa: PLC0415 - a list does without
 
         cell, text = arguments.note
-        note_cells(sweep, store, {cell: text}, f"{store.home.owner(os.environ)}, on a terminal")
+        note_cells(sweep, store, {cell: text}, f"{store.home.owner(os.environ)}, on a terminal", os.environ)
         print(f"Noted on {cell} of {sweep.sweep_id}.")
         return 0
     return _show(sweep, store, as_json=arguments.json)

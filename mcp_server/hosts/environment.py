@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mcp_server.errors import BadArgument, RunwardError, SecretNotSet, SecretsFileOpen, SecretsFileUnreadable
-from mcp_server.text.redaction import SHORTEST_SECRET
+from mcp_server.text.redaction import SHORTEST_SECRET, Redactor
 from mcp_server.text.secret_patterns import is_distinct, names_a_secret
 
 _LINE = re.compile(
@@ -67,6 +67,16 @@ def list_known_secrets(environ: Mapping[str, str], file: Path) -> dict[str, str]
 def find_distinct_secrets(environ: Mapping[str, str], file: Path) -> dict[str, str]:
     """Return those known secrets whose values no ordinary argument contains: not `enabled`, not the name of a team."""
     return {name: value for name, value in list_known_secrets(environ, file).items() if is_distinct(name, value)}
+
+
+def mask_distinct_secrets(text: str, environ: Mapping[str, str], file: Path) -> str:
+    """Return ``text`` without the values of ``find_distinct_secrets``."""
+    secrets = {
+        name: value
+        for name, value in find_distinct_secrets(environ, file).items()
+        if len(value.strip()) >= SHORTEST_SECRET
+    }
+    return Redactor(secrets).text(text) if secrets else text
 
 
 def read_secrets_file(file: Path) -> dict[str, str]:

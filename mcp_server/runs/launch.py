@@ -55,7 +55,7 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
     resolved = await run_in_thread(resolve_request)
     backend = load_backend("ssh") if resolved.mirror else backend
     backend.check_request(resolved.request)
-    backend.check_usable()
+    await run_in_thread(backend.check_usable)
     return Plan(backend.complete_spec(build_spec(resolved), environ), resolved.handover, resolved.code)
 
 

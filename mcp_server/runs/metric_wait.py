@@ -14,7 +14,7 @@ from mcp_server.record.state import Run
 from mcp_server.scalars.condition import Condition, describe_match, describe_value, first_match, resolve_tag
 from mcp_server.scalars.run_scalars import NoScalars, Scalars, label_locations
 from mcp_server.store.attribution import describe_uncertain
-from mcp_server.threads import run_in_thread
+from mcp_server.threads import run_in_thread, use_threads_for
 
 if TYPE_CHECKING:
     from mcp_server.scalars.locate import MetricLocation
@@ -69,7 +69,9 @@ class MetricWait:
             BadArgument: several tags match the condition; lists them.
         """
         for run in runs:
-            if (match := await run_in_thread(self._checks[run.run_id].check, run)) is not None:
+            with use_threads_for(run.spec.cwd or ""):
+                match = await run_in_thread(self._checks[run.run_id].check, run)
+            if match is not None:
                 return f"{run.run_id}: {match}" if len(runs) > 1 else match
         return None
 

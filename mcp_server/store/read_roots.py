@@ -26,23 +26,16 @@ def check_readable(argument: str, word: str, home: StateHome, runs: Iterable[Run
         BadArgument: it is not below a directory that may be read. Does not say what is there.
     """
     runs = list(runs)
-    configured_roots, implied_roots = (
-        _list_configured_roots(home),
-        _list_implied_roots(runs, *(home.runs / run.run_id for run in runs)),
-    )
+    roots = _Roots(home, runs, [home.runs / run.run_id for run in runs])
     refusal = BadArgument(
         argument,
-        f"{word[:200]!r} is not below a directory that this token may read: "
-        f"{_list([*configured_roots, *implied_roots]) or 'none'}.",
+        f"{word[:200]!r} is not below a directory that this token may read: {roots.describe() or 'none'}.",
         _remedy(home),
     )
     try:
         path = Path(os.path.normpath(cwd / Path(word).expanduser()))
         # By its name first: a look at another path would take its time, or fail, by what is there.
-        named = [Path(each).expanduser() for each in home.read_config().read_roots]
-        if any(path.is_relative_to(root) for root in (*named, *configured_roots, *implied_roots)) and _is_readable(
-            path.resolve(), configured_roots, implied_roots, home
-        ):
+        if roots.name(path) and roots.hold(path, path.resolve()):
             return
     except (OSError, RuntimeError, ValueError) as error:
         raise refusal from error
@@ -66,14 +59,13 @@ def open_readable(
     if has_token:
         check_readable("path", word, home, runs, cwd)
     more = [home.runs / run.run_id for run in runs] if has_token else [cwd, home.runs]
-    configured_roots, implied_roots = _list_configured_roots(home), _list_implied_roots(runs, *more)
+    roots = _Roots(home, runs, more)
     try:
-        path = (cwd / Path(word).expanduser()).resolve()
-        if not _is_readable(path, configured_roots, implied_roots, home):
+        named = cwd / Path(word).expanduser()
+        path = named.resolve()
+        if not roots.hold(named, path):
             raise BadArgument(
-                "path",
-                f"{path} is not below a directory that may be read: {_list([*configured_roots, *implied_roots])}.",
-                _remedy(home),
+                "path", f"{path} is not below a directory that may be read: {roots.describe()}.", _remedy(home)
             )
         fd = open_regular_file(path, follow_links=False)
     except (OSError, RuntimeError, ValueError) as error:  # missing, too long, a loop of links, no such user, a NUL
@@ -81,23 +73,61 @@ def open_readable(
         raise BadArgument("path", f"{word[:200]!r} cannot be read: {why}.", "Name a regular file.") from error
     try:
         held = Path(f"/proc/self/fd/{fd}")
-        if held.exists() and not _is_readable(held.resolve(), configured_roots, implied_roots, home):
+        if held.exists() and not roots.hold(named, held.resolve()):
             raise BadArgument("path", f"{word[:200]!r} has changed its place meanwhile.", _remedy(home))
         yield held if held.exists() else path
     finally:
         os.close(fd)
 
 
-def _list_configured_roots(home: StateHome) -> list[Path]:
-    return [Path(each).expanduser().resolve() for each in home.read_config().read_roots]
+class _Roots:
+    """The directories below which files may be read: ``read_roots``, and those of ``runs`` and ``more``.
+
+    A directory of a run may not answer. It is looked at only where the path is named below it, or below none.
+    """
+
+    def __init__(self, home: StateHome, runs: Iterable[Run], more: Iterable[Path]) -> None:
+        self._home = home
+        self._configured = [Path(each).expanduser() for each in home.read_config().read_roots]
+        places = [*map(str, more)]
+        for run in runs:
+            if run.spec.mirror:  # its directories are another host's, which says whose and where they are
+                continue
+            places += filter(None, (run.spec.cwd, run.spec.result_dir, run.spec.tensorboard))
+        self._implied = [Path(os.path.normpath(place)) for place in dict.fromkeys(places)]
+
+    def name(self, path: Path) -> bool:
+        """Return whether ``path`` is below one of them by its name alone."""
+        named = [*self._configured, *(root for root in self._implied if root != Path(root.anchor))]
+        return any(path.is_relative_to(root) for root in named) or any(
+            path.is_relative_to(root) for root in (*_resolve(self._configured), *_resolve_implied(self._implied))
+        )
+
+    def hold(self, named: Path, path: Path) -> bool:
+        """Return whether ``path``, to which the name ``named`` leads, may be read."""
+
+        def is_near(root: Path) -> bool:
+            return named.is_relative_to(root) or path.is_relative_to(root)
+
+        near = list(filter(is_near, self._configured)), list(filter(is_near, self._implied))
+        return any(
+            _is_readable(path, _resolve(configured), _resolve_implied(implied), self._home)
+            for configured, implied in (near, (self._configured, self._implied))
+        )
+
+    def describe(self) -> str:
+        """Return their names, at most six."""
+        words = [str(root) for root in (*self._configured, *self._implied) if root != Path(root.anchor)]
+        more = len(words) - _MOST_LISTED
+        return ", ".join([*words[:_MOST_LISTED], *([f"{more} more"] if more > 0 else [])])
 
 
-def _list_implied_roots(runs: Iterable[Run], *more: Path) -> list[Path]:
-    places = [*map(str, more)]
-    for run in runs:
-        places += filter(None, (run.spec.cwd, run.spec.result_dir, run.spec.tensorboard))
-    roots = (Path(place).resolve() for place in dict.fromkeys(places) if place)
-    return [root for root in dict.fromkeys(roots) if root != Path(root.anchor)]
+def _resolve(roots: Iterable[Path]) -> list[Path]:
+    return list(dict.fromkeys(root.resolve() for root in roots))
+
+
+def _resolve_implied(roots: Iterable[Path]) -> list[Path]:
+    return [root for root in _resolve(roots) if root != Path(root.anchor)]
 
 
 def _is_readable(path: Path, configured_roots: list[Path], implied_roots: list[Path], home: StateHome) -> bool:
@@ -116,9 +146,3 @@ def _is_readable(path: Path, configured_roots: list[Path], implied_roots: list[P
 
 def _remedy(home: StateHome) -> str:
     return f"A person can add its directory to read_roots in {home.path / 'config.toml'}."
-
-
-def _list(roots: list[Path]) -> str:
-    words = [str(root) for root in roots[:_MOST_LISTED]]
-    more = len(roots) - _MOST_LISTED
-    return ", ".join([*words, *([f"{more} more"] if more > 0 else [])])

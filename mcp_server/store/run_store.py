@@ -175,6 +175,12 @@ class RunStore:
         """Return whether nothing ever ran: its server died during the launch, and no supervisor took what it left."""
         return run.state == "lost" and not run.events and self.run_directory(run.run_id).handover.is_fifo()
 
+    def find_known_directory(self, name: str) -> str:
+        """Return where the run with this id or name works, as far as it is known without a look; else empty."""
+        if (spec := self._specs.get(name)) is None:
+            spec = next((each for each in list(self._specs.values()) if each.name == name), None)
+        return spec.cwd or "" if spec is not None else ""
+
     def list_ids_tagged(self, tags: Iterable[str]) -> list[str]:
         """Return the ids of the runs that have one of ``tags``, the oldest first."""
         required = set(tags)

@@ -60,7 +60,7 @@ async def start_conductor(
     Raises:
         LaunchFailed: tmux refused, or it did not begin within 15 s.
     """
-    tmux_client.check_installed()
+    await run_in_thread(tmux_client.check_installed)
     socket = sweep.spec.tmux_socket
     token = secrets.token_hex(2)
     session = await tmux_client.query_in_thread(partial(_choose_session, sweep.sweep_id, socket, token))

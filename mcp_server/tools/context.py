@@ -62,6 +62,12 @@ class ServerContext:
         home = StateHome.of(environ)
         return cls(home, environ, RunStore(home))
 
+    def mask(self, text: str) -> str:
+        """Return ``text`` without the values of secrets that this server knows. Reads a file: call it in a thread."""
+        from mcp_server.hosts.environment import mask_distinct_secrets  # noqa: PLC0415 - a server starts without hosts
+
+        return mask_distinct_secrets(text, self.environ, self.home.secrets)
+
     def actor(self, ctx: Call) -> str:
         """Return the owner that a call acts for: the name of its token, else the owner of this server."""
         return identity(ctx) or self.home.owner(self.environ)

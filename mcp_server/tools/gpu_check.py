@@ -65,7 +65,7 @@ async def gpu_check(
             raise BadArgument("require", "it selects GPUs for a launch: leave it out, or leave out run_id.")
         run = await run_in_thread(server.store.find, run_id)
         record = (await run_in_thread(server.store.fetch_record, run)).attempt(run.attempt) / "gpus.jsonl"
-        usage = await run_in_thread(partial(read_usage, run, record, server.store.now_s(run), since_s))
+        usage = await run_in_thread(lambda: read_usage(run, record, server.store.now_s(run), since_s))
         snapshot = Snapshot()
         if uses_gpus_now(run):
             mirror = Path(run.spec.mirror)

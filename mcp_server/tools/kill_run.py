@@ -135,6 +135,7 @@ async def kill_run(
     this is the run you mean, then call again with it. Waits for the processes to be gone.
     """
     words = [run_id] if isinstance(run_id, str) else run_id
+    reason = await run_in_thread(server_of(ctx).mask, reason) if reason else ""
     if are_several(words):
         return await _kill_several(ctx, words, answer, reason, confirm_token, force=force_other_owner)
     server = server_of(ctx)

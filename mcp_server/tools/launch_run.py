@@ -17,7 +17,8 @@ from mcp_server.runs.cursors import Cursor
 from mcp_server.runs.launch import launch, rehearse
 from mcp_server.runs.wait import wait_for_runs
 from mcp_server.threads import run_in_thread
-from mcp_server.tools.context import Call, ServerContext, caller, identity, server_of, when_answered
+from mcp_server.tools.context import Call, ServerContext, caller, server_of, when_answered
+from mcp_server.tools.launch_places import check_launch_places
 from mcp_server.tools.schema import tool
 from mcp_server.views.output_tail import read_tail
 from mcp_server.views.run_status import Failure, status_of
@@ -141,7 +142,7 @@ async def launch_run(
     if isinstance(params, str):
         arguments |= {"params": None, "params_file": params}
     own = {"owner": server.owner(ctx, owner), "idempotency_key": server.idempotency_key(ctx, idempotency_key)}
-    await run_in_thread(_check_places, ctx, blueprint, arguments.get("params_file"), cwd, dry_run=dry_run)
+    await run_in_thread(check_launch_places, ctx, arguments, dry_run=dry_run)
     request = LaunchRequest.from_arguments({**arguments, **own})
     if dry_run:
         spec = await rehearse(request, server.home, server.environ)
@@ -170,19 +171,6 @@ async def launch_run(
 
 _STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
 TOOL = tool(launch_run, title="Launch run", annotations=_STARTS)
-
-
-def _check_places(ctx: Call, blueprint: str | None, params_file: str | None, cwd: str | None, *, dry_run: bool) -> None:
-    """Refuse files and a directory that a caller with a token may not read, without a look at what is there.
-
-    Without ``read_roots`` a launch may run anywhere, and shows whether ``cwd`` exists, as its command could.
-    """
-    if identity(ctx) is None:
-        return
-    server = server_of(ctx)
-    limited = dry_run or bool(server.home.read_config().read_roots)
-    named = {"blueprint": blueprint, "params": params_file, "cwd": cwd if limited else None}
-    server.check_readable(ctx, named, cwd)
 
 
 def _describe_code(spec: RunSpec) -> str | None:

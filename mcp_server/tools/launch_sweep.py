@@ -16,6 +16,7 @@ from mcp_server.record.sweep_state import Sweep
 from mcp_server.store.sweep_store import SweepRun
 from mcp_server.threads import run_in_thread
 from mcp_server.tools.context import Call, identity, server_of
+from mcp_server.tools.launch_places import check_launch_places
 from mcp_server.tools.schema import tool
 
 _PLAN_CHARS = 16_000  # of a dry run's answer
@@ -191,16 +192,20 @@ def _check_places(ctx: Call, arguments: Mapping[str, Any], dry_run: bool) -> Non
     phases: list[Phase] = []
     if arguments["phases"] is not None or any(value is not None for value in only.values()):
         phases = parse_phases(arguments["phases"], only, arguments["common"])
-    limited = dry_run or bool(server.home.read_config().read_roots)
+    checked: set[tuple[object, ...]] = set()
     for phase in phases:
         launches = [entry["launch"] for entry in phase.cells or () if isinstance(entry.get("launch"), dict)]
         source = phase.source or ""
         for launch in [phase.common, *({**phase.common, **own} for own in launches)]:
             cwd = launch.get("cwd")
             paths = {
-                "blueprints": phase.blueprints,
-                "blueprint": launch.get("blueprint"),
                 "source": source.partition(":")[2] if source.startswith(("hydra:", "verl:")) else None,
-                "cwd": str(cwd or ".") if source else cwd if limited else None,
+                "cwd": str(cwd or ".") if source else None,
             }
+            places = (source, *(launch.get(name) for name in ("cwd", "tensorboard", "blueprint", "params_file")))
+            if places in checked:
+                continue
+            checked.add(places)
             server.check_readable(ctx, paths, cwd)
+            for blueprint in phase.blueprints or [launch.get("blueprint")]:
+                check_launch_places(ctx, {**launch, "blueprint": blueprint}, dry_run=dry_run)

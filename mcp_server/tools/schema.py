@@ -13,8 +13,9 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
 from mcp_server.errors import RunwardError
-from mcp_server.threads import use_threads_of
-from mcp_server.tools.context import caller
+from mcp_server.threads import run_in_thread, use_threads_of
+from mcp_server.tools.call_directories import find_directories
+from mcp_server.tools.context import ServerContext, caller, server_of
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
@@ -24,28 +25,45 @@ class RunwardTool(Tool):
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
         """Call the function. The message of a RunwardError reaches the model unchanged."""
+        name = caller(context)
         try:
-            with use_threads_of(caller(context)):
+            with use_threads_of(name, find_directories(self.name, arguments, server_of(context).store)):
                 result = await super().run(arguments, context, convert_result)
         except ToolError as error:
-            cause = error.__cause__
-            while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
-                cause = cause.exceptions[0]
-            if isinstance(cause, RunwardError):
-                raise ToolError(str(cause)) from error
-            if isinstance(cause, ValidationError):
-                raise ToolError(_validation_message(self.name, cause)) from error
-            if isinstance(cause, OSError):  # a full disk, a name that is too long
-                why = cause.strerror or type(cause).__name__
-                raise ToolError(f"{self.name} was cut off: {why}. Runs go on; list_runs names them.") from error
-            if (shortage := _name_shortage(cause)) is not None:
-                raise ToolError(f"{self.name} was cut off: {shortage}. Call again in a moment.") from error
-            raise
+            if (message := _find_message(self.name, error)) is None:
+                raise
+            with use_threads_of(name):
+                raise ToolError(await _mask(message, server_of(context))) from error
         return _compact(result) if isinstance(result, CallToolResult) else result
 
     def make_result(self, answer: Any) -> CallToolResult:
         """Return the result of a call that the function answers with ``answer``."""
         return _compact(cast("CallToolResult", self.fn_metadata.convert_result(answer)))
+
+
+async def _mask(message: str, server: ServerContext) -> str:
+    """Return what a model may read of an error: an argument that it quotes may hold a secret."""
+    try:
+        return await run_in_thread(server.mask, message)
+    except (RuntimeError, MemoryError):  # no thread is left
+        return message
+
+
+def _find_message(tool_name: str, error: ToolError) -> str | None:
+    """Return what the model reads of an error; None for one that has no message of its own."""
+    cause = error.__cause__
+    while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
+        cause = cause.exceptions[0]
+    if isinstance(cause, RunwardError):
+        return str(cause)
+    if isinstance(cause, ValidationError):
+        return _validation_message(tool_name, cause)
+    if isinstance(cause, OSError):  # a full disk, a name that is too long
+        why = cause.strerror or type(cause).__name__
+        return f"{tool_name} was cut off: {why}. Runs go on; list_runs names them."
+    if (shortage := _name_shortage(cause)) is not None:
+        return f"{tool_name} was cut off: {shortage}. Call again in a moment."
+    return None
 
 
 def _compact(result: CallToolResult) -> CallToolResult:

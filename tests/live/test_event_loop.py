@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.loop_lookups import record_lookups
 from tests.support.sandbox import Sandbox
+from tests.support.sshd import NAME, FarHost, needs_sshd
 
 pytestmark = pytest.mark.anyio
 BLUEPRINT = """## [exp_purpose]
@@ -56,7 +57,44 @@ async def test_no_tool_looks_a_file_up_on_the_event_loop(sandbox: Sandbox, monke
         assert (await agent.kill("night"))["status"] == "killed"
         several = await agent.call("kill_run", run_id=runs[1:])
         await agent.call("kill_run", run_id=runs[1:], confirm_token=several["confirm_token"])
-    assert lookups == set()
+    assert not lookups, "\n".join(sorted(lookups))
+
+
+@needs_sshd
+async def test_nor_does_one_for_runs_on_another_host(
+    sandbox: Sandbox, far_host: FarHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {"cwd": str(far_host.path), "host": NAME}
+    async with sandbox.agent_in_process() as agent:
+        lookups = record_lookups(monkeypatch, sandbox.path)
+        await agent.refusal("launch_run", command="true", cwd="/nowhere/at/all", host=NAME)
+        await agent.call("launch_run", command="true", dry_run=True, **there)
+        run_id = await agent.launch("echo step 1 loss 0.5; exec sleep 300", **there)
+        ended = await agent.launch("echo step 1 loss 0.5", idempotency_key="a key", **there)
+        await agent.end(ended)
+        await agent.launch("true", idempotency_key="a key", **there)
+        await agent.call("wait_run", run_ids="live", timeout_s=0.1)
+        await agent.call("wait_run", run_ids=run_id, until="loss < 0.1", timeout_s=0.1)
+        for tool, arguments in (
+            ("read_tb", {"run_id": run_id}),
+            ("capture_pane", {"run_id": run_id}),
+            ("read_log", {"run_id": run_id}),
+            ("compare_runs", {"run_ids": [run_id, ended]}),
+            ("list_runs", {"host": NAME}),
+            ("gpu_check", {"host": NAME}),
+            ("gpu_check", {"run_id": run_id}),
+            ("preflight", {"command": "true", **there}),
+            ("finish_blueprint", {"run_id": ended, "result_dir": str(sandbox.path / "results")}),
+        ):
+            await agent.client.call_tool(tool, arguments)  # some are refused
+        await agent.client.read_resource(f"run://{run_id}")
+        await agent.client.read_resource(f"run://{run_id}/log")
+        far_host.stop()
+        await agent.call("list_runs")
+        await agent.call("wait_run", run_ids=run_id, timeout_s=0.1)
+        far_host.start()
+        assert (await agent.kill(run_id))["status"] == "killed"
+    assert not lookups, "\n".join(sorted(lookups))
 
 
 def _list_looks(run_id: str, ended: str, code: Path) -> list[tuple[str, dict[str, Any]]]:

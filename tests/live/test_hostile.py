@@ -25,6 +25,20 @@ _OF_THE_SUPERVISOR = ("progress.json", "outputs.json")
 """Files (and their temporary names) that the supervisor of a living run writes again and again."""
 
 
+_OUTSIDE = """## [exp_purpose]
+Work where this token may not read
+
+## [exp_codebase_dir]
+{code}
+
+## [exp_launch_command]
+bash train.sh
+
+## [exp_result_dir]
+{results}
+"""
+
+
 @dataclass
 class Siege:
     """A server with two agents' tokens, a run of bob's, and files that must not be read."""
@@ -164,6 +178,16 @@ def test_with_read_roots_a_launch_outside_of_them_is_refused_alike_whether_its_c
         _assert_answered_alike(siege, lambda path: hostile_requests.call("launch_run", command="true", cwd=path))
         inside = siege.service.send(siege.filled(hostile_requests.call("launch_run", command="true", cwd=str(allowed))))
         assert b'"state":"' in inside[1]
+        document = allowed / "outside.md"
+        document.write_text(_OUTSIDE.format(code=siege.words["trap"], results=allowed / "results"))
+        for arguments in ({}, {"cwd": str(allowed), "tensorboard": "{trap}"}, {"blueprint": str(document)}):
+            given = {"command": "true", **arguments} if "blueprint" not in arguments else arguments
+            for tool, whole in (
+                ("launch_run", given),
+                ("launch_sweep", {"name": "out", "common": given, "cells": [{}]}),
+            ):
+                answer = siege.service.send(siege.filled(hostile_requests.call(tool, **whole)))[1]
+                assert b"this token may read" in answer, (tool, whole, answer)
         through_link = hostile_requests.call("launch_run", command="true", cwd=str(allowed / "way_out" / "events"))
         assert b"this token may read" in siege.service.send(siege.filled(through_link))[1]
     finally:

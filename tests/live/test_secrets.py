@@ -127,6 +127,17 @@ async def test_the_value_of_a_secret_that_the_server_knows_is_refused_in_every_a
         assert "OTHER_API_KEY" in await agent.refusal("launch_run", command=f"python a.py {encoded}")
         assert "DB_PASSWORD" in await agent.refusal("launch_run", command=f"python a.py {OTHER[::2]}")
         assert not list(state.glob("runs/*"))
+        sweep = {"name": "night", "common": {"command": "sleep 300"}, "cells": [{}]}
+        for more in ({"metric": OTHER}, {"phases": [{"name": OTHER, "cells": [{}]}], "cells": None}):
+            assert "OTHER_API_KEY" in await agent.refusal("launch_sweep", **{**sweep, **more})
+        for quoted in ({"host": OTHER}, {"env": {OTHER: "1"}}, {"require": {OTHER: 1}}):
+            refusal = await agent.refusal("launch_run", **{"command": "true", **quoted})
+            assert not leaks(refusal), refusal
+        assert not list(state.glob("sweeps/*"))
+        await agent.call("launch_sweep", **sweep)
+        assert "OTHER_API_KEY" in await agent.refusal("launch_sweep", name="night", notes={"cell": OTHER})
+        assert (await agent.kill("night", reason=f"leaks {OTHER}"))["status"] == "killed"
+        await agent.kill(await agent.launch("sleep 300"), reason=f"leaks {OTHER}")
     files = read_files(state)
     files.pop(str(state / "secrets.env"))
     assert {path: found for path, text in files.items() if (found := leaks(text))} == {}

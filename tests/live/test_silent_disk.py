@@ -116,15 +116,15 @@ async def _finish(agent: Agent, run_id: str, directory: Path) -> None:
 
 async def test_other_agents_work_while_one_agents_directories_do_not_answer(sandbox: Sandbox) -> None:
     """Not even a look at them comes back: those of a file server that is gone."""
-    directories = {name: sandbox.path / name for name in ("ana", "bea")}
+    directories = {name: sandbox.path / name for name in ("ana", "bea", "other")}
     command = "echo step 1 loss 0.5; printf 'step,loss\\n1,0.5\\n2,0.4\\n' > metrics.csv; exec sleep 300"
     for directory in directories.values():
         directory.mkdir()
-    given = {name: tokens(sandbox).add(name) for name in directories}
+    given = {name: tokens(sandbox).add(name) for name in ("ana", "bea")}
     with serve(sandbox) as service, contextlib.ExitStack() as silence:
         async with service.agent(given["ana"]) as ana, service.agent(given["bea"]) as bea:
             runs: dict[str, str] = {}
-            for name, agent in (("ana", ana), ("bea", bea)):
+            for name, agent in (("ana", ana), ("bea", bea), ("other", ana)):
                 there = {"cwd": str(directories[name]), "tensorboard": str(directories[name])}
                 runs[name] = await agent.launch(command, **there)
                 await agent.call("wait_run", run_ids=runs[name], until="first_step", timeout_s=60)
@@ -133,15 +133,20 @@ async def test_other_agents_work_while_one_agents_directories_do_not_answer(sand
             except CannotMount as error:
                 pytest.skip(f"no silent file system: {error}")
             async with anyio.create_task_group() as tasks:
-                for tool, arguments in _looks(runs["ana"], directories["ana"]):
+                for tool, arguments in 5 * _looks(runs["ana"], directories["ana"]):
                     tasks.start_soon(_try, ana, tool, arguments)
                 await anyio.sleep(1.0)  # all of them wait by now
                 with anyio.fail_after(40):
                     for tool, arguments in _looks(runs["bea"], directories["bea"]):
                         await bea.call(tool, **arguments)
-                    assert (await bea.call("list_runs"))["total"] == 2
+                    assert (await bea.call("list_runs"))["total"] == 3
                     assert (await bea.kill(runs["bea"]))["status"] == "killed"
                     await _finish(bea, runs["bea"], directories["bea"] / "results")
+                    # Nor do her own calls about another directory, and about the records of her runs, wait for it.
+                    for tool, arguments in _looks(runs["other"], directories["other"]):
+                        await ana.call(tool, **arguments)
+                    assert (await ana.call("list_runs"))["total"] == 3
+                    assert (await ana.kill(runs["ana"]))["status"] == "killed"
                 silence.close()
                 tasks.cancel_scope.cancel()
 

@@ -21,7 +21,7 @@ _CALLS = (
     "stat", "statvfs", "unlink",
 )  # fmt: skip
 _SERVER = str(Path(mcp_server.__file__).parent)
-_FRAMES = 4
+_FRAMES = 7
 
 
 def record_lookups(monkeypatch: pytest.MonkeyPatch, below: Path) -> set[str]:

@@ -367,6 +367,7 @@ def _is_end_right(case: Case, found: Run, truth: Truth) -> bool:
     if found.exit_code is not None:
         return truth.end == ["exit", str(found.exit_code)]
     # A guard's death hangs up; bash may die of it before the command begins.
+    never_began = str(found.attempt) not in truth.starts
     return found.signal is not None and (never_began or truth.end == ["signal", found.signal])
 
 
