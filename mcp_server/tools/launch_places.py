@@ -1,8 +1,8 @@
 """Checks which files and directories a launch may use, for callers with a token.
 
-Its owner may read what is in a run's directories from then on. So where config.toml has ``read_roots``, all of them must
-be below these, or in directories of the owner's runs. Without, a launch may run anywhere, and shows whether ``cwd``
-exists, as its command could.
+Its owner may read what is in a run's directories from then on. So where config.toml has ``read_roots``, all of them
+must be below these, or in directories of the owner's runs. Without, a launch may run anywhere, and shows whether
+``cwd`` exists, as its command could.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from mcp.types import ToolAnnotations
@@ -130,7 +130,7 @@ def _note_cells(ctx: Call, name: str, notes: dict[str, str]) -> StartedSweepAnsw
     if identity(ctx) is not None:
         server.check_owner(ctx, SweepRun.of(sweep))
     directory = server.store.sweeps.files_of(sweep)
-    note_cells(sweep, server.store, notes, server.actor(ctx))
+    note_cells(sweep, server.store, notes, server.actor(ctx), server.environ)
     return StartedSweepAnswer(
         sweep_id=sweep.sweep_id,
         state=sweep.state,
@@ -207,5 +207,6 @@ def _check_places(ctx: Call, arguments: Mapping[str, Any], dry_run: bool) -> Non
                 continue
             checked.add(places)
             server.check_readable(ctx, paths, cwd)
-            for blueprint in phase.blueprints or [launch.get("blueprint")]:
+            blueprints: Sequence[str | None] = phase.blueprints or [launch.get("blueprint")]
+            for blueprint in blueprints:
                 check_launch_places(ctx, {**launch, "blueprint": blueprint}, dry_run=dry_run)
