@@ -174,6 +174,7 @@ _BACKENDS = {
     "tmux": "mcp_server.backends.local:LocalBackend",
     "ssh": "mcp_server.backends.ssh:SshBackend",
     "slurm": "mcp_server.backends.slurm.backend:SlurmBackend",
+    "ray": "mcp_server.backends.ray.backend:RayBackend",
 }
 _NOT_BY_NAME = frozenset({"ssh"})  # follows from the host
 

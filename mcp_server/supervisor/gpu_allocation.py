@@ -17,6 +17,7 @@ from mcp_server.gpus.query import query_gpus
 from mcp_server.gpus.request import GpuRequest, parse_gpus, parse_requirements
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.run_directory import now
+from mcp_server.record.spec import RunSpec
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import GpusUnavailable, StoppedBeforeStart
 from mcp_server.supervisor.start_command import supervisor_identity
@@ -44,7 +45,8 @@ class GpuAllocation:
         self.uuids: tuple[str, ...] = ()
         self.indices: tuple[int, ...] = ()
         self._control, self._env = control, env
-        self._request = parse_gpus(control.spec.gpus)
+        self._leases_gpus = control.spec.backend == RunSpec.backend  # else a scheduler gives them
+        self._request = parse_gpus(control.spec.gpus) if self._leases_gpus else None
         self._require = parse_requirements(control.spec.require)
         self._snapshot = Snapshot.from_json(snapshot) if snapshot else None
         self._leases = Leases(Path(control.spec.leases or lease_directory(os.environ)))
@@ -124,7 +126,7 @@ class GpuAllocation:
         ``env`` is the environment of the former attempt; without leases, its CUDA_VISIBLE_DEVICES names the former
         GPUs. Returns None when no others are free, or when the launch named exactly these GPUs.
         """
-        if self._request is not None and not self._request.count:
+        if not self._leases_gpus or (self._request is not None and not self._request.count):
             return None
         former = self.gpus or tuple(word for word in env.get(VISIBLE_DEVICES, "").split(",") if word)
         self._snapshot = self._query()

@@ -17,6 +17,7 @@ from mcp_server.record.script import AttemptInputs, attempt_arguments, render
 from mcp_server.supervisor import pty
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import StoppedBeforeStart
+from mcp_server.supervisor.ray_environment import select_job_environment
 from mcp_server.system import processes
 from mcp_server.system.files import open_private
 
@@ -36,6 +37,7 @@ def start_command(
     """
     rundir, spec = control.rundir, control.spec
     env = {**handover.env, **handover.secrets, "TERM": os.environ.get("TERM", "xterm-256color")}
+    env |= select_job_environment(spec.backend, spec.backend_options, os.environ)
     env |= {"RUNWARD_RUN_ID": rundir.run_id, "RUNWARD_RUN_DIR": str(rundir.path)}
     env |= {"RUNWARD_ATTEMPT": str(number), **gpu_environment}
     if gpu_environment and VISIBLE_DEVICES not in gpu_environment:

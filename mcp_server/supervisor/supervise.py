@@ -194,7 +194,7 @@ class Supervision:
         """
         if self._services is not None and self._spec.queue:
             self._services.await_answers()
-        if self._spec.gpus is not None:
+        if self._spec.gpus is not None and self._spec.backend != "ray":  # Ray gives them by its environment
             self._get_allocation().obtain()
         if self._services is not None:
             self._services.await_answers()

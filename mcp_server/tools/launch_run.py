@@ -115,7 +115,7 @@ async def launch_run(
         WithJsonSchema({"enum": ["git", "rsync"]}),
         Field(description="Sends cwd to host"),
     ] = None,
-    backend: Annotated[Literal["tmux", "slurm"], Field(description="How it starts")] = "tmux",
+    backend: Annotated[Literal["tmux", "slurm", "ray"], Field(description="How it starts")] = "tmux",
     backend_options: Annotated[
         dict[str, Any] | None,
         WithJsonSchema({"type": "object"}),

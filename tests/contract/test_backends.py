@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from mcp_server.runs.launch import _create, plan
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import processes
 from tests.support import fake_slurm
+from tests.support.fake_ray import FakeRay
 from tests.support.sandbox import Sandbox, until_async
 from tests.support.sshd import NAME, FarHost, needs_sshd
 
@@ -41,6 +43,7 @@ class Bench:
     monkeypatch: pytest.MonkeyPatch
     far: FarHost | None = None  # where its runs are
     name: str = "tmux"
+    ray: FakeRay | None = None
 
     @property
     def has_screens(self) -> bool:
@@ -57,7 +60,10 @@ class Bench:
         home.create()
         (home.path / "config.toml").write_text("stop_grace_s = 0.25\n")
         host, backend = NAME if self.far else None, "tmux" if self.far else self.name
-        request = LaunchRequest(command=command, cwd=str(self.sandbox.path), host=host, backend=backend)
+        options = {"address": self.ray.address} if self.ray else {}
+        request = LaunchRequest(
+            command=command, cwd=str(self.sandbox.path), host=host, backend=backend, backend_options=options
+        )
         spec, handover, _ = await plan(request, home, self.sandbox.environ)
         return _create(spec, self.store), spec, handover
 
@@ -96,6 +102,9 @@ class Bench:
 
     def make_starts_fail(self) -> None:
         """Let the program that starts supervisors refuse."""
+        if self.ray:
+            self.ray.close()
+            return
         tmux = self.sandbox.path / "bin" / ("sbatch" if self.name == "slurm" else "tmux")
         tmux.parent.mkdir(exist_ok=True)
         tmux.write_text("#!/bin/sh\necho no room >&2\nexit 1\n")
@@ -103,8 +112,8 @@ class Bench:
         self.monkeypatch.setenv("PATH", f"{tmux.parent}:{os.environ['PATH']}")
 
 
-@pytest.fixture(params=["tmux", pytest.param("ssh", marks=needs_sshd), "slurm"])
-def bench(request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Bench:
+@pytest.fixture(params=["tmux", pytest.param("ssh", marks=needs_sshd), "slurm", "ray"])
+def bench(request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     far = request.getfixturevalue("far_host") if request.param == "ssh" else None
     if far is not None:
         far.write_hosts(prepare=f"export PATH={sandbox.path}/bin:$PATH")
@@ -115,7 +124,11 @@ def bench(request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.
         monkeypatch.setattr("mcp_server.backends.slurm.queue.EXPECTED_S", 0.1)
     for name, value in sandbox.environ.items():
         monkeypatch.setenv(name, value)
-    return Bench(load_backend(request.param), sandbox, monkeypatch, far, request.param)
+    ray = FakeRay() if request.param == "ray" else None
+    yield Bench(load_backend(request.param), sandbox, monkeypatch, far, request.param, ray)
+    if ray is not None:
+        sandbox.close()
+        ray.end()
 
 
 # --- from start to end
@@ -332,6 +345,8 @@ def test_the_program_that_a_backend_needs_is_named_where_it_is_missing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bench.backend.check_usable()
+    if bench.ray:
+        pytest.skip("it needs no program")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Exception, match="A person should run"):
         bench.backend.check_usable()

@@ -15,6 +15,7 @@ import pytest
 from mcp.client import Client
 
 import mcp_server
+from mcp_server.backends.ray import job_request
 from mcp_server.blueprints.parser import parse_blueprint
 from mcp_server.cli.parser import make_parser
 from mcp_server.diagnosis.failure.kinds import ACTIONS, KINDS
@@ -100,7 +101,7 @@ def known_words() -> set[str]:
         *NotifySettings.model_fields,
     }
     words |= {*TRAITS, *policy.KEYS, *policy.WHEN_KEYS, *policy.STEP_KEYS, "gpu_indices", *read_documents("prompts")}
-    words |= {*Host.model_fields, *Environment.model_fields, *Ray.model_fields, policy.NEXT_PORT}
+    words |= {*job_request.OPTIONS, *Host.model_fields, *Environment.model_fields, *Ray.model_fields, policy.NEXT_PORT}
     for tool in tools().values():
         words |= {*words_of(tool["inputSchema"]), *words_of(tool.get("outputSchema", {}))}
         # Keys of a table argument are in its description.

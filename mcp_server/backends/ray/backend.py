@@ -1,0 +1,298 @@
+"""Supervisors as the entrypoints of Ray jobs, where the cluster sees the run directories."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+import anyio
+
+from mcp_server.backends.base import GpuState
+from mcp_server.backends.local import LocalBackend, supervisor_argv
+from mcp_server.backends.ray import job_request, job_states
+from mcp_server.backends.ray.job_watch import JobReport, JobWatch
+from mcp_server.backends.ray.jobs_api import RayHead, RayRefused
+from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed, ScreenNotFound
+from mcp_server.gpus.snapshot import Snapshot
+from mcp_server.record.event_reader import read_new_events
+from mcp_server.record.events import ENDING
+from mcp_server.record.handover import Handover
+from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
+from mcp_server.record.run_processes import ReapResult, RunProcess, supervisor_of
+from mcp_server.record.spec import LaunchRequest, RunSpec
+from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, posix
+from mcp_server.system import processes
+from mcp_server.system.files import open_regular, write_atomic
+from mcp_server.system.lock_files import is_locked, may_be_locked
+from mcp_server.system.own_addresses import is_own_address
+from mcp_server.text.log_text import clean_lines
+from mcp_server.threads import run_in_thread
+
+_STOPPED_WITHIN_S = 15.0  # Ray terminates a job, and kills it 3 s later
+_POLL_S = 0.1
+_SCREEN_LINES, _HISTORY_LINES, _SCREEN_BYTES = 50, 2000, 262_144
+_NO_DISK = (
+    'If it sees this machine\'s state directory under the same path, pass backend_options={"shared_disk": true}. '
+    "Else run a server on the head, or launch `ray job submit -- …` as a command."
+)
+
+
+class RayBackend(LocalBackend):
+    """Starts supervisors as Ray jobs, whose submission id is the run's id. Ray decides when and on which node."""
+
+    leases_gpus = False
+
+    def check_request(self, request: LaunchRequest) -> None:
+        """Check options and GPUs.
+
+        Raises:
+            BadArgument: Ray cannot do this.
+        """
+        job_request.check_request(request)
+
+    def check_usable(self) -> None:
+        """Nothing is needed on this host: whether the head answers shows when the job is submitted."""
+
+    def complete_spec(self, spec: RunSpec, environ: Mapping[str, str]) -> RunSpec:
+        """Note the head's address, which the run's own variables must not hold: Ray gives a job another one.
+
+        Raises:
+            BadArgument: no head is named, or it may not see the run directory.
+        """
+        address = job_request.find_address(spec, environ)
+        given = spec.backend_options.get(job_request.SHARED)
+        shared = is_own_address(urlsplit(address).hostname or "") if given is None else bool(given)
+        if not shared:
+            raise BadArgument("backend", f"whether {address} shares a disk with this machine is unknown.", _NO_DISK)
+        options = {**spec.backend_options, job_request.ADDRESS: address, job_request.SHARED: shared}
+        env = {name: value for name, value in spec.env.items() if name not in job_request.VARIABLES}
+        return replace(spec, session="", tmux_socket="", backend_options=options, env=env)
+
+    def create(self, directory: RunDir, spec: RunSpec) -> None:
+        """Make the directory with the spec.
+
+        Raises:
+            OSError: it cannot be written; nothing is left of it.
+        """
+        new = RunDir(directory.path.with_name(f".new-{spec.run_id}"))
+        new.path.mkdir(mode=0o700)
+        try:
+            write_json(new.spec, spec.facts())
+            new.path.rename(directory.path)
+        except OSError:
+            shutil.rmtree(new.path, ignore_errors=True)
+            raise
+
+    async def start(
+        self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Submit the job, and return when Ray has accepted it.
+
+        The handover waits in a file of the run directory that only this user may read, until the supervisor takes it.
+
+        Raises:
+            LaunchFailed: Ray did not accept it, and nothing is left; or whether it did is unknown, and a supervisor
+                that comes finds a stop request.
+        """
+        del first_event
+        try:
+            await run_in_thread(write_atomic, directory.handover, handover.encode())
+            await run_in_thread(_submit, directory, spec)
+        except OSError as error:
+            await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
+            raise LaunchFailed(f"{directory.path}: {error.strerror}.", "Nothing was started.") from error
+        except RayRefused as error:
+            await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
+            raise LaunchFailed(f"{error.cause.rstrip('.')}.", "Nothing was started.") from error
+        except HostUnreachable as error:
+            await self._give_up(directory, spec, error)
+
+    async def _give_up(self, directory: RunDir, spec: RunSpec, error: HostUnreachable) -> NoReturn:
+        """Leave nothing of a launch that the head certainly does not have, else a stop request."""
+        cause = f"{error.host} cannot be reached: {error.why}."
+        try:
+            job = await run_in_thread(_head_of(spec).find, spec.run_id)
+            is_unknown = job is None
+        except RayRefused:
+            is_unknown = False
+        except HostUnreachable:
+            # Refused connections never carried the request.
+            is_unknown = "refused" in error.why.lower()
+        if is_unknown:
+            await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
+            raise LaunchFailed(cause, "Nothing was started.", "Is this the address of the head's dashboard?") from error
+        stop = {"by": "launch_run", "reason": "whether Ray had accepted it was unknown", "at": now()}
+        with contextlib.suppress(OSError):
+            await run_in_thread(write_json, directory.stop, stop)
+        raise LaunchFailed(
+            cause, "If it starts later, it stops at once.", "Try again once the head answers."
+        ) from error
+
+    async def discard(self, directory: RunDir, spec: RunSpec) -> None:
+        """Remove the directory of a refused launch, once its supervisor has exited."""
+        del spec
+        with anyio.move_on_after(_STOPPED_WITHIN_S):
+            while await run_in_thread(may_be_locked, directory.lock):  # noqa: ASYNC110 - no event announces that
+                await anyio.sleep(_POLL_S)
+        await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
+
+    async def settle_launch(self, directory: RunDir, spec: RunSpec) -> bool:
+        """Return whether the head has the job, else leave a stop request for one that comes late.
+
+        Raises:
+            HostUnreachable: nobody knows.
+        """
+        if await run_in_thread(may_be_locked, directory.lock):
+            return True
+        job = await run_in_thread(_head_of(spec).find, spec.run_id)
+        if job is not None and not job.ended:
+            return True
+        stop = {"by": "launch_run", "reason": "launched again with the same key", "at": now()}
+        await run_in_thread(write_json, directory.stop, stop)
+        return False
+
+    def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
+        """Return ``alive`` while the supervisor holds its lock, else what ``job_states`` makes of Ray's answer."""
+        alive = LivenessReport(Liveness.ALIVE, job_id=spec.run_id)
+        if is_locked(directory.lock):
+            return alive
+        has_events, is_here = directory.events.exists(), _runs_here(directory)
+        report = JobReport() if has_events and is_here else self._look(directory, spec)
+        if is_locked(directory.lock):  # it came meanwhile
+            return alive
+        is_fresh = abs(time.time() - posix(spec.created_at)) < STARTING_S
+        seen = job_states.Seen(has_events=has_events, is_here=is_here, is_fresh=is_fresh)
+        return job_states.judge(report, _address(spec), spec.run_id, seen)
+
+    def _look(self, directory: RunDir, spec: RunSpec) -> JobReport:
+        return _watch_of(_address(spec)).look(
+            directory.path,
+            lambda resources: job_request.describe_wait(spec, resources),
+            lambda: is_locked(directory.lock),
+        )
+
+    def check_stoppable(self, spec: RunSpec) -> None:
+        """Every host that reaches the head may stop the run."""
+
+    async def request_stop(self, directory: RunDir, run: Run) -> bool:
+        """Signal a supervisor of this host. One of another node finds the stop request by itself within 5 s."""
+        if not _runs_here(directory):
+            return False
+        supervisor = supervisor_of(directory.path, run)
+        return supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)
+
+    async def reap(self, directory: RunDir, run: Run) -> ReapResult:
+        """Stop what is left here, then have Ray stop the job, and return when Ray says that it is over.
+
+        Raises:
+            HostUnreachable: the head does not answer, so whether the job was stopped is unknown.
+        """
+        is_here = _runs_here(directory) and directory.events.exists()
+        result = await super().reap(directory, run) if is_here else ReapResult((), (), unsupervised=False)
+        head = _head_of(run.spec)
+        try:
+            ended = await self._stop_job(head, run.run_id)
+        except (HostUnreachable, RayRefused) as error:
+            if is_here:  # all its processes were here
+                return result
+            raise HostUnreachable(head.address, getattr(error, "why", str(error))) from error
+        with contextlib.suppress(OSError):
+            await run_in_thread(directory.handover.unlink, missing_ok=True)
+        _watch_of(head.address).ask(directory.path)
+        survivors = () if ended else (RunProcess(0, f"the Ray job {run.run_id}"),)
+        return replace(result, survivors=(*result.survivors, *survivors))
+
+    async def _stop_job(self, head: RayHead, job_id: str) -> bool:
+        """Return whether the job is over, or unknown to the head."""
+        with anyio.move_on_after(_STOPPED_WITHIN_S):
+            await run_in_thread(head.stop, job_id)
+            while True:
+                job = await run_in_thread(head.find, job_id)
+                if job is None or job.ended:
+                    return True
+                await anyio.sleep(_POLL_S)
+        return False
+
+    async def screen(self, spec: RunSpec, *, history: bool) -> list[str]:
+        """Return the end of the log: a job has no terminal that others can look at.
+
+        Raises:
+            ScreenNotFound: it has printed nothing yet, or its directory is gone.
+        """
+        return await run_in_thread(_read_screen, Path(spec.run_dir), _HISTORY_LINES if history else _SCREEN_LINES)
+
+    def attach_command(self, spec: RunSpec) -> str:
+        """Return the command that follows the log of the newest attempt."""
+        log = _newest_log(Path(spec.run_dir)) or RunDir(Path(spec.run_dir)).log(1)
+        return f"tail -n {_SCREEN_LINES} -F {shlex.quote(str(log))}"
+
+    def attach(self, directory: RunDir, run: Run) -> NoReturn:
+        """Become a program that follows the log."""
+        os.execlp("tail", "tail", "-n", "10000", "-F", str(directory.log(run.attempt)))
+
+    def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
+        """Return nothing: the GPUs are those of whatever node Ray chooses."""
+        del spec, env, near, query
+        return GpuState(Snapshot(), {})
+
+    async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
+        """Jobs have no screens."""
+
+
+def _address(spec: RunSpec) -> str:
+    return str(spec.backend_options.get(job_request.ADDRESS) or "")
+
+
+def _head_of(spec: RunSpec) -> RayHead:
+    return RayHead(_address(spec))
+
+
+@functools.cache
+def _watch_of(address: str) -> JobWatch:
+    return JobWatch(RayHead(address))
+
+
+def _submit(directory: RunDir, spec: RunSpec) -> None:
+    here = is_own_address(urlsplit(_address(spec)).hostname or "")
+    argv = supervisor_argv(sys.executable if here else "python3", directory.path)
+    _head_of(spec).submit(job_request.make_request(spec, argv))
+
+
+def _runs_here(directory: RunDir) -> bool:
+    """Return whether the supervisor, as it recorded itself, is or was a process of this host."""
+    events = read_new_events(directory.events).events
+    at_start: dict[str, object] = next((event["at_start"] for event in reversed(events) if "at_start" in event), {})
+    return at_start.get("boot_id") == boot_id() or at_start.get("host") == socket.gethostname()
+
+
+def _newest_log(path: Path) -> Path | None:
+    logs = [log for log in path.glob("attempts/*/output.log") if log.parent.name.isdigit()]
+    return max(logs, key=lambda log: int(log.parent.name), default=None)
+
+
+def _read_screen(path: Path, count: int) -> list[str]:
+    log = _newest_log(path)
+    if log is None:
+        raise ScreenNotFound(f"{path.name} has printed nothing yet.", remedy="Call wait_run.")
+    with open_regular(log) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _SCREEN_BYTES))
+        data = file.read()
+    if size > _SCREEN_BYTES:
+        data = data.partition(b"\n")[2]
+    lines = [line.text for line in clean_lines(data)]
+    events = read_new_events(RunDir(path).events).events
+    lines += [f"[runward] {event.get('text', '')}" for event in events if event["kind"] in ENDING]
+    return lines[-count:]

@@ -1,0 +1,161 @@
+"""The Jobs API of one Ray head: submit, look, stop, and what resources there are. Blocks. Use a thread."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_server.errors import HostUnreachable, RunwardError
+from mcp_server.system.own_addresses import is_loopback
+
+LOOK_S = 2.0  # of a question; a head that is overloaded counts as silent
+SUBMIT_S = 30.0  # the first job of a head took 3.3 s: it starts an agent
+_MOST_BYTES = 4 * 2**20
+_NOT_FOUND = 404
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as its head describes it. Times are POSIX milliseconds."""
+
+    status: str
+    message: str = ""
+    exit_code: int | None = None
+    ended_ms: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job is over, as far as Ray says. A status of a newer version is not an end."""
+        return self.status in ("SUCCEEDED", "FAILED", "STOPPED")
+
+    @property
+    def first_line(self) -> str:
+        """The first line of its message: what follows is output."""
+        return self.message.strip().partition("\n")[0][:300]
+
+
+class RayRefused(RunwardError):
+    """The head answered, and did not do what it was asked to."""
+
+
+class RayHead:
+    """The head of a cluster. ``address`` begins with http:// or https://."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        # A proxy of the environment does not reach a port of this host.
+        handlers = (
+            [urllib.request.ProxyHandler({})] if is_loopback(urllib.parse.urlsplit(address).hostname or "") else []
+        )
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def submit(self, request: Mapping[str, Any]) -> None:
+        """Submit a job. One that is there already under its submission id is not submitted again.
+
+        Raises:
+            HostUnreachable: the head does not answer: whether it took the job is unknown.
+            RayRefused: it did not take the job; says why.
+        """
+        try:
+            self._call("POST", "/api/jobs/", request, SUBMIT_S)
+        except RayRefused:
+            if self.find(str(request["submission_id"])) is None:
+                raise
+
+    def find(self, submission_id: str) -> Job | None:
+        """Return a job, None where the head does not know it.
+
+        Raises:
+            HostUnreachable: the head does not answer.
+            RayRefused: it answers with an error.
+        """
+        facts = self._call("GET", f"/api/jobs/{submission_id}", None, LOOK_S)
+        if facts is None:
+            return None
+        code, ended = facts.get("driver_exit_code"), facts.get("end_time")
+        return Job(
+            str(facts.get("status") or ""),
+            str(facts.get("message") or ""),
+            code if isinstance(code, int) else None,
+            ended if isinstance(ended, int) else None,
+        )
+
+    def stop(self, submission_id: str) -> None:
+        """Ask the head to stop a job; one that it does not know, or that is over, is left alone.
+
+        Raises:
+            HostUnreachable: the head does not answer.
+            RayRefused: it answers with an error.
+        """
+        self._call("POST", f"/api/jobs/{submission_id}/stop", {}, SUBMIT_S)
+
+    def read_log(self, submission_id: str) -> str:
+        """Return what a job has printed, empty where the head does not know it.
+
+        Raises:
+            HostUnreachable: the head does not answer.
+            RayRefused: it answers with an error.
+        """
+        return str((self._call("GET", f"/api/jobs/{submission_id}/logs", None, SUBMIT_S) or {}).get("logs") or "")
+
+    def read_resources(self) -> dict[str, tuple[float, float]]:
+        """Return the cluster's resources by name, such as GPU: how many are in use, and how many there are.
+
+        Raises:
+            HostUnreachable: the head does not answer.
+            RayRefused: it answers with an error.
+        """
+        value: Any = self._call("GET", "/api/cluster_status", None, LOOK_S) or {}
+        for name in ("data", "clusterStatus", "loadMetricsReport", "usage"):
+            value = value.get(name) if isinstance(value, dict) else None
+        pairs = value.items() if isinstance(value, dict) else ()
+        return {
+            str(name): (float(pair[0]), float(pair[1]))
+            for name, pair in pairs
+            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(each, int | float) for each in pair)  # noqa: PLR2004
+        }
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> dict[str, Any] | None:
+        """Return the answer, None for "not found"."""
+        headers = {"Content-Type": "application/json"}
+        if token := os.environ.get("RAY_AUTH_TOKEN"):
+            headers["Authorization"] = f"Bearer {token}"
+        data = None if body is None else json.dumps(body).encode()
+        # The address was checked: it begins with http:// or https://.
+        request = urllib.request.Request(self.address + path, data, headers, method=method)  # noqa: S310
+        try:
+            with self._opener.open(request, timeout=timeout_s) as answer:
+                facts = json.loads(answer.read(_MOST_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read(_MOST_BYTES).decode(errors="replace")
+            if error.code == _NOT_FOUND and "does not exist" in text:
+                return None
+            raise RayRefused(f"Ray at {self.address} answers {error.code}: {_last_line(text)}.") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise HostUnreachable(self.address, _explain(error)) from error
+        except ValueError as error:
+            raise RayRefused(f"{self.address} does not answer as the Jobs API of Ray does.") from error
+        if not isinstance(facts, dict):
+            raise RayRefused(f"{self.address} does not answer as the Jobs API of Ray does.")
+        return facts
+
+
+def _last_line(text: str) -> str:
+    """Return what an answer says: of a traceback, its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" .")]
+    return (lines[-1] if lines else "nothing")[:300].rstrip(".")
+
+
+def _explain(error: Exception) -> str:
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, TimeoutError):
+        return "no answer in time"
+    return str(getattr(reason, "strerror", None) or reason)[:200] or type(reason).__name__

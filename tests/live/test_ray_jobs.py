@@ -1,0 +1,90 @@
+"""Runs as Ray jobs, through a client: a head that speaks the Jobs API and starts real processes."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mcp_server.backends.ray.job_watch import FILE
+from tests.support.fake_ray import FakeRay
+from tests.support.sandbox import Sandbox, until_async
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def ray(sandbox: Sandbox) -> Iterator[FakeRay]:
+    head = FakeRay()
+    yield head
+    sandbox.close()
+    head.end()
+
+
+async def test_a_run_on_ray_is_a_run_like_any_other(sandbox: Sandbox, ray: FakeRay) -> None:
+    sandbox.environ |= {"RAY_ADDRESS": ray.address, "HF_TOKEN": "hf_aVerySecretValue12"}
+    async with sandbox.agent_in_process() as agent:
+        command = 'echo "$RAY_ADDRESS $CUDA_VISIBLE_DEVICES ${#HF_TOKEN} $MODE"; echo step 1; read -r _ < go; exit 3'
+        os.mkfifo(sandbox.path / "go")
+        answer = await agent.call(
+            "launch_run", command=command, name="job", backend="ray", gpus=1, env={"MODE": "fast"}, secrets=["HF_TOKEN"]
+        )
+        run = answer["run_id"]
+        assert answer["job_id"] == run
+        await until_async(lambda: sandbox.run(run).state == "running", "the start of the command")
+        await until_async(lambda: "step 1" in sandbox.log(run), "its output")
+        assert "127.0.0.1:6399 1 21 fast" in sandbox.log(run)
+        assert "step 1" in await agent.text("capture_pane", run_id=run)
+        (sandbox.path / "go").write_text("\n")
+        end = await agent.end(run)
+        assert (end["state"], end["exit_code"]) == ("failed", 3)
+        refusal = await agent.refusal(
+            "launch_run", command="true", backend="ray", backend_options={"metadata": {"refuse": 1}}
+        )
+        assert "no such resource. Nothing was started." in refusal
+    assert "SecretValue" not in str(ray.submitted)
+    assert [request["entrypoint_num_gpus"] for request in ray.submitted[:1]] == [1]
+    files = [path.read_bytes() for path in (sandbox.path / "state").rglob("*") if path.is_file()]
+    assert not any(b"SecretValue" in data for data in files)
+
+
+async def test_a_pending_job_says_what_it_waits_for_and_its_kill_is_verified(sandbox: Sandbox, ray: FakeRay) -> None:
+    options: dict[str, Any] = {"address": ray.address}
+    async with sandbox.agent_in_process() as agent:
+        run = await agent.launch("touch ran", name="big", backend="ray", gpus=8, backend_options=options)
+        (status,) = (await agent.call("wait_run", run_ids=run, timeout_s=0))["runs"]
+        assert status["state"] == "queued"
+        assert status["pending_reason"] == (
+            "Ray waits for resources: the job needs 8 GPU; the cluster has 2 GPU (2 free). It never starts unless GPU "
+            "are added."
+        )
+        ray.close()
+        await until_async((sandbox.rundir(run).path / FILE).exists, "news of the silent head")
+        (status,) = (await agent.call("wait_run", run_ids=run, timeout_s=0))["runs"]
+        assert status["unreachable"]["host"] == ray.address
+        assert "cannot be reached" in await agent.refusal(
+            "launch_run", command="true", backend="ray", backend_options=options
+        )
+        ray.open()
+        asked = await agent.call("kill_run", run_id=run)
+        killed = await agent.call("kill_run", run_id=run, confirm_token=asked["confirm_token"])
+        assert (killed["status"], killed["survivors"]) == ("killed", [])
+        assert ray.jobs[run]["status"] == "STOPPED"
+        assert sandbox.run(run).state == "killed"
+        assert not (sandbox.path / "ran").exists()
+
+
+async def test_a_wait_hears_of_a_job_that_ends_without_a_supervisor(sandbox: Sandbox, ray: FakeRay) -> None:
+    async with sandbox.agent_in_process() as agent:
+        run = await agent.launch("true", name="big", backend="ray", gpus=8, backend_options={"address": ray.address})
+        ray.jobs[run] |= {"status": "FAILED", "message": "The runtime environment failed to set up."}
+        end = await agent.end(run)
+        assert end["state"] == "failed"
+        assert end["failure"]["kind"] == "ray_error"
+        forgotten = await agent.launch("true", backend="ray", gpus=8, backend_options={"address": ray.address})
+        assert sandbox.run(forgotten).state == "queued"
+        spec = sandbox.rundir(forgotten).spec
+        spec.write_text(spec.read_text().replace(sandbox.run(forgotten).spec.created_at, "2026-01-01T00:00:00.000Z"))
+        ray.jobs.clear()  # as a head that was restarted
+        await until_async(lambda: sandbox.run(forgotten).state == "lost", "the end of a forgotten job")
+        assert "Ray does not know its job" in str(sandbox.run(forgotten).reason)

@@ -1,0 +1,147 @@
+"""The head of a Ray cluster as its Jobs API shows it, with real processes as jobs. Words and codes are Ray 2.60's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from mcp_server.system import processes
+
+GPUS = 2.0
+_WAITS = (
+    "Job has not started yet. It may be waiting for resources (CPUs, GPUs, memory, custom resources) to become "
+    "available."
+)
+
+
+class FakeRay:
+    """One head with two GPUs. ``submitted``: the requests as they came."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.submitted: list[dict[str, Any]] = []
+        self.queries = 0
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+        self._server: ThreadingHTTPServer | None = None
+        self._port = 0
+        self.open()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def open(self) -> None:
+        """Answer, at the same port as before."""
+        head = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer(*head.get(self.path))
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                self._answer(*head.post(self.path, json.loads(body)))
+
+            def _answer(self, code: int, value: object) -> None:
+                data = (value if isinstance(value, str) else json.dumps(value)).encode()
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        ThreadingHTTPServer.allow_reuse_address = True
+        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        self._port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        """Answer no more; the jobs go on."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def end(self) -> None:
+        self.close()
+        for process in self._processes.values():
+            process.poll()
+        for process in self._processes.values():
+            if process.returncode is None:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def get(self, path: str) -> tuple[int, object]:
+        self.queries += 1
+        if path == "/api/cluster_status":
+            usage = {"GPU": [0.0, GPUS], "CPU": [0.0, 2.0], "objectStoreMemory": [0.0, 1e8]}
+            return 200, {"result": True, "data": {"clusterStatus": {"loadMetricsReport": {"usage": usage}}}}
+        name = path.split("/")[3]
+        with self._lock:
+            self._refresh(name)
+            return (200, self.jobs[name]) if name in self.jobs else (404, f"Job {name} does not exist")
+
+    def post(self, path: str, body: dict[str, Any]) -> tuple[int, object]:
+        if path.endswith("/stop"):
+            return self._stop(path.split("/")[3])
+        name = body["submission_id"]
+        with self._lock:
+            self.submitted.append(body)
+            if name in self.jobs:
+                return 500, f"Traceback …\nValueError: Job with submission_id {name} already exists.\n"
+            if "refuse" in body["metadata"]:
+                return 500, "Traceback …\nValueError: no such resource\n"
+            self.jobs[name] = job = {
+                "type": "SUBMISSION",
+                "submission_id": name,
+                "status": "PENDING",
+                "message": _WAITS,
+            }
+            if body.get("entrypoint_num_gpus", 0) <= GPUS:
+                job |= {"status": "RUNNING", "message": "Job is currently running."}
+                environ = {**os.environ, "RAY_ADDRESS": "127.0.0.1:6399", "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
+                environ |= {"CUDA_VISIBLE_DEVICES": "1"} if body.get("entrypoint_num_gpus") else {}
+                self._processes[name] = subprocess.Popen(
+                    body["entrypoint"], shell=True, start_new_session=True, env=environ, stdin=subprocess.DEVNULL
+                )
+        return 200, {"job_id": name, "submission_id": name}
+
+    def _refresh(self, name: str) -> None:
+        process, job = self._processes.get(name), self.jobs.get(name)
+        if job is None or process is None or job["status"] != "RUNNING" or (code := process.poll()) is None:
+            return
+        words = (
+            ("SUCCEEDED", "Job finished successfully.")
+            if code == 0
+            else ("FAILED", f"Job entrypoint command failed with exit code {code}, last available logs …:\n")
+        )
+        job |= {"status": words[0], "message": words[1], "driver_exit_code": code, "end_time": int(1000 * time.time())}
+
+    def _stop(self, name: str) -> tuple[int, object]:
+        with self._lock:
+            self._refresh(name)
+            job, process = self.jobs.get(name), self._processes.get(name)
+            if job is None:
+                return 404, f"Job {name} does not exist"
+            if job["status"] not in ("PENDING", "RUNNING"):
+                return 200, {"stopped": False}
+            job |= {"status": "STOPPED", "message": "Job was intentionally stopped."}
+        if process is not None:
+            members = [p for p in (processes.find_process(process.pid), *processes.descendants(process.pid)) if p]
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                for member in members:
+                    processes.send_signal(member, number)
+            process.wait()
+        return 200, {"stopped": True}
