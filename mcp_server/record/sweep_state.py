@@ -104,6 +104,16 @@ class Sweep:
         return tuple(sorted(failed, key=lambda cell: cell.end.get("seq", 0)))
 
     @property
+    def refusal(self) -> str | None:
+        """Why no cell can be launched now, as long as that lasts."""
+        for event in reversed(self.events):
+            if event["kind"] in ("cell_started", "ended"):
+                return None
+            if event["kind"] == "launch_refused":
+                return str(event.get("text", "")) or None
+        return None
+
+    @property
     def session(self) -> str:
         """The tmux session of its newest conductor."""
         named = [event["session"] for event in self.events if event["kind"] == "conducting" and "session" in event]

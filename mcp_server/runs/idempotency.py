@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import anyio
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import LaunchFailed, RunNotFound
+from mcp_server.errors import LaunchFailed, RunNotFound, StateUnusable
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.store.file_watch import FileWatch
@@ -23,6 +24,7 @@ from mcp_server.threads import run_in_thread
 
 _LONGEST_LAUNCH_S = 30.0
 _RETRY_S = 0.02
+_UNUSABLE = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES)
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,18 @@ async def hold_key(store: RunStore, key: str | None) -> AsyncIterator[Idempotenc
 
     Raises:
         LaunchFailed: another launch holds it for 30 s.
+        StateUnusable: it cannot be kept.
     """
     if key is None:
         yield None
         return
     path = _key_file(store, key)
-    fd = await run_in_thread(open_private, str(path), os.O_RDWR | os.O_CREAT)
+    try:
+        fd = await run_in_thread(open_private, str(path), os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        if error.errno in _UNUSABLE:
+            raise StateUnusable(store.home.path, str(error.strerror)) from error
+        raise
     try:
         with anyio.move_on_after(_LONGEST_LAUNCH_S) as waiting:
             while not try_lock(fd):  # noqa: ASYNC110 - the kernel gives no news of a lock

@@ -39,7 +39,8 @@ class SweepStore:
         """
         directory = SweepDir(self.path / sweep_id)
         if not _SWEEP_ID.fullmatch(sweep_id) or not directory.spec.is_file():
-            raise SweepNotFound(sweep_id, list(find_near_names(sweep_id, self.list_ids())))
+            others = [each for each in self.list_ids() if each != sweep_id]
+            raise SweepNotFound(sweep_id, list(find_near_names(sweep_id, others)))
         return directory
 
     def files_of(self, sweep: Sweep) -> SweepDir:

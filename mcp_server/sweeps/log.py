@@ -43,8 +43,7 @@ def render_log(directory: SweepDir, sweep: Sweep, live: Mapping[str, Run], notes
     counts = sweep.count()
     tally = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "total")
     lines = [f"# Sweep {spec.sweep_id}", "", f"State: {sweep.state}; {counts['total']} cells: {tally}"]
-    if sweep.reason:
-        lines.append(f"{sweep.reason}")
+    lines += [reason for reason in (sweep.reason, sweep.refusal) if reason]
     limit = f"at most {spec.max_parallel} at once" if spec.max_parallel else "as many at once as get a lease"
     lines.append(f"Owner: {spec.owner or 'unknown'}; planned {spec.created_at}; {limit}")
     if spec.metric:

@@ -165,7 +165,9 @@ def _find_former(request: SweepRequest, store: RunStore, environ: Mapping[str, s
     """Return the newest sweep of this name or id that a call with this request may mean: one of the same owner.
 
     Raises:
+        BadArgument: the sweep has ended, and the request has no plan for a new one.
         ForeignSweep: the sweep with this id is another owner's.
+        SweepNotFound: there is none, and the request has no plan.
     """
     owner = request.owner or store.home.owner(environ)
     if request.name in store.sweeps.list_ids():
@@ -175,13 +177,27 @@ def _find_former(request: SweepRequest, store: RunStore, environ: Mapping[str, s
         return sweep
     named = [store.sweeps.observe(sweep_id) for sweep_id in store.sweeps.list_named(request.name)]
     newest = next((sweep for sweep in named if sweep.spec.owner in ("", owner)), None)
+    has_plan = _has_plan(request)
     if newest is None:
-        if named and not any(getattr(request, name) for name in (*DEFINING, "phases")):
+        if not has_plan and named:
             raise ForeignSweep(named[0], owner)
+        if not has_plan and not request.common:
+            store.sweeps.find(request.name)  # there is none
         return None
-    has_open_cells = any(cell.state not in COMPLETE for cell in newest.cells)
-    is_meant = not newest.ended or newest.state in ("killed", "failed")
-    return newest if is_meant or (request.resume == "continue" and has_open_cells) else None
+    open_cells = sum(cell.state not in COMPLETE for cell in newest.cells)
+    is_meant = not newest.ended or newest.state in ("killed", "failed") or (request.resume == "continue" and open_cells)
+    if not has_plan and (request.resume == "wipe" or not is_meant):
+        again = f'resume="continue" starts {open_cells} cells again; ' if open_cells and newest.ended else ""
+        raise BadArgument(
+            "name",
+            f"{newest.sweep_id} is {newest.state}, and this call has no plan for a new sweep.",
+            f"{again}a new one needs its plan: grid, cells, search, blueprints, source or phases.",
+        )
+    return newest if is_meant else None
+
+
+def _has_plan(request: SweepRequest) -> bool:
+    return any(getattr(request, name) for name in (*DEFINING, "phases"))
 
 
 class ForeignSweep(RunwardError):
@@ -209,7 +225,7 @@ async def _continue(
     request: SweepRequest, former: Sweep, store: RunStore, file_watch: FileWatch, environ: Mapping[str, str]
 ) -> StartedSweep:
     """Continue a sweep whose plan is the same; one under way goes on as it is."""
-    if any(getattr(request, name) for name in (*DEFINING, "phases")):
+    if _has_plan(request):
         spec = await run_in_thread(_make_spec, request, store, environ, former.sweep_id)
         if _outline(spec) != _outline(former.spec):
             raise BadArgument(
@@ -356,8 +372,8 @@ def _choose_to_rehearse(cells: Sequence[Cell]) -> list[Cell]:
     """Return cells whose launches differ in more than the values of parameters; of equal ones, the first."""
     chosen: dict[str, Cell] = {}
     for cell in cells:
-        if cell.promote is not None:
-            continue  # its command is complete, but its parameters are not known
+        if cell.promote is not None and "{" in str(cell.launch.get("cwd")):
+            continue  # its parameters are not known
         launch = {name: value for name, value in cell.launch.items() if name not in ("command", "params", "env")}
         chosen.setdefault(repr((cell.phase, sorted(launch.items(), key=lambda item: item[0]))), cell)
     return list(chosen.values())[:_MOST_REHEARSED]

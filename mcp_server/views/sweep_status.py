@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from mcp_server.answer import Answer
 from mcp_server.errors import RunwardError
-from mcp_server.record.events import Event
 from mcp_server.record.state import Run, RunState, posix
 from mcp_server.record.sweep_ranking import Best, find_best
 from mcp_server.record.sweep_state import LIVE, WAITING, CellState, Sweep
@@ -18,9 +17,9 @@ from mcp_server.text.formatting import round_seconds, shorten_middle, significan
 from mcp_server.views.cell_advice import correction, restart_advice
 
 _MOST_FAILED, _MOST_LIVE, _MOST_EVENTS = 3, 4, 4
-_LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS = 110, 160, 140
-# Of a sweep's events, those that its counts do not show.
-_SHOWN = frozenset({"launch_refused", "stalled", "error_seen", "gpu_deviation", "first_step_timeout", "phase_done"})
+_LINE_CHARS, _ADVICE_CHARS, _EVENT_CHARS, _REASON_CHARS = 110, 160, 140, 320
+# Of a sweep's events, those that its counts do not show. A refused launch is the reason, as long as it lasts.
+_SHOWN = frozenset({"stalled", "error_seen", "gpu_deviation", "first_step_timeout", "phase_done"})
 
 
 class BestCell(Answer):
@@ -80,7 +79,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
     return SweepStatus(
         sweep_id=sweep.sweep_id,
         state=sweep.state,
-        reason=sweep.reason if sweep.state != "running" or not sweep.conducted else None,
+        reason=_explain(sweep),
         phase=sweep.phase if len(sweep.spec.phases) > 1 else None,
         cells=_count(sweep, live),
         metric=sweep.spec.metric,
@@ -88,7 +87,7 @@ def summarise_sweep(sweep: Sweep, live: Mapping[str, Run], *, now_s: float, sinc
         failed=[_describe_failed(cell) for cell in failed[-_MOST_FAILED:]] or None,
         live=[_describe_live(cell, run) for cell, run in list(live.items())[:_MOST_LIVE]] or None,
         eta_s=_estimate_s(sweep, live, now_s),
-        events=_describe_events(sweep.events, since) or None,
+        events=_describe_events(sweep, since) or None,
         hint=restart_advice(sweep.sweep_id, ended=sweep.ended) if is_advised else None,
     )
 
@@ -184,6 +183,13 @@ def _estimate_s(sweep: Sweep, live: Mapping[str, Run], now_s: float) -> float | 
     return round_seconds(waiting * mean_s / len(running) + max(left_s))
 
 
-def _describe_events(events: Sequence[Event], since: int) -> list[str]:
-    news = [event for event in events if event["seq"] > since and event["kind"] in _SHOWN]
+def _explain(sweep: Sweep) -> str | None:
+    """Return why a sweep ended, has no conductor, or launches nothing now."""
+    if sweep.state != "running" or not sweep.conducted:
+        return sweep.reason
+    return shorten_middle(sweep.refusal, _REASON_CHARS) if sweep.refusal is not None else None
+
+
+def _describe_events(sweep: Sweep, since: int) -> list[str]:
+    news = [event for event in sweep.events if event["seq"] > since and event["kind"] in _SHOWN]
     return [shorten_middle(str(event.get("text", event["kind"])), _EVENT_CHARS) for event in news[-_MOST_EVENTS:]]

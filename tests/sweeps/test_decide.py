@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,14 @@ import pytest
 from mcp_server.record.events import Event
 from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Liveness, Run
+from mcp_server.record.sweep_directory import SweepDir
 from mcp_server.record.sweep_ranking import find_best
 from mcp_server.record.sweep_spec import Cell, SweepSpec
 from mcp_server.record.sweep_state import CellState, Sweep, fold_sweep
+from mcp_server.sweeps.conductor.table import render
 from mcp_server.sweeps.decide import CellEnd, find_end, find_finished_phases, find_next, judge_end
+from mcp_server.sweeps.log import render_log
+from mcp_server.views.sweep_status import summarise_sweep
 
 
 def make(count: int = 4, *events: dict[str, Any], phases: int = 1, **spec: Any) -> Sweep:
@@ -141,6 +146,18 @@ def test_an_ended_sweep_that_is_continued_starts_what_has_no_result() -> None:
     resumed = [{"kind": "conducting"}, *({"kind": "cell_resumed", "cell": name} for name in ("c1", "c2"))]
     sweep = make(3, *events, *resumed, max_parallel=5)
     assert (sweep.state, names(find_next(sweep, {}))) == ("running", ["c1", "c2"])
+
+
+def test_a_refused_launch_is_the_reason_as_long_as_it_lasts() -> None:
+    refused = {"kind": "launch_refused", "text": "c0 cannot be launched now: hosts.toml: Invalid value."}
+    waits = make(2, refused)
+    status = summarise_sweep(waits, {}, now_s=0.0)
+    assert (status.reason, status.events) == (refused["text"], None)
+    assert refused["text"] in render_log(SweepDir(Path("home/sweeps/s")), waits, {}, {})
+    assert refused["text"] in render(waits, {})
+    goes_on = make(2, refused, started("c0"))
+    assert goes_on.refusal is None
+    assert summarise_sweep(goes_on, {}, now_s=0.0).reason is None
 
 
 def test_a_sweep_whose_conductor_died_says_so() -> None:

@@ -103,7 +103,7 @@ class Conductor:
         try:
             self.halving = HalvingWatch(facts, self.store, self.file_watch, self.scalars, self.events, self.read)
         except BadArgument as error:  # Optuna was there when the sweep began
-            self._note("launch_refused", f"No cell is stopped by halving: {error}")
+            self._note("error_seen", f"No cell is stopped by halving: {error}")
 
     def read(self) -> Sweep:
         """Return the sweep as its directory proves it now."""

@@ -14,6 +14,7 @@ from mcp_server.text.formatting import clock, printable
 
 _CLEAR = "\033[H\033[2J\033[3J"
 _MOST_ENDED = 8
+_LONGEST_LINE = 150
 
 
 class Screen:
@@ -44,12 +45,13 @@ def render(sweep: Sweep, live: Mapping[str, Run]) -> str:
     lines = [f"{spec.sweep_id}   {sweep.state}   {tally}"]
     if (best := find_best(sweep)) is not None:
         lines.append(f"best {spec.metric}: {best.text} ({best.cell.run_id})")
+    lines += [sweep.refusal[:_LONGEST_LINE]] if sweep.refusal else []
     lines.append("")
     for cell in (cell for cell in sweep.cells if cell.state == LIVE):
         run = live.get(cell.cell.name)
         lines.append(_live_line(cell.cell.name, cell.run_id or "", run))
     ended = sorted((c for c in sweep.cells if c.end and c.done), key=lambda c: c.end.get("seq", 0))[-_MOST_ENDED:]
-    lines += [printable(str(cell.end.get("text", "")))[:150] for cell in reversed(ended)]
+    lines += [printable(str(cell.end.get("text", "")))[:_LONGEST_LINE] for cell in reversed(ended)]
     lines += ["", f"Detach: Ctrl-b d.   Stop it: runward kill {spec.sweep_id}.   One cell: runward attach RUN"]
     return "\n".join(lines) + "\n"
 
