@@ -11,8 +11,10 @@ import pytest
 from mcp_server.backends.ssh_channel import close_channels
 from mcp_server.system.processes import read_umask
 from tests.support.sandbox import Sandbox
+from tests.support.shared_copy import own_copies, share_copies
 from tests.support.sshd import FarHost
 
+share_copies()
 sys.dont_write_bytecode = False  # else each worker rewrites all asserts, and each supervisor compiles its modules
 
 
@@ -48,6 +50,14 @@ def umask_is_kept() -> Iterator[None]:
     umask = read_umask()
     yield
     assert read_umask() == umask
+
+
+@pytest.fixture
+def own_supervisor_copies() -> Iterator[None]:
+    """Each state directory has its own copy of the supervisor's program."""
+    own_copies()
+    yield
+    share_copies()
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from mcp_server.backends import supervisor_copy
 from mcp_server.backends.supervisor_copy import _copied_program, remove_unused_copies
 from mcp_server.system.program_lock import LOCK_NAME
 
+pytestmark = pytest.mark.usefixtures("own_supervisor_copies")
+
 HOLDS = """
 import sys, time
 from pathlib import Path

@@ -22,7 +22,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.shared_copy import make_copy, share_copies
+
 _PR_SET_PDEATHSIG = 1
+# The faces, and what a server imports at its first calls.
+_MODULES = (
+    *(f"mcp_server.{name}" for name in ("serve.app", "serve.http", "cli.ls", "cli.logs", "record.environment")),
+    *(f"mcp_server.runs.{name}" for name in ("resolve", "warning_inputs", "launch_warnings")),
+    *("mcp_server.blueprints.apply", "mcp_server.views.run_status", "libtmux", "inotify_simple"),
+)
 CLIENT = Path(__file__).with_name("warm_start_client.py")
 
 
@@ -45,8 +53,10 @@ def command() -> tuple[str, ...]:
 def serve(address: str) -> None:
     """Fork for each client, until standard input ends."""
     main = importlib.import_module("mcp_server.__main__").main
-    for module in ("mcp_server.serve.app", "mcp_server.serve.http", "mcp_server.cli.ls", "mcp_server.cli.logs"):
+    for module in _MODULES:
         importlib.import_module(module)
+    share_copies()
+    make_copy()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"\0{address}")
     listener.listen(64)
