@@ -266,6 +266,7 @@ async def test_the_session_stays_for_reading_and_says_how_it_ended(sandbox: Sand
     assert run["run_id"].startswith("cfm-v1-2-")
 
 
+@pytest.mark.usefixtures("own_supervisor_copies")
 async def test_files_are_readable_by_their_owner_alone(sandbox: Sandbox) -> None:
     async with sandbox.agent_in_process() as agent:
         run_id = await agent.launch("echo x")
