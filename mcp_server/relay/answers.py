@@ -28,7 +28,7 @@ from mcp_server.record.run_processes import (
     supervisor_of,
 )
 from mcp_server.record.spec import RunSpec
-from mcp_server.relay import start
+from mcp_server.relay import results, start
 from mcp_server.relay.code import CodeStore
 from mcp_server.relay.run_watch import RunWatch
 from mcp_server.relay.state import State
@@ -182,6 +182,19 @@ class Answers:
     def answer_paths(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Say for each path what is there: ``directory``, ``file``, ``missing`` with near names, or ``unknown``."""
         return {"paths": {path: _describe_path(path) for path in request["paths"]}}, b""
+
+    def answer_trees(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the files below some directories."""
+        return results.list_trees(request["roots"]), b""
+
+    def answer_contents(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Return the contents of small files."""
+        return results.read_files(request["paths"])
+
+    def answer_write_documents(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Write documents into a result directory."""
+        results.write_documents(Path(request["directory"]), request["files"], request.get("data") or b"")
+        return {}, b""
 
     def answer_code_look(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Say where code of a content is or would be, and what is missing for it."""

@@ -6,7 +6,7 @@ import fnmatch
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from mcp_server.results.evaluation_series import (
 )
 from mcp_server.results.evaluation_table import EvaluatedRun, build_benchmark_tables, render_benchmark_tables
 from mcp_server.results.evaluation_text import render_table
+from mcp_server.results.far_results import name_there, show_far_files
 from mcp_server.results.metrics import PRINTED, Metric, best_direction, read_metrics
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.condition import match_tags
@@ -65,6 +66,7 @@ class ComparedRun:
     figures: Mapping[str, EvaluationSeries]
     checkpoints: Sequence[Checkpoint]
     uncertain: Sequence[str]
+    remark: str = ""
 
 
 def build_comparison(
@@ -141,8 +143,7 @@ def build_comparison(
             notes.append(f"{run.run_id}: {'; '.join(run.attempt_params.changed.values())}.")
     notes += [f"{run.run_id} is still {run.state}." for run in runs if not run.ended]
     notes += [f"{run.run_id} is lost: its figures are the last that are known." for run in runs if run.state == "lost"]
-    if far := ", ".join(run.run_id for run in runs if run.spec.mirror):
-        notes.append(f"On other hosts, so without checkpoints and result files: {far}.")
+    notes += dict.fromkeys(entry.remark for entry in entries if entry.remark)
     left_out = describe_uncertain([path for entry in entries for path in entry.uncertain])
     notes += [left_out] if left_out else []
     rows = [[row.get(name, "") for name in names] for row in table]
@@ -193,15 +194,21 @@ def _read_run(
         settings["cwd"] = os.path.relpath(settings["cwd"], root_cwd)
     run_metrics = read_metrics(run, scalars, metrics, rundir)
     own = scalars.attribution.of(run)
-    files = evaluations.find_run_evaluations(run, own, look_for_evaluations)
+    here, remark = run, ""
+    if run.spec.mirror:
+        here, remark = show_far_files(run, own)
+    files = evaluations.find_run_evaluations(here, own, look_for_evaluations)
+    saved = checkpoints.find_run_checkpoints(here, own, look_for_checkpoints)
+    uncertain = [str(name_there(path, run)) for path in own.uncertain]
     return ComparedRun(
         run,
         settings,
         run_metrics.metrics,
         last_step(run, run_metrics.metrics, is_printed=run_metrics.source == PRINTED),
         {one.name: one for one in build_series([*read_printed_evaluations(run, rundir), *files])},
-        checkpoints.find_run_checkpoints(run, own, look_for_checkpoints),
-        (*scalars.locate(run).uncertain, *own.uncertain),
+        [replace(one, path=name_there(one.path, run)) for one in saved],
+        (*scalars.locate(run).uncertain, *uncertain),
+        remark,
     )
 
 

@@ -24,7 +24,7 @@ from mcp_server.text.shell import parse as parse_command
 _MOST_BYTES = 10_000_000  # of one file
 _MOST_YAML, _MOST_NODES = 200_000, 20_000  # characters of a text, nodes of its tree
 _DOCUMENTS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".conf", ".gin", ".jsonnet")
-_WRITTEN = (
+WRITTEN_CONFIGS = (
     *(".hydra/config.yaml", "params/env.yaml", "params/agent.yaml", "config.yaml", "config.json", "args.json"),
     *("args.yaml", "hparams.yaml", "cfg.yaml", "resolved_config.yaml", "train_config.json", "flags.json"),
 )
@@ -144,7 +144,7 @@ def find_written_configs(own: OwnFiles) -> list[ConfigFile]:
     Isaac Lab writes ``params/env.yaml``, Hydra ``.hydra/config.yaml``, others ``config.json`` or ``args.json``.
     """
     directories = sorted(own.claims.beside | own.claims.named)[:_MOST_DIRECTORIES]
-    paths = dict.fromkeys(Path(directory) / name for directory in directories for name in _WRITTEN)
+    paths = dict.fromkeys(Path(directory) / name for directory in directories for name in WRITTEN_CONFIGS)
     own_paths = select_own([path for path in paths if _is_file(path) and _is_inside(path)], own)[:_MOST_WRITTEN]
     return [ConfigFile(path, read_text(path), path.stat().st_size, origin="written") for path in own_paths]
 

@@ -76,6 +76,11 @@ def _counts_steps(one: Evaluation) -> bool:
     return bool(one.rows) and (one.source.suffix != ".md" or all(map(has_step, one.rows)))
 
 
+def is_evaluation_name(path: Path) -> bool:
+    """Return whether a file may hold evaluations, by its name and that of its directory."""
+    return path.suffix == ".md" or (_is_named(path) and not _NOT_EVALUATIONS.fullmatch(path.name))
+
+
 def _is_evaluation(path: Path) -> bool:
     is_candidate = _is_named(path) or (path.suffix == ".md" and _begins_with_steps(path))
     return is_candidate and not _NOT_EVALUATIONS.fullmatch(path.name) and read_origin(path) == (None, None)

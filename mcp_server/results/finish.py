@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from mcp_server.backends.base import backend_of
-from mcp_server.errors import BadArgument, RunwardError
+from mcp_server.errors import BadArgument, LaunchFailed, RunwardError
 from mcp_server.hosts.environment import read_secrets_file
 from mcp_server.record import result_directory
-from mcp_server.record.code_snapshot import read_code_snapshot
+from mcp_server.record.code_snapshot import CodeSnapshot, read_code_snapshot
 from mcp_server.record.events import ENDING
 from mcp_server.record.experiment_log import append_end
 from mcp_server.record.result_page import ADDITIONS_MARK, RunEnd
@@ -25,9 +25,11 @@ from mcp_server.record.tracker_link import read_tracker_link
 from mcp_server.results import checkpoints, configuration, document, evaluations, metrics
 from mcp_server.results.answers import Finished
 from mcp_server.results.document import ResultFacts
+from mcp_server.results.far_results import documents_of, exists_there, name_there, show_far_files
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.run_scalars import Scalars, list_located_events
 from mcp_server.store.attribution import describe_uncertain
+from mcp_server.store.far_claims import files_root
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import git_state
 from mcp_server.system.files import read_regular_file
@@ -94,35 +96,44 @@ def write_results(
     if summary is not None and len(summary) > _LONGEST_SUMMARY:
         raise BadArgument("summary", f"has more than {_LONGEST_SUMMARY:,} characters.")
     directory = _make_directory(run, result_dir)
+    seen_directory = Path(f"{files_root(run.spec.mirror)}{directory}") if run.spec.mirror else directory
     if tensorboard or results:
         _correct_attribution(run, store.run_directory(run.run_id), tensorboard, results, caller)
     secrets = _find_secrets(run, store, environ)
     rundir = store.fetch_record(run)
     snapshot = read_code_snapshot(rundir, run.attempt)
-    code = replace(snapshot.git, diff=snapshot.read_diff()) if snapshot else _read_code_now(run, environ)
-    code = replace(code, diff=mask_secrets(code.diff, secrets), subject=mask_secrets(code.subject, secrets))
-    own = scalars.attribution.of(run).with_result_directory(directory)
+    code = _read_code(run, snapshot, environ, secrets)
+    own = scalars.attribution.of(run).with_result_directory(seen_directory)
     numbers = metrics.read_metrics(run, scalars, rundir=rundir)
-    own.learn(list_located_events(scalars.locate(run).locations))
+    seen, remark = run, ""
+    if run.spec.mirror:
+        numbers = replace(numbers, source=numbers.source.replace(str(rundir.path / "files"), ""))
+        seen, remark = show_far_files(run, own)
+    else:
+        own.learn(list_located_events(scalars.locate(run).locations))
     written = configuration.find_written_configs(own)
-    run_evaluations = evaluations.find_run_evaluations(run, own)
-    run_checkpoints = checkpoints.find_run_checkpoints(run, own)
+    run_evaluations = evaluations.find_run_evaluations(seen, own)
+    run_checkpoints = checkpoints.find_run_checkpoints(seen, own)
+    uncertain = describe_uncertain([str(name_there(path, run)) for path in own.uncertain])
     facts = ResultFacts(
         run=run,
         end=read_end(run, rundir),
         summary=summary,
         numbers=numbers,
-        evaluations=[*read_printed_evaluations(run, rundir), *run_evaluations],
-        checkpoints=run_checkpoints,
+        evaluations=[
+            *read_printed_evaluations(run, rundir),
+            *(replace(one, source=name_there(one.source, run)) for one in run_evaluations),
+        ],
+        checkpoints=[replace(one, path=name_there(one.path, run)) for one in run_checkpoints],
         account=result_directory.read_attempts_report(rundir),
         code=code,
         snapshot=snapshot,
-        written_configs=written,
+        written_configs=[replace(one, path=name_there(one.path, run)) for one in written],
         leftovers=len(backend_of(run.spec).find_leftovers(run)),
-        left_out=describe_uncertain(own.uncertain),
+        left_out=" ".join(filter(None, (uncertain, remark))) or None,
     )
     later_run = _find_later_run(run, directory, store)
-    writing = _Writing.of(directory)
+    writing = _Writing.of(seen_directory)
     if not writing.lock.acquire(timeout=_LOCK_TIMEOUT_S):
         raise NotFinished(
             f"{run.run_id}: another call has been writing results for {_LOCK_TIMEOUT_S:g} s;",
@@ -130,7 +141,11 @@ def write_results(
             "Call again.",
         )
     try:
+        if run.spec.mirror:
+            return _write_there(directory, facts, secrets, later_run=later_run)
         return _write(directory, facts, secrets, later_run=later_run)
+    except LaunchFailed as error:  # as a relay says that a document has changed
+        raise NotFinished(f"Results of {run.run_id} not written: {error.cause}", error.state, error.remedy) from error
     except OSError as error:
         where = error.filename or directory
         raise NotFinished(
@@ -140,6 +155,16 @@ def write_results(
         ) from error
     finally:
         writing.lock.release()
+
+
+def _read_code(
+    run: Run, snapshot: CodeSnapshot | None, environ: Mapping[str, str], secrets: Mapping[str, str]
+) -> GitState:
+    """Return the state of the run's code, with secrets masked."""
+    code = replace(snapshot.git, diff=snapshot.read_diff()) if snapshot else _read_code_now(run, environ)
+    if run.spec.code and not code.commit:
+        code = replace(code, commit=run.spec.code.get("commit", ""))
+    return replace(code, diff=mask_secrets(code.diff, secrets), subject=mask_secrets(code.subject, secrets))
 
 
 def _read_code_now(run: Run, environ: Mapping[str, str]) -> GitState:
@@ -174,6 +199,8 @@ def _correct_attribution(
     run: Run, rundir: RunDir, tensorboard: str | None, results: Sequence[str], caller: str | None
 ) -> None:
     """Keep what a person or agent says about whose files these are, beside the record that the supervisor writes."""
+    if run.spec.mirror and tensorboard:
+        raise BadArgument("tensorboard", "cannot be corrected for a run on another host.", "Pass logdir to read_tb.")
     stated = {"tensorboard": [tensorboard] if tensorboard else [], "results": list(results)}
     paths = {name: [_existing_path(name, path, run) for path in values] for name, values in stated.items() if values}
     earlier = read_json(rundir.attribution) or {}
@@ -183,7 +210,10 @@ def _correct_attribution(
 def _existing_path(argument: str, text: str, run: Run) -> str:
     try:
         path = Path(os.path.normpath(Path(run.spec.cwd or "/") / Path(text).expanduser()))
-        if path.exists() and path != Path("/"):
+        if mirror := run.spec.mirror:
+            if exists_there(path, mirror):
+                return f"{files_root(mirror)}{path}"
+        elif path.exists() and path != Path("/"):
             return str(path)
     except (OSError, ValueError, RuntimeError):  # a NUL, an unknown user
         pass
@@ -191,7 +221,7 @@ def _existing_path(argument: str, text: str, run: Run) -> str:
 
 
 def _make_directory(run: Run, result_dir: str | None) -> Path:
-    """Return the result directory, created if it does not exist."""
+    """Return the result directory, created if it does not exist; on another host it is created with its first file."""
     name = result_dir or getattr(run.spec, "result_dir", None)
     if not name:
         raise NotFinished(
@@ -203,7 +233,8 @@ def _make_directory(run: Run, result_dir: str | None) -> Path:
         path = Path(name).expanduser()
         if not path.is_absolute() or path == Path("/"):
             raise BadArgument("result_dir", f"is not an absolute path of a directory: {name[:200]!r}.")
-        result_directory.make_directory(path)
+        if not run.spec.mirror:
+            result_directory.make_directory(path)
     except (OSError, ValueError, RuntimeError) as error:  # a NUL, an unknown user
         raise BadArgument("result_dir", f"cannot be created: {getattr(error, 'strerror', None) or error}.") from error
     return path
@@ -215,7 +246,8 @@ def _find_later_run(run: Run, directory: Path, store: RunStore) -> str | None:
     for other in store.list_runs():
         if other.spec.created_at <= run.spec.created_at:
             return None
-        if (own := getattr(other.spec, "result_dir", None)) and os.path.realpath(own) == path:
+        own = getattr(other.spec, "result_dir", None)
+        if own and other.spec.mirror == run.spec.mirror and os.path.realpath(own) == path:
             return other.run_id
     return None
 
@@ -267,6 +299,22 @@ def _write(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, l
         files=[str(one) for one in files],
         notes=[*notes, *document.list_doubts(facts)] or None,
     )
+
+
+def _write_there(directory: Path, facts: ResultFacts, secrets: Mapping[str, str], *, later_run: str | None) -> Finished:
+    """Write the same files into a directory of the run's host.
+
+    Raises:
+        HostUnreachable, LaunchFailed, OSError: see ``documents_of``.
+    """
+    mirror = Path(facts.run.spec.mirror)
+    state = (read_json(mirror / "host.json") or {}).get("state") or mirror
+    with documents_of(facts.run, str(directory)) as copy:
+        finished = _write(copy, facts, secrets, later_run=later_run)
+        for path in map(Path, finished.files or ()):
+            path.write_bytes(path.read_bytes().replace(f"{mirror}/runs/".encode(), f"{state}/runs/".encode()))
+    there = finished.model_dump_json().replace(str(copy), str(directory))
+    return Finished.model_validate_json(there)
 
 
 def _write_diff(directory: Path, run: Run, code: GitState) -> Path:

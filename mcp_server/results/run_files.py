@@ -54,8 +54,6 @@ def result_roots(run: Run, own: OwnFiles) -> list[Path]:
 
     A home directory and ``/`` are left out: too many other files are stored there. What a person stated is not.
     """
-    if run.spec.mirror:  # its directories are another host's
-        return []
     paths = [Path(path) for path in (own.claims.result_dir, run.spec.cwd) if path] + own.roots()
     stated = [path if path.is_dir() else path.parent for path in map(Path, own.claims.results)]
     return list(dict.fromkeys([*(path for path in paths if path not in (Path("/"), Path.home())), *stated]))

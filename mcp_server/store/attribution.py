@@ -13,6 +13,7 @@ from mcp_server.record.run_directory import boot_id, read_json
 from mcp_server.record.state import Run, posix
 from mcp_server.store.claim_records import add_open_files, build_claims, find_last_sign_s
 from mcp_server.store.claims import SLACK_S, Claims, FileFacts, Rank, Verdict, decide, is_within
+from mcp_server.store.far_claims import move_outputs, move_run
 from mcp_server.store.run_store import RunStore
 
 _MOST_OTHERS, _MOST_REMEMBERED, _MOST_UNCERTAIN = 300, 2_000, 1_000
@@ -113,7 +114,7 @@ class Attribution:
     def of(self, run: Run) -> OwnFiles:
         """Return what decides which files are those of ``run``."""
         claims = self.claims_of(run)
-        if not run.ended and run.spec.boot_id in ("", boot_id()):
+        if not run.ended and not run.spec.mirror and run.spec.boot_id in ("", boot_id()):
             claims = add_open_files(run, claims)
         others: list[Claims] = []
         is_settled = run.ended
@@ -130,9 +131,6 @@ class Attribution:
     def claims_of(self, run: Run) -> Claims:
         """Return the claims of one run, read again when its record has changed."""
         rundir = self._store.record_of(run)
-        if run.spec.mirror:  # its paths are another host's, and say nothing of files here
-            spec = replace(run.spec, cwd="", tensorboard=None, result_dir=None, command="", params={}, env={})
-            return build_claims(replace(run, spec=spec), [], {}, find_last_sign_s(run, rundir))
         paths = [rundir.attribution, *(rundir.outputs(number) for number in range(1, run.attempt + 1))]
         key = (run.state, run.attempt, run.ended_at, run.spec.created_at, run.made_a_step, *map(_stamp, paths))
         with self._lock:
@@ -140,6 +138,9 @@ class Attribution:
             if cached is not None and cached[0] == key:
                 return cached[1]
         records = [read_outputs(path) for path in paths[1:]]
+        if mirror := run.spec.mirror:  # its paths are another host's, and say nothing of files here
+            records = [move_outputs(record, mirror) if record else None for record in records]
+            run = move_run(run)
         claims = build_claims(run, records, read_json(rundir.attribution) or {}, find_last_sign_s(run, rundir))
         with self._lock:
             while len(self._claims) >= _MOST_REMEMBERED:

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.anyio, needs_sshd]
 
 SECRET = "hf_9sKdmQ2xZ81LpWvT"
 TRAINING = """
-import time
+import json, os, time
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -34,7 +34,14 @@ def write(step):
     writer.flush()
 for step in range(1, 21):
     write(step)
+while not os.path.exists("go"):
+    time.sleep(0.02)
 writer.close()
+os.makedirs("ckpt")
+with open("ckpt/model_20.pt", "wb") as file:
+    file.truncate(3 * 2**30 - 75_000_000)
+with open("eval_results.json", "w") as file:
+    json.dump({"success": 0.75}, file)
 """
 NOISE = "echo Welcome to the machine; printf 'no newline at the end'"
 
@@ -71,24 +78,52 @@ async def test_a_far_run_from_its_launch_to_its_end(sandbox: Sandbox, far_host: 
     assert far_host.logins == 1
 
 
-async def test_curves_checks_and_the_list_of_hosts(sandbox: Sandbox, far_host: FarHost) -> None:
-    work = far_host.path / "work"
-    work.mkdir()
-    (work / "train.py").write_text(TRAINING)
+async def test_a_blueprint_on_another_host_from_its_launch_to_its_results(sandbox: Sandbox, far_host: FarHost) -> None:
+    """Also its curves, checkpoints and evaluations, checks before a launch, and the list of hosts."""
+    here, there = sandbox.path / "plans", far_host.path / "work"
+    for directory in (here, there / "cfm"):
+        directory.mkdir(parents=True)
+    (there / "cfm" / "train.py").write_text(TRAINING)
     library = next(path for path in sys.path if Path(path, "tensorboard").is_dir())
-    arguments = {"cwd": str(work), "host": NAME, "env": {"PYTHONPATH": library}}
+    (here / "cfm.md").write_text(
+        f"[exp_purpose]\nA test\n[exp_codebase_dir]\n{here}/cfm\n[exp_venv_exe]\n{sys.executable}\n"
+        f"[exp_launch_command]\nPYTHONPATH={library} python {here}/cfm/train.py\n[exp_result_dir]\nout\n"
+    )
+    far_host.write_hosts(rewrites=f"{here}={there}")
     async with sandbox.agent() as agent:
-        run_id = await agent.launch([sys.executable, "train.py"], **arguments)
-        await agent.end(run_id)
+        launched = await agent.call("launch_run", blueprint=str(here / "cfm.md"), host=NAME)
+        run_id = launched["run_id"]
         record = sandbox.rundir(run_id).outputs(1)
-        await until_async(lambda: record.exists() and '"ended": true' in record.read_text(), "the record of its files")
+        await until_async(lambda: record.exists() and json.loads(record.read_text())["pids"], "its processes' numbers")
+        (there / "cfm" / "go").touch()
+        status = await agent.end(run_id)
+        assert status["state"] == "finished", await agent.text("read_log", run_id=run_id)
+        spec = json.loads(sandbox.rundir(run_id).spec.read_text())
+        assert (spec["cwd"], spec["result_dir"]) == (f"{there}/cfm", f"{there}/out")
+        assert f"python {there}/cfm/train.py" in spec["command"]
+        log = there / "out" / "experiment_log.md"
+        assert f"## Launch of {run_id}" in log.read_text()
+        await until_async(lambda: '"ended": true' in record.read_text(), "the record of its files at its end")
         assert "loss 0.05 " in await agent.text("read_tb", run_id=run_id)
+        finished = await agent.call("finish_blueprint", run_id=run_id, summary="It works.")
+        assert finished["results_path"] == f"{there}/out/results.md"
+        text = (there / "out" / "results.md").read_text()
+        assert all(word in text for word in ("It works.", "model_20.pt", "2.93 GiB", "success", "0.75", "loss")), text
+        assert str(sandbox.path / "state") not in text
+        assert json.loads((there / "out" / "finish.flag").read_text())["run_id"] == run_id
+        assert f"## End of {run_id}: finished" in log.read_text()
+        (there / "out" / "results.md").write_text(text + "\nA person's line.\n")
+        await agent.call("finish_blueprint", run_id=run_id)
+        assert (there / "out" / "results.md").read_text().endswith("A person's line.\n")
+        assert not (here / "out").exists()
         compared = await agent.call("compare_runs", run_ids=[run_id])
-        assert "without checkpoints" in str(compared["notes"])
-        assert "0.05" in str(compared["rows"])
+        assert "model_20.pt" in str(compared["rows"])
+        assert "0.75" in str(compared["rows"])
+        assert (sum(file.stat().st_blocks for file in sandbox.path.joinpath("state").rglob("*.pt"))) == 0
         assert "No NVIDIA driver" in await agent.refusal("gpu_check", host=NAME)
-        checked = await agent.call("preflight", host=NAME, cwd=str(work), paths=["train.py", "weights.pt"])
-        assert [problem["text"] for problem in checked["problems"]] == [f"lab has no {work}/weights.pt."]
+        checks = {"host": NAME, "cwd": str(there), "paths": ["cfm/train.py", "weights.pt"]}
+        checked = await agent.call("preflight", **checks)
+        assert [problem["text"] for problem in checked["problems"]] == [f"lab has no {there}/weights.pt."]
         assert (await agent.call("list_runs", host=NAME))["total"] == 1
     (report,) = json.loads(sandbox.runward("hosts", "--json").stdout)
     assert (report["reachable"], report["gpus"], report["live_runs"]) == (True, "no driver", 0)

@@ -108,7 +108,10 @@ class FarHost:
             values["prepare"] = f"{prepare}; {more['prepare']}"
         home = self.sandbox.path / "state"
         home.mkdir(mode=0o700, exist_ok=True)
-        lines = [f"{name} = '{value}'\n" for name, value in values.items() if value]
+        lines = [f"{name} = '{value}'\n" for name, value in values.items() if value and name != "rewrites"]
+        if rewrites := values.get("rewrites"):  # FROM=TO
+            here, _, there = rewrites.partition("=")
+            lines.append(f"rewrites = {{ '{here}' = '{there}' }}\n")
         (home / "hosts.toml").write_text(f"[hosts.{NAME}]\n{''.join(lines)}")
 
     def cut_connections(self) -> None:
