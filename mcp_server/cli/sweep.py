@@ -121,7 +121,7 @@ def _show(sweep: Sweep, store: RunStore, *, as_json: bool) -> int:
 def _headline(sweep: Sweep, status: SweepStatus) -> Text:
     counts = ", ".join(f"{count} {state}" for state, count in status.cells.items() if state != "total")
     best = find_best(sweep)
-    value = "" if best is None else f"; best {status.metric} {best.text} ({best.cell.run_id})"
+    value = "" if best is None else f"; best {status.metric} {best.text_with_run}"
     return Text(f"{sweep.sweep_id}: {status.cells['total']} cells, {counts}{value};")
 
 

@@ -48,7 +48,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Best:
-    """The setting with the best mean. ``runner_up``: the next one, where the difference is inside the deviation."""
+    """The setting with the best mean. ``runner_up``: the next other one, if the difference is inside the deviation."""
 
     group: Group
     runner_up: Group | None = None
@@ -61,8 +61,16 @@ class Best:
     @property
     def text(self) -> str:
         """The best value, whose it is, and the runner-up."""
-        close = "" if self.runner_up is None else f"; within the deviation: {self.runner_up_text}"
-        return f"{self.group.text} by {self.cell.cell.name}{close}"
+        return f"{self.group.text} by {self.cell.cell.name}{self._close}"
+
+    @property
+    def text_with_run(self) -> str:
+        """The same, with the run of the best cell."""
+        return f"{self.group.text} by {self.cell.cell.name} ({self.cell.run_id}){self._close}"
+
+    @property
+    def _close(self) -> str:
+        return "" if self.runner_up is None else f"; within the deviation: {self.runner_up_text}"
 
     @property
     def runner_up_text(self) -> str:
@@ -76,7 +84,9 @@ def find_best(sweep: Sweep) -> Best | None:
     groups = [group for group in rank_groups(sweep.cells, sweep.spec.goal) if group.mean is not None]
     if sweep.spec.metric is None or not groups:
         return None
-    return Best(groups[0], groups[1] if len(groups) > 1 and _is_close(groups[0], groups[1]) else None)
+    # A promotion has the settings of the group that it comes from.
+    other = next((group for group in groups[1:] if group.settings != groups[0].settings), None)
+    return Best(groups[0], other if other is not None and _is_close(groups[0], other) else None)
 
 
 def is_seed(name: str) -> bool:

@@ -48,7 +48,7 @@ def render_log(directory: SweepDir, sweep: Sweep, live: Mapping[str, Run], notes
     lines.append(f"Owner: {spec.owner or 'unknown'}; planned {spec.created_at}; {limit}")
     if spec.metric:
         best = find_best(sweep)
-        value = f": {best.text} ({best.cell.run_id})" if best is not None else ": none yet"
+        value = f": {best.text_with_run}" if best is not None else ": none yet"
         lines.append(f"Best {spec.metric} ({spec.goal}){value}")
     lines += ["", "## Plan", ""]
     names = _varying(sweep.cells)
@@ -68,7 +68,7 @@ def render_log(directory: SweepDir, sweep: Sweep, live: Mapping[str, Run], notes
     rows = [_plan_row(cell, names, live.get(cell.cell.name), notes, spec.metric) for cell in sweep.cells]
     lines += render_table(*_without_empty(headers, rows))
     lines += ["", "## Runs", ""]
-    headers = ["cell", "run", "began", "ended", "state", "why", "tries", "peak GPU GiB", "log", "curves"]
+    headers = ["cell", "run", "began (UTC)", "ended (UTC)", "state", "why", "tries", "peak GPU GiB", "log", "curves"]
     home = directory.path.parents[1]
     run_rows = [_run_row(cell, run_id, sweep, live, home) for cell in sweep.cells for run_id in cell.runs]
     lines += render_table(*_without_empty(headers, run_rows)) if run_rows else ["No run has begun."]

@@ -99,6 +99,11 @@ def test_the_best_setting_has_the_best_mean_not_the_luckiest_seed_and_a_close_ru
     clear = best_of(*others, cell("c", 3.0, lr=0.3, seed=1), cell("d", 2.0, lr=0.4))
     assert clear is not None
     assert (clear.text, clear.runner_up) == ("6.5±0.71 (n 2) by b2", None)
+    promoted = best_of(
+        CellState(Cell("p", "2", {"lr": 0.2, "seed": 2}), 9, "finished", ("r",), value=7.5), *seeds, *others
+    )
+    assert promoted is not None
+    assert promoted.text_with_run == "7.5 by p (r); within the deviation: a1 5±5.7 (n 2)", "b2 has the same settings"
     alone = best_of(cell("c", 3.0, lr=0.3), cell("d", 2.9, lr=0.4), cell("e", 9.0, "failed", lr=0.5))
     assert alone is not None
     assert alone.text == "3 by c", "of single values no deviation is known"

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_ranking import find_best
-from mcp_server.record.sweep_state import LIVE, Sweep
-from mcp_server.text.formatting import clock, printable
+from mcp_server.record.sweep_state import LIVE, CellState, Sweep
+from mcp_server.text.formatting import clock, printable, significant
 
 _CLEAR = "\033[H\033[2J\033[3J"
 _MOST_ENDED = 8
@@ -44,16 +44,21 @@ def render(sweep: Sweep, live: Mapping[str, Run]) -> str:
     tally = "  ".join(f"{state} {count}" for state, count in counts.items())
     lines = [f"{spec.sweep_id}   {sweep.state}   {tally}"]
     if (best := find_best(sweep)) is not None:
-        lines.append(f"best {spec.metric}: {best.text} ({best.cell.run_id})")
+        lines.append(f"best {spec.metric}: {best.text_with_run}")
     lines += [sweep.refusal[:_LONGEST_LINE]] if sweep.refusal else []
     lines.append("")
     for cell in (cell for cell in sweep.cells if cell.state == LIVE):
         run = live.get(cell.cell.name)
         lines.append(_live_line(cell.cell.name, cell.run_id or "", run))
     ended = sorted((c for c in sweep.cells if c.end and c.done), key=lambda c: c.end.get("seq", 0))[-_MOST_ENDED:]
-    lines += [printable(str(cell.end.get("text", "")))[:_LONGEST_LINE] for cell in reversed(ended)]
+    lines += [_ended_line(cell, spec.metric) for cell in reversed(ended)]
     lines += ["", f"Detach: Ctrl-b d.   Stop it: runward kill {spec.sweep_id}.   One cell: runward attach RUN"]
     return "\n".join(lines) + "\n"
+
+
+def _ended_line(cell: CellState, metric: str | None) -> str:
+    value = f" {metric} {significant(cell.value):g}" if cell.value is not None else ""
+    return printable(f"{cell.end.get('text', '')}{value}")[:_LONGEST_LINE]
 
 
 def _live_line(cell: str, run_id: str, run: Run | None) -> str:
