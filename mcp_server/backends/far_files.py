@@ -12,12 +12,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mcp_server.backends.ssh_channel import Channel, channel_of, decompress
+from mcp_server.backends.ssh_channel import MOST_CONTENT_BYTES, Channel, channel_of, decompress
 from mcp_server.errors import HostUnreachable
 from mcp_server.record.outputs import Outputs, WrittenFile, read_outputs
 from mcp_server.record.run_directory import RunDir
 
-_CHUNK_BYTES = 8 * 2**20
 _MOST_NEW_BYTES = 512 * 2**20  # of one call
 _MOST_TABLE_BYTES = 32 * 2**20  # a larger table is more likely data than metrics
 _MOST_KEPT_BYTES = 16 * 2**20
@@ -107,7 +106,7 @@ def _fetch(channel: Channel, path: str, target: Path, most_bytes: int) -> int:
     have = target.stat().st_size if target.exists() else 0
     fetched = 0
     while fetched < most_bytes:
-        answer, data = channel.ask("read", path=path, offset=have, count=_CHUNK_BYTES)
+        answer, data = channel.ask("read", path=path, offset=have, count=MOST_CONTENT_BYTES)
         if int(answer["size"]) < have:  # it was written anew
             target.unlink()
             have = 0
@@ -116,8 +115,9 @@ def _fetch(channel: Channel, path: str, target: Path, most_bytes: int) -> int:
         if not content and target.exists():
             break
         channel.mirror.write_log(target, content, have, int(answer["mtime_ns"]))
+        is_short = len(content) < min(MOST_CONTENT_BYTES, int(answer["size"]) - have)
         have += len(content)
         fetched += len(content)
-        if have >= int(answer["size"]):
+        if is_short or have >= int(answer["size"]):
             break
     return fetched

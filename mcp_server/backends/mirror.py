@@ -75,16 +75,18 @@ class Mirror:
             ValueError: it is not a push of this protocol.
         """
         run_id = str(push["run"])
-        if not _RUN_ID.fullmatch(run_id):
+        if not self.is_run_id(run_id):
             raise ValueError(f"not a run id: {run_id[:80]!r}")
         directory, at = self.runs / run_id, 0
+        if not directory.exists() and self._is_known_elsewhere(run_id):
+            return
         directory.mkdir(mode=0o700, exist_ok=True)
         for name, offset, count in push["files"]:
             content, at = data[at : at + count], at + count
             if name == "events.jsonl":
                 _write_at(directory / name, content, int(offset))
             elif _SMALL_FILE.fullmatch(name):
-                _replace(directory / name, content)
+                _replace(directory / name, _keep_owner(directory / name, content) if name == "spec.json" else content)
             else:
                 raise ValueError(f"not a file of a run: {name[:80]!r}")
         if push.get("log"):
@@ -92,6 +94,16 @@ class Mirror:
             _touch(RunDir(directory).log(attempt), mtime_ns)
         if push.get("liveness"):
             self.keep_liveness(run_id, str(push["liveness"]), str(push.get("reason") or ""))
+
+    @staticmethod
+    def is_run_id(word: str) -> bool:
+        """Return whether a host may name a run so. Another word could lead to files that are not its own."""
+        return _RUN_ID.fullmatch(word) is not None
+
+    def _is_known_elsewhere(self, run_id: str) -> bool:
+        """Return whether a run of this machine, or of another host, has this id: no host takes its place."""
+        others = (self.path.parents[1] / "runs", *self.path.parent.glob("*/runs"))
+        return any((runs / run_id).exists() for runs in others if runs != self.runs)
 
     def keep_liveness(self, run_id: str, liveness: str, reason: str) -> None:
         """Write what a host said of a supervisor. This also wakes who waits for the run."""
@@ -110,6 +122,14 @@ class Mirror:
     def _directories(self) -> Iterator[Path]:
         with contextlib.suppress(FileNotFoundError):
             yield from (path for path in self.runs.iterdir() if _RUN_ID.fullmatch(path.name))
+
+
+def _keep_owner(spec: Path, content: bytes) -> bytes:
+    """Return what a host pushed of a spec, with the owner that is known here: he can stop the run."""
+    known, facts = read_json(spec) or {}, json.loads(content)
+    if not isinstance(facts, dict):
+        raise ValueError("a spec is an object")  # noqa: TRY004 - as for text that is not JSON
+    return json.dumps({**facts, "owner": known["owner"]}).encode() if "owner" in known else content
 
 
 def _write_at(path: Path, data: bytes, offset: int) -> None:

@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from mcp_server.backends.base import GpuState, Record, refuse_options
 from mcp_server.backends.mirror import LAUNCHING
-from mcp_server.backends.ssh_channel import Channel, channel_of, decompress, settle_launch
+from mcp_server.backends.ssh_channel import MOST_CONTENT_BYTES, Channel, channel_of, decompress, settle_launch
 from mcp_server.backends.ssh_settings import read_ssh_settings
 from mcp_server.errors import HostUnreachable, LaunchFailed, RunNotFound, RunwardError, ScreenNotFound
 from mcp_server.gpus.snapshot import Snapshot
@@ -38,9 +38,9 @@ _SOUGHT_WITHIN_S = 30.0  # how long a launch whose answer was lost waits for the
 _ASK_AGAIN_S = 0.2
 _MIRRORED_WITHIN_S = 10.0
 _REAPED_WITHIN_S = 120.0
-_CHUNK_BYTES = 8 * 2**20
-_MOST_LOG_BYTES, _END_BYTES = 64 * 2**20, 8 * 2**20  # of a log at once; beyond that, only its end
+_MOST_LOG_BYTES, _END_BYTES = 64 * 2**20, MOST_CONTENT_BYTES  # of a log at once; beyond that, only its end
 _LOG_PATIENCE_S = 10.0
+_MOST_SIGNALS, _PROGRAM_CHARS = 20, 200  # of what a host says that it stopped
 
 
 class SshBackend:
@@ -175,8 +175,8 @@ class SshBackend:
         ask = partial(_channel(run.spec).ask, "reap", timeout_s=_REAPED_WITHIN_S, run=directory.run_id)
         answer, _ = await _in_thread(ask)
         return ReapResult(
-            tuple(answer["signals_sent"]),
-            tuple(RunProcess(pid, program) for pid, program in answer["survivors"]),
+            tuple(answer["signals_sent"][:_MOST_SIGNALS]),
+            tuple(RunProcess(pid, program[:_PROGRAM_CHARS]) for pid, program in answer["survivors"]),
             bool(answer["unsupervised"]),
         )
 
@@ -311,8 +311,9 @@ def _fetch_log(channel: Channel, directory: RunDir, attempt: int, log: Path) -> 
     path = f"runs/{directory.run_id}/attempts/{attempt}/output.log"
     ask = partial(channel.ask, "read", patience_s=_LOG_PATIENCE_S, path=path)
     have = log.stat().st_size if log.exists() else 0
+    goal: int | None = None  # a log that grows faster than it comes is not followed
     while True:
-        answer, data = ask(offset=have, count=_CHUNK_BYTES)
+        answer, data = ask(offset=have, count=MOST_CONTENT_BYTES)
         size, mtime_ns, content = int(answer["size"]), int(answer["mtime_ns"]), decompress(data)
         if size - have > _MOST_LOG_BYTES:
             end = log.with_name("output.end.log")
@@ -321,6 +322,8 @@ def _fetch_log(channel: Channel, directory: RunDir, attempt: int, log: Path) -> 
             os.utime(end, ns=(mtime_ns, mtime_ns))
             return end
         channel.mirror.write_log(log, content, have, mtime_ns)
+        goal = size if goal is None else goal
+        is_short = len(content) < min(MOST_CONTENT_BYTES, size - have)
         have += len(content)
-        if not content or have >= size:
+        if is_short or not content or have >= goal:
             return log

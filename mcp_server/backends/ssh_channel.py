@@ -33,7 +33,9 @@ from mcp_server.system.frames import read_frame
 _FIRST_ANSWER_S = 8.0  # how long the first question after a server's start waits for a connection
 _CLOSED_WITHIN_S = 3.0
 _PING_S = 10.0
+MOST_CONTENT_BYTES = 8 * 2**20  # of a file, in one answer
 _BACKOFF_S, _LONGEST_BACKOFF_S, _BACKOFF_FACTOR, _FIRST_PAUSE_S = 0.5, 20.0, 1.5, 0.1
+_LASTED_S = 1.0
 _REFUSED_FILE, _HOST_FILE = "refused.json", "host.json"
 
 
@@ -44,6 +46,17 @@ class _Down:
     why: str
     since_s: float
     refused: bool = False
+
+
+class _Facts(dict[str, Any]):
+    """What a relay answered. What is missing in it makes the host one that cannot be asked."""
+
+    def __init__(self, host: str, facts: dict[str, Any]) -> None:
+        super().__init__(facts)
+        self._host = host
+
+    def __missing__(self, name: str) -> Any:
+        raise HostUnreachable(self._host, f"its answer has no {name!r}")
 
 
 class Channel:
@@ -178,13 +191,14 @@ class Channel:
         while not self._closed.is_set():
             self._hurry.clear()
             try:
-                link = self._connect()
-                pause_s = _FIRST_PAUSE_S  # one that broke is made again at once
+                link, begun_s = self._connect(), time.monotonic()
                 try:
                     self._read(link)
                     why = link.describe_end() or "the connection broke"
                 finally:
                     link.close()
+                    if time.monotonic() - begun_s > _LASTED_S:  # one that broke is made again at once
+                        pause_s = _FIRST_PAUSE_S
                 self._set_down(_Down(why, time.time()))
             except ConnectionFailedError as error:
                 since_s = self._down.since_s if self._down else self._last_contact_s()
@@ -195,7 +209,9 @@ class Channel:
                 # Somebody who asks does not wait for the pause, but a host that is away is not asked without end.
                 self._closed.wait(min(pause_s, 1.0))
             except Exception as error:
-                self._set_down(_Down(f"{type(error).__name__}: {error}", time.time()))
+                self._set_down(
+                    _Down(f"its relay is not understood ({type(error).__name__}: {error})"[:300], time.time())
+                )
             self._hurry.wait(pause_s * random.uniform(0.75, 1.25))  # noqa: S311 - not a secret
             pause_s = min(max(_BACKOFF_S, _BACKOFF_FACTOR * pause_s), _LONGEST_BACKOFF_S)
 
@@ -260,7 +276,7 @@ class Channel:
                 with self._changed:
                     self._liveness[str(message["run"])] = report
                     self._changed.notify_all()
-        elif push == "gone":
+        elif push == "gone" and self.mirror.is_run_id(str(message["run"])):
             self._take_gone(str(message["run"]))
         elif push == "synced":
             with self._changed:
@@ -270,8 +286,10 @@ class Channel:
         elif (answer := self._waiting.pop(int(message.get("id") or 0), None)) is not None:
             if "error" in message:
                 answer.set_exception(_read_error(message["error"]))
+            elif not isinstance(message.get("ok", {}), dict):
+                answer.set_exception(HostUnreachable(self.name, "its answer is not an object"))
             else:
-                answer.set_result((message.get("ok") or {}, data))
+                answer.set_result((_Facts(self.name, message.get("ok") or {}), data))
 
     def _take_gone(self, run_id: str) -> None:
         if (self.mirror.runs / run_id / "spec.json").exists():
@@ -354,8 +372,19 @@ def close_channels(is_meant: Callable[[Path], bool] = lambda _: True) -> None:
 
 
 def decompress(data: bytes) -> bytes:
-    """Return what a relay compressed."""
-    return zlib.decompress(data)
+    """Return what a relay compressed.
+
+    Raises:
+        OSError: it is damaged, or more than any request asks for.
+    """
+    decompressor = zlib.decompressobj()
+    try:
+        content = decompressor.decompress(data, MOST_CONTENT_BYTES)
+    except zlib.error as error:
+        raise OSError(0, f"the host sent damaged data ({error})") from error
+    if decompressor.unconsumed_tail:
+        raise OSError(0, "the host sent more than it was asked for")
+    return content
 
 
 atexit.register(close_channels)

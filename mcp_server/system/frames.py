@@ -7,7 +7,7 @@ import os
 import threading
 from typing import Any, BinaryIO
 
-_LONGEST_LINE = 64 * 2**20
+_LONGEST_LINE = _MOST_BYTES = 64 * 2**20  # the other side may be hostile
 
 
 class FrameWriter:
@@ -39,9 +39,14 @@ def read_frame(file: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
     line = file.readline(_LONGEST_LINE)
     if not line.endswith(b"\n"):
         return None
-    message = json.loads(line)
+    try:
+        message = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
     if not isinstance(message, dict):
         raise ValueError("a frame is an object")  # noqa: TRY004 - as for text that is not JSON
-    count = int(message.get("bytes", 0))
+    count = message.get("bytes", 0)
+    if not isinstance(count, int) or not 0 <= count <= _MOST_BYTES:
+        raise ValueError(f"a frame has no {count!r} bytes"[:80])
     data = file.read(count) if count else b""
     return None if len(data) < count else (message, data)
