@@ -30,6 +30,7 @@ from mcp_server.views.gpu_report import describe_devices
 Sections = list[tuple[str, Sequence[str]]]
 
 _MOST_METRICS, _MOST_CHECKPOINTS, _MOST_UNTRACKED = 60, 30, 30
+_SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg", ".cpp", ".cu", ".ipynb")
 _LONG_TITLE, _LONG_VALUE = 160, 300
 _MOST_OF_FILE = 20_000  # characters of a configuration
 _SUMMARY = re.compile(r"^## Summary\n\n(?P<text>.*?)\n\n## (?:End of the run|Verdict)$", re.MULTILINE | re.DOTALL)
@@ -273,6 +274,7 @@ def _code(code: GitState, diff: str | None, snapshot: CodeSnapshot | None) -> It
         yield "- No uncommitted changes."
     if code.untracked:
         more = f" and {len(code.untracked) - _MOST_UNTRACKED} more" if len(code.untracked) > _MOST_UNTRACKED else ""
-        yield f"- Untracked files: {', '.join(code.untracked[:_MOST_UNTRACKED])}{more}"
+        names = sorted(code.untracked, key=lambda name: not name.endswith(_SOURCES))  # what may have run first
+        yield f"- Untracked files, which the diff lacks: {', '.join(names[:_MOST_UNTRACKED])}{more}"
     if code.problem:
         yield f"- Incomplete: {code.problem}."

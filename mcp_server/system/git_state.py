@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 _TIMEOUT_S = 10.0  # per call; a big work tree on a file server takes a while
 _MOST_DIFF, _MOST_NAMES = 1_000_000, 100_000  # bytes
-_CHUNK = 65_536
+_CHUNK, _MOST_SUBMODULES = 65_536, 20
 # Switches off everything that a repository's own settings could start or write.
 _SAFELY = (
     *("--no-pager", "--no-optional-locks", "--literal-pathspecs"),
@@ -68,11 +68,37 @@ def read_git_state(directory: Path, environ: Mapping[str, str]) -> GitState:
         facts["branch"] = _git(directory, environ, "rev-parse", "--abbrev-ref", "HEAD")[0].strip()
         top = Path(code.root)
         facts["diff"], facts["cut"] = _git(top, environ, *list_filter_options(top, environ), *_DIFF, most=_MOST_DIFF)
+        for name in _list_submodules(top, environ):
+            facts["diff"] += _diff_submodule(top, name, environ, _MOST_DIFF - len(facts["diff"]))
         names, _ = _git(top, environ, "ls-files", "--others", "--exclude-standard", "-z")
         facts["untracked"] = tuple(filter(None, names.split("\0")))
     except (OSError, subprocess.SubprocessError) as error:
         facts["problem"] = describe_git_error(error)
     return replace(code, **facts)
+
+
+def _list_submodules(top: Path, environ: Mapping[str, str]) -> list[str]:
+    """Return the paths of the checked out submodules, at most 20."""
+    if not (top / ".gitmodules").is_file():
+        return []
+    with contextlib.suppress(subprocess.SubprocessError):  # none is named
+        words = ("config", "--null", "-f", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$")
+        entries, _ = _git(top, environ, *words)
+        names = [entry.partition("\n")[2] for entry in entries.split("\0")]
+        return [name for name in names if _is_below(top, name) and (top / name / ".git").exists()][:_MOST_SUBMODULES]
+    return []
+
+
+def _is_below(top: Path, name: str) -> bool:
+    return bool(name) and top.resolve() in (top / name).resolve().parents
+
+
+def _diff_submodule(top: Path, name: str, environ: Mapping[str, str], most: int) -> str:
+    """Return the uncommitted changes of a submodule, with its path in front of its files' names."""
+    directory = top / name
+    prefixes = (f"--src-prefix=a/{name}/", f"--dst-prefix=b/{name}/")
+    words = (*list_filter_options(directory, environ), _DIFF[0], *prefixes, *_DIFF[1:])
+    return _git(directory, environ, *words, most=most)[0] if most > 0 else ""
 
 
 def list_filter_options(directory: Path, environ: Mapping[str, str]) -> list[str]:

@@ -83,6 +83,7 @@ while not pathlib.Path("go").exists():
 
 def git(directory: Path, *words: str) -> str:
     who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+    who += ["-c", "protocol.file.allow=always"]  # a submodule beside it
     return subprocess.run(["git", *who, *words], cwd=directory, check=True, capture_output=True, text=True).stdout
 
 
@@ -91,9 +92,16 @@ async def test_the_results_show_what_was_launched_not_what_is_there_at_the_end(s
     (code / "conf").mkdir(parents=True)
     (code / "train.py").write_text(TRAIN)
     (code / "conf" / "small.yaml").write_text("lr: 0.1\n")
-    git(code, "init")
-    git(code, "add", ".")
-    git(code, "commit", "-m", "First")
+    part = sandbox.path / "part"
+    part.mkdir()
+    (part / "lib.py").write_text("A = 1\n")
+    for directory in (part, code):
+        git(directory, "init")
+        git(directory, "add", ".")
+        if directory == code:
+            git(code, "submodule", "add", str(part), "third")
+        git(directory, "commit", "-m", "First")
+    (code / "third" / "lib.py").write_text("A = 2\napi_key = 'abcdef123456'\n")
     commit = git(code, "rev-parse", "HEAD").strip()
     (code / "conf" / "small.yaml").write_text("lr: 0.2\napi_key: abcdef123456\n")
     venv = sandbox.path / "venv"
@@ -118,6 +126,7 @@ async def test_the_results_show_what_was_launched_not_what_is_there_at_the_end(s
     assert snapshot.git.commit == commit
     assert [Path(one.path).name for one in snapshot.files] == ["train.py", "small.yaml"]
     assert "+lr: 0.2" in snapshot.read_diff()
+    assert "+++ b/third/lib.py\n@@ -1 +1,2 @@\n-A = 1\n+A = 2\n" in snapshot.read_diff()
     text = Path(answer["results_path"]).read_text()
     assert commit in text
     assert "lr: 0.2\n" in text

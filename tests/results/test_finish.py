@@ -257,7 +257,7 @@ def test_the_document_has_the_commit_and_the_uncommitted_changes(runs: Runs) -> 
     assert not (cwd / "ran").exists()
     assert "First try" in text
     assert "- Not committed: see `code.diff`" in text
-    assert "- Untracked files: .gitattributes, evil, notes.txt" in text
+    assert "- Untracked files, which the diff lacks: .gitattributes, evil, notes.txt" in text
     assert f"-lr = 1\n-key = ''\n+lr = 2\n+api_key = '{MASKED}'\n+other = '[secret:WANDB_API_KEY]'\n" in diff
     assert "hunter2" not in text + diff
     (out / "code.diff").write_text("another's")
