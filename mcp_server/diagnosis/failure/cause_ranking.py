@@ -50,6 +50,7 @@ _EMPTY_WRAPPER = re.compile(
 )
 # General messages, and the lines above or below that state the specific cause.
 _GENERAL_HEADING = re.compile(r".*(?:Graph execution error:|Detected at node .*:?)$")
+_NODE = re.compile(r"\s*\[\[\{\{node")
 _BARE_WHAT = re.compile(r"what\(\): +std::\w+$")
 _THROWN = re.compile(r"terminate called after throwing an instance of")
 _NOT_ON_HUB = re.compile(r".*(?:on the Hugging Face Hub|on the Hub|cached files|huggingface\.co)")
@@ -251,15 +252,23 @@ def _inner_exception(lines: Sequence[Line], evidence: FailureEvidence) -> Failur
     return evidence
 
 
+def _detail_of_graph(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence | None:
+    """Return what TensorFlow says below the places of the graph: a line of a known kind, or the one above its node."""
+    for at in range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))):
+        text = tracebacks.strip_prefixes(lines[at].text).text
+        kind = None if tracebacks.is_frame(text) or text[:1].isspace() else match_error_kind(text)
+        if kind:
+            return replace(evidence, at=at, end=at, kind=kind, text=text)
+        if _NODE.match(text) and at > evidence.at + 1:
+            return replace(evidence, at=at - 1, end=at, text=tracebacks.strip_prefixes(lines[at - 1].text).text)
+    return None
+
+
 def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) -> FailureEvidence:
     """Replace a general message by the nearby line that states the specific cause."""
     text = evidence.text.strip()
-    if _GENERAL_HEADING.match(text):
-        for at in range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))):
-            text_near = tracebacks.strip_prefixes(lines[at].text).text
-            kind = None if tracebacks.is_frame(text_near) or text_near[:1].isspace() else match_error_kind(text_near)
-            if kind:
-                return replace(evidence, at=at, end=at, kind=kind, text=text_near)
+    if _GENERAL_HEADING.match(text) and (detail := _detail_of_graph(lines, evidence)):
+        return detail
     if _TUNE.match(text):
         return _lost_trial(lines, evidence)
     if _CALL.match(text):

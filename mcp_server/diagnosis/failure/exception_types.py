@@ -9,7 +9,9 @@ from mcp_server.diagnosis.failure.error_patterns import match_error_kind
 # Types that decide whatever their message ...
 _SURE_TYPES = {
     "import_error": "ImportError ModuleNotFoundError DistributionNotFound VersionConflict PackageNotFoundError",
-    "data_error": "NotADirectoryError IsADirectoryError UnidentifiedImageError BadZipFile UnpicklingError",
+    "data_error": """
+        NotADirectoryError IsADirectoryError UnidentifiedImageError BadZipFile UnpicklingError DataLossError
+    """,
     "python_error": """
         NameError UnboundLocalError SyntaxError IndentationError TabError ZeroDivisionError IndexError
         RecursionError NotImplementedError PicklingError StopIteration
@@ -42,7 +44,7 @@ _TYPES = {
         FileNotFoundError FileExistsError PermissionError UnicodeDecodeError JSONDecodeError ParserError
         EmptyDataError ArrowInvalid DatasetNotFoundError DataFilesNotFoundError EmptyDatasetError
         DatasetGenerationError EntryNotFoundError RepositoryNotFoundError RevisionNotFoundError
-        HFValidationError BadGzipFile LZMAError DataLossError ReadError SafetensorError
+        HFValidationError BadGzipFile LZMAError ReadError SafetensorError
         DatasetGenerationCastError NotFoundError CastError ParseError
     """,
     "divergence": "FloatingPointError NanLossDuringTrainingError",

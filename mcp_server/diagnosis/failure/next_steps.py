@@ -14,6 +14,8 @@ from mcp_server.diagnosis.failure.steps import (
     cluster,
     data,
     environment,
+    estimators,
+    language,
     libraries,
     machine,
     memory,
@@ -22,6 +24,7 @@ from mcp_server.diagnosis.failure.steps import (
     ray,
     serving,
     simulators,
+    tensors,
     trainers,
 )
 from mcp_server.diagnosis.failure.steps.choices import suggest_choice
@@ -37,12 +40,17 @@ __all__ = ["ADVICE_CHARS", "ALL_ROWS", "ALL_STEPS", "NextStep", "Scene", "propos
 _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 1_000, 3_000, 8_000
 _STOPPED = "Somebody or a limit stopped the run: ask before starting it again."
 _TOPIC_ROWS = (*cluster.ROWS, *ray.ROWS, *simulators.ROWS, *serving.ROWS)
-_SPECIAL_ROWS = (*_TOPIC_ROWS, *checkpoints.ROWS, *packages.ROWS, *data.ROWS, *trainers.ROWS, *libraries.ROWS)
-_READERS = (read_figures, explain_timeout, suggest_option, suggest_install)
-_READERS_OF_ERRORS = (*_READERS, compare_keys, name_today, suggest_choice, suggest_name)
-_ROWS = (*_SPECIAL_ROWS, *machine.ROWS, *memory.ROWS, *environment.ROWS, *program.ROWS)
-ALL_ROWS = (*_ROWS, *program.GENERAL_ROWS)
+_LIBRARY_ROWS = (*trainers.ROWS, *tensors.ROWS, *estimators.ROWS, *libraries.ROWS)
+_SPECIAL_ROWS = (*_TOPIC_ROWS, *checkpoints.ROWS, *packages.ROWS, *data.ROWS, *_LIBRARY_ROWS)
+_ROWS = (*machine.ROWS, *memory.ROWS, *environment.ROWS, *program.ROWS)
+_LAST_ROWS = (*language.ROWS, *program.GENERAL_ROWS)
+ALL_ROWS = (*_SPECIAL_ROWS, *_ROWS, *_LAST_ROWS)
 ALL_STEPS = tuple(NextStep(row.action != "stop", row.action, row.advice) for row in ALL_ROWS)
+# First match wins: what a message proves, rows of one topic, what it lists, rows of any.
+_PROVED = (read_figures, explain_timeout, suggest_option, suggest_install)
+_SPECIAL, _GENERAL = (tuple(row.propose for row in rows) for rows in (_SPECIAL_ROWS, _ROWS))
+_PROPOSERS = (*_PROVED, *_SPECIAL, *_GENERAL)
+_PROPOSERS_OF_ERRORS = (*_PROVED, compare_keys, name_today, *_SPECIAL, suggest_choice, suggest_name, *_GENERAL)
 
 
 def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextStep:
@@ -52,16 +60,13 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
     """
     line, message = scene.line[:_LINE_CHARS], (scene.message or scene.line)[:_MESSAGE_CHARS]
     scene = scene._replace(line=line, message=message, near=f"{scene.near[:_NEAR_CHARS]}\n{message}")
-    readers = _READERS_OF_ERRORS if KINDS[scene.kind].action == "stop" else _READERS
-    if step := next(filter(None, (read(scene) for read in readers)), None):
-        return step
-    for row in _ROWS:
-        step = row.propose(scene)
+    default = KINDS[scene.kind]
+    for propose in _PROPOSERS_OF_ERRORS if default.action == "stop" else _PROPOSERS:
+        step = propose(scene)
         if step and (retryable is None or step.retryable == retryable):
             return step
-    default = KINDS[scene.kind]
     if default.action == "stop" or scene.kind == "other":
-        for step in (find_remedy(scene), *(row.propose(scene) for row in program.GENERAL_ROWS)):
+        for step in (find_remedy(scene), *(row.propose(scene) for row in _LAST_ROWS)):
             if step:
                 return step
     if retryable is False and default.retryable:

@@ -31,6 +31,7 @@ _WRONG = re.compile(
 _ITEM = re.compile(r"[^\s'\"`,()\[\]{}|]+")
 _QUOTED_ITEM = re.compile(r"['\"`]([^'\"`\n]{1,80})['\"`]")
 _LEAST_LIKENESS = 0.78
+_LEAST_ITEMS = (1, 2)  # in brackets, in parentheses
 _MOST_SHOWN = 70
 _MOST_ITEMS = 200
 
@@ -44,7 +45,7 @@ def suggest_choice(scene: Scene) -> NextStep | None:
     items = (_QUOTED_ITEM.findall(listed[1]) or _ITEM.findall(listed[1]))[:_MOST_ITEMS]
     outside = f"{text[: listed.start(1)]} {text[listed.end(1) :]}"
     wrong = next((next(filter(None, match.groups())) for match in _WRONG.finditer(outside)), "")
-    if not items or not wrong or wrong in items:
+    if len(items) < _LEAST_ITEMS[listed[1][0] == "("] or not wrong or wrong in items:
         return None
     short = wrong.rpartition("/")[2]
     near = difflib.get_close_matches(wrong, items, 1, _LEAST_LIKENESS) or difflib.get_close_matches(

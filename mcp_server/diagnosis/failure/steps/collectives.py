@@ -47,8 +47,7 @@ def explain_timeout(scene: Scene) -> NextStep | None:
     if len(ranks) > 1:
         parts = [f"{operation} on rank {ranks[operation]}" for operation in sorted(ranks)[:2]]
         advice = (
-            "Ranks ran different collectives ({0}, {1}): give each the same batches and branches (drop_last, join), "
-            "then launch_run again."
+            "Ranks ran different collectives ({0}, {1}): give each the same batches and branches (drop_last, join)."
         )
         return _step("stop", fill_in(advice, parts, scene.at))
     if not (work := _find_work(scene.log)):

@@ -77,6 +77,58 @@ ROWS = (
         "{0} is no directory on this host, so it was taken for a Hub name: correct the path, then launch_run again."),
     row(_BAD, r"num_samples should be a positive integer|num_samples=0|Found 0 (?:files|images)", "", "stop",
         "The dataset is empty {at}: correct its path, split or filter (print len(dataset)), then launch_run again."),
+    row(_BAD, r"offset overflow while concatenating", "", "stop",
+        "A batch of text exceeds 2 GiB: lower batch_size and writer_batch_size of map (to 100), or cast to "
+        "large_string, {at}."),
+    row(_BAD, r"Could not convert (.{1,40}?) with type (\w+): tried to convert to (\w+)", "", "stop",
+        "A column mixes types: {0} is {1} where {2} is expected; make the column one type {at}, then "
+        "launch_run again."),
+    row(_BAD, r"Invalid pattern: '\*\*' can only be an entire path"
+        r"|Loading a dataset cached in a LocalFileSystem is not supported", "", "stop",
+        "datasets and fsspec do not fit: pip install -U datasets (or fsspec<2023.10) in this environment, then "
+        "launch_run again."),
+    row(_BAD, r"[Dd]irectory (\S{1,200}) is neither a `?Dataset`? directory", "", "stop",
+        "{0} was not written by save_to_disk: use load_dataset on it, or name the directory that was, {at}."),
+    row(_BAD, r"SchemaInferenceError|Please pass `features` or at least one example", "", "stop",
+        "The data set is empty {at}: a filter or map dropped all rows, or the source has none; print len(dataset)."),
+    row(_BAD, r"(?:EmptyDatasetError: )?The directory at (\S{1,200}) doesn't contain any data files", "", "stop",
+        "{0} holds no data files: fetch or unpack them there, or name the right directory {at}, then "
+        "launch_run again."),
+    row(_BAD, r"[Dd]ataset '([^']{1,120})' doesn't exist on the Hub", "", "stop",
+        "The Hub has no data set {0}: correct its name, or name HF_TOKEN in secrets if it is private or gated."),
+    row(_BAD, r"features can't be aligned because the key (\S{1,60})", "", "stop",
+        "The data sets differ in column {0}: cast or remove it before they are joined {at}, then launch_run again."),
+    row(_BAD, r"didn't find (\[.{1,60}?\]) in (\[.{1,90}?\])", "", "stop",
+        "The shard's samples have no {0}, but {1}: correct the names in to_tuple or decode {at}."),
+    row(_BAD, r"[Dd]ataset not found or corrupted|File not found or corrupted", "", "stop",
+        "The data set is missing or was cut while it was downloaded: delete it and pass download=True once {at}."),
+    row(_BAD, r"images not found, missing path '([^']{1,200})'", "", "stop",
+        "{0} does not exist: correct path, train and val in the data YAML (or datasets_dir in Ultralytics' settings)."),
+    row("python_error data_error",
+        r"not enough values to unpack \(expected \d+, got 0\)|No (?:valid )?labels found|No valid images",
+        r"ultralytics|yolo", "stop",
+        "No image has a valid label: classes in the label files must be below nc (names) of the data YAML; see "
+        "the warnings above.", log=r"(?:Label class \d+ exceeds|ignoring corrupt|No labels found)"),
+    row(_BAD, r"FileExistsError.{0,40}'/?\d{6}_\w+'|clean_stale_shared_memory", "", "stop",
+        "An older run left shared memory of Mosaic streaming: streaming.base.util.clean_stale_shared_memory() first."),
+    row(_BAD, r"Couldn't find appropriate backend to handle uri|No audio (?:I/O )?backend", "", "stop",
+        "torchaudio has no backend for this format: install ffmpeg or soundfile in this environment, then "
+        "launch_run again."),
+    row(_BAD, r"Cannot work out file type of \"?([^\"\n]{1,160})|Empty file: '?([^'\n]{1,160})"
+        r"|File (\S{1,160}) is not a gzip", "", "stop",
+        "{0}{1}{2} is empty, cut or of another format: fetch it again or leave it out {at}, then launch_run " "again."),
+    row(_ANY, r"smudge filter lfs failed|over its data quota", "", "stop",
+        "git-lfs could not fetch the files (a quota, or no access): get them elsewhere (hf download), then "
+        "launch_run again."),
+    row(_ANY, r"Cannot retrieve the public link|Too many users have viewed or downloaded", "", "stop",
+        "Google Drive refuses the download: fetch the file by hand once, and point the run at the local copy."),
+    row(_ANY, r"\[Errno 18\] Invalid cross-device link", "", "stop",
+        "A file is moved to another disk: set TMPDIR in env to the target's disk, or use shutil.move {at}."),
+    row(_ANY, r"\[Errno 39\] Directory not empty: '?([^'\n]{1,160})", "", "stop",
+        "{0} is written while it is deleted, mostly by several ranks: let rank 0 alone delete and rename {at}."),
+    row(_ANY, r"\[Errno 37\] No locks available|\[Errno 524\]|flock.{0,40}(?:not implemented|Function not)", "", "stop",
+        "This file system has no locks: put the cache on a local disk (HF_HOME, TRITON_CACHE_DIR in env), then "
+        "launch_run again."),
     # --- images, video, audio
     row(_BAD, r"image file is truncated|broken data stream|Truncated File Read", "", "stop",
         "An image is cut: fetch it again or skip it {at}, or set ImageFile.LOAD_TRUNCATED_IMAGES = True."),
@@ -98,6 +150,8 @@ ROWS = (
     row(_BAD, r"(?i)soundfile|LibsndfileError|NoBackendError|sndfile", "", "stop",
         "The audio file {at} cannot be read: check its path and format, install libsndfile or ffmpeg, or skip it."),
     # --- archives and streams
+    row(_BAD, r"corrupted record at (\d+)", "", "stop",
+        "A TFRecord file is cut or damaged (byte {0}): write or fetch it again, or tf.data's ignore_errors() {at}."),
     row(_BAD, r"(?:unexpected end of data|ReadError|invalid header|end-of-stream marker|not a gzip file"
         r"|BadGzipFile).{0,120}?name='?([^'>\n]{1,160})", "", "stop",
         "The shard {0} is cut: delete it and fetch it again, or skip it (handler=wds.warn_and_continue)."),

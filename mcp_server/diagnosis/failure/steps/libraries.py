@@ -30,6 +30,30 @@ ROWS = (
         r"|vfio)\S*\): (?:Operation not permitted|Device or resource busy)", "", "stop",
         "Another process holds the TPU: stop it (`lsof /dev/accel*`), remove /tmp/libtpu_lockfile, then "
         "launch_run again."),
+    row(_ANY,
+        r"sharded dimension must be equal to the number of devices.{0,80}with value (\d+) .{0,80}number of devices"
+        r"=(\d+)", "", "stop",
+        "An array of {0} devices meets {1} here (a checkpoint of another count?): use {0}, or replicate it "
+        "anew {at}."),
+    row(_ANY, r"tree structures do not match|on-disk value metadata tree", "", "stop",
+        "The checkpoint's tree is not the target's (the line names what is missing): restore with its own "
+        "configuration, or without a target {at}."),
+    row(_ANY, r"requires (\d+) logical devices, but only (\d+)|pmap.{0,80}(\d+) .{0,40}devices.{0,40}only (\d+)", "",
+        "stop", "The program wants {0}{2} devices and sees {1}{3}: launch_run with that many gpus=, or lower its mesh "
+        "{at}."),
+    row(_ANY, r"Non-hashable static arg|unhashable type: '(?:jaxlib|ArrayImpl|DynamicJaxprTracer)", "", "stop",
+        "An array is a static argument or a key {at}: drop it from static_argnums, or pass a tuple, then "
+        "launch_run again."),
+    row(_ANY,
+        r"dot_general requires contracting dimensions to have the same shape, got \(?([\d, ]+)\)? and \(?([\d, ]+)", "",
+        "stop", "A product of matrices gets {0} and {1} {at}: correct the layer's size or the input's, then launch_run "
+        "again."),
+    row(_ANY, r"needs PRNG for \"(\w+)\"", "", "stop",
+        "apply() lacks a random key: pass rngs={{'{0}': key}} {at}, then launch_run again."),
+    row(_ANY, r"because collection \"(\w+)\" is immutable", "", "stop",
+        "The call changes {0}: pass mutable=['{0}'] to apply {at} and keep what it returns, then launch_run again."),
+    row(_ANY, r"Found (\w+) version (\d+), but JAX was built against version (\d+)", "", "stop",
+        "{0} {1} is found and JAX needs {2}: unset LD_LIBRARY_PATH, or upgrade jax[cuda12], then launch_run again."),
     # --- TensorFlow and Keras
     row(_ANY, r"Shapes? \((?:None|\d+)?,? ?(?:None|\d+)?,? ?(\d*)\) and \([^)]*?(\d*)\) are incompatible"
         r"|`?logits`? and `?labels`? must have the same shape", "", "stop",
@@ -40,6 +64,23 @@ ROWS = (
     row(_ANY, r"Keras 3 only supports V3 `?\.keras|File format not supported", "", "stop",
         "Keras 3 reads .keras and .h5 only: load with tf_keras (TF_USE_LEGACY_KERAS=1), or "
         "keras.layers.TFSMLayer {at}."),
+    row(_ANY, r"Unknown (?:layer|loss function|metric function|optimizer|activation function|object):? '?(\w+)"
+        r"|Could not locate (?:class|function) '(\w+)'", "", "stop",
+        "Keras does not know {0}{1}: load_model(..., custom_objects={{'{0}{1}': {0}{1}}}) {at}, or "
+        "compile=False for a loss or metric."),
+    row(_ANY, r"label value of (\d+) which is outside the valid range of \[0, (\d+)\)", "", "stop",
+        "Label {0} does not fit {1} outputs: give the last layer more units, or map labels to 0..{1}-1, then "
+        "launch_run again."),
+    row(_ANY, r"Failed to find data adapter", "", "stop",
+        "fit() got lists of another type: pass NumPy arrays or a tf.data.Dataset {at}, then launch_run again."),
+    row(_ANY, r"Data cardinality is ambiguous", "", "stop",
+        "x and y have different lengths: make both of the same samples {at}, then launch_run again."),
+    row(_ANY, r"KerasTensor cannot be used as input to a TensorFlow function"
+        r"|Only instances of .?keras\.Layer.? can be added", "", "stop",
+        "Keras 3 does not take this: wrap it in a Layer (or keras.ops), or use tf_keras with "
+        "TF_USE_LEGACY_KERAS=1 {at}."),
+    row(_ANY, r"[Yy]ou must compile your model", "", "stop",
+        "The model is not compiled: call model.compile(optimizer, loss) before fit {at}, then launch_run again."),
     row(_ANY, r"Your input ran out of data", "", "stop",
         "The dataset gives fewer batches than steps_per_epoch x epochs: repeat() it or lower steps_per_epoch, then "
         "launch_run again."),
@@ -97,6 +138,30 @@ ROWS = (
         "{1} has no key {0}: correct its name ({2}), then launch_run again.", log=r"full_key: ([\w.\[\]]{1,80})"),
     row("config_error", r"Cannot find primary config '([^']{1,60})'", "", "stop",
         "Hydra finds no {0}: correct --config-name or --config-path (-cn, -cd), then launch_run again."),
+    row("config_error", r"[Yy]ou must specify '([^']{1,60})'", "", "stop",
+        "No option of {0} is chosen: give {0}=OPTION on the command line (Hydra lists them), then launch_run again."),
+    row("config_error", r"Multiple values for (\S{1,60})\. To override", "", "stop",
+        "{0} is in the defaults twice: write `override {0}: ...` in the second list, then launch_run again."),
+    row("config_error", r"Value '([^']{1,40})' is not a supported primitive type|UnsupportedValueType", "", "stop",
+        "OmegaConf takes plain values only: convert it (float(), str(), list()) before it goes in {at}."),
+    row("config_error", r"could not determine a constructor for the tag '?([^'\n]{1,60})", "", "stop",
+        "YAML has the tag {0}, which the loader does not know: remove it, or load with the program's own loader {at}."),
+    row(_ANY, r"load\(\) missing 1 required positional argument: 'Loader'", "", "stop",
+        "PyYAML 6 wants a loader: yaml.safe_load(...) {at}, or install pyyaml<6, then launch_run again."),
+    row("config_error", r"TOMLDecodeError: (.{1,60}) \(at line (\d+), column \d+\)", "", "stop",
+        "Line {1} of the TOML file is not valid ({0}): correct it, then launch_run again."),
+    row("config_error python_error other", r"Could not consume arg: (\S{1,60})", "", "stop",
+        "The program takes no {0}: correct the name of the option (its --help lists all), then launch_run again."),
+    row("config_error python_error other",
+        r"No action for (?:key|destination key) \"([\w.]{1,60})\"|Key '?\"?([\w.]{1,60})'?\"? is not expected", "",
+        "stop", "The configuration's key {0}{1} is not one of the program's: correct it (--print_config shows all), "
+        "then launch_run again."),
+    row(_ANY, r"'?([\w.-]{1,80})'? is not in the ([\w:]{1,40}) registry", "", "stop",
+        "{0} is not registered ({1}): import its module (custom_imports, __init__.py), or correct type= in the "
+        "config."),
+    row(_ANY, r"Dataset '([^']{1,80})' is not registered! Available datasets are: (.{1,400})", "", "stop",
+        "Data set {0} is not registered: register it first, or correct DATASETS (a tuple of one needs a comma: "
+        "('x',))."),
     # --- experiment trackers
     row(_ANY, r"API key must be 40 characters|WANDB_API_KEY|api_key not configured|No API key configured", "", "stop",
         "wandb's key is missing or not whole: name WANDB_API_KEY in launch_run's secrets, or set WANDB_MODE=offline."),
@@ -104,6 +169,18 @@ ROWS = (
         r"(?i)wandb[\s\S]*\b403\b", "stop",
         "This wandb account may not write there: correct entity and project, or the WANDB_API_KEY in "
         "launch_run's secrets."),
+    row(_ANY, r"resum\w+ a run \(([^)\s]{1,80})\) that does not exist", "", "stop",
+        "wandb has no run {0}: correct the id, or resume='allow' {at}, then launch_run again."),
+    row(_ANY, r"ServiceStartTimeout|ServicePollForToken|Failed to (?:read|start) (?:port info|wandb-core)"
+        r"|Timed out waiting for wandb service", "", "retry_changed",
+        "wandb's own process did not start in time: raise WANDB__SERVICE_WAIT (300) in env, or set "
+        "WANDB_MODE=offline."),
+    row(_ANY, r"(COMET_API_KEY|NEPTUNE_API_TOKEN|SWANLAB_API_KEY)|Comet(?:\.ml)? requires an API key"
+        r"|(?i:ClearML configuration could not be found)", "", "stop",
+        "The experiment tracker has no key here: name its variable ({0}) in launch_run's secrets, or turn the "
+        "tracker off."),
+    row(_ANY, r"(?i)param value .{0,300}exceeded length limit of '?(\d+)", "", "stop",
+        "MLflow takes parameters of {0} characters at most: shorten that value, or log it as an artifact {at}."),
     row(_ANY, r"MlflowException: API request to (https?://[^/\s]{1,80})", "", "retry_later",
         "The MLflow server {0} does not answer: check it and MLFLOW_TRACKING_URI, retry later, or log to "
         "file:./mlruns."),

@@ -95,6 +95,33 @@ ROWS = (
         "XLA finds no CUDA: install jax[cuda12], or set XLA_FLAGS=--xla_gpu_cuda_data_dir=..., then launch_run again."),
     row(_ANY, r"Descriptors cannot (?:not )?be created directly", "", "stop",
         "protobuf is too new for a package: install protobuf<3.21, or update that package, then launch_run again."),
+    row("import_error", r"GLIBCXX_[\d.]+|CXXABI_[\d.]+", "", "stop",
+        "The system's libstdc++ is too old: put conda's before it (LD_LIBRARY_PATH=$CONDA_PREFIX/lib, conda "
+        "install libstdcxx-ng)."),
+    row(_ANY, r"libcudart\.so\.(\d+)[\d.]*: cannot open", "", "stop",
+        "A package was built for CUDA {0}, which is not here: reinstall it for torch's CUDA, or add CUDA {0} "
+        "to LD_LIBRARY_PATH."),
+    row("import_error", r"(lib(?:c10|torch)\w*\.so\S*?): cannot open", "", "stop",
+        "An extension was built for another torch ({0}): reinstall it, or import torch before it {at}, then "
+        "launch_run again."),
+    row(_ANY, r"[Ff]ailed (?:building|to build)(?: installable)? wheels?(?: for)? (\S{1,60})",
+        r"fatal error|error: command|nvcc|gcc|CMake", "stop",
+        "{0} cannot be compiled (the compiler's error is above): take a version with a ready wheel, or install "
+        "its compiler and headers."),
+    row(_ANY, r"Package '([^']{1,60})' requires a different Python: ([\d.]+) not in '([^']{1,20})'", "", "stop",
+        "{0} needs Python {2}, and this is {1}: use such an environment, or an older {0}, then launch_run again."),
+    row(_ANY, r"No solution found when resolving|LibMambaUnsatisfiable|UnsatisfiableError|PackagesNotFoundError", "",
+        "stop",
+        "The requested packages do not fit together or do not exist: loosen the pin that the lines below name."),
+    row("import_error", r"No module named 'torchvision\.transforms\.functional_tensor'", "", "stop",
+        "basicsr is for an older torchvision: install torchvision<0.17 with its torch, or basicsr-fixed, then "
+        "launch_run again."),
+    row("import_error", r"No module named 'mmcv\._ext'|mmcv.{0,40}_ext", "", "stop",
+        "mmcv has no compiled operators: `mim install mmcv` for this torch and CUDA (not mmcv-lite), then "
+        "launch_run again."),
+    row("import_error", r"No module named '(?:pytorch_lightning|lightning)\.(?:metrics|utilities\.distributed)", "",
+        "stop",
+        "This part moved: use torchmetrics (metrics) or utilities.rank_zero, or install pytorch-lightning<1.8."),
     # --- bitsandbytes, xformers
     row(_ANY, r"str2optimizer|cadam32bit|cget_col_row_stats|cquantize_blockwise|clion32bit"
         r"|'NoneType' object has no attribute 'c\w+32bit", "", "stop",

@@ -125,6 +125,47 @@ ROWS = (
         "Lightning sees no GPU: launch_run with gpus=, check CUDA_VISIBLE_DEVICES and that torch has CUDA."),
     row(_ANY, r"no such layer|No `(\w+)\(\)` method defined|`(\w+_step)\(\)` method", r"lightning", "stop",
         "The LightningModule lacks {0}{1}: define it, then launch_run again."),
+    row(_ANY, r"Unrecognized configuration class .{0,160}?\.(\w+)Config'> for this kind of AutoModel: (\w+)", "",
+        "stop", "{0} is not a model of {1}: use the AutoModel class of its task (Seq2SeqLM, ImageTextToText …) {at}."),
+    row(_ANY, r"Unrecognized model in (\S{1,160}?)\. Should have a `model_type` key", "", "stop",
+        "{0} has no transformers config.json (an adapter, or another format): name the model's own directory {at}."),
+    row(_ANY, r"device_map='auto'.{0,40}distributed mode", "", "stop",
+        "device_map='auto' does not go with several processes: drop it under torchrun or accelerate {at}, or "
+        "use one process."),
+    row(_ANY, r"Trainer: training requires a train_dataset|training requires a train_dataset", "", "stop",
+        "The Trainer got no training data: pass train_dataset (or --train_file, --dataset_name) {at}, then "
+        "launch_run again."),
+    row(_ANY, r"eval_?\w*strategy.{0,80}didn't pass an `?eval_dataset", "", "stop",
+        "Evaluation is on without data: pass eval_dataset, or set eval_strategy='no', {at}, then launch_run again."),
+    row(_ANY, r"(?i)fp16.{0,200}(?:can only be used on|requires a) (?:CUDA|GPU)|fp16 mixed precision requires", "",
+        "stop", "fp16 needs a GPU, and none is seen: launch_run with gpus=, or set fp16=false (mixed_precision=no)."),
+    row(_ANY, r"Some tensors share memory", "", "stop",
+        "The model ties weights: save_safetensors=False (safe_serialization=False), or "
+        "safetensors.torch.save_model {at}."),
+    row(_ANY, r"should supply an encoding or a list of encodings .{0,60}includes input_ids", "", "stop",
+        "The collator gets no input_ids: tokenize the data with map first, and keep those columns {at}."),
+    row(_ANY, r"does not support (?:an attention implementation|Flash Attention 2|.{0,60}scaled_dot_product_attention)",
+        "", "stop", "This model has no such attention: attn_implementation='eager' in from_pretrained {at}, then "
+        "launch_run again."),
+    row(_ANY, r"(\w+)Config\.__init__\(\) got an unexpected keyword argument '(\w+)'", r"peft|adapter_config", "stop",
+        "The adapter was saved by a newer PEFT (it has {1}): pip install -U peft, then launch_run again."),
+    row(_ANY, r"Unable to load weights from pytorch checkpoint file", "", "stop",
+        "The weights file is cut or a git-LFS pointer: fetch it again (hf download, `git lfs pull`), then "
+        "launch_run again."),
+    row(_ANY, r"do_sample` is set to `False`. However, `(\w+)` is set", "", "stop",
+        "The generation config is inconsistent: set do_sample=True or unset {0} (generation_config) before "
+        "saving {at}."),
+    row(_ANY, r"(?m)generation config instance is invalid[\s\S]{0,400}`(\w+)` is set to", "", "stop",
+        "The generation config is inconsistent: set generation_config.do_sample=True, or unset {0}, before "
+        "saving {at}."),
+    row(_ANY, r"'BitsAndBytesConfig' object has no attribute '(\w+)'"
+        r"|'(?:\w+Config)' object has no attribute 'get_loading_attributes'", "", "stop",
+        "transformers and its quantization config are of different versions: pip install -U transformers "
+        "accelerate bitsandbytes."),
+    row(_ANY, r"Can't load qlora if (\w+)|Require cfg\.load_in_(\w+) to be True", "", "stop",
+        "axolotl's settings contradict each other: qlora needs load_in_4bit: true, and gptq and load_in_8bit false."),
+    row(_ANY, r"AcceleratorState.{0,60}(?:has no attribute|not been)", "", "stop",
+        "Accelerator() must be created before this {at}: make it first in main(), then launch_run again."),
     # --- DeepSpeed
     row(_ANY, r"(?m)correct the following DeepSpeed config values that mismatch", "", "stop",
         "{0}: set such values to \"auto\" in the DeepSpeed JSON, or make both equal, then launch_run again.",
@@ -144,6 +185,21 @@ ROWS = (
     row(_ANY, r"No module named 'deepspeed\.ops\.\w+|deepspeed.{0,60}op builder|CUDA Toolkit and PyTorch", "", "stop",
         "DeepSpeed cannot build this op: set CUDA_HOME to torch's CUDA toolkit (`ds_report` shows what fits), then "
         "launch_run again."),
+    row(_ANY, r"ds_summary|'status': 'NOT_AVAILABLE'|ZeroParamStatus", "", "stop",
+        "A module was used outside the order that ZeRO-3 gathers: run it through the whole model (or "
+        "set_z3_leaf_modules), or use ZeRO-2."),
+    row(_ANY, r"No slot '(\d+)' specified on host '([^']{1,40})'", "", "stop",
+        "Host {1} has no GPU {0} for DeepSpeed: correct --include or --num_gpus to the visible GPUs, then "
+        "launch_run again."),
+    row(_ANY, r"must provide optimizer during init", "", "stop",
+        "DeepSpeed has no optimizer: pass optimizer= to deepspeed.initialize, or an optimizer section in its "
+        "JSON {at}."),
+    row(_ANY, r"params_in_ipg_bucket|gradient computed twice for this partition|has already been reduced", "", "stop",
+        "Reentrant checkpointing clashes with ZeRO: gradient_checkpointing_kwargs={{'use_reentrant': False}}, "
+        "then launch_run again."),
+    row(_ANY, r"libaio|async_io", r"(?i)deepspeed|nvme", "stop",
+        "Offload to NVMe needs libaio: install libaio-dev and build async_io again (`ds_report`), then "
+        "launch_run again."),
     # --- Megatron
     row("python_error config_error", r"AssertionError$",
         r"(?m)^\s*(?:\[[^\]\n]{1,20}\]:? ?)?assert args\.(\w+) is not None", "stop",
@@ -155,6 +211,14 @@ ROWS = (
     row("python_error config_error", r"(?:AssertionError|ValueError): (\d+) is not divisible by (\d+)", "", "stop",
         "{0} is not divisible by {1} {at}: choose a parallel size (tensor-model-parallel-size) that divides it, then "
         "launch_run again."),
+    row(_ANY, r"KeyError: '(iteration|total_iters|checkpoint_version|args)'|Unable to load checkpoint",
+        r"load_checkpoint|megatron", "stop",
+        "The checkpoint holds no {0}, so it is not Megatron's: give --load the directory with "
+        "latest_checkpointed_iteration.txt."),
+    row(_ANY, r"CUDA_DEVICE_MAX_CONNECTIONS", "", "stop",
+        "Set CUDA_DEVICE_MAX_CONNECTIONS=1 in launch_run's env for this parallelism, then launch_run again."),
+    row(_ANY, r"No module named '?(?:helpers(?:_cpp)?|megatron\.core\.datasets\.helpers\w*)", "", "stop",
+        "Megatron's data helpers are not compiled: run `make` in megatron/core/datasets, then launch_run again."),
     # --- PyTorch
     row(_ANY, r"recompile_limit|cache_size_limit", "", "stop",
         "torch.compile recompiles too often: raise torch._dynamo.config.recompile_limit, or compile with dynamic=True "
