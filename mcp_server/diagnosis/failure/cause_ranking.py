@@ -76,7 +76,12 @@ _NODE_LOST = re.compile(
 )
 _TRIAL_EXCEPTION = re.compile(r"(?:\w+\.)*(?:exceptions\.\w+|\w+Error)(?:\(\w+\))?: ")
 _REFUSED = re.compile(r"HTTP Error (?:429|5\d\d|40[13]) thrown while requesting")
+_OF_COMMAND = re.compile(
+    r"\W{0,8}(?:\u00d7 (?=No|Failed)|(?:[\w-]{1,30}: )?(?:fatal )?[Ee]rror: |ERROR:? |fatal: "
+    r"|FATAL:? )\S"
+)
 _ANY = re.compile("")
+_BY_TEXT = "by text"  # the explaining line decides the kind
 # Of which kind a general message is, its pattern, the pattern of the line near it that explains it, and the kind that
 # this line proves. An empty kind is any, or the same.
 _SPECIFIC_CAUSES = (
@@ -91,6 +96,7 @@ _SPECIFIC_CAUSES = (
     ("ray_error", re.compile(".*Get timed out"), _INFEASIBLE, ""),
     ("ray_error", _RAY_LOST_PROCESS, _RAY_OUT_OF_MEMORY, "oom_host"),
     ("config_error", re.compile(".*command not found"), _NO_ENVIRONMENT, ""),
+    ("python_error", re.compile(r"(?:\w+\.)*CalledProcessError: Command"), _OF_COMMAND, _BY_TEXT),
 )
 
 
@@ -273,6 +279,11 @@ def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) ->
         return _lost_trial(lines, evidence)
     if _CALL.match(text):
         return _inner_exception(lines, evidence)
+    return _find_specific_cause(lines, evidence, text)
+
+
+def _find_specific_cause(lines: Sequence[Line], evidence: FailureEvidence, text: str) -> FailureEvidence:
+    """Return the line near ``evidence`` that explains its general message ``text``, else ``evidence``."""
     after = range(evidence.at + 1, min(evidence.at + _DETAIL_LINES, len(lines))) if evidence.kind == "ray_error" else ()
     near = [*range(evidence.at - 1, max(evidence.at - _DETAIL_LINES, -1), -1), *after]
     for of_kind, general, cause, kind in _SPECIFIC_CAUSES:
@@ -281,6 +292,7 @@ def resolve_general_message(lines: Sequence[Line], evidence: FailureEvidence) ->
         for at in near:
             text_near = tracebacks.strip_prefixes(lines[at].text).text.lstrip()
             if cause.match(text_near):
-                weight = max(evidence.weight, Weight.OWN) if kind not in ("", evidence.kind) else evidence.weight
-                return replace(evidence, at=at, text=text_near, kind=kind or evidence.kind, weight=weight, frames=())
+                proof = (match_error_kind(text_near) if kind == _BY_TEXT else kind) or evidence.kind
+                weight = max(evidence.weight, Weight.OWN) if proof != evidence.kind else evidence.weight
+                return replace(evidence, at=at, text=text_near, kind=proof, weight=weight, frames=())
     return evidence

@@ -31,7 +31,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "disk_full",
         (
-            r"No space left on device|ENOSPC|StorageFull|[Dd]isk quota exceeded|\[Errno 28\]|\[Errno 122\]|EDQUOT",
+            r"[Nn]o space left on device|ENOSPC|StorageFull|[Dd]isk quota exceeded|\[Errno 28\]|\[Errno 122\]|EDQUOT",
             r"(?i:not enough (?:free )?(?:disk )?space|(?:disk|database or disk|filesystem|file system) is full"
             r"|insufficient disk space)",
             r"PytorchStreamWriter failed writing|inline_container\.cc.{0,40}unexpected pos|MDB_MAP_FULL",
@@ -203,7 +203,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"\((?:SlowDown|Throttling\w*|RequestLimitExceeded|ServiceUnavailable|InternalError)\) when calling",
             r"client_loop: send disconnect|packet_write_(?:wait|poll): Connection",
             r"[Rr]ead timed out|Remote end closed connection|[Hh]andshake (?:operation )?timed out",
-            r"\[Errno (?:101|110|111|113|-2|-3|-5)\]|\bHTTP Error (?:429|5\d\d)",
+            r"\[Errno (?:101|110|111|113|-2|-3|-5)\]|\bHTTP(?: Error)? (?:429|5\d\d)\b",
             r"\b(?:429|5\d\d) (?:Client|Server) Error|Error code: (?:429|5\d\d)|Too Many Requests|[Rr]ate limit",
             r"ProxyError|SSLError|CERTIFICATE_VERIFY_FAILED|SSL: |[Tt]unnel connection failed",
             r"[Cc]annot connect to (?:host|proxy)|StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED)",
@@ -227,7 +227,8 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"packages that were not found in your environment|(?i:incompatible with (?:numpy|torch|python))",
             r"(?:DistributionNotFound|VersionConflict|PackageNotFoundError)",
             r"(?i:n[o']t (?:been |yet |be )?(?:installed|available in your environment)\b)",
-            r"No matching distribution found|Executable doesn't exist at .{0,200}playwright",
+            r"No matching distribution found|No solution found when resolving"
+            r"|Executable doesn't exist at .{0,200}playwright",
             r"requires? [\w-]+ to be installed|compiled with different CUDA|versions are incompatible"
             r"|operator torchvision::",
             r"(?i:numpy is not available)|(?:need|have) .{0,60}\binstalled",

@@ -49,7 +49,8 @@ KINDS: dict[str, KindPolicy] = {
     "disk_full": KindPolicy(
         False, "stop", "The disk is full: write elsewhere or ask a person to free space, then launch_run again."),
     "port_conflict": KindPolicy(
-        True, "retry_other_port", "The port is taken: launch_run again with another MASTER_PORT or rendezvous port."),
+        True, "retry_other_port",
+        "The port is taken: launch_run again with another (a server's --port, or MASTER_PORT), or end what holds it."),
     "ray_error": KindPolicy(
         True, "retry", "Ray lost a process: retry as is; the raylet's logs in Ray's temp directory show why."),
     "divergence": KindPolicy(

@@ -131,6 +131,23 @@ def _usage_above(lines: Sequence[Line], at: int) -> bool:
     return any(line.text.lstrip().lower().startswith("usage:") for line in lines[max(at - _USAGE_LINES, 0) : at])
 
 
+_NOTICE_LINES = 60
+_RULE = re.compile(r"-{60,}$")
+
+
+def find_notice(lines: Sequence[Line]) -> int | None:
+    """Return where the first notice between dashed rules near the end begins: Open MPI prints its errors so."""
+    start = max(len(lines) - _NOTICE_LINES, 0)
+    rules = [at for at in range(start, len(lines)) if _RULE.match(lines[at].text.strip())]
+    for first, second in zip(rules, rules[1:]):
+        texts = [at for at in range(first + 1, second) if lines[at].text.strip()]
+        if texts and re.search(
+            r"(?i)\b(?:MPI|ORTE|PRTE|PMIx|mpirun|slots)\b", " ".join(lines[at].text for at in texts)
+        ):
+            return texts[0]
+    return None
+
+
 # --- repetition
 
 _REPEAT_WINDOW = 120  # lines at the end are searched; every rank may report a stall

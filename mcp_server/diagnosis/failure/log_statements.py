@@ -170,7 +170,8 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("NVRM: Xid", r".*NVRM: Xid"),
     )),
     (Weight.OWN, "config_error", (  # arguments rejected before the start
-        (": error: ", r"(?:srun|sbatch|salloc): error: .{0,120}(?:[Ii]nvalid |not available|not permitted|limit)"),
+        (": error: ", r"(?:srun|sbatch|salloc): error: (?!Batch job subm).{0,120}"
+         r"(?:[Ii]nvalid |not available|not permitted|[Ll]imit|than permitted|specification|satisf)"),
         (": error: ", r"[\w./-]{1,80}: error: (?:unrecognized arguments|the following arguments|argument |ambiguous)"),
         (": error: ", r"[\w./-]{1,80}: error: (?:one of the arguments|invalid choice|unknown|expected|no such option)"),
         ("Error: ", r"Error: (?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value for)"),
@@ -255,6 +256,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("ermission denied (", r"(?:\S{1,80}: )?Permission denied \((?:publickey|password|keyboard)"),
         ("wandb: ERROR", r"wandb: ERROR .*(?:permission denied|[Uu]nauthorized|not logged in)"),
     )),
+    (Weight.ECHO, "config_error", (("Batch job", r"(?:srun|sbatch|salloc): error: Batch job submission failed"),)),
     (Weight.HINT, "config_error", (  # containers, Kubernetes, Isaac's extensions
         ("Error response from daemon", r"(?:docker: )?Error response from daemon: "),
         ("Docker daemon", r"(?:docker|ERROR): .{0,20}(?:[Cc]annot connect to"
@@ -267,6 +269,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
     )),
     (Weight.HINT, "network_error", (
         ("launch", r"srun: error: (?:Task launch for|Application launch failed)"),
+        ("rsync error", r"rsync error: "),
     )),
 )
 # fmt: on

@@ -8,6 +8,8 @@ true of an error of that sort.
 
 from __future__ import annotations
 
+import re
+
 from mcp_server.diagnosis.failure.kinds import KINDS
 from mcp_server.diagnosis.failure.steps import (
     checkpoints,
@@ -30,7 +32,13 @@ from mcp_server.diagnosis.failure.steps import (
 from mcp_server.diagnosis.failure.steps.choices import suggest_choice
 from mcp_server.diagnosis.failure.steps.collectives import explain_timeout
 from mcp_server.diagnosis.failure.steps.figures import read_figures
-from mcp_server.diagnosis.failure.steps.remedies import find_remedy, suggest_install, suggest_name, suggest_option
+from mcp_server.diagnosis.failure.steps.remedies import (
+    find_remedy,
+    suggest_install,
+    suggest_name,
+    suggest_option,
+    suggest_setting,
+)
 from mcp_server.diagnosis.failure.steps.renames import name_today
 from mcp_server.diagnosis.failure.steps.row import ADVICE_CHARS, NextStep, Scene
 from mcp_server.diagnosis.failure.steps.state_dict import compare_keys
@@ -38,6 +46,8 @@ from mcp_server.diagnosis.failure.steps.state_dict import compare_keys
 __all__ = ["ADVICE_CHARS", "ALL_ROWS", "ALL_STEPS", "NextStep", "Scene", "propose_next_step"]
 
 _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 1_000, 3_000, 8_000
+# What a server like OpenAI's answers, out of the dictionary in which its client prints it.
+_ANSWER = re.compile(r"(Error: Error code: \d{3}) - \{.{0,200}?'message': ['\"](.{1,900}?)['\"], '.{0,900}\}\s*$")
 _STOPPED = "Somebody or a limit stopped the run: ask before starting it again."
 _TOPIC_ROWS = (*cluster.ROWS, *ray.ROWS, *simulators.ROWS, *serving.ROWS)
 _LIBRARY_ROWS = (*trainers.ROWS, *tensors.ROWS, *estimators.ROWS, *libraries.ROWS)
@@ -50,7 +60,8 @@ ALL_STEPS = tuple(NextStep(row.action != "stop", row.action, row.advice) for row
 _PROVED = (read_figures, explain_timeout, suggest_option, suggest_install)
 _SPECIAL, _GENERAL = (tuple(row.propose for row in rows) for rows in (_SPECIAL_ROWS, _ROWS))
 _PROPOSERS = (*_PROVED, *_SPECIAL, *_GENERAL)
-_PROPOSERS_OF_ERRORS = (*_PROVED, compare_keys, name_today, *_SPECIAL, suggest_choice, suggest_name, *_GENERAL)
+_LISTED = (suggest_choice, suggest_name, suggest_setting)
+_PROPOSERS_OF_ERRORS = (*_PROVED, compare_keys, name_today, *_SPECIAL, *_LISTED, *_GENERAL)
 
 
 def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextStep:
@@ -59,6 +70,7 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
     ``retryable``: what else is known about a kill; a row that contradicts it is left out.
     """
     line, message = scene.line[:_LINE_CHARS], (scene.message or scene.line)[:_MESSAGE_CHARS]
+    line, message = _ANSWER.sub(r"\1: \2", line), _ANSWER.sub(r"\1: \2", message)
     scene = scene._replace(line=line, message=message, near=f"{scene.near[:_NEAR_CHARS]}\n{message}")
     default = KINDS[scene.kind]
     for propose in _PROPOSERS_OF_ERRORS if default.action == "stop" else _PROPOSERS:

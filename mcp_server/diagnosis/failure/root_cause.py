@@ -171,6 +171,9 @@ def _best_hint(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> Fa
         tag, text, _ = tracebacks.strip_prefixes(lines[at].text)
         if kind := last_lines.guess_kind(text):
             hints.append(FailureEvidence(at, at, at, Weight.HINT, kind, text, tag, sure=False))
+    if (head := last_lines.find_notice(lines)) is not None:
+        tag, text, _ = tracebacks.strip_prefixes(lines[head].text)
+        hints.insert(0, FailureEvidence(head, head, head, Weight.HINT, "other", text, tag, sure=False))
     hints.sort(key=lambda one: one.at)
     named = [one for one in hints if one.kind != "other"]
     return named[-1] if named else next(iter(hints), None)

@@ -14,6 +14,10 @@ ROWS = (
     row("", r"attempt to run as root", "", "stop",
         "mpirun refuses root: add --allow-run-as-root (or OMPI_ALLOW_RUN_AS_ROOT=1 and ..._CONFIRM=1 in env), then "
         "launch_run again."),
+    row("", r"MPI processes are unable to reach each other", "", "stop",
+        "The nodes' MPI has no common path: --mca btl self,vader,tcp --mca btl_tcp_if_include IFACE (a shared "
+        "interface), "
+        "then launch_run again."),
     row("", r"(?:ORTE|PRTE|PRRTE) (?:was unable|has lost)|unable to reliably start", "", "stop",
         "mpirun could not start its daemon on another node: check `ssh NODE true` without questions, and the same "
         "MPI on its PATH."),
@@ -39,13 +43,26 @@ ROWS = (
         "{0} accepts no key of this host: add one there (ssh-copy-id {0}), or name it in ~/.ssh/config, then "
         "launch_run "
         "again.", unless=r"(?i)git@|github|gitlab|\bgit (?:clone|pull|fetch)"),
+    row("port_conflict", r"bind \[[\d.:a-f]*\]:(\d+)|channel_setup_fwd", "", "retry_other_port",
+        "The local end of an ssh tunnel, port {0}, is taken: launch_run again with another local port in -L, or end "
+        "the "
+        "old tunnel."),
+    row("", r"rsync error: .{0,80}\(code (\d+)\)|rsync: connection unexpectedly closed", "", "retry_later",
+        "rsync broke off: retry later with --partial, it goes on where it was; the far side's disk and login are "
+        "worth a "
+        "look."),
     # --- Slurm
+    row("killed", r"(?i)dependency", "", "stop",
+        "The job it depends on failed: correct and run that one first (sacct shows it), then launch_run again."),
     row("config_error", r"(?i)invalid account", "", "stop",
         "Slurm does not know this account for that partition: correct --account and --partition (sacctmgr show assoc), "
         "then launch_run again."),
     row("config_error", r"(?i)QOS\w*Limit|AssocMax|AssocGrp|accounting/QOS policy|submit limit", "", "retry_later",
         "A limit of this account or QOS is reached: retry later, when other jobs have ended, or ask for less time or "
         "fewer GPUs."),
+    row("config_error", r"(?:srun|sbatch|salloc): error: (?:Batch job submission failed: "
+        r"|Unable to \w+ \w+: )?(.{5,120})",
+        "", "stop", "Slurm says: {0}; correct that option (sinfo and sacctmgr show what is allowed)."),
     row("config_error", r"(?:srun|sbatch|salloc): error", "", "stop",
         "Slurm refuses the request: correct its partition, account, qos, gres or time (sinfo and sacctmgr show them)."),
     row("", r"credential expired|Task launch for .{0,40}failed|Application launch failed"
@@ -61,6 +78,8 @@ ROWS = (
     row("", r"couldn't chdir to `?'?([^:'`]{1,120})", "", "stop",
         "The node does not see {0}: start from a directory that all nodes share, then launch_run again."),
     # --- containers
+    row("disk_full", r"docker|containerd|overlay2", "", "stop",
+        "Docker's disk is full: free it (docker system prune) or move its data-root, then launch_run again."),
     row("", r"could not select device driver|unknown or invalid runtime name: nvidia", "", "stop",
         "Docker has no GPU runtime here: install nvidia-container-toolkit and restart Docker, then launch_run again."),
     row("", r"nvidia-container-cli: .{0,80}(?:driver/library version mismatch|nvml error)", "", "stop",
@@ -104,6 +123,8 @@ ROWS = (
         "stop", "{0}{1} does not exist on this host: correct the bind mount (-v, --bind), then launch_run again."),
     row("", r"could not open image (\S{1,120}?):", "", "stop",
         "There is no image {0}: correct its path or build it first, then launch_run again."),
+    row("", r"ResourcesUnavailableError|Failed to provision all possible", "", "retry_later",
+        "The cloud has no such machine free: retry later, or allow other regions, zones or GPU types."),
     # --- Kubernetes
     row("killed", r"ephemeral-storage", "", "retry_changed",
         "The pod wrote more than the node's ephemeral storage: write less there (a volume for checkpoints and caches), "

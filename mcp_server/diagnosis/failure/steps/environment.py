@@ -39,6 +39,9 @@ ROWS = (
      "{1} has no {0}: its version does not fit; align the packages, then launch_run again."),
     row("import_error", r"[Ff]lash_?[Aa]ttn|FlashAttention", "", "stop",
      "Install flash-attn for this PyTorch, or choose attn_implementation=sdpa."),
+    row("import_error", r"version `?((?:CXXABI|GLIBCXX)_[\d.]+\d)", "", "stop",
+        "libstdc++ lacks {0}: conda install -c conda-forge libstdcxx-ng, or put a newer one first in LD_LIBRARY_PATH, "
+        "then launch_run again."),
     row("import_error", r"version `?(GLIBC|CXXABI|GLIBCXX)\w*", "", "stop",
      "The system's {0} is older than the package needs: use a build for this system or a container."),
     row("import_error", r"([\w.+-]{1,60}\.so[\w.]{0,20}): cannot open shared object", "", "stop",
@@ -96,14 +99,14 @@ ROWS = (
     row("data_error", r"(?i:\b(?:file|directory|path|folder|dataset"
         r"|checkpoint)\b:? does not exist:? +)'?([^'\n]{2,300})",
         "", "stop", "{0} does not exist on this host: correct the path or fetch the data first."),
-    row("data_error", r"['\"(: ]((?:/|\.{1,2}/|[\w-]+/)[^\s'\"]{1,300}?)['\")]? (?:(?:is|was) )?(?:does(?: not"
+    row("data_error", r"['\"`(: ]((?:/|\.{1,2}/|[\w-]+/)[^\s'\"`]{1,300}?)['\"`)]? (?:(?:is|was) )?(?:does(?: not"
         r"|n't) exist|not found|missing|cannot be found)",
         "", "stop", "{0} does not exist on this host: correct the path or fetch the data first."),
-    row("data_error", r"(?i:not found|missing|find|open|load|exist)\b.{0,80}?['\"(: ]((?:\.{1,2}/"
-        r"|[\w-]+/)[^\s'\"]{2,300})", "",
+    row("data_error", r"(?i:not found|missing|find|open|load|exist)\b.{0,80}?['\"`(: ]((?:\.{1,2}/"
+        r"|[\w-]+/)[^\s'\"`]{2,300})", "",
         "stop", "{0} does not exist from this working directory: launch_run with cwd= where it is, or give the "
         "whole path."),
-    row("data_error", r"(?:not found|missing|find|open|load|exist)\b.{0,80}?['\"(: ](/[^\s'\"]{2,300})", "", "stop",
+    row("data_error", r"(?:not found|missing|find|open|load|exist)\b.{0,80}?['\"`(: ](/[^\s'\"`]{2,300})", "", "stop",
         "{0} does not exist on this host: correct the path or fetch the data first."),
     # --- access
     row("", r"(?i)wandb.{0,200}entity (\S{1,60}) not found|entity (\S{1,60}) not found during upsert", "", "stop",

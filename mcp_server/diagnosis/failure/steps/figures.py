@@ -65,6 +65,8 @@ def _read_memory(scene: Scene) -> NextStep | None:
     if own is None and (ours := _read(_BY_PYTORCH, text)) is not None:  # a container numbers processes differently
         own, itself = min(((share, pid) for share, pid in named if share >= ours), default=(None, ""))
         named = [(share, pid) for share, pid in named if pid != itself]
+    elif own is None and len(named) == 1:  # it may be this process itself
+        named = []
     largest, process = max(named, default=(0.0, ""))
     others = sum(share for share, _ in named) or (total - free - own if own is not None else 0.0)
     if others >= max(_LEAST_SHARE * total, _LEAST_GIB) and others + free >= request:

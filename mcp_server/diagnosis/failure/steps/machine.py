@@ -114,6 +114,9 @@ ROWS = (
      "cuDNN failed, often for lack of memory: retry once, then with a smaller batch, or align cuDNN with the "
      "framework."),
     # --- NCCL and rendezvous
+    row("nccl_error", r"(?i)mismatched \w+ (?:tensor )?(?:shapes?|types?)", "", "stop",
+        "The ranks call a collective with different tensors: make shapes and order equal on all (drop_last, padding), "
+        "then launch_run again."),
     row("nccl_error", "", r"Duplicate GPU detected", "stop",
      "Two ranks use one GPU: start no more processes than GPUs, and set the device by LOCAL_RANK, then launch_run "
      "again."),
@@ -166,6 +169,8 @@ ROWS = (
         "retry_other_port", "Port {0}{1} is taken: launch_run again with another --port, or stop the server that "
         "has it."),
     row("port_conflict", _PORT, "", "retry_other_port",
-        "Port {0}{1} is taken: launch_run again with another MASTER_PORT (or the launcher's own port flag)."),
+        "Port {0}{1} is taken: launch_run again with another (the program's own port option, or MASTER_PORT with "
+        "torch), or "
+     "end what holds it."),
 )
 # fmt: on

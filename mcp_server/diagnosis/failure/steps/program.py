@@ -176,6 +176,10 @@ ROWS = (
     row("python_error", r"Cannot re-initialize CUDA in forked subprocess", "", "stop",
      "CUDA was used before a fork: keep CUDA out of the Dataset, or use multiprocessing_context='spawn' (or "
      "num_workers=0)."),
+    row("python_error", r"context has already been set", "", "stop",
+        "The start method is set twice: call set_start_method once, under if __name__ == '__main__', or with "
+        "force=True "
+        "{at}."),
     row("python_error", r"bootstrapping phase|freeze_support", "", "stop",
      "A process starts while the module is imported: put the start under if __name__ == '__main__', then "
      "launch_run again."),
@@ -205,6 +209,8 @@ GENERAL_ROWS = (
         "{at}."),
     row("python_error", r"module '([\w.]+)' has no attribute '(\w+)'", "", "stop",
         "{0} has no {1} in this version, but it is used {at}: align the version or the code, then launch_run again."),
+    row("python_error", r"'NoneType' object has no", "", "stop",
+        "A value is None {at}, in `{source}`: find what should have set it, then launch_run again."),
     row("python_error", r"'NoneType' object|NoneType has no", "", "stop",
         "A value is None {at}: find what should have set it, then launch_run again."),
     row("python_error", r"'(\w+)' object has no attribute '(\w+)'", "", "stop",
@@ -214,7 +220,8 @@ GENERAL_ROWS = (
     row("python_error", r"KeyError: ['\"]?([^'\"\n]{1,60})", "", "stop",
         "There is no key {0}: correct the name {at}, or what should have written it, then launch_run again."),
     row("python_error", r"unexpected keyword argument '(\w+)'", "", "stop",
-        "The call {at} passes {0}, which this version does not take: remove it, or align the package's version."),
+        "The call {at} passes {0}, which it does not take: correct the name or remove it, or align the package's "
+        "version."),
     row("python_error", r"missing \d+ required (?:\S+ )?arguments?: (.{1,60})", "", "stop",
         "The call {at} lacks {0}: pass it, then launch_run again."),
     row("python_error", r"(?i:does not require grad)", "", "stop",
@@ -244,24 +251,41 @@ GENERAL_ROWS = (
         "Python cannot read the code {at}: correct its syntax, then launch_run again."),
     row("python_error", r"NotImplementedError", "", "stop",
         "The code {at} is not implemented for this case: choose a setting that it knows, or write it."),
+    row("python_error other", r"(?i)\bis (?:still )?(?:loading|starting|warming up|busy)\b|BusyLoading|not ready yet"
+        r"|(?<!resource )temporarily unavailable|try again later", "", "retry_later",
+        "The other side is not ready yet: retry later, and wait for it {at} before the first call."),
+    row("python_error", r"^[\w.]*Timeout\w*: (.{4,200})|^[\w.]+: (.{0,200}(?i:timed out).{0,100})", "", "retry_changed",
+        "No answer in time {at} ({0}{1}): raise that timeout, and look above for what made the other side late."),
+    row("python_error", r"(?i)\b(?:server|engine|workers?|sub-?process|process(?:es)?|simulator|environment)\b.{0,60}"
+        r"\b(?:terminated|died|exited|crashed|failed to start|not (?:ready|healthy|alive))", "", "stop",
+        "A process that it had started ended: that one's own last lines, above, name the cause; correct that, then "
+        "launch_run again."),
     row("python_error config_error", r"AssertionError: (.{8,400})", "", "stop",
-        "The check {at} fails: {0}; correct that setting or value, then launch_run again."),
+        "The check {at} fails: {0}; correct that, then launch_run again."),
     row("python_error config_error", r"AssertionError\W*$", r"(?m)^\W*assert\b", "stop",
         "A check fails {at}: {source}; make it true by the settings or the code, then launch_run again."),
     row("python_error", r"AssertionError", "", "stop",
         "The check {at} fails: see what it demands, correct the settings or the code, then launch_run again."),
     row("python_error", r"(?:ValueError|RuntimeError|TypeError|Error|Exception)\b:? (.{8,400})", "", "stop",
-        "{library}, called {at}, says: {0}; correct what is passed or set there, then launch_run again."),
+        "{library}, called {at}, says: {0}; correct that, then launch_run again."),
     row("python_error", r"(?:ValueError|RuntimeError|TypeError|Exception)\b", "", "stop",
         "{library} refuses what it got {at}: correct the values or settings passed there as the line says, then "
         "launch_run "
         "again."),
     row("python_error", r"^[\w.]{1,80}: (.{8,400})", "", "stop",
-        "The program stops {at}: {0}; correct that there, then launch_run again."),
+        "The error {at}: {0}; correct that, then launch_run again."),
     row("python_error", "", "", "stop", "The program has an error {at}: correct it there, then launch_run again."),
-    row("other", r"^(?:[\w./-]{1,60}: )?\W{0,3}(?i:fatal|error)\b\W{1,6}(.{10,400})", "", "stop",
-        "The last error says: {0}; correct that first, then launch_run again."),
     row("config_error", r"AssertionError", "", "stop",
         "The check {at} refuses the settings: make them fit what the line demands, then launch_run again."),
+    row("config_error", r"^(?:[\w.]{1,80}: )?(.{8,400})", "", "stop",
+        "Refused {at}: {0}; correct that setting, then launch_run again."),
+    row("data_error", r"(?<![\w:/.])((?:/|~/|\.{1,2}/)[\w.@+-]+(?:/[\w.@+-]+)+)", "", "stop",
+        "{0} is not as expected {at}: correct that path, or what should be there, then launch_run again."),
+    row("data_error", r"^[\w.]{1,80}: (.{8,400})", "", "stop",
+        "Data {at}: {0}; correct the path or the file, then launch_run again."),
+    row("import_error", r"^[\w.]{1,80}: (.{8,400})", "", "stop",
+        "The environment does not fit: {0}; install or align that package, then launch_run again."),
+    row("other", r"^(?:[\w./-]{1,60}: )?\W{0,3}(?i:fatal|error)\b\W{1,6}(.{10,400})", "", "stop",
+        "The last error says: {0}; correct that first, then launch_run again."),
 )
 # fmt: on

@@ -25,6 +25,9 @@ ROWS = (
     row("", r"Could not serialize the (?:actor class|function|argument) ?(\S{0,60})", "", "stop",
         "Ray cannot send {0} to a process: create what cannot be pickled (lock, socket, file) inside it {at}, then "
         "launch_run again."),
+    row("", r"TaskCancelledError|was cancelled by a user", "", "stop",
+        "A person or the program cancelled the task: find who called ray.cancel or stopped the job before starting it "
+        "again."),
     row("", r"PendingCallsLimitExceeded", "", "stop",
         "More calls wait than the actor takes: ray.wait for some {at}, or raise max_pending_calls in .options(), then "
         "launch_run again."),

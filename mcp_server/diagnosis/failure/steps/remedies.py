@@ -20,7 +20,9 @@ _VERBS = (
 _SAYS_WHAT_TO_DO = re.compile(
     rf"(?i)^\W*(?:\d[.)] ?)?(?:{'|'.join(_VERBS.split())})\b"
     r"|^(?:hint|tip|solution|fix)\b:|\b(?:please|try (?:to |setting|using|increas|decreas|reduc|lower)|we recommend"
-    r"|consider (?:us|sett|pass|add|reduc|increas)"
+    r"|consider (?:us|sett|pass|add|reduc|increas)|^either\b|\bcan (?:create|use|set|pass|be (?:set|disabled"
+    r"|enabled))\b"
+    r"|\bby (?:setting|passing|using|adding|running)\b|\bor (?:pass|set|use) \w|\b(?:make sure|ensure) \w"
     r"|(?:you|we) (?:should|must|can|need to|have to|may want to|might want to|may consider|probably want))\b"
 )
 _SAYS_WHAT_MUST_BE = re.compile(
@@ -28,7 +30,8 @@ _SAYS_WHAT_MUST_BE = re.compile(
     r" (?:be (?!(?:the |on the )?same)|end|start|have (?!the same)|equal|use|set|specify|contain|provide)\b"
     r"|\b(?:choices|choose (?:from|one)|one of|available \w+|(?:valid|supported) (?:options|values|names"
     r"|\w+s))\b ?(?:are|is|:|\[)"
-    r"|\brequires?\b (?:the|that|at least|a|an)\b"
+    r"|\bto (?:use|enable|disable|allow|fix|avoid) \w|\brequires?\b (?:(?:the|that|at least|a|an)\b|-|`|')"
+    r"|\bare probably using\b|\bis required (?:in|when|for)\b"
     r"|\bcan only be used\b|\b(?:is|are) (?:required|not (?:allowed|supported|compatible))\b|\binstead\b"
     r"|\bonly has\b|\bonly (?:supports?|works?)\b|\bno longer supported\b"
 )
@@ -45,7 +48,13 @@ _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\w*|[a-z_][\w]*(?:\.\w+)+)(?:\(\w+\))?: "
 )
 _INSTALL = re.compile(r"(?:(?:uv )?pip3?|conda|mamba|apt(?:-get)?) install (?!-r\b)[^`'\n,;)]{2,80}")
-_IS_NOT = re.compile(r"(?i)\b(?:not (?:allowed|supported|compatible)|no longer supported|only has)\b")
+_IS_DEMAND = re.compile(r"(?i)\b(?:must|should|needs?|has to|have to|requires?|is required)\b(?! not\b)")
+_SETTING = re.compile(
+    r"`[^`]+`|(?<![\w-])--[a-z]|\b\w+=\S|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b"
+    r"|\b[a-z]\w*[._][a-z]\w*\b(?!\.py)"
+)
+_DEED, _DEMAND, _NAMED = 3, 2, 2
+_CODE_OF_ANSWER = re.compile(r"^Error code: \d{3}: ")
 _HEAD, _TAIL = "The error says: ", ", then launch_run again."
 _LEAST_CHARS, _CODE = 15, re.compile(r"[{}]|\w\(\w*\)$|^\W*(?:raise|return|File)\b")
 _UNKNOWN = re.compile(
@@ -55,8 +64,11 @@ _OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]+")
 _LEAST_LIKENESS = 0.75
 
 
-def find_remedy(scene: Scene) -> NextStep | None:
-    """Return the remedy that the message of ``scene`` names: what to do, else what must be true. None without one."""
+def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
+    """Return the remedy that the message of ``scene`` names: what to do, else what must be true. None without one.
+
+    ``least_rate``: 5 for what to do with the name of a setting.
+    """
     text = _ASIDE.sub("", _EXCEPTION.sub("", scene.message or scene.line, count=1))
     parts = [part.strip(" \t-*•>│|║╔╚═╗╝") for part in _SENTENCES.split(text)]
     parts = [part for part in parts if part]
@@ -67,11 +79,21 @@ def find_remedy(scene: Scene) -> NextStep | None:
     remedies = [
         one for one in said if len(one) >= _LEAST_CHARS and not (_SAYS_NOTHING.search(one) or _CODE.search(one))
     ]
-    for pattern in (_SAYS_WHAT_TO_DO, _SAYS_WHAT_MUST_BE):
-        for one in remedies:
-            if pattern.search(one):
-                return _quote(re.sub(r"^\d[.)] ?", "", one), scene.at if pattern is _SAYS_WHAT_MUST_BE else ())
-    return None
+    best = max(remedies, key=_rate, default="")
+    if not best or _rate(best) < least_rate or (least_rate > _DEMAND and best.startswith("If ")):
+        return None
+    return _quote(re.sub(r"^\d[.)] ?", "", best), () if _SAYS_WHAT_TO_DO.search(best) else scene.at)
+
+
+def suggest_setting(scene: Scene) -> NextStep | None:
+    """Return the sentence about missing data that says which setting to change, or None."""
+    return find_remedy(scene, _DEED + _NAMED) if scene.kind == "data_error" else None
+
+
+def _rate(sentence: str) -> int:
+    """Rate how much ``sentence`` says of what to do: most where it names a setting with that."""
+    rate = _DEED if _SAYS_WHAT_TO_DO.search(sentence) else _DEMAND if _SAYS_WHAT_MUST_BE.search(sentence) else 0
+    return rate + _NAMED if rate and _SETTING.search(sentence) else rate
 
 
 def suggest_install(scene: Scene) -> NextStep | None:
@@ -110,11 +132,13 @@ def suggest_option(scene: Scene) -> NextStep | None:
 
 def _quote(remedy: str, places: Sequence[str]) -> NextStep | None:
     """Return the step that quotes what the error says. ``places``: where to make true what must be."""
-    remedy = remedy.replace(";", ",")
+    remedy = _CODE_OF_ANSWER.sub("", remedy.replace(";", ","))
+    if remedy.startswith("(") and remedy.endswith(")"):
+        remedy = remedy[1:-1]
     if len(remedy) > ADVICE_CHARS - len(_HEAD) - 1:
         return _stop(f"{_HEAD}{remedy[: ADVICE_CHARS - len(_HEAD) - 2].rsplit(' ', 1)[0]} ….")
-    do = "change that" if _IS_NOT.search(remedy) else "make that true"
-    tails = [f"; {do} {at}{_TAIL}" for at in places] if places else [_TAIL]
+    do = "make that true" if _IS_DEMAND.search(remedy) else "change that"
+    tails = [*(f"; {do} {at}{_TAIL}" for at in places if at != "there"), f"; {do}{_TAIL}"] if places else [_TAIL]
     for tail in (*tails, "."):
         if len(text := f"{_HEAD}{remedy}{tail}") <= ADVICE_CHARS:
             return _stop(text)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 ADVICE_CHARS = 160
 _LEAST_CHARS = 16  # of what a sentence quotes
+_THERE = "there"  # the last resort: it names no place
 _AGAIN = re.compile(r"(?i)\bretry\b|\bas is\b")
 
 
@@ -36,7 +37,7 @@ class Scene(NamedTuple):
         if not self.place:
             return ("in the code",)
         file = self.place.partition(" in ")[0]
-        return f"at {self.place}", f"at {file}", f"at {file.rpartition('/')[2]}", "there"
+        return f"at {self.place}", f"at {file}", f"at {file.rpartition('/')[2]}", _THERE
 
 
 class NextStep(NamedTuple):
@@ -98,7 +99,20 @@ def row(kinds: str, line: str, near: str, action: str, advice: str, *, log: str 
     return Row(frozenset(kinds.split()), line, near, action, advice, log, unless)
 
 
+def _cut_words(part: str, cut: int) -> str:
+    """Return ``part`` without at least ``cut`` characters of its end, whole words where that leaves enough."""
+    kept = part[:-cut]
+    words = kept.rpartition(" ")[0]
+    return f"{words if len(words) >= _LEAST_CHARS else kept}…"
+
+
 def fill_in(advice: str, parts: Sequence[str], places: Sequence[str]) -> str:
+    """Return ``advice`` with its placeholders filled in, with the most exact place that fits. Empty if none does."""
+    exact = [place for place in places if place != _THERE]
+    return _fill_in(advice, parts, exact or places) or _fill_in(advice, parts, places)
+
+
+def _fill_in(advice: str, parts: Sequence[str], places: Sequence[str]) -> str:
     """Return ``advice`` with its placeholders filled in; the longest part is cut to fit. Empty if too little is left.
 
     Of a path the end is kept: it names the file. ``places``: how to name the place, the longest first.
@@ -106,7 +120,8 @@ def fill_in(advice: str, parts: Sequence[str], places: Sequence[str]) -> str:
     for at in places if "{at}" in advice else ("",):
         if len(text := advice.format(*parts, at=at)) <= ADVICE_CHARS:
             return text
-    filled, at = list(parts), places[-1] if places else ""
+    filled = list(parts)
+    at = places[-1] if places else ""
     for _ in range(len(filled)):
         over = len(text := advice.format(*filled, at=at)) - ADVICE_CHARS
         if over <= 0:
@@ -118,6 +133,6 @@ def fill_in(advice: str, parts: Sequence[str], places: Sequence[str]) -> str:
         part, cut = filled[longest], -(-over // advice.count(f"{{{longest}}}")) + 1
         if len(part) - cut < _LEAST_CHARS:
             return ""
-        filled[longest] = f"…{part[cut:]}" if "/" in part else f"{part[:-cut]}…"
+        filled[longest] = f"…{part[cut:]}" if "/" in part and " " not in part else _cut_words(part, cut)
     text = advice.format(*filled, at=at)
     return text if len(text) <= ADVICE_CHARS else ""

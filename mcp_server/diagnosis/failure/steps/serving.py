@@ -10,6 +10,12 @@ _LATE = r"(?i:Read ?Timeout|timed? ?out|Timeout \d+ ?ms exceeded|deadline exceed
 # fmt: off
 ROWS = (
     # --- vLLM and SGLang
+    row("", r"([\w.-]{2,40}) is installed with version (\S+), which is less than the minimum\D{1,20}([\w.]+\w)", "",
+        "stop", "{0} is {1}, but must be {2} or newer: upgrade it in this run's environment, then launch_run again."),
+    row("", r"auto\W{0,3} tool choice requires", "", "stop",
+        "Start the vLLM server with --enable-auto-tool-choice and --tool-call-parser of this model (hermes, "
+        "qwen3_coder, "
+        "llama3_json)."),
     row("", r"(?m)max_model_len \((\d+)\) is greater than the derived max_model_len \([^\n]{0,40}?=(\d+)", "", "stop",
         "The model allows {1} tokens: set max_model_len to that or less ({0} here); "
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 only with rope scaling."),
@@ -33,6 +39,9 @@ ROWS = (
         "Prompt and max_tokens exceed the server's {0} tokens: lower max_tokens or cut the messages {at}, or serve "
         "with "
         "a larger max_model_len."),
+    row("", r"prompt \(length (\d+)\) is longer than the maximum model length of (\d+)", "", "stop",
+        "A prompt has {0} tokens, the engine takes {1}: cut it {at}, or raise max_model_len (verl: max_prompt_length + "
+        "max_response_length)."),
     row("", r"[Pp]rompt length \(?(\d+)\)?.{0,20}(?:is )?longer than (?:the )?(?:max\w* )?\D{0,40}(\d+)",
         r"verl|rl_dataset", "stop",
         "A prompt has {0} tokens: raise data.max_prompt_length ({1}), or set data.filter_overlong_prompts=True (or "
@@ -81,6 +90,16 @@ ROWS = (
     row("data_error", r"No such file or directory: '([^'\n]{1,200}tool\w*[^'\n]{0,100}\.ya?ml)'", "", "stop",
         "There is no tool file {0}: correct actor_rollout_ref.rollout.multi_turn.tool_config_path, then launch_run "
         "again."),
+    row("data_error", r"model_world_size_(\d+)_rank_(\d+)", r"verl|checkpoint", "stop",
+        "The checkpoint is of {0} ranks and rank {1}'s part is not here: use as many GPUs, on nodes that share that "
+        "directory."),
+    row("", r"Target sizes: \[(\d+)\]\.\s+Tensor sizes: \[(\d+)\]", r"rewards_per_func|reward_func", "stop",
+        "A reward function returned {1} values for {0} completions: return one for each (None where it does not "
+        "apply), "
+        "then launch_run again."),
+    row("", r"unique IP address", r"VLLM_HOST_IP|ray", "stop",
+        "Two nodes report the same IP address: set VLLM_HOST_IP to each node's own before ray start there, then "
+        "launch_run again."),
     # --- Redis
     row("network_error", r"(?i)Error \d+ connecting to (\S{3,60}?)\. |redis\S*: .{0,80}refused", r"(?i)redis", "stop",
         "No Redis answers at {0}: start it (redis-server), or correct its host and port, then launch_run again."),
@@ -111,9 +130,22 @@ ROWS = (
         "retry_changed",
         "A tool or reward server did not answer in time: raise its timeout {at}, run fewer rollouts at once, or check "
         "the server."),
+    row("other network_error python_error", r"(?i)(?:create|start|reset|launch)\w* (?:an? |the )?(?:env\w*|sandbox|"
+        r"container)\b.{0,40}(?:instance|fail|after|tries)|fail\w* to (?:create|start|launch|reset) (?:an? "
+        r"|the )?(?:env|sandbox)",
+        "", "retry_later",
+        "The environments' server gave none: check that server and its log {at}; retry later, with fewer rollouts at "
+        "once."),
     row("python_error timeout other", r"^(?:asyncio\.(?:exceptions\.)?)?TimeoutError\W*$", "", "stop",
         "A call took longer than its timeout ({0}) {at}: raise that, or catch TimeoutError and end the episode.",
         log=r"(?:wait_for|timeout)\([^\n]*?(?:timeout\s*=\s*)?([\w.\[\]'\"]{1,60})\)"),
+    row("network_error data_error", r"\b4(?:00|04|05|09|13|15|22) (?:Client )?(?:Error|Bad Request|Not Found"
+        r"|Unprocessable)|"
+        r"Error code: 4(?:00|04|05|09|13|22)\b|\bHTTP(?: Error)? 4(?:00|04|05|13|22)\b.{0,80}\d+\.\d+\.\d+\.\d+",
+        r"(?:localhost|"
+        r"\d+\.\d+\.\d+\.\d+):\d+", "stop",
+        "The server refuses the request as wrong {at}: its own log says why; correct the call or its address, then "
+        "launch_run again."),
     row("network_error", r"(?i)read ?timeout|timed out", r"(?i)site-packages[/\\](?:openai|anthropic)", "retry_later",
         "The model's API did not answer in time: retry later, with a longer timeout or fewer requests at once."),
     row("network_error", r"^(?:httpx|httpcore|requests|aiohttp|urllib3)\S*\.(?:Read"

@@ -74,6 +74,27 @@ ROWS = (
         "again."),
     row("", r"XML (?:Error|parse error)|ParseXML|Error: .{0,40}XML", "", "stop",
         "MuJoCo cannot read its model: correct the XML as the line says {at}, then launch_run again."),
+    row("", r"EOF when reading a line", r"requires asset\(s\)|mani_skill", "stop",
+        "ManiSkill's assets {0} are missing: python -m mani_skill.utils.download_asset NAME beforehand, then "
+        "launch_run "
+        "again.", log=r"requires asset\(s\) \[([^\]]{1,60})\]"),
+    row("", r"(?i)SC2LaunchError|StarCraft ?II?.{0,60}not (?:installed|found)|SC2PATH", "", "stop",
+        "StarCraft II is not there: install it (install_sc2.sh) and set SC2PATH in env to its directory, then "
+        "launch_run "
+        "again."),
+    row("", r"(?i)time-?out .{0,40}waiting for the (?:simulator|server)|(?:environment"
+        r"|simulator) took too long to respond", "",
+        "retry_changed",
+        "The simulator did not answer: see its own log, start it first (headless, -nographics), or raise its timeout "
+        "and "
+        "check its port."),
+    row("", r"worker number (\d+) is still in use", "", "retry_other_port",
+        "Unity's port of worker {0} is taken: launch_run again with another worker_id or base_port, or end the old "
+        "one."),
+    row("", r"Cannot load URDF|URDF file '([^']{1,200})' not found", "", "stop",
+        "The URDF {1} is not found: p.setAdditionalSearchPath(pybullet_data.getDataPath()), or give its whole path "
+        "{at}.",
+        log=r"URDF file '([^']{1,200})' not found"),
     # --- tasks and spaces
     row("", r"[Nn]amespace ALE not found|ALE/\S+ .{0,40}(?:not found|doesn't exist)", "", "stop",
         "Atari is not registered: pip install \"gymnasium[atari]\", import ale_py and gym.register_envs(ale_py) {at}, "
