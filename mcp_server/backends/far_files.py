@@ -18,6 +18,7 @@ from mcp_server.record.outputs import Outputs, WrittenFile, read_outputs
 from mcp_server.record.run_directory import RunDir
 
 _MOST_NEW_BYTES = 512 * 2**20  # of one call
+_MOST_LOG_BYTES = 2**30
 _MOST_TABLE_BYTES = 32 * 2**20  # a larger table is more likely data than metrics
 _MOST_KEPT_BYTES = 16 * 2**20
 _TABLES = (".csv", ".tsv", ".jsonl", ".json")
@@ -57,6 +58,18 @@ def fetch_scalar_files(directory: RunDir, attempts: int, roots: Sequence[str], b
         if paths:  # the newest attempt that wrote some
             break
     return root, notes
+
+
+def fetch_whole_log(directory: RunDir, attempt: int) -> Path:
+    """Bring the log of an attempt up to date, however large it is, at most 1 GiB at once, and return its path.
+
+    Raises:
+        HostUnreachable: the host does not answer; what came stays.
+        OSError: it has no such file, or the copy cannot be written.
+    """
+    path, channel = f"runs/{directory.run_id}/attempts/{attempt}/output.log", channel_of(directory.path.parents[1])
+    _fetch(channel, path, directory.log(attempt), _MOST_LOG_BYTES)
+    return directory.log(attempt)
 
 
 def fetch_record_files(directory: RunDir, attempt: int) -> None:

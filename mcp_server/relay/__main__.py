@@ -20,11 +20,14 @@ from mcp_server.relay.answers import Answers
 from mcp_server.relay.run_watch import RunWatch
 from mcp_server.relay.state import State
 from mcp_server.system import tmux
+from mcp_server.system.archive import find_archive
 from mcp_server.system.core_dumps import forbid_core_dumps
 from mcp_server.system.frames import FrameWriter, read_frame
 from mcp_server.system.process_title import RELAY, set_title
+from mcp_server.system.program_lock import hold_program_lock, remove_unused_files
 
 _SILENT_S = 60.0  # a server pings every 10 s
+_UNUSED_S = 86_400.0  # a program that nobody has begun for a day, and that nobody runs from, is removed
 _LAUNCHES_WITHIN_S = 20.0  # what a launch that is under way may still take when the channel ends
 _LAST_WORDS = ("launch", "reap", "stop_request", "interrupt", "discard")  # what is finished although nobody hears it
 
@@ -46,6 +49,9 @@ def main() -> int:
         return 1
     watch = RunWatch(state.runs, lambda message, data: writer.write(dict(message), data))
     answers = Answers(state, watch)
+    if (program := find_archive()) is not None:
+        hold_program_lock(program)
+        remove_unused_files(program, _UNUSED_S)
     writer.write({"push": "hello", **_describe_host(state, watch)})
     heard_at_s = [time.monotonic()]
     threading.Thread(target=_end_when_silent, args=(heard_at_s,), daemon=True).start()

@@ -35,7 +35,8 @@ from mcp_server.relay.state import State
 from mcp_server.system import processes, tmux
 from mcp_server.system.files import open_regular
 from mcp_server.system.lock_files import may_be_locked
-from mcp_server.system.ports import find_free_port
+from mcp_server.system.ports import describe_ray, describe_taken, find_free_port
+from mcp_server.system.python_modules import Fault, describe_python
 
 _DISCARDED_WITHIN_S = 2.0
 _POLL_S = 0.01
@@ -213,6 +214,22 @@ class Answers:
         """Return a free port of a range, None where there is none."""
         return {"port": find_free_port(int(request["low"]), int(request["high"]))}, b""
 
+    def answer_check(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Check Python, modules, ports and Ray as preflight does. Nothing that is named is started."""
+        env = {**os.environ, **request["env"]}
+        cwd = Path(request["cwd"] or "/").expanduser()
+        problems: list[list[str]] = []
+        found: list[str] = []
+        if request["python"] or request["imports"]:
+            for each in describe_python(request["python"], request["imports"], env, cwd, _suggest_names):
+                if isinstance(each, Fault):
+                    problems.append(["python", each.text, each.remedy])
+                else:
+                    found.append(each)
+        problems += [["port", *fault] for port in request["ports"] if (fault := describe_taken(int(port)))]
+        faults, facts = describe_ray(env.get("RAY_ADDRESS", ""), asks=bool(request["ray"]))
+        return {"problems": problems + [["ray", *fault] for fault in faults], "found": found + facts}, b""
+
     def answer_disk(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return the free bytes on the disk of a directory."""
         path = Path(request["path"]).expanduser()
@@ -254,6 +271,11 @@ def _describe_path(text: str) -> dict[str, Any]:
     except (OSError, ValueError, RuntimeError):
         return {"kind": "unknown"}
     return {"kind": "directory" if path.is_dir() else "file", "path": str(path)}
+
+
+def _suggest_names(path: Path) -> str:
+    near = _near_names(path)
+    return f"Near: {', '.join(near)}." if near else ""
 
 
 def _near_names(path: Path) -> list[str]:

@@ -15,6 +15,7 @@ from mcp_server.system import processes
 HIGHEST_PORT = 65535
 _LOWEST_USUAL, _HIGHEST_USUAL = 20_000, 59_999  # above services, below most ranges of outgoing connections
 _TRIES = 200
+_RAY_PORT, _RAY_PATIENCE_S = 6379, 5.0
 _NEIGHBOURS = 1_000
 _LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h
 
@@ -44,6 +45,55 @@ def find_free_port(low: int, high: int) -> int | None:
     with suppress(PermissionError):
         return next(filter(is_port_free, random.sample(ports, min(_TRIES, len(ports)))), None)
     return None
+
+
+def describe_taken(port: int) -> tuple[str, str] | None:
+    """Return why a program cannot listen on ``port``, and which it can use instead. None where it can."""
+    if not 0 < port <= HIGHEST_PORT:
+        return f"{port} is not a port.", f"Use one from 1024 to {HIGHEST_PORT}."
+    try:
+        if is_port_free(port):
+            return None
+        text = f"{find_listener(port) or 'A process not visible here'} listens on port {port}."
+    except PermissionError:
+        text = f"This user may not listen on port {port}."
+    free = find_free_port(max(port, 1024), min(max(port, 1024) + 1000, HIGHEST_PORT))
+    return text, f"Use another, e.g. {free}." if free else "Use another."
+
+
+def describe_ray(address: str, *, asks: bool) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return problems with a Ray, each with its remedy, and what was found: at ``address``, by default on this host.
+
+    ``asks``: one must answer. Blocks for 5 s at most.
+    """
+    listens = _find_default_ray()
+    facts = [f"{listens} listens on port {_RAY_PORT}, Ray's default"] if listens else []
+    if not asks:
+        return [], facts
+    if address == "local" or (not address and not listens):
+        text = "RAY_ADDRESS names no Ray" + ("." if address else f", and none runs on the default port {_RAY_PORT}.")
+        remedy = "Set it in env, or in an environment of hosts.toml; a command that starts its own Ray needs none."
+        return [(text, remedy)], facts
+    place = f"127.0.0.1:{_RAY_PORT}"
+    target = place if address in ("", "auto") else address.rpartition("//")[2].partition("/")[0]
+    host, _, port = target.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]") or "127.0.0.1", int(port)), _RAY_PATIENCE_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        why = "no answer" if isinstance(error, (socket.timeout, TimeoutError)) else str(error).partition("\n")[0][:120]
+        remedy = "A person or the run itself starts it: ray start --head. Never stop the Ray of others."
+        return [(f"Ray at {address or place} cannot be reached: {why}.", remedy)], facts
+    return [], [*facts, f"Ray answers at {address or place}"]
+
+
+def _find_default_ray() -> str:
+    """Return the process that listens on Ray's default port; empty where the port is free or another program's."""
+    if is_port_free(_RAY_PORT):
+        return ""
+    listener = find_listener(_RAY_PORT)
+    if listener is not None and listener.startswith("redis"):
+        return ""
+    return listener or "A process not visible here"
 
 
 def find_next_port(current: int | None) -> int:

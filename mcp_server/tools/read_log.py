@@ -54,9 +54,12 @@ async def read_log(
             raise BadArgument("attempt", f"{run.run_id} ({run.state}) has no output of attempt {number}.")
         whole = log.name == "output.log"
         if not whole and (grep is not None or start_line is not None):
-            text = f"the log of {run.run_id} is large, and only its end was fetched from {run.spec.host}."
-            raise BadArgument("grep" if grep is not None else "start_line", text, "Search there, over ssh; tail works.")
-        label = f"run {run.run_id}" if whole else f"the end of the log of {run.run_id}, lines counted from there"
+            from mcp_server.backends.far_files import fetch_whole_log  # noqa: PLC0415 - large logs of far runs
+
+            log, whole = fetch_whole_log(server.store.record_of(run), number), True
+        label = f"run {run.run_id}"
+        if not whole:
+            label = f"the end of the log of {run.run_id}, lines counted from there; grep and start_line fetch all of it"
         note = f"[{run.reason}]\n" if run.unreachable else ""
         return note + read(log, label).text
 

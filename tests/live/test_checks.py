@@ -15,12 +15,12 @@ from mcp_server.backends import tmux_client
 from mcp_server.errors import RunwardError
 from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.launch import rehearse
-from mcp_server.runs.preflight import checks
 from mcp_server.runs.preflight.answers import Preflight
 from mcp_server.runs.preflight.checks import PreflightRequest
 from mcp_server.runs.preflight.preflight import run_preflight
 from mcp_server.store.run_store import RunStore
 from mcp_server.store.state_home import StateHome
+from mcp_server.system import ports
 from tests.support.fake_nvml import UUIDS, machine
 
 pytestmark = pytest.mark.anyio
@@ -279,7 +279,7 @@ async def test_a_ray_on_the_default_port_is_found_without_an_address(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as head:
         port = head.getsockname()[1]
-        monkeypatch.setattr(checks, "_RAY_PORT", port)
+        monkeypatch.setattr(ports, "_RAY_PORT", port)
         answer = await check(store, ray=True)
         assert problems_of(answer) == []
         assert any(f"(pid {os.getpid()}) listens on port {port}, Ray's default" in each for each in answer.found or [])

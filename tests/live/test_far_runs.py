@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_server.backends import ssh
 from mcp_server.backends.ssh_channel import Channel, channel_of, close_channels
 from mcp_server.errors import HostUnreachable
 from mcp_server.system import processes
@@ -94,7 +95,10 @@ async def test_a_blueprint_on_another_host_from_its_launch_to_its_results(sandbo
         launched = await agent.call("launch_run", blueprint=str(here / "cfm.md"), host=NAME)
         run_id = launched["run_id"]
         record = sandbox.rundir(run_id).outputs(1)
-        await until_async(lambda: record.exists() and json.loads(record.read_text())["pids"], "its processes' numbers")
+        await until_async(
+            lambda: record.exists() and len(json.loads(record.read_text())["pids"]) > 1,
+            "the record of shell and program",
+        )
         (there / "cfm" / "go").touch()
         status = await agent.end(run_id)
         assert status["state"] == "finished", await agent.text("read_log", run_id=run_id)
@@ -103,7 +107,6 @@ async def test_a_blueprint_on_another_host_from_its_launch_to_its_results(sandbo
         assert f"python {there}/cfm/train.py" in spec["command"]
         log = there / "out" / "experiment_log.md"
         assert f"## Launch of {run_id}" in log.read_text()
-        await until_async(lambda: '"ended": true' in record.read_text(), "the record of its files at its end")
         assert "loss 0.05 " in await agent.text("read_tb", run_id=run_id)
         finished = await agent.call("finish_blueprint", run_id=run_id, summary="It works.")
         assert finished["results_path"] == f"{there}/out/results.md"
@@ -121,9 +124,18 @@ async def test_a_blueprint_on_another_host_from_its_launch_to_its_results(sandbo
         assert "0.75" in str(compared["rows"])
         assert (sum(file.stat().st_blocks for file in sandbox.path.joinpath("state").rglob("*.pt"))) == 0
         assert "No NVIDIA driver" in await agent.refusal("gpu_check", host=NAME)
-        checks = {"host": NAME, "cwd": str(there), "paths": ["cfm/train.py", "weights.pt"]}
-        checked = await agent.call("preflight", **checks)
-        assert [problem["text"] for problem in checked["problems"]] == [f"lab has no {there}/weights.pt."]
+        checks: dict[str, Any] = {"host": NAME, "cwd": str(there), "paths": ["cfm/train.py", "weights.pt"]}
+        checks |= {"python": sys.executable, "imports": ["tensorboard", "no_such_module"], "ports": [far_host.port]}
+        checks["env"] = {"RAY_ADDRESS": "127.0.0.1:9", "PYTHONPATH": library}
+        checked = await agent.call("preflight", ray=True, **checks)
+        assert [
+            (problem["what"], problem["text"].partition(" is not installed")[0]) for problem in checked["problems"]
+        ] == [
+            ("path", f"lab has no {there}/weights.pt."),
+            ("python", "lab: no_such_module"),
+            ("port", f"lab: sshd (pid {far_host.pid}) listens on port {far_host.port}."),
+            ("ray", "lab: Ray at 127.0.0.1:9 cannot be reached: [Errno 111] Connection refused."),
+        ]
         assert (await agent.call("list_runs", host=NAME))["total"] == 1
     (report,) = json.loads(sandbox.runward("hosts", "--json").stdout)
     assert (report["reachable"], report["gpus"], report["live_runs"]) == (True, "no driver", 0)
@@ -131,7 +143,9 @@ async def test_a_blueprint_on_another_host_from_its_launch_to_its_results(sandbo
     assert "Connection refused" in sandbox.runward("hosts", NAME).stdout
 
 
-async def test_code_goes_along_as_a_commit_with_its_changes_or_as_files(sandbox: Sandbox, far_host: FarHost) -> None:
+async def test_code_goes_along_as_a_commit_with_its_changes_or_as_files(
+    sandbox: Sandbox, far_host: FarHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = sandbox.path / "cfm"
     (here / "data").mkdir(parents=True)
     (here / "train.py").write_text("import model\nprint('weights', model.SIZE, open('config.yaml').read())\n")
@@ -171,8 +185,12 @@ async def test_code_goes_along_as_a_commit_with_its_changes_or_as_files(sandbox:
         rehearsed = await agent.call("launch_run", command=command, dry_run=True, **arguments)
         assert ("in 3 of 3 files" in rehearsed["code"], ".env, .git/, data/" in rehearsed["code"]) == (True, True)
         second = await agent.launch(command, **arguments)
+        monkeypatch.setattr(
+            ssh, "_MOST_LOG_BYTES", 10
+        )  # larger logs show their end, and all of it where it is searched
         await agent.end(second)
-        assert "weights 3 lr: 1" in await agent.text("read_log", run_id=second)
+        assert "the end of the log" in await agent.text("read_log", run_id=second)
+        assert "weights 3 lr: 1" in await agent.text("read_log", run_id=second, grep="weights")
         (here / "model.py").write_text("SIZE = 4\n")
         rehearsed = await agent.call("launch_run", command=command, dry_run=True, **arguments)
         assert "9 B in 1 of 3 files" in rehearsed["code"]

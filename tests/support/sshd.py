@@ -45,6 +45,10 @@ class FarHost:
         return (self.path / "sshd.log").read_text()
 
     @property
+    def pid(self) -> int:
+        return self._processes[-1].pid
+
+    @property
     def logins(self) -> int:
         return self.log.count("Accepted publickey")
 

@@ -14,8 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from mcp_server.backends.base import load_backend
 from mcp_server.errors import BadArgument, GpusNotFree, RunwardError
 from mcp_server.gpus.leases import Leases, lease_directory
@@ -41,17 +39,17 @@ from mcp_server.runs.arguments import normalize_policy
 from mcp_server.runs.gpu_admission import check_admission, check_gpu_arguments, count_cpu_slots
 from mcp_server.runs.launch import plan
 from mcp_server.runs.preflight.answers import Problem
-from mcp_server.runs.preflight.python_modules import find_installation, find_missing
 from mcp_server.runs.resolve import apply_host_defaults, find_directory, find_ray_variables
 from mcp_server.store import other_trainings
 from mcp_server.store.run_store import RunStore
 from mcp_server.system import ports
+from mcp_server.system.python_modules import Fault, describe_python
 from mcp_server.text.formatting import format_size
 from mcp_server.text.shell import parse
 from mcp_server.threads import run_in_thread
 from mcp_server.views.gpu_report import describe_devices, describe_free
 
-_RAY_PATIENCE_S, _RAY_PORT, _GPU_QUERY_S = 5.0, 6379, 5.0
+_GPU_QUERY_S = 5.0
 _LOW_DISK_BYTES, _GB = 2**30, 10**9
 _MOST_LISTED = 8
 _CONFIGS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".sh", ".env")
@@ -230,18 +228,8 @@ def check_disk(context: CheckContext) -> Iterator[Problem | str]:
 def check_ports(context: CheckContext) -> Iterator[Problem | str]:
     """Yield ports that are in use, each with a free one."""
     for port in context.request.ports:
-        if not 0 < port <= ports.HIGHEST_PORT:
-            remedy = f"Use one from 1024 to {ports.HIGHEST_PORT}."
-            yield Problem(what="port", text=f"{port} is not a port.", remedy=remedy)
-            continue
-        try:
-            if ports.is_port_free(port):
-                continue
-            text = f"{ports.find_listener(port) or 'A process not visible here'} listens on port {port}."
-        except PermissionError:
-            text = f"This user may not listen on port {port}."
-        free = ports.find_free_port(max(port, 1024), min(max(port, 1024) + 1000, ports.HIGHEST_PORT))
-        yield Problem(what="port", text=text, remedy=f"Use another, e.g. {free}." if free else "Use another.")
+        if fault := ports.describe_taken(port):
+            yield Problem(what="port", text=fault[0], remedy=fault[1])
 
 
 def check_secrets(context: CheckContext) -> Iterator[Problem | str]:
@@ -258,28 +246,8 @@ def check_python(context: CheckContext) -> Iterator[Problem | str]:
     python = context.request.python or context.environment.python or context.host.python
     if python is None and not context.request.imports:
         return
-    env = context.env
-    program = _find_program(context.cwd, [python] if python else ["python", "python3"], env)
-    if program is None:
-        remedy = suggest_names(context.cwd / python) if python and "/" in python else ""
-        text = f"{python or 'python'} is not a program that can be started."
-        yield Problem(what="python", text=text, remedy=remedy or "Name another python.")
-        return
-    installation = find_installation(program, env, context.cwd)
-    if isinstance(installation, Problem):
-        yield installation
-        return
-    own = [context.cwd, *map(Path, filter(None, env.get("PYTHONPATH", "").split(os.pathsep)))]
-    missing = find_missing(installation, context.request.imports, own, context.cwd)
-    yield from missing
-    versions = [(name, installation.version_of(name)) for name in context.request.imports]
-    words = [f"{name} {version}" for name, version in versions if version]
-    yield "; ".join([f"{installation.program}: Python {installation.version}", *([", ".join(words)] if words else [])])
-
-
-def _find_program(cwd: Path, words: list[str], env: Mapping[str, str]) -> str | None:
-    paths = (str(cwd / Path(word).expanduser()) if "/" in word else word for word in words)
-    return next(filter(None, (shutil.which(path, path=env.get("PATH")) for path in paths)), None)
+    for each in describe_python(python, context.request.imports, context.env, context.cwd, suggest_names):
+        yield Problem(what="python", text=each.text, remedy=each.remedy) if isinstance(each, Fault) else each
 
 
 async def check_gpus(context: CheckContext) -> CheckOutcome:
@@ -312,37 +280,9 @@ async def check_gpus(context: CheckContext) -> CheckOutcome:
 async def check_ray(context: CheckContext) -> CheckOutcome:
     """Return the Ray of this machine, and why the requested one cannot be reached, or the run's own not be started."""
     find_ray_variables(context.environment, "preflight")
-    listens = await run_in_thread(_find_default_ray)
-    facts = [f"{listens} listens on port {_RAY_PORT}, Ray's default"] if listens else []
-    if not context.request.ray or context.environment.ray is not None:
-        return CheckOutcome(facts=facts)
-    address = context.env.get("RAY_ADDRESS", "")
-    if address == "local" or (not address and not listens):
-        text = "RAY_ADDRESS names no Ray" + ("." if address else f", and none runs on the default port {_RAY_PORT}.")
-        remedy = "Set it in env, or in an environment of hosts.toml; a command that starts its own Ray needs none."
-        return CheckOutcome([Problem(what="ray", text=text, remedy=remedy)], facts)
-    place = f"127.0.0.1:{_RAY_PORT}"
-    target = place if address in ("", "auto") else address.rpartition("//")[2].partition("/")[0]
-    host, _, port = target.rpartition(":")
-    try:
-        with anyio.fail_after(_RAY_PATIENCE_S):
-            await (await anyio.connect_tcp(host.strip("[]") or "127.0.0.1", int(port))).aclose()
-    except (OSError, TimeoutError, ValueError) as error:
-        why = "no answer" if isinstance(error, TimeoutError) else f"{error}".partition("\n")[0][:120]
-        remedy = "A person or the run itself starts it: ray start --head. Never stop the Ray of others."
-        text = f"Ray at {address or place} cannot be reached: {why}."
-        return CheckOutcome([Problem(what="ray", text=text, remedy=remedy)], facts)
-    return CheckOutcome(facts=[*facts, f"Ray answers at {address or place}"])
-
-
-def _find_default_ray() -> str:
-    """Return the process that listens on Ray's default port; empty where the port is free or another program's."""
-    if ports.is_port_free(_RAY_PORT):
-        return ""
-    listener = ports.find_listener(_RAY_PORT)
-    if listener is not None and listener.startswith("redis"):
-        return ""
-    return listener or "A process not visible here"
+    asks = context.request.ray and context.environment.ray is None
+    answer = await run_in_thread(partial(ports.describe_ray, context.env.get("RAY_ADDRESS", ""), asks=asks))
+    return CheckOutcome([Problem(what="ray", text=text, remedy=remedy) for text, remedy in answer[0]], list(answer[1]))
 
 
 def check_recovery(context: CheckContext) -> Iterator[Problem | str]:

@@ -9,10 +9,12 @@ from typing import Any
 from mcp_server.backends.ssh import query_host_gpus
 from mcp_server.backends.ssh_channel import channel_of
 from mcp_server.errors import BadArgument, GpusNotFree, RunwardError, SecretNotSet
-from mcp_server.hosts.config import find_mirror
+from mcp_server.hosts.config import find_host, find_mirror, read_hosts_file
+from mcp_server.record.spec import LaunchRequest
 from mcp_server.runs.launch import rehearse
 from mcp_server.runs.preflight.answers import Preflight, Problem
 from mcp_server.runs.preflight.checks import PreflightRequest, describe_error
+from mcp_server.runs.resolve import apply_host_defaults
 from mcp_server.store.state_home import StateHome
 from mcp_server.text.formatting import format_size
 from mcp_server.threads import run_in_thread
@@ -21,23 +23,45 @@ _LOW_DISK_BYTES, _GB = 2**30, 10**9
 
 
 async def check_far_host(request: PreflightRequest, home: StateHome, environ: Mapping[str, str]) -> Preflight:
-    """Check what can be checked on another host; what cannot is named in ``found``.
+    """Check on another host what a launch needs there: it looks for itself.
 
     Raises:
         HostUnreachable: it does not answer.
     """
     mirror = Path(await run_in_thread(find_mirror, home, str(request.host)))
     problems, found = await run_in_thread(_check_files, request, mirror)
+    more, facts = await run_in_thread(_check_programs, request, mirror, home)
+    problems, found = problems + more, found + facts
     try:
         await rehearse(request.launch, home, environ)
     except RunwardError as error:
         what = error.argument if isinstance(error, BadArgument) else "launch"
         what = {GpusNotFree: "gpus", SecretNotSet: "secret"}.get(type(error), what)
         problems.append(describe_error(what, error))
-    unchecked = [name for name in ("imports", "ports", "ray", "python") if getattr(request, name)]
-    if unchecked:
-        found.append(f"Not checked on {mirror.name}: {', '.join(unchecked)}.")
     return Preflight(ok=not problems, problems=problems, found=found or None)
+
+
+def _check_programs(request: PreflightRequest, mirror: Path, home: StateHome) -> tuple[list[Problem], list[str]]:
+    """Return what is wrong with Python, its modules, ports and Ray there, and what is there."""
+    site = read_hosts_file(home)
+    host, _ = find_host(site, str(request.host))
+    environment = site.environment(request.environment, host)
+    channel = channel_of(mirror)
+    login = {"PATH": str(channel.hello.get("path") or ""), "PYTHONPATH": str(channel.hello.get("pythonpath") or "")}
+    env = apply_host_defaults(LaunchRequest("true", env=dict(request.env)), host, environment, login).env
+    answer, _ = channel.ask(
+        "check",
+        env=env,
+        cwd=request.cwd,
+        python=request.python or environment.python or host.python,
+        imports=request.imports,
+        ports=request.ports,
+        ray=request.ray and environment.ray is None,
+    )
+    problems = [
+        Problem(what=what, text=f"{mirror.name}: {text}", remedy=remedy) for what, text, remedy in answer["problems"]
+    ]
+    return problems, [f"{mirror.name}: {text}" for text in answer["found"]]
 
 
 def _check_files(request: PreflightRequest, mirror: Path) -> tuple[list[Problem], list[str]]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from mcp_server.runs.preflight.python_modules import Installation, find_installation
 from mcp_server.sweeps.sources.cell import Scalar
 from mcp_server.system.files import read_regular_file
+from mcp_server.system.python_modules import Installation, find_installation
 
 SECTIONS = ("data", "actor_rollout_ref", "algorithm", "trainer")  # of PPO, GRPO and their like
 # Configs of the package that its programs start from: what they define needs no list of defaults.

@@ -8,14 +8,15 @@ still fail when it is imported; only the run itself shows that.
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mcp_server.runs.preflight.answers import Problem
 from mcp_server.system.files import read_regular_file
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?d?")
@@ -65,6 +66,14 @@ _DISTRIBUTIONS = {module: name for name, module in reversed(_MODULES.items())}
 
 
 @dataclass(frozen=True)
+class Fault:
+    """What is wrong with a Python, and what to do about it."""
+
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True)
 class Installation:
     """A Python by its files. ``directories``: where it looks for modules. ``editable``: packages elsewhere, by name.
 
@@ -80,7 +89,7 @@ class Installation:
     def has_module(self, name: str, own: Sequence[Path] = ()) -> bool:
         """Return whether there is a module of this dotted name. ``own``: directories of the user's code."""
         top, _, rest = name.partition(".")
-        if not rest and top in sys.stdlib_module_names:
+        if not rest and top in getattr(sys, "stdlib_module_names", sys.builtin_module_names):
             return True
         if top in self.editable:
             root = self.editable[top]
@@ -96,7 +105,7 @@ class Installation:
         return None
 
 
-def find_installation(program: str, env: Mapping[str, str], cwd: Path) -> Installation | Problem:
+def find_installation(program: str, env: Mapping[str, str], cwd: Path) -> Installation | Fault:
     """Return the installation that ``program``, started in ``cwd``, belongs to, or why it cannot be found.
 
     Raises:
@@ -136,7 +145,32 @@ def find_installation(program: str, env: Mapping[str, str], cwd: Path) -> Instal
     return Installation(program, version, directories, editable, installed)
 
 
-def find_missing(installation: Installation, names: Sequence[str], own: Sequence[Path], cwd: Path) -> list[Problem]:
+def describe_python(
+    python: str | None, imports: Sequence[str], env: Mapping[str, str], cwd: Path, suggest: Callable[[Path], str]
+) -> Iterator[Fault | str]:
+    """Yield why ``python`` cannot be started or what is not installed for it, then what it is. It is never started.
+
+    None stands for the first ``python`` or ``python3`` in the PATH of ``env``. ``suggest``: names near a missing path.
+    """
+    words = [python] if python else ["python", "python3"]
+    paths = (str(cwd / Path(word).expanduser()) if "/" in word else word for word in words)
+    program = next(filter(None, (shutil.which(path, path=env.get("PATH")) for path in paths)), None)
+    if program is None:
+        remedy = suggest(cwd / python) if python and "/" in python else ""
+        yield Fault(f"{python or 'python'} is not a program that can be started.", remedy or "Name another python.")
+        return
+    installation = find_installation(program, env, cwd)
+    if isinstance(installation, Fault):
+        yield installation
+        return
+    own = [cwd, *map(Path, filter(None, env.get("PYTHONPATH", "").split(os.pathsep)))]
+    yield from find_missing(installation, imports, own, cwd)
+    versions = [(name, installation.version_of(name)) for name in imports]
+    known = [f"{name} {version}" for name, version in versions if version]
+    yield "; ".join([f"{installation.program}: Python {installation.version}", *([", ".join(known)] if known else [])])
+
+
+def find_missing(installation: Installation, names: Sequence[str], own: Sequence[Path], cwd: Path) -> list[Fault]:
     """Return those of ``names`` that are not installed, each with its remedy.
 
     A name is a module's, as in an import statement, or a distribution's, as for pip.
@@ -144,7 +178,7 @@ def find_missing(installation: Installation, names: Sequence[str], own: Sequence
     return [problem for name in names if (problem := _check_name(installation, name.strip(), own, cwd))]
 
 
-def _check_name(installation: Installation, name: str, own: Sequence[Path], cwd: Path) -> Problem | None:
+def _check_name(installation: Installation, name: str, own: Sequence[Path], cwd: Path) -> Fault | None:
     distribution = _DISTRIBUTION.fullmatch(name)
     if distribution is None:
         return _problem(f"{name[:80]!r} is not the name of a module or package.", "Write the name alone.")
@@ -270,7 +304,7 @@ def _read_finder(file: Path) -> dict[str, Path]:
     """Return the packages that a finder of setuptools maps to directories, from its source."""
     with suppress(OSError, SyntaxError, ValueError, RecursionError):
         for node in ast.parse(read_regular_file(file, max_bytes=_MOST_BYTES)).body:
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
                 target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
                 if isinstance(target, ast.Name) and target.id == "MAPPING":
                     return {str(name): Path(str(path)) for name, path in ast.literal_eval(node.value).items()}
@@ -290,5 +324,5 @@ def _normalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _problem(text: str, remedy: str) -> Problem:
-    return Problem(what="python", text=text, remedy=remedy)
+def _problem(text: str, remedy: str) -> Fault:
+    return Fault(text, remedy)

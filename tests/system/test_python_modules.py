@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.runs.preflight.answers import Problem
-from mcp_server.runs.preflight.python_modules import Installation, find_installation, find_missing
+from mcp_server.system.python_modules import Fault, Installation, find_installation, find_missing
 
 BINARY = Path(sys.executable).resolve()
 
@@ -97,11 +96,11 @@ def test_a_python_without_its_base_or_its_library_is_a_problem_and_not_a_guess(p
     python = make_venv(prefix, shared=False)
     (python.parent.parent / "pyvenv.cfg").write_text("home = /none/bin\nversion = 3.12.4\n")
     gone = find_installation(str(python), {}, Path("/none"))
-    assert isinstance(gone, Problem)
+    assert isinstance(gone, Fault)
     assert "its base python is gone: /none/bin" in gone.text
     shutil.rmtree(prefix / "lib")
     unknown = find_installation(str(prefix / "bin" / "python3.12"), {}, Path("/none"))
-    assert isinstance(unknown, Problem)
+    assert isinstance(unknown, Fault)
     assert unknown.text.endswith("where its modules are is unknown.")
 
 
@@ -114,7 +113,7 @@ def test_a_shim_of_pyenv_is_followed_by_the_files_in_which_pyenv_looks(prefix: P
     shim.write_text("#!/bin/sh\nexit 1\n")
     (root / "versions" / "3.12.4").symlink_to(prefix)
     script = find_installation(str(shim), {}, work)
-    assert isinstance(script, Problem)
+    assert isinstance(script, Fault)
     assert "is a script: which python it starts is unknown" in script.text
     expected = str(root / "versions" / "3.12.4" / "bin" / "python3")
     (root / "version").write_text("3.12.4\n")
@@ -126,4 +125,4 @@ def test_a_shim_of_pyenv_is_followed_by_the_files_in_which_pyenv_looks(prefix: P
     found = find_installation(str(shim), {}, work)
     assert isinstance(found, Installation)
     assert found.program == expected
-    assert isinstance(find_installation(str(shim), {"PYENV_VERSION": "3.9.1"}, work), Problem)
+    assert isinstance(find_installation(str(shim), {"PYENV_VERSION": "3.9.1"}, work), Fault)
