@@ -7,12 +7,15 @@ must be below these, or in directories of the owner's runs. Without, a launch ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mcp_server.errors import RunwardError
+from mcp_server.errors import BadArgument, RunwardError
 from mcp_server.tools.context import Call, identity, server_of
+
+_PARAMETER = re.compile(r"\{(?!(?:run_id|attempt|cell|sweep)\})")  # of a cell of a sweep; those are plain words
 
 
 def check_launch_places(ctx: Call, arguments: Mapping[str, Any], *, dry_run: bool) -> None:
@@ -30,7 +33,11 @@ def check_launch_places(ctx: Call, arguments: Mapping[str, Any], *, dry_run: boo
     if not (has_roots or dry_run):
         return
     directory = str(Path.cwd()) if has_roots and cwd is None and blueprint is None else cwd  # the server's
-    server.check_readable(ctx, {"cwd": directory, "tensorboard": arguments.get("tensorboard")}, cwd)
+    places = {"cwd": directory, "tensorboard": arguments.get("tensorboard")}
+    for argument, place in places.items():
+        if isinstance(place, str) and _PARAMETER.search(place):
+            raise BadArgument(argument, "holds a parameter, which may lead out of what this token may read.")
+    server.check_readable(ctx, places, cwd)
     if blueprint is not None:
         server.check_readable(ctx, {"blueprint": _list_directories(blueprint, cwd)}, cwd)
 

@@ -188,6 +188,9 @@ def test_with_read_roots_a_launch_outside_of_them_is_refused_alike_whether_its_c
             ):
                 answer = siege.service.send(siege.filled(hostile_requests.call(tool, **whole)))[1]
                 assert b"this token may read" in answer, (tool, whole, answer)
+        way_out = {"command": "true", "cwd": f"{allowed}/{{d}}"}
+        sweep = hostile_requests.call("launch_sweep", name="out", common=way_out, grid={"d": [siege.words["trap"]]})
+        assert b"holds a parameter" in siege.service.send(siege.filled(sweep))[1]
         through_link = hostile_requests.call("launch_run", command="true", cwd=str(allowed / "way_out" / "events"))
         assert b"this token may read" in siege.service.send(siege.filled(through_link))[1]
     finally:
