@@ -95,6 +95,11 @@ class RunDir:
         return self.path / "attribution.json"
 
     @property
+    def finding(self) -> Path:
+        """What an agent concluded of the run, and where its results document is. The servers write it."""
+        return self.path / "finding.json"
+
+    @property
     def account(self) -> Path:
         """For people: every attempt of a run that was retried, why it ended, and what was done."""
         return self.path / "attempts.md"

@@ -62,5 +62,6 @@ class Comparison(Answer):
     benchmarks: list[BenchmarkTable] | None = None
     root: str | None = None
     checkpoints: list[str] | None = None
+    findings: list[str] | None = None  # what was concluded of a run, its results document, its page in a tracker
     more: str | None = None
     notes: list[str] | None = None

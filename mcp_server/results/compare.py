@@ -39,6 +39,7 @@ from mcp_server.results.evaluation_series import (
 from mcp_server.results.evaluation_table import EvaluatedRun, build_benchmark_tables, render_benchmark_tables
 from mcp_server.results.evaluation_text import render_table
 from mcp_server.results.far_results import name_there, show_far_files
+from mcp_server.results.findings import describe_finding
 from mcp_server.results.metrics import PRINTED, Metric, best_direction, read_metrics
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.condition import match_tags
@@ -149,14 +150,21 @@ def build_comparison(
     rows = [[row.get(name, "") for name in names] for row in table]
     evaluated = [EvaluatedRun(e.run.run_id, e.settings, list(e.figures.values()), e.metrics) for e in entries]
     benchmarks = build_benchmark_tables(evaluated, bold=as_markdown)
+    findings = [
+        line for run in runs if (line := describe_finding(run, store.run_directory(run.run_id), with_page=as_markdown))
+    ]
+    pages = ["", *(f"- {line}" for line in findings)] if findings else []
     return Comparison(
         columns=None if as_markdown else "|".join(names),
         rows=None if as_markdown else ["|".join(row) for row in rows],
-        markdown="\n".join([*render_table(names, rows), *render_benchmark_tables(benchmarks)]) if as_markdown else None,
+        markdown="\n".join([*render_table(names, rows), *render_benchmark_tables(benchmarks), *pages])
+        if as_markdown
+        else None,
         benchmarks=None if as_markdown else benchmarks or None,
         same={name: value for name, value in same.items() if value} or None,
         root=root or None,
         checkpoints=_list_checkpoints(entries, root),
+        findings=None if as_markdown else findings or None,
         notes=notes or None,
     )
 

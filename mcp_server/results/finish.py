@@ -26,6 +26,7 @@ from mcp_server.results import checkpoints, configuration, document, evaluations
 from mcp_server.results.answers import Finished
 from mcp_server.results.document import ResultFacts
 from mcp_server.results.far_results import documents_of, exists_there, name_there, show_far_files
+from mcp_server.results.findings import keep_finding
 from mcp_server.results.printed_evaluations import read_printed_evaluations
 from mcp_server.scalars.run_scalars import Scalars, list_located_events
 from mcp_server.store.attribution import describe_uncertain
@@ -100,7 +101,7 @@ def write_results(
     if tensorboard or results:
         _correct_attribution(run, store.run_directory(run.run_id), tensorboard, results, caller)
     secrets = _find_secrets(run, store, environ)
-    rundir = store.fetch_record(run)
+    rundir, local = store.fetch_record(run), store.run_directory(run.run_id)
     snapshot = read_code_snapshot(rundir, run.attempt)
     code = _read_code(run, snapshot, environ, secrets)
     own = scalars.attribution.of(run).with_result_directory(seen_directory)
@@ -141,9 +142,8 @@ def write_results(
             "Call again.",
         )
     try:
-        if run.spec.mirror:
-            return _write_there(directory, facts, secrets, later_run=later_run)
-        return _write(directory, facts, secrets, later_run=later_run)
+        write = _write_there if run.spec.mirror else _write
+        finished = write(directory, facts, secrets, later_run=later_run)
     except LaunchFailed as error:  # as a relay says that a document has changed
         raise NotFinished(f"Results of {run.run_id} not written: {error.cause}", error.state, error.remedy) from error
     except OSError as error:
@@ -155,6 +155,10 @@ def write_results(
         ) from error
     finally:
         writing.lock.release()
+    if summary is not None or not local.finding.is_file():
+        with contextlib.suppress(OSError):  # the documents are written
+            keep_finding(local, mask_secrets(summary or "", secrets), Path(finished.results_path))
+    return finished
 
 
 def _read_code(

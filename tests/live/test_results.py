@@ -67,8 +67,10 @@ async def test_a_good_and_a_failed_run_are_finished_and_compared(sandbox: Sandbo
         assert rows[bad]["checkpoint"].startswith(
             f"{sandbox.path.joinpath('bad/ckpt_10.pt').relative_to(found['root'])} "
         )
+        assert found["findings"] == [f"{bad}: It needs less. | {out}/results.md", f"{good}: {better['results_path']}"]
         table = await agent.call("compare_runs", run_ids=[good, bad], markdown=True)
         assert table["markdown"].startswith("| run | state |")
+        assert f"- {bad}: It needs less. | {out}/results.md" in table["markdown"]
         assert "Did you mean" in await agent.refusal("compare_runs", run_ids=[good[:-1]])
 
 
