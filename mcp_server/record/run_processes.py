@@ -39,11 +39,13 @@ class ReapResult:
     """Result of stopping a run without its supervisor's help.
 
     ``unsupervised``: the supervisor was already dead, so a daemon that cleaned its environment cannot be found.
+    ``note``: what a scheduler keeps of the run, in one sentence.
     """
 
     signals_sent: tuple[str, ...]
     survivors: tuple[RunProcess, ...]
     unsupervised: bool
+    note: str = ""
 
 
 class ThisHost:

@@ -44,12 +44,15 @@ class StopResult:
     survivors: tuple[RunProcess, ...]
     unsupervised: bool = False
     far_side: str = ""
+    note: str = ""
 
     @property
     def message(self) -> str:
         """One sentence on the result, with what could not be done or verified."""
         text = f"{self.run.run_id} was stopped"
-        if self.far_side:
+        if self.far_side.startswith("Ray at "):
+            text += f" on this host. {self.far_side} has not confirmed the end of its job, which may go on: look there"
+        elif self.far_side:
             text += (
                 f" on this host. Its command runs on {self.far_side} by ssh without a terminal, and whether it goes on "
                 f"there is unknown: look there, e.g. with ssh {self.far_side}"
@@ -60,7 +63,7 @@ class StopResult:
                 text += ": its leases are kept until they end"
         if self.unsupervised:
             text += ". Its supervisor was dead: a daemon of it that had cleaned its environment could not be found"
-        return f"{text}."
+        return f"{text}. {self.note}".strip()
 
 
 async def stop_run(
@@ -139,9 +142,8 @@ async def _stop_reachable(
     )
     with contextlib.suppress(OSError):
         await run_in_thread(backend.put_stop_request, directory, run.spec, {**request, **carried_out})
-    return StopResult(
-        await run_in_thread(store.observe, run.run_id), result.signals_sent, result.survivors, result.unsupervised
-    )
+    run = await run_in_thread(store.observe, run.run_id)
+    return StopResult(run, result.signals_sent, result.survivors, result.unsupervised, note=result.note)
 
 
 async def check_gpu_memory(run: Run, environ: Mapping[str, str]) -> tuple[bool, str] | None:

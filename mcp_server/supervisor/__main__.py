@@ -17,6 +17,11 @@ from mcp_server.system.program_lock import hold_program_lock
 
 def main() -> int:
     """Supervise the run whose directory is the first argument and return the exit status."""
+    if sys.argv[1] == "--ray-job":
+        forbid_core_dumps()
+        from mcp_server.supervisor.ray_mirror import main as mirror  # noqa: PLC0415 - few runs need it
+
+        return mirror(sys.argv[2:])
     path = Path(sys.argv[1])
     set_title(supervisor_title(path.name))
     forbid_core_dumps()

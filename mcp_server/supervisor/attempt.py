@@ -21,6 +21,7 @@ from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.observer import Observer
 from mcp_server.supervisor.output_log import OutputLog
 from mcp_server.supervisor.output_relay import OutputRelay
+from mcp_server.supervisor.ray_job import find_unproven_job
 from mcp_server.supervisor.start_command import attempt_identity, start_command
 from mcp_server.system import processes
 from mcp_server.system.stop_sequence import Stage, StopSequence, stop_stages
@@ -363,7 +364,8 @@ class Attempt:
         """How the command ended, as far as it is known."""
         interrupted = self._interrupted_s is not None and self.ended_s - self._interrupted_s < _INTERRUPT_S
         ending = classify_ending(self._wait_status, self._stop_request, interrupted=interrupted)
-        return ending.lose(self._far_side) if self._far_side else ending
+        far_side = self._far_side or find_unproven_job(self.control.rundir, self.control.spec, self.number)
+        return ending.lose(far_side) if far_side else ending
 
     def blame(self, request: StopRequest) -> None:
         """Say that an attempt which seemed to fail by itself was stopped by ``request``."""

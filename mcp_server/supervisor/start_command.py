@@ -12,12 +12,13 @@ from typing import Any
 from mcp_server.gpus.placeholders import VISIBLE_DEVICES
 from mcp_server.record.expiry import has_expired
 from mcp_server.record.handover import Handover
+from mcp_server.record.ray_job import is_mirrored
 from mcp_server.record.run_directory import boot_id, load_json
 from mcp_server.record.script import AttemptInputs, attempt_arguments, render
 from mcp_server.supervisor import pty
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import StoppedBeforeStart
-from mcp_server.supervisor.ray_environment import select_job_environment
+from mcp_server.supervisor.ray_job import make_mirror_command, select_job_environment
 from mcp_server.system import processes
 from mcp_server.system.files import open_private
 
@@ -47,6 +48,8 @@ def start_command(
         script = rundir.attempt(number) / script.name
         write_script(script, text)
     argv = [_find_bash(), str(script), *attempt_arguments(spec, inputs)]
+    if is_mirrored(spec):
+        argv = make_mirror_command(rundir, number, argv)
     size = control.pane.size() if control.pane and control.pane.is_open else None
     if handover.umask is not None:
         os.umask(handover.umask)

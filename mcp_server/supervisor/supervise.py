@@ -57,7 +57,8 @@ def supervise(path: Path) -> int:
     job = _find_job(facts or {})
     # Slurm runs a job once at a time, and shared disks may have no locks.
     lock = os.open(os.devnull, os.O_RDWR) if job else take_lock(rundir.lock, _LOCK_PATIENCE_S)
-    if lock is None or facts is None:
+    was_stopped = (read_json(rundir.stop) or {}).get("carried_out")  # while its job waited: it has ended
+    if lock is None or facts is None or was_stopped:
         return _NOT_OURS
     former = None
     if rundir.events.exists():

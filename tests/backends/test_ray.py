@@ -7,12 +7,12 @@ import pytest
 from mcp_server.backends.ray.job_request import check_request, describe_wait, find_address, make_request, parse_address
 from mcp_server.backends.ray.job_states import Seen, judge
 from mcp_server.backends.ray.job_watch import JobReport
-from mcp_server.backends.ray.jobs_api import Job
 from mcp_server.errors import BadArgument
 from mcp_server.record.events import Event
 from mcp_server.record.spec import LaunchRequest, RunSpec
 from mcp_server.record.state import Evidence, Liveness, fold
-from mcp_server.supervisor.ray_environment import select_job_environment
+from mcp_server.supervisor.ray_job import select_job_environment
+from mcp_server.system.ray_jobs import Job
 
 NEW, HERE, ELSEWHERE = Seen(False, False), Seen(True, True), Seen(True, False)
 FRESH = Seen(False, False, is_fresh=True)
@@ -164,6 +164,8 @@ def test_the_address_is_the_most_particular_one() -> None:
 def test_a_command_gets_what_ray_gives_to_its_job() -> None:
     job = {"RAY_ADDRESS": "a", "CUDA_VISIBLE_DEVICES": "1", "PATH": "/env/bin", "HOME": "/root", "MY": "1"}
     assert select_job_environment("tmux", {}, job) == {}
-    assert select_job_environment("ray", {}, job) == {"RAY_ADDRESS": "a", "CUDA_VISIBLE_DEVICES": "1"}
-    options = {"runtime_env": {"pip": ["x"], "env_vars": {"MY": "1"}}}
+    shared = {"shared_disk": True}
+    assert select_job_environment("ray", {}, job) == {}, "the supervisor of a mirrored job is not in it"
+    assert select_job_environment("ray", shared, job) == {"RAY_ADDRESS": "a", "CUDA_VISIBLE_DEVICES": "1"}
+    options = {**shared, "runtime_env": {"pip": ["x"], "env_vars": {"MY": "1"}}}
     assert set(select_job_environment("ray", options, job)) == {"RAY_ADDRESS", "CUDA_VISIBLE_DEVICES", "PATH", "MY"}

@@ -69,7 +69,8 @@ async def test_a_pending_job_says_what_it_waits_for_and_its_kill_is_verified(san
         asked = await agent.call("kill_run", run_id=run)
         killed = await agent.call("kill_run", run_id=run, confirm_token=asked["confirm_token"])
         assert (killed["status"], killed["survivors"]) == ("killed", [])
-        assert ray.jobs[run]["status"] == "STOPPED"
+        assert "it stays PENDING there, and ends without its command once it starts" in killed["message"]
+        assert ray.release(run).wait(30) != 0
         assert sandbox.run(run).state == "killed"
         assert not (sandbox.path / "ran").exists()
 
@@ -88,3 +89,44 @@ async def test_a_wait_hears_of_a_job_that_ends_without_a_supervisor(sandbox: San
         ray.jobs.clear()  # as a head that was restarted
         await until_async(lambda: sandbox.run(forgotten).state == "lost", "the end of a forgotten job")
         assert "Ray does not know its job" in str(sandbox.run(forgotten).reason)
+
+
+async def test_a_job_that_sees_no_disk_of_this_machine_is_mirrored(sandbox: Sandbox, ray: FakeRay) -> None:
+    options = {"address": ray.address, "shared_disk": False}
+    async with sandbox.agent_in_process() as agent:
+        command = (
+            'echo "$RUNWARD_RUN_ID $RAY_ADDRESS $MODE $1"; while [ ! -e go ]; do sleep 0.02; done; echo end; exit 3'
+        )
+        answer = await agent.call(
+            "launch_run", command=["bash", "-c", command, "job", "word"], backend="ray", env={"MODE": "fast"},
+            backend_options=options,
+        )  # fmt: skip
+        run = answer["run_id"]
+        await until_async(lambda: f"{run} 127.0.0.1:6399 fast word" in sandbox.log(run), "the output")
+        assert ray.submitted[0]["submission_id"] == answer["job_id"] == run
+        (sandbox.path / "go").touch()
+        end = await agent.end(run)
+        assert (end["state"], end["exit_code"]) == ("failed", 3)
+        assert "end" in sandbox.log(run)
+
+        stubborn = await agent.launch("trap '' INT TERM; echo up; sleep 985", backend="ray", backend_options=options)
+        await until_async(lambda: "up" in sandbox.log(stubborn), "its output")
+        killed = await agent.kill(stubborn)
+        assert (killed["status"], killed["survivors"]) == ("killed", [])
+        assert ray.jobs[stubborn]["status"] == "STOPPED"
+
+        waits = await agent.launch("true", backend="ray", gpus=8, backend_options=options)
+        await until_async(lambda: sandbox.run(waits).pending_reason, "a reason")
+        assert "the job needs 8 GPU" in str(sandbox.run(waits).pending_reason)
+        lost = await agent.launch("echo up; sleep 984", backend="ray", backend_options=options)
+        await until_async(lambda: "up" in sandbox.log(lost), "its output")
+        ray.close()
+        await until_async(lambda: sandbox.run(lost).unreachable, "that the head is known to be silent")
+        assert sandbox.run(lost).state == "running"
+        ray.forget()
+        ray.open()
+        assert (await agent.end(lost))["state"] == "lost"
+        refusal = await agent.refusal(
+            "launch_run", command="true", backend="ray", backend_options=options, secrets=["HOME"]
+        )
+        assert "they cannot reach it" in refusal

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from mcp_server.system import processes
@@ -29,6 +32,8 @@ class FakeRay:
         self.submitted: list[dict[str, Any]] = []
         self.queries = 0
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: dict[str, Path] = {}
+        self._log_directory = Path(tempfile.mkdtemp(prefix="fake-ray-"))
         self._lock = threading.Lock()
         self._server: ThreadingHTTPServer | None = None
         self._port = 0
@@ -82,6 +87,13 @@ class FakeRay:
                 with contextlib.suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        shutil.rmtree(self._log_directory, ignore_errors=True)
+
+    def forget(self) -> None:
+        """Be a head that was restarted: its jobs ended with it."""
+        for name in list(self.jobs):
+            self._stop(name)
+        self.jobs.clear()
 
     def get(self, path: str) -> tuple[int, object]:
         self.queries += 1
@@ -89,6 +101,8 @@ class FakeRay:
             usage = {"GPU": [0.0, GPUS], "CPU": [0.0, 2.0], "objectStoreMemory": [0.0, 1e8]}
             return 200, {"result": True, "data": {"clusterStatus": {"loadMetricsReport": {"usage": usage}}}}
         name = path.split("/")[3]
+        if path.endswith("/logs") and name in self._logs:
+            return 200, {"logs": self._logs[name].read_text(errors="replace")}
         with self._lock:
             self._refresh(name)
             return (200, self.jobs[name]) if name in self.jobs else (404, f"Job {name} does not exist")
@@ -103,20 +117,32 @@ class FakeRay:
                 return 500, f"Traceback …\nValueError: Job with submission_id {name} already exists.\n"
             if "refuse" in body["metadata"]:
                 return 500, "Traceback …\nValueError: no such resource\n"
-            self.jobs[name] = job = {
+            self.jobs[name] = {
                 "type": "SUBMISSION",
                 "submission_id": name,
                 "status": "PENDING",
                 "message": _WAITS,
             }
             if body.get("entrypoint_num_gpus", 0) <= GPUS:
-                job |= {"status": "RUNNING", "message": "Job is currently running."}
-                environ = {**os.environ, "RAY_ADDRESS": "127.0.0.1:6399", "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
-                environ |= {"CUDA_VISIBLE_DEVICES": "1"} if body.get("entrypoint_num_gpus") else {}
-                self._processes[name] = subprocess.Popen(
-                    body["entrypoint"], shell=True, start_new_session=True, env=environ, stdin=subprocess.DEVNULL
-                )
+                self._start(name, body)
         return 200, {"job_id": name, "submission_id": name}
+
+    def release(self, name: str) -> subprocess.Popen[bytes]:
+        """Start a job that waits for GPUs, as if there were more of them now."""
+        with self._lock:
+            return self._start(name, next(body for body in self.submitted if body["submission_id"] == name))
+
+    def _start(self, name: str, body: dict[str, Any]) -> subprocess.Popen[bytes]:
+        self.jobs[name] |= {"status": "RUNNING", "message": "Job is currently running."}
+        environ = {**os.environ, "RAY_ADDRESS": "127.0.0.1:6399", "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}
+        environ |= {"CUDA_VISIBLE_DEVICES": "1"} if body.get("entrypoint_num_gpus") else {}
+        log = self._logs[name] = self._log_directory / name
+        with log.open("wb") as output:
+            self._processes[name] = subprocess.Popen(
+                body["entrypoint"], shell=True, start_new_session=True, env=environ, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output,
+            )  # fmt: skip
+        return self._processes[name]
 
     def _refresh(self, name: str) -> None:
         process, job = self._processes.get(name), self.jobs.get(name)
@@ -135,7 +161,9 @@ class FakeRay:
             job, process = self.jobs.get(name), self._processes.get(name)
             if job is None:
                 return 404, f"Job {name} does not exist"
-            if job["status"] not in ("PENDING", "RUNNING"):
+            if job["status"] == "PENDING":  # Ray asks an actor that does not exist yet
+                return 200, {"stopped": True}
+            if job["status"] != "RUNNING":
                 return 200, {"stopped": False}
             job |= {"status": "STOPPED", "message": "Job was intentionally stopped."}
         if process is not None:

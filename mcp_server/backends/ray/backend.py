@@ -1,4 +1,8 @@
-"""Supervisors as the entrypoints of Ray jobs, where the cluster sees the run directories."""
+"""Runs as Ray jobs: their supervisor is the entrypoint where the cluster sees the run directories.
+
+Where it does not, the supervisor is in tmux on this host, and its command is a program that has Ray run the job
+(``supervisor/ray_mirror``).
+"""
 
 from __future__ import annotations
 
@@ -23,20 +27,21 @@ from mcp_server.backends.base import GpuState
 from mcp_server.backends.local import LocalBackend, supervisor_argv
 from mcp_server.backends.ray import job_request, job_states
 from mcp_server.backends.ray.job_watch import JobReport, JobWatch
-from mcp_server.backends.ray.jobs_api import RayHead, RayRefused
 from mcp_server.errors import BadArgument, HostUnreachable, LaunchFailed, ScreenNotFound
 from mcp_server.gpus.snapshot import Snapshot
 from mcp_server.record.event_reader import read_new_events
 from mcp_server.record.events import ENDING
 from mcp_server.record.handover import Handover
-from mcp_server.record.run_directory import RunDir, boot_id, now, write_json
+from mcp_server.record.ray_job import is_mirrored, request_file, submission_id
+from mcp_server.record.run_directory import RunDir, boot_id, now, read_json, write_json
 from mcp_server.record.run_processes import ReapResult, RunProcess, supervisor_of
 from mcp_server.record.spec import LaunchRequest, RunSpec
-from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, posix
+from mcp_server.record.state import STARTING_S, Liveness, LivenessReport, Run, attempt_of, posix
 from mcp_server.system import processes
 from mcp_server.system.files import open_regular, write_atomic
-from mcp_server.system.lock_files import is_locked, may_be_locked
+from mcp_server.system.lock_files import is_locked, may_be_locked, release_lock, take_lock
 from mcp_server.system.own_addresses import is_own_address
+from mcp_server.system.ray_jobs import RayHead, RayRefused
 from mcp_server.text.log_text import clean_lines
 from mcp_server.threads import run_in_thread
 
@@ -45,7 +50,7 @@ _POLL_S = 0.1
 _SCREEN_LINES, _HISTORY_LINES, _SCREEN_BYTES = 50, 2000, 262_144
 _NO_DISK = (
     'If it sees this machine\'s state directory under the same path, pass backend_options={"shared_disk": true}. '
-    "Else run a server on the head, or launch `ray job submit -- …` as a command."
+    "Else the job reads them from its own environment."
 )
 
 
@@ -74,11 +79,14 @@ class RayBackend(LocalBackend):
         address = job_request.find_address(spec, environ)
         given = spec.backend_options.get(job_request.SHARED)
         shared = is_own_address(urlsplit(address).hostname or "") if given is None else bool(given)
-        if not shared:
-            raise BadArgument("backend", f"whether {address} shares a disk with this machine is unknown.", _NO_DISK)
+        if not shared and spec.secrets:
+            raise BadArgument(
+                "secrets", f"{address} may share no disk with this machine, so they cannot reach it.", _NO_DISK
+            )
         options = {**spec.backend_options, job_request.ADDRESS: address, job_request.SHARED: shared}
         env = {name: value for name, value in spec.env.items() if name not in job_request.VARIABLES}
-        return replace(spec, session="", tmux_socket="", backend_options=options, env=env)
+        spec = replace(spec, backend_options=options, env=env)
+        return replace(spec, session="", tmux_socket="") if shared else super().complete_spec(spec, environ)
 
     def create(self, directory: RunDir, spec: RunSpec) -> None:
         """Make the directory with the spec.
@@ -86,6 +94,10 @@ class RayBackend(LocalBackend):
         Raises:
             OSError: it cannot be written; nothing is left of it.
         """
+        if is_mirrored(spec):
+            super().create(directory, spec)
+            write_json(request_file(directory), job_request.make_request(spec, ()))
+            return
         new = RunDir(directory.path.with_name(f".new-{spec.run_id}"))
         new.path.mkdir(mode=0o700)
         try:
@@ -106,7 +118,9 @@ class RayBackend(LocalBackend):
             LaunchFailed: Ray did not accept it, and nothing is left; or whether it did is unknown, and a supervisor
                 that comes finds a stop request.
         """
-        del first_event
+        if is_mirrored(spec):
+            await self._start_mirror(directory, spec, handover, first_event)
+            return
         try:
             await run_in_thread(write_atomic, directory.handover, handover.encode())
             await run_in_thread(_submit, directory, spec)
@@ -118,6 +132,17 @@ class RayBackend(LocalBackend):
             raise LaunchFailed(f"{error.cause.rstrip('.')}.", "Nothing was started.") from error
         except HostUnreachable as error:
             await self._give_up(directory, spec, error)
+
+    async def _start_mirror(
+        self, directory: RunDir, spec: RunSpec, handover: Handover, first_event: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Start a supervisor here, unless the head does not answer now."""
+        try:
+            await run_in_thread(_head_of(spec).find, spec.run_id)
+        except (HostUnreachable, RayRefused) as error:
+            await run_in_thread(shutil.rmtree, directory.path, ignore_errors=True)
+            raise LaunchFailed(error.cause, "Nothing was started.") from error
+        await super().start(directory, spec, handover, first_event)
 
     async def _give_up(self, directory: RunDir, spec: RunSpec, error: HostUnreachable) -> NoReturn:
         """Leave nothing of a launch that the head certainly does not have, else a stop request."""
@@ -142,7 +167,9 @@ class RayBackend(LocalBackend):
 
     async def discard(self, directory: RunDir, spec: RunSpec) -> None:
         """Remove the directory of a refused launch, once its supervisor has exited."""
-        del spec
+        if is_mirrored(spec):
+            await super().discard(directory, spec)
+            return
         with anyio.move_on_after(_STOPPED_WITHIN_S):
             while await run_in_thread(may_be_locked, directory.lock):  # noqa: ASYNC110 - no event announces that
                 await anyio.sleep(_POLL_S)
@@ -154,6 +181,8 @@ class RayBackend(LocalBackend):
         Raises:
             HostUnreachable: nobody knows.
         """
+        if is_mirrored(spec):
+            return await super().settle_launch(directory, spec)
         if await run_in_thread(may_be_locked, directory.lock):
             return True
         job = await run_in_thread(_head_of(spec).find, spec.run_id)
@@ -165,10 +194,14 @@ class RayBackend(LocalBackend):
 
     def liveness(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
         """Return ``alive`` while the supervisor holds its lock, else what ``job_states`` makes of Ray's answer."""
+        if is_mirrored(spec):
+            return self._judge_mirror(directory, spec)
         alive = LivenessReport(Liveness.ALIVE, job_id=spec.run_id)
         if is_locked(directory.lock):
             return alive
         has_events, is_here = directory.events.exists(), _runs_here(directory)
+        if not has_events and (read_json(directory.stop) or {}).get("carried_out"):
+            return LivenessReport(Liveness.DEAD, job_id=spec.run_id)
         report = JobReport() if has_events and is_here else self._look(directory, spec)
         if is_locked(directory.lock):  # it came meanwhile
             return alive
@@ -176,19 +209,38 @@ class RayBackend(LocalBackend):
         seen = job_states.Seen(has_events=has_events, is_here=is_here, is_fresh=is_fresh)
         return job_states.judge(report, _address(spec), spec.run_id, seen)
 
+    def _judge_mirror(self, directory: RunDir, spec: RunSpec) -> LivenessReport:
+        """Return what is known of the supervisor here, with what Ray says of a job that waits or is out of reach."""
+        here = super().liveness(directory, spec)
+        if here.liveness is not Liveness.ALIVE or attempt_of(read_new_events(directory.events).events) > 1:
+            return replace(here, job_id=spec.run_id)
+        report = self._look(directory, spec)
+        if report.silent:
+            unreachable = {"host": _address(spec), "since": report.since, "why": report.silent}
+            return replace(here, job_id=spec.run_id, unreachable=unreachable)
+        if report.job is not None and report.job.status == "PENDING":
+            return LivenessReport(Liveness.PENDING, report.wait, job_id=spec.run_id)
+        return replace(here, job_id=spec.run_id)
+
     def _look(self, directory: RunDir, spec: RunSpec) -> JobReport:
         return _watch_of(_address(spec)).look(
             directory.path,
             lambda resources: job_request.describe_wait(spec, resources),
-            lambda: is_locked(directory.lock),
+            lambda: is_locked(directory.lock) and not is_mirrored(spec),
         )
 
     def check_stoppable(self, spec: RunSpec) -> None:
-        """Every host that reaches the head may stop the run."""
+        """Every host that reaches the head may stop the run; a mirrored one has its supervisor on one host.
+
+        Raises:
+            RunElsewhere: only another host can.
+        """
+        if is_mirrored(spec):
+            super().check_stoppable(spec)
 
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
         """Signal a supervisor of this host. One of another node finds the stop request by itself within 5 s."""
-        if not _runs_here(directory):
+        if not is_mirrored(run.spec) and not _runs_here(directory):
             return False
         supervisor = supervisor_of(directory.path, run)
         return supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)
@@ -199,25 +251,28 @@ class RayBackend(LocalBackend):
         Raises:
             HostUnreachable: the head does not answer, so whether the job was stopped is unknown.
         """
-        is_here = _runs_here(directory) and directory.events.exists()
+        is_here = _runs_here(directory)
         result = await super().reap(directory, run) if is_here else ReapResult((), (), unsupervised=False)
-        head = _head_of(run.spec)
+        head, is_job_ended = _head_of(run.spec), False
+        job_id = submission_id(run.run_id, run.attempt if is_mirrored(run.spec) else 1)
         try:
-            ended = await self._stop_job(head, run.run_id)
+            await run_in_thread(head.stop, job_id)
+            if not is_mirrored(run.spec) and await run_in_thread(_forbid_start, directory):
+                note = await run_in_thread(_describe_pending, head, job_id)
+                return replace(result, note=note)
+            is_job_ended = await self._await_end(head, job_id)
         except (HostUnreachable, RayRefused) as error:
-            if is_here:  # all its processes were here
+            if is_here and not is_mirrored(run.spec):  # all its processes were here
                 return result
             raise HostUnreachable(head.address, getattr(error, "why", str(error))) from error
-        with contextlib.suppress(OSError):
-            await run_in_thread(directory.handover.unlink, missing_ok=True)
-        _watch_of(head.address).ask(directory.path)
-        survivors = () if ended else (RunProcess(0, f"the Ray job {run.run_id}"),)
+        finally:
+            _watch_of(head.address).ask(directory.path)
+        survivors = () if is_job_ended else (RunProcess(0, f"the Ray job {job_id}"),)
         return replace(result, survivors=(*result.survivors, *survivors))
 
-    async def _stop_job(self, head: RayHead, job_id: str) -> bool:
-        """Return whether the job is over, or unknown to the head."""
+    async def _await_end(self, head: RayHead, job_id: str) -> bool:
+        """Return whether the job is over within 15 s, or unknown to the head."""
         with anyio.move_on_after(_STOPPED_WITHIN_S):
-            await run_in_thread(head.stop, job_id)
             while True:
                 job = await run_in_thread(head.find, job_id)
                 if job is None or job.ended:
@@ -231,15 +286,21 @@ class RayBackend(LocalBackend):
         Raises:
             ScreenNotFound: it has printed nothing yet, or its directory is gone.
         """
+        if is_mirrored(spec):
+            return await super().screen(spec, history=history)
         return await run_in_thread(_read_screen, Path(spec.run_dir), _HISTORY_LINES if history else _SCREEN_LINES)
 
     def attach_command(self, spec: RunSpec) -> str:
         """Return the command that follows the log of the newest attempt."""
+        if is_mirrored(spec):
+            return super().attach_command(spec)
         log = _newest_log(Path(spec.run_dir)) or RunDir(Path(spec.run_dir)).log(1)
         return f"tail -n {_SCREEN_LINES} -F {shlex.quote(str(log))}"
 
     def attach(self, directory: RunDir, run: Run) -> NoReturn:
         """Become a program that follows the log."""
+        if is_mirrored(run.spec):
+            super().attach(directory, run)
         os.execlp("tail", "tail", "-n", "10000", "-F", str(directory.log(run.attempt)))
 
     def query_gpus(self, spec: RunSpec, env: Mapping[str, str], *, near: bool = False, query: bool = True) -> GpuState:
@@ -248,7 +309,13 @@ class RayBackend(LocalBackend):
         return GpuState(Snapshot(), {})
 
     async def close_old_screens(self, spec: RunSpec, keep: int, ended: Callable[[], Sequence[RunSpec]]) -> None:
-        """Jobs have no screens."""
+        """Close the screens of mirrored runs; other jobs have none.
+
+        Raises:
+            ScreenNotAnswering: tmux does not answer.
+        """
+        if is_mirrored(spec):
+            await super().close_old_screens(spec, keep, ended)
 
 
 def _address(spec: RunSpec) -> str:
@@ -268,6 +335,32 @@ def _submit(directory: RunDir, spec: RunSpec) -> None:
     here = is_own_address(urlsplit(_address(spec)).hostname or "")
     argv = supervisor_argv(sys.executable if here else "python3", directory.path)
     _head_of(spec).submit(job_request.make_request(spec, argv))
+
+
+def _forbid_start(directory: RunDir) -> bool:
+    """Take a job that still waits the right to start its command, and return whether there was such a job.
+
+    Ray 2.60 stops no job that waits for resources: it goes on waiting, starts, and is stopped then.
+    """
+    lock = take_lock(directory.lock)
+    if lock is None:
+        return False
+    try:
+        if directory.events.exists():
+            return False
+        write_json(directory.stop, {**(read_json(directory.stop) or {}), "carried_out": {"at": now()}})
+        directory.handover.unlink(missing_ok=True)
+    finally:
+        release_lock(lock)
+    return True
+
+
+def _describe_pending(head: RayHead, job_id: str) -> str:
+    """Return what Ray keeps of a job that it was asked to stop."""
+    job = head.find(job_id)
+    if job is None or job.ended:
+        return ""
+    return "Ray cannot take back a job that waits: it stays PENDING there, and ends without its command once it starts."
 
 
 def _runs_here(directory: RunDir) -> bool:

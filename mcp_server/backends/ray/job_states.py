@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mcp_server.backends.ray.job_watch import JobReport
-from mcp_server.backends.ray.jobs_api import Job
 from mcp_server.record.state import JobEnd, Liveness, LivenessReport
+from mcp_server.system.ray_jobs import Job
 from mcp_server.text.timestamps import format_time
 
 _FORGOTTEN = "Ray does not know its job any more: the head was restarted, and its jobs ended with it."

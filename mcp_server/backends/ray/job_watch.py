@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mcp_server.backends.ray.jobs_api import Job, RayHead, RayRefused
 from mcp_server.errors import HostUnreachable
 from mcp_server.record.run_directory import now, write_json
+from mcp_server.system.ray_jobs import Job, RayHead, RayRefused
 
 FILE = "ray_job.json"
 _PERIOD_S = 1.0

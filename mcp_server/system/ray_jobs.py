@@ -119,7 +119,7 @@ class RayHead:
         return {
             str(name): (float(pair[0]), float(pair[1]))
             for name, pair in pairs
-            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(each, int | float) for each in pair)  # noqa: PLR2004
+            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(each, (int, float)) for each in pair)  # noqa: PLR2004
         }
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> dict[str, Any] | None:

@@ -1,0 +1,39 @@
+"""What a run directory holds of a job of Ray whose command runs where nobody sees that directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mcp_server.record.run_directory import Facts, RunDir, read_json
+from mcp_server.record.spec import RunSpec
+
+
+def is_mirrored(spec: RunSpec) -> bool:
+    """Return whether a run is supervised here while its command runs in a job of Ray, which shares no disk."""
+    return spec.backend == "ray" and not spec.backend_options.get("shared_disk")
+
+
+def request_file(rundir: RunDir) -> Path:
+    """Return where the launcher writes what Ray is asked for, but for the entrypoint."""
+    return rundir.path / "ray_request.json"
+
+
+def proof_file(rundir: RunDir, attempt: int) -> Path:
+    """Return where what Ray said of the end of an attempt's job appears, atomically."""
+    return rundir.attempt(attempt) / "ray_end.json"
+
+
+def read_proof(rundir: RunDir, attempt: int) -> Facts | None:
+    """Return what Ray said of the end of an attempt's job, None where nobody has heard of it."""
+    return read_json(proof_file(rundir, attempt))
+
+
+def submission_id(run_id: str, attempt: int) -> str:
+    """Return the name of an attempt's job: the run's id, with the attempt's number from the second on."""
+    return run_id if attempt == 1 else f"{run_id}-{attempt}"
+
+
+def read_request(rundir: RunDir) -> dict[str, Any]:
+    """Return what Ray is asked for, empty where the file is missing."""
+    return read_json(request_file(rundir)) or {}
