@@ -51,7 +51,8 @@ _ECHO_TYPES = frozenset(
     ExceptionGroup BaseExceptionGroup RemoteTraceback JaxStackTraceBeforeTransformation FailedJobError""".split()  # noqa: SIM905 - a list of words
 )
 _ECHO_TEXT = re.compile(
-    r"EOFError$|Caught [\w.]+ in (?:DataLoader worker|replica|pin memory)|Engine (?:core|loop|process)"
+    r"EOFError$|background workers are no longer alive|check the print statements above"
+    r"|Caught [\w.]+ in (?:DataLoader worker|replica|pin memory)|Engine (?:core|loop|process)"
     r"|Pin memory thread"
     r"|(?:root cause|stack trace) (?:above|for the root)|DataLoader worker \(pid\(s\).{1,200}exited unexpectedly"
     r"|worker .{0,60}(?:has )?(?:died|exited|terminated|crashed)(?! due)|non-zero exit (?:status|code)"

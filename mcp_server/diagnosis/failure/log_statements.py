@@ -219,6 +219,7 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
         ("Timeout (", r"Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!"),
     )),
     (Weight.OWN, "timeout", (("timeout: sending", r"timeout: sending signal"),)),
+    (Weight.OWN, "data_error", (("an't open file", r"\S*python[\d.]*: can't open file '"),)),
     (Weight.OWN, "disk_full", (
         ("No space left", r"[\w./-]{1,60}: .*No space left on device"),
         ("uota exceeded", r"[\w./-]{1,60}: .*[Dd]isk quota exceeded"),

@@ -42,6 +42,7 @@ from mcp_server.diagnosis.failure.steps.remedies import (
 from mcp_server.diagnosis.failure.steps.renames import name_today
 from mcp_server.diagnosis.failure.steps.row import ADVICE_CHARS, NextStep, Scene
 from mcp_server.diagnosis.failure.steps.state_dict import compare_keys
+from mcp_server.diagnosis.failure.steps.unknown_names import name_unknown
 
 __all__ = ["ADVICE_CHARS", "ALL_ROWS", "ALL_STEPS", "NextStep", "Scene", "propose_next_step"]
 
@@ -61,7 +62,7 @@ _PROVED = (read_figures, explain_timeout, suggest_option, suggest_install)
 _SPECIAL, _GENERAL = (tuple(row.propose for row in rows) for rows in (_SPECIAL_ROWS, _ROWS))
 _PROPOSERS = (*_PROVED, *_SPECIAL, *_GENERAL)
 _LISTED = (suggest_choice, suggest_name, suggest_setting)
-_PROPOSERS_OF_ERRORS = (*_PROVED, compare_keys, name_today, *_SPECIAL, *_LISTED, *_GENERAL)
+_PROPOSERS_OF_ERRORS = (*_PROVED, compare_keys, name_today, *_SPECIAL, *_LISTED, *_GENERAL, name_unknown)
 
 
 def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextStep:

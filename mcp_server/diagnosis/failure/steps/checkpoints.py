@@ -8,6 +8,18 @@ _LOADS = "python_error data_error config_error"
 # First match wins: special before general.
 # fmt: off
 ROWS = (
+    row(_LOADS,
+        r"(?m)size mismatch for \S*(?:lora|adapter)\S*: copying a param with shape torch\.Size\(\[(\d+), \d+\]\) f"
+        r"rom checkpoint, the shape in current model is torch\.Size\(\[(\d+), ", "", "stop",
+        "The adapter has rank {0}, this configuration {1}: set r (lora_rank) to {0}, or start without it, then "
+        "launch_run again."),
+    row(_LOADS, r"(?m)size mismatch for \S*(?:pos_?emb|position_?emb|wpe|relative_position"
+        r"|rel_pos)\S*: copying a param with shape torch\.Size\(\[([\d, ]+)\]\) from checkpoint, the shape in curr"
+        r"ent model is torch\.Size\(\[([\d, ]+)\]", "", "stop",
+        "The checkpoint is of another image size or length ([{0}], here [{1}]): set img_size (max positions) "
+        "to its own, or interpolate."),
+    row(_LOADS, r"no file named (\S{1,80}?),? (?:or .{1,80} )?found in directory (\S{1,120}?)\.?$", "", "stop",
+        "{1} has no {0}: it may hold a variant (variant='fp16', use_safetensors=True); else fetch the whole model."),
     row("", r"invalid load key, '<'", "", "stop",
         "The file is a web page (HTML), not weights: the download was refused; fetch it again with its right link or "
         "token."),

@@ -62,6 +62,9 @@ ROWS = (
         r"|(?:All the data files must have the same columns|there are \d+ (?:new|missing) columns)", "", "stop",
         "{1} has other columns ({0}) than the rest: edit it to matching columns, or pass features= to " "load_dataset.",
         log=r"(?s)(\{['\"][^}\n]{1,80}\}).{0,300}generating data using\s+(\S{1,200})(?=\s)"),
+    row(_BAD, r"JSON parse error: (.{1,60}?) in row (\d+)", "", "stop",
+        "Row {1} of a JSON file is not valid ({0}): correct or drop that line, then launch_run again (delete "
+        "the cache)."),
     row(_BAD, r"(?m)Couldn't cast|CastError|ArrowInvalid.{0,60}(?:JSON|Column|changed from)|ArrowTypeError", "", "stop",
         "The rows have different types or columns: make them equal in the files, or pass features= to "
         "load_dataset {at}."),
@@ -129,6 +132,15 @@ ROWS = (
     row(_ANY, r"\[Errno 37\] No locks available|\[Errno 524\]|flock.{0,40}(?:not implemented|Function not)", "", "stop",
         "This file system has no locks: put the cache on a local disk (HF_HOME, TRITON_CACHE_DIR in env), then "
         "launch_run again."),
+    row(_BAD, r"Resource (\S{1,60}) not found", r"nltk", "stop",
+        "NLTK lacks {0}: nltk.download('{0}') once where there is a network (NLTK_DATA in env names the directory)."),
+    row(_BAD, r"Can't find model '([\w.-]{1,60})'", r"spacy|E050", "stop",
+        "spaCy lacks {0}: python -m spacy download {0} in this run's environment, then launch_run again."),
+    row(_BAD, r"KeyError: '(annotations|images|categories)'", r"coco", "stop",
+        "The file is not a COCO file with {0} (test sets have none): name the right annotation file {at}."),
+    row(_BAD, r"(?i)expected (\w{1,40}) (?:for .{1,80}? )?to be (?:in (?:the )?range|between"
+        r"|in) (.{1,30}?),? (?:but )?got (\S{1,30})", "", "stop",
+        "{0} is {2}, allowed is {1}: clip or correct that value in the data {at}, then launch_run again."),
     # --- images, video, audio
     row(_BAD, r"image file is truncated|broken data stream|Truncated File Read", "", "stop",
         "An image is cut: fetch it again or skip it {at}, or set ImageFile.LOAD_TRUNCATED_IMAGES = True."),
@@ -157,10 +169,12 @@ ROWS = (
         "The shard {0} is cut: delete it and fetch it again, or skip it (handler=wds.warn_and_continue)."),
     row(_BAD, r"tarfile\.ReadError|unexpected end of data|end-of-stream marker|BadZipFile|File is not a zip file"
         r"|BadGzipFile|zlib\.error", "", "stop",
-        "An archive is cut, by a download that broke off: delete it and fetch it again {at}, then launch_run "
-        "again."),
-    row(_BAD, r"No (?:files|samples|shards|data) (?:found|matched).{0,120}|resolved to no files|didn't match any|"
-        r"Unable to find '([^'\n]{1,200})'", "", "stop",
+        "The archive is cut, or a web page instead (a refused download): delete it and fetch it again {at}, "
+        "then launch_run again."),
+    row(_BAD, r"fewer shards than workers|[Nn]ot enough shards|fewer shards than", "", "stop",
+        "Some workers get no shard: lower num_workers (or the ranks), make more shards, or resampled=True, "
+        "then launch_run again."),
+    row(_BAD, r"Unable to find '([^'\n]{1,200})'", "", "stop",
         "No file matches {0}: correct the pattern or directory {at} (`ls` it on this host), then launch_run again."),
     row("data_error", r"\[Errno 21\] Is a directory: '?([^'\n]{1,200})", "", "stop",
         "{0} is a directory, and a file is wanted: name the file in it {at}, then launch_run again."),

@@ -8,6 +8,12 @@ _PYTHON = "python_error config_error"
 # First match wins: special before general.
 # fmt: off
 ROWS = (
+    row(_PYTHON, r"SyntaxError", r"(?m)^\s*match [^=\n]{1,80}:\s*$|except\*", "stop",
+        "The code needs Python 3.10 or newer (match, except*) {at}: use such an environment, then launch_run again."),
+    row(_PYTHON, r"SyntaxError", r":=|\bf['\"][^\n]*\{[^\n}]*=\}", "stop",
+        "The code needs Python 3.8 or newer {at}: use such an environment, then launch_run again."),
+    row(_PYTHON, r"SyntaxError: Missing parentheses in call to 'print'", "", "stop",
+        "The code is Python 2 {at}: run it with its own Python, or convert it (2to3), then launch_run again."),
     row(_PYTHON, r"'NoneType' object is not (subscriptable|callable|iterable)", "", "stop",
         "A value is None {at}: the call or setting that should give it gave nothing; check it there, then "
         "launch_run again."),

@@ -54,6 +54,20 @@ ROWS = (
         "The call changes {0}: pass mutable=['{0}'] to apply {at} and keep what it returns, then launch_run again."),
     row(_ANY, r"Found (\w+) version (\d+), but JAX was built against version (\d+)", "", "stop",
         "{0} {1} is found and JAX needs {2}: unset LD_LIBRARY_PATH, or upgrade jax[cuda12], then launch_run again."),
+    row(_ANY, r"Memory kinds passed to jax\.jit does not match", "", "stop",
+        "jax and the package that calls it are of different versions: install the pair that the package names, "
+        "then launch_run again."),
+    row(_ANY, r"Accuracy\w*\.__new__\(\) missing .{0,40}'task'|missing 1 required positional argument: 'task'", "",
+        "stop",
+        "torchmetrics wants task='binary', or task='multiclass' with num_classes=, {at}, then launch_run again."),
+    row(_ANY, r"indices should be either on cpu or on the same device as the indexed tensor \((\S{1,10})\)", "", "stop",
+        "The index or mask is not on {0}, where the tensor is: move it with .to({0}) {at}, then launch_run again."),
+    row(_ANY, r"MessagePassing\.propagate.{0,20}only supports|`?edge_index`? (?:must|needs to|should) be", "", "stop",
+        "edge_index must be a LongTensor of shape [2, edges]: torch.stack or .t().contiguous() it {at}, then "
+        "launch_run again."),
+    row(_ANY, r"Unknown model \(([\w.-]{1,60})\)", "", "stop",
+        "timm has no model {0}: correct its name (timm.list_models('*...*')), or upgrade timm {at}, then "
+        "launch_run again."),
     # --- TensorFlow and Keras
     row(_ANY, r"Shapes? \((?:None|\d+)?,? ?(?:None|\d+)?,? ?(\d*)\) and \([^)]*?(\d*)\) are incompatible"
         r"|`?logits`? and `?labels`? must have the same shape", "", "stop",
@@ -169,6 +183,10 @@ ROWS = (
         r"(?i)wandb[\s\S]*\b403\b", "stop",
         "This wandb account may not write there: correct entity and project, or the WANDB_API_KEY in "
         "launch_run's secrets."),
+    row(_ANY, r"could not find (sweep|run|project|artifact) <?([^>\s]{1,100})|[Pp]roject (\S{1,80}) not found",
+        r"(?i)wandb", "stop",
+        "wandb has no {0} {1}{2} for this account: give it as entity/project/id, or correct the name, then "
+        "launch_run again."),
     row(_ANY, r"resum\w+ a run \(([^)\s]{1,80})\) that does not exist", "", "stop",
         "wandb has no run {0}: correct the id, or resume='allow' {at}, then launch_run again."),
     row(_ANY, r"ServiceStartTimeout|ServicePollForToken|Failed to (?:read|start) (?:port info|wandb-core)"

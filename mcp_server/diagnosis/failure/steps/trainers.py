@@ -67,6 +67,24 @@ ROWS = (
         "sdpa."),
     row(_ANY, r"FlashAttention only supports Ampere", "", "stop",
         "This GPU is older than Ampere: set attn_implementation='sdpa' (or 'eager'), or use an A100-class GPU."),
+    row(_ANY, r"Processor was not found", "", "stop",
+        "LLaMA-Factory found no processor: choose a template for text alone, upgrade transformers, or fetch "
+        "preprocessor_config.json."),
+    row(_ANY, r"Undefined dataset (\S{1,60}) in (\S{1,100})", "", "stop",
+        "{1} has no data set {0}: add its entry there (dataset_dir), or correct dataset= in the configuration."),
+    row(_ANY, r"Failed to create dynamic compiled modules|Unsloth: .{0,80}patching", "", "stop",
+        "Unsloth does not fit the other packages: pip install -U unsloth unsloth_zoo, and delete "
+        "unsloth_compiled_cache."),
+    row(_ANY, r"[Rr]oles must alternate", "", "stop",
+        "This chat template wants user and assistant in turns: merge neighbours and drop or move the system "
+        "message in the data {at}."),
+    row(_ANY, r"Recomputed values .{0,80}different metadata|A different number of tensors was saved", "", "stop",
+        "Checkpointing recomputes something else: use_reentrant=True (ZeRO-3 needs it), or nothing that "
+        "changes between, {at}."),
+    row(_ANY, r"compute capability (?:of )?(?:at least )?([\d.]+\d)|requires? .{0,40}(?:sm_|SM ?)(\d+)",
+        r"(?i)fp8|transformer_engine|required|higher", "stop",
+        "This GPU is too old for that (it needs capability {0}{1}): turn the feature off (FP8, fused kernels), "
+        "or use a newer GPU."),
     # --- transformers
     row(_ANY, r"No columns in the dataset match", "", "stop",
         "The model takes none of these columns: tokenize them into input_ids and labels, or "
