@@ -69,6 +69,23 @@ class Server:
         """Wait for runs."""
         return await self.call("wait_run", run_ids=run_ids, timeout_s=timeout_s, until=until)
 
+    async def kill(self, run_id: str) -> str:
+        """Stop a run, or a sweep, by a token; return the status."""
+        asked = (await self.call("kill_run", run_id=run_id)).data
+        if asked["status"] != "confirmation_required":
+            return str(asked["status"])
+        return str((await self.call("kill_run", run_id=run_id, confirm_token=asked["confirm_token"])).data["status"])
+
+
+@contextlib.asynccontextmanager
+async def connect(parameters: StdioServerParameters, log: Path) -> AsyncIterator[Server]:
+    """Start a server and connect to it. Its error output goes to ``log``."""
+    before = set(processes.children(os.getpid()))
+    with log.open("a") as errors:
+        async with Client(stdio_client(parameters, errlog=errors)) as client:
+            (pid,) = set(processes.children(os.getpid())) - before
+            yield Server(client, pid)
+
 
 @dataclass(frozen=True)
 class Sandbox:
@@ -124,11 +141,8 @@ class Sandbox:
     async def server(self, **environment: str) -> AsyncIterator[Server]:
         """Start a server and connect to it."""
         parameters = self.parameters(["-m", "mcp_server", "serve"], environment)
-        before = set(processes.children(os.getpid()))
-        with (self.root / "server.log").open("a") as log:
-            async with Client(stdio_client(parameters, errlog=log)) as client:
-                (pid,) = set(processes.children(os.getpid())) - before
-                yield Server(client, pid)
+        async with connect(parameters, self.root / "server.log") as server:
+            yield server
 
     def parameters(self, arguments: list[str], environment: dict[str, str] | None = None) -> StdioServerParameters:
         """Return how a Python server is started here."""

@@ -7,18 +7,15 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
-from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.stdio import StdioServerParameters
 
 from mcp_server.system import processes as proc
-from tests.benchmarks import processes
-from tests.benchmarks.harness import NotMeasured, Sandbox, Server
+from tests.benchmarks.harness import NotMeasured, Sandbox, Server, connect
 from tests.benchmarks.report import Row, Table, percentile
 from tests.support.sandbox import Sandbox as Home
 from tests.support.sshd import NAME, PROGRAM, FarHost
@@ -95,15 +92,10 @@ async def measure(sandbox: Sandbox) -> Table:
     return Table("Other machines over ssh", rows, notes)
 
 
-@asynccontextmanager
-async def _server(home: Home) -> AsyncIterator[Server]:
+def _server(home: Home) -> AbstractAsyncContextManager[Server]:
     words = ["-m", "mcp_server", "serve"]
     parameters = StdioServerParameters(command=sys.executable, args=words, env=home.environ, cwd=str(home.path))
-    before = set(processes.children(os.getpid()))
-    with (home.path / "server.log").open("a") as log:
-        async with Client(stdio_client(parameters, errlog=log)) as client:
-            (pid,) = set(processes.children(os.getpid())) - before
-            yield Server(client, pid)
+    return connect(parameters, home.path / "server.log")
 
 
 async def _launch(server: Server, work: Path, command: str, key: str | None = None) -> str:
@@ -139,7 +131,7 @@ async def _measure_processor(server: Server, work: Path, far: FarHost) -> tuple[
         group.cancel_scope.cancel()
     shares = [(_processor_s(pids) - was) / _WATCHED_S * 100 for pids, was in zip((here, there), before, strict=True)]
     for run_id in run_ids:
-        await _kill(server, run_id)
+        await server.kill(run_id)
     return shares[0], shares[1]
 
 
@@ -262,7 +254,7 @@ async def _stop_while_cut(home: Home, work: Path, far: FarHost) -> Outcome:
                 state = ""
                 while state not in ("killed", "already_ended") and time.monotonic() < give_up_s:
                     try:
-                        state = await _kill(server, run_id)
+                        state = await server.kill(run_id)
                     except NotMeasured:
                         await anyio.sleep(0.1)
             left = proc.find_by_variable("RUNWARD_RUN_ID", run_id)
@@ -270,10 +262,3 @@ async def _stop_while_cut(home: Home, work: Path, far: FarHost) -> Outcome:
             if left:
                 outcome.notes.append(f"{run_id}: {state}, left {left[:2]}")
     return outcome
-
-
-async def _kill(server: Server, run_id: str) -> str:
-    asked = (await server.call("kill_run", run_id=run_id)).data
-    if asked["status"] != "confirmation_required":
-        return str(asked["status"])
-    return str((await server.call("kill_run", run_id=run_id, confirm_token=asked["confirm_token"])).data["status"])
