@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mcp_server.errors import RunUnreadable, SweepNotFound
 from mcp_server.record.event_reader import EventsRead, read_new_events
@@ -23,6 +25,17 @@ _END_BYTES = 2**27  # a sweep without its middle would start cells twice, so all
 _MOST_READ = 64  # sweeps whose events are kept in memory
 
 
+@dataclass(frozen=True)
+class _Folded:
+    """A sweep as its newest events prove it: to fold the events of 1,000 cells takes 20 ms."""
+
+    liveness: Liveness
+    sweep: Sweep
+
+    def is_of(self, liveness: Liveness, stop: Mapping[str, Any] | None) -> bool:
+        return liveness is self.liveness and stop == self.sweep.stop
+
+
 class SweepStore:
     """Returns sweeps as their directories prove them. A spec never changes, so it is read once."""
 
@@ -30,6 +43,7 @@ class SweepStore:
         self.path = path
         self._specs: dict[str, SweepSpec] = {}
         self._events: dict[str, EventsRead] = {}
+        self._folded: dict[str, _Folded] = {}
 
     def directory(self, sweep_id: str) -> SweepDir:
         """Return the directory of a sweep.
@@ -64,10 +78,16 @@ class SweepStore:
         except (OSError, ValueError, TypeError) as error:
             cause = error if isinstance(error, OSError) else OSError(0, f"its spec.json is damaged ({error})")
             raise RunUnreadable(sweep_id, cause) from error
+        former = self._folded.get(sweep_id)
+        if former is not None and self._events.get(sweep_id) is record and former.is_of(liveness, stop):
+            return former.sweep
         self._events[sweep_id] = record
         for oldest in list(self._events)[:-_MOST_READ]:
             self._events.pop(oldest, None)
-        return fold_sweep(spec, record.events, liveness, stop)
+            self._folded.pop(oldest, None)
+        sweep = fold_sweep(spec, record.events, liveness, stop)
+        self._folded[sweep_id] = _Folded(liveness, sweep)
+        return sweep
 
     def find(self, name: str) -> Sweep:
         """Return the sweep with this id, else the newest with this name.

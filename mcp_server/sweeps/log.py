@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from mcp_server.record.events import Event
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_directory import SweepDir
@@ -70,7 +72,12 @@ def render_log(directory: SweepDir, sweep: Sweep, live: Mapping[str, Run], notes
     lines += ["", "## Runs", ""]
     headers = ["cell", "run", "began (UTC)", "ended (UTC)", "state", "why", "tries", "peak GPU GiB", "log", "curves"]
     home = directory.path.parents[1]
-    run_rows = [_run_row(cell, run_id, sweep, live, home) for cell in sweep.cells for run_id in cell.runs]
+    of_run: dict[str, list[Event]] = {}
+    for event in sweep.events:
+        of_run.setdefault(event.get("run_id", ""), []).append(event)
+    run_rows = [
+        _run_row(cell, run_id, of_run.get(run_id, []), live, home) for cell in sweep.cells for run_id in cell.runs
+    ]
     lines += render_table(*_without_empty(headers, run_rows)) if run_rows else ["No run has begun."]
     return "\n".join(map(printable, lines)) + "\n"
 
@@ -125,8 +132,7 @@ def _change(cell: CellState, name: str) -> str:
     return f"{planned} → {value}" if planned != value and planned is not None else "" if value is None else str(value)
 
 
-def _run_row(cell: CellState, run_id: str, sweep: Sweep, live: Mapping[str, Run], home: Any) -> list[str]:
-    events = [event for event in sweep.events if event.get("run_id") == run_id]
+def _run_row(cell: CellState, run_id: str, events: Sequence[Event], live: Mapping[str, Run], home: Path) -> list[str]:
     end: Mapping[str, Any] = next((e for e in reversed(events) if e["kind"] in ("cell_ended", "cell_failed")), {})
     begin: Mapping[str, Any] = next((e for e in events if e["kind"] == "cell_started"), {})
     measured: Mapping[str, Any] = next((e for e in reversed(events) if e["kind"] == "cell_measured"), {})

@@ -109,7 +109,7 @@ async def measure(sandbox: Sandbox) -> Table:
     notes = (
         f"Deaths: {dict(sorted(storm.killed.items()))}. {_GPUS} GPUs of a fake driver on {os.cpu_count()} cores.",
         f"Gaps of {len(gaps)} pairs, cells of {_GAP_CELL_S:g} s. Baseline: Optuna's own loop (n_jobs={_GPUS}, a "
-        "study in a journal), which starts a process a trial and dies with its session; it keeps no log and leases no GPU.",
+        "study in a journal): a process a trial. It ends with its session, keeps no log and leases no GPU.",
         f"Evening: {', '.join(evening.names)}.",
     )
     return Table("Sweeps", rows, notes)
