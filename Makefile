@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: setup check test bench frameworks conformance clients tmux-versions demo
+.PHONY: setup check test bench engines frameworks conformance clients tmux-versions demo
 setup:
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[dev]'
@@ -16,6 +16,9 @@ test:  ## everything, with real tmux, processes and clients
 
 bench:  ## every figure in the README, beside its baseline
 	$(PYTHON) -m tests.benchmarks
+
+engines:  ## a real Slurm on loopback, where it is installed; only root brings it up
+	RUNWARD_ENGINES=1 $(PYTHON) -m pytest -q -s tests/engines
 
 frameworks:  ## real trainings; RUNWARD_FRAMEWORKS_PYTHON names a Python with torch and the rest
 	$(PYTHON) -m tests.benchmarks frameworks

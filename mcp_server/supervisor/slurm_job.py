@@ -50,7 +50,16 @@ _STOPS: Mapping[str, tuple[str, str, str, str]] = {
     ),
     "CANCELLED": ("killed", "its job was cancelled in Slurm", "", ""),
 }
-_REQUEUE = StopRequest("failed", "Slurm", "it requeues the job", "scheduler")
+_REQUEUE = StopRequest("failed", "", "Slurm requeues the job", "scheduler")
+# While its processes end, a job's state is COMPLETING, and the reason says why. First match wins.
+_REASONS = (
+    ("TimeLimit", "TIMEOUT"),
+    ("DeadLine", "DEADLINE"),
+    ("Preempt", "PREEMPTED"),
+    ("NodeDown", "NODE_FAIL"),
+    ("NodeFail", "NODE_FAIL"),
+    ("", "CANCELLED"),
+)
 
 
 class SlurmJob:
@@ -81,6 +90,8 @@ class SlurmJob:
             return _REQUEUE
         if state not in _STOPS and facts.get("PreemptTime", "None") not in ("None", "N/A", "Unknown", "0", ""):
             state = "PREEMPTED"  # in its grace time
+        if state == "COMPLETING":
+            state = next(word for part, word in _REASONS if part in facts.get("Reason", ""))
         if state not in _STOPS:
             return None
         run_state, why, _, _ = _STOPS[state]

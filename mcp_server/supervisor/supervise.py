@@ -249,6 +249,8 @@ class Supervision:
             return False
         if not job.is_requeued and (planned is None or not job.requeue()):
             return False
+        from mcp_server.supervisor.retries import NextAttempt  # noqa: PLC0415 - few runs need it
+
         following = planned or NextAttempt(self._params, self._changed, 0.0)
         self._announce(attempt, failure, following, f"Slurm starts its job again. {why}".strip())
         attempt.close()

@@ -62,6 +62,20 @@ def test_an_end_in_the_record_needs_no_word_of_slurm(word: str) -> None:
     assert (report.liveness, report.end) == (Liveness.DEAD, None)
 
 
+def test_the_output_of_the_job_proves_what_its_state_does_not_say() -> None:
+    killed = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-23T02:19:43"
+    memory = "slurmstepd-n1: error: StepId=12.batch exceeded memory limit (235 > 209), being killed"
+    assert Job.of("12", "FAILED").explain(f"{memory}\n{killed} ***\n").state == "OUT_OF_MEMORY"
+    assert Job.of("12", "").explain(f"{killed} DUE TO TIME LIMIT ***").state == "TIMEOUT"
+    assert Job.of("12", "FAILED").explain(f"{memory}\n{killed} DUE TO JOB REQUEUE ***\n").state == "FAILED"
+    assert Job.of("12", "NODE_FAIL").explain(f"{killed} ***").state == "NODE_FAIL"
+    report = judge(Job.of("12", "FAILED").explain("batch.sh: line 9: python3.9: not found\n"), "none")
+    assert report.end is not None
+    assert report.end.reason.endswith(
+        "The command never started. Its output ends: batch.sh: line 9: python3.9: not found"
+    )
+
+
 def test_a_supervisor_that_wrote_after_slurm_was_asked_has_started() -> None:
     assert judge(Job.of("12", "PENDING"), "live", started_since=True).liveness is Liveness.ALIVE
     assert judge(Job.of("12", "PENDING"), "none", started_since=True).liveness is Liveness.PENDING

@@ -117,7 +117,9 @@ def bench(request: pytest.FixtureRequest, sandbox: Sandbox, monkeypatch: pytest.
     far = request.getfixturevalue("far_host") if request.param == "ssh" else None
     if far is not None:
         far.write_hosts(prepare=f"export PATH={sandbox.path}/bin:$PATH")
-    if request.param == "slurm":
+    if request.param == "slurm" and (conf := os.environ.get("RUNWARD_SLURM_CONF")):  # a real one, of `make engines`
+        sandbox.environ["SLURM_CONF"] = conf
+    if request.param == "slurm" and "SLURM_CONF" not in sandbox.environ:
         fake_slurm.install(sandbox.path / "slurm")
         sandbox.environ["PATH"] = f"{sandbox.path}/slurm:{sandbox.environ['PATH']}"
         monkeypatch.setattr("mcp_server.backends.slurm.queue.QUIET_S", 0.1)

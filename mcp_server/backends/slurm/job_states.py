@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from mcp_server.record.state import EndedState, JobEnd, Liveness, LivenessReport
@@ -59,6 +59,18 @@ FINAL: Mapping[str, End] = {
 }
 
 
+# What Slurm's step daemon writes into the job's output where the state alone says less. First match wins.
+_PROOFS = (
+    (re.compile(r"exceeded (?:(?:job|step) )?memory limit|oom[-_ ]kill", re.IGNORECASE), "OUT_OF_MEMORY"),
+    (re.compile(r"DUE TO TIME LIMIT"), "TIMEOUT"),
+    (re.compile(r"DUE TO PREEMPTION"), "PREEMPTED"),
+    (re.compile(r"DUE TO NODE FAILURE"), "NODE_FAIL"),
+    (re.compile(r"\*\*\* JOB \d+ .*CANCELLED AT"), "CANCELLED"),
+)
+_REQUEUED = "DUE TO JOB REQUEUE"  # what is above is of an earlier attempt
+_NOTE_CHARS = 160
+
+
 @dataclass(frozen=True)
 class Job:
     """A job as Slurm describes it. ``state`` is a word of the tables above, or empty where Slurm knows it no more.
@@ -75,6 +87,7 @@ class Job:
     ended_at: str = ""
     by: str = ""
     source: str = "squeue"
+    note: str = ""  # the last line of the job's own output
 
     @classmethod
     def of(cls, job_id: str, words: str, **more: str) -> Job:
@@ -84,6 +97,15 @@ class Job:
         if word not in WAITING | HELD | FINAL.keys():
             word = next((each for each in FINAL if len(word) > _CUT and each.startswith(word)), word)
         return cls(job_id, word, by=f"user {uid}" if uid else "", **more)
+
+    def explain(self, output: str) -> Job:
+        """Return the job with what its output proves: without cgroups, Slurm calls a job without memory FAILED."""
+        lines = [line.strip() for line in output.rpartition(_REQUEUED)[2].splitlines()]
+        daemon = "\n".join(line for line in lines if line.startswith("slurmstepd"))
+        state = self.state
+        if not state or (state in FINAL and FINAL[state].state == "lost"):
+            state = next((word for pattern, word in _PROOFS if pattern.search(daemon)), state)
+        return replace(self, state=state, note=next(filter(None, reversed(lines)), "")[:_NOTE_CHARS])
 
     @property
     def is_final(self) -> bool:
@@ -149,7 +171,8 @@ def _end_of(job: Job, end: End | None, record: RecordState) -> JobEnd:
         )
     )
     if end.state == "lost":
-        return JobEnd("lost", f"{line}; its supervisor wrote no end.{never}", job.ended_at or None)
+        note = f" Its output ends: {job.note}" if job.note else ""
+        return JobEnd("lost", f"{line}; its supervisor wrote no end.{never}{note}", job.ended_at or None)
     failure: dict[str, Any] | None = None
     if end.kind:
         failure = {"kind": end.kind, "line": line, "retryable": end.retryable, "action": end.action}

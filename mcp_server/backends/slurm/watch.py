@@ -89,7 +89,7 @@ def _keep_end(directory: RunDir, row: Job | None, job_id: str) -> tuple[Job, flo
     if kept is not None:
         with contextlib.suppress(TypeError, KeyError):
             job = Job(**kept["job"])
-            if row is None or row.state == job.state:
+            if row is None or row.is_final:
                 return job, _number(kept.get("heard_s"))
     try:
         job = describe_job(job_id)
@@ -99,7 +99,7 @@ def _keep_end(directory: RunDir, row: Job | None, job_id: str) -> tuple[Job, flo
         job = row
     if row is not None and not job.is_final:
         job = row
-    heard_s = time.time()
+    job, heard_s = job.explain(_read_output(directory)), time.time()
     if job.is_final or not job.state:
         with contextlib.suppress(OSError):
             write_json(directory.job_end, {"job": asdict(job), "heard_s": heard_s})
@@ -132,6 +132,16 @@ def _read_record_state(directory: RunDir) -> tuple[RecordState, float]:
     if not events:
         return ("live" if status.st_size else "none"), status.st_mtime
     return ("ended" if events[-1]["kind"] in ENDING else "live"), status.st_mtime
+
+
+def _read_output(directory: RunDir) -> str:
+    """Return the end of what Slurm's daemon, and a supervisor that did not start, have printed."""
+    try:
+        with (directory.path / "slurm.out").open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _number(value: Any) -> float:
