@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from mcp_server.record.spec import LaunchRequest
 from mcp_server.record.state import Run
 from mcp_server.record.sweep_state import LIVE, STOPPED, WAITING, CellState, Sweep
 
 # Runs that wait in line for GPUs beside those that have them: the next one starts at once when a GPU is given back,
 # and another agent's launch waits for no more than these.
 AHEAD = 2
+# A scheduler has a line of its own: it gets all cells at once, as far as sites allow so many jobs.
+HANDED_IN = 500
+_LOCAL = LaunchRequest.backend
 MOST_INTERRUPTIONS = 3  # of one cell: a run that is lost again and again is not started for ever
 
 
@@ -35,7 +39,8 @@ def judge_end(run: Run, cell: CellState, cell_failures: int, *, has_leftovers: b
     """
     if run.state in ("finished", "timed_out"):
         return CellEnd(run.state, again=False)
-    is_killed = run.state == "failed" and run.stopped_by is None and (run.failure or {}).get("kind") == "killed"
+    by_nobody = run.stopped_by in (None, "scheduler")
+    is_killed = run.state == "failed" and by_nobody and (run.failure or {}).get("kind") == "killed"
     if (run.state == "failed" and not is_killed) or run.stopped_by == "policy":
         again = cell.failures + 1 < cell_failures and not stopping
         return CellEnd("failed", again)
@@ -54,13 +59,15 @@ def find_next(sweep: Sweep, live: Mapping[str, Run]) -> list[CellState]:
     """Return the cells to launch now, in order. ``live`` holds the runs of live cells, by cell.
 
     Only cells of the first phase that is not done. At most ``max_parallel`` live at once; without it, as many as get
-    GPUs, and a few that wait in line for them.
+    GPUs, and a few that wait in line for them. A scheduler gets all of them.
     """
     if sweep.stop is not None or has_too_many_failures(sweep):
         return []
     waiting = [cell for cell in sweep.cells if cell.state == WAITING and cell.cell.phase == sweep.phase]
     in_line = sum(run.state in ("queued", "starting") for run in live.values())
     limit = sweep.spec.max_parallel
+    if limit is None and any(cell.cell.launch.get("backend", _LOCAL) != _LOCAL for cell in waiting):
+        limit = HANDED_IN
     room = AHEAD - in_line if limit is None else limit - count_live(sweep)
     return waiting[: max(0, room)]
 

@@ -135,9 +135,7 @@ async def test_a_job_that_somebody_cancels_is_killed_also_one_that_waits_and_one
         assert not lab.rundir(waits).handover.exists()
 
 
-async def test_a_kill_also_reaches_jobs_that_wait_and_is_done_when_they_are_gone(
-    lab: Sandbox, cluster: Cluster
-) -> None:
+async def test_a_kill_reaches_jobs_that_wait_and_is_done_when_they_are_gone(lab: Sandbox, cluster: Cluster) -> None:
     async with lab.agent() as agent:
         waits = await agent.launch("touch ran", backend="slurm", backend_options={"hold": True})
         runs = await start(lab, agent, STUBBORN)
@@ -171,7 +169,7 @@ async def test_memory_time_and_dead_supervisors_end_runs_as_they_were(lab: Sandb
 
 async def test_a_requeued_job_goes_on_as_another_attempt_with_its_secrets(lab: Sandbox, cluster: Cluster) -> None:
     lab.environ["LAB_TOKEN"] = "t0ken-of-the-lab-1234"
-    command = 'echo "attempt $RUNWARD_ATTEMPT"; [ "$LAB_TOKEN" = t0ken-of-the-lab-1234 ] || exit 9; '
+    command = 'echo "attempt $RUNWARD_ATTEMPT"; [ ${#LAB_TOKEN} = 21 ] || exit 9; '
     command += "[ $RUNWARD_ATTEMPT = 2 ] || sleep 300"
     async with lab.agent() as agent:
         run_id = await start(lab, agent, command, backend_options={"requeue": True}, secrets=["LAB_TOKEN"])
@@ -184,7 +182,7 @@ async def test_a_requeued_job_goes_on_as_another_attempt_with_its_secrets(lab: S
     assert (status["state"], status["attempt"]) == ("finished", 2)
     assert "t0ken" not in job
     files = [path for path in lab.path.rglob("*") if path.is_file() and b"t0ken-of" in path.read_bytes()]
-    assert [path.name for path in files] == ["run.sh"], "the command itself names it here"
+    assert files == []
 
 
 async def test_a_controller_that_is_away_changes_no_state_and_a_dead_node_fails_its_runs(

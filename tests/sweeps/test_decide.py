@@ -79,6 +79,12 @@ def test_without_a_limit_two_runs_wait_in_line_beside_those_that_run() -> None:
     assert names(find_next(sweep, live | {"c2": run("queued")})) == []
 
 
+def test_a_scheduler_gets_all_cells_at_once() -> None:
+    cells = tuple(Cell(f"c{n}", "1", {"n": n}, {"backend": "slurm"}) for n in range(6))
+    sweep = fold_sweep(SweepSpec("s-abcd", "s", cells=cells), [], Liveness.ALIVE, None)
+    assert len(find_next(sweep, {"c0": run("queued"), "c1": run("queued"), "c2": run("queued")})) == 6
+
+
 def test_a_limit_counts_all_live_cells() -> None:
     sweep = make(6, started("c0"), started("c1"), max_parallel=3)
     assert names(find_next(sweep, {"c0": run("queued"), "c1": run("running")})) == ["c2"]

@@ -38,6 +38,8 @@ _ROWS = 50  # of a screen
 _SCREEN_BYTES = 2**20
 _GONE_WITHIN_S = 120.0  # KillWait, and the epilogue of the site
 _GONE_STEP_S = 0.5
+_STOP_S = 5.0  # of a supervisor, beside the grace of two signals
+_ON_NODES = HELD - {"COMPLETING"}
 
 
 class SlurmBackend:
@@ -198,14 +200,17 @@ class SlurmBackend:
             write_json(directory.stop, dict(request))
 
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
-        """Let Slurm send SIGTERM to the batch step, which is the supervisor: it then reads ``stop.json``."""
-        del run
+        """Let Slurm send SIGTERM to the batch step, which is the supervisor: it then reads ``stop.json``.
+
+        Returns once the job has left its nodes, or after the time that a supervisor takes at most.
+        """
         job_id = job_of(directory)
         try:
             await run_in_thread(run_program, ["scancel", "--batch", "--signal=TERM", job_id])
         except SlurmError:
             return False
-        return bool(job_id)
+        await self._await_end(job_id, 2 * run.spec.stop_grace_s + _STOP_S, _ON_NODES)
+        return True
 
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
         """Cancel the job, also one that waits, and verify that it is gone. What it left on this host is stopped too."""
@@ -213,7 +218,7 @@ class SlurmBackend:
         if job_id:
             with contextlib.suppress(SlurmError):  # it may be gone already: that is looked at next
                 await run_in_thread(run_program, ["scancel", job_id])
-            state = await self._await_end(job_id)
+            state = await self._await_end(job_id, _GONE_WITHIN_S, WAITING | HELD)
         await run_in_thread(self._queue(directory).look, 0)
         sent: tuple[str, ...] = ()
         survivors: tuple[RunProcess, ...] = ()
@@ -227,16 +232,16 @@ class SlurmBackend:
         was_started = run.started_at is not None
         return ReapResult(sent, survivors, unsupervised=was_started and run.abandoned)
 
-    async def _await_end(self, job_id: str) -> str:
-        """Return empty once Slurm has ended a job, or the state that it has after two minutes."""
+    async def _await_end(self, job_id: str, longest_s: float, states: frozenset[str]) -> str:
+        """Return empty once a job has left ``states``, or the state that it has after ``longest_s``."""
         state = "unknown"
-        with anyio.move_on_after(_GONE_WITHIN_S):
+        with anyio.move_on_after(longest_s):
             while True:
                 try:
                     state = (await run_in_thread(describe_job, job_id)).state
                 except SlurmError:
                     state = "unknown"
-                if state not in WAITING | HELD | {"unknown"}:
+                if state not in states | {"unknown"}:
                     return ""
                 await anyio.sleep(_GONE_STEP_S)
         return state
