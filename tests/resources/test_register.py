@@ -21,7 +21,18 @@ from tests.support.sweeps import cell_events, write_sweep
 pytestmark = pytest.mark.anyio
 
 GUIDES = [
-    *("agent_rl", "clients", "evaluation", "gpus", "hosts", "how_it_works", "http", "judgement", "launching"),
+    *(
+        "agent_rl",
+        "clients",
+        "clusters",
+        "evaluation",
+        "gpus",
+        "hosts",
+        "how_it_works",
+        "http",
+        "judgement",
+        "launching",
+    ),
     *(
         "metrics",
         "monitoring",
