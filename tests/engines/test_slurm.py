@@ -231,7 +231,7 @@ async def test_many_jobs_are_watched_by_one_query_in_half_a_minute(lab: Sandbox)
 async def test_a_sweep_of_200_cells_has_one_success_for_each(lab: Sandbox) -> None:
     async with lab.agent() as agent:
         began_s = time.monotonic()
-        common = {"command": "echo step 1/1 loss {lr}", "backend": "slurm"}
+        common = {"command": "echo step 1/1 loss {lr} {seed}", "backend": "slurm"}
         grid = {"lr": list(range(50)), "seed": [1, 2, 3, 4]}
         sweep = await agent.call("launch_sweep", name="many", common=common, grid=grid)
         while True:

@@ -17,6 +17,7 @@ HERE = Path(sys.argv[0]).parent
 JOBS = HERE / "jobs"
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol", "sacct")
 HELD = ("RUNNING", "COMPLETING")
+KILL_WAIT_S = 6
 
 
 def install(directory: Path) -> None:
@@ -68,6 +69,10 @@ def start(job: Path) -> None:
     if os.fork():
         return
     os.setsid()
+    for fd in (0, 1, 2):  # of the sbatch that a caller reads to its end
+        os.dup2(os.open(os.devnull, os.O_RDWR), fd)
+    while (former := read(job, "pid")) and Path(f"/proc/{former}").exists():  # the processes of the job before
+        time.sleep(0.02)
     options = options_of(read(job, "script"))
     restarts = read(job, "restarts") or "0"
     environ = {**os.environ, "SLURM_JOB_ID": job.name, "SLURM_JOB_NAME": options["job-name"]}
@@ -84,8 +89,6 @@ def start(job: Path) -> None:
         cwd=options["chdir"],
         start_new_session=True,
     )
-    for fd in (0, 1, 2):  # of the sbatch that a caller reads to its end
-        os.dup2(os.open(os.devnull, os.O_RDWR), fd)
     write(job, "pid", str(child.pid))
     write(job, "state", "RUNNING")
     code = child.wait()
@@ -97,17 +100,18 @@ def start(job: Path) -> None:
 
 
 def end(job: Path, state: str) -> None:
-    """End a job in ``state``: SIGTERM to all, and SIGKILL to who is left after a second."""
+    """End a job in ``state``: SIGTERM to all, and SIGKILL to who is left after KillWait."""
     was = read(job, "state")
     write(job, "ended", str(int(time.time())))
     write(job, "state", state)
     if was in HELD:
-        give_up_s = time.monotonic() + 1
+        give_up_s = time.monotonic() + KILL_WAIT_S
         pids = signal_all(job.name, signal.SIGTERM)
-        while pids and time.monotonic() < give_up_s:
+        while (pids := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < give_up_s:
             time.sleep(0.02)
-            pids = members(job.name)
-        signal_all(job.name, signal.SIGKILL)
+        for pid in pids:  # not who came since: they start the job again
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def sbatch(words: list[str]) -> int:
@@ -159,7 +163,7 @@ def scancel(words: list[str]) -> int:
 
 def scontrol(words: list[str]) -> int:
     if words[:2] == ["show", "config"]:
-        print("KillWait                = 6 sec\nJobCompLoc              = /dev/null")
+        print(f"KillWait                = {KILL_WAIT_S} sec\nJobCompLoc              = /dev/null")
         return 0
     job = JOBS / words[2 if words[0] == "show" else 1]
     if not read(job, "state"):
@@ -168,6 +172,12 @@ def scontrol(words: list[str]) -> int:
         write(job, "restarts", str(int(read(job, "restarts") or 0) + 1))
         end(job, "PENDING")
         start(job)
+        return 0
+    if words[0] == "release":
+        start(job)
+        return 0
+    if words[0] == "end":  # what no command of Slurm's can do: the site ends a job in this state
+        end(job, words[2])
         return 0
     facts = {"JobId": job.name, "JobState": read(job, "state"), "Restarts": read(job, "restarts") or "0"}
     facts |= {"ExitCode": read(job, "code") or "0:0", "EndTime": read(job, "ended") or "Unknown"}

@@ -1,0 +1,80 @@
+"""Runs as jobs of Slurm, whose programs are played at the command line, by the tools that agents use."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import fake_slurm
+from tests.support.sandbox import Sandbox, until_async
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def lab(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
+    fake_slurm.install(sandbox.path / "slurm")
+    sandbox.environ["PATH"] = f"{sandbox.path}/slurm:{sandbox.environ['PATH']}"
+    monkeypatch.setattr("mcp_server.backends.slurm.queue.QUIET_S", 0.2)
+    monkeypatch.setattr("mcp_server.backends.slurm.queue.EXPECTED_S", 0.2)
+    return sandbox
+
+
+def slurm(lab: Sandbox, *words: str) -> None:
+    subprocess.run([lab.path / "slurm" / words[0], *words[1:]], env=lab.environ, check=True)
+
+
+async def test_a_job_waits_with_a_reason_starts_and_is_started_again_by_its_policy_at_the_sites_limit(
+    lab: Sandbox,
+) -> None:
+    lab.environ["LAB_TOKEN"] = "t0ken-of-the-lab-1234"
+    (lab.path / "slurm" / "full").touch()
+    command = (
+        'echo "step $RUNWARD_ATTEMPT ${#LAB_TOKEN} GPU $CUDA_VISIBLE_DEVICES"; [ $RUNWARD_ATTEMPT = 2 ] || sleep 300'
+    )
+    async with lab.agent_in_process() as agent:
+        arguments = {"command": command, "backend": "slurm", "gpus": 2, "recovery": {"timeout": "retry"}}
+        dry = await agent.call("launch_run", **arguments, dry_run=True)
+        assert "#SBATCH --gres=gpu:2" in dry["dry_run_script"]
+        assert "# Slurm: Job 1 to start at 2026-" in dry["dry_run_script"]
+        run_id = await agent.launch(**arguments, secrets=["LAB_TOKEN"])
+        waiting = (await agent.call("wait_run", run_ids=run_id, timeout_s=1))["runs"][0]
+        assert (waiting["state"], waiting["pending_reason"]) == ("queued", "Resources")
+        slurm(lab, "scontrol", "release", "1")
+        assert (await agent.call("wait_run", run_ids=run_id, timeout_s=60))["reason"] == "started"
+        (lab.path / "slurm" / "down").touch()
+        await until_async(lambda: lab.run(run_id).unreachable, "a controller that is away")
+        assert lab.run(run_id).state == "running"
+        (lab.path / "slurm" / "down").unlink()
+        slurm(lab, "scontrol", "end", "1", "TIMEOUT")
+        end = await agent.end(run_id)
+    assert (end["state"], end["attempt"], end["job_id"], end["backend"]) == ("finished", 2, "1", "slurm")
+    assert lab.rundir(run_id).log(2).read_text() == "step 2 21 GPU 0,1\n"
+    kinds = [event["kind"] for event in lab.run(run_id).events]
+    assert [kind for kind in kinds if kind != "first_step"] == [
+        *("started", "stopping", "retrying", "requeued", "started", "ended")
+    ]
+    left = [path for path in lab.path.rglob("*") if path.is_file() and b"t0ken-of" in path.read_bytes()]
+    assert left == []
+
+
+async def test_a_kill_cancels_a_job_that_waits_and_stops_one_that_runs(lab: Sandbox) -> None:
+    async with lab.agent_in_process() as agent:
+        runs = await agent.launch("sleep 300", backend="slurm")
+        await until_async(lambda: lab.run(runs).state == "running", "its start")
+        (lab.path / "slurm" / "full").touch()
+        waits = await agent.launch(["touch", str(lab.path / "ran")], backend="slurm")
+        for run_id in (waits, runs):
+            killed = await agent.kill(run_id)
+            assert (killed["status"], killed["state"], killed["survivors"]) == ("killed", "killed", [])
+        assert not (lab.path / "ran").exists()
+        assert not lab.rundir(waits).handover.exists()
+        (lab.path / "slurm" / "full").unlink()
+        refusal = await agent.refusal("launch_run", command="true", backend="slurm", host="nowhere")
+        assert "nowhere" in refusal
+        cancelled = await agent.launch("sleep 300", backend="slurm")
+        await until_async(lambda: lab.run(cancelled).state == "running", "its start")
+        slurm(lab, "scancel", str(len(list(Path(lab.path / "slurm" / "jobs").iterdir()))))
+        end = await agent.end(cancelled)
+        assert (end["state"], end["signal"]) == ("killed", "SIGTERM")
+        assert "its job was cancelled in Slurm" in end["events"][-1]["text"]
