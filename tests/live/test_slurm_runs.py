@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,12 @@ async def test_a_job_waits_with_a_reason_starts_and_is_started_again_by_its_poli
         'echo "step $RUNWARD_ATTEMPT ${#LAB_TOKEN} GPU $CUDA_VISIBLE_DEVICES"; [ $RUNWARD_ATTEMPT = 2 ] || sleep 300'
     )
     async with lab.agent_in_process() as agent:
-        arguments = {"command": command, "backend": "slurm", "gpus": 2, "recovery": {"timeout": "retry"}}
+        arguments: dict[str, Any] = {
+            "command": command,
+            "backend": "slurm",
+            "gpus": 2,
+            "recovery": {"timeout": "retry"},
+        }
         dry = await agent.call("launch_run", **arguments, dry_run=True)
         assert "#SBATCH --gres=gpu:2" in dry["dry_run_script"]
         assert "# Slurm: Job 1 to start at 2026-" in dry["dry_run_script"]
