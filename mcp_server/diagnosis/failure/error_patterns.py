@@ -143,7 +143,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
         "nccl_error",
         (
             r"\bNCCL (?:error|Error|communicator|operation|watchdog|version)|\bnccl[A-Z]\w+",
-            r"ProcessGroup(?:NCCL|Gloo|HCCL|XCCL|MPI)|NCCL_|NCCL failure|\bRCCL\b|\bHCCL\b",
+            r"ProcessGroup(?:NCCL|Gloo|HCCL|XCCL|MPI)|NCCL_(?!DEBUG\b)|NCCL failure|\bRCCL\b|\bHCCL\b",
             r"[Ww]atchdog (?:caught collective|thread|got stuck)|collective operation timeout|store[ -]based barrier",
             r"\bTimed out after \d+ seconds? waiting for clients",
             r"[Gg]loo\b|Connection closed by peer \[|remote process exited|DistBackendError|DistStoreError",
@@ -254,6 +254,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"|LoRA rank \d+ is greater",
             r"[Tt]otal available GPUs|You asked for .{0,80} per trial|[Bb]float16 is only supported on GPUs",
             r"Package size \([\d.]+|maximum context length is \d|[Tt]he model `[^`]{1,80}` does not exist",
+            r"Failed to merge the Job's runtime env|No joints found for actuator group",
             r"placement group bundle index \d+ is invalid|No runs present in the directory",
             # of Hydra's overrides
             r"^(?:mismatched|extraneous) input '|^no viable alternative at input '|^token recognition error at: ",

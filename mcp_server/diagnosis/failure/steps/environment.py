@@ -33,6 +33,10 @@ ROWS = (
         "again."),
     row("import_error", r"requires? (?:the )?`?(\w[\w-]{1,40})`? (?:package )?to be installed", "", "stop",
         "Install {0} into this run's environment, then launch_run again."),
+    row("import_error", r"No module named '?numpy\._core", "", "stop",
+        "The file was written with NumPy 2, this environment has 1: install numpy>=2 here, or write the file again "
+        "with "
+        "this one."),
     row("import_error", r"No module named '?([\w.]{1,60})", "", "stop",
      "Install the package that provides {0} into this run's environment, then launch_run again."),
     row("import_error", r"cannot import name '([\w.]{1,40})' from '([\w.]{1,40})'", "", "stop",

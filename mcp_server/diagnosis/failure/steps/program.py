@@ -230,6 +230,8 @@ GENERAL_ROWS = (
     row("python_error", r"backward through the graph a second time", "", "stop",
         "A graph is used twice {at}: detach what is kept between steps, or pass retain_graph=True, then launch_run "
         "again."),
+    row("python_error", r"index (-?\d+) is out of bounds for (?:dimension|axis) \d+ with size (\d+)", "", "stop",
+        "Index {0} is used {at} where there are only {1}: correct the index or the size there, then launch_run again."),
     row("python_error", r"(?m)(?i:expected (?:scalar type|m1 and m2)|(?:be|have) (?:the )?same (?:d?type|data type)"
         r"|dtypes?\b.{0,60}(?:but|match|differ|!=)"
         r"|not implemented for '(?:Half|BFloat16|Long|Int|Byte|Bool)|should be the same|Input type \()", "", "stop",

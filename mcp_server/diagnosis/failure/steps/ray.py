@@ -76,6 +76,11 @@ ROWS = (
      r"ConnectionAbortedError: Initialization failure from server", "", "retry_later",
         "The ray:// connection broke: retry later, and start the driver in the cluster (`ray job submit`), which "
         "survives that."),
+    row("ray_error network_error", r"(?i)(?:connect to|connection to|reach) (?:\w+ )?redis|redis.{0,60}(?:refused"
+        r"|failed)", "",
+        "stop", "Ray's GCS cannot reach its Redis: start it, or correct RAY_REDIS_ADDRESS (unset it where none is "
+        "wanted), "
+        "then launch_run again."),
     row("ray_error", r"(?:connect to|find any running|waiting for) .{0,10}(?:Ray|GCS)\b|not (?:found|reachable)"
      r"|[Ss]ession.{0,60}mismatch"
      r"|GCS may have been killed|[Rr]ay [Cc]lient.{0,60}(?:connect|timeout)|No node with .{0,40}address|RAY_ADDRESS",

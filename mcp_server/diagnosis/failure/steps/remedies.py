@@ -40,7 +40,8 @@ _SAYS_NOTHING = re.compile(
     r"(?i)\b(?:bug )?report(?:s|ed|ing)?\b(?![ ._(])|\breport (?:it|this|the|a|an|to|any)\b|\bissue\b|\bbug\b|debug"
     r"|stack ?trace|traceback|documentation|\bcontact\b|\babove\b|\bbelow\b"
     r"|https?://(?!huggingface\.co)|\bretry|try again|as is\b|USE_CUDA_DSA|LAUNCH_BLOCKING|HYDRA_FULL_ERROR|FILTERING"
-    r"|more (?:information|details)|\bsee \w+ (?:for|in)|error[- ]?log|asynchronously|This could because"
+    r"|\bcheck (?:\w+ )?logs?\b|\.out for\b|more (?:information|details)|\bsee \w+ (?:for|in)|error[- ]?log"
+    r"|asynchronously|This could because"
     r"|you can (?:inspect|find|read|view|learn|also)"
     r"|valid model identifier|^mapping values"
 )
@@ -53,6 +54,7 @@ _SETTING = re.compile(
     r"`[^`]+`|(?<![\w-])--[a-z]|\b\w+=\S|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b"
     r"|\b[a-z]\w*[._][a-z]\w*\b(?!\.py)"
 )
+_OWN_ERRORS = frozenset({"data_error", "config_error", "python_error"})
 _DEED, _DEMAND, _NAMED = 3, 2, 2
 _CODE_OF_ANSWER = re.compile(r"^Error code: \d{3}: ")
 _HEAD, _TAIL = "The error says: ", ", then launch_run again."
@@ -86,8 +88,8 @@ def find_remedy(scene: Scene, least_rate: int = _DEMAND) -> NextStep | None:
 
 
 def suggest_setting(scene: Scene) -> NextStep | None:
-    """Return the sentence about missing data that says which setting to change, or None."""
-    return find_remedy(scene, _DEED + _NAMED) if scene.kind == "data_error" else None
+    """Return the sentence of the message that says which setting to change, or None."""
+    return find_remedy(scene, _DEED + _NAMED) if scene.kind in _OWN_ERRORS else None
 
 
 def _rate(sentence: str) -> int:

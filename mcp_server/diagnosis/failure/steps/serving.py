@@ -10,6 +10,13 @@ _LATE = r"(?i:Read ?Timeout|timed? ?out|Timeout \d+ ?ms exceeded|deadline exceed
 # fmt: off
 ROWS = (
     # --- vLLM and SGLang
+    row("", r"must provide a chat template", "", "stop",
+        "The served model has no chat template: start the server with --chat-template FILE, or serve its instruct "
+        "model, "
+        "then launch_run again."),
+    row("", r"peer access is not supported between", "", "stop",
+        "These GPUs have no peer access: disable_custom_all_reduce=True in vLLM (SGLang: --disable-custom-all-reduce), "
+        "NCCL_P2P_DISABLE=1 in env."),
     row("", r"([\w.-]{2,40}) is installed with version (\S+), which is less than the minimum\D{1,20}([\w.]+\w)", "",
         "stop", "{0} is {1}, but must be {2} or newer: upgrade it in this run's environment, then launch_run again."),
     row("", r"auto\W{0,3} tool choice requires", "", "stop",
@@ -24,7 +31,8 @@ ROWS = (
         "launch_run again."),
     row("", r"divisible by (?:the )?tensor[ _](?:model[ _])?parallel", "", "stop",
      "Choose a tensor parallel size that divides the model's attention heads, then launch_run again."),
-    row("", r"[Mm]odel architectures? \[?'?(\w+)'?\]? (?:are|is) not supported|(\w+) is not (?:in the model registry"
+    row("", r"^(?!.*[Pp]lease set).*[Mm]odel architectures? \[?'?(\w+)'?\]? (?:are|is) not supported"
+        r"|(\w+) is not (?:in the model registry"
         r"|supported "
         r"by vLLM)", "", "stop",
         "The installed server does not know {0}{1}: upgrade vLLM or SGLang (and transformers), or use a model that it "
@@ -119,6 +127,10 @@ ROWS = (
         "The text parsed {at} is not JSON ({0}): it is a model's or server's words, so catch this there, then "
         "launch_run "
         "again."),
+    row("", r"database is locked", "", "stop",
+        "Another process writes this SQLite file {at}: let one process write, pass a longer timeout=, or use WAL on "
+        "a local "
+        "disk."),
     row("", r"JSONDecodeError: ([^\n:]{1,60}): line (\d+) column (\d+)", r"\.json\(\)", "stop",
         "A server answered without JSON ({0}) {at}: check its status and address there before .json(), then launch_run "
         "again."),

@@ -35,6 +35,11 @@ ROWS = (
         log=r"(?s)(?:regular expressions are correct"
         r"|expressions?)[^\n]{0,40}\n\s*(\S{1,60}?): \[\]\s+Available strings: "
         r"\[([^\]]{2,80})"),
+    row("", r"No (?:joints|bodies) found .{0,80}expression: \[(.{2,90}?)\]", "", "stop",
+        "No joint of the asset matches {0}: correct joint_names_expr of that actuator group, then launch_run again."),
+    row("", r"Failed to create (?:rigid body|articulation|\w+ view) at: (\S{1,90}?)\.?(?: |$)", "", "stop",
+        "There is no such physics body at {0}: correct prim_path, or the asset has no rigid body or articulation "
+        "root there."),
     row("", r"(?:extension|dependency solver).{0,60}(?:failed|failure|resolve)|Failed to resolve extension", "", "stop",
         "Isaac's extensions do not fit together: install the Isaac Lab release that belongs to this Isaac Sim, then "
         "launch_run again."),
