@@ -331,7 +331,7 @@ def _check_value(name: str, value: object) -> None:
 
 
 def _label(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.=+]+|\.{2,}", "-", text)[:LONGEST_CELL_NAME].strip("-.")
+    return re.sub(r"(?:[^A-Za-z0-9_.=+]|\.{2,})+", "-", text)[:LONGEST_CELL_NAME].strip("-.")
 
 
 def _describe(params: Mapping[str, Any]) -> str:
