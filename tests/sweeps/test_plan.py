@@ -53,7 +53,10 @@ def test_every_cell_has_a_name_of_its_own_that_fits() -> None:
     cells = plan(cells=[{"launch": {"name": "x" * 90}}, {"launch": {"name": "x" * 90}}, {"launch": {"name": "x" * 90}}])
     assert len({cell.name for cell in cells}) == 3
     assert max(len(cell.name) for cell in cells) <= 40
-    assert [cell.name for cell in plan(grid={"data": ["../../x", "a/../b.c"]})] == ["data-x", "dataa-b.c"]  # no path, and no dots of one
+    assert [cell.name for cell in plan(grid={"data": ["../../x", "a/../b.c"]})] == [
+        "data-x",
+        "dataa-b.c",
+    ]  # no path, and no dots of one
 
 
 def test_a_source_combines_with_a_grid_and_its_settings_yield_to_the_cell() -> None:
