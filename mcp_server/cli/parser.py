@@ -64,6 +64,9 @@ def make_parser() -> argparse.ArgumentParser:
     logs.add_argument("-f", "--follow", action="store_true", help="print output as it is written")
     logs.add_argument("--path", action="store_true", help="print the path of the log")
 
+    watch = verbs.add_parser("watch", help="print what appears in a tmux session of others, until its program ended")
+    watch.add_argument("session", metavar="SESSION")
+
     kill = verbs.add_parser("kill", help="stop a run and all it started, or a sweep, after asking")
     kill.add_argument("run_id", metavar="RUN|SWEEP")
     kill.add_argument("--reason", default="", help="kept with the run")

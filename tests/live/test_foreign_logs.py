@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.cli.watch import find_new_lines
 from mcp_server.system import processes
 from tests.support.sandbox import Sandbox, until_async
 
@@ -134,3 +136,46 @@ async def test_others_are_found_and_what_was_searched_is_said(
     assert f"tmux server {sandbox.socket!r}" in others["searched"]
     assert "processes of " in others["searched"]
     assert all(each["user"] for each in others["processes"])
+
+
+async def test_a_session_of_others_is_watched_as_a_run(sandbox: Sandbox) -> None:
+    begin = sandbox.path / "begin"
+    training = "for i in 1 2 3; do echo step $i/3 loss 0.$i; done; echo key s3cr3t-value-of-mine; "
+    training += f"{sys.executable} -c 'raise ValueError(7)'; until [ -e {begin} ]; do sleep 0.1; done; exit 3"
+    sandbox.tmux("new-session", "-d", "-s", "theirs", training, ";", "set-option", "-p", "remain-on-exit", "on")
+    sandbox.environ["WANDB_API_KEY"] = "s3cr3t-value-of-mine"
+    command = f"RUNWARD_TMUX_SOCKET={sandbox.socket} {sys.executable} -m mcp_server watch theirs"
+    async with sandbox.agent_in_process() as agent:
+        run_id = await agent.launch(command, name="watch")
+        await until_async(lambda: "ValueError: 7" in sandbox.log(run_id), "its output")
+        begin.touch()
+        status = await agent.end(run_id)
+    assert (status["state"], status["exit_code"], status["step"]) == ("failed", 3, 3)
+    assert "ValueError: 7" in status["failure"]["line"]
+    log = sandbox.log(run_id)
+    assert log.count("step 2/3") == 1
+    assert "the program of session theirs ended: exit code 3" in log
+    assert "s3cr3t-value-of-mine" not in log
+
+
+async def test_a_server_in_one_run_ends_with_its_client_in_another(sandbox: Sandbox) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    python, waits = sys.executable, f"until (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.1; done"
+    fetch = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/').status)"
+    async with sandbox.agent_in_process() as agent:
+        client = await agent.launch(f'{waits}; {python} -c "{fetch}"', name="client")
+        serving = f"{python} -m http.server {port} & S=$!; {python} -m mcp_server wait client; kill $S"
+        server = await agent.launch(serving, name="server")
+        ends = [await agent.end(run_id) for run_id in (client, server)]
+    assert [end["state"] for end in ends] == ["finished", "finished"]
+    assert "200" in sandbox.log(client)
+
+
+def test_only_new_lines_of_a_screen_are_printed() -> None:
+    assert find_new_lines([], ["a"]) == ["a"]
+    assert find_new_lines(["a", "b"], ["a", "b", "c"]) == ["c"]
+    assert find_new_lines(["a", "1%"], ["a", "2%"]) == ["2%"]
+    assert find_new_lines(["a", "b", "c"], ["b", "c", "d"]) == ["d"]
+    assert find_new_lines(["a", "b"], ["x", "y"]) == ["x", "y"]
