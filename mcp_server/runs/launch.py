@@ -56,7 +56,8 @@ async def plan(request: LaunchRequest, home: StateHome, environ: Mapping[str, st
     backend = load_backend("ssh") if resolved.mirror else backend
     backend.check_request(resolved.request)
     await run_in_thread(backend.check_usable)
-    return Plan(backend.complete_spec(build_spec(resolved), environ), resolved.handover, resolved.code)
+    spec = await run_in_thread(backend.complete_spec, build_spec(resolved), environ)  # may ask a name server
+    return Plan(spec, resolved.handover, resolved.code)
 
 
 async def rehearse(request: LaunchRequest, home: StateHome, environ: Mapping[str, str]) -> RunSpec:

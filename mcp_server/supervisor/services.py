@@ -8,11 +8,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
+from mcp_server.record.events import ENDING
 from mcp_server.record.exit_status import StopRequest
 from mcp_server.record.run_directory import RunDir
 from mcp_server.record.run_processes import ThisHost, supervisor_of
 from mcp_server.record.run_record import read_run
 from mcp_server.record.service import Need, find_service_port, parse_need
+from mcp_server.record.spec import RunSpec
 from mcp_server.record.state import Run
 from mcp_server.supervisor.control import ControlInputs
 from mcp_server.supervisor.not_started import ServiceEnded, StoppedBeforeStart
@@ -84,8 +86,8 @@ class Services:
         """
         if run.ended and not self._goes_on(run):
             raise ServiceEnded(f"{need.run}, which it needs, ended before it answered: {_describe_end(run)}")
-        if run.state in ("queued", "starting", "retrying"):
-            return f"it is {run.state}"
+        if run.started_at is None or run.state in ("queued", "starting", "retrying"):
+            return f"it is {run.state}" if run.state != "lost" else "its job has not started"
         if need.port is None and run.spec.first_step_pattern:
             return "" if run.stepped else "it has not printed its first_step_pattern yet"
         port = need.port or find_service_port(run)
@@ -106,9 +108,15 @@ class Services:
         return "" if _is_open(host, port) else f"{host}:{port} does not answer yet"
 
     def _goes_on(self, run: Run) -> bool:
-        """Return whether the processes of a service live although its supervisor is gone. That is told once."""
-        if run.state != "lost":
+        """Return whether a service without a written end may live.
+
+        Its processes go on although its supervisor is gone, which is said once; or its supervisor is a scheduler's job,
+        of which this host sees nothing else.
+        """
+        if run.state != "lost" or any(event["kind"] in ENDING for event in run.events):
             return False
+        if run.spec.backend != RunSpec.backend:
+            return True
         if not self._host.find_leftovers(run):
             return False
         if run.run_id not in self._told:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-async def measure_ends(agent: Agent, sandbox: Sandbox, options: dict[str, str]) -> list[float]:
+async def measure_ends(agent: Agent, sandbox: Sandbox, options: Mapping[str, object]) -> list[float]:
     """Return by how many seconds the answer followed the end of the command, for each of ``JOBS`` jobs."""
     delays = []
     for number in range(JOBS):
@@ -111,8 +111,10 @@ async def check_the_end_of_the_head(
     print(f"head killed: its run is {sandbox.run(head).state}")
     await until_patiently(lambda: sandbox.run(left).ended, 30)
     print(f"head killed: a running job is {sandbox.run(left).state} ({sandbox.run(left).reason})")
-    assert sandbox.run(left).state == "lost"
-    assert (await agent.kill(left))["survivors"] == []
+    # Ray kills its supervisor, unless that of the head, in whose process tree it is, terminates it sooner.
+    assert sandbox.run(left).state in ("lost", "killed")
+    if (await agent.call("kill_run", run_id=left))["status"] != "already_ended":
+        assert (await agent.kill(left))["survivors"] == []
     assert not [p for p in processes.list_processes() if p.command == "sleep 986"]
     await until_patiently(lambda: sandbox.run(pending).unreachable is not None, 30)
     print(f"head killed: a pending job is {sandbox.run(pending).state}, {dict(sandbox.run(pending).unreachable or {})}")
@@ -157,6 +159,10 @@ async def test_a_cluster_as_a_service_and_jobs_on_it(sandbox: Sandbox) -> None:
         print(describe(delays))
         assert max(delays) <= 1.5
 
+        mirrored = {**options, "shared_disk": False}
+        delays = await measure_ends(agent, sandbox, mirrored)
+        print(f"mirrored, {describe(delays)}")
+        assert max(delays) <= 1.5
         await check_stops(agent, sandbox, options)
         await check_the_end_of_the_head(agent, sandbox, options, head, user)
         assert not ray_processes(temp_dir)

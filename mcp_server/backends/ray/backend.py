@@ -240,9 +240,9 @@ class RayBackend(LocalBackend):
 
     async def request_stop(self, directory: RunDir, run: Run) -> bool:
         """Signal a supervisor of this host. One of another node finds the stop request by itself within 5 s."""
-        if not is_mirrored(run.spec) and not _runs_here(directory):
+        if not is_mirrored(run.spec) and not await run_in_thread(_runs_here, directory):
             return False
-        supervisor = supervisor_of(directory.path, run)
+        supervisor = await run_in_thread(supervisor_of, directory.path, run)
         return supervisor is not None and processes.send_signal(supervisor, signal.SIGTERM)
 
     async def reap(self, directory: RunDir, run: Run) -> ReapResult:
@@ -251,7 +251,7 @@ class RayBackend(LocalBackend):
         Raises:
             HostUnreachable: the head does not answer, so whether the job was stopped is unknown.
         """
-        is_here = _runs_here(directory)
+        is_here = await run_in_thread(_runs_here, directory)
         result = await super().reap(directory, run) if is_here else ReapResult((), (), unsupervised=False)
         head, is_job_ended = _head_of(run.spec), False
         job_id = submission_id(run.run_id, run.attempt if is_mirrored(run.spec) else 1)
