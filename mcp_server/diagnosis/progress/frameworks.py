@@ -194,8 +194,8 @@ STEP_FORMATS: tuple[StepFormat, ...] = (
     _row("[1, 2000] loss", "] loss", r"\[(?P<epoch>\d+), {0,5}(?P<n>\d+)\] loss", Rank.STEP, base=1),
     _row("epoch1", "poch", rf"(?i:\bepoch)[_-]?(?P<epoch>\d+)\b(?={_LATER}{_MEASURE})(?!{_LATER}(?:\bload|resum|/))",
          Rank.EPOCH, zero=True),
-    _row("chinese", "第", rf"第\s?{_STEP}(?:\s?/\s?(?P<total>\d+))?\s?(?:轮|步|次迭代|个?\s?(?i:epoch)|回合)"
-         rf"{_LATER}{_MEASURE}", Rank.STEP),
+    _row("chinese", "第", rf"第\s?{_STEP}(?:\s?[轮步]?\s?(?:/\s?共?|[(\uff08\uff0c,]\s?共)\s?(?P<total>\d+))?\s?"
+         rf"(?:轮|步|次迭代|个?\s?(?i:epoch)|回合){_LATER}{_MEASURE}", Rank.STEP),
     _row("over", "raining", r"(?i)\b(?:pre-?|fine-?)?training (?:run |loop )?(?:is |has )?"
          r"(?:complete|finished|done|ended)"
          r"|\bfinished training\b", Rank.NONE),
