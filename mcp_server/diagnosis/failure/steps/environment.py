@@ -24,8 +24,6 @@ ROWS = (
         "nvcc is of CUDA {0}, torch of {1}: set CUDA_HOME to a toolkit {1}, or choose an optimizer that is not "
         "compiled "
         "(adamw_torch)."),
-    row("", r"detected CUDA version \(?([\d.]+\d)\)? mismatches .{0,80}PyTorch \(?([\d.]+\d)", "", "stop",
-        "nvcc is of CUDA {0}, torch of {1}: set CUDA_HOME to a toolkit {1}, then launch_run again."),
     row("import_error", r"operator torchvision::|torchvision.{0,80}(?:compiled|version|incompatible)", "", "stop",
         "torch and torchvision are not of one release: install the pair that belongs together, then launch_run again."),
     row("import_error", r"working triton installation", "", "stop",
@@ -50,12 +48,8 @@ ROWS = (
      "The system's {0} is older than the package needs: use a build for this system or a container."),
     row("import_error", r"([\w.+-]{1,60}\.so[\w.]{0,20}): cannot open shared object", "", "stop",
      "{0} is not found: install it or set LD_LIBRARY_PATH, then launch_run again."),
-    row("", r"libtorchcodec|[Ff][Ff]mpeg (?:is not|not) ", "", "stop",
-     "FFmpeg is missing or of another version: install one that torchcodec knows, or another video backend."),
     row("import_error", r"undefined symbol: \S", "", "stop",
      "A compiled package does not match the others, mostly PyTorch: reinstall it for the installed version."),
-    row("import_error", r"numpy\.\w+ size changed|NumPy 1\.x|_ARRAY_API", "", "stop",
-     "A compiled package needs another NumPy: align the versions (often numpy<2)."),
     row("import_error", r"CUDA_HOME|nvcc|Ninja is required|Error building extension", "", "stop",
      "An extension cannot be compiled: install ninja and the CUDA toolkit and set CUDA_HOME, then launch_run again."),
     # --- data
@@ -72,8 +66,6 @@ ROWS = (
         r"|MetadataIncomplete|deserializing header|unexpected EOF|[Uu]nexpected end of"
      r"|[Tt]runcated file|truncated file", "", "stop",
      "The file is cut or damaged: resume from the checkpoint before it, or fetch it again, then launch_run again."),
-    row("data_error", r"Weights only load failed", "", "stop",
-     "torch.load refuses code in the file: pass weights_only=False if its source is trusted, then launch_run again."),
     row("data_error", r"File exists: '?([^']{1,80})", "", "stop",
      "{0} exists already: choose another output directory or allow overwriting."),
     row("data_error", r"Permission denied: '?([^']{1,80})", "", "stop",
@@ -138,8 +130,6 @@ ROWS = (
     # --- disk
     row("disk_full", r"torch_\d+|/dev/shm|[Ss]hared memory", "", "stop",
      "Shared memory is full: fewer DataLoader workers or a larger /dev/shm, then launch_run again."),
-    row("disk_full", r"[Qq]uota|EDQUOT|\[Errno 122\]", "", "stop",
-     "The quota is used up: write elsewhere, or ask a person to free space, then launch_run again."),
     row("disk_full", r"'?(/[^\s']{2,60})", "", "stop",
      "The disk of {0} is full: write elsewhere, or ask a person to free space, then launch_run again."),
     # --- crashes and kills

@@ -137,8 +137,6 @@ ROWS = (
      "The tokenizer has no chat template: use the instruct model's, or give a chat_template, then launch_run again."),
     row("python_error", r"Cannot re-initialize CUDA in forked subprocess", r"\bvllm\b", "stop",
         "CUDA was used before a fork: set VLLM_WORKER_MULTIPROC_METHOD=spawn in env, then launch_run again."),
-    row("python_error", r"stack expects each tensor to be equal size", "", "stop",
-        "The samples of a batch have different shapes: resize or pad them in the Dataset, or pass a collate_fn."),
     row("", r"Detected mismatch between collectives", "", "stop",
         "The ranks run different code: let each call the same collectives (blocks of rank 0 alone, uneven batches), "
         "then "
@@ -160,8 +158,6 @@ ROWS = (
         "again."),
     row("", r"not positive[- ]definite|singular (?:matrix|input)|LinAlgError", "", "stop",
         "A matrix is singular or not positive-definite {at}: add damping to its diagonal, or use float64."),
-    row("", r"No operator found for `memory_efficient", "", "stop",
-        "xformers has no kernel for these inputs: use fp16 or bf16, or turn xformers off, then launch_run again."),
     row("", r"Must flatten tensors with uniform dtype but got torch\.(\w+) and torch\.(\w+)", "", "stop",
         "FSDP shards one dtype: cast the {1} parameters (LoRA, norms) to {0}; for QLoRA set bnb_4bit_quant_storage "
         "to it."),

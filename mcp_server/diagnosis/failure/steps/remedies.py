@@ -44,6 +44,7 @@ _SAYS_NOTHING = re.compile(
     r"|asynchronously|This could because"
     r"|you can (?:inspect|find|read|view|learn|also)"
     r"|valid model identifier|^mapping values"
+    r"|^make(?:\[\d+\])?: "
 )
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\w*|[a-z_][\w]*(?:\.\w+)+)(?:\(\w+\))?: "
