@@ -17,7 +17,7 @@ HERE = Path(sys.argv[0]).parent
 JOBS = HERE / "jobs"
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol", "sacct")
 HELD = ("RUNNING", "COMPLETING")
-KILL_WAIT_S = 6
+KILL_WAIT_S = 1  # unless a file kill_wait_s holds another
 
 
 def install(directory: Path) -> None:
@@ -54,6 +54,10 @@ def members(job_id: str) -> list[int]:
             if f"SLURM_JOB_ID={job_id}".encode() in words and f"FAKE_SLURM={HERE}".encode() in words:
                 found.append(int(process.name))
     return found
+
+
+def kill_wait_s() -> int:
+    return int(read(HERE, "kill_wait_s") or KILL_WAIT_S)
 
 
 def signal_all(job_id: str, number: int) -> list[int]:
@@ -105,7 +109,7 @@ def end(job: Path, state: str) -> None:
     write(job, "ended", str(int(time.time())))
     write(job, "state", state)
     if was in HELD:
-        give_up_s = time.monotonic() + KILL_WAIT_S
+        give_up_s = time.monotonic() + kill_wait_s()
         pids = signal_all(job.name, signal.SIGTERM)
         while (pids := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < give_up_s:
             time.sleep(0.02)
@@ -163,7 +167,7 @@ def scancel(words: list[str]) -> int:
 
 def scontrol(words: list[str]) -> int:
     if words[:2] == ["show", "config"]:
-        print(f"KillWait                = {KILL_WAIT_S} sec\nJobCompLoc              = /dev/null")
+        print(f"KillWait                = {kill_wait_s()} sec\nJobCompLoc              = /dev/null")
         return 0
     job = JOBS / words[2 if words[0] == "show" else 1]
     if not read(job, "state"):
