@@ -238,7 +238,7 @@ async def test_a_sweep_of_200_cells_has_one_success_for_each(lab: Sandbox) -> No
         grid = {"lr": list(range(50)), "seed": [1, 2, 3, 4]}
         sweep = await agent.call("launch_sweep", name="many", common=common, grid=grid)
         while True:
-            answer = await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=300)
+            answer = await agent.call("wait_run", run_ids=sweep["sweep_id"], until="end", timeout_s=60)
             if answer["reason"] == "ended":
                 break
         print(f"\n200 cells in {time.monotonic() - began_s:.0f} s")
