@@ -206,6 +206,9 @@ class SlurmBackend:
         """
         job_id = job_of(directory)
         try:
+            # scancel is content with a job that has ended.
+            if not job_id or (await run_in_thread(describe_job, job_id)).state not in _ON_NODES:
+                return False
             await run_in_thread(run_program, ["scancel", "--batch", "--signal=TERM", job_id])
         except SlurmError:
             return False
