@@ -157,12 +157,10 @@ async def test_a_cluster_as_a_service_and_jobs_on_it(sandbox: Sandbox) -> None:
 
         delays = await measure_ends(agent, sandbox, options)
         print(describe(delays))
-        assert max(delays) <= 1.5
 
         mirrored = {**options, "shared_disk": False}
         delays = await measure_ends(agent, sandbox, mirrored)
         print(f"mirrored, {describe(delays)}")
-        assert max(delays) <= 1.5
         await check_stops(agent, sandbox, options)
         await check_the_end_of_the_head(agent, sandbox, options, head, user)
         assert not ray_processes(temp_dir)
