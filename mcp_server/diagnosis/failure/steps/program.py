@@ -135,8 +135,6 @@ ROWS = (
      "The tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token, then launch_run again."),
     row("", r"chat_template is not set", "", "stop",
      "The tokenizer has no chat template: use the instruct model's, or give a chat_template, then launch_run again."),
-    row("python_error", r"Cannot re-initialize CUDA in forked subprocess", r"\bvllm\b", "stop",
-        "CUDA was used before a fork: set VLLM_WORKER_MULTIPROC_METHOD=spawn in env, then launch_run again."),
     row("", r"Detected mismatch between collectives", "", "stop",
         "The ranks run different code: let each call the same collectives (blocks of rank 0 alone, uneven batches), "
         "then "

@@ -42,7 +42,7 @@ _SAYS_NOTHING = re.compile(
     r"|https?://(?!huggingface\.co)|\bretry|try again|as is\b|USE_CUDA_DSA|LAUNCH_BLOCKING|HYDRA_FULL_ERROR|FILTERING"
     r"|\bcheck (?:\w+ )?logs?\b|\.out for\b|more (?:information|details)|\bsee \w+ (?:for|in)|error[- ]?log"
     r"|asynchronously|This could because"
-    r"|you can (?:inspect|find|read|view|learn|also)"
+    r"|you can (?:list|see|check|inspect|find|read|view|learn|also)"
     r"|valid model identifier|^mapping values"
     r"|^make(?:\[\d+\])?: "
 )

@@ -10,6 +10,8 @@ _LATE = r"(?i:Read ?Timeout|timed? ?out|Timeout \d+ ?ms exceeded|deadline exceed
 # fmt: off
 ROWS = (
     # --- vLLM and SGLang
+    row("", r"Cannot re-initialize CUDA in forked subprocess", r"\bvllm\b", "stop",
+        "CUDA was used before a fork: set VLLM_WORKER_MULTIPROC_METHOD=spawn in env, then launch_run again."),
     row("", r"must provide a chat template", "", "stop",
         "The served model has no chat template: start the server with --chat-template FILE, or serve its instruct "
         "model, "
@@ -109,8 +111,10 @@ ROWS = (
         "Two nodes report the same IP address: set VLLM_HOST_IP to each node's own before ray start there, then "
         "launch_run again."),
     # --- Redis
-    row("network_error", r"(?i)Error \d+ connecting to (\S{3,60}?)\. |redis\S*: .{0,80}refused", r"(?i)redis", "stop",
+    row("network_error", r"Error -?\d+ connecting to (\S{3,60}?)\. ", r"(?i)redis", "stop",
         "No Redis answers at {0}: start it (redis-server), or correct its host and port, then launch_run again."),
+    row("network_error", r"(?i)redis\S*: .{0,80}refused", "", "stop",
+        "No Redis answers: start it (redis-server), or correct its host and port, then launch_run again."),
     row("auth_error", r"(?i)authentication required|NOAUTH|WRONGPASS", r"(?i)redis", "stop",
         "Redis wants a password: name it in launch_run's secrets and pass it to the client {at}."),
     row("", r"MISCONF", r"(?i)redis", "stop",
