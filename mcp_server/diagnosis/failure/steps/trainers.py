@@ -86,6 +86,11 @@ ROWS = (
         "This GPU is too old for that (it needs capability {0}{1}): turn the feature off (FP8, fused kernels), "
         "or use a newer GPU."),
     # --- transformers
+    row(_ANY, r"doesn't support bf16|bf16.{0,60}(?:requires?|not supported|can only be used)", "", "stop",
+        "This GPU or build has no bf16: set fp16=true (or bf16=false), or launch_run where the GPU has it."),
+    row(_ANY, r"Couldn't instantiate the backend tokenizer|need to have sentencepiece installed", "", "stop",
+        "The tokenizer cannot be converted: pip install sentencepiece tiktoken protobuf in this environment, then "
+        "launch_run again."),
     row(_ANY, r"No columns in the dataset match", "", "stop",
         "The model takes none of these columns: tokenize them into input_ids and labels, or "
         "remove_unused_columns=False with an own collator."),
