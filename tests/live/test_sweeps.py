@@ -212,6 +212,7 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
         assert ("best" in table["sweep"], table["notes"]) == (False, ["No metric kl in these runs."])
         others = (await agent.call("list_runs", others=True))["others"]
         assert others["tmux_sessions"] == [], "its session is runward's own"
+        assert "a wipe stops no run" in await agent.refusal("launch_sweep", resume="wipe", **plan)
         asked = await agent.call("kill_run", run_id=sweep_id, reason="enough")
         assert asked["status"] == "confirmation_required"
         assert "2 live runs are stopped, 3 of 5 cells are not started" in asked["message"]
@@ -231,7 +232,10 @@ async def test_one_confirmation_stops_a_sweep_and_the_same_call_continues_it(san
         other = {**plan, "common": {**plan["common"], "command": "true"}}
         refused = await agent.refusal("launch_sweep", **other)
         assert "cell n0 has other launch arguments" in refused, "it would go on with the old command"
-        assert (await agent.call("launch_sweep", name="long"))["sweep_id"] == sweep_id
+        anew = await agent.call("launch_sweep", resume="wipe", **{**plan, "cells": [{"n": 9}]})
+        assert (anew["sweep_id"] != sweep_id, anew["cells"]["total"]) == (True, 1)
+        await to_end(agent, anew["sweep_id"])
+        assert (await agent.call("launch_sweep", name=sweep_id))["sweep_id"] == sweep_id, "the former one is kept"
         answers = await to_end(agent, sweep_id)
     assert answers[-1]["sweep"]["cells"] == {"total": 5, "finished": 5}
     cells = {cell.cell.name: cell for cell in observe(sandbox, sweep_id).cells}
