@@ -24,6 +24,9 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,120}")
 _SMALL_FILE = re.compile(r"(?:spec|stop)\.json|attempts\.md|attempts/\d{1,6}/(?:exit|progress|outputs)\.json")
 
 
+_LOG = re.compile(r"attempts/\d{1,6}/output\.log")
+
+
 class Mirror:
     """What this host knows of one far host. ``path`` is `hosts/NAME` in the state directory."""
 
@@ -83,7 +86,7 @@ class Mirror:
         directory.mkdir(mode=0o700, exist_ok=True)
         for name, offset, count in push["files"]:
             content, at = data[at : at + count], at + count
-            if name == "events.jsonl":
+            if name == "events.jsonl" or _LOG.fullmatch(name):
                 _write_at(directory / name, content, int(offset))
             elif _SMALL_FILE.fullmatch(name):
                 _replace(directory / name, _keep_owner(directory / name, content) if name == "spec.json" else content)

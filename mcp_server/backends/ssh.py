@@ -311,6 +311,8 @@ def _fetch_log(channel: Channel, directory: RunDir, attempt: int, log: Path) -> 
     path = f"runs/{directory.run_id}/attempts/{attempt}/output.log"
     ask = partial(channel.ask, "read", patience_s=_LOG_PATIENCE_S, path=path)
     have = log.stat().st_size if log.exists() else 0
+    if channel.has_whole_log(directory.run_id, attempt, have):
+        return log
     goal: int | None = None  # a log that grows faster than it comes is not followed
     while True:
         answer, data = ask(offset=have, count=MOST_CONTENT_BYTES)

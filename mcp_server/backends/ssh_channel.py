@@ -70,6 +70,7 @@ class Channel:
         self._down: _Down | None = None
         self._tried = False  # one attempt has been made by this process
         self._liveness: dict[str, LivenessReport] = {}
+        self._whole_logs: dict[tuple[str, int], int] = {}
         self._waiting: dict[int, Future[tuple[dict[str, Any], bytes]]] = {}
         self._number = 0
         self._link: SshLink | None = None
@@ -269,6 +270,7 @@ class Channel:
     def _take(self, message: dict[str, Any], data: bytes) -> None:
         push = message.get("push")
         if push == "run":
+            self._note_logs(message)  # first: the news wakes who asks for the log
             with contextlib.suppress(OSError):  # a full disk here: what is missing comes with the next connection
                 self.mirror.apply(message, data)
             if (word := message.get("liveness")) is not None:
@@ -290,6 +292,16 @@ class Channel:
                 answer.set_exception(HostUnreachable(self.name, "its answer is not an object"))
             else:
                 answer.set_result((_Facts(self.name, message.get("ok") or {}), data))
+
+    def _note_logs(self, push: dict[str, Any]) -> None:
+        """Note the logs that came whole, with the ends of their attempts."""
+        for name, _, count in push["files"]:
+            if name.endswith("/output.log"):
+                self._whole_logs[str(push["run"]), int(name.split("/")[1])] = int(count)
+
+    def has_whole_log(self, run_id: str, attempt: int, size: int) -> bool:
+        """Return whether ``size`` bytes are all that the log of an attempt will ever have, as its host said."""
+        return self._whole_logs.get((run_id, attempt)) == size
 
     def _take_gone(self, run_id: str) -> None:
         if (self.mirror.runs / run_id / "spec.json").exists():

@@ -31,6 +31,7 @@ _SETTLE_S = 0.02  # a flood of events is pushed at most 50 times a second
 _MOST_RUNS = 200  # ended runs of other launchers that are pushed, the newest
 _MOST_WATCHES = 4096
 _MOST_EVENT_BYTES, _MOST_FILE_BYTES = 4 * 2**20, 2 * 2**20  # of one push, of one small file
+_MOST_LOG_BYTES = 32 * 2**10
 _OWN_BACKENDS = (None, "", "local", "tmux")
 
 Send = Callable[[Mapping[str, Any], bytes], None]
@@ -195,6 +196,11 @@ class _WatchedRun:
             if (content := self._read_changed(name)) is not None:
                 files.append([name, None, len(content)])
                 parts.append(content)
+        for name in [name for name, *_ in files if name.endswith("/exit.json")]:  # its log is whole
+            log_name = name.replace("exit.json", "output.log")
+            if (content := _read_small_log(self.directory.path / log_name)) is not None:
+                files.append([log_name, 0, len(content)])
+                parts.append(content)
         if events:  # after what they refer to, such as an exit record
             files.append(["events.jsonl", self._offset, len(events)])
             parts.append(events)
@@ -261,3 +267,11 @@ class _WatchedRun:
                 status = self.directory.log(attempt).stat()
                 newest = (attempt, status.st_size, status.st_mtime_ns)
         return newest
+
+
+def _read_small_log(path: Path) -> bytes | None:
+    """Return the content of a log that is pushed with the end of its attempt, so that nobody has to ask for it."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_size <= _MOST_LOG_BYTES:
+            return read_regular_file(path)
+    return None

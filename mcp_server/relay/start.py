@@ -107,7 +107,8 @@ def _create(state: State, directory: RunDir, facts: dict[str, Any]) -> None:
         new.path.rename(directory.path)
     except OSError as error:
         shutil.rmtree(new.path, ignore_errors=True)
-        raise LaunchFailed(f"{state.path}: {error.strerror}.", "Nothing was started.") from error
+        remedy = "Have a person free space there, or name another directory as state of this host in hosts.toml."
+        raise LaunchFailed(f"{state.path}: {error.strerror}.", "Nothing was started.", remedy) from error
 
 
 def _complete_handover(values: dict[str, Any]) -> Handover:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -18,9 +19,11 @@ from mcp_server.system import processes as proc
 from tests.benchmarks.harness import NotMeasured, Sandbox, Server, connect
 from tests.benchmarks.report import Row, Table, percentile
 from tests.support.sandbox import Sandbox as Home
+from tests.support.slow_line import slow_line
 from tests.support.sshd import NAME, PROGRAM, FarHost
 
-LONGEST_S = 900.0
+LONGEST_S = 1800.0
+_ONE_WAY_S, _AWAY_S = 0.025, 300.0
 _LAUNCHES, _ENDS, _WATCHED, _WATCHED_S = 20, 40, 20, 10.0
 _CUTS, _WORKERS, _KILLS, _STOPS = 100, 5, 20, 10
 _PATIENCE_S = 120.0
@@ -59,6 +62,9 @@ async def measure(sandbox: Sandbox) -> Table:
         cut = await _cut_connections(home, sandbox.work, far)
         killed = await _kill_servers(home, sandbox.work)
         stopped = await _stop_while_cut(home, sandbox.work, far)
+        slow_s = await _measure_slow_line(home, sandbox.work, far)
+        away = await _leave(home, sandbox.work, far)
+        refusal = await _fill_disk(home, sandbox.work, far)
     finally:
         far.close()
     faults = [cut, killed, stopped]
@@ -87,9 +93,75 @@ async def measure(sandbox: Sandbox) -> Table:
             bar="0",
             ok=not any(bad),
         ),
+        Row(
+            f"the same behind {2000 * _ONE_WAY_S:.0f} ms, p50 / p99",
+            f"{1000 * percentile(slow_s, 50):.0f} / {1000 * percentile(slow_s, 99):.0f} ms",
+            bar="200 / 1,000",
+            ok=percentile(slow_s, 50) <= 0.2 and percentile(slow_s, 99) <= 1,
+        ),
+        Row(f"host away for {_AWAY_S:.0f} s: last known state, then all once, in order", away or "yes", ok=not away),
+        Row("full disk there", refusal, ok="No space left" in refusal),
     )
     notes = tuple(note for one in faults for note in one.notes[:3])
     return Table("Other machines over ssh", rows, notes)
+
+
+async def _measure_slow_line(home: Home, work: Path, far: FarHost) -> list[float]:
+    """Return what passes between ends there and answers here, over a line that takes its time."""
+    with slow_line(far.port, _ONE_WAY_S) as port:
+        far.connect_through(port)
+        async with _server(home) as server:
+            ends_s = [await _time_end(server, work, number) for number in range(_ENDS)]
+        far.connect_through(far.port)
+    return ends_s
+
+
+async def _leave(home: Home, work: Path, far: FarHost) -> str:
+    """Let a run fail, be retried and end while its host is away; return what is wrong with what is said of it."""
+    async with _server(home) as server:
+        table = {"other": {"do": "retry", "times": 1}}
+        command = f"until test -e {work}/away; do sleep 0.1; done; sleep 1; exit 7"
+        run_id = await server.launch(command, cwd=str(work), host=NAME, recovery=table)
+        far.stop()
+        await anyio.sleep(_AWAY_S / 2)
+        (work / "away").touch()
+        await anyio.sleep(_AWAY_S / 2)
+        status = (await server.call("wait_run", run_ids=run_id, timeout_s=0)).data["runs"][0]
+        if status["state"] != "running" or "unreachable" not in status:
+            return f"while it was away: {status}"
+        far.start()
+        kinds: list[str] = []
+        numbers: list[int] = []
+        give_up_s = time.monotonic() + _PATIENCE_S
+        while "ended" not in kinds and time.monotonic() < give_up_s:
+            status = (await server.wait(run_id, timeout_s=10)).data["runs"][0]
+            kinds += [event["kind"] for event in status.get("events", ())]
+            numbers += [event["seq"] for event in status.get("events", ())]
+    is_right = numbers == sorted(set(numbers)) and kinds.count("ended") == 1 and status.get("exit_code") == 7
+    return "" if is_right else f"afterwards: {kinds} {numbers} {status}"
+
+
+async def _fill_disk(home: Home, work: Path, far: FarHost) -> str:
+    """Return what a launch says where the disk with the state there is full."""
+    small = far.path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(small)]
+    if (await anyio.run_process(mount, check=False)).returncode:
+        return "not measured: this user may not mount"
+    try:
+        far.write_hosts(state=str(small))
+        async with _server(home) as server:
+            try:
+                run_id = await _launch(server, work, "true")
+                with contextlib.suppress(OSError), (small / "rest").open("wb", buffering=0) as rest:
+                    while rest.write(b"x" * 4096):
+                        pass
+                await server.wait(run_id)
+                return str(await _launch(server, work, "true"))
+            except NotMeasured as error:
+                return str(error).partition("\n")[0][:200]
+    finally:
+        await anyio.run_process(["umount", "-l", str(small)], check=False)
 
 
 def _server(home: Home) -> AbstractAsyncContextManager[Server]:

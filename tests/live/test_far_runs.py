@@ -173,7 +173,9 @@ async def test_code_goes_along_as_a_commit_with_its_changes_or_as_files(
         )
         assert "config new.yaml is not part of the code" in refusal
         first = await agent.launch(command, **arguments)
+        asked = _note_questions(sandbox, monkeypatch, first)
         assert (await agent.end(first))["state"] == "finished"
+        assert asked == [], "the end of a run comes with all that its answer says"
         assert f"weights 2 lr: 1\n{commit}" in await agent.text("read_log", run_id=first)
         spec = json.loads(sandbox.rundir(first).spec.read_text())
         assert (spec["code"]["commit"], spec["cwd"], spec["code"]["from"]) == (commit, spec["code"]["to"], str(here))
@@ -184,7 +186,7 @@ async def test_code_goes_along_as_a_commit_with_its_changes_or_as_files(
         arguments["sync"] = "rsync"
         rehearsed = await agent.call("launch_run", command=command, dry_run=True, **arguments)
         assert ("in 3 of 3 files" in rehearsed["code"], ".env, .git/, data/" in rehearsed["code"]) == (True, True)
-        second = await agent.launch(command, **arguments)
+        second = await agent.launch(f"{command}; seq 20000", **arguments)
         monkeypatch.setattr(
             ssh, "_MOST_LOG_BYTES", 10
         )  # larger logs show their end, and all of it where it is searched
@@ -376,6 +378,20 @@ async def test_without_tmux_a_run_lives_on_and_its_screen_is_the_end_of_its_log(
     async with sandbox.agent() as agent:
         (sandbox.path / "go").touch()
         assert (await agent.end(run_id))["state"] == "finished"
+
+
+def _note_questions(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, run_id: str) -> list[str]:
+    """Return a list that gets the name of every question to the host once a run has ended."""
+    channel, asked = channel_of(sandbox.path / "state" / "hosts" / NAME), []
+    ask = channel.ask
+
+    def note(name: str, /, **words: Any) -> tuple[dict[str, Any], bytes]:
+        if sandbox.rundir(run_id).exit(1).exists():
+            asked.append(name)
+        return ask(name, **words)
+
+    monkeypatch.setattr(channel, "ask", note)
+    return asked
 
 
 async def _until_status(agent: Agent, run_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -87,12 +87,17 @@ class FarHost:
         key = " ".join((self.path / "host.pub").read_text().split()[:2])
         if not (self.path / "known_hosts").exists():
             (self.path / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {key}\n")
+        self.connect_through(self.port)
+        self._install_client()
+
+    def connect_through(self, port: int) -> None:
+        """Let the name ``lab`` lead to a port, the host's own or one of a line to it."""
         (self.path / "config").write_text(
-            f"Host {NAME}\n  HostName 127.0.0.1\n  Port {self.port}\n  User {self._user()}\n"
+            f"Host {NAME}\n  HostName 127.0.0.1\n  Port {port}\n  User {self._user()}\n"
+            f"  HostKeyAlias [127.0.0.1]:{self.port}\n"
             f"  IdentityFile {self.path}/id\n  IdentitiesOnly yes\n  UserKnownHostsFile {self.path}/known_hosts\n"
             "  StrictHostKeyChecking yes\n"
         )
-        self._install_client()
 
     def _install_client(self) -> None:
         """Put an ``ssh`` first in the PATH that reads this host's configuration instead of the user's."""
