@@ -107,6 +107,9 @@ async def test_a_blueprint_on_another_host_from_its_launch_to_its_results(sandbo
         assert f"python {there}/cfm/train.py" in spec["command"]
         log = there / "out" / "experiment_log.md"
         assert f"## Launch of {run_id}" in log.read_text()
+        with anyio.fail_after(30):  # the last record of its processes comes a moment after its end
+            while (await agent.client.call_tool("read_tb", {"run_id": run_id})).is_error:  # noqa: ASYNC110 - another process
+                await anyio.sleep(0.05)
         assert "loss 0.05 " in await agent.text("read_tb", run_id=run_id)
         finished = await agent.call("finish_blueprint", run_id=run_id, summary="It works.")
         assert finished["results_path"] == f"{there}/out/results.md"
