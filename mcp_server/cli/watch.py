@@ -15,6 +15,7 @@ from mcp_server.backends.local import tmux_socket
 from mcp_server.errors import ScreenNotAnswering, ScreenNotFound
 from mcp_server.system import tmux
 
+UNKNOWN_END = 255  # as ssh exits when it lost its session
 _EVERY_S = 2.0
 _SHELLS = frozenset({"bash", "sh", "zsh", "fish", "dash", "ksh", "tcsh"})
 
@@ -22,50 +23,56 @@ _SHELLS = frozenset({"bash", "sh", "zsh", "fish", "dash", "ksh", "tcsh"})
 def run(arguments: argparse.Namespace) -> int:
     """Print new lines until the pane is dead, its shell waits again, or the session is gone.
 
-    Returns the program's exit code where tmux knows it, else 0: then the last line says that it is unknown.
+    Returns the program's exit code where tmux knows it, else 255: then the last line says that it is unknown, and the
+    run is `lost`, unless its output proves a failure.
     """
     session, socket = arguments.session, tmux_socket(os.environ)
     lines: list[str] = []
     program = ""
     while True:
         try:
-            state = tmux.query(
-                socket,
-                [
-                    "display-message",
-                    "-p",
-                    "-t",
-                    f"={session}:",
-                    "#{pane_dead}|#{pane_dead_status}|#{pane_current_command}",
-                ],
-            )
-            screen = tmux.read_capture(
-                tmux.query(socket, tmux.capture_command(session, history=True)), session, history=True
-            )
+            state, screen = _look(socket, session)
         except ScreenNotAnswering:
             time.sleep(_EVERY_S)
             continue
         except ScreenNotFound:
             if not program:
                 raise
-            state = screen = None
-        if not state or screen is None:
-            print(f"[session {session} was closed; the exit code of its program is unknown]", flush=True)
-            return 0
+            return _end_unknown(session)
         while screen and not screen[-1]:
             screen.pop()
         for line in find_new_lines(lines, screen):
             print(line, flush=True)
         lines = screen
-        dead, status, current = state[0].split("|", 2)
+        dead, status, current = state.split("|", 2)
         if dead == "1":
-            print(f"[the program of session {session} ended: exit code {status or 'unknown'}]", flush=True)
-            return int(status) if status.isdecimal() else 0
+            if not status.isdecimal():
+                return _end_unknown(session)
+            print(f"[the program of session {session} ended: exit code {status}]", flush=True)
+            return int(status)
         if program and program not in _SHELLS and current in _SHELLS:
-            print(f"[{program} of session {session} ended; its exit code is unknown]", flush=True)
-            return 0
+            return _end_unknown(session)
         program = current
         time.sleep(_EVERY_S)
+
+
+def _look(socket: str, session: str) -> tuple[str, list[str]]:
+    """Return the state of the session's pane and its lines.
+
+    Raises:
+        ScreenNotAnswering, ScreenNotFound: tmux does not answer now, or the session is gone.
+    """
+    words = ["display-message", "-p", "-t", f"={session}:", "#{pane_dead}|#{pane_dead_status}|#{pane_current_command}"]
+    state = tmux.query(socket, words)
+    if not state:
+        raise ScreenNotFound(f"There is no tmux session {session!r} on this host.")
+    capture = tmux.query(socket, tmux.capture_command(session, history=True))
+    return state[0], list(tmux.read_capture(capture, session, history=True))
+
+
+def _end_unknown(session: str) -> int:
+    print(f"runward watch: session {session}: how its program ended is unknown", flush=True)
+    return UNKNOWN_END
 
 
 def find_new_lines(before: Sequence[str], screen: Sequence[str]) -> Sequence[str]:

@@ -158,6 +158,18 @@ async def test_a_session_of_others_is_watched_as_a_run(sandbox: Sandbox) -> None
     assert "s3cr3t-value-of-mine" not in log
 
 
+async def test_a_watched_session_that_is_closed_has_an_unknown_end(sandbox: Sandbox) -> None:
+    sandbox.tmux("new-session", "-d", "-s", "theirs", "echo step 1/3 loss 0.5; sleep 300")
+    async with sandbox.agent_in_process() as agent:
+        command = f"RUNWARD_TMUX_SOCKET={sandbox.socket} {sys.executable} -m mcp_server watch theirs"
+        run_id = await agent.launch(command, name="watch")
+        await until_async(lambda: "step 1/3" in sandbox.log(run_id), "its output")
+        sandbox.tmux("kill-session", "-t", "=theirs")
+        status = await agent.end(run_id)
+    assert (status["state"], status["failure"]["kind"]) == ("lost", "other")
+    assert "session theirs: how its program ended is unknown" in status["failure"]["line"]
+
+
 async def test_a_server_in_one_run_ends_with_its_client_in_another(sandbox: Sandbox) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -35,7 +35,9 @@ _SETTING_LINES = 300  # of the log's beginning and of its end: they show setting
 _SIGNAL_BASE = 128
 _TIMED_OUT, _USAGE, _SSH_FAILED = 124, 2, 255
 _KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout", "imbalance": "other"}
-# What ssh itself prints when a session that has begun breaks off. Refused connections are none: nothing has begun.
+_WATCH = "runward watch: "
+# What ssh itself prints when a session that has begun breaks off, and `runward watch` at an end that it cannot know.
+# Refused connections are none: nothing has begun.
 _LOST_SESSION = re.compile(
     r"(?:Shared connection|Connection) to (?P<host>\S+) (?:closed by remote host|closed\.?$)"
     r"|client_loop: send disconnect: "
@@ -44,6 +46,7 @@ _LOST_SESSION = re.compile(
     r"|Read from (?:remote host|socket) ?(?P<peer>[^\s:]*).{0,20}: (?:Connection (?:reset|timed)|Operation timed)"
     r"|mux_client_\w+: .{0,60}(?:failed|closed)|Write failed: Broken pipe"
     r"|Connection (?:closed|reset) by (?P<closer>\S+) port \d+|Killed by signal \d+\.$"
+    rf"|{_WATCH}(?P<session>session .+): how its program ended is unknown$"
 )
 _NOT_BEGUN = re.compile(
     r"kex_exchange_identification|ssh_exchange_identification|ssh: (?:connect|Could not resolve)|Permission denied \("
@@ -110,12 +113,15 @@ def diagnose(
     """
     if signal is None and (name := _SIGNAL_NAMES.get((exit_code or 0) - _SIGNAL_BASE)):
         signal = f"SIG{name}"
-    if exit_code == _SSH_FAILED and (lost := find_lost_session(lines)) is not None:
+    lost = find_lost_session(lines) if exit_code == _SSH_FAILED else None
+    if lost is not None and not lost.text.startswith(_WATCH):
         return Failure("network_error", lost.text.strip(), lost.number, False, "stop", kinds.LOST_SESSION)
     failed = exit_code != 0 and bool(exit_code or signal or run_facts.stopped_for or run_facts.oom_killed)
     lines = log_shapes.normalize_lines(lines)
     stalled = run_facts.stopped_for == "stall"
     evidence = root_cause.find_root_cause(lines, collect_evidence(lines), failed=failed, stalled=stalled)
+    if lost is not None and evidence is None and run_facts.diverged is None:
+        return Failure("other", lost.text.strip(), lost.number, False, "stop", kinds.LOST_SESSION)
     if exit_code == 0 and evidence and evidence.kind != "divergence":
         evidence = None
     if run_facts.diverged is not None and (evidence is None or evidence.weight <= Weight.HINT):

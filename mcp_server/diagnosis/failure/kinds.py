@@ -63,4 +63,4 @@ KINDS: dict[str, KindPolicy] = {
 
 NO_FIRST_STEP = "No training step came in time: see what it did with read_log, or raise first_step_timeout_s."
 IMBALANCE = "A GPU worked far less than the run's others: gpu_check(run_id) names it; else use fewer environments."
-LOST_SESSION = "The ssh connection broke, and the training may still run on the far side: look there before launch_run."
+LOST_SESSION = "The connection to it broke, and the training may still run there: look there before launch_run."
