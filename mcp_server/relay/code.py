@@ -286,7 +286,9 @@ def _git(directory: str, *words: str, data: bytes = b"") -> bytes:
     Raises:
         OSError, subprocess.SubprocessError: it failed; says why.
     """
-    env = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
+    # GIT_DIR and its like would lead git to another repository than `directory`.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
     command = [*_GIT, "-C", directory, *words]
     process = subprocess.run(command, input=data, capture_output=True, check=False, env=env, timeout=_GIT_S)
     if process.returncode:

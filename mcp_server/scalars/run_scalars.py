@@ -85,7 +85,12 @@ def _locate_far(run: Run) -> RunLocations:
     directory = RunDir(Path(run.spec.mirror) / "runs" / run.run_id)
     roots = [path for path in (run.spec.tensorboard, run.spec.cwd) if path]
     root, remark = fetch_scalar_files(directory, run.attempt, roots, run_span(run)[0])
-    return RunLocations(tuple(one.location for one in find_scalars(root)[:_MOST_LOCATIONS]), remark=remark)
+    # The copies stand below their absolute paths, deeper than a search goes.
+    directories = sorted({path.parent for path in root.rglob("*") if path.is_file()})
+    tops = [path for path in directories if not any(one in path.parents for one in directories)]
+    dated = sorted((one for top in tops for one in find_scalars(top)), key=lambda one: -one.newest_s)
+    events = [one for one in dated if isinstance(one.location, Path)]  # else tables, as of a run here
+    return RunLocations(tuple(one.location for one in (events or dated)[:_MOST_LOCATIONS]), remark=remark)
 
 
 class Scalars:
