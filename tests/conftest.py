@@ -10,10 +10,12 @@ import pytest
 
 from mcp_server.backends.ssh_channel import close_channels
 from mcp_server.system.processes import read_umask
+from tests.support.checked_schemas import check_each_schema_once
 from tests.support.sandbox import Sandbox
 from tests.support.shared_copy import own_copies, share_copies
 from tests.support.sshd import FarHost
 
+check_each_schema_once()
 share_copies()
 sys.dont_write_bytecode = False  # else each worker rewrites all asserts, and each supervisor compiles its modules
 
