@@ -67,12 +67,18 @@ class Other:
     def __init__(self, code: str, path: Path, *, user: int = 0, umask: int = 0o022) -> None:
         words = [sys.executable, "-I", "-S", "-c", PROLOGUE + code, str(path), str(user), str(umask)]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.output = b""  # that is read, and no line yet
 
     def read_line(self) -> str:
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], 30)
-        assert ready, "it printed nothing"
-        return self.process.stdout.readline().strip()
+        while b"\n" not in self.output:
+            ready, _, _ = select.select([self.process.stdout], [], [], 30)
+            assert ready, "it printed nothing"
+            part = os.read(self.process.stdout.fileno(), 65536)
+            assert part, f"it ended after {self.output!r}"
+            self.output += part
+        line, _, self.output = self.output.partition(b"\n")
+        return line.decode().strip()
 
     def kill(self) -> None:
         self.process.kill()
