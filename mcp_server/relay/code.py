@@ -176,10 +176,10 @@ class CodeStore:
         if shutil.which("git") is None:
             raise LaunchFailed("It has no git.", _NOTHING, 'Pass sync="rsync".')
         own = str(self._own_repository(wish))
-        clone = str(wish.get("clone") or "")
+        clone = str(wish.get("clone") or own)  # an empty path is the directory of this process
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             common = Path(clone, _git(clone, "rev-parse", "--git-common-dir").decode().strip())
-            if not _git(clone, "rev-parse", "--show-prefix").strip() and os.access(common, os.W_OK):
+            if clone != own and not _git(clone, "rev-parse", "--show-prefix").strip() and os.access(common, os.W_OK):
                 yield {**_describe_repository(clone, wish["commit"]), "own": False}
         yield {**(_describe_repository(own, wish["commit"]) if Path(own).exists() else {"path": own}), "own": True}
 
