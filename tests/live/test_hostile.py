@@ -21,7 +21,7 @@ from tests.support.sandbox import Sandbox, until_async
 from tests.support.service import Service, serve, tokens
 
 _BLANK = b"\r\n\r\n"
-_OF_THE_SUPERVISOR = ("progress.json", "outputs.json")
+_OF_THE_SUPERVISOR = ("snapshot.json", "progress.json", "outputs.json")
 """Files (and their temporary names) that the supervisor of a living run writes again and again."""
 
 
