@@ -61,10 +61,6 @@ _REPRESENTED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)\((?P<args>.*)\)$")
 _CALL_LINES = 4
 # OpenBLAS interrupts its own process.
 _NO_THREADS = re.compile(r".*(?:pthread_create failed|libgomp: Thread creation failed)")
-# PhysX goes on with a buffer that is too small, and writes beyond it.
-_PHYSX_CAPACITY = re.compile(
-    r".*(?:PhysX error|internal error ?): .{0,80}(?:needs? to increase|overflow detected, please increase).{0,60}"
-)
 _NO_VULKAN = re.compile(r".*(?:ERROR_INCOMPATIBLE_DRIVER|vkCreateInstance failed)")
 _INFEASIBLE = re.compile(r".*(?:No available node types can fulfill|cannot be scheduled right now|infeasible re)")
 _NO_ENVIRONMENT = re.compile(r".*(?:Could not find conda environment|EnvironmentNameNotFound)")
@@ -89,8 +85,6 @@ _SPECIFIC_CAUSES = (
     ("killed", re.compile("KeyboardInterrupt$"), _NO_THREADS, "other"),
     ("network_error", _NOT_ON_HUB, _REFUSED, ""),
     ("cuda_error", re.compile(".*DNN library"), _OTHER_CUDNN, ""),
-    ("cuda_error", _ANY, _PHYSX_CAPACITY, "config_error"),
-    ("segfault", _ANY, _PHYSX_CAPACITY, "config_error"),
     ("segfault", _ANY, _NO_VULKAN, "cuda_error"),
     ("ray_error", re.compile(".*register worker"), _NO_THREADS, "other"),
     ("ray_error", re.compile(".*Get timed out"), _INFEASIBLE, ""),

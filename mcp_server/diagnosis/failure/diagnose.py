@@ -11,6 +11,7 @@ from mcp_server.diagnosis.failure import (
     log_shapes,
     log_statements,
     next_steps,
+    ordinary_work,
     root_cause,
     tracebacks,
     user_code,
@@ -32,6 +33,7 @@ _FORE_LINES, _AFTER_LINES = 2, 2
 _NEAR_LINES, _NEAR_FRAMES, _NEAR_CHARS = 8, 60, 200  # around the evidence: they name the framework
 _MESSAGE_LINES, _MESSAGE_CHARS = 12, 1_000  # of the error, below its first
 _SETTING_LINES = 300  # of the log's beginning and of its end: they show settings and launchers
+_LEAST_STEPS = 2  # that a log shows before an error: what it names had worked
 _SIGNAL_BASE = 128
 _TIMED_OUT, _USAGE, _SSH_FAILED = 124, 2, 255
 _KINDS_OF_STOP = {"stall": "stall", "first_step_timeout": "timeout", "imbalance": "other"}
@@ -184,7 +186,7 @@ def _diagnose_failed_run(
     ):
         return _failure_from(lines, evidence, "oom_host", run_facts.command)
     if run_facts.stopped_for in _KINDS_OF_STOP and not (evidence and is_own_cause and evidence.sure):
-        kind, last = _KINDS_OF_STOP[run_facts.stopped_for], root_cause.find_last_work_line(lines)
+        kind, last = _KINDS_OF_STOP[run_facts.stopped_for], ordinary_work.find_last_work_line(lines)
         failure = (
             _build_failure(kind, last.text, last.number, ())
             if last
@@ -220,6 +222,8 @@ def _failure_from(
             library=user_code.name_library(lines, evidence.frames),
             message=_read_message(lines, evidence.at),
             source=user_code.read_source(lines, evidence.frames),
+            inside=user_code.name_started_library(lines, evidence.frames),
+            record=_read_record(lines, evidence),
         )
         return _build_failure(kind, _quote_line(line, evidence), line.number, context, signal, scene)
     at = next((n for n in range(len(lines) - 1, -1, -1) if not _MEANINGLESS.match(lines[n].text[:400])), len(lines) - 1)
@@ -230,6 +234,13 @@ def _failure_from(
     )
     scene = next_steps.Scene(kind, "", near=_text_near(lines, at, at), log=_read_settings(lines, command))
     return _build_failure(kind, last or _NO_OUTPUT, lines[at].number, (*context_above, last), signal, scene)
+
+
+def _read_record(lines: Sequence[Line], evidence: FailureEvidence) -> str:
+    """Return "data" or "step" for an error after which earlier steps had worked, else nothing."""
+    if ordinary_work.count_steps(lines, evidence.start - _SETTING_LINES, evidence.start, _LEAST_STEPS) < _LEAST_STEPS:
+        return ""
+    return "data" if user_code.is_of_records(lines, evidence.frames) else "step"
 
 
 def _quote_line(line: Line, evidence: FailureEvidence) -> str:

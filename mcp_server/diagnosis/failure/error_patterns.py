@@ -118,6 +118,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"illegal memory access|misaligned address",
             r"Triton Error \[|CUDA_ERROR_|cudaError[A-Z]|hipError[A-Z]",
             r"CUDA(?: driver)? (?:initialization|version is insufficient)|CUDA unknown error",
+            r"(?i:memory (?:capacity|usage) is (?:un|im)balanced)|occupied by other processes",
             r"no kernel image is available|[Nn]o CUDA-capable device|No CUDA GPUs are available|Found no NVIDIA driver",
             r"NVIDIA driver on your system is too old",
             r"(?:cuDNN|CUDNN|cuBLAS|CUBLAS|cuSOLVER|CUSOLVER|cuSPARSE|CUSPARSE|cuFFT|CUFFT|MIOpen|rocBLAS"
@@ -256,6 +257,23 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"Package size \([\d.]+|maximum context length is \d|[Tt]he model `[^`]{1,80}` does not exist",
             r"Failed to merge the Job's runtime env|No joints found for actuator group",
             r"placement group bundle index \d+ is invalid|No runs present in the directory",
+            # values and combinations that a trainer, an optimizer or a tracker refuses
+            r"Attempting to unscale FP16|flatten tensors with uniform dtype|(?:path|file\w*) provided must end in"
+            r"|as action spaces but|No default encoder config|Changing param values is not allowed"
+            r"|Undefined dataset \S"
+            r"|Could not interpret (?:\w{1,40} ){1,4}identifier|Must use `?\w+Policy|didn't pass an `?eval_dataset"
+            r"|training requires a train_dataset|max_steps has to be specified|purely quantized models"
+            r"|loaded in .{0,30}(?:8|4)[- ]?bit.{0,60}different device",
+            r"Invalid (?:learning rate|momentum|weight_decay|beta\w*|epsilon|lr|dampening)\b|Unknown c10d backend"
+            r"|Invalid backend: |exceed bound|Invalid Parameter format for|Unknown objective",
+            r"(?<!\w)[`'\"]?(?!input_|attention_|inputs_|hidden_)(?:--[a-z][\w-]+"
+            r"|[a-z](?=\w{0,40}_)\w{1,60})[`'\"]?(?:=\w{1,40})?(?: \w{1,40}){0,4}"
+            r" (?:must be (?:one of|specified|set\b|either|a multiple|smaller|less|greater|larger|at least|provided)"
+            r"|can(?:not| not|'t) be (?:both |simultaneously )?(?:set|used|combined|enabled|specified|configured)"
+            r"|(?:is|are) (?:not supported|incompatible|not compatible) (?:with|when|for|together)"
+            r"|(?:can|may) only be (?:used|set|enabled)|has to be (?:set|specified)|(?:is|are) mutually)",
+            r"(?i:\b(?:cannot|can't|can not) (?:both )?(?:set|specify|use|combine|enable|configure) (?:both )?"
+            r"[`'\"]?-{0,2}\w{1,40}[_-]\w{1,40}[`'\"]?.{0,60}(?:\band\b|with|at the same time|together))",
             # of Hydra's overrides
             r"^(?:mismatched|extraneous) input '|^no viable alternative at input '|^token recognition error at: ",
             r"omegaconf\.|hydra\.|\byaml\.|jsonargparse|pydantic|ml_collections|\bgin\.|\btyro\b|draccus",
@@ -291,7 +309,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"[Cc]an't load (?:tokenizer|the (?:model|configuration)|feature|image|config)",
             r"is not a valid model identifier|[Ii]ncorrect path_or_model_id",
             r"Repo id must be in the form|PytorchStreamReader|failed finding central directory|invalid load key",
-            r"Ran out of input|pickle data was truncated|Weights only load failed|unexpected EOF|Unexpected end of",
+            r"Ran out of input|pickle data was truncated|unexpected EOF|Unexpected end of",
             r"end-of-stream marker|wrong checksum|[Cc]hecksum (?:mismatch|failed|error)|NoSuch(?:Key|Bucket)\b"
             r"|No data left in file|Failed to interpret file"
             r"|cannot mmap an empty file"
@@ -331,6 +349,7 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (  # what agents that are trained depend on: neither the program's error nor the machine's
         "other",
         (
+            r"Too many open files|\[Errno 2[34]\]|received \d+ items of ancdata|EMFILE|ENFILE",
             r"(?i:\btool[ _-]?(?:call|use|execution|server)?s?\b.{0,80}\btim(?:e[ -]?out|ed[ -]?out))|ToolTimeout",
             r"(?i:\b(?:allocat|acquir|reserv)\w* (?:(?:an?|the|free|new) )*env(?:ironment)?s?\b)",
             r"(?i:\benv(?:ironment)?s? (?:pool |worker )?allocation\b)|Env(?:ironment)?Allocation",

@@ -38,7 +38,7 @@ _TYPES = {
         ValidationError UnrecognizedFlagError IllegalFlagValueError ArgumentError ArgumentTypeError
         ScannerError ComposerError ConstructorError OverrideParseException InstantiationException
         LexerNoViableAltException ConfigAttributeError ConfigKeyError MissingConfigException ConfigCompositionException
-        TOMLDecodeError BadParameter NoSuchOption ParsingError
+        TOMLDecodeError BadParameter NoSuchOption ParsingError InvalidParameterError
     """,
     "data_error": """
         FileNotFoundError FileExistsError PermissionError UnicodeDecodeError JSONDecodeError ParserError
@@ -71,11 +71,14 @@ SURE_TYPES, TYPES = _by_name(_SURE_TYPES), _by_name(_TYPES)
 _OWN_WORDS = frozenset({"KeyError", "AttributeError", "TypeError"})
 _TRUSTED_FOR_OWN_WORDS = frozenset({"config_error", "import_error", "auth_error"})
 _OBJECT_STORE_DENIED = re.compile(r"PermissionError: (?:Access ?Denied|Forbidden|Unauthorized)")  # S3 and similar
+_REFUSED_LOAD = "Weights only load failed"  # the file is whole; torch.load is not allowed to read its classes
 _PATHS = frozenset({"FileNotFoundError", "FileExistsError", "PermissionError"})
 
 
 def exception_kind(name: str, text: str) -> str:
     """Return the kind of an exception, from the last part of its type and its whole line."""
+    if _REFUSED_LOAD in text:
+        return "python_error"
     if sure := SURE_TYPES.get(name):
         return sure
     kind = match_error_kind(text)

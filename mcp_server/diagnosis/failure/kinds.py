@@ -26,7 +26,7 @@ KINDS: dict[str, KindPolicy] = {
     "cuda_error": KindPolicy(
         True, "retry", "CUDA failed: retry once, then on another GPU; CUDA_LAUNCH_BLOCKING=1 shows the call."),
     "nccl_error": KindPolicy(
-        True, "retry", "Ranks lost each other: retry as is; if it recurs, NCCL_DEBUG=INFO shows which rank."),
+        True, "retry", "Ranks lost each other: retry as is; if it recurs, the rank whose log ends first is the cause."),
     "segfault": KindPolicy(
         True, "retry", "Native code crashed: retry once; if it recurs, PYTHONFAULTHANDLER=1 shows where."),
     "killed": KindPolicy(

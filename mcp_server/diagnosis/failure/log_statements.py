@@ -253,8 +253,8 @@ _TABLE: tuple[tuple[Weight, str, tuple[tuple[str, str], ...]], ...] = (
     )),
     (Weight.HINT, "auth_error", (
         ("pull access denied", r"(?:docker: )?Error response from daemon: pull access denied"),
-        ("ost key", r"Host key verification failed|No \w+ host key is known for"),
-        ("ermission denied (", r"(?:\S{1,80}: )?Permission denied \((?:publickey|password|keyboard)"),
+        ("ost key", r"(?:\S{1,60}: )?(?:Host key verification failed|No \w+ host key is known for)"),
+        ("ermission denied (", r"(?:\S{1,80}: ){0,2}Permission denied \((?:publickey|password|keyboard)"),
         ("wandb: ERROR", r"wandb: ERROR .*(?:permission denied|[Uu]nauthorized|not logged in)"),
     )),
     (Weight.ECHO, "config_error", (("Batch job", r"(?:srun|sbatch|salloc): error: Batch job submission failed"),)),

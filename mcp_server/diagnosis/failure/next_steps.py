@@ -21,6 +21,7 @@ from mcp_server.diagnosis.failure.steps import (
     libraries,
     machine,
     memory,
+    outside,
     packages,
     program,
     ray,
@@ -32,6 +33,8 @@ from mcp_server.diagnosis.failure.steps import (
 from mcp_server.diagnosis.failure.steps.choices import suggest_choice
 from mcp_server.diagnosis.failure.steps.collectives import explain_timeout
 from mcp_server.diagnosis.failure.steps.figures import read_figures
+from mcp_server.diagnosis.failure.steps.inside import explain_inside
+from mcp_server.diagnosis.failure.steps.records import explain_record
 from mcp_server.diagnosis.failure.steps.remedies import (
     find_remedy,
     suggest_install,
@@ -41,6 +44,7 @@ from mcp_server.diagnosis.failure.steps.remedies import (
 )
 from mcp_server.diagnosis.failure.steps.renames import name_today
 from mcp_server.diagnosis.failure.steps.row import ADVICE_CHARS, NextStep, Scene
+from mcp_server.diagnosis.failure.steps.shapes import explain_shapes, explain_width
 from mcp_server.diagnosis.failure.steps.state_dict import compare_keys
 from mcp_server.diagnosis.failure.steps.unknown_names import name_unknown
 
@@ -50,7 +54,7 @@ _LINE_CHARS, _MESSAGE_CHARS, _NEAR_CHARS = 1_000, 3_000, 8_000
 # What a server like OpenAI's answers, out of the dictionary in which its client prints it.
 _ANSWER = re.compile(r"(Error: Error code: \d{3}) - \{.{0,200}?'message': ['\"](.{1,900}?)['\"], '.{0,900}\}\s*$")
 _STOPPED = "Somebody or a limit stopped the run: ask before starting it again."
-_TOPIC_ROWS = (*cluster.ROWS, *ray.ROWS, *simulators.ROWS, *serving.ROWS)
+_TOPIC_ROWS = (*outside.ROWS, *cluster.ROWS, *ray.ROWS, *simulators.ROWS, *serving.ROWS)
 _LIBRARY_ROWS = (*trainers.ROWS, *tensors.ROWS, *estimators.ROWS, *libraries.ROWS)
 _SPECIAL_ROWS = (*_TOPIC_ROWS, *checkpoints.ROWS, *packages.ROWS, *data.ROWS, *_LIBRARY_ROWS)
 _ROWS = (*machine.ROWS, *memory.ROWS, *environment.ROWS, *program.ROWS)
@@ -58,11 +62,20 @@ _LAST_ROWS = (*language.ROWS, *program.GENERAL_ROWS)
 ALL_ROWS = (*_SPECIAL_ROWS, *_ROWS, *_LAST_ROWS)
 ALL_STEPS = tuple(NextStep(row.action != "stop", row.action, row.advice) for row in ALL_ROWS)
 # First match wins: what a message proves, rows of one topic, what it lists, rows of any.
-_PROVED = (read_figures, explain_timeout, suggest_option, suggest_install)
+_PROVED = (read_figures, explain_width, explain_timeout, suggest_option, suggest_install)
 _SPECIAL, _GENERAL = (tuple(row.propose for row in rows) for rows in (_SPECIAL_ROWS, _ROWS))
 _PROPOSERS = (*_PROVED, *_SPECIAL, *_GENERAL)
 _LISTED = (suggest_choice, suggest_name, suggest_setting)
-_PROPOSERS_OF_ERRORS = (*_PROVED, compare_keys, name_today, *_SPECIAL, *_LISTED, *_GENERAL, name_unknown)
+_PROPOSERS_OF_ERRORS = (
+    *_PROVED,
+    compare_keys,
+    name_today,
+    *_SPECIAL,
+    *_LISTED,
+    explain_shapes,
+    *_GENERAL,
+    name_unknown,
+)
 
 
 def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextStep:
@@ -79,8 +92,8 @@ def propose_next_step(scene: Scene, *, retryable: bool | None = None) -> NextSte
         if step and (retryable is None or step.retryable == retryable):
             return step
     if default.action == "stop" or scene.kind == "other":
-        for step in (find_remedy(scene), *(row.propose(scene) for row in _LAST_ROWS)):
-            if step:
+        for propose in (find_remedy, explain_record, explain_inside, *(row.propose for row in _LAST_ROWS)):
+            if step := propose(scene):
                 return step
     if retryable is False and default.retryable:
         return NextStep(False, "stop", _STOPPED)

@@ -8,25 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mcp_server.diagnosis.failure import last_lines, tracebacks
+from mcp_server.diagnosis.failure.aftermath import find_cause_outside
 from mcp_server.diagnosis.failure.cause_ranking import choose_cause, resolve_general_message
 from mcp_server.diagnosis.failure.evidence import FailureEvidence
 from mcp_server.diagnosis.failure.log_statements import Weight
+from mcp_server.diagnosis.failure.ordinary_work import FIRST_CHARS, LAUNCHER_WORK, count_work
 from mcp_server.text.lines import Line
 
-# A dying Python process flushes its buffered standard output after the traceback: usually one or two lines, at most
-# 8 KiB. Ten lines are a compromise: survived tracebacks in healthy logs are more frequent than longer flushes in failed
-# ones. With a known exit status the limit does not matter.
-_FLUSH_LINES = 10
-_FIRST_CHARS = 300  # of a line are searched
-_LAST_BARS = 6  # every rank draws its bar once more when it closes it
-_EPILOGUE_LINES = 250  # of schedulers, wandb, C++ frames; longer text is from another program
-_UNSURE_LINES = 3  # after a traceback that may have been caught
-_LAUNCHER_WORK = 400  # lines that other ranks may print until their launcher stops them
-_PEERS_WORK = 40  # ... or until they wait for the lost rank
-
+_PEERS_WORK = 40  # lines that other ranks may print until they wait for the lost rank
 _QUEUED_WORK = 400  # lines that a loop may print until it has used up what a dead thread left in a queue
 _STARVED = re.compile(
     r"(?:\w+\.)*(?:Empty|Full)\b|.*(?i:\bstarv"
@@ -42,83 +34,7 @@ _PYTHON_EXCEPTION = re.compile(
 _LAST_HINTS = 20
 _LAST_HINT_LINES = 40
 
-_WORK = re.compile(
-    r"(?P<bar>\d+(?:\.\d+)?[kMG]?/(?:\d+(?:\.\d+)?[kMG]?|\?)(?:it)? \[[\d:]+<|\d+(?:it)? \[\d+:\d\d|━)"
-    r"|(?i:\b(?:step|global_?step|iter(?:ation)?|epochs?|episode|update|timesteps?|samples)\b.{0,6}\d)"
-    r"|(?i:\b(?:train_|val(?:id)?_|eval_)?(?:loss|reward|acc(?:uracy)?)\b.{0,12}\d|\btokens?/s|\beta: )|\[ *\d+/ *\d+\]"
-    r"|\|\s+(?:total_timesteps|iterations|fps|n_updates|ep_len_mean)\s+\||\d\d:\d\d:\d\d.{0,60}\bINFO\b"
-)
-_NO_WORK = re.compile(
-    r"wandb: |.*(?:sigkill_handler|Killing subprocess|local_rank|exitcode|File \"|srun: |slurmstepd: )"
-)
-_FINISHED = re.compile(
-    r"(?i:training (?:is )?(?:complete|finished|done)|finished training|max epochs num)"
-    r"|max_(?:epochs|steps)=\d+` reached|exits successfully|'train_runtime'|(?i:(?:completed|finished) successfully)"
-)
 _WAITING = re.compile(r"(?i)waiting|stuck|stalled|\bno (?:new )?(?:step|progress|output)")
-# A launcher or a scheduler restarted the run: work that follows belongs to the new attempt. "Resumed" proves a restart
-# only after a stop that is followed by one: a dying process may flush that word too.
-_RESTARTED = re.compile(
-    r"(?i)\b(?:re-?queued\b|restart count|restart(?:ing|ed) (?:\w+ ){0,3}(?:workers?|group|attempt|job)\b"
-    r"|(?:worker group|job|attempt) (?:was )?restarted)"
-)
-_RESUMED = re.compile(r"(?i)\bresum(?:e|ing|ed) (?:\w+ ){0,3}(?:from|at)\b")
-_WILL_RESUME = re.compile(r"(?i)preempt|requeue|node.?fail")
-
-
-@dataclass
-class WorkCount:
-    """Counts of the lines that show ordinary work, within a range of lines."""
-
-    bars: int = 0
-    lines: int = 0
-    other: int = 0
-    is_over: bool = False
-    after_restart: int = 0  # of the lines and bars: those after a restart
-    resumed: int = 0  # ... those after loading a checkpoint
-
-    def outlives(self, evidence: FailureEvidence) -> bool:
-        """Return whether this work after ``evidence`` means that the run survived it."""
-        if not evidence.sure:
-            return self.is_over or self.lines + self.bars > _UNSURE_LINES
-        stopped = evidence.weight == Weight.STOPPED
-        return (
-            self.lines > _FLUSH_LINES
-            or self.after_restart > (0 if stopped else _UNSURE_LINES)
-            or (self.resumed > 0 and stopped and bool(_WILL_RESUME.search(evidence.text)))
-            or self.bars > _LAST_BARS
-            or self.other > _EPILOGUE_LINES
-            or (self.is_over and self.lines + self.bars > 0)
-        )
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether more work cannot change any decision."""
-        return self.lines > _LAUNCHER_WORK or self.bars > _LAUNCHER_WORK
-
-
-def count_work(lines: Sequence[Line], start: int, end: int) -> WorkCount:
-    """Count the ordinary work in the lines from ``start`` up to, but not including, ``end``."""
-    work = WorkCount()
-    is_restarted = resumed = False
-    for at in range(start, end):
-        text = lines[at].text
-        match = _WORK.search(text, 0, _FIRST_CHARS)
-        work.is_over = work.is_over or bool(_FINISHED.search(text, 0, _FIRST_CHARS))
-        if not match or _NO_WORK.match(text):
-            work.other += not text[:1].isspace()
-        elif match["bar"]:
-            work.bars += 1
-        else:
-            work.lines += 1
-        is_restarted = is_restarted or bool(_RESTARTED.search(text, 0, _FIRST_CHARS))
-        resumed = resumed or bool(_RESUMED.search(text, 0, _FIRST_CHARS))
-        is_work = bool(match) and not _NO_WORK.match(text)
-        work.after_restart += is_restarted and is_work
-        work.resumed += resumed and is_work
-        if work.is_enough:
-            break
-    return work
 
 
 def find_root_cause(
@@ -130,9 +46,9 @@ def find_root_cause(
     """
     cause = _find_cause(lines, evidence, failed=failed)
     is_starved = stalled and (cause is None or not cause.sure)
-    if is_starved or (cause is not None and _STARVED.match(cause.text[:_FIRST_CHARS])):
-        return _dead_thread(lines, evidence) or cause
-    return cause
+    if is_starved or (cause is not None and _STARVED.match(cause.text[:FIRST_CHARS])):
+        cause = _dead_thread(lines, evidence) or cause
+    return (find_cause_outside(lines, cause) or cause) if cause else None
 
 
 def _dead_thread(lines: Sequence[Line], evidence: Sequence[FailureEvidence]) -> FailureEvidence | None:
@@ -188,8 +104,8 @@ def _final_evidence(lines: Sequence[Line], proofs: Sequence[FailureEvidence]) ->
     for one in reversed(proofs[:-1]):
         between = count_work(lines, one.end + 1, final[-1].start)
         if between.outlives(one):
-            grace = _LAUNCHER_WORK if heaviest <= Weight.ABORT else _PEERS_WORK if heaviest == Weight.PEER else 0
-            if not one.sure and between.bars + between.lines <= _LAUNCHER_WORK:
+            grace = LAUNCHER_WORK if heaviest <= Weight.ABORT else _PEERS_WORK if heaviest == Weight.PEER else 0
+            if not one.sure and between.bars + between.lines <= LAUNCHER_WORK:
                 continue  # caught; earlier evidence may still be the cause
             if between.bars + between.lines > grace:
                 break
@@ -251,7 +167,7 @@ def _repetition_evidence(lines: Sequence[Line]) -> FailureEvidence | None:
 
 
 def _has_work_after(lines: Sequence[Line], since: int) -> bool:
-    others = [line for line in lines[since + 1 :] if not _WAITING.search(line.text, 0, _FIRST_CHARS)]
+    others = [line for line in lines[since + 1 :] if not _WAITING.search(line.text, 0, FIRST_CHARS)]
     work = count_work(others, 0, len(others))
     return bool(work.bars or work.lines or work.is_over)
 
@@ -263,10 +179,3 @@ def _untraced_exception(lines: Sequence[Line], evidence: Sequence[FailureEvidenc
         if is_untraced and _PYTHON_EXCEPTION.match(one.text):
             return one
     return None
-
-
-def find_last_work_line(lines: Sequence[Line]) -> Line | None:
-    """Return the last line that shows ordinary work."""
-    near = reversed(lines[-5_000:])
-    match = (line for line in near if _WORK.search(line.text, 0, _FIRST_CHARS) and not _NO_WORK.match(line.text))
-    return next(match, None)

@@ -19,6 +19,24 @@ _LAUNCHERS = re.compile(
     r"|distributed[/\\]run"
 )
 _PACKAGE = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\](\w+)")
+# Frameworks that run from a checkout of their sources.
+_CHECKOUT = re.compile(
+    r"[/\\](?:(megatron)[/\\](?:core|training|legacy)|(sglang)[/\\]srt|src[/\\](transformers)"
+    r"|(vllm)[/\\](?:v1|engine|worker|executor|model_executor|entrypoints|distributed)"
+    r"|(deepspeed)[/\\](?:runtime|ops|comm)|(isaacgym)[/\\](?:gymapi|gymtorch|__init__)|(isaaclab)[/\\]isaaclab)[/\\.]"
+)
+# What hands over to a framework and comes back only with its error.
+_ENTRY = re.compile(
+    r"^(?:return |await |sys\.exit\(|\w+ = )?(?:await )?(?:[\w.]+\.)?(?:train|fit|learn|run|main|launch|tune"
+    r"|validate|evaluate"
+    r"|run_exp|run_sft|train_model|train_and_evaluate|pretrain|build|build_algo|init|start)\("
+)
+# Functions that give one record of the data after another.
+_OF_RECORDS = re.compile(
+    r", in (?:__getitem__|__iter__|__next__|collate\w*|\w*_collate\w*|\w*collator\w*|__getitems__|fetch|map_fn"
+    r"|(?:pre)?process\w*|tokeni[sz]e\w*|transform\w*|parse\w*|format\w*|encode\w*|load_(?:sample|item|example|record)\w*"
+    r"|\w*_(?:sample|item|example|record|row|prompt))\b|[/\\](?:data|datasets?|loader|collator)s?(?:[/\\]|\.py)"
+)
 _ROOT_PARTS = 3  # of /app/train.py, whose directory says nothing
 _FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<where>[\w<>.]{1,60}))?')
 _DRAWN_FRAME = re.compile(r"(?P<file>[^\s:│\"]{1,300}):(?P<line>\d+) in (?P<where>[\w<>.]{1,60})")
@@ -30,14 +48,9 @@ def find_own_frames(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
 
 
 def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
-    """Return the deepest frame of the user's own code as `src/train.py:88 in main`, or the call into a package.
-
-    Nothing where no frame is known.
-    """
-    own = [at for at in frames if not _OTHERS_CODE.search(lines[at].text)]
-    entry = [at for at in frames if not _LAUNCHERS.search(lines[at].text)]
-    at = own[-1] if own else next(iter(entry), None)
-    text = "" if at is None else tracebacks.strip_prefixes(lines[at].text).text
+    """Return the deepest frame of the user's own code as `src/train.py:88 in main`, or nothing where none is known."""
+    own = _find_places(lines, frames)
+    text = tracebacks.strip_prefixes(lines[own[-1]].text).text if own else ""
     match = _FRAME.search(text) or _DRAWN_FRAME.search(text)
     if match is None:
         return ""
@@ -46,6 +59,25 @@ def name_place(lines: Sequence[Line], frames: Sequence[int]) -> str:
     where = match["where"] or ""
     has_name = where and not where.startswith("<")
     return f"{file}:{match['line']}" + (f" in {where}" if has_name else "")
+
+
+def _find_places(lines: Sequence[Line], frames: Sequence[int]) -> list[int]:
+    """Return those of ``frames`` where a user may correct something: of no package, and of no framework's checkout."""
+    own = [at for at in frames if not _OTHERS_CODE.search(lines[at].text) and not _LAUNCHERS.search(lines[at].text)]
+    return [at for at in own if not _CHECKOUT.search(lines[at].text)]
+
+
+def name_started_library(lines: Sequence[Line], frames: Sequence[int]) -> str:
+    """Return the package that raised the error where the user's code does no more than start it, else nothing."""
+    own = _find_places(lines, frames)
+    is_started = not own or bool(_ENTRY.match(read_source(lines, [own[-1]])))
+    return name_library(lines, frames) if is_started else ""
+
+
+def is_of_records(lines: Sequence[Line], frames: Sequence[int]) -> bool:
+    """Return whether the error was raised in code of the user that gives records of the data."""
+    own = _find_places(lines, frames)
+    return bool(own) and bool(_OF_RECORDS.search(lines[own[-1]].text))
 
 
 def read_source(lines: Sequence[Line], frames: Sequence[int]) -> str:
@@ -59,5 +91,7 @@ def read_source(lines: Sequence[Line], frames: Sequence[int]) -> str:
 def name_library(lines: Sequence[Line], frames: Sequence[int]) -> str:
     """Return the package in whose code the last frame is, or nothing where it is the user's own."""
     text = lines[frames[-1]].text if frames else ""
+    if checkout := _CHECKOUT.search(text):
+        return next(filter(None, checkout.groups()), "")
     match = _PACKAGE.search(text)
     return match[1] if match and _OTHERS_CODE.search(text) else ""

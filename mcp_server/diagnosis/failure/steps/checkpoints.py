@@ -5,6 +5,10 @@ from __future__ import annotations
 from mcp_server.diagnosis.failure.steps.row import row
 
 _LOADS = "python_error data_error config_error"
+_LOADED_BY_LIBRARY = (
+    r"site-packages[/\\](?:lightning|pytorch_lightning|transformers|ultralytics|accelerate|fairseq)[/\\]"
+)
+_REFUSED_CLASS = r"Unsupported (?:global|class|operand)\w*:? (?:GLOBAL |class )?(\w[\w.]{0,80}?)\.(\w{1,60})(?![\w.])"
 # First match wins: special before general.
 # fmt: off
 ROWS = (
@@ -29,9 +33,17 @@ ROWS = (
     row("", r"invalid load key, '(?:\{|\\x\w\w|.)'", "", "stop",
         "The file is not what torch.load reads (another format, or damaged): see `file` on it; fetch or convert it "
         "{at}."),
+    row("", r"Weights only load failed", _LOADED_BY_LIBRARY, "stop",
+        "torch refuses {0}.{1}: torch.serialization.add_safe_globals([{1}]), or (if trusted) "
+        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in env.", log=_REFUSED_CLASS),
     row("", r"Weights only load failed", "", "stop",
-        "torch.load refuses {0}: add_safe_globals([{0}]), or weights_only=False if the file is trusted, {at}.",
-        log=r"Unsupported (?:global|class|operand)\w*:? (?:GLOBAL |class )?([\w.]{1,80})"),
+        "torch.load refuses {0}.{1}: torch.serialization.add_safe_globals([{1}]), or weights_only=False if trusted, "
+        "{at}.",
+        log=_REFUSED_CLASS),
+    row("", r"Weights only load failed", _LOADED_BY_LIBRARY, "stop",
+        "torch.load refuses classes in the file: TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in env if its source is trusted, "
+        "then "
+        "launch_run again."),
     row("", r"Weights only load failed", "", "stop",
         "torch.load refuses code in the file: pass weights_only=False {at} if its source is trusted, then launch_run "
         "again."),
@@ -43,8 +55,7 @@ ROWS = (
         "{2} is [{0}] in the checkpoint, [{1}] in this model: use the settings it was saved with (vocabulary, "
         "sizes)."),
     row(_LOADS, r"Missing key in checkpoint state_dict: (\S*optim\S*)", "", "stop",
-        "The checkpoint lacks {0}: load the model alone, or save with the same optimizer and settings, then launch_run "
-        "again."),
+        "The checkpoint lacks {0}: load the model alone, or save with the same optimizer."),
     row(_LOADS, r"Missing key in checkpoint state_dict: (\S{1,90})", "", "stop",
         "The checkpoint lacks {0}: load only what it has (the same names and parallel settings), then "
         "launch_run again."),

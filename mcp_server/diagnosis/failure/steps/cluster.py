@@ -31,6 +31,10 @@ ROWS = (
         "The host key of {1} changed: if that is right, `ssh-keygen -R {1}` and `ssh-keyscan {1} >> "
         "~/.ssh/known_hosts`, "
         "then launch_run again.", log=r"Host key for (\S{1,60}) has changed"),
+    row("", r"^(?:[\w.-]+@[\w.-]+: )?([\w.-]{1,60}): Host key verification failed", "", "stop",
+        "The host key of {0} is unknown here: `ssh-keyscan {0} >> ~/.ssh/known_hosts` (each node once), then "
+        "launch_run "
+        "again."),
     row("", r"[Hh]ost key verification failed|host key is (?:known|not)", "", "stop",
         "A node's host key is unknown here: `ssh-keyscan NODE >> ~/.ssh/known_hosts` for each node, then launch_run "
         "again."),
@@ -81,7 +85,8 @@ ROWS = (
     row("disk_full", r"docker|containerd|overlay2", "", "stop",
         "Docker's disk is full: free it (docker system prune) or move its data-root, then launch_run again."),
     row("", r"could not select device driver|unknown or invalid runtime name: nvidia", "", "stop",
-        "Docker has no GPU runtime here: install nvidia-container-toolkit and restart Docker, then launch_run again."),
+        "Docker has no GPU runtime: install nvidia-container-toolkit, run `nvidia-ctk runtime configure "
+        "--runtime=docker` and restart Docker."),
     row("", r"nvidia-container-cli: .{0,80}(?:driver/library version mismatch|nvml error)", "", "stop",
         "The host's driver was updated without a reboot (nvidia-smi fails too): ask for one, or use another host, then "
         "launch_run again."),

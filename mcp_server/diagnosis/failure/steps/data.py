@@ -17,6 +17,10 @@ ROWS = (
         "The disk has bytes left but likely no inodes (`df -i`): pack small files or delete some, or write elsewhere."),
     row("disk_full", r"'?(/(?:var/)?tmp/[^\s']{0,60})", "", "stop",
         "The disk of /tmp is full: set TMPDIR in env to a larger disk, or free space there, then launch_run again."),
+    row("disk_full", r"PytorchStreamWriter|unexpected pos|inline_container|file write failed", "", "stop",
+        "The disk (or quota) of {0} is full: free space there (`df -h`), keep fewer (save_top_k, save_total_limit), "
+        "delete the cut file.",
+        log=r"(?i)sav\w+ (?:\w+ ){0,4}(?:to|at|in|as):? ?['\"]?(/[^\s'\"/]+/[^\s'\"/]+)/?"),
     row("disk_full", r"PytorchStreamWriter|unexpected pos|inline_container", "", "stop",
         "The checkpoint was cut as its disk (or quota) was full: free space (`df -h`), keep fewer, delete the "
         "cut file."),

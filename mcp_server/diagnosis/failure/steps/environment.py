@@ -21,9 +21,9 @@ ROWS = (
         "{0} is a module of the project: start in the project's root (cwd=), or set PYTHONPATH to it, then launch_run "
         "again."),
     row("", r"Installed CUDA version ([\d.]+) does not match .{0,60}compiled with ([\d.]+\d)", "", "stop",
-        "nvcc is of CUDA {0}, torch of {1}: set CUDA_HOME to a toolkit {1}, or choose an optimizer that is not "
-        "compiled "
-        "(adamw_torch)."),
+        "nvcc is of CUDA {0}, torch of {1}: set CUDA_HOME to a toolkit {1}, or install a torch built for CUDA {0}, "
+        "then "
+        "launch_run again."),
     row("import_error", r"operator torchvision::|torchvision.{0,80}(?:compiled|version|incompatible)", "", "stop",
         "torch and torchvision are not of one release: install the pair that belongs together, then launch_run again."),
     row("import_error", r"working triton installation", "", "stop",

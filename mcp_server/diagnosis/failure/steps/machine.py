@@ -31,7 +31,8 @@ ROWS = (
      "No more threads for this user: set OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1, or raise ulimit -u, then "
         "launch_run again."),
     row("", r"unable to lock file|file locking", "", "stop",
-     "This file system has no locks, or another process holds the file: set HDF5_USE_FILE_LOCKING=FALSE to read it."),
+     "This file system has no locks, or another process holds the file: open it with mode 'r', or set "
+     "HDF5_USE_FILE_LOCKING=FALSE in env."),
     row("", r"Stale file handle|\[Errno 116\]|Transport endpoint is not connected", "", "retry",
      "The network file system dropped the file: retry from the last checkpoint; if it recurs, use a local disk."),
     row("", r"Read-only file system", "", "stop", "The file system is read-only: write to another directory, then "
@@ -127,9 +128,12 @@ ROWS = (
     row("nccl_error", r"WorkNCCL\(SeqNum=1, .{0,200}(?:timing out|timed out)", "", "retry_changed",
         "The first collective never worked: change the path, NCCL_P2P_DISABLE=1 in env; if it recurs, NCCL_DEBUG=INFO "
         "shows the rank."),
-    row("nccl_error", r"(?:timing|timed) out", "", "retry",
+    row("nccl_error", r"(?:timing|timed) out", r"NCCL|nccl", "retry",
         "One rank fell behind or died, and the others waited: retry from the last checkpoint; if it recurs, "
         "NCCL_DEBUG=INFO shows which."),
+    row("nccl_error", r"^(?!.*(?:client|Rendezvous|TCPStore|Store)).*(?:timing|timed) out", "", "retry",
+        "One rank fell behind or died, and the others waited: retry from the last checkpoint; its own log, which ends "
+        "first, says why."),
     row("nccl_error", "", r"Mismatched NCCL version", "stop",
         "The ranks have different NCCL versions: install the same PyTorch on all nodes, then launch_run again."),
     row("nccl_error", "", r"NET/IB ?:? ?.{0,80}(?:status=\d+|vendor err|Got completion)|ibv_\w+ failed",
@@ -155,6 +159,8 @@ ROWS = (
      "NCCL cannot reach the other ranks: set NCCL_SOCKET_IFNAME to their common interface, then launch_run again."),
     row("nccl_error", r"Expected to have finished reduction|collective .{0,40}mismatch|different (?:shapes|sizes)", "",
      "stop", "The ranks do different things: find unused parameters or uneven batches, then launch_run again."),
+    row("nccl_error", "", r"NCCL|\bnccl", "retry",
+        "Ranks lost each other: retry as is; if it recurs, NCCL_DEBUG=INFO shows which rank."),
     # --- ports
     row("port_conflict", _PORT, "", "retry_other_port",
         "Port {0}{1} is taken: launch_run again with another number in deepspeed's --master_port.",

@@ -58,7 +58,9 @@ ROWS = (
      "Hydra cannot build an object of the configuration: correct it; HYDRA_FULL_ERROR=1 in env shows why."),
     row("config_error", r"In '[^']{0,80}': Could not find '([^']{1,60})'", "", "stop",
      "There is no configuration {0}: correct the name to one that Hydra lists, then launch_run again."),
-    row("config_error", r"bf16|bfloat16", "", "stop",
+    row("config_error", r"(?i)\b(?:no|not|n't|only|requires?) .{0,60}\bb(?:float|f)16|\bb(?:float|f)16\b.{0,60}"
+        r"\b(?:not|only|"
+        r"requires?)\b", "", "stop",
      "This GPU or build has no bf16: set fp16=true (or bf16=false), then launch_run again."),
     row("python_error config_error", r"(?:User-specified )?([A-Za-z][\w .`'-]{1,40}?) \(?(\d+)\)? is (?:greater|larger"
         r"|more) than (?:the )?(?:derived )?([\w.`'-]{2,40}) \(?\D{0,60}?(\d+)",
@@ -156,9 +158,6 @@ ROWS = (
         "again."),
     row("", r"not positive[- ]definite|singular (?:matrix|input)|LinAlgError", "", "stop",
         "A matrix is singular or not positive-definite {at}: add damping to its diagonal, or use float64."),
-    row("", r"Must flatten tensors with uniform dtype but got torch\.(\w+) and torch\.(\w+)", "", "stop",
-        "FSDP shards one dtype: cast the {1} parameters (LoRA, norms) to {0}; for QLoRA set bnb_4bit_quant_storage "
-        "to it."),
     row("", r"can't train a model that has been loaded in .{0,30}(?:8|4)[- ]?bit.{0,60}different device", "", "stop",
         "Load the model on each rank's own GPU: device_map={{'': local_rank}} in from_pretrained, not \"auto\"."),
     row("python_error", r"torch\.compile with fullgraph=True|torch\._dynamo|Unsupported: |InternalTorchDynamoError|"
@@ -231,6 +230,8 @@ GENERAL_ROWS = (
         r"|not implemented for '(?:Half|BFloat16|Long|Int|Byte|Bool)|should be the same|Input type \()", "", "stop",
         "Data types or devices differ {at}: cast the input or the model there (.to(...) or autocast), then launch_run "
         "again."),
+    row("python_error", r"^[\w.]{1,80}: (?=.{0,300}(?i:\bshapes?\b|\bdimensions?\b|\bsizes?\b))(.{8,300})", "", "stop",
+        "The shapes do not fit {at}: {0}; print both (.shape) there and make them equal."),
     row("python_error", r"(?m)(?i:\bshapes?\b|size of tensor|mat1 and mat2|sizes? (?:of tensors )?must match"
         r"|dimensions?\b"
         r"|batch_size \(\d|broadcast|inhomogeneous|inconsistent (?:sizes|shapes)|cannot reshape"
@@ -263,7 +264,7 @@ GENERAL_ROWS = (
     row("python_error", r"AssertionError", "", "stop",
         "The check {at} fails: see what it demands, correct the settings or the code, then launch_run again."),
     row("python_error", r"(?:ValueError|RuntimeError|TypeError|Error|Exception)\b:? (.{8,400})", "", "stop",
-        "{library}, called {at}, says: {0}; correct that, then launch_run again."),
+        "{library}, called {at}, says: {0}; correct what it gets there, then launch_run again."),
     row("python_error", r"(?:ValueError|RuntimeError|TypeError|Exception)\b", "", "stop",
         "{library} refuses what it got {at}: correct the values or settings passed there as the line says, then "
         "launch_run "

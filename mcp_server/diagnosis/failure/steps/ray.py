@@ -53,7 +53,10 @@ ROWS = (
     row("ray_error", r"[Oo]bject store.{0,60}full|ObjectStoreFull", "", "retry_changed",
      "Ray's object store is full: raise object_store_memory (and /dev/shm), or hold fewer objects at once."),
     # --- resources
-    row("", r"resource request \{([^}]{1,80})\}", "", "stop",
+    row("", r"available node types|cannot be scheduled|infeasible|enough resources|0 GPUs", "", "stop",
+        "Ray sees no GPU here, so nothing could start: get one first (sbatch --gres=gpu:N, launch_run's gpus=), or ask "
+        "for 0 GPUs a trial.", log=r"\b\d+(?:\.\d+)?/0(?:\.0)? GPUs?\b|[Cc]luster has 0(?:\.0)? GPUs?"),
+    row("", r"resource request(?: cannot be scheduled right now:)? \{([^}]{1,80})\}", "", "stop",
         "No node has {0}: ask for less (num_gpus, num_cpus, the placement group's bundles), or add such nodes, then "
         "launch_run again."),
     row("", r"You asked for (.{3,60}?) per trial, but the cluster only has (.{3,60}?) available", "", "stop",
@@ -91,6 +94,9 @@ ROWS = (
         "A result did not come in time: `ray status` shows whether its actor waits for resources; raise the timeout "
         "otherwise."),
     row("", r"exceeds the maximum size of|Package size \(", r"(?i)working_dir|runtime_env|py_modules|gcs", "stop",
+        "Ray's working_dir is too large: put {0} and the like into runtime_env's excludes (or .rayignore), then "
+        "launch_run again.", log=r"File (\S{1,300}) is very large"),
+    row("", r"exceeds the maximum size of|Package size \(", r"(?i)working_dir|runtime_env|py_modules|gcs", "stop",
         "Ray's working_dir is too large ({0}): name what it needs not in runtime_env's excludes (or .rayignore), then "
         "launch_run again.", log=r"Package size \(([^)]{2,20})\)"),
     row("ray_error", r"(?i:runtime_?env)", "", "stop",
@@ -117,6 +123,10 @@ ROWS = (
     row("config_error", r"\bnamespace\b.{0,120}already|already (?:taken|exists).{0,80}namespace", "", "stop",
         "Another run has this Ray namespace: set another one in ray.init(namespace=), or leave it out."),
     # --- Tune and RLlib
+    row("", r"No default encoder config for obs space=(\w+)", "", "stop",
+        "RLlib has no default network for a {0} space: add FlattenObservations to env_to_module_connector, or give "
+        "an own "
+        "RLModule, {at}."),
     row("", r"did not include the specified metrics?(?:\(s\))? [`'\[]*([\w/.-]{1,60})", "", "stop",
         "Results have no {0}: report it (tune.report), or name one they have in TuneConfig(metric=), such as {1}.",
         log=r"Result: \{'([\w/.-]{1,60})'"),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 ADVICE_CHARS = 160
 _LEAST_CHARS = 16  # of what a sentence quotes
 _THERE = "there"  # the last resort: it names no place
+_TYPED = re.compile(r"[\w.:=+-]+")  # a name, class or option that is typed as it is: no part of it is of use
 _AGAIN = re.compile(r"(?i)\bretry\b|\bas is\b")
 
 
@@ -20,6 +21,8 @@ class Scene(NamedTuple):
     ``library``: the package whose code raised it, nothing for the user's own. ``source``: the line of code that did.
     ``near``: the lines around it; they name the framework. ``log``: the command, and the beginning and the end of the
     log; they show settings. ``place``: the deepest frame of the user's own code, `src/train.py:88 in main`, or nothing.
+    ``inside``: the library whose code raised it, where the user's does no more than start that. ``record``: "data"
+    where training had worked and the error is of code that gives records of the data, "step" where it only had worked.
     """
 
     kind: str
@@ -30,12 +33,14 @@ class Scene(NamedTuple):
     message: str = ""
     library: str = ""
     source: str = ""
+    inside: str = ""
+    record: str = ""
 
     @property
     def at(self) -> tuple[str, ...]:
         """Where to look, as words of a sentence, the longest first."""
         if not self.place:
-            return ("in the code",)
+            return (f"in the call of {self.library}",) if self.library else ("in the code",)
         file = self.place.partition(" in ")[0]
         return f"at {self.place}", f"at {file}", f"at {file.rpartition('/')[2]}", _THERE
 
@@ -106,6 +111,10 @@ def _cut_words(part: str, cut: int) -> str:
     return f"{words if len(words) >= _LEAST_CHARS else kept}…"
 
 
+def _is_typed(part: str) -> bool:
+    return bool(_TYPED.fullmatch(part)) and len(part) <= ADVICE_CHARS
+
+
 def fill_in(advice: str, parts: Sequence[str], places: Sequence[str]) -> str:
     """Return ``advice`` with its placeholders filled in, with the most exact place that fits. Empty if none does."""
     exact = [place for place in places if place != _THERE]
@@ -126,7 +135,7 @@ def _fill_in(advice: str, parts: Sequence[str], places: Sequence[str]) -> str:
         over = len(text := advice.format(*filled, at=at)) - ADVICE_CHARS
         if over <= 0:
             return text
-        used = [n for n in range(len(filled)) if f"{{{n}}}" in advice]
+        used = [n for n in range(len(filled)) if f"{{{n}}}" in advice and not _is_typed(filled[n])]
         longest = max(used, key=lambda n: len(filled[n]), default=None)
         if longest is None:
             return ""

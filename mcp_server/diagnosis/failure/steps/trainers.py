@@ -42,6 +42,9 @@ ROWS = (
     row(_ANY, r"Expected to have finished reduction", r"lightning", "stop",
         "Some parameters got no gradient: strategy='ddp_find_unused_parameters_true' in the Trainer, then launch_run "
         "again."),
+    row("", r"Must flatten tensors with uniform dtype but got torch\.(\w+) and torch\.(\w+)", "", "stop",
+        "FSDP shards one dtype: cast the {1} parameters (LoRA, norms) to {0}; for QLoRA set bnb_4bit_quant_storage "
+        "to it."),
     row(_ANY, r"uniform `?requires_grad`? when", "", "stop",
         "FSDP wraps frozen and trained parameters together: use_orig_params=True (fsdp_use_orig_params: true), then "
         "launch_run again."),
@@ -58,6 +61,10 @@ ROWS = (
     row(_ANY, r"unscale_\(\) has already been called|No inf checks were recorded", "", "stop",
         "GradScaler's order is wrong {at}: one scale(loss).backward(), unscale_, step, update for each "
         "optimizer step."),
+    row("", r"Directory not empty: '[^'\n]{0,200}tmp-checkpoint[^'\n]{0,80}' -> '([^'\n]{1,200})'", "", "stop",
+        "Ranks raced for this checkpoint, a defect of some transformers 4.x: upgrade it, delete {0}, and resume from "
+        "the "
+        "one before."),
     row(_ANY, r"Found dtype (\w+) but expected (\w+)|expected (?:m1 and m2|mat1 and mat2"
         r"|scalar type).{0,40}(?:but )?(?:got|found)", "", "stop",
         "Data types differ {at}: run it under torch.autocast, or cast the input to the model's dtype there, "
