@@ -230,7 +230,9 @@ GENERAL_ROWS = (
         r"|not implemented for '(?:Half|BFloat16|Long|Int|Byte|Bool)|should be the same|Input type \()", "", "stop",
         "Data types or devices differ {at}: cast the input or the model there (.to(...) or autocast), then launch_run "
         "again."),
-    row("python_error", r"^[\w.]{1,80}: (?=.{0,300}(?i:\bshapes?\b|\bdimensions?\b|\bsizes?\b))(.{8,300})", "", "stop",
+    row("python_error", r"^[\w.]{1,80}: (?=.{0,300}\d)"
+        r"(?=.{0,300}(?i:\bshapes?\b|\bdimensions?\b|\bsizes?\b))(.{8,300})",
+        "", "stop",
         "The shapes do not fit {at}: {0}; print both (.shape) there and make them equal."),
     row("python_error", r"(?m)(?i:\bshapes?\b|size of tensor|mat1 and mat2|sizes? (?:of tensors )?must match"
         r"|dimensions?\b"
